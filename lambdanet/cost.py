@@ -16,13 +16,17 @@ Convolutions are not among the choices: none came out ahead where it was measure
 with a large scope does not compile for a TPU in reasonable time. They can be asked for by name.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import itertools
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from lambdanet import blocks
+from lambdanet.errors import unknown
 from lambdanet.position import product
 
 BLOCKS = (2, 4, 7, 8, 14, 16, 28, 32)
@@ -107,9 +111,37 @@ class Plan:
     size: int | None = None
 
 
+_assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar("assumed_device_kind", default=None)
+
+
 def device_kind() -> str:
-    """Returns "TPU", "GPU" or "CPU", the fastest kind that this process can see."""
+    """Returns "TPU", "GPU" or "CPU": the kind assumed, or else the fastest that this process can see."""
+    if assumed := _assumed.get():
+        return assumed
     return next((kind for kind in ("TPU", "GPU") if tf.config.list_logical_devices(kind)), "CPU")
+
+
+@contextlib.contextmanager
+def assume_device(kind: str) -> Iterator[None]:
+    """Makes the layers that are traced inside choose what is fastest on a kind of device not at hand.
+
+    Args:
+      kind: a key of `DEVICES`.
+
+    Raises:
+      InputError: for another kind.
+
+    Example:
+      >>> with assume_device("TPU"):
+      ...     graph = tf.function(model).get_concrete_function(images)
+    """
+    if kind not in DEVICES:
+        raise unknown("kind of device", kind, DEVICES)
+    token = _assumed.set(kind)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
 
 
 @functools.lru_cache(maxsize=4096)

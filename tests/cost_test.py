@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from lambdanet import cost, ops
+from lambdanet.errors import InputError
 
 
 def problem(side, d, b, r=23, h=4, k=16, u=1, bytes=4):
@@ -91,3 +92,17 @@ def test_large_intermediates_are_computed_in_pieces():
     assert cost.bounded(problem(64, 256, 8), plan).size == int(1.2e7 / (64 * 4 * 900 * 4))
     assert cost.bounded(problem(64, 256, None), plan) == cost.bounded(problem(64, 256, 8), plan)
     assert cost.bounded(problem(14, 256, 8), cost.Plan(True)).size is None
+
+
+def test_a_kind_of_device_can_be_assumed_for_a_while():
+    here = cost.device_kind()
+    with pytest.raises(RuntimeError, match="inside"), cost.assume_device("TPU"):
+        assert cost.device_kind() == "TPU"
+        with cost.assume_device("GPU"):
+            assert cost.device_kind() == "GPU"
+        assert cost.device_kind() == "TPU"
+        raise RuntimeError("inside")
+    assert cost.device_kind() == here
+    with pytest.raises(InputError, match="unknown kind of device 'NPU'; .*CPU"):
+        with cost.assume_device("NPU"):
+            pass
