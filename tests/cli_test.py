@@ -11,6 +11,7 @@ import pytest
 
 import lambdanet
 from lambdanet import cli
+from lambdanet.cli.command import parse
 
 ROOT = Path(__file__).parents[1]
 TRAIN = ["train", "--recipe=digits"]
@@ -44,7 +45,7 @@ def test_the_examples_are_accepted(command):
     for example in command.examples:
         program, name, *words = example.replace("'", "").split()
         assert (program, name) == ("lambdanet", command.name)
-        cli._parse(command, words)
+        parse(command, words)
 
 
 def test_help_starts_no_tensorflow_and_prints_no_noise():

@@ -23,9 +23,7 @@ PEERS = {"keras_cv_attention_models", "lambda_networks", "timm", "torch"}
 def files_of(floor: str) -> list[Path]:
     """Returns the Python files of a floor, by the path under which they are imported."""
     if floor == "core":
-        return [p for p in sorted((ROOT / "lambdanet").glob("*.py")) if p.name != "cli.py"]
-    if floor == "cli":
-        return [ROOT / "lambdanet" / "cli.py"]
+        return sorted((ROOT / "lambdanet").glob("*.py"))
     return sorted((ROOT / "lambdanet" / floor).glob("**/*.py"))
 
 

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `lambdanet`: a thin front, which imports what a command needs when it runs.
+
+Help and mistakes in flags therefore need no TensorFlow. `command` says what a command is, the other modules
+hold the commands as data, and `lambdanet.program` turns errors into a line and an exit status.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import lambdanet
+from lambdanet import program
+from lambdanet.cli import benchmark, models, training
+from lambdanet.cli.command import HELP, Command, help_of, parse
+from lambdanet.errors import unknown
+
+COMMANDS: tuple[Command, ...] = (*models.COMMANDS, *training.COMMANDS, *benchmark.COMMANDS)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns the exit status, which `lambdanet.program` explains.
+
+    Args:
+      argv: the words after `lambdanet`; None: those of this process.
+
+    Example:
+      >>> main(["table", "12", "--format=markdown"])
+      0
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    return program.run("lambdanet", lambda: _run(words))
+
+
+def _run(argv: list[str]) -> None:
+    if not argv or argv[0] in HELP:
+        print(_overview())
+    elif argv[0] == "--version":
+        print(f"lambdanet {lambdanet.__version__}")
+    else:
+        command = _command(argv[0])
+        if any(word in HELP for word in argv[1:]):
+            print(help_of(command))
+        else:
+            command.run(*parse(command, argv[1:]))
+
+
+def _command(name: str) -> Command:
+    commands = {command.name: command for command in COMMANDS}
+    if name not in commands:
+        raise unknown("command", name, commands)
+    return commands[name]
+
+
+def _overview() -> str:
+    rows = "\n".join(f"  {command.name:<10} {command.summary}" for command in COMMANDS)
+    return (
+        "lambdanet: lambda networks for TensorFlow and tf_keras\n\n"
+        f"usage: lambdanet COMMAND [flags]\n\ncommands:\n{rows}\n\n"
+        "`lambdanet COMMAND --help` explains a command, `lambdanet --version` tells the version."
+    )

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m lambdanet.cli` is the command `lambdanet`."""
+
+import sys
+
+from lambdanet import cli
+
+if __name__ == "__main__":
+    sys.exit(cli.main())

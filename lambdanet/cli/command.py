@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command is, as data; how its words are read, and the help that follows from it."""
+
+import dataclasses
+from collections.abc import Callable
+
+from absl import flags
+
+from lambdanet.errors import InputError, unknown
+
+HELP = ("--help", "-h")
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """A flag of a command.
+
+    Attributes:
+      name: as it is written, without dashes.
+      value: what stands for its value in the help, such as "DIR"; empty for a switch.
+      help: one line.
+      required: whether it must be given.
+      define: the absl function that defines it.
+      default: its value when it is not given.
+    """
+
+    name: str
+    value: str
+    help: str
+    required: bool = False
+    define: Callable[..., object] = flags.DEFINE_string
+    default: object = None
+
+    def __str__(self) -> str:
+        return f"--{self.name}={self.value}" if self.value else f"--{self.name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command.
+
+    Attributes:
+      name: as it is written.
+      summary: one line.
+      run: what it does, given the values of its flags and its other arguments.
+      flags: its flags.
+      arguments: what it takes besides flags, as the usage line shows it; empty for none.
+      num_arguments: the least and the largest number of them.
+      examples: command lines.
+      notes: more to tell in the help, once it is asked for.
+    """
+
+    name: str
+    summary: str
+    run: Callable[[flags.FlagValues, list[str]], None]
+    flags: tuple[Flag, ...] = ()
+    arguments: str = ""
+    num_arguments: tuple[int, float] = (0, 0)
+    examples: tuple[str, ...] = ()
+    notes: Callable[[], str] = str
+
+
+def parse(command: Command, words: list[str]) -> tuple[flags.FlagValues, list[str]]:
+    """Returns the values of a command's flags, and its other arguments."""
+    values = flags.FlagValues()
+    values.set_gnu_getopt()  # flags may follow arguments
+    for flag in command.flags:
+        flag.define(flag.name, flag.default, flag.help, flag_values=values)
+    try:
+        arguments = values([command.name, *words])[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise unknown(f"flag of `{command.name}`", f"--{error.flagname}", _flag_names(command)) from None
+    except flags.Error as error:
+        raise InputError(f"{error}; see `lambdanet {command.name} --help`") from None
+    missing = [flag.name for flag in command.flags if flag.required and not values[flag.name].value]
+    if missing:
+        needed = " and ".join(f"--{name}" for name in missing)
+        raise InputError(f"`{command.name}` needs {needed}; see `lambdanet {command.name} --help`")
+    least, most = command.num_arguments
+    if len(arguments) < least:
+        raise InputError(f"`{command.name}` needs {command.arguments}; see `lambdanet {command.name} --help`")
+    if len(arguments) > most:
+        stray = arguments[int(most)]
+        raise InputError(f"`{command.name}` received {stray!r}; accepted: {usage(command)}")
+    return values, arguments
+
+
+def _flag_names(command: Command) -> list[str]:
+    return [f"--{flag.name}" for flag in command.flags] + ["--help"]
+
+
+def usage(command: Command) -> str:
+    words = [str(flag) if flag.required else f"[{flag}]" for flag in command.flags]
+    return " ".join(["lambdanet", command.name, *words, *filter(None, [command.arguments])])
+
+
+def help_of(command: Command) -> str:
+    width = max((len(str(flag)) for flag in command.flags), default=0)
+    parts = [f"usage: {usage(command)}", f"`{command.name}` {command.summary}."]
+    if command.flags:
+        rows = [f"  {str(flag):<{width}}  {flag.help}" for flag in command.flags]
+        parts.append("\n".join(["flags:", *rows]))
+    parts.append(command.notes())
+    parts.append("\n".join(["examples:", *(f"  {example}" for example in command.examples)]))
+    return "\n\n".join(filter(None, parts))

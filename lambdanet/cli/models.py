@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that tell of models: list, info, table."""
+
+from absl import flags
+
+from lambdanet.cli.command import Command, Flag
+from lambdanet.errors import InputError, unknown
+
+
+def _list(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.models import catalogue, zoo
+
+    names = zoo.list_models(*arguments, pretrained=values.pretrained)
+    if not names:
+        what = "no model with published weights" if values.pretrained else "no model"
+        pattern = repr(arguments[0]) if arguments else "every name"
+        raise InputError(f"{what} matches {pattern}; `lambdanet list` shows all of them")
+    print(catalogue.render(names, values.sizes, values.format or "text"), end="")
+
+
+def _info(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.models import zoo
+
+    info = zoo.model_info(arguments[0])
+    rows = {
+        "parameters": f"{info.params:,}",
+        "FLOPs": f"{info.flops:,} for an image of {info.input_size}x{info.input_size} pixels",
+        "source": info.source,
+        "options": ", ".join(sorted(zoo.MODELS[info.name].overrides())) or "none",
+        "recipes": ", ".join(info.recipes) or "none",
+        "weights": ", ".join(info.weights) or "none",
+    }
+    print(info.name)
+    for name, value in rows.items():
+        print(f"  {name:<11} {value}")
+
+
+def _table(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.models import tables
+
+    numbers = list(tables.TABLES) if values.all else [number.upper() for number in arguments]
+    if not numbers:
+        raise InputError(f"`table` needs a table or --all; the tables: {', '.join(tables.TABLES)}")
+    for number in numbers:  # before the first is built
+        if number not in tables.TABLES:
+            raise unknown("table", number, tables.TABLES)
+    form = values.format or "text"
+    for index, number in enumerate(numbers):
+        separator = "\n" if index and form != "csv" else ""
+        print(separator + tables.render(number, form, with_header=not index), end="", flush=True)
+
+
+COMMANDS = (
+    Command(
+        "list",
+        "shows the models, all or those that match a pattern",
+        _list,
+        flags=(
+            Flag("sizes", "", "parameters and FLOPs too, a second a model", define=flags.DEFINE_boolean),
+            Flag("pretrained", "", "those with published weights alone", define=flags.DEFINE_boolean),
+            Flag("format", "FORMAT", "text (the default), markdown or csv"),
+        ),
+        arguments="[PATTERN]",
+        num_arguments=(0, 1),
+        examples=("lambdanet list", "lambdanet list 'lambda_resnet_*' --sizes"),
+    ),
+    Command(
+        "info",
+        "tells the size, the cost and the source of a model",
+        _info,
+        arguments="MODEL",
+        num_arguments=(1, 1),
+        examples=("lambdanet info lambda_resnet_152",),
+    ),
+    Command(
+        "table",
+        "shows the sizes in the papers' tables beside those of the models as built",
+        _table,
+        flags=(
+            Flag("all", "", "every table that is here; takes a minute", define=flags.DEFINE_boolean),
+            Flag("format", "FORMAT", "text (the default), markdown or csv"),
+        ),
+        arguments="[TABLE...]",
+        num_arguments=(0, float("inf")),
+        examples=("lambdanet table 12", "lambdanet table --all --format=csv"),
+    ),
+)

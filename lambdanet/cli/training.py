@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of a model's life: train, evaluate, export, predict."""
+
+import textwrap
+
+from absl import flags
+
+from lambdanet.cli.command import Command, Flag
+
+
+def _train(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet import configs
+    from lambdanet.configs.recipe import override
+
+    recipe = override(configs.get_recipe(values.recipe), values["set"].value or ())
+
+    from lambdanet.training import train
+
+    how = {flag.name: values[flag.name].value for flag in (_MAX_BAD_RECORDS, *_HOW_TO_TRAIN)}
+    result = train.train(recipe, values.model_dir, values.data_dir, **how)
+    line = f"{result['model_dir']}: epoch {result['epoch']}, step {result['step']}"
+    if "val_accuracy" in result:  # not where the history was removed
+        line += f", accuracy on {recipe.eval_split} {100 * result['val_accuracy']:.2f} %"
+    print(line)
+
+
+def _train_notes() -> str:
+    from lambdanet import configs
+    from lambdanet.configs.recipe import field_types
+
+    fields = textwrap.fill(", ".join(field_types()), 100, initial_indent="  ", subsequent_indent="  ")
+    modules: dict[str, list[str]] = {}
+    for name in configs.list_recipes():
+        modules.setdefault(name.partition(":")[0], []).append(name)
+    recipes = "\n".join(
+        textwrap.fill(", ".join(names), 100, initial_indent="  ", subsequent_indent="    ")
+        for names in modules.values()
+    )
+    return f"recipes:\n{recipes}\n\nfields for --set:\n{fields}"
+
+
+def _evaluate(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.training import evaluate
+
+    evaluate.evaluate(values.model_dir, values.data_dir, values.split, values.max_bad_records)
+
+
+def _export(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.training import export
+
+    export.export(values.model_dir, values.out, values.data_dir)
+
+
+def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.training import predict
+
+    predict.predict(values.saved_model, arguments, values.out, values.top)
+
+
+_MODEL_DIR = Flag("model_dir", "DIR", "folder of the run, as `lambdanet train` made it", required=True)
+_DATA_DIR = Flag(
+    "data_dir",
+    "DIR",
+    "the pictures of dataset folder, or where TFDS keeps its datasets (default: ~/tensorflow_datasets)",
+)
+_MAX_BAD_RECORDS = Flag(
+    "max_bad_records",
+    "N",
+    "images that cannot be read are named and left out, up to so many (default: 100)",
+    define=flags.DEFINE_integer,
+    default=100,
+)
+_HOW_TO_TRAIN = (
+    Flag(
+        "distribute",
+        "CHOICE",
+        "auto (the default: all GPUs), mirrored, or one_device",
+        default="auto",
+    ),
+    Flag(
+        "save_every",
+        "STEPS",
+        "steps between two checkpoints within an epoch (default: 1000)",
+        define=flags.DEFINE_integer,
+        default=1000,
+    ),
+    Flag(
+        "steps_per_execution",
+        "STEPS",
+        "steps without a look of Python at them, for TPUs (default: 1)",
+        define=flags.DEFINE_integer,
+        default=1,
+    ),
+    Flag(
+        "deterministic",
+        "",
+        "the same recipe gives the same weights to the bit; slower",
+        define=flags.DEFINE_boolean,
+        default=False,
+    ),
+)
+
+COMMANDS = (
+    Command(
+        "train",
+        "trains a recipe; the same command again goes on where it stopped",
+        _train,
+        flags=(
+            Flag("recipe", "NAME", "what to train, such as digits", required=True),
+            Flag("model_dir", "DIR", "folder for recipe, checkpoints and logs of the run", required=True),
+            _DATA_DIR,
+            _MAX_BAD_RECORDS,
+            *_HOW_TO_TRAIN,
+            Flag(
+                "set",
+                "KEY=VALUE",
+                "changes a field of the recipe; may be repeated",
+                define=flags.DEFINE_multi_string,
+                default=(),
+            ),
+        ),
+        examples=(
+            "lambdanet train --recipe=digits --model_dir=/tmp/digits",
+            "lambdanet train --recipe=digits --model_dir=/tmp/short --set=epochs=5 --set=learning_rate=0.05",
+            "lambdanet train --recipe=folder --data_dir=/tmp/pictures --model_dir=/tmp/mine",
+        ),
+        notes=_train_notes,
+    ),
+    Command(
+        "evaluate",
+        "measures the accuracy of a trained model on a split of its dataset",
+        _evaluate,
+        flags=(
+            _MODEL_DIR,
+            _DATA_DIR,
+            _MAX_BAD_RECORDS,
+            Flag("split", "SPLIT", "a split of the dataset (default: the recipe's eval_split)"),
+        ),
+        examples=(
+            "lambdanet evaluate --model_dir=/tmp/digits",
+            "lambdanet evaluate --model_dir=/tmp/digits --split=train[:10%]",
+        ),
+    ),
+    Command(
+        "export",
+        "writes a trained model as a SavedModel that takes pictures as they are",
+        _export,
+        flags=(_MODEL_DIR, Flag("out", "DIR", "folder for the SavedModel", required=True), _DATA_DIR),
+        examples=("lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_model",),
+    ),
+    Command(
+        "predict",
+        "says what an exported model sees in image files",
+        _predict,
+        flags=(
+            Flag("saved_model", "DIR", "folder that `lambdanet export` has written", required=True),
+            Flag("out", "DIR", "folder for pictures with the predictions on them (default: none are drawn)"),
+            Flag("top", "N", "number of classes to name", define=flags.DEFINE_integer, default=5),
+        ),
+        arguments="IMAGE...",
+        num_arguments=(1, float("inf")),
+        examples=("lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/pictures seven.png",),
+    ),
+)

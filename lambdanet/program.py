@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a program of the project ends: an error is one line, and the exit status says of which kind.
+
+0; 2 for a mistake in what was given; 1 where the system refuses (a full disk, a missing package); 75 where
+SIGTERM stopped training, which can go on; 130 after an interruption.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+
+from lambdanet.errors import InputError, Preempted
+
+
+def run(name: str, main: Callable[[], None]) -> int:
+    """Calls `main` and returns the exit status; what went wrong goes to stderr in one line.
+
+    Args:
+      name: the program's, which begins that line.
+      main: does the work. Exceptions that are nobody's mistake but ours are raised on.
+    """
+    # 3 hides what TensorFlow logs about processors and missing GPUs; its exceptions say what went wrong.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        main()
+        sys.stdout.flush()
+        return 0
+    except InputError as error:
+        return _fail(name, str(error), 2)
+    except Preempted as stopped:
+        return _fail(name, str(stopped), 75)
+    except KeyboardInterrupt:
+        return _fail(name, "interrupted", 130)
+    except BrokenPipeError:  # as in `lambdanet list | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "lambdanet":
+            raise
+        return _fail(name, f"{error}; pip install 'lambdanet[train]' brings what training needs", 1)
+    except OSError as error:
+        return _fail(name, str(error), 1)
+
+
+def _fail(name: str, message: str, status: int) -> int:
+    line = " ".join(part.strip() for part in message.splitlines())
+    print(f"{name}: {'' if status in (75, 130) else 'error: '}{line}", file=sys.stderr)
+    return status
