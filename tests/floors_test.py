@@ -11,11 +11,12 @@ from source_tree import FLOORS, PEERS, ROOT
 
 # What each floor may import besides itself, the floors below and the standard library.
 THIRD_PARTY = {
-    "core": {"numpy", "tensorflow", "tf_keras"},
+    "core": {"absl", "numpy", "tensorflow", "tf_keras"},
     "configs": set(),
     "models": {"numpy", "tensorflow", "tf_keras"},
     "training": {"PIL", "numpy", "official", "sklearn", "tensorflow", "tensorflow_datasets", "tf_keras"}
     | PEERS,
+    "detection": {"PIL", "absl", "matplotlib", "numpy", "official", "pycocotools", "tensorflow", "tf_keras"},
     "cli": {"absl"},
 }
 

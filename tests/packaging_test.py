@@ -111,11 +111,12 @@ def test_the_metadata(built):
 
 @pytest.mark.parametrize("floor", FLOORS)
 def test_what_a_floor_imports_is_required(built, floor):
-    """By the base install, except that `training` may use what the extra `[train]` adds, and peers."""
+    """By the base install, except that some floors may use what an extra adds, and peers."""
+    extra = {"training": "train", "detection": "detection"}.get(floor, "none")
     required = {"lambdanet"}
     for line in _metadata(built[1]).get_all("Requires-Dist"):
         name, _, condition = line.partition(";")
-        if not condition or (floor == "training" and 'extra == "train"' in condition):
+        if not condition or f'extra == "{extra}"' in condition:
             required.add(re.match(r"[\w.-]+", name)[0].lower().replace("_", "-"))
     distributions = packages_distributions()
     imports = set().union(*map(source_tree.imports, source_tree.files_of(floor)))
@@ -129,7 +130,7 @@ def test_the_wheel_works_from_another_folder(built, tmp_path):
     _install(python, built[1], cwd=tmp_path)
     program = """
 import importlib.util, json, lambdanet, lambdanet.models.zoo
-others = [name for name in ("models", "training", "configs", "tests") if importlib.util.find_spec(name)]
+others = [name for name in ("models", "training", "detection", "configs", "tests") if importlib.util.find_spec(name)]
 print(json.dumps([lambdanet.__file__, lambdanet.models.__file__, others, len(lambdanet.list_models("*"))]))
 """
     home, models, others, number = json.loads(_run(python, "-c", program, cwd=tmp_path).splitlines()[-1])
@@ -145,11 +146,11 @@ def test_an_editable_install_gives_one_name(checkout, tmp_path):
     _install(python, "--editable", checkout, cwd=tmp_path)
     program = """
 import importlib.util, json
-names = ["lambdanet", "lambdanet.models", "lambdanet.training", "lambdanet.configs"]
-names += ["models", "training", "configs"]
+names = ["lambdanet", "lambdanet.models", "lambdanet.training", "lambdanet.detection", "lambdanet.configs"]
+names += ["models", "training", "detection", "configs"]
 specs = [importlib.util.find_spec(name) for name in names]
 print(json.dumps([spec and spec.origin for spec in specs]))
 """
-    *homes, models, training, configs = json.loads(_run(python, "-c", program, cwd=tmp_path))
-    assert all(Path(home).is_relative_to(checkout / "lambdanet") for home in homes)
-    assert (models, training, configs) == (None, None, None)
+    found = json.loads(_run(python, "-c", program, cwd=tmp_path))
+    assert all(Path(home).is_relative_to(checkout / "lambdanet") for home in found[:5])
+    assert found[5:] == [None] * 4

@@ -13,7 +13,8 @@ FLOORS = {
     "configs": ("core",),
     "models": ("core", "configs"),
     "training": ("core", "configs", "models"),
-    "cli": ("core", "configs", "models", "training"),
+    "detection": ("core", "configs", "models", "training"),
+    "cli": ("core", "configs", "models", "training", "detection"),
 }
 
 # What `lambdanet benchmark layers --peers` compares with, where it is installed; nothing else imports it.
