@@ -130,7 +130,8 @@ def test_the_wheel_works_from_another_folder(built, tmp_path):
     _install(python, built[1], cwd=tmp_path)
     program = """
 import importlib.util, json, lambdanet, lambdanet.models.zoo
-others = [name for name in ("models", "training", "detection", "configs", "tests") if importlib.util.find_spec(name)]
+names = ("models", "training", "detection", "configs", "tests")
+others = [name for name in names if importlib.util.find_spec(name)]
 print(json.dumps([lambdanet.__file__, lambdanet.models.__file__, others, len(lambdanet.list_models("*"))]))
 """
     home, models, others, number = json.loads(_run(python, "-c", program, cwd=tmp_path).splitlines()[-1])
