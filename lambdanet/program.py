@@ -12,12 +12,13 @@ from collections.abc import Callable
 from lambdanet.errors import InputError, Preempted
 
 
-def run(name: str, main: Callable[[], None]) -> int:
+def run(name: str, main: Callable[[], None], extra: str = "train") -> int:
     """Calls `main` and returns the exit status; what went wrong goes to stderr in one line.
 
     Args:
       name: the program's, which begins that line.
       main: does the work. Exceptions that are nobody's mistake but ours are raised on.
+      extra: of the package, which installs what the program imports.
     """
     # 3 hides what TensorFlow logs about processors and missing GPUs; its exceptions say what went wrong.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -37,7 +38,7 @@ def run(name: str, main: Callable[[], None]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "lambdanet":
             raise
-        return _fail(name, f"{error}; pip install 'lambdanet[train]' brings what training needs", 1)
+        return _fail(name, f"{error}; pip install 'lambdanet[{extra}]' brings what is missing", 1)
     except OSError as error:
         return _fail(name, str(error), 1)
 

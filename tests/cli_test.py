@@ -11,7 +11,7 @@ import pytest
 
 import lambdanet
 from lambdanet import cli
-from lambdanet.cli.command import parse
+from lambdanet.command import parse
 
 ROOT = Path(__file__).parents[1]
 TRAIN = ["train", "--recipe=digits"]
@@ -142,7 +142,7 @@ def test_another_recipe_in_a_folder_is_refused(tmp_path, capsys):
             ModuleNotFoundError("No module named 'sklearn'", name="sklearn"),
             1,
             "lambdanet: error: No module named 'sklearn'; "
-            "pip install 'lambdanet[train]' brings what training needs",
+            "pip install 'lambdanet[train]' brings what is missing",
         ),
     ],
     ids=["interrupted", "full disk", "missing package"],

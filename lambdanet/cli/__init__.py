@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `lambdanet`: a thin front, which imports what a command needs when it runs.
 
-Help and mistakes in flags therefore need no TensorFlow. `command` says what a command is, the other modules
-hold the commands as data, and `lambdanet.program` turns errors into a line and an exit status.
+Help and mistakes in flags therefore need no TensorFlow. The modules beside this one hold the commands as
+data; `lambdanet.command` says what a command is, `lambdanet.program` turns errors into a line and a status.
 """
 
 import sys
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import lambdanet
 from lambdanet import program
 from lambdanet.cli import benchmark, models, training
-from lambdanet.cli.command import HELP, Command, help_of, parse
+from lambdanet.command import HELP, Command, run
 from lambdanet.errors import unknown
 
 COMMANDS: tuple[Command, ...] = (*models.COMMANDS, *training.COMMANDS, *benchmark.COMMANDS)
@@ -37,11 +37,7 @@ def _run(argv: list[str]) -> None:
     elif argv[0] == "--version":
         print(f"lambdanet {lambdanet.__version__}")
     else:
-        command = _command(argv[0])
-        if any(word in HELP for word in argv[1:]):
-            print(help_of(command))
-        else:
-            command.run(*parse(command, argv[1:]))
+        run(_command(argv[0]), argv[1:])
 
 
 def _command(name: str) -> Command:

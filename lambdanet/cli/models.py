@@ -3,7 +3,7 @@
 
 from absl import flags
 
-from lambdanet.cli.command import Command, Flag
+from lambdanet.command import Command, Flag
 from lambdanet.errors import InputError, unknown
 
 

@@ -5,7 +5,7 @@ import textwrap
 
 from absl import flags
 
-from lambdanet.cli.command import Command, Flag
+from lambdanet.command import Command, Flag
 
 
 def _train(values: flags.FlagValues, arguments: list[str]) -> None:

@@ -2,10 +2,12 @@
 """What a command is, as data; how its words are read, and the help that follows from it."""
 
 import dataclasses
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 
 from absl import flags
 
+from lambdanet import program
 from lambdanet.errors import InputError, unknown
 
 HELP = ("--help", "-h")
@@ -48,6 +50,7 @@ class Command:
       num_arguments: the least and the largest number of them.
       examples: command lines.
       notes: more to tell in the help, once it is asked for.
+      module: the module that is run with `python -m`, for one that is not a command of `lambdanet`.
     """
 
     name: str
@@ -58,6 +61,31 @@ class Command:
     num_arguments: tuple[int, float] = (0, 0)
     examples: tuple[str, ...] = ()
     notes: Callable[[], str] = str
+    module: str = ""
+
+    @property
+    def call(self) -> str:
+        """How it is called: `lambdanet NAME`, or `python -m MODULE`."""
+        return f"python -m {self.module}" if self.module else f"lambdanet {self.name}"
+
+
+def main(command: Command, argv: Sequence[str] | None = None) -> int:
+    """Runs a program that is one command, and returns the exit status, which `lambdanet.program` explains.
+
+    Args:
+      command: one with a `module`.
+      argv: the words after that module; None: those of this process.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    return program.run(command.module, lambda: run(command, words), extra=command.module.split(".")[1])
+
+
+def run(command: Command, words: list[str]) -> None:
+    """Runs a command, or shows its help where that is asked for."""
+    if any(word in HELP for word in words):
+        print(help_of(command))
+    else:
+        command.run(*parse(command, words))
 
 
 def parse(command: Command, words: list[str]) -> tuple[flags.FlagValues, list[str]]:
@@ -71,14 +99,14 @@ def parse(command: Command, words: list[str]) -> tuple[flags.FlagValues, list[st
     except flags.UnrecognizedFlagError as error:
         raise unknown(f"flag of `{command.name}`", f"--{error.flagname}", _flag_names(command)) from None
     except flags.Error as error:
-        raise InputError(f"{error}; see `lambdanet {command.name} --help`") from None
+        raise InputError(f"{error}; see `{command.call} --help`") from None
     missing = [flag.name for flag in command.flags if flag.required and not values[flag.name].value]
     if missing:
         needed = " and ".join(f"--{name}" for name in missing)
-        raise InputError(f"`{command.name}` needs {needed}; see `lambdanet {command.name} --help`")
+        raise InputError(f"`{command.name}` needs {needed}; see `{command.call} --help`")
     least, most = command.num_arguments
     if len(arguments) < least:
-        raise InputError(f"`{command.name}` needs {command.arguments}; see `lambdanet {command.name} --help`")
+        raise InputError(f"`{command.name}` needs {command.arguments}; see `{command.call} --help`")
     if len(arguments) > most:
         stray = arguments[int(most)]
         raise InputError(f"`{command.name}` received {stray!r}; accepted: {usage(command)}")
@@ -91,7 +119,7 @@ def _flag_names(command: Command) -> list[str]:
 
 def usage(command: Command) -> str:
     words = [str(flag) if flag.required else f"[{flag}]" for flag in command.flags]
-    return " ".join(["lambdanet", command.name, *words, *filter(None, [command.arguments])])
+    return " ".join([command.call, *words, *filter(None, [command.arguments])])
 
 
 def help_of(command: Command) -> str:
