@@ -20,6 +20,7 @@ from lambdanet.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.errors import InputError
 from lambdanet.halo_attention import HaloAttention, LocalAttention
 from lambdanet.lambda_layer import LambdaLayer
+from lambdanet.models.vision_transformer import VisionTransformerTrunk
 from lambdanet.squeeze_excite import SqueezeExcite
 
 
@@ -167,6 +168,16 @@ def _halo_attention(layer: HaloAttention) -> int:
     return _projections(layer) + _attention(layer, context, 2 * window - 1)
 
 
+def _vision_transformer(layer: VisionTransformerTrunk) -> int:
+    """Patches are projected once, tokens by every other kernel; and each attends to all, twice over."""
+    _, height, width, depth = layer.output_shape["map"]
+    patches, tokens = height * width, height * width + 1
+    kernels = [weight for weight in layer.trainable_weights if "kernel" in weight.name]
+    first, *others = kernels
+    attention = 2 * tokens**2 * depth * layer.num_blocks
+    return patches * math.prod(first.shape) + tokens * _size(others) + attention
+
+
 MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     keras.layers.Conv2D: _convolution,
     keras.layers.DepthwiseConv2D: _depthwise_convolution,
@@ -178,6 +189,7 @@ MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     LinearAttention: _linear_attention,
     LocalAttention: _local_attention,
     HaloAttention: _halo_attention,
+    VisionTransformerTrunk: _vision_transformer,
 }
 
 # The pairs of positions on a map of height x width that a layer keeps a number for.

@@ -17,12 +17,12 @@ class Parts:
     Attributes:
       kernel_regularizer: of every convolution, projection and classifier.
       batch_norm: arguments of every batch normalisation, over momentum 0.9 and epsilon 1e-5.
-      activation: of every block.
+      activation: of every block; None: that of the family.
     """
 
     kernel_regularizer: Any = None
     batch_norm: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    activation: str = "relu"
+    activation: str | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "batch_norm", {**BATCH_NORM, **self.batch_norm})
@@ -45,8 +45,9 @@ class Parts:
         gamma = "zeros" if zero else "ones"
         return keras.layers.BatchNormalization(gamma_initializer=gamma, **self.batch_norm, name=name)(x)
 
-    def act(self, x, name: str):
-        return keras.layers.Activation(self.activation, name=name)(x)
+    def act(self, x, name: str, default: str = "relu"):
+        """The activation of the network, or that of the family, `default`."""
+        return keras.layers.Activation(self.activation or default, name=name)(x)
 
     def conv_norm_act(self, x, filters: int, kernel_size: int, strides: int, name: str):
         x = self.convolution(x, filters, kernel_size, strides, f"{name}_conv")
@@ -54,7 +55,10 @@ class Parts:
 
     def classifier(self, x, num_classes: int, dropout_rate: float = 0.0):
         """Mean over the map, dropout, projection: [b, h, w, c] -> float32 logits [b, num_classes]."""
-        x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
+        return self.projection(keras.layers.GlobalAveragePooling2D(name="pool")(x), num_classes, dropout_rate)
+
+    def projection(self, x, num_classes: int, dropout_rate: float = 0.0):
+        """Dropout, projection: [b, c] -> float32 logits [b, num_classes]."""
         if dropout_rate:
             x = keras.layers.Dropout(dropout_rate, name="dropout")(x)
         return keras.layers.Dense(

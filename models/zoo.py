@@ -20,6 +20,7 @@ from lambdanet.models import (
     mobilenet_v2,
     resnet_50,
     resnet_rs,
+    vision_transformer,
 )
 from lambdanet.models import weights as weight_files
 from lambdanet.models.architecture import Architecture
@@ -32,6 +33,7 @@ MODELS: dict[str, Architecture] = {
     **mobilenet_v2.MODELS,
     **halonet.MODELS,
     **efficientnet.MODELS,
+    **vision_transformer.MODELS,
 }
 
 
@@ -152,6 +154,7 @@ def create_model(
     stochastic_depth_rate: float = 0.0,
     kernel_regularizer: Any = None,
     batch_norm: Mapping[str, Any] | None = None,
+    activation: str | None = None,
     **overrides: Any,
 ) -> keras.Model:
     """Builds a model of the zoo.
@@ -168,6 +171,7 @@ def create_model(
       stochastic_depth_rate: of the last stage, in [0, 1).
       kernel_regularizer: of every kernel, such as `keras.regularizers.L2(weight_decay / 2)`.
       batch_norm: arguments of every batch normalisation, over momentum 0.9 and epsilon 1e-5.
+      activation: the name of that of every block, such as "swish"; None: that of the family.
       **overrides: options of the model's own layers, such as `key_dim=8` for the lambda layers.
 
     Returns:
@@ -188,7 +192,7 @@ def create_model(
         require_tf_keras(value, argument)
     check_counts(num_classes=num_classes, in_channels=in_channels)
     _check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)
-    parts = Parts(kernel_regularizer, batch_norm or {})
+    parts = Parts(kernel_regularizer, batch_norm or {}, _checked_activation(activation))
     images = keras.Input([*_image_size(input_size), in_channels], name="images")
     outputs = architecture.endpoints(images, parts, stochastic_depth_rate, **overrides)
     if not features_only:
@@ -210,6 +214,16 @@ def _check_overrides(name: str, architecture: Architecture, overrides: Mapping[s
         if override not in architecture.overrides():
             accepted = ", ".join(sorted(architecture.overrides())) or "none"
             raise InputError(f"model {name!r} has no option {override!r}; its options: {accepted}")
+
+
+def _checked_activation(name: str | None) -> str | None:
+    try:
+        keras.activations.get(name)
+    except (ValueError, TypeError):
+        raise InputError(
+            f"activation must be the name of a Keras activation such as 'swish', got {name!r}"
+        ) from None
+    return name
 
 
 def _image_size(input_size: int | tuple[int, int] | None) -> tuple[int | None, int | None]:

@@ -145,3 +145,28 @@ def test_efficientnet():
     ):
         with pytest.raises(InputError, match="efficientnet_b0 is there for comparison"):
             lambdanet.create_model("efficientnet_b0", **arguments)
+
+
+def test_vision_transformer(tmp_path):
+    """It is there for comparison, too: one map and the token of the class, for images of one size."""
+    features = lambdanet.create_model("vit_b32", in_channels=2, input_size=(64, 96), features_only=True)
+    assert features.output_shape == {"5": (None, 2, 3, 768), "token": (None, 768)}
+    model = lambdanet.create_model("vit_ti16", num_classes=3, input_size=32)
+    x = images(2, 32, 32, 3)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_allclose(keras.models.load_model(tmp_path / "model.keras")(x), model(x), atol=1e-6)
+    for arguments, message in (
+        ({"batch_norm": {"momentum": 0.99}}, "vit_ti16 is there for comparison"),
+        ({}, "vit_ti16 takes images of one size, in multiples of 16 pixels, got NonexNone"),
+        ({"input_size": 40}, "in multiples of 16 pixels, got 40x40; pass input_size=, such as 224"),
+    ):
+        with pytest.raises(InputError, match=message):
+            lambdanet.create_model("vit_ti16", **arguments)
+
+
+def test_multiply_adds_of_a_vision_transformer():
+    """Patches, then in each block four projections, two products of attention and the two of the MLP."""
+    n, d = 14 * 14 + 1, 768
+    blocks = 12 * (n * (4 + 2 * 4) * d * d + 2 * n * n * d)
+    expected = 2 * (14 * 14 * 16 * 16 * 3 * d + blocks + 1000 * d)
+    assert lambdanet.model_info("vit_b16").flops == expected

@@ -13,7 +13,7 @@ from source_tree import FLOORS, PEERS, ROOT
 THIRD_PARTY = {
     "core": {"absl", "numpy", "tensorflow", "tf_keras"},
     "configs": set(),
-    "models": {"numpy", "tensorflow", "tf_keras"},
+    "models": {"numpy", "official", "tensorflow", "tf_keras"},
     "training": {"PIL", "numpy", "official", "sklearn", "tensorflow", "tensorflow_datasets", "tf_keras"}
     | PEERS,
     "detection": {"PIL", "absl", "matplotlib", "numpy", "official", "pycocotools", "tensorflow", "tf_keras"},

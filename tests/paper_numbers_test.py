@@ -85,6 +85,11 @@ PARAMETERS = {
     "efficientnet_b5": 30_389_784,
     "efficientnet_b6": 43_040_704,
     "efficientnet_b7": 66_347_960,
+    "vit_ti16": 5_717_416,
+    "vit_s16": 22_050_664,
+    "vit_b16": 86_567_656,
+    "vit_b32": 88_224_232,
+    "vit_l16": 304_326_632,
 }
 
 # Parameters and FLOPs (G) at 224, of studies that vary the options of a model.
@@ -163,10 +168,11 @@ def test_every_model_stands_in_the_table():
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_and_a_gradient_step(name):
     """The built model, the arithmetic by hand and the table agree to the integer, and it can be trained."""
-    model, repeats = zoo.abridged_model(name)
+    size = 224 if name.startswith("vit") else None
+    model, repeats = zoo.abridged_model(name, size)
     assert complexity.count_parameters(model, repeats) == PARAMETERS[name]
-    if name.startswith("efficientnet"):
-        return  # the library's own
+    if name.startswith(("efficientnet", "vit")):
+        return  # the libraries' own
     if name.endswith(("attention", "augmented")):
         assert attention_by_hand(name) == PARAMETERS[name]
     elif not name.startswith(("halo", "mobilenet")):  # these have tests of their own

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Vision Transformer (Dosovitskiy et al. 2020), to compare with: the networks of TF Model Garden."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import tf_keras as keras
+
+from lambdanet.errors import InputError
+from lambdanet.models.parts import Parts
+
+PATCH_SIZES = {"ti16": 16, "s16": 16, "b16": 16, "b32": 32, "l16": 16}
+
+
+@keras.saving.register_keras_serializable("lambdanet")
+class VisionTransformerTrunk(keras.layers.Layer):
+    """Everything before the classifier of a network of Model Garden, which imports it when it is built.
+
+    Images [b, h, w, c] of one known size -> {"map": [b, h / patch, w / patch, d], "token": [b, d]}.
+
+    Args:
+      variant: "ti16", "s16", "b16", "b32" or "l16": size, and side of the patches in pixels.
+      stochastic_depth_rate: of the last block.
+    """
+
+    def __init__(self, variant: str, stochastic_depth_rate: float = 0.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.variant = variant
+        self.stochastic_depth_rate = stochastic_depth_rate
+
+    def build(self, input_shape):
+        from official.vision.modeling.backbones import vit, vit_specs
+
+        specs = dict(vit_specs.VIT_SPECS[f"vit-{self.variant}"])
+        self.num_blocks = specs["transformer"]["num_layers"]
+        self.network = vit.VisionTransformer(
+            input_specs=keras.layers.InputSpec(shape=input_shape),
+            init_stochastic_depth_rate=self.stochastic_depth_rate,
+            dropout_rate=0.0,
+            output_2d_feature_maps=True,
+            **specs.pop("transformer"),
+            **specs,
+        )
+        super().build(input_shape)
+
+    def call(self, images):
+        outputs = dict(self.network(images))
+        token = outputs.pop("pre_logits")[:, 0, 0]
+        (feature_map,) = outputs.values()
+        return {"map": feature_map, "token": token}
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "variant": self.variant,
+            "stochastic_depth_rate": self.stochastic_depth_rate,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class VisionTransformer:
+    """A network of TF Model Garden.
+
+    Attributes:
+      variant: see `VisionTransformerTrunk`.
+      source: where it comes from.
+      weights: none are published here.
+      input_size: the side of the square images that it is measured at, in pixels.
+    """
+
+    variant: str
+    source: str = "TF Model Garden, for comparison"
+    weights: tuple[str, ...] = ()
+    input_size: int = 224
+
+    def overrides(self) -> set[str]:
+        """No options."""
+        return set()
+
+    def endpoints(
+        self, images, parts: Parts, stochastic_depth_rate: float = 0.0, **overrides: Any
+    ) -> dict[str, Any]:
+        """Builds the trunk: its one map, "4" at stride 16 or "5" at stride 32, and the "token" of the class.
+
+        Raises:
+          InputError: for a regularizer or arguments of batch normalisation, which it does not take, or
+            images of no known size or one that is not a multiple of the patches'.
+        """
+        name, patch = f"vit_{self.variant}", PATCH_SIZES[self.variant]
+        if parts != Parts():
+            raise InputError(
+                f"{name} is there for comparison as TF Model Garden makes it: "
+                "it takes neither kernel_regularizer nor batch_norm"
+            )
+        height, width = images.shape[1:3]
+        if not height or not width or height % patch or width % patch:
+            raise InputError(
+                f"{name} takes images of one size, in multiples of {patch} pixels, got {height}x{width}; "
+                f"pass input_size=, such as {self.input_size}"
+            )
+        outputs = VisionTransformerTrunk(self.variant, stochastic_depth_rate, name="trunk")(images)
+        return {{16: "4", 32: "5"}[patch]: outputs["map"], "token": outputs["token"]}
+
+    def logits(self, endpoints: Mapping[str, Any], parts: Parts, num_classes: int, dropout_rate: float = 0.0):
+        """The classifier on the token: dropout, projection -> float32 [b, num_classes]."""
+        return parts.projection(endpoints["token"], num_classes, dropout_rate)
+
+    def abridged(self) -> tuple["VisionTransformer", dict[str, int]]:
+        """Returns the network itself; see `ResNet.abridged`."""
+        return self, {}
+
+
+MODELS = {f"vit_{variant}": VisionTransformer(variant) for variant in PATCH_SIZES}
