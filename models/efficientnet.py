@@ -48,12 +48,12 @@ class EfficientNet:
         """Builds the trunk: images [b, h, w, c] -> {"2": ..., "5": ...} at strides 4, 8, 16 and 32.
 
         Raises:
-          InputError: for a regularizer or arguments of batch normalisation, which it does not take.
+          InputError: for a regularizer, arguments of batch normalisation or an activation: it takes none.
         """
         if parts != Parts():
             raise InputError(
                 f"efficientnet_{self.variant} is there for comparison as tf_keras.applications makes it: "
-                "it takes neither kernel_regularizer nor batch_norm"
+                "it takes no kernel_regularizer, no batch_norm and no activation"
             )
         build = getattr(keras.applications, f"EfficientNet{self.variant.upper()}")
         trunk = build(

@@ -32,7 +32,7 @@ def inverted_bottleneck(parts: Parts, x, expansion: int, filters: int, strides: 
         depthwise_regularizer=parts.kernel_regularizer,
         name=f"{name}_depthwise",
     )(x)
-    x = _act(parts.norm(x, f"{name}_depthwise_norm"), f"{name}_depthwise_act")
+    x = _act(parts, parts.norm(x, f"{name}_depthwise_norm"), f"{name}_depthwise_act")
     return parts.norm(parts.convolution(x, filters, 1, 1, f"{name}_project_conv"), f"{name}_project_norm")
 
 
@@ -50,7 +50,7 @@ def lightweight_lambda_block(parts: Parts, x, filters: int, name: str, **options
         name=f"{name}_lambda",
         **options,
     )(x)
-    x = _act(x, f"{name}_lambda_act")
+    x = _act(parts, x, f"{name}_lambda_act")
     return parts.norm(parts.convolution(x, filters, 1, 1, f"{name}_project_conv"), f"{name}_project_norm")
 
 
@@ -123,11 +123,11 @@ class MobileNetV2:
 
 def _convolution(parts: Parts, x, filters: int, kernel_size: int, strides: int, name: str):
     x = parts.convolution(x, filters, kernel_size, strides, f"{name}_conv")
-    return _act(parts.norm(x, f"{name}_norm"), f"{name}_act")
+    return _act(parts, parts.norm(x, f"{name}_norm"), f"{name}_act")
 
 
-def _act(x, name: str):
-    return keras.layers.ReLU(6.0, name=name)(x)
+def _act(parts: Parts, x, name: str):
+    return parts.act(x, name, "relu6")
 
 
 MODELS = {

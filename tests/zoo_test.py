@@ -75,6 +75,14 @@ def test_a_gradient_step_reaches_every_weight(name):
     assert still == []
 
 
+@pytest.mark.parametrize(("name", "own"), [("lambda_resnet_tiny", "relu"), ("mobilenet_v2_lambda", "relu6")])
+def test_the_activation_is_that_of_the_family_or_the_given_one(name, own):
+    for given, expected in ((None, own), ("swish", "swish")):
+        model = lambdanet.create_model(name, num_classes=10, activation=given)
+        layers = [layer for layer in model.layers if isinstance(layer, keras.layers.Activation)]
+        assert len(layers) > 9 and {layer.activation.__name__ for layer in layers} == {expected}
+
+
 def test_blocks_start_as_the_identity():
     """The last gamma of every block is zero, so features of a fresh network are its shortcuts alone."""
     model = lambdanet.create_model("lambda_resnet_50", features_only=True)
@@ -177,3 +185,8 @@ def test_tables_of_unknown_maps_are_those_of_the_size_that_the_model_is_measured
     sizes = [model.get_layer(f"c5_block{i}_spatial").position.map_size for i in (1, 2)]
     assert sizes == [14, 7] or sizes == [(14, 14), (7, 7)]
     assert model(images(1, 96, 64, 3))["5"].shape == (1, 3, 2, 2048)
+
+
+def test_an_unknown_activation_is_refused():
+    with pytest.raises(InputError, match="activation must be .* got 'rleu'"):
+        lambdanet.create_model("lambda_resnet_tiny", activation="rleu")
