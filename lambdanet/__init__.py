@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lambdanet import ops
     from lambdanet.attention import AxialAttention, GlobalAttention, LinearAttention
+    from lambdanet.centred_max_pooling import CentredMaxPooling2D
+    from lambdanet.efficient_channel_attention import EfficientChannelAttention
     from lambdanet.halo_attention import HaloAttention, LocalAttention
     from lambdanet.lambda_layer import LambdaLayer
     from lambdanet.models.zoo import create_model, list_models, model_info
@@ -22,6 +24,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AxialAttention": "lambdanet.attention",
+    "CentredMaxPooling2D": "lambdanet.centred_max_pooling",
+    "EfficientChannelAttention": "lambdanet.efficient_channel_attention",
     "GlobalAttention": "lambdanet.attention",
     "HaloAttention": "lambdanet.halo_attention",
     "LambdaLayer": "lambdanet.lambda_layer",
@@ -38,6 +42,8 @@ _HOMES = {
 
 __all__ = [
     "AxialAttention",
+    "CentredMaxPooling2D",
+    "EfficientChannelAttention",
     "GlobalAttention",
     "HaloAttention",
     "LambdaLayer",

@@ -104,9 +104,16 @@ class Attention(keras.layers.Layer):
         initializer = keras.initializers.RandomNormal(stddev=self._key_dim**-0.5)
         return self.add_weight(name, [length, depth], initializer=initializer)
 
-    def _project(self, x: tf.Tensor, projections: Sequence[keras.layers.Dense], scale: bool = True):
-        """Returns queries, divided by the root of their depth, keys and values: [b heads, h, w, depth]."""
-        queries, keys, values = (self._by_head(projection(x)) for projection in projections)
+    def _project(
+        self, x: tf.Tensor, projections: Sequence[keras.layers.Dense], scale: bool = True, strides: int = 1
+    ):
+        """Returns queries, divided by the root of their depth, keys and values: [b heads, h, w, depth]; with
+        strides, the queries of the positions that these keep."""
+        of_queries = x if strides == 1 else x[:, ::strides, ::strides]
+        inputs = (of_queries, x, x)
+        queries, keys, values = (
+            self._by_head(projection(y)) for projection, y in zip(projections, inputs, strict=True)
+        )
         return queries * self._key_dim**-0.5 if scale else queries, keys, values
 
     def _by_head(self, x: tf.Tensor) -> tf.Tensor:

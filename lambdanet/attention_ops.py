@@ -8,6 +8,7 @@ All layers with a softmax over the context reduce to `attend`, and differ in wha
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import tensorflow as tf
 
@@ -58,10 +59,10 @@ def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tens
 
 
 def axis_embeddings(
-    table: tf.Tensor, num_queries: Size, num_context: Size, first_context: Size = 0
+    table: tf.Tensor, num_queries: Size, num_context: Size, first_context: Size = 0, strides: int = 1
 ) -> tf.Tensor:
     """Expands a table of the offsets along one axis, [r, k], into one embedding a pair, [n, m, k]."""
-    rows = position.offset_rows(num_queries, num_context, table.shape[0], first_context)
+    rows = position.offset_rows(num_queries, num_context, table.shape[0], first_context, strides)
     return position.read_rows(table[tf.newaxis, :, tf.newaxis], rows)[0, :, 0]  # [n, m, k]
 
 
@@ -77,6 +78,7 @@ def map_logits(
     query_size: Sequence[Size],
     context_size: Sequence[Size],
     first_context: Sequence[Size] = (0, 0),
+    strides: int = 1,
 ) -> tf.Tensor:
     """Returns the logits of the rows and of the columns of a map, for `map_bias` to add up.
 
@@ -86,12 +88,15 @@ def map_logits(
       query_size: height and width of the queries.
       context_size: height and width of the context.
       first_context: row and column of the first context position, in the coordinates of the queries.
+      strides: the distance of two queries along each axis.
 
     Returns:
       [g, n, height + width of the context].
     """
     (height, width), k = query_size, queries.shape[-1]
-    rows, columns = map(axis_embeddings, tables, query_size, context_size, first_context)
+    rows, columns = map(
+        partial(axis_embeddings, strides=strides), tables, query_size, context_size, first_context
+    )
     rows = tf.tile(tf.expand_dims(rows, 1), [1, width, 1, 1])  # [height, width, context rows, k]
     columns = tf.tile(tf.expand_dims(columns, 0), [height, 1, 1, 1])  # [height, width, context columns, k]
     embeddings = tf.concat([rows, columns], axis=2)

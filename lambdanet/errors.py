@@ -53,11 +53,11 @@ def check_divisible(filters: int, num_heads: int) -> None:
         )
 
 
-def check_scope(scope: int) -> None:
-    """Refuses a scope that has no centre: it must be a positive odd integer."""
-    check_counts(scope=scope)
+def check_scope(scope: int, name: str = "scope") -> None:
+    """Refuses a scope, or the side of a window, that has no centre: it must be a positive odd integer."""
+    check_counts(**{name: scope})
     if scope % 2 == 0:
-        raise InputError(f"scope must be odd, got {scope}; {scope - 1} and {scope + 1} would do")
+        raise InputError(f"{name} must be odd, got {scope}; {scope - 1} and {scope + 1} would do")
 
 
 def require_tf_keras(value: object, what: str) -> None:

@@ -2,6 +2,7 @@
 """Self-attention to a neighbourhood: HaloAttention, and local self-attention as a baseline."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -10,42 +11,59 @@ import tf_keras as keras
 from lambdanet import attention_ops, blocks, cost
 from lambdanet.attention_layer import Attention
 from lambdanet.blocks import Axis
-from lambdanet.errors import InputError, check_counts, check_scope
+from lambdanet.errors import InputError, check_counts, check_scope, unknown
 from lambdanet.position import Size, sizes
+
+POSITIONS = ("concatenated", "added")
 
 
 class _BlockAttention(Attention):
-    """Attention in blocks, with half of an embedding for the offset in height and half for that in width."""
+    """Attention in blocks; an embedding is made of one for the offset in height and one for that in width."""
 
     mask_padding = True
-
-    def __init__(self, filters, num_heads, key_dim, kernel_regularizer, **kwargs):
-        super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
-        if key_dim is not None:
-            _check_even(key_dim)
+    strides = 1
+    compact_offsets = False
+    positions = "concatenated"
 
     def _geometry(self) -> tuple[int, int, int]:
         """Returns the side of a block, how far its window reaches beyond it, and the length of the tables."""
         raise NotImplementedError
 
     def _build(self, input_shape):
-        _check_even(self._key_dim)
+        depth = self._key_dim
+        if self.positions == "concatenated":
+            _check_even(depth)
+            depth //= 2
         self._qkv = self._projections(input_shape[-1])
         *_, length = self._geometry()
-        self.height_table = self._table("height_table", length, self._key_dim // 2)
-        self.width_table = self._table("width_table", length, self._key_dim // 2)
+        self.height_table = self._table("height_table", length, depth)
+        self.width_table = self._table("width_table", length, depth)
 
     def call(self, inputs):
-        half = self._key_dim // 2
-        tables = [  # [length, k] each: the half of the other axis is zero
-            tf.pad(tf.cast(table, self.compute_dtype), [[0, 0], paddings])
-            for table, paddings in ((self.height_table, [0, half]), (self.width_table, [half, 0]))
-        ]
         block_size, halo_size, _ = self._geometry()
-        queries, keys, values = self._project(inputs, self._qkv)
-        return self._joined(
-            attend_in_blocks(queries, keys, values, tables, block_size, halo_size, self.mask_padding)
+        queries, keys, values = self._project(inputs, self._qkv, strides=self.strides)
+        outputs = attend_in_blocks(
+            queries,
+            keys,
+            values,
+            self._tables(),
+            block_size,
+            halo_size,
+            self.mask_padding,
+            self.strides,
+            offset_strides=1 if self.compact_offsets else self.strides,
         )
+        return self._joined(outputs)
+
+    def _tables(self) -> list[tf.Tensor]:
+        """The embeddings for the offsets in height and in width, [length, k] each."""
+        height, width = (
+            tf.cast(table, self.compute_dtype) for table in (self.height_table, self.width_table)
+        )
+        if self.positions == "concatenated":  # the half of the other axis is zero
+            half = self._key_dim // 2
+            return [tf.pad(height, [[0, 0], [0, half]]), tf.pad(width, [[0, 0], [half, 0]])]
+        return [height, width]
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -58,13 +76,14 @@ class HaloAttention(_BlockAttention):
       y_n = sum over m in the window of softmax_m(q_n . (k_m + r_(dy, dx)) / sqrt(k)) v_m,
 
     where r is the concatenation of height_table[dy] and width_table[dx], k / 2 each, shared by the heads. The
-    paper writes no division by sqrt(k). Maps that do not divide into blocks are padded, and the weights of
+    paper writes no division by sqrt(k). With strides, only every second query along each axis, say, attends,
+    to the same window as without. Maps that do not divide into blocks are padded, and the weights of
     positions outside the map are zero. The output is equivariant under shifts by whole blocks.
 
     The tables have the 2 (b + 2 halo) - 1 offsets that the paper's sizes count; the `halo` outermost ones on
     either side occur for no pair.
 
-    Input: [b, h, w, c]. Output: the same shape with `value_ratio * filters` channels.
+    Input: [b, h, w, c]. Output: [b, h / strides, w / strides, value_ratio * filters], rounded up.
 
     Args:
       filters: the width of queries and keys, and with `value_ratio` the number of output channels; divisible
@@ -76,6 +95,11 @@ class HaloAttention(_BlockAttention):
       key_dim: k, the depth of a query and a key, even. Default: filters / num_heads.
       mask_padding: False keeps the zero keys and values outside the map, which then take a share of the
         softmax, as in timm's networks.
+      strides: the distance of two queries along each axis; divides `block_size`.
+      positions: "concatenated", or "added": r is height_table[dy] + width_table[dx], of depth k each, and k
+        may be odd.
+      compact_offsets: with strides, count offsets as if the queries of a block stood side by side, as timm's
+        networks do: query i along an axis of a block as if at position i, not strides * i.
       kernel_regularizer: regularizer of the three projections; the tables have none.
       **kwargs: `name`, `dtype` and what else a Keras layer takes.
 
@@ -98,11 +122,22 @@ class HaloAttention(_BlockAttention):
         value_ratio: float = 1.0,
         key_dim: int | None = None,
         mask_padding: bool = True,
+        strides: int = 1,
+        positions: str = "concatenated",
+        compact_offsets: bool = False,
         kernel_regularizer: Any = None,
         **kwargs: Any,
     ):
         super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
-        check_counts(block_size=block_size)
+        check_counts(block_size=block_size, strides=strides)
+        if block_size % strides:
+            raise InputError(
+                f"strides must divide block_size, got strides={strides} and block_size={block_size}"
+            )
+        if positions not in POSITIONS:
+            raise unknown("positions", positions, POSITIONS)
+        if key_dim is not None and positions == "concatenated":
+            _check_even(key_dim)
         if not isinstance(halo_size, int) or isinstance(halo_size, bool) or halo_size < 0:
             raise InputError(f"halo_size must be an integer of at least 0, got {halo_size!r}")
         if not isinstance(value_ratio, int | float) or not value_ratio > 0:
@@ -113,6 +148,14 @@ class HaloAttention(_BlockAttention):
         self.block_size = block_size
         self.halo_size = halo_size
         self.mask_padding = mask_padding
+        self.strides = strides
+        self.positions = positions
+        self.compact_offsets = compact_offsets
+
+    def compute_output_shape(self, input_shape):
+        b, *spatial, filters = super().compute_output_shape(input_shape)
+        spatial = [None if n is None else -(-n // self.strides) for n in spatial]
+        return tf.TensorShape([b, *spatial, filters])
 
     def get_config(self):
         return {
@@ -121,6 +164,9 @@ class HaloAttention(_BlockAttention):
             "halo_size": self.halo_size,
             "value_ratio": self.value_ratio,
             "mask_padding": self.mask_padding,
+            "strides": self.strides,
+            "positions": self.positions,
+            "compact_offsets": self.compact_offsets,
         }
 
     def _geometry(self):
@@ -180,6 +226,8 @@ class LocalAttention(_BlockAttention):
         **kwargs: Any,
     ):
         super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
+        if key_dim is not None:
+            _check_even(key_dim)
         check_scope(scope)
         check_counts(block_size=block_size)
         self.scope = scope
@@ -200,48 +248,62 @@ def attend_in_blocks(
     block_size: int,
     halo_size: int,
     mask_padding: bool = True,
+    strides: int = 1,
+    offset_strides: int = 1,
 ) -> tf.Tensor:
     """Attention of blocks of queries to the window around each block, with relative positions.
 
     Args:
-      queries: [g, height, width, k], scaled; of any size, known or not.
+      queries: [g, height / strides, width / strides, k], scaled; of any size, known or not.
       keys: [g, height, width, k].
       values: [g, height, width, v].
       tables: for the offsets in height and in width, [r, k] each with r odd; pairs further apart than
         r // 2 along either axis do not see each other.
-      block_size: the side of a block.
+      block_size: the side of a block, in positions of the map.
       halo_size: how far the window reaches beyond its block on each side.
       mask_padding: whether positions outside the map take no part; else they are zero keys and values.
+      strides: the distance of two queries.
+      offset_strides: the distance of two queries by which offsets are counted; `strides`, or 1 as if the
+        queries of a block stood side by side.
 
     Returns:
-      [g, height, width, v].
+      [g, height / strides, width / strides, v].
     """
-    map_size = sizes(queries)[1:3]
-    axes = [_axis(size, block_size, halo_size, mask_padding) for size in map_size]
+    query_size, map_size = sizes(queries)[1:3], sizes(keys)[1:3]
+    axes = [
+        _axis(*of_axis, block_size, halo_size, mask_padding, strides)
+        for of_axis in zip(query_size, map_size, strict=True)
+    ]
     block, window, first = zip(*((axis.length, axis.window, axis.first) for axis in axes), strict=True)
     by_slices = cost.device_kind() == "TPU"
     queries = blocks.cut(queries, axes)  # [g blocks, n, k]
     keys, values = (blocks.windows(x, axes, by_slices) for x in (keys, values))  # [g blocks, m, depth]
-    logits = attention_ops.map_logits(queries, tables, block, window, first)  # [g blocks, n, e]
+    logits = attention_ops.map_logits(queries, tables, block, window, first, offset_strides)
     if mask_padding:
-        visible = _visible(axes, map_size, [table.shape[0] // 2 for table in tables])  # [blocks, n, e]
+        reaches = [table.shape[0] // 2 for table in tables]
+        visible = _visible(axes, map_size, reaches, offset_strides)  # [blocks, n, e]
         by_block = tf.reshape(logits, [-1, *sizes(visible)])
         logits = tf.reshape(by_block + attention_ops.hidden(visible, logits.dtype), sizes(logits))
     outputs = attention_ops.attend(queries, keys, values, attention_ops.map_bias(logits, window))
-    return blocks.join(outputs, axes, map_size)
+    return blocks.join(outputs, axes, query_size)
 
 
-def _axis(size: Size, block_size: int, halo_size: int, mask_padding: bool) -> Axis:
+def _axis(
+    num_queries: Size, size: Size, block_size: int, halo_size: int, mask_padding: bool, strides: int
+) -> Axis:
     """Cuts an axis into blocks; into one without a halo where that is known to see the same."""
-    if mask_padding:
-        return Axis.of(size, size, block_size, halo_size)
-    return Axis(-(-size // block_size), block_size, block_size, block_size + 2 * halo_size, -halo_size)
+    if mask_padding and isinstance(size, int) and size <= block_size:
+        return Axis(1, num_queries, size, size, 0)
+    window = block_size + 2 * halo_size
+    return Axis(-(-size // block_size), block_size // strides, block_size, window, -halo_size)
 
 
-def _visible(axes: Sequence[Axis], map_size: Sequence[Size], reaches: Sequence[int]) -> tf.Tensor:
+def _visible(
+    axes: Sequence[Axis], map_size: Sequence[Size], reaches: Sequence[int], strides: int
+) -> tf.Tensor:
     """Which rows and columns of a window lie on the map and within reach: [blocks, n, e]."""
     rows, columns = axes
-    in_rows, in_columns = map(_visible_along, axes, map_size, reaches)
+    in_rows, in_columns = map(partial(_visible_along, strides=strides), axes, map_size, reaches)
     shape = [rows.count, columns.count, rows.length, columns.length]
     in_rows = tf.broadcast_to(in_rows[:, tf.newaxis, :, tf.newaxis], [*shape, rows.window])
     in_columns = tf.broadcast_to(in_columns[:, tf.newaxis], [*shape, columns.window])
@@ -249,11 +311,11 @@ def _visible(axes: Sequence[Axis], map_size: Sequence[Size], reaches: Sequence[i
     return tf.reshape(visible, [shape[0] * shape[1], shape[2] * shape[3], rows.window + columns.window])
 
 
-def _visible_along(axis: Axis, size: Size, reach: int) -> tf.Tensor:
+def _visible_along(axis: Axis, size: Size, reach: int, strides: int) -> tf.Tensor:
     """The same along one axis: [blocks, queries of a block, context positions of its window]."""
     context = axis.first + tf.range(axis.window)
-    places = context + axis.length * tf.range(axis.count)[:, tf.newaxis, tf.newaxis]
-    distances = tf.abs(context - tf.range(axis.length)[:, tf.newaxis])
+    places = context + axis.step * tf.range(axis.count)[:, tf.newaxis, tf.newaxis]
+    distances = tf.abs(context - strides * tf.range(axis.length)[:, tf.newaxis])
     return (places >= 0) & (places < size) & (distances <= reach)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, check_counts
 from lambdanet.parts import built
 
 
@@ -15,28 +15,33 @@ class SqueezeExcite(keras.layers.Layer):
     """Scales every channel by a gate in (0, 1) computed from the mean of the map.
 
     gate = sigmoid(W2 relu(W1 mean(x) + b1) + b2), with W1: c -> ratio * c and W2: ratio * c -> c, both
-    initialised by He's rule.
+    initialised by He's rule. The hidden width is rounded, and no less than `multiple_of`.
 
     Input and output: [b, h, w, c].
 
     Args:
       ratio: of the hidden width to c, in (0, 1]. ResNet-RS and LambdaResNets use 1/4.
       kernel_regularizer: of both projections.
+      multiple_of: what the hidden width is a multiple of; 8 in timm's networks.
 
     Raises:
-      InputError: for a ratio outside (0, 1].
+      InputError: for a ratio outside (0, 1], or a `multiple_of` that is not a positive integer.
     """
 
-    def __init__(self, ratio: float = 0.25, kernel_regularizer: Any = None, **kwargs: Any):
+    def __init__(
+        self, ratio: float = 0.25, kernel_regularizer: Any = None, multiple_of: int = 1, **kwargs: Any
+    ):
         super().__init__(**kwargs)
+        check_counts(multiple_of=multiple_of)
         if not 0 < ratio <= 1:
             raise InputError(f"ratio must be in (0, 1], got {ratio!r}")
         self.ratio = ratio
+        self.multiple_of = multiple_of
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
     def build(self, input_shape):
         channels = input_shape[-1]
-        hidden = max(1, int(channels * self.ratio))
+        hidden = self.multiple_of * max(1, int(channels * self.ratio / self.multiple_of + 0.5))
         self._reduce = self._projection("reduce", channels, hidden, "relu")
         self._expand = self._projection("expand", hidden, channels, "sigmoid")
         super().build(input_shape)
@@ -49,6 +54,7 @@ class SqueezeExcite(keras.layers.Layer):
         return {
             **super().get_config(),
             "ratio": self.ratio,
+            "multiple_of": self.multiple_of,
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
         }
 

@@ -10,8 +10,13 @@ import lambdanet
 
 LAYERS = {
     "AxialAttention": lambda **kwargs: lambdanet.AxialAttention(8, num_heads=2, map_size=9, **kwargs),
+    "CentredMaxPooling2D": lambda **kwargs: lambdanet.CentredMaxPooling2D(3, 1, **kwargs),
+    "EfficientChannelAttention": lambda **kwargs: lambdanet.EfficientChannelAttention(**kwargs),
     "GlobalAttention": lambda **kwargs: lambdanet.GlobalAttention(8, num_heads=2, map_size=9, **kwargs),
     "HaloAttention": lambda **kwargs: lambdanet.HaloAttention(4, 2, 4, value_ratio=2.0, **kwargs),
+    "HaloAttention_added": lambda **kwargs: lambdanet.HaloAttention(
+        8, 2, 4, key_dim=3, positions="added", mask_padding=False, **kwargs
+    ),
     "LambdaLayer": lambda **kwargs: lambdanet.LambdaLayer(8, num_heads=2, key_dim=4, scope=5, **kwargs),
     "LambdaLayer_u": lambda **kwargs: lambdanet.LambdaLayer(8, num_heads=2, intra_depth=2, scope=3, **kwargs),
     "LambdaLayer_conv": lambda **kwargs: lambdanet.LambdaLayer(8, scope=5, implementation="conv", **kwargs),

@@ -8,6 +8,7 @@ from naive_attention import images, naive_attention, projected, weights_of
 
 import lambdanet
 from lambdanet import cost
+from lambdanet.errors import InputError
 
 
 def halves(layer):
@@ -17,15 +18,28 @@ def halves(layer):
     return lambda dy, dx: np.concatenate([rows[dy + centre], columns[dx + centre]])
 
 
+def sums(layer):
+    """The embedding of an offset: one for height plus one for width."""
+    rows, columns = weights_of(layer)["height_table"], weights_of(layer)["width_table"]
+    centre = len(rows) // 2
+    return lambda dy, dx: rows[dy + centre] + columns[dx + centre]
+
+
 def naive_halo_attention(layer, x):
-    block, halo = layer.block_size, layer.halo_size
+    """Of every query; the layer's strides keep some of them."""
+    block, halo, strides = layer.block_size, layer.halo_size, layer.strides
 
     def sees(n, m):
         first = [i // block * block for i in n]
         return all(-halo <= j - start < block + halo for j, start in zip(m, first, strict=True))
 
+    def place(n):  # compact offsets count a block's second query to be next to its first
+        return [i // block * block + i % block // strides for i in n] if layer.compact_offsets else n
+
     padding = 0 if layer.mask_padding else block + halo
-    return naive_attention(*projected(layer, x), halves(layer), sees, padding)
+    embedding = sums(layer) if layer.positions == "added" else halves(layer)
+    outputs = naive_attention(*projected(layer, x), embedding, sees, padding, place)
+    return outputs[:, ::strides, ::strides]
 
 
 @pytest.mark.parametrize("mask_padding", [True, False])
@@ -42,6 +56,48 @@ def test_halo_attention_equals_the_loop(map_size, block_size, halo_size, mask_pa
     outputs = layer(x.astype(np.float32))
     assert outputs.shape == [2, *map_size, 8]
     np.testing.assert_allclose(outputs, naive_halo_attention(layer, x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("compact_offsets", [True, False])
+@pytest.mark.parametrize("mask_padding", [True, False])
+@pytest.mark.parametrize(
+    ("map_size", "block_size", "strides"),
+    [((4, 8), 4, 2), ((5, 7), 2, 2), ((3, 6), 3, 3), ((3, 4), 6, 2)],
+    ids=["divides", "does not divide", "threes", "one block"],
+)
+def test_strided_queries_equal_the_loop(map_size, block_size, strides, mask_padding, compact_offsets):
+    """Of the same windows as without strides, also where the size is not known at tracing."""
+    layer = lambdanet.HaloAttention(
+        4,
+        2,
+        block_size,
+        halo_size=1,
+        key_dim=3,
+        mask_padding=mask_padding,
+        strides=strides,
+        positions="added",
+        compact_offsets=compact_offsets,
+    )
+    x = images(2, *map_size, 3)
+    outputs = layer(x.astype(np.float32))
+    assert outputs.shape == layer.compute_output_shape(x.shape)
+    expected = naive_halo_attention(layer, x)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+    traced = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 3])])
+    np.testing.assert_allclose(traced(x.astype(np.float32)), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"block_size": 7, "strides": 2}, "strides must divide block_size, got strides=2 and block_size=7"),
+        ({"positions": "summed"}, "unknown positions 'summed'"),
+        ({"key_dim": 3}, "key_dim must be even"),
+    ],
+)
+def test_what_is_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        lambdanet.HaloAttention(8, **arguments)
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 4, 8])

@@ -24,11 +24,11 @@ def projected(layer, x, prefix=""):
     ]
 
 
-def naive_attention(queries, keys, values, embedding, sees, padding=0):
+def naive_attention(queries, keys, values, embedding, sees, padding=0, place=lambda n: n):
     """Softmax attention one query at a time.
 
     `embedding` takes the offset m - n along both axes, `sees` the two positions; `padding` rows and columns
-    of zero keys and values surround the map.
+    of zero keys and values surround the map; `place` says where offsets count a query to be.
     """
     b, height, width, h, k = queries.shape
     surround = [(0, 0), (padding, padding), (padding, padding), (0, 0), (0, 0)]
@@ -38,8 +38,9 @@ def naive_attention(queries, keys, values, embedding, sees, padding=0):
     for n in itertools.product(range(height), range(width)):
         context = [m for m in places if sees(n, m)]
         logits, seen = [], []
+        row, column = place(n)
         for y, x in context:
-            key = keys[:, y + padding, x + padding] + embedding(y - n[0], x - n[1])
+            key = keys[:, y + padding, x + padding] + embedding(y - row, x - column)
             logits.append(np.einsum("bhk,bhk->bh", queries[:, n[0], n[1]], key) / np.sqrt(k))
             seen.append(values[:, y + padding, x + padding])
         weights = np.exp(np.array(logits) - np.max(logits, axis=0))
