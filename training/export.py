@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a trained classifier as a SavedModel that needs nothing but TensorFlow."""
 
-import contextlib
 import os
 import tempfile
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import tf_keras as keras
 
 from lambdanet.errors import InputError, require_tf_keras
 from lambdanet.training.serving import ServedClassifier
+from lambdanet.training.staging import absolute, refuse_taken, staged
 
 REDUCED = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
 
@@ -40,7 +39,7 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
     from lambdanet.training import data
     from lambdanet.training import model_dir as model_dirs
 
-    _refuse_taken(out)
+    refuse_taken(out)
     model, recipe = model_dirs.load_trained_model(model_dir)
     names = model_dirs.class_names(model_dir) or data.class_names(recipe, data_dir)
     path = export_saved_model(
@@ -89,11 +88,11 @@ def export_saved_model(
       >>> model = lambdanet.create_model("lambda_resnet_tiny", num_classes=2)
       >>> export_saved_model(model, "exported", 32, [0.5] * 3, [0.5] * 3, ["cat", "dog"])
     """
-    _refuse_taken(out)
+    refuse_taken(out)
     _check_model(model)
     _check_names(class_names)
     _check_preprocessing(input_size, mean, std, crop_fraction)
-    path = _absolute(out)
+    path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
         names_file = os.path.join(folder, "class_names.txt")
         with open(names_file, "w", encoding="utf-8") as lines:
@@ -102,26 +101,9 @@ def export_saved_model(
             _in_float32(model), input_size, mean, std, class_names, crop_fraction, names_file
         )
         signatures = served.signatures()
-        with _staged(path) as staging:
+        with staged(path) as staging:
             tf.saved_model.save(served, staging, signatures=signatures)
     return path
-
-
-def _absolute(path: str | Path) -> str:
-    """Makes a local path absolute; one with a scheme, such as gs://, stays as it is."""
-    path = str(path)
-    return path.rstrip("/") if "://" in path else os.path.abspath(os.path.expanduser(path))
-
-
-def _refuse_taken(out: str | Path) -> None:
-    """Raises `InputError` where `out` is a file, or a folder with something in it."""
-    path = _absolute(out)
-    if not tf.io.gfile.exists(path):
-        return
-    if not tf.io.gfile.isdir(path):
-        raise InputError(f"out {path!r} is a file; give a folder that does not exist yet")
-    if tf.io.gfile.listdir(path):
-        raise InputError(f"out {path!r} is not empty; give another folder, or remove this one first")
 
 
 def _check_model(model: Any) -> None:
@@ -148,25 +130,6 @@ def _check_preprocessing(
         raise InputError(f"mean={mean!r}, std={std!r} cannot be used; expected 3 numbers each, or 1, std > 0")
     if not 0 < crop_fraction <= 1:
         raise InputError(f"crop_fraction={crop_fraction!r} cannot be used; expected above 0, at most 1")
-
-
-@contextlib.contextmanager
-def _staged(path: str) -> Iterator[str]:
-    """Yields a folder beside `path` that takes its place at the end, and is gone if anything fails.
-
-    Raises:
-      InputError: the folder cannot be written.
-    """
-    staging = f"{path}.partial-{uuid.uuid4().hex[:8]}"
-    try:
-        tf.io.gfile.makedirs(staging)
-        yield staging
-        tf.io.gfile.rename(staging, path, overwrite=True)
-    except (OSError, tf.errors.OpError) as error:
-        raise InputError(f"out {path!r} cannot be written: {getattr(error, 'message', error)}") from error
-    finally:
-        if tf.io.gfile.exists(staging):
-            tf.io.gfile.rmtree(staging)
 
 
 def _in_float32(model: keras.Model) -> keras.Model:
