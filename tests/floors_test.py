@@ -15,6 +15,7 @@ THIRD_PARTY = {
     "configs": set(),
     "models": {"numpy", "official", "tensorflow", "tf_keras"},
     "training": {"PIL", "numpy", "official", "sklearn", "tensorflow", "tensorflow_datasets", "tf_keras"}
+    | {"jax", "jaxlib"}  # tpu-check
     | PEERS,
     "detection": {"PIL", "absl", "matplotlib", "numpy", "official", "pycocotools", "tensorflow", "tf_keras"},
     "cli": {"absl"},
