@@ -25,8 +25,8 @@ class Chip:
     hbm: int
 
 
-# The peak of a chip, shared by its cores where it has two; the clock is the peak over the FLOPs a cycle of its
-# matrix units (128 x 128 multiply-adds each, 256 x 256 on v6e), except for v3 and v4, where it is published.
+# The peak of a chip, shared by its cores where it has two; the clock is the peak over the FLOPs a cycle of
+# its matrix units: 128 x 128 multiply-adds each, 256 x 256 on v6e.
 CHIPS = {
     "v2": Chip("TPU v2 core", 700e6, 23e12, 8 * GIB),
     "v3": Chip("TPU v3 core", 940e6, 61.5e12, 16 * GIB),

@@ -133,6 +133,6 @@ def _internals(installed: dict[str, str]) -> Iterator[None]:
     except (AttributeError, ImportError, KeyError, TypeError) as error:
         have = ", ".join(f"{package} {version}" for package, version in installed.items())
         raise InputError(
-            f"tpu-check cannot use the inside of {have} ({type(error).__name__}: {error}); accepted: the versions of "
-            f"{INSTALL}"
+            f"tpu-check cannot use the inside of {have} ({type(error).__name__}: {error}); accepted: "
+            f"the versions of {INSTALL}"
         ) from error

@@ -210,7 +210,7 @@ def _valid(
     extent = (inputs - 1) * lhs_dilate
     count = 0
     for place in range(size):
-        # Of outputs 0..outputs - 1: those with 0 <= o * stride + shift <= extent and that divisible by lhs_dilate.
+        # The outputs o with 0 <= o * stride + shift <= extent, where lhs_dilate divides what is between.
         shift = place * rhs_dilate - pad
         first, last = max(0, -(shift // stride)), min(outputs - 1, (extent - shift) // stride)
         if lhs_dilate == 1:

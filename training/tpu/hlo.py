@@ -80,7 +80,7 @@ class Instruction:
         return named | {f"branch {index}": name for index, name in enumerate(names)}
 
     def attribute(self, name: str) -> str:
-        """Returns the value of an attribute without spaces or braces, such as `direction`; empty if not there."""
+        """Returns an attribute's value without spaces or braces, such as `direction`; empty if not there."""
         found = re.search(rf"\b{name}=([^\s,{{}}]+)", self.attributes)
         return found[1] if found else ""
 
