@@ -6,6 +6,7 @@ and the very augmentation that it would have seen without the interruption.
 """
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -14,7 +15,7 @@ from lambdanet.errors import InputError, unknown
 from lambdanet.training import folder, preprocess
 from lambdanet.training.bad_records import BadRecords
 from lambdanet.training.folder import FolderSource
-from lambdanet.training.sources import Source, TfdsSource
+from lambdanet.training.sources import WHOLE, Share, Source, TfdsSource
 
 ROLES = ("eval", "train")
 
@@ -25,6 +26,7 @@ def load(
     data_dir: str | None = None,
     initial_step: int = 0,
     bad_records: BadRecords | None = None,
+    share: Share = WHOLE,
 ) -> tf.data.Dataset:
     """Returns the batches of one split, preparing the dataset first where it is not on disk.
 
@@ -37,9 +39,12 @@ def load(
         dataset `folder`.
       initial_step: the step to begin with, from 0.
       bad_records: counts the images that cannot be read; None: a fresh count.
+      share: the part that this machine reads, for how many devices. Where there are several, batches are of
+        one device, and those of evaluation are all whole: see `_padded`.
 
     Returns:
-      A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]).
+      A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]), and for the
+      evaluation on several devices also weights float32 [b].
 
     Raises:
       InputError: no such dataset, split or directory, or a dataset that does not fit the recipe.
@@ -52,8 +57,8 @@ def load(
     source = _source(recipe, data_dir)
     bad_records = bad_records or BadRecords()
     if role == "eval":
-        return _eval(recipe, source, bad_records).prefetch(tf.data.AUTOTUNE)
-    return _train(recipe, source, initial_step, bad_records).prefetch(tf.data.AUTOTUNE)
+        return _eval(recipe, source, bad_records, share).prefetch(tf.data.AUTOTUNE)
+    return _train(recipe, source, initial_step, bad_records, share).prefetch(tf.data.AUTOTUNE)
 
 
 def resolve(recipe: Recipe, data_dir: str | None = None) -> Recipe:
@@ -86,9 +91,17 @@ def steps_per_epoch(recipe: Recipe, data_dir: str | None = None) -> int:
     return _steps(recipe, _source(recipe, data_dir))
 
 
-def _train(recipe: Recipe, source: Source, initial_step: int, bad_records: BadRecords) -> tf.data.Dataset:
-    count, steps = _count(recipe, "train", source), _steps(recipe, source)
+def eval_steps(recipe: Recipe, data_dir: str | None = None, share: Share = WHOLE) -> int:
+    """Returns how many batches of all devices together the evaluation has."""
+    return _eval_steps(recipe, _source(recipe, data_dir), share)
+
+
+def _train(
+    recipe: Recipe, source: Source, initial_step: int, bad_records: BadRecords, share: Share
+) -> tf.data.Dataset:
+    steps = _steps(recipe, source)
     first_epoch, first_step = divmod(initial_step, steps)
+    count, devices = _count(recipe, "train", source, share), share.replicas // share.count
     shape = (recipe.input_size, recipe.input_size, len(recipe.mean))
 
     @tf.autograph.experimental.do_not_convert
@@ -98,29 +111,57 @@ def _train(recipe: Recipe, source: Source, initial_step: int, bad_records: BadRe
         seed = tf.stack([tf.constant(recipe.seed, tf.int64), epoch])
 
         def prepare(place: tf.Tensor, example: dict[str, tf.Tensor]) -> tf.Tensor:
+            place = place * share.count + share.index  # no two machines draw the same
             return preprocess.for_training(source.image(example), recipe, tf.random.fold_in(seed, place))
 
-        examples = source.examples(recipe.train_split, epoch)
+        examples = source.examples(recipe.train_split, epoch, share)
         images = bad_records.prepare(examples, count, prepare, shape, recipe.num_classes)
         # In the place of images that cannot be read, the epoch's first come again: every epoch has its steps.
-        batches = images.repeat().batch(recipe.global_batch_size, drop_remainder=True).take(steps)
-        return batches.skip(tf.where(epoch == first_epoch, tf.constant(first_step, tf.int64), 0))
+        batches = images.repeat().batch(recipe.global_batch_size // share.replicas, drop_remainder=True)
+        done = tf.where(epoch == first_epoch, tf.constant(first_step * devices, tf.int64), 0)
+        return batches.take(steps * devices).skip(done)
 
     return tf.data.Dataset.range(first_epoch, recipe.epochs).flat_map(one_epoch)
 
 
-def _eval(recipe: Recipe, source: Source, bad_records: BadRecords) -> tf.data.Dataset:
+def _eval(recipe: Recipe, source: Source, bad_records: BadRecords, share: Share) -> tf.data.Dataset:
     def prepare(place: tf.Tensor, example: dict[str, tf.Tensor]) -> tf.Tensor:
         del place
         return preprocess.for_evaluation(
             source.image(example).whole(), recipe.input_size, recipe.crop_fraction, recipe.mean, recipe.std
         )
 
-    count = _count(recipe, "eval", source)
-    examples = source.examples(recipe.eval_split, None)
+    count = _count(recipe, "eval", source, share)
+    examples = source.examples(recipe.eval_split, None, share)
     shape = (recipe.input_size, recipe.input_size, len(recipe.mean))
     images = bad_records.prepare(examples, count, prepare, shape, recipe.num_classes)
-    return images.batch(recipe.global_batch_size)
+    if share.replicas == 1:
+        return images.batch(recipe.global_batch_size)
+    return _padded(images, recipe, source, share)
+
+
+def _padded(images: tf.data.Dataset, recipe: Recipe, source: Source, share: Share) -> tf.data.Dataset:
+    """Returns whole batches, as many on each device: nothing without a weight fills them up.
+
+    Keras divides a sum of weighted losses by the images in the batches, not by their weights. Those of real
+    images are therefore above 1, by as much as the others take away: the loss is the mean over real images.
+    (One that cannot be read counts there as a loss of 0; in the accuracy it does not count.)
+    """
+    steps = _eval_steps(recipe, source, share)
+    weight = steps * recipe.global_batch_size / _count(recipe, "eval", source)
+    weighted = images.map(lambda image, label: (image, label, tf.constant(weight, tf.float32)))
+    nothing = tf.data.Dataset.from_tensors(
+        tuple(tf.zeros(spec.shape, spec.dtype) for spec in weighted.element_spec)
+    )
+    batches = weighted.concatenate(nothing.repeat()).batch(
+        recipe.global_batch_size // share.replicas, drop_remainder=True
+    )
+    return batches.take(steps * share.replicas // share.count)
+
+
+def _eval_steps(recipe: Recipe, source: Source, share: Share) -> int:
+    most = math.ceil(_count(recipe, "eval", source) / share.count)  # that one machine reads
+    return math.ceil(most / (recipe.global_batch_size // share.count))
 
 
 def _open(recipe: Recipe, data_dir: str | None) -> Source:
@@ -143,13 +184,17 @@ def _source(recipe: Recipe, data_dir: str | None) -> Source:
     return source
 
 
-def _count(recipe: Recipe, role: str, source: Source) -> int:
-    """Returns how many images the split of a role holds, once it is known to exist and to hold something."""
+def _count(recipe: Recipe, role: str, source: Source, share: Share = WHOLE) -> int:
+    """Returns how many images a share of a role's split holds, once the split is known to hold enough."""
     split = recipe.train_split if role == "train" else recipe.eval_split
     count = source.num_examples(split)
     if count == 0:
         raise InputError(f"split {split!r} of dataset {recipe.dataset} is empty; accepted: one with images")
-    return count
+    if count < share.count:
+        raise InputError(
+            f"split {split!r} holds {count} images; accepted: one for each of {share.count} machines"
+        )
+    return source.num_examples(split, share)
 
 
 def _steps(recipe: Recipe, source: Source) -> int:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, unknown
 from lambdanet.training.image_bytes import Encoded
+from lambdanet.training.sources import WHOLE, Share
 
 NAME = "folder"
 LAYOUT = "train/CLASS/*.jpg and validation/CLASS/*.jpg"
@@ -45,11 +46,11 @@ class FolderSource:
             found = ", ".join(self.class_names) or "none"
             raise InputError(f"the classes in {train!r} are: {found}; accepted: two or more folders in it")
 
-    def num_examples(self, split: str) -> int:
-        return len(self._files(split)[0])
+    def num_examples(self, split: str, share: Share = WHOLE) -> int:
+        return len(self._files(split)[0][share.index :: share.count])
 
-    def examples(self, split: str, seed: tf.Tensor | None) -> tf.data.Dataset:
-        paths, labels = self._files(split)
+    def examples(self, split: str, seed: tf.Tensor | None, share: Share = WHOLE) -> tf.data.Dataset:
+        paths, labels = (found[share.index :: share.count] for found in self._files(split))
         examples = tf.data.Dataset.from_tensor_slices({"name": paths, "label": tf.constant(labels, tf.int64)})
         if seed is None:
             return examples

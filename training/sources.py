@@ -2,12 +2,13 @@
 """Where images come from: the datasets that TensorFlow Datasets knows by name, and what any source offers."""
 
 import contextlib
+import dataclasses
 import io
 import logging
 import os
 import sys
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -24,8 +25,26 @@ SHUFFLE_BUFFER = 16384  # examples, still encoded
 Example = dict[str, tf.Tensor]
 
 
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The part of the data that one machine of several reads; by default there is only one.
+
+    Attributes:
+      index: of the machine, from 0.
+      count: machines.
+      replicas: devices that train, of all machines together.
+    """
+
+    index: int = 0
+    count: int = 1
+    replicas: int = 1
+
+
+WHOLE = Share()
+
+
 class Source(Protocol):
-    """Labelled images in splits.
+    """Labelled images in splits. What a machine reads of one differs by an image at most from the others.
 
     Attributes:
       channels: of every image, 1 or 3.
@@ -35,11 +54,11 @@ class Source(Protocol):
     channels: int
     class_names: list[str]
 
-    def num_examples(self, split: str) -> int:
+    def num_examples(self, split: str, share: Share = WHOLE) -> int:
         """Returns how many images a split holds; raises `InputError` where there is no such split."""
         ...
 
-    def examples(self, split: str, seed: tf.Tensor | None) -> tf.data.Dataset:
+    def examples(self, split: str, seed: tf.Tensor | None, share: Share = WHOLE) -> tf.data.Dataset:
         """Returns the examples of a split, in order or, with a seed (int64 scalar), in a random one."""
         ...
 
@@ -72,17 +91,17 @@ class TfdsSource:
         self.channels: int = features["image"].shape[-1]
         self.class_names = list(features["label"].names)
 
-    def num_examples(self, split: str) -> int:
+    def num_examples(self, split: str, share: Share = WHOLE) -> int:
         builder = self._prepared()
         try:
-            return builder.info.splits[split].num_examples
+            return builder.info.splits[_part(split, share)].num_examples
         except (KeyError, ValueError, AssertionError) as error:
             names = sorted(builder.info.splits)
             if split.partition("[")[0] not in names:
                 raise unknown(f"split of dataset {self._name}", split, names) from None
             raise InputError(f"split {split!r} of {self._name} cannot be read: {_line(error)}") from None
 
-    def examples(self, split: str, seed: tf.Tensor | None) -> tf.data.Dataset:
+    def examples(self, split: str, seed: tf.Tensor | None, share: Share = WHOLE) -> tf.data.Dataset:
         shuffled = seed is not None
         read = tfds.ReadConfig(
             shuffle_seed=seed if shuffled else None,
@@ -93,7 +112,7 @@ class TfdsSource:
         builder = self._prepared()
         with _quiet("tensorflow"):  # TFDS numbers the records by what TensorFlow calls deprecated
             examples = builder.as_dataset(
-                split=split,
+                split=_part(split, share),
                 shuffle_files=shuffled,
                 decoders={"image": tfds.decode.SkipDecoding()},
                 read_config=read,
@@ -117,6 +136,11 @@ class TfdsSource:
         if not self._builder.data_path.exists():
             _prepare(self._builder)
         return self._builder
+
+
+def _part(split: str, share: Share) -> Any:
+    """Returns a machine's part of a split, as TFDS takes it: a run of records, in few files."""
+    return split if share.count == 1 else tfds.even_splits(split, share.count)[share.index]
 
 
 def _builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
