@@ -43,6 +43,19 @@ def convolution(parts: Parts) -> Operation:
     return lambda x, place: parts.convolution(x, place.filters, 3, place.strides, f"{place.name}_conv")
 
 
+def grouped_convolution(group_size: int) -> Callable[[Parts], Operation]:
+    """The same convolution in groups of so many channels (Xie et al. 2016), for `ResNet.operations`."""
+
+    def of(parts: Parts) -> Operation:
+        def apply(x, place: Place):
+            groups = place.filters // group_size
+            return parts.convolution(x, place.filters, 3, place.strides, f"{place.name}_conv", groups)
+
+        return apply
+
+    return of
+
+
 def replacement(layer: Layer, parts: Parts, options: Mapping[str, Any], pool_size: int = 3) -> Operation:
     """A layer that keeps the resolution in the place of the convolution, average-pooled where the block
     downsamples (Bello 2021, appendix F.2).
@@ -50,9 +63,10 @@ def replacement(layer: Layer, parts: Parts, options: Mapping[str, Any], pool_siz
     Args:
       layer: a class of layers; it takes `filters` and `name` beside its options.
       parts: gives the layer its regularizer and arguments of batch normalisation, if it takes them.
-      options: of the layer; one given as `PerStage` has a value for each stage. With "share_positions", the
-        layers on maps of one size share one position embedding (Table 4).
-      pool_size: of the average-pool; 1 keeps every second position.
+      options: of the layer; one given as `PerStage` has a value for each stage, one as `PerBlock` for each
+        block. With "share_positions", the layers on maps of one size share one position embedding (Table 4).
+      pool_size: of the average-pool; 1 keeps every second position, and 0 leaves it to the layer, which has
+        `strides`, to compute no other.
     """
     accepted = set(inspect.signature(layer).parameters)
     common = {"batch_norm": parts.batch_norm, "kernel_regularizer": parts.kernel_regularizer}
@@ -61,7 +75,9 @@ def replacement(layer: Layer, parts: Parts, options: Mapping[str, Any], pool_siz
     positions: dict[int, keras.layers.Layer] = {}
 
     def apply(x, place: Place):
-        own = {name: _at(value, place.stage) for name, value in arguments.items()}
+        own = {name: _at(value, place) for name, value in arguments.items()}
+        if pool_size == 0:
+            own["strides"] = place.strides
         if "map_size" in accepted and None in x.shape[1:3]:
             own.setdefault("map_size", place.side)
         if share_positions:
@@ -69,7 +85,7 @@ def replacement(layer: Layer, parts: Parts, options: Mapping[str, Any], pool_siz
                 positions[place.side] = _position(layer(**own), f"position_{len(positions) + 1}")
             own["position"] = positions[place.side]
         x = layer(filters=place.filters, name=place.name, **own)(x)
-        if place.strides > 1:
+        if pool_size and place.strides > 1:
             name = f"{place.name}_pool"
             x = keras.layers.AveragePooling2D(pool_size, place.strides, "same", name=name)(x)
         return x
@@ -81,6 +97,13 @@ class PerStage(tuple):
     """The values of an option in c2, c3, c4 and c5."""
 
 
+@dataclasses.dataclass(frozen=True)
+class PerBlock:
+    """An option whose value follows from where the layer stands."""
+
+    at: Callable[[Place], Any]
+
+
 def options_of(layer: Layer) -> set[str]:
     """Returns the names of the options of a layer that the trunk leaves open."""
     fixed_by_the_trunk = {"filters", "batch_norm", "kernel_regularizer", "kwargs"}
@@ -88,8 +111,10 @@ def options_of(layer: Layer) -> set[str]:
     return options | ({"share_positions"} if "position" in options else set())
 
 
-def _at(value: Any, stage: int) -> Any:
-    return value[stage] if isinstance(value, PerStage) else value
+def _at(value: Any, place: Place) -> Any:
+    if isinstance(value, PerBlock):
+        return value.at(place)
+    return value[place.stage] if isinstance(value, PerStage) else value
 
 
 def _position(layer: keras.layers.Layer, name: str) -> keras.layers.Layer:

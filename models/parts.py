@@ -27,18 +27,24 @@ class Parts:
     def __post_init__(self):
         object.__setattr__(self, "batch_norm", {**BATCH_NORM, **self.batch_norm})
 
-    def convolution(self, x, filters: int, kernel_size: int, strides: int, name: str):
+    def convolution(self, x, filters: int, kernel_size: int, strides: int, name: str, groups: int = 1):
         """A convolution without a bias: [b, h, w, c] -> [b, h / strides, w / strides, filters]."""
+        x, padding = self.padded(x, kernel_size, strides, name)
         return keras.layers.Conv2D(
             filters,
             kernel_size,
             strides,
-            padding="same",
+            padding=padding,
+            groups=groups,
             use_bias=False,
             kernel_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
             kernel_regularizer=self.kernel_regularizer,
             name=name,
         )(x)
+
+    def padded(self, x, kernel_size: int, strides: int, name: str) -> tuple[Any, str]:
+        """The map that a convolution reads, and its padding: by default TensorFlow's own."""
+        return x, "same"
 
     def norm(self, x, name: str, zero: bool = False):
         """Batch normalisation; `zero` starts it at zero, so that a residual block starts as the identity."""
@@ -58,13 +64,14 @@ class Parts:
         return self.projection(keras.layers.GlobalAveragePooling2D(name="pool")(x), num_classes, dropout_rate)
 
     def projection(self, x, num_classes: int, dropout_rate: float = 0.0):
-        """Dropout, projection: [b, c] -> float32 logits [b, num_classes]."""
+        """Dropout, projection: [b, c] -> float32 logits [b, num_classes]; float64 under that policy."""
+        is_double = keras.mixed_precision.global_policy().compute_dtype == "float64"
         if dropout_rate:
             x = keras.layers.Dropout(dropout_rate, name="dropout")(x)
         return keras.layers.Dense(
             num_classes,
             kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
             kernel_regularizer=self.kernel_regularizer,
-            dtype="float32",
+            dtype="float64" if is_double else "float32",
             name="logits",
         )(x)

@@ -6,16 +6,24 @@ A network is data: for each stage a string with one letter per block, and for ea
 """
 
 import dataclasses
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import tf_keras as keras
 
 from lambdanet.errors import InputError
-from lambdanet.models.operations import Layer, Operation, Place, convolution, options_of, replacement
+from lambdanet.models.operations import (
+    Layer,
+    Operation,
+    PerStage,
+    Place,
+    convolution,
+    options_of,
+    replacement,
+)
 from lambdanet.models.parts import Parts
 from lambdanet.squeeze_excite import SqueezeExcite
 from lambdanet.stochastic_depth import StochasticDepth
@@ -25,6 +33,11 @@ from lambdanet.stochastic_depth import StochasticDepth
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 10_000))
 
 FILTERS = (64, 128, 256, 512)
+
+
+def as_given(parts: Parts) -> Parts:
+    """The parts of a network that wants no others."""
+    return parts
 
 
 def vanilla_stem(parts: Parts, x, filters: int):
@@ -58,21 +71,40 @@ def pooled_shortcut(parts: Parts, x, filters: int, strides: int, name: str):
     return strided_shortcut(parts, x, filters, 1, name)
 
 
-def bottleneck(parts, shortcut, outputs, se_ratio, drop_rate, spatial, place, name, x):
+def no_shortcut(parts: Parts, x, filters: int, strides: int, name: str):
+    """None: the first block of a stage has no residual (RegNetZ in timm)."""
+    return None
+
+
+def activated_sum(parts: Parts, x, residual, name: str):
+    """The end of a block as in ResNet: the sum with its residual, activated."""
+    return parts.act(keras.layers.Add(name=f"{name}_add")([x, residual]), f"{name}_act")
+
+
+def linear_sum(parts: Parts, x, residual, name: str):
+    """The end of a block as in RegNetZ: the sum with its residual, if it has one."""
+    return x if residual is None else keras.layers.Add(name=f"{name}_add")([x, residual])
+
+
+def bottleneck(
+    net: "ResNet", parts: Parts, letter: str, spatial: Operation, drop_rate: float, place, name, x
+):
     """1x1, spatial operation, 1x1, squeeze-and-excitation, residual: -> [b, h/s, w/s, outputs]."""
-    residual = x
+    residual, outputs, se_ratio = x, net.outputs(place.stage), net.se_ratios[place.stage]
     if place.index == 1:
-        residual = shortcut(parts, x, outputs, place.strides, f"{name}_shortcut")
+        residual = net.shortcut(parts, x, outputs, place.strides, f"{name}_shortcut")
     x = parts.conv_norm_act(x, place.filters, 1, 1, f"{name}_reduce")
     x = spatial(x, place)
     x = parts.act(parts.norm(x, f"{name}_spatial_norm"), f"{name}_spatial_act")
+    if letter in net.gates:
+        x = net.gates[letter](parts, x, f"{name}_gate")
     x = parts.convolution(x, outputs, 1, 1, f"{name}_expand_conv")
-    x = parts.norm(x, f"{name}_expand_norm", zero=True)
+    x = parts.norm(x, f"{name}_expand_norm", zero=residual is not None)
     if se_ratio:
         x = SqueezeExcite(se_ratio, kernel_regularizer=parts.kernel_regularizer, name=f"{name}_se")(x)
-    if drop_rate:
+    if drop_rate and residual is not None:
         x = StochasticDepth(drop_rate, name=f"{name}_drop")(x)
-    return parts.act(keras.layers.Add(name=f"{name}_add")([x, residual]), f"{name}_act")
+    return net.end(parts, x, residual, name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,15 +119,21 @@ class ResNet:
       layers: for letters the class of layer that takes the place of the convolution (see `replacement`).
       options: for letters of `layers`, the options that differ from the layer's defaults.
       operations: for other letters what makes their spatial operation of `Parts`.
-      additions: for letters what follows a block of theirs: takes parts, the map and a name, returns the map.
-      pool_size: of the average-pool that follows a layer where the block downsamples.
+      gates: for letters what follows their spatial operation, normalised and activated: takes parts, the map
+        and a name, returns the map.
+      additions: the same for what follows a block of theirs.
+      pool_size: of the average-pool that follows a layer where the block downsamples (see `replacement`).
       se_ratios: the ratio of squeeze-and-excitation in each stage; 0 for none.
-      stem: brings the images to stride 4.
+      stem: brings the images to stride 4, or less where the strides of the stages make up for it.
       shortcut: the residual of the first block of each stage.
+      end: of a block: joins it with its residual.
+      strides: of the first block of each stage.
       filters: the width of the bottleneck in each stage.
-      expansion: of the block's outputs to that width.
+      first_filters: the same in the first block of each stage, where that differs.
+      expansion: of the block's outputs to `filters`, for all stages or `PerStage`.
       stem_filters: the width of the stem.
       final_filters: of a 1x1 convolution before the classifier; 0 for none.
+      dress: makes the parts of this network from those that a caller gave, with an activation, say.
     """
 
     stages: tuple[str, ...]
@@ -105,15 +143,25 @@ class ResNet:
     layers: Mapping[str, Layer] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     operations: Mapping[str, Callable[[Parts], Operation]] = dataclasses.field(default_factory=dict)
+    gates: Mapping[str, Callable[[Parts, Any, str], Any]] = dataclasses.field(default_factory=dict)
     additions: Mapping[str, Callable[[Parts, Any, str], Any]] = dataclasses.field(default_factory=dict)
     pool_size: int = 3
     se_ratios: tuple[float, ...] = (0, 0, 0, 0)
     stem: Callable = rs_stem
     shortcut: Callable = pooled_shortcut
+    end: Callable = activated_sum
+    strides: tuple[int, ...] = (1, 2, 2, 2)
     filters: tuple[int, ...] = FILTERS
-    expansion: float = 4
+    first_filters: tuple[int, ...] = ()
+    expansion: float | PerStage = 4
     stem_filters: int = 64
     final_filters: int = 0
+    dress: Callable[[Parts], Parts] = as_given
+
+    def outputs(self, stage: int) -> int:
+        """The channels that the blocks of a stage, counted from 0 for c2, give."""
+        expansion = self.expansion[stage] if isinstance(self.expansion, PerStage) else self.expansion
+        return round(expansion * self.filters[stage])
 
     def overrides(self) -> set[str]:
         """The names of the layer options that a caller may override."""
@@ -127,15 +175,14 @@ class ResNet:
         The stochastic depth rate rises over the stages as in the authors' ResNet-RS code: rate * i / 5
         in stage c_i.
         """
+        parts = self.dress(parts)
         operations = self._operations(parts, overrides)
         x = self.stem(parts, images, self.stem_filters)
         endpoints = {}
         for letter, name, place in self._blocks():
             level = place.stage + 2
-            outputs = round(self.expansion * place.filters)
             drop_rate = stochastic_depth_rate * level / 5
-            block = partial(bottleneck, parts, self.shortcut, outputs, self.se_ratios[place.stage], drop_rate)
-            x = block(operations[letter], place, name, x)
+            x = bottleneck(self, parts, letter, operations[letter], drop_rate, place, name, x)
             if letter in self.additions:
                 x = self.additions[letter](parts, x, f"{name}_addition")
             endpoints[str(level)] = x
@@ -143,7 +190,7 @@ class ResNet:
 
     def logits(self, endpoints: Mapping[str, Any], parts: Parts, num_classes: int, dropout_rate: float = 0.0):
         """The classifier: mean over the map, dropout, projection -> float32 [b, num_classes]."""
-        x = endpoints["5"]
+        x, parts = endpoints["5"], self.dress(parts)
         if self.final_filters:
             x = parts.conv_norm_act(x, self.final_filters, 1, 1, "final")
         return parts.classifier(x, num_classes, dropout_rate)
@@ -167,12 +214,13 @@ class ResNet:
 
     def _blocks(self) -> Iterator[tuple[str, str, Place]]:
         """Yields the letter, the name and the place of each block, in order."""
-        side = -(-self.input_size // 4)
-        for stage, (letters, filters) in enumerate(zip(self.stages, self.filters, strict=True)):
+        side = -(-self.input_size * math.prod(self.strides) // 32)
+        for stage, letters in enumerate(self.stages):
             for index, letter in enumerate(letters, start=1):
                 name = f"c{stage + 2}_block{index}"
-                strides = 2 if stage > 0 and index == 1 else 1
-                yield letter, name, Place(f"{name}_spatial", filters, strides, stage, index, side)
+                strides = self.strides[stage] if index == 1 else 1
+                filters = (self.first_filters if index == 1 else ()) or self.filters
+                yield letter, name, Place(f"{name}_spatial", filters[stage], strides, stage, index, side)
                 side = -(-side // strides)
 
     def _operations(self, parts: Parts, overrides: Mapping[str, Any]) -> dict[str, Operation]:

@@ -20,6 +20,7 @@ from lambdanet.models import (
     mobilenet_v2,
     resnet_50,
     resnet_rs,
+    timm_networks,
     vision_transformer,
 )
 from lambdanet.models import weights as weight_files
@@ -32,6 +33,7 @@ MODELS: dict[str, Architecture] = {
     **lambda_resnet.MODELS,
     **mobilenet_v2.MODELS,
     **halonet.MODELS,
+    **timm_networks.MODELS,
     **efficientnet.MODELS,
     **vision_transformer.MODELS,
 }

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import lambdanet
-from lambdanet.models import complexity, zoo
+from lambdanet.models import complexity, timm_networks, zoo
 from lambdanet.models.resnet import rs_stem
 
 # Trainable parameters with 1000 classes. The comment is the paper's figure in millions, where it prints one.
@@ -76,6 +76,20 @@ PARAMETERS = {
     "resnet_101_se_8": 54_072_072,
     "halo_resnet_50": 22_737_864,
     "halo_resnet_101": 46_206_024,
+    # timm 1.0.31's own counts.
+    "lambda_resnet26t": 10_958_272,
+    "lambda_resnet26rpt_256": 10_988_688,
+    "lambda_resnet50ts": 21_536_832,
+    "lamhalobotnet50ts_256": 22_569_824,
+    "halo2botnet50ts_256": 22_635_360,
+    "halonet26t": 12_480_288,
+    "halonet50ts": 22_733_280,
+    "sehalonet33ts": 13_691_712,
+    "eca_halonext26ts": 10_756_885,
+    "haloregnetz_b": 11_680_072,
+    "botnet26t_256": 12_488_672,
+    "sebotnet33ts_256": 13_701_984,
+    "eca_botnext26ts_256": 10_593_301,
     # For comparison; 43 of B6 in Table 15.
     "efficientnet_b0": 5_288_548,
     "efficientnet_b1": 7_794_184,
@@ -175,7 +189,8 @@ def test_parameters_and_a_gradient_step(name):
         return  # the libraries' own
     if name.endswith(("attention", "augmented")):
         assert attention_by_hand(name) == PARAMETERS[name]
-    elif not name.startswith(("halo", "mobilenet")):  # these have tests of their own
+    elif name not in timm_networks.MODELS and not name.startswith(("halo", "mobilenet")):
+        # Those others have tests of their own.
         assert parameters_by_hand(zoo.MODELS[name]) == PARAMETERS[name]
     images = tf.random.stateless_normal([2, 32, 48, 3], seed=[0, 0])
     with tf.GradientTape() as tape:
