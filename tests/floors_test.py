@@ -17,7 +17,17 @@ THIRD_PARTY = {
     "training": {"PIL", "numpy", "official", "sklearn", "tensorflow", "tensorflow_datasets", "tf_keras"}
     | {"jax", "jaxlib"}  # tpu-check
     | PEERS,
-    "detection": {"PIL", "absl", "matplotlib", "numpy", "official", "pycocotools", "tensorflow", "tf_keras"},
+    "detection": {
+        "PIL",
+        "absl",
+        "matplotlib",
+        "numpy",
+        "official",
+        "pycocotools",
+        "scipy",
+        "tensorflow",
+        "tf_keras",
+    },
     "cli": {"absl"},
 }
 
