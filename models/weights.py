@@ -65,7 +65,7 @@ def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | Non
     """
     if not str(path).endswith(SAFETENSORS):
         raise InputError(f"path must end in {SAFETENSORS}, got {str(path)!r}")
-    arrays = {name: variable.numpy() for name, variable in _variables(model).items()}
+    arrays = {name: variable.numpy() for name, variable in named(model).items()}
     safetensors.write(path, arrays, {"model": model.name, **(metadata or {})})
 
 
@@ -89,8 +89,28 @@ def load(model: keras.Model, path: Path) -> None:
     if path.name.endswith(H5):
         _load_h5(model, path)
         return
-    arrays, _ = safetensors.read(path)
-    variables, resizable = _variables(model), _global_tables(model)
+    assign(model, safetensors.read(path)[0], repr(str(path)))
+
+
+def named(model: keras.Model) -> dict[str, tf.Variable]:
+    """Returns the weights of a model by the names under which files hold them."""
+    return {variable.name.removesuffix(":0"): variable for variable in model.weights}
+
+
+def assign(model: keras.Model, arrays: Mapping[str, np.ndarray], source: str) -> None:
+    """Gives a model its weights from arrays by name, all of them or none.
+
+    Tables of relative positions over a whole map are interpolated if the model is for maps of another size.
+
+    Args:
+      model: a model of the zoo.
+      arrays: one for each weight, and no more.
+      source: where they come from, for the error.
+
+    Raises:
+      InputError: if they do not fit; the message names them.
+    """
+    variables, resizable = named(model), _global_tables(model)
     problems = [f"{name} is missing" for name in variables if name not in arrays]
     problems += [f"{name} belongs nowhere" for name in arrays if name not in variables]
     values: dict[str, np.ndarray | tf.Tensor] = {}
@@ -104,7 +124,7 @@ def load(model: keras.Model, path: Path) -> None:
     if problems:
         more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         shown = "; ".join(sorted(problems)[:SHOWN])
-        raise InputError(f"{str(path)!r} does not hold the weights of {model.name!r}: {shown}{more}")
+        raise InputError(f"{source} does not hold the weights of {model.name!r}: {shown}{more}")
     for name, value in values.items():
         variables[name].assign(tf.cast(value, variables[name].dtype))
 
@@ -117,10 +137,6 @@ def _load_h5(model: keras.Model, path: Path) -> None:
         model.set_weights(before)
         reason = " ".join(str(error).split())
         raise InputError(f"{str(path)!r} does not hold the weights of {model.name!r}: {reason}") from error
-
-
-def _variables(model: keras.Model) -> dict[str, tf.Variable]:
-    return {variable.name.removesuffix(":0"): variable for variable in model.weights}
 
 
 def _global_tables(model: keras.Model) -> set[str]:
