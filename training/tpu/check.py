@@ -1,79 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles a step for a TPU and reports what it would need and take."""
 
-import dataclasses
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from lambdanet import cost
-from lambdanet.training.tpu import chips, compiler, costs
+from lambdanet.errors import InputError
+from lambdanet.training.tpu import chips, compiler, costs, hlo
+from lambdanet.training.tpu.report import Report, layer_of
+from lambdanet.training.tpu.steps import Step
 
-# What an operation's name begins with where it is part of a gradient or of a function that was called.
-_WRAPPERS = ("call", "gradient_tape")
+_SIZE = r"([\d.]+)([KMGT]?)"
+_OUT_OF_MEMORY = (
+    re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"),
+    re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
+)
+_NODE = re.compile(r"{{node ([^}\s]+)}}|op_name=\"([^\"]+)\"|loc\(\"([^\"]+)\"")
+_UNSUPPORTED = re.compile(r"No registered '(\w+)' OpKernel")
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """What the compiler says of a step on one core.
+class DoesNotCompile(InputError):
+    """The step cannot run on a TPU as it is; the message names the layer where that is known."""
 
-    Attributes:
-      topology: that it was compiled for.
-      chip: of it.
-      num_cores: of the topology.
-      hbm: bytes of HBM needed, by `arguments`, `outputs` that are not in their place, `temporaries`.
-      seconds: the compiler's estimate: its cycles over the clock.
-      flops: of convolutions and products.
-      bytes: moved to and from HBM.
-      operations: every operation, as the program runs them.
-      roots: the names of the models, which all names of their layers begin with.
-      open_loops: loops whose length depends on what is computed; they are taken to run once.
-    """
 
-    topology: str
-    chip: chips.Chip
-    num_cores: int
-    hbm: dict[str, int]
-    seconds: float
-    flops: float
-    bytes: float
-    operations: tuple[costs.Cost, ...]
-    roots: tuple[str, ...]
-    open_loops: tuple[str, ...]
-
-    @property
-    def hbm_needed(self) -> int:
-        """Bytes of HBM of one core."""
-        return sum(self.hbm.values())
-
-    @property
-    def of_peak(self) -> float:
-        """The FLOPs a second as a part of the chip's peak."""
-        return self.flops / self.seconds / self.chip.peak if self.seconds else 0.0
-
-    def costliest(self, count: int = 10) -> list[costs.Cost]:
-        """Returns the operations that take most of the time, the longest first."""
-        return sorted(self.operations, key=lambda operation: -operation.cycles)[:count]
-
-    def layers(self) -> dict[str, costs.Cost]:
-        """Returns what each layer takes, its gradient included, the costliest first."""
-        found: dict[str, list[costs.Cost]] = {}
-        for operation in self.operations:
-            found.setdefault(layer_of(operation.op_name, self.roots), []).append(operation)
-        sums = {
-            layer: costs.Cost(
-                layer,
-                "layer",
-                layer,
-                len(operations),
-                sum(o.cycles for o in operations),
-                sum(o.flops for o in operations),
-                sum(o.bytes for o in operations),
-            )
-            for layer, operations in found.items()
-        }
-        return dict(sorted(sums.items(), key=lambda item: -item[1].cycles))
+class DoesNotFit(DoesNotCompile):
+    """The step needs more memory than a core has."""
 
 
 def compile_step(
@@ -82,66 +36,107 @@ def compile_step(
     topology: str = "v3:2x2",
     roots: Collection[str] = (),
 ) -> Report:
-    """Compiles a step for one core of a TPU.
+    """Compiles a function of tensors for one core of a TPU; `check` does so for a `Step`.
 
-    The layers choose what is fastest on a TPU. Variables that the step reads become arguments of the program,
-    and those that it writes are updated in their place.
+    The layers choose what is fastest on a TPU. Variables that the function reads become arguments of the
+    program, and those that it writes are updated in their place.
 
     Args:
       step: a function of tensors; it may read and write variables that exist already.
-      inputs: the shape and type of each tensor.
+      inputs: the shape and type of each tensor; the first axis of the first is taken for the batch.
       topology: one of `chips.TOPOLOGIES`.
       roots: the names of the models inside, which the names of their layers begin with.
 
     Raises:
-      CompileError: the compiler refuses the step.
+      DoesNotCompile: the compiler refuses the step.
       InputError: unknown topology, or jax and libtpu are not as they should be.
 
     Example:
       >>> report = compile_step(lambda x: model(x, training=False), [tf.TensorSpec([128, 224, 224, 3])])
       >>> report.seconds, report.hbm_needed, next(iter(report.layers()))
     """
-    chip = chips.chip_of(topology)
-    compiler.versions()  # before anything takes time
-    compiled = compiler.compile_hlo(lower(step, inputs), topology)
+    shape = inputs[0].shape if inputs else ()
+    return check(Step("step", step, tuple(inputs), shape[0] if shape else 1, tuple(roots)), topology)
+
+
+def check(step: Step, topology: str = "v3:2x2") -> Report:
+    """Compiles a step for one core of a TPU.
+
+    Args:
+      step: of one core.
+      topology: one of `chips.TOPOLOGIES`.
+
+    Raises:
+      DoesNotFit: it needs more memory than a core has.
+      DoesNotCompile: the compiler refuses it otherwise.
+      InputError: unknown topology, or jax and libtpu are not as they should be.
+    """
+    chips.chip_of(topology)  # before anything takes time
+    compiler.versions()
+    lowered = _lower(step)
+    try:
+        compiled = compiler.compile_hlo(lowered("hlo_serialized"), topology)
+    except compiler.CompileError as error:
+        raise _explained(str(error), step, lowered) from error
     profile = costs.profile(compiled.text)
+    hbm = {
+        "arguments": compiled.arguments,
+        "outputs": compiled.outputs - compiled.aliased,
+        "temporaries": compiled.temporaries,
+    }
     return Report(
+        step.name,
         topology,
-        chip,
         compiled.num_devices,
-        {
-            "arguments": compiled.arguments,
-            "outputs": compiled.outputs - compiled.aliased,
-            "temporaries": compiled.temporaries,
-        },
-        profile.cycles / chip.clock,
-        profile.flops,
-        profile.bytes,
+        step.batch,
+        hbm,
         profile.operations,
-        tuple(roots),
+        step.roots,
         profile.open_loops,
     )
 
 
-def lower(step: Callable[..., Any], inputs: Sequence[tf.TensorSpec]) -> bytes:
-    """Returns a step as a serialized HLO module, traced as for a TPU."""
-    function = tf.function(step, input_signature=list(inputs), jit_compile=True, autograph=False)
-    with cost.assume_device("TPU"):
-        return function.experimental_get_compiler_ir(*inputs)(stage="hlo_serialized")
+def _lower(step: Step) -> Callable[[str], Any]:
+    """Traces a step as for a TPU; the result gives its HLO in the form that it is asked for."""
+    function = tf.function(step.function, input_signature=step.inputs, jit_compile=True, autograph=False)
+    try:
+        with cost.assume_device("TPU"):
+            return function.experimental_get_compiler_ir(*step.inputs)
+    except (ValueError, tf.errors.OpError) as error:  # what TensorFlow cannot translate into HLO
+        if isinstance(error, InputError):
+            raise
+        raise _explained(str(error), step) from error
 
 
-def layer_of(op_name: str, roots: Collection[str]) -> str:
-    """Returns the layer that an operation belongs to.
+def _explained(message: str, step: Step, lowered: Callable[[str], Any] | None = None) -> DoesNotCompile:
+    """Returns the error for a message of a compiler: one line, with the layer that it is about."""
+    for pattern in _OUT_OF_MEMORY:
+        if found := pattern.search(message):
+            needed, available = _gib(found[1], found[2]), _gib(found[3], found[4])
+            largest = f"; the largest arrays: {_largest(lowered, step.roots)}" if lowered else ""
+            return DoesNotFit(
+                f"{step.name} with {step.batch} examples needs {needed:.2f} GiB of HBM, and a core has "
+                f"{available:.2f}{largest}"
+            )
+    nodes = [next(filter(None, groups)) for groups in _NODE.findall(message)]
+    where = f" in layer {layer_of(nodes[0], step.roots)}" if nodes else ""
+    unsupported = _UNSUPPORTED.search(message)
+    what = f"{unsupported[1]} has no form for a TPU" if unsupported else message.strip().splitlines()[0][:500]
+    return DoesNotCompile(f"{step.name} does not compile for a TPU{where}: {what}")
 
-    Args:
-      op_name: such as "gradient_tape/resnet_50/stem_norm/mul".
-      roots: names of models, which are left out.
 
-    Example:
-      >>> layer_of("gradient_tape/resnet_50/stem_norm/mul", ["resnet_50"])
-      'stem_norm'
-    """
-    scopes = op_name.split("/")[:-1] if "/" in op_name else [op_name]
-    while len(scopes) > 1 and (scopes[0].partition(".")[0] in _WRAPPERS or scopes[0] in roots):
-        scopes = scopes[1:]
-    return scopes[0] or "unnamed"
+def _largest(lowered: Callable[[str], Any], roots: Collection[str], count: int = 3) -> str:
+    """Returns the layers that make the largest arrays of a program before its optimisation, with their sizes."""
+    module = hlo.parse(lowered("hlo"))
+    sizes: dict[str, int] = {}
+    for computation in module.computations.values():
+        for instruction in computation.instructions.values():
+            layer = layer_of(instruction.op_name, roots)
+            if instruction.opcode not in ("parameter", "tuple", "broadcast", "while"):
+                sizes[layer] = max([sizes.get(layer, 0), *(array.bytes for array in instruction.arrays)])
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:count]
+    return ", ".join(f"{layer} {size / chips.GIB:.2f} GiB" for layer, size in largest)
+
+
+def _gib(number: str, unit: str) -> float:
+    return float(number) * {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2**10}.get(unit, 2**-30)
