@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads image files, and draws predictions beside the picture they belong to."""
 
+import contextlib
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,6 +57,47 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if alpha.min() < alpha.max():
         colors = (colors * alpha + 255 * (255 - alpha) + 127) // 255
     return Image.fromarray(colors.astype(np.uint8))
+
+
+def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
+    """Makes the folder `out` and chooses a file in it for each image.
+
+    Two images of one name get `NAME_prediction.png` and `NAME_prediction_2.png`, and none of the
+    images is overwritten.
+
+    Raises:
+      InputError: the folder cannot be made or written.
+    """
+    folder = os.path.expanduser(out)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out {folder!r} cannot be written ({error.strerror}); expected a folder") from error
+    taken = {os.path.realpath(path).casefold() for path in images}
+    chosen = []
+    for image in images:
+        stem = os.path.join(folder, f"{os.path.splitext(os.path.basename(image))[0]}_prediction")
+        candidates = itertools.chain([f"{stem}.png"], (f"{stem}_{n}.png" for n in itertools.count(2)))
+        picture = next(path for path in candidates if os.path.realpath(path).casefold() not in taken)
+        taken.add(os.path.realpath(picture).casefold())
+        chosen.append(picture)
+    return chosen
+
+
+def save_picture(picture: Image.Image, path: str) -> None:
+    """Writes a PNG whole or not at all.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
+    partial = f"{path}.partial"
+    try:
+        picture.save(partial, format="PNG")
+        os.replace(partial, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+        raise InputError(f"out {path!r} cannot be written ({error.strerror or error})") from error
 
 
 def draw_prediction(image: np.ndarray, title: str, top: Sequence[tuple[str, float]]) -> Image.Image:

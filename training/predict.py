@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Says what an exported classifier sees in image files. Needs TensorFlow and Pillow, no Keras."""
 
-import contextlib
-import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 
 from lambdanet.errors import InputError
-from lambdanet.training.pictures import draw_prediction, percent, read_image
+from lambdanet.training.pictures import draw_prediction, percent, picture_paths, read_image, save_picture
 
 
 def predict(
@@ -52,7 +49,7 @@ def predict(
         read_image(path)
     classifier = load_classifier(saved_model)
     names = [name.decode() for name in classifier.class_names().numpy()]
-    pictures = _picture_paths(paths, out) if out is not None else [None] * len(paths)
+    pictures = picture_paths(paths, out) if out is not None else [None] * len(paths)
     results = []
     for path, picture in zip(paths, pictures, strict=True):
         image = read_image(path)
@@ -61,7 +58,7 @@ def predict(
         best = np.argsort(-probabilities, kind="stable")[:top]
         likeliest = [(names[index], float(probabilities[index])) for index in best]
         if picture is not None:
-            _save_picture(draw_prediction(image, os.path.basename(path), likeliest), picture)
+            save_picture(draw_prediction(image, os.path.basename(path), likeliest), picture)
         _print_prediction(path, likeliest, picture)
         results.append({"image": path, "top": likeliest, "picture": picture})
     return results
@@ -73,60 +70,38 @@ def load_classifier(saved_model: str | Path) -> Any:
     Raises:
       InputError: there is no SavedModel, it is damaged, or it is not an exported classifier.
     """
-    path = os.path.expanduser(saved_model)
     expected = "expected a folder written by `lambdanet export`"
+    loaded = load_saved_model(saved_model, expected)
+    if "probabilities" not in outputs_of(loaded) or not hasattr(loaded, "class_names"):
+        raise InputError(f"saved_model {str(saved_model)!r} is not a lambdanet classifier; {expected}")
+    return loaded
+
+
+def load_saved_model(saved_model: str | Path, expected: str) -> Any:
+    """Loads a SavedModel of any kind.
+
+    Args:
+      saved_model: its folder.
+      expected: the end of the message where there is none.
+
+    Raises:
+      InputError: there is no SavedModel, or it is damaged.
+    """
+    path = os.path.expanduser(saved_model)
     if not tf.saved_model.contains_saved_model(path):
         problem = "holds no SavedModel" if tf.io.gfile.exists(path) else "does not exist"
         raise InputError(f"saved_model {path!r} {problem}; {expected}")
     try:
-        loaded = tf.saved_model.load(path)
+        return tf.saved_model.load(path)
     except Exception as error:  # a damaged SavedModel can end in any of a dozen kinds
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"saved_model {path!r} cannot be loaded ({reason}); {expected}") from error
-    if "serving_bytes" not in getattr(loaded, "signatures", {}) or not hasattr(loaded, "class_names"):
-        raise InputError(f"saved_model {path!r} is not a lambdanet classifier; {expected}")
-    return loaded
 
 
-def _picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
-    """Makes the folder `out` and chooses a file in it for each image.
-
-    Two images of one name get `NAME_prediction.png` and `NAME_prediction_2.png`, and none of the
-    images is overwritten.
-
-    Raises:
-      InputError: the folder cannot be made or written.
-    """
-    folder = os.path.expanduser(out)
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"out {folder!r} cannot be written ({error.strerror}); expected a folder") from error
-    taken = {os.path.realpath(path).casefold() for path in images}
-    chosen = []
-    for image in images:
-        stem = os.path.join(folder, f"{os.path.splitext(os.path.basename(image))[0]}_prediction")
-        candidates = itertools.chain([f"{stem}.png"], (f"{stem}_{n}.png" for n in itertools.count(2)))
-        picture = next(path for path in candidates if os.path.realpath(path).casefold() not in taken)
-        taken.add(os.path.realpath(picture).casefold())
-        chosen.append(picture)
-    return chosen
-
-
-def _save_picture(picture: Image.Image, path: str) -> None:
-    """Writes a PNG whole or not at all.
-
-    Raises:
-      InputError: the file cannot be written.
-    """
-    partial = f"{path}.partial"
-    try:
-        picture.save(partial, format="PNG")
-        os.replace(partial, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.remove(partial)
-        raise InputError(f"out {path!r} cannot be written ({error.strerror or error})") from error
+def outputs_of(loaded: Any) -> Collection[str]:
+    """Returns the names of what the signature `serving_bytes` of a loaded SavedModel gives."""
+    signature = getattr(loaded, "signatures", {}).get("serving_bytes")
+    return () if signature is None else signature.structured_outputs.keys()
 
 
 def _print_prediction(image: str, likeliest: Sequence[tuple[str, float]], picture: str | None) -> None:
