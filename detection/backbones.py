@@ -97,6 +97,16 @@ def names(family: str) -> list[str]:
     return [name for name, model in zoo.MODELS.items() if isinstance(model, FAMILIES[family])]
 
 
+def check_model_id(family: str, model_id: str) -> None:
+    """Refuses a model that is not of a family.
+
+    Raises:
+      InputError: with the names that come near.
+    """
+    if model_id not in names(family):
+        raise unknown(f"model_id of backbone {family!r}", str(model_id), names(family))
+
+
 class ZooBackbone(keras.Model):
     """A network of the zoo without its classifier: images -> {"2": ..., "5": ...} at strides 4 to 32.
 
@@ -166,8 +176,7 @@ def options_of(config: hyperparams.Config, norm_activation: hyperparams.Config) 
 def _build(input_specs, backbone_config, norm_activation_config, l2_regularizer=None) -> ZooBackbone:
     """Builds a backbone as Model Garden's factory asks for it."""
     family, config = backbone_config.type, backbone_config.get()
-    if config.model_id not in names(family):
-        raise unknown(f"model_id of backbone {family!r}", str(config.model_id), names(family))
+    check_model_id(family, config.model_id)
     if not 0 <= config.stochastic_depth_drop_rate < 1:
         raise InputError(
             "stochastic_depth_drop_rate must be in [0, 1), got " + repr(config.stochastic_depth_drop_rate)

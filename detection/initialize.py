@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a detector's backbone starts from: `task.init_checkpoint`.
+
+Besides a checkpoint of Model Garden's own it may be
+
+    a model_dir of `lambdanet train`     the moving averages of its weights, where that run kept them
+    a .safetensors or .weights.h5 file   as `lambdanet.create_model(weights=...)` takes it
+    SET:MODEL                            published weights, such as imagenet:lambda_resnet50ts
+
+Every tensor of the backbone must be found there, and nothing but the classifier may be left over.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.detection.backbones import ZooBackbone
+from lambdanet.errors import InputError
+from lambdanet.models import safetensors, weights, zoo
+from lambdanet.training.model_dir import RECIPE, load_trained_model
+
+# What the networks of the zoo have above the endpoints.
+CLASSIFIER = ("logits/", "final_conv/", "final_norm/")
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the key of every variable in a checkpoint
+SLOT = "/.OPTIMIZER_SLOT/"
+
+
+def from_zoo(backbone: keras.Model, source: str) -> bool:
+    """Gives a backbone the weights that a classifier of lambdanet was trained to.
+
+    Args:
+      backbone: of the same model.
+      source: see above.
+
+    Returns:
+      False if the source is none of lambdanet: then it is for Model Garden.
+
+    Raises:
+      InputError: the source cannot be read, is of another model, or its tensors do not fit; the message
+        names them.
+    """
+    path = Path(source).expanduser()
+    published = re.fullmatch(r"([\w-]+):(\w+)", source)
+    if not (published or (path / RECIPE).is_file() or path.name.endswith((weights.H5, weights.SAFETENSORS))):
+        return False
+    if not isinstance(backbone, ZooBackbone):
+        raise InputError(
+            f"task.init_checkpoint {source!r} is for the backbones of lambdanet, not for {backbone.name}"
+        )
+    if published:
+        trained = _same(source, published[2], backbone)
+        arrays = _arrays(zoo.create_model(trained, weights=published[1]))
+    elif (path / RECIPE).is_file():
+        model, recipe = load_trained_model(path)
+        _same(source, recipe.model, backbone)
+        arrays = _arrays(model)
+    else:
+        arrays = _arrays_of_file(path, source, backbone)
+    kept = {name: array for name, array in arrays.items() if not name.startswith(CLASSIFIER)}
+    weights.assign(backbone, kept, f"task.init_checkpoint {source!r}")
+    left_out = ", ".join(sorted(arrays.keys() - kept.keys())) or "nothing"
+    print(f"backbone: all {len(kept)} tensors from {source}; left out: {left_out}", flush=True)
+    return True
+
+
+@contextlib.contextmanager
+def explained(source: str, model: keras.Model, modules: str | list[str]) -> Iterator[None]:
+    """Accounts for the tensors that Model Garden's own initialisation reads from its own checkpoint.
+
+    Args:
+      source: of the checkpoint: a file without its ending, or the folder of several.
+      model: that is initialised inside.
+      modules: which parts of it: "all", "backbone" or "decoder", or several.
+
+    Raises:
+      InputError: there is no checkpoint, or it holds fewer or other tensors.
+    """
+    described = f"task.init_checkpoint {source!r}"
+    path = tf.train.latest_checkpoint(source) if tf.io.gfile.isdir(source) else source
+    try:
+        shapes = tf.train.load_checkpoint(path or "").get_variable_to_shape_map()
+    except (tf.errors.OpError, ValueError):
+        raise InputError(
+            f"{described} is no checkpoint; accepted: one of Model Garden, a model_dir of `lambdanet train`, "
+            "a .safetensors or .weights.h5 file, or a published set such as imagenet:lambda_resnet50ts"
+        ) from None
+    parts = {"model": model} if modules == "all" else {}
+    parts |= {name: getattr(model, name) for name in ("backbone", "decoder") if name in modules}
+    for name, part in parts.items():
+        keys = [
+            key for key in shapes if key.startswith(f"{name}/") and key.endswith(VALUE) and SLOT not in key
+        ]
+        if len(keys) != len(part.weights):
+            raise InputError(
+                f"{described} holds {len(keys)} tensors of the {name}, {part.name} has {len(part.weights)}"
+            )
+    try:
+        yield
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(f"{described} does not fit {model.name}: {reason}") from None
+    for name, part in parts.items():
+        print(f"{name}: all {len(part.weights)} tensors from {path}", flush=True)
+
+
+def _same(source: str, trained: str, backbone: ZooBackbone) -> str:
+    if trained != backbone.name:
+        raise InputError(
+            f"task.init_checkpoint {source!r} holds {trained}; the backbone is {backbone.name}: "
+            f"task.model.backbone.lambda_resnet.model_id={trained} would be the same"
+        )
+    return trained
+
+
+def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
+    return {name: variable.numpy() for name, variable in weights.named(model).items()}
+
+
+def _arrays_of_file(path: Path, source: str, backbone: ZooBackbone) -> Mapping[str, np.ndarray]:
+    file = weights.find(backbone.name, source)
+    if path.name.endswith(weights.SAFETENSORS):
+        arrays, metadata = safetensors.read(file)
+        _same(source, metadata.get("model", backbone.name), backbone)
+        return arrays
+    return _arrays(zoo.create_model(backbone.name, weights=file))
