@@ -8,6 +8,10 @@ lambda_resnet: 50@128 77.4, 50@160 79.2, 101@160 80.8, 101@192 81.9, 152@192 82.
 270@256 84.2, 350@256 84.4, 350@288 84.5, 350@320 84.7, 420@320 84.9. Of the baselines, Table 13 reports
 resnet_rs_152@256 83.0 and resnet_rs_152_no_se@256 82.5, beside lambda_resnet_152_c4@256 83.4.
 
+The largest, from 350@288 on, train without the first 20 of ImageNet's 1024 files and are validated on them:
+`evaluate` and `export` take the best epoch, and 20 epochs without a better one end the run. The paper stops them
+early on these files too; after how many epochs it does not say.
+
 What F.3 does not change stays as in 90 epochs: batch normalisation, averages, label smoothing, and warm-up.
 Where a batch of 4096 does not fit, the paper halves it: --set=global_batch_size=2048 --set=learning_rate=0.8.
 """
@@ -40,6 +44,9 @@ FAMILIES = ("lambda_resnet_{}", "resnet_rs_{}", "resnet_rs_{}_no_se")
 MODELS = [(family.format(depth), depth, size) for family in FAMILIES for depth, size in HYPERPARAMETERS]
 MODELS += [("lambda_resnet_152_c4", 152, 256)]
 
+LARGEST = ((350, 288), (350, 320), (420, 320))
+EARLY_STOPPING = {"train_split": "train[20shard:]", "held_out_split": "train[:20shard]", "patience": 20}
+
 ROWS = {
     f"{model}@{size}": dataclasses.replace(
         BASE,
@@ -49,6 +56,7 @@ ROWS = {
         randaugment_magnitude=HYPERPARAMETERS[depth, size][0],
         dropout_rate=HYPERPARAMETERS[depth, size][1],
         stochastic_depth_rate=HYPERPARAMETERS[depth, size][2],
+        **(EARLY_STOPPING if (depth, size) in LARGEST else {}),
     )
     for model, depth, size in MODELS
 }

@@ -40,13 +40,18 @@ class Recipe:
     bn_momentum: float = 0.9  # what the moving statistics keep at each step
     sync_batch_norm: bool = False  # batch statistics of all devices together, rather than of each
     mixed_precision: bool = False  # compute in bfloat16, keep variables in float32
-    start_from: str = ""  # a model_dir of the same model, whose weights come first; empty: random ones
+    start_from: str = ""  # a model_dir or weights of the same model, which come first; empty: random ones
+    zero_head: bool = False  # start the classifier at zero, whatever it is in `start_from`
 
     # The data: a TFDS dataset with features "image" and "label", and two of its splits, also `train[:90%]`;
-    # or "folder", one's own pictures, and two folders.
+    # or "folder", one's own pictures, and two folders; or "tfrecord", one's own files of records.
     dataset: str
     train_split: str = "train"
     eval_split: str = "test"
+    held_out_split: str = ""  # what a run is validated on, and its best epoch chosen by; empty: `eval_split`
+    patience: int = 0  # epochs without a better one on the held-out split that end a run; 0: it goes to the end
+    pseudo_labels: str = ""  # a folder that `lambdanet pseudo-label` wrote; empty: none
+    pseudo_share: float = 0.0  # of each batch, taken from there; epochs are of the other images
     mean: tuple[float, ...]  # per channel of the model, of pixels in 0..1
     std: tuple[float, ...]
     crop_fraction: float = 1.0  # of the shorter side, kept by the central crop at evaluation
@@ -89,6 +94,20 @@ class Recipe:
             raise InputError(
                 f"warmup_epochs is {self.warmup_epochs}; accepted: at most epochs, which is {self.epochs}"
             )
+        if self.patience and not self.held_out_split:
+            raise InputError(
+                f"patience is {self.patience} and held_out_split is empty; accepted: a split that tells better epochs"
+            )
+        if self.pseudo_labels and not self.num_pseudo_labels:
+            raise InputError(
+                f"pseudo_labels is {self.pseudo_labels!r} and pseudo_share {self.pseudo_share}; accepted: a share of "
+                "at least one image of a batch"
+            )
+        if self.num_pseudo_labels >= self.global_batch_size:
+            raise InputError(
+                f"pseudo_share is {self.pseudo_share}; accepted: one that leaves an image of a batch of "
+                f"{self.global_batch_size} to the dataset"
+            )
         for option in self.optimizer_options:
             if option not in OPTIMIZERS[self.optimizer]:
                 raise unknown(f"option of optimizer {self.optimizer}", option, OPTIMIZERS[self.optimizer])
@@ -97,6 +116,11 @@ class Recipe:
                 f"randaugment_layers is {self.randaugment_layers} and mean has {len(self.mean)} channels; "
                 "accepted: RandAugment on 3 channels"
             )
+
+    @property
+    def num_pseudo_labels(self) -> int:
+        """How many images of each batch have pseudo-labels."""
+        return round(self.pseudo_share * self.global_batch_size)
 
 
 def field_types() -> dict[str, type]:
@@ -240,6 +264,8 @@ _RANGES: dict[str, _Check] = {
     "eval_split": _TEXT,
     "mean": (lambda v: bool(v) and all(map(math.isfinite, v)), "a number for each channel"),
     "std": (lambda v: bool(v) and all(0 < s < math.inf for s in v), "a number above 0 for each channel"),
+    "patience": (lambda v: v >= 0, "an integer from 1 on, or 0 for the whole run"),
+    "pseudo_share": _RATE,
     "crop_fraction": (lambda v: 0 < v <= 1, "a number above 0 and at most 1"),
     "randaugment_layers": (lambda v: v >= 0, "an integer from 0 on"),
     "randaugment_magnitude": _NOT_NEGATIVE,

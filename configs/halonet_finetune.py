@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HaloNets of ImageNet-21k, fine-tuned on ImageNet in 8 epochs: Vaswani et al. (2021), C.3 and Table A3.
+
+    lambdanet train --recipe=halonet_finetune:halonet_h4_base128@384 --model_dir=DIR --data_dir=DIR \\
+        --set=start_from=MODEL_DIR
+
+MODEL_DIR is that of `halonet_21k`, or a file of weights. A row is named `model@size`. Top-1 that the paper
+reports at 384 and 512: halonet_h4_base128 85.6 and 85.8, _patch 85.4 and 85.4, _c12 85.5 and 85.8.
+
+From C.3 come epochs, batch, learning rate, warm-up, cosine, Nesterov's momentum, a classifier that starts at
+zero, label smoothing, and neither averages of the weights nor other regularisation. The weight decay stays that
+of the pre-training, with which C.3 names it in one breath.
+"""
+
+import dataclasses
+
+from lambdanet.configs import halonet_21k, imagenet_90
+
+SIZES = (384, 512)
+
+BASE = dataclasses.replace(
+    halonet_21k.BASE,
+    num_classes=imagenet_90.BASE.num_classes,
+    dataset=imagenet_90.BASE.dataset,
+    zero_head=True,
+    epochs=8,
+    global_batch_size=512,
+    learning_rate=0.016,
+    warmup_epochs=0.5,
+    label_smoothing=0.1,
+)
+
+ROWS = {
+    f"{model}@{size}": dataclasses.replace(
+        BASE, model=model, input_size=size, crop_fraction=size / (size + 32)
+    )
+    for model in halonet_21k.MODELS
+    for size in SIZES
+}
