@@ -15,6 +15,7 @@ from lambdanet.errors import InputError, unknown
 OPTIMIZERS = {"adam": ("beta_2", "epsilon"), "rmsprop": ("epsilon", "rho"), "sgd": ("nesterov",)}
 SCHEDULES = ("constant", "cosine", "exponential")
 AUGMENTATIONS = ("affine", "crop_flip", "none", "padded_crop_flip")
+INTERPOLATIONS = ("bicubic", "bilinear")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,12 +50,15 @@ class Recipe:
     train_split: str = "train"
     eval_split: str = "test"
     held_out_split: str = ""  # what a run is validated on, and its best epoch chosen by; empty: `eval_split`
-    patience: int = 0  # epochs without a better one on the held-out split that end a run; 0: it goes to the end
+    patience: int = (
+        0  # epochs without a better one on the held-out split that end a run; 0: it goes to the end
+    )
     pseudo_labels: str = ""  # a folder that `lambdanet pseudo-label` wrote; empty: none
     pseudo_share: float = 0.0  # of each batch, taken from there; epochs are of the other images
     mean: tuple[float, ...]  # per channel of the model, of pixels in 0..1
     std: tuple[float, ...]
     crop_fraction: float = 1.0  # of the shorter side, kept by the central crop at evaluation
+    interpolation: str = "bilinear"  # at evaluation; "bicubic" is as Pillow and timm have it
     augmentation: str = "none"
     randaugment_layers: int = 0  # changes by RandAugment to each image, after `augmentation`; 0: none
     randaugment_magnitude: float = 10.0
@@ -283,4 +287,9 @@ _RANGES: dict[str, _Check] = {
     "seed": (lambda v: 0 <= v < 2**31, "an integer from 0 on and below 2**31"),
 }
 
-_NAMES = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "augmentation": AUGMENTATIONS}
+_NAMES = {
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "augmentation": AUGMENTATIONS,
+    "interpolation": INTERPOLATIONS,
+}

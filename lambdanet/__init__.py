@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lambdanet.efficient_channel_attention import EfficientChannelAttention
     from lambdanet.halo_attention import HaloAttention, LocalAttention
     from lambdanet.lambda_layer import LambdaLayer
+    from lambdanet.models.preprocessing import preprocess_for
     from lambdanet.models.zoo import create_model, list_models, model_info
     from lambdanet.position_embedding import RelativePositionEmbedding, UnstructuredPositionEmbedding
     from lambdanet.squeeze_excite import SqueezeExcite
@@ -38,6 +39,7 @@ _HOMES = {
     "create_model": "lambdanet.models.zoo",
     "list_models": "lambdanet.models.zoo",
     "model_info": "lambdanet.models.zoo",
+    "preprocess_for": "lambdanet.models.preprocessing",
 }
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "list_models",
     "model_info",
     "ops",
+    "preprocess_for",
 ]
 
 

@@ -61,8 +61,12 @@ def test_crop_and_flip_shows_a_window_or_its_mirror_image():
     rows, columns = np.meshgrid(np.arange(0, 200, 2), np.arange(0, 200, 2), indexing="ij")
     image = Decoded(np.stack([rows, columns, np.zeros_like(rows)], axis=-1).astype(np.uint8))
     mirrored = []
+
+    def no_square(pixels):
+        raise AssertionError("a random window is no central square")
+
     for seed in SEEDS:
-        shown = 255 * augment.crop_flip(image, 8, 1.0, seed).numpy()
+        shown = 255 * augment.crop_flip(image, 8, no_square, seed).numpy()
         assert np.all(np.diff(shown[..., 0], axis=0) > 0)
         across = np.diff(shown[..., 1], axis=1)
         assert np.all(across > 0) or np.all(across < 0)
@@ -75,7 +79,7 @@ def test_a_padded_crop_is_the_image_shifted_over_black():
     padded = np.pad(image / 255, [(4, 4), (4, 4), (0, 0)])
     offsets = set()
     for seed in SEEDS:
-        shown = augment.padded_crop_flip(Decoded(image), 32, 1.0, seed).numpy()
+        shown = augment.padded_crop_flip(Decoded(image), 32, lambda pixels: pixels / 255, seed).numpy()
         found = [
             (top, left, mirrored)
             for top in range(9)

@@ -2,8 +2,10 @@
 """Makes TensorFlow quiet, lets parallel test workers share the cores, and frees models between files."""
 
 import gc
+import importlib.util
 import os
 import sys
+import warnings
 
 import pytest
 
@@ -20,3 +22,16 @@ def free_models():
     if "tf_keras" in sys.modules:
         sys.modules["tf_keras"].backend.clear_session()
         gc.collect()
+
+
+@pytest.fixture(scope="session")
+def timm():
+    """The module timm, with which networks and pictures are compared; the extra `timm` brings it."""
+    pytest.importorskip("torch")
+    if importlib.util.find_spec("timm") is None:
+        pytest.skip("timm is not installed")
+    from lambdanet.models.timm_import import import_timm
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the imports
+        return import_timm()

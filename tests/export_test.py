@@ -16,7 +16,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.training import preprocess
+from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.export import export_saved_model
 from lambdanet.training.pictures import read_image
 from lambdanet.training.serving import decode
@@ -113,7 +113,7 @@ def test_a_process_without_lambdanet_computes_the_same_from_any_size_and_batch(t
     results = np.load(tmp_path / "results.npz")
     expected = {}
     for name, batch in images.items():
-        prepared = preprocess.for_evaluation(tf.constant(batch), SIZE, CROP, MEAN, STD)
+        prepared = Preprocessing(SIZE, MEAN, STD, CROP)(tf.constant(batch))
         expected[name] = tf.nn.softmax(model(prepared, training=False)).numpy()
         np.testing.assert_allclose(results[name], expected[name], atol=1e-5)
     firsts = np.stack([batch[0] for batch in expected.values()])
@@ -179,7 +179,7 @@ def test_bytes_of_different_sizes_and_kinds_make_one_batch(served):
     model, loaded = served
     files = [*FILES.values(), encoded(Image.fromarray(noise(30, 50, 3)))]
     outputs = loaded.signatures["serving_bytes"](image_bytes=tf.constant(files))
-    prepared = [preprocess.for_evaluation(decode(file), SIZE, CROP, MEAN, STD) for file in files]
+    prepared = [Preprocessing(SIZE, MEAN, STD, CROP)(decode(file)) for file in files]
     expected = tf.nn.softmax(model(tf.stack(prepared), training=False))
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
@@ -227,7 +227,7 @@ def test_a_model_of_any_policy_is_exported_in_float32(tmp_path, build, policy):
     images = noise(2, SIZE, SIZE, 3)
     loaded = tf.saved_model.load(str(tmp_path / "served"))
     outputs = loaded.signatures["serving_default"](images=tf.constant(images))
-    prepared = preprocess.for_evaluation(tf.constant(images), SIZE, 1.0, MEAN, STD)
+    prepared = Preprocessing(SIZE, MEAN, STD, 1.0)(tf.constant(images))
     expected = tf.nn.softmax(same(prepared, training=False))
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
@@ -237,7 +237,7 @@ def test_a_model_of_grey_images_is_served_the_same_grey(tmp_path):
     out = export_saved_model(model, tmp_path / "served", 8, (0.5,), (0.25,), ["a", "b", "c"])
     grey = np.arange(256, dtype=np.uint8).reshape(4, 8, 8, 1)
     served = tf.saved_model.load(out).signatures["serving_default"]
-    prepared = preprocess.for_evaluation(tf.constant(grey), 8, 1.0, (0.5,), (0.25,))
+    prepared = Preprocessing(8, (0.5,), (0.25,), 1.0)(tf.constant(grey))
     expected = tf.nn.softmax(model(prepared))
     outputs = served(images=tf.constant(grey.repeat(3, -1)))
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-6)

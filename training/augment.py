@@ -28,25 +28,28 @@ PADDING = 1 / 8  # of the size, on each side: 4 pixels of 32, as He et al. (2016
 # Pixels at magnitude 10. The papers do not say; this is what Model Garden's classifiers are trained with.
 TRANSLATION = 10.0
 
-# An image, the size of the result, the part a central crop keeps, a seed -> float32 [size, size, c] in 0..1.
-View = Callable[[Encoded | Decoded, int, float, tf.Tensor], tf.Tensor]
+# The central square of pixels as evaluation takes it: float32 [size, size, c] in 0..1.
+Square = Callable[[tf.Tensor], tf.Tensor]
+# An image, the size of the result, its central square, a seed -> float32 [size, size, c] in 0..1.
+View = Callable[[Encoded | Decoded, int, Square, tf.Tensor], tf.Tensor]
 
 
-def affine(image: Encoded | Decoded, size: int, crop_fraction: float, seed: tf.Tensor) -> tf.Tensor:
+def affine(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square turned, zoomed and shifted a little; what comes in from outside is black."""
-    return move(central_square(image.whole(), size, crop_fraction), seed)
+    del size
+    return move(square(image.whole()), seed)
 
 
-def crop_flip(image: Encoded | Decoded, size: int, crop_fraction: float, seed: tf.Tensor) -> tf.Tensor:
+def crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns a random window of the image, stretched to the size and mirrored in half of the cases."""
-    del crop_fraction
+    del square
     window = image.crop(lambda shape: random_window(shape, tf.random.fold_in(seed, 0)))
     return flip(_resized(window, size), tf.random.fold_in(seed, 1))
 
 
-def padded_crop_flip(image: Encoded | Decoded, size: int, crop_fraction: float, seed: tf.Tensor) -> tf.Tensor:
+def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square shifted by up to `PADDING` over black, mirrored in half of the cases."""
-    pixels = central_square(image.whole(), size, crop_fraction)
+    pixels = square(image.whole())
     pad = round(PADDING * size)
     padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
     top, left = tf.unstack(
@@ -55,10 +58,10 @@ def padded_crop_flip(image: Encoded | Decoded, size: int, crop_fraction: float, 
     return flip(padded[top : top + size, left : left + size], tf.random.fold_in(seed, 1))
 
 
-def unchanged(image: Encoded | Decoded, size: int, crop_fraction: float, seed: tf.Tensor) -> tf.Tensor:
+def unchanged(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square as it is."""
-    del seed
-    return central_square(image.whole(), size, crop_fraction)
+    del size, seed
+    return square(image.whole())
 
 
 VIEWS: dict[str, View] = {
@@ -67,15 +70,6 @@ VIEWS: dict[str, View] = {
     "none": unchanged,
     "padded_crop_flip": padded_crop_flip,
 }
-
-
-def central_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Tensor:
-    """Returns the central square of images [..., h, w, c] as float32 pixels in 0..1, [..., size, size, c]."""
-    height, width = tf.unstack(tf.shape(images)[-3:-1])
-    side = tf.cast(tf.round(crop_fraction * tf.cast(tf.minimum(height, width), tf.float32)), tf.int32)
-    side = tf.maximum(side, 1)
-    top, left = (height - side) // 2, (width - side) // 2
-    return _resized(images[..., top : top + side, left : left + side, :], size)
 
 
 def _resized(images: tf.Tensor, size: int) -> tf.Tensor:

@@ -125,11 +125,11 @@ def _train(
 
 
 def _eval(recipe: Recipe, source: Source, bad_records: BadRecords, share: Share) -> tf.data.Dataset:
+    preprocessing = preprocess.of_recipe(recipe)
+
     def prepare(place: tf.Tensor, example: dict[str, tf.Tensor]) -> tf.Tensor:
         del place
-        return preprocess.for_evaluation(
-            source.image(example).whole(), recipe.input_size, recipe.crop_fraction, recipe.mean, recipe.std
-        )
+        return preprocessing(source.image(example).whole())
 
     count = _count(recipe, "eval", source, share)
     examples = source.examples(recipe.eval_split, None, share)

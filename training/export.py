@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError, require_tf_keras
+from lambdanet.models.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.serving import ServedClassifier
 from lambdanet.training.staging import absolute, refuse_taken, staged
 
@@ -43,7 +44,14 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
     model, recipe = model_dirs.load_trained_model(model_dir)
     names = model_dirs.class_names(model_dir) or data.class_names(recipe, data_dir)
     path = export_saved_model(
-        model, out, recipe.input_size, recipe.mean, recipe.std, names, recipe.crop_fraction
+        model,
+        out,
+        recipe.input_size,
+        recipe.mean,
+        recipe.std,
+        names,
+        recipe.crop_fraction,
+        recipe.interpolation,
     )
     print(f"exported {recipe.model} ({recipe.num_classes} classes, {recipe.input_size} px) to {path}")
     return path
@@ -57,6 +65,7 @@ def export_saved_model(
     std: Sequence[float],
     class_names: Sequence[str],
     crop_fraction: float = 1.0,
+    interpolation: str = BILINEAR,
 ) -> str:
     """Writes a Keras classifier of one's own as a SavedModel that takes pictures as they are.
 
@@ -76,6 +85,7 @@ def export_saved_model(
       std: standard deviation of each channel, of pixels in 0..1.
       class_names: one name per class, in the order of the logits.
       crop_fraction: share of the picture's shorter side that the central crop keeps.
+      interpolation: "bilinear", or "bicubic" as Pillow and timm have it.
 
     Returns:
       The path of the SavedModel.
@@ -91,15 +101,13 @@ def export_saved_model(
     refuse_taken(out)
     _check_model(model)
     _check_names(class_names)
-    _check_preprocessing(input_size, mean, std, crop_fraction)
+    prepare = Preprocessing(input_size, tuple(mean), tuple(std), crop_fraction, interpolation)
     path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
         names_file = os.path.join(folder, "class_names.txt")
         with open(names_file, "w", encoding="utf-8") as lines:
             lines.writelines(f"{name}\n" for name in class_names)
-        served = ServedClassifier(
-            _in_float32(model), input_size, mean, std, class_names, crop_fraction, names_file
-        )
+        served = ServedClassifier(_in_float32(model), prepare, class_names, names_file)
         signatures = served.signatures()
         with staged(path) as staging:
             tf.saved_model.save(served, staging, signatures=signatures)
@@ -118,18 +126,6 @@ def _check_names(class_names: Sequence[str]) -> None:
     for name in class_names:
         if not isinstance(name, str) or not name.strip() or len(name.splitlines()) != 1:
             raise InputError(f"class name {name!r} cannot be used; expected a string of one line")
-
-
-def _check_preprocessing(
-    input_size: int, mean: Sequence[float], std: Sequence[float], crop_fraction: float
-) -> None:
-    """Raises `InputError` unless pictures can be made into what a model takes with these values."""
-    if input_size < 1:
-        raise InputError(f"input_size={input_size!r} cannot be used; expected pixels, from 1")
-    if len(mean) not in (1, 3) or len(std) != len(mean) or min(std) <= 0:
-        raise InputError(f"mean={mean!r}, std={std!r} cannot be used; expected 3 numbers each, or 1, std > 0")
-    if not 0 < crop_fraction <= 1:
-        raise InputError(f"crop_fraction={crop_fraction!r} cannot be used; expected above 0, at most 1")
 
 
 def _in_float32(model: keras.Model) -> keras.Model:

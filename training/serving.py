@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError
-from lambdanet.training import preprocess
+from lambdanet.models.preprocessing import Preprocessing
 
 MAX_TOP = 5
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -22,11 +22,8 @@ class ServedClassifier(tf.Module):
 
     Args:
       model: float32 images [b, input_size, input_size, c], normalised -> logits [b, num_classes].
-      input_size: side of the square the model sees, in pixels.
-      mean: mean of each channel, of pixels in 0..1; with a single one, pictures become grey.
-      std: standard deviation of each channel, of pixels in 0..1.
+      preprocessing: what is done to the pictures; with a mean of a single channel, they become grey first.
       class_names: one name per class, in the order of the logits.
-      crop_fraction: share of the picture's shorter side that the central crop keeps.
       class_names_file: a file with the names, one a line, which is stored with the model.
 
     Raises:
@@ -36,23 +33,20 @@ class ServedClassifier(tf.Module):
     def __init__(
         self,
         model: keras.Model,
-        input_size: int,
-        mean: Sequence[float],
-        std: Sequence[float],
+        preprocessing: Preprocessing,
         class_names: Sequence[str],
-        crop_fraction: float,
         class_names_file: str,
     ):
         super().__init__(name="classifier")
         if len(class_names) < 2:
             raise InputError(f"class_names {list(class_names)} cannot be told apart; expected two or more")
         self.class_names_file = tf.saved_model.Asset(class_names_file)
-        self._input_shape = [input_size, input_size, len(mean)]
+        channels = len(preprocessing.mean)
+        self._input_shape = [preprocessing.input_size, preprocessing.input_size, channels]
         self._names = list(class_names)
 
         def prepare(images: tf.Tensor) -> tf.Tensor:
-            images = tf.image.rgb_to_grayscale(images) if len(mean) == 1 else images
-            return preprocess.for_evaluation(images, input_size, crop_fraction, mean, std)
+            return preprocessing(tf.image.rgb_to_grayscale(images) if channels == 1 else images)
 
         self._prepare = prepare
 

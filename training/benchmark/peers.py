@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+from lambdanet.models.timm_import import import_timm
 from lambdanet.training.benchmark.cases import (
     ATTENTION_HEADS,
     HALO,
@@ -43,21 +44,9 @@ def _import_lucidrains(threads: int) -> dict[str, str]:
 
 
 def _import_timm(threads: int) -> dict[str, str]:
-    """timm imports torchvision, which fails on a PyTorch that it was not built for.
-
-    It fails where it describes operators that it has no code for then. timm's layer uses none of them.
-    """
+    import_timm()
     import torch
 
-    register = torch.library.register_fake
-
-    def register_others(op, *args, **kwargs):
-        if isinstance(op, str) and op.startswith("torchvision::"):
-            return lambda function: function
-        return register(op, *args, **kwargs)
-
-    with mock.patch.object(torch.library, "register_fake", register_others):
-        import timm.layers.lambda_layer  # noqa: F401
     torch.set_num_threads(threads)
     return {}
 
