@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lambdanet.detection import annotations, experiments, records, tasks
+from lambdanet.detection import annotations, experiments, records, shapes_experiment, tasks  # noqa: F401
 from lambdanet.detection.garden import exp_factory, hyperparams, train_utils
 from lambdanet.errors import InputError, unknown
 

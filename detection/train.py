@@ -24,6 +24,7 @@ def run(
     model_dir: str,
     strategy: "tf.distribute.Strategy | None" = None,
     async_checkpoints: bool = False,
+    experiment: str = "",
 ) -> None:
     """Trains, evaluates, or both, as Model Garden does.
 
@@ -35,13 +36,14 @@ def run(
       model_dir: a folder for params.yaml, checkpoints and what TensorBoard reads.
       strategy: distributes the work; None: as `params.runtime` says.
       async_checkpoints: write them while training goes on.
+      experiment: its name, kept in `model_dir` so that the export knows it.
 
     Raises:
       InputError: something in the configuration or the data cannot be used.
     """
     import tensorflow as tf
 
-    from lambdanet.detection import configuration, records
+    from lambdanet.detection import configuration, records, trained
     from lambdanet.detection.garden import (
         performance,
         summary_manager,
@@ -56,6 +58,8 @@ def run(
     _check_batches(params, mode, strategy.num_replicas_in_sync)
     if "train" in mode:
         train_utils.serialize_config(params, model_dir)
+        if experiment:
+            trained.keep_name(model_dir, experiment)
     if params.runtime.mixed_precision_dtype:
         performance.set_mixed_precision_policy(params.runtime.mixed_precision_dtype)
     with strategy.scope():
@@ -130,8 +134,25 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
         values.tpu or "",
         values.tf_data_service or "",
     )
-    run(params, values.mode, values.model_dir, async_checkpoints=values.enable_async_checkpointing)
+    run(
+        params,
+        values.mode,
+        values.model_dir,
+        async_checkpoints=values.enable_async_checkpointing,
+        experiment=values.experiment,
+    )
 
+
+NOTES = """\
+experiments:
+  maskrcnn_lambda_resnet_coco  as in the paper; with `:MODEL` a line of Table 14, such as :resnet_rs_101
+  maskrcnn_halo_resnet_coco    as in the HaloNet paper; with `:MODEL` a line of Table A4
+  lambda_resnet/NAME           Model Garden's experiment NAME with a LambdaResNet, such as
+                               lambda_resnet/maskrcnn_resnetfpn_coco
+  mobilenet_v2_lambda/NAME     the same with MobileNetV2 and lambda layers
+  maskrcnn_lambda_resnet_shapes  small, for the data of lambdanet.detection.shapes
+task.init_checkpoint may be a checkpoint of Model Garden, a model_dir of `lambdanet train`, a .safetensors or
+.weights.h5 file, or published weights, such as imagenet:lambda_resnet50ts."""
 
 COMMAND = Command(
     "train",
@@ -167,6 +188,7 @@ COMMAND = Command(
         "python -m lambdanet.detection.train --experiment=maskrcnn_lambda_resnet_coco --mode=eval "
         "--model_dir=DIR --config_file=DIR/params.yaml",
     ),
+    notes=lambda: NOTES,
     module="lambdanet.detection.train",
 )
 

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program that draws what a detector finds in images: `python -m lambdanet.detection.predict`."""
+
+import sys
+
+from absl import flags
+
+from lambdanet import command
+from lambdanet.command import Command, Flag
+
+
+def _run(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.detection.prediction import predict
+
+    predict(values.saved_model, arguments, values.out, values.min_score)
+
+
+COMMAND = Command(
+    "predict",
+    "draws boxes, masks, names and scores on images, and writes them down as COCO does",
+    _run,
+    flags=(
+        Flag("saved_model", "DIR", "folder that lambdanet.detection.export has written", required=True),
+        Flag("out", "DIR", "folder for the pictures and predictions.json", required=True),
+        Flag(
+            "min_score",
+            "SCORE",
+            "what is less sure is left out, from 0 to 1 (default: 0.5)",
+            define=flags.DEFINE_float,
+            default=0.5,
+        ),
+    ),
+    arguments="IMAGE...",
+    num_arguments=(1, float("inf")),
+    examples=("python -m lambdanet.detection.predict --saved_model=/tmp/model --out=/tmp/found street.jpg",),
+    module="lambdanet.detection.predict",
+)
+
+if __name__ == "__main__":
+    sys.exit(command.main(COMMAND))
