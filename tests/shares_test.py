@@ -13,7 +13,7 @@ from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.training import data
 from lambdanet.training.folder import FolderSource
-from lambdanet.training.sources import Share
+from lambdanet.training.shares import Share
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"), epochs=3, global_batch_size=20, train_split="train[:200]", input_size=8
@@ -30,7 +30,7 @@ def data_dir(tmp_path_factory):
 
 
 def _arrays(recipe, role, data_dir, share=None, initial_step=0):
-    extra = {} if share is None else {"share": Share(*share)}
+    extra = {} if share is None else {"share": Share(*share, even=True)}
     loaded = data.load(recipe, role, data_dir, initial_step, **extra)
     return [tuple(field.numpy() for field in batch) for batch in loaded]
 

@@ -17,6 +17,8 @@ from lambdanet.training import model_dir as model_dirs
 from lambdanet.training.checkpoints import Checkpoints
 from lambdanet.training.preemption import StopRequest
 
+ASK_EVERY = 10  # steps between two questions of several workers whether one of them has to stop
+
 
 def for_run(
     recipe: Recipe,
@@ -35,18 +37,23 @@ def for_run(
     Args:
       recipe: of the run.
       path: the model_dir.
-      checkpoints: of the run.
+      checkpoints: of the run. Where it has several workers, the chief alone writes files.
       initial_step: steps completed already.
       steps: of an epoch.
       save_every: how many steps lie between two checkpoints within an epoch.
       stop: asks the run to stop.
     """
+    files: list[keras.callbacks.Callback] = []
+    if checkpoints.devices.chief:
+        files = [
+            StopWhenGone(path),
+            HistoryFile(path / model_dirs.HISTORY, initial_step // steps),
+            keras.callbacks.TensorBoard(path / model_dirs.LOGS, write_graph=False, profile_batch=0),
+        ]
     return [
         *([AveragedEvaluation(checkpoints)] if recipe.ema_decay else []),
         StopWhenDiverged(checkpoints),
-        StopWhenGone(path),
-        HistoryFile(path / model_dirs.HISTORY, initial_step // steps),
-        keras.callbacks.TensorBoard(path / model_dirs.LOGS, write_graph=False, profile_batch=0),
+        *files,
         SaveCheckpoints(checkpoints, initial_step, steps, save_every, stop),
     ]
 
@@ -164,6 +171,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._steps = steps
         self._save_every = save_every
         self._stop = stop
+        self._stopping = False  # as all workers have agreed
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         if self._step % self._steps:
@@ -176,16 +184,23 @@ class SaveCheckpoints(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         before, self._step = self._step, int(self.model.optimizer.iterations.numpy())
         due = self._step // self._save_every > before // self._save_every
-        if (due or self._stop.received) and self._step % self._steps:  # else evaluation comes first
+        if self._asks_others(before):
+            self._stopping = self._checkpoints.devices.anyone(self._stop.received)
+        if (due or self._stopping) and self._step % self._steps:  # else evaluation comes first
             self._checkpoints.sums.assign(np.concatenate([m.get_weights() for m in self.model.metrics]))
             self._save()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        self._stopping = self._checkpoints.devices.anyone(self._stop.received)
         self._save()
+
+    def _asks_others(self, before: int) -> bool:
+        """Whether to learn if any worker has to stop: at each step where there is but one."""
+        return self._checkpoints.devices.workers == 1 or self._step // ASK_EVERY > before // ASK_EVERY
 
     def _save(self) -> None:
         self._checkpoints.save(self._step)
-        if self._stop.received:
+        if self._stopping:
             raise Preempted(
                 f"stopped by SIGTERM at step {self._step}, which is saved; the same command goes on there"
             )

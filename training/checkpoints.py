@@ -2,12 +2,14 @@
 """Checkpoints of a training run: checked before anything is restored from them."""
 
 import collections
+import tempfile
 from pathlib import Path
 
 import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError
+from lambdanet.training.distribute import ONE_DEVICE, Devices
 
 KEPT = 3  # the newest ones
 NUM_SUMS = 4  # the sum and the count of the loss, and of the accuracy
@@ -24,6 +26,7 @@ class Checkpoints:
       directory: where they lie; made with the first one.
       model: a built model.
       optimizer: its optimizer; its variables are created here, so that all of them are restored at once.
+      devices: of the run; the chief among several workers writes, and all of them take part.
 
     Attributes:
       sums: what the metrics have summed up since the epoch began, kept for the rest of the epoch.
@@ -35,10 +38,17 @@ class Checkpoints:
       1
     """
 
-    def __init__(self, directory: str | Path, model: keras.Model, optimizer: keras.optimizers.Optimizer):
+    def __init__(
+        self,
+        directory: str | Path,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        devices: Devices = ONE_DEVICE,
+    ):
         self.directory = Path(directory)
         self.model = model
         self.optimizer = optimizer
+        self.devices = devices
         optimizer.build(model.trainable_variables)
         self.sums = tf.Variable(tf.zeros([NUM_SUMS]), trainable=False, name="sums")
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
@@ -59,11 +69,14 @@ class Checkpoints:
         Raises:
           OSError: the files cannot be written, or the folder of the run is gone.
         """
+        self._step.assign(step)
+        if not self.devices.chief:
+            self._read_all()
+            return
         if not self.directory.parent.is_dir():  # TensorFlow would make it anew, without what else was in it
             raise OSError(
                 f"cannot write the checkpoint of step {step}: {str(self.directory.parent)!r} is gone"
             )
-        self._step.assign(step)
         try:
             if self._manager is None:
                 self._manager = tf.train.CheckpointManager(self._checkpoint, str(self.directory), KEPT)
@@ -78,8 +91,18 @@ class Checkpoints:
           The steps completed; 0 where there is no checkpoint.
 
         Raises:
-          InputError: a checkpoint of another model or optimizer, or none that can be read.
+          InputError: a checkpoint of another model or optimizer, or none that can be read; or another worker
+            has found another one.
         """
+        step = self._restore()
+        if self.devices.differ(step):
+            raise InputError(
+                f"the newest checkpoint in {str(self.directory)!r} is of step {step} here and of another on "
+                "another machine; accepted: one model_dir that all machines see"
+            )
+        return step
+
+    def _restore(self) -> int:
         for step in reversed(self.steps()):
             path = str(self.directory / f"ckpt-{step}")
             try:
@@ -96,6 +119,11 @@ class Checkpoints:
                 f"no checkpoint in {str(self.directory)!r} can be read; remove that directory to begin anew"
             )
         return 0
+
+    def _read_all(self) -> None:
+        """Takes part in the saving of another worker: what each has its own value of is then averaged."""
+        with tempfile.TemporaryDirectory() as folder:
+            self._checkpoint.write(f"{folder}/ckpt")
 
     def use_averages(self) -> None:
         """Puts the moving averages of the weights, where the optimizer keeps them, in their place."""

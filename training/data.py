@@ -15,7 +15,8 @@ from lambdanet.errors import InputError, unknown
 from lambdanet.training import folder, preprocess
 from lambdanet.training.bad_records import BadRecords
 from lambdanet.training.folder import FolderSource
-from lambdanet.training.sources import WHOLE, Share, Source, TfdsSource
+from lambdanet.training.shares import WHOLE, Share
+from lambdanet.training.sources import Source, TfdsSource
 
 ROLES = ("eval", "train")
 
@@ -39,12 +40,12 @@ def load(
         dataset `folder`.
       initial_step: the step to begin with, from 0.
       bad_records: counts the images that cannot be read; None: a fresh count.
-      share: the part that this machine reads, for how many devices. Where there are several, batches are of
-        one device, and those of evaluation are all whole: see `_padded`.
+      share: the part that this machine reads; batches are of one device. An even share fills up the last
+        batches of evaluation with what weighs nothing: see `_padded`.
 
     Returns:
       A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]), and for the
-      evaluation on several devices also weights float32 [b].
+      evaluation of an even share also weights float32 [b].
 
     Raises:
       InputError: no such dataset, split or directory, or a dataset that does not fit the recipe.
@@ -135,7 +136,7 @@ def _eval(recipe: Recipe, source: Source, bad_records: BadRecords, share: Share)
     examples = source.examples(recipe.eval_split, None, share)
     shape = (recipe.input_size, recipe.input_size, len(recipe.mean))
     images = bad_records.prepare(examples, count, prepare, shape, recipe.num_classes)
-    if share.replicas == 1:
+    if not share.even:
         return images.batch(recipe.global_batch_size)
     return _padded(images, recipe, source, share)
 

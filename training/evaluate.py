@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError
 from lambdanet.training import data
 from lambdanet.training.bad_records import DEFAULT_LIMIT, BadRecords
+from lambdanet.training.files import replace_file, writable
 from lambdanet.training.model_dir import check_class_names, load_trained_model
 
 
@@ -20,6 +22,7 @@ def evaluate(
     data_dir: str | None = None,
     split: str | None = None,
     max_bad_records: int = DEFAULT_LIMIT,
+    out: str | Path | None = None,
 ) -> dict[str, Any]:
     """Evaluates the model trained in `model_dir`, and prints the result on one line.
 
@@ -32,6 +35,8 @@ def evaluate(
       split: a split of the recipe's dataset, such as "test" or "train[:10%]"; None: the recipe's
         `eval_split`.
       max_bad_records: how many images that cannot be read are named and left out.
+      out: a folder for `classes.csv`, a row for each class with its precision and recall, and for
+        `confusion.png`, the confusion matrix; None: neither is written.
 
     Returns:
       A dict of `dataset`, `split`, `examples`, `top_1`, `top_5` (both in 0..1; with five classes or
@@ -39,7 +44,7 @@ def evaluate(
 
     Raises:
       InputError: there is no trained model in `model_dir`, or no such split or `data_dir`, the data has
-        other classes, or too many images cannot be read.
+        other classes, too many images cannot be read, or `out` cannot be written.
 
     Example:
       >>> evaluate("runs/digits")["top_1"]
@@ -48,12 +53,17 @@ def evaluate(
     model, recipe = load_trained_model(model_dir)
     if split is not None:
         recipe = dataclasses.replace(recipe, eval_split=split)
-    check_class_names(model_dir, data.class_names(recipe, data_dir))
+    names = data.class_names(recipe, data_dir)
+    check_class_names(model_dir, names)
+    folder = None if out is None else writable(Path(out).expanduser())  # before anything takes time
     bad_records = BadRecords(max_bad_records)
     batches = data.load(recipe, "eval", data_dir, bad_records=bad_records)
     with bad_records.ending_runs():
-        result = {"dataset": recipe.dataset, "split": recipe.eval_split, **measure(model, batches)}
+        measured, labels, predicted = classify(model, batches, data.eval_steps(recipe, data_dir))
+    result = {"dataset": recipe.dataset, "split": recipe.eval_split, **measured}
     print(summary(result, recipe.num_classes))
+    if folder:
+        _write(folder, labels, predicted, names, f"{recipe.model}, {summary(result, recipe.num_classes)}")
     return result
 
 
@@ -67,33 +77,63 @@ def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
     Returns:
       A dict of `examples`, `top_1`, `top_5` and `loss`, as in `evaluate`.
     """
+    return classify(model, batches)[0]
+
+
+def classify(
+    model: keras.Model, batches: tf.data.Dataset, num_batches: int | None = None
+) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """Runs a classifier over a dataset once, under a progress bar where there is a terminal.
+
+    Args:
+      model: images -> logits [b, num_classes].
+      batches: (images, labels [b], integers); a partial batch counts for what it holds.
+      num_batches: how many there are, for the bar.
+
+    Returns:
+      A dict of `examples`, `top_1`, `top_5` and `loss`, as in `evaluate`; the labels of all images; and the
+      class that each is taken for.
+    """
 
     @tf.function(input_signature=list(batches.element_spec))
-    def sums(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def sums(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         logits = tf.cast(model(images, training=False), tf.float32)
         # Of equal logits the first class counts: a model that tells nothing apart gets no credit for ties.
         best = tf.math.top_k(logits, k=min(5, logits.shape[-1])).indices
         right = tf.cast(best, labels.dtype) == labels[:, tf.newaxis]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         columns = [tf.ones_like(losses), right[:, 0], tf.reduce_any(right, axis=1), losses]
-        return tf.stack([tf.reduce_sum(tf.cast(column, tf.float64)) for column in columns])
+        return tf.stack([tf.reduce_sum(tf.cast(column, tf.float64)) for column in columns]), best[:, 0]
 
-    length = int(batches.cardinality())  # negative where it is not known
-    bar = keras.utils.Progbar(length if length > 0 else None, unit_name="batch")
+    bar = keras.utils.Progbar(num_batches, unit_name="batch") if sys.stdout.isatty() else None
     total = tf.zeros([4], tf.float64)
+    all_labels, predicted = [], []
     for images, labels in batches:
-        total += sums(images, labels)
-        if sys.stdout.isatty():
+        found, best = sums(images, labels)
+        total += found
+        all_labels.append(labels.numpy())
+        predicted.append(best.numpy())
+        if bar:
             bar.add(1)
     examples, top_1, top_5, loss = total.numpy().tolist()
     if not examples:
         raise InputError("no image of the split can be read")
-    return {
+    measured = {
         "examples": round(examples),
         "top_1": top_1 / examples,
         "top_5": top_5 / examples,
         "loss": loss / examples,
     }
+    return measured, np.concatenate(all_labels), np.concatenate(predicted)
+
+
+def _write(folder: Path, labels: np.ndarray, predicted: np.ndarray, names: list[str], title: str) -> None:
+    from lambdanet.training import confusion  # here: matplotlib takes a second to import
+
+    rows = confusion.per_class(labels, predicted, names)
+    replace_file(folder / "classes.csv", confusion.to_csv(rows).encode())
+    replace_file(folder / "confusion.png", confusion.draw(labels, predicted, names, title))
+    print(f"each class: {folder / 'classes.csv'}; what it is taken for: {folder / 'confusion.png'}")
 
 
 def summary(result: dict[str, Any], num_classes: int) -> str:

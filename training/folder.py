@@ -15,7 +15,7 @@ import tensorflow as tf
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, unknown
 from lambdanet.training.image_bytes import Encoded
-from lambdanet.training.sources import WHOLE, Share
+from lambdanet.training.shares import WHOLE, Share
 
 NAME = "folder"
 LAYOUT = "train/CLASS/*.jpg and validation/CLASS/*.jpg"

@@ -25,8 +25,8 @@ LOGS = "logs"
 CLASSES = "classes.txt"
 
 
-def check(model_dir: str | Path, recipe: Recipe) -> Path:
-    """Returns the path of a model_dir in which this recipe may be trained; writes nothing.
+def check(model_dir: str | Path, recipe: Recipe | None = None) -> Path:
+    """Returns the path of a model_dir in which this recipe, or any, may be trained; writes nothing.
 
     Raises:
       InputError: it cannot be written, or another recipe was trained there.
@@ -41,7 +41,7 @@ def check(model_dir: str | Path, recipe: Recipe) -> Path:
         raise InputError(
             f"model_dir {str(path)!r} cannot be written: no permission to write to {str(there)!r}"
         )
-    if (path / RECIPE).exists():
+    if recipe and (path / RECIPE).exists():
         _refuse_other(path, recipes.differences(load_recipe(path), recipe))
     return path
 

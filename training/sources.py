@@ -2,7 +2,6 @@
 """Where images come from: the datasets that TensorFlow Datasets knows by name, and what any source offers."""
 
 import contextlib
-import dataclasses
 import io
 import logging
 import os
@@ -17,30 +16,13 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, unknown
 from lambdanet.training import digits
 from lambdanet.training.image_bytes import Encoded
+from lambdanet.training.shares import WHOLE, Share
 
 REGISTERED = (digits.Digits,)  # builders of this project, known to TFDS by name once imported
 SHUFFLE_BUFFER = 16384  # examples, still encoded
 
 # What an example holds: "label", int64; "name", how the record is called; and what `image` needs.
 Example = dict[str, tf.Tensor]
-
-
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """The part of the data that one machine of several reads; by default there is only one.
-
-    Attributes:
-      index: of the machine, from 0.
-      count: machines.
-      replicas: devices that train, of all machines together.
-    """
-
-    index: int = 0
-    count: int = 1
-    replicas: int = 1
-
-
-WHOLE = Share()
 
 
 class Source(Protocol):

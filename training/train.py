@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a recipe in a folder; the same call again goes on where it stopped."""
 
-import math
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ def train(
     steps_per_execution: int = 1,
     deterministic: bool = False,
     distribute: str = "auto",
+    tpu: str | None = None,
 ) -> dict[str, Any]:
     """Trains a recipe with `keras.Model.fit`, from the newest checkpoint in its folder if there is one.
 
@@ -48,7 +49,9 @@ def train(
         SIGTERM, checkpoints and a loss that is not finite are then noticed only after the last.
       deterministic: TensorFlow computes everything in an order that repeats, in this process from here on;
         slower.
-      distribute: on which devices, as `distribute.choose` takes it.
+      distribute: on which devices, as `distribute.choose` takes it. Of several workers the chief alone writes
+        to `model_dir`, which all of them read.
+      tpu: which TPU, as `distribute.choose` takes it; None: none.
 
     Returns:
       `model_dir`, the `epoch` and `step` reached, and the rest of the last row of the history: `loss`,
@@ -56,7 +59,7 @@ def train(
 
     Raises:
       InputError: a recipe, folder or dataset that cannot be used, or a loss that is no longer finite.
-      Preempted: SIGTERM came; what was reached is saved.
+      Preempted: SIGTERM came, and what was reached is saved; or another worker is gone.
       OSError: `model_dir` can no longer be written; the last checkpoint is kept.
 
     Example:
@@ -64,47 +67,66 @@ def train(
     """
     check_counts(save_every=save_every, steps_per_execution=steps_per_execution)
     bad_records = BadRecords(max_bad_records)
-    recipe = data.resolve(recipe, data_dir)
-    path = model_dirs.check(model_dir, recipe)  # before anything takes time
-    names = data.class_names(recipe, data_dir)
-    model_dirs.check_class_names(path, names)
-    keras.utils.set_random_seed(recipe.seed)
-    if deterministic:
-        tf.config.experimental.enable_op_determinism()
-    strategy = distribution.choose(distribute, recipe.global_batch_size)
-    with strategy.scope():
-        model = build_model(recipe)
-    steps = data.steps_per_epoch(recipe, data_dir)
-    validation_steps = math.ceil(data.num_examples(recipe, "eval", data_dir) / recipe.global_batch_size)
-    evaluation = data.load(recipe, "eval", data_dir, bad_records=bad_records)
-    with strategy.scope():
-        checkpoints = Checkpoints(path / model_dirs.CHECKPOINTS, model, build_optimizer(recipe, steps))
-        compile_model(recipe, model, checkpoints.optimizer, steps_per_execution)
-    step = checkpoints.restore()
-    if recipe.start_from and step == 0:
-        transfer.start_from(model, recipe.start_from)
-    model_dirs.claim(path, recipe, names)
-    _announce(recipe, path, step, steps, strategy.num_replicas_in_sync)
-    with StopRequest() as stop, bad_records.ending_runs():
-        while step < recipe.epochs * steps:
-            epoch, done = divmod(step, steps)
-            until = epoch + 1 if done else recipe.epochs  # the rest of an epoch is a `fit` of its own
-            tf.random.set_seed(recipe.seed + step)  # a resumed run must not drop what its first steps dropped
-            model.fit(
-                data.load(recipe, "train", data_dir, step, bad_records),
-                initial_epoch=epoch,
-                epochs=until,
-                steps_per_epoch=steps - done,
-                validation_data=evaluation,
-                validation_steps=validation_steps if steps_per_execution > 1 else None,  # else until it ends
-                callbacks=callbacks.for_run(recipe, path, checkpoints, step, steps, save_every, stop),
-                verbose=1 if sys.stdout.isatty() else 2,  # a bar with the time left, or a line for each epoch
-            )
-            step = until * steps
+    model_dirs.check(model_dir)  # before anything takes time
+    devices = distribution.choose(distribute, recipe.global_batch_size, tpu)
+    with devices.noticing_who_is_gone():
+        with devices.chief_first():
+            recipe = data.resolve(recipe, data_dir)
+            path = model_dirs.check(model_dir, recipe)
+            names = data.class_names(recipe, data_dir)
+            model_dirs.check_class_names(path, names)
+            steps = data.steps_per_epoch(recipe, data_dir)
+        keras.utils.set_random_seed(recipe.seed)
+        if deterministic:
+            tf.config.experimental.enable_op_determinism()
+        with devices.strategy.scope():
+            model = build_model(recipe)
+        load = functools.partial(data.load, recipe, data_dir=data_dir, bad_records=bad_records)
+        evaluation = devices.feed(lambda share: load("eval", share=share))
+        validation_steps = data.eval_steps(recipe, data_dir, devices.share())
+        counted = devices.share().even or steps_per_execution > 1
+        with devices.strategy.scope():
+            optimizer = build_optimizer(recipe, steps)
+            checkpoints = Checkpoints(path / model_dirs.CHECKPOINTS, model, optimizer, devices)
+            compile_model(recipe, model, optimizer, steps_per_execution)
+        step = checkpoints.restore()
+        if recipe.start_from and step == 0:
+            transfer.start_from(model, recipe.start_from)
+        if devices.chief:
+            model_dirs.claim(path, recipe, names)
+        _announce(recipe, path, step, steps, devices)
+        with StopRequest() as stop, bad_records.ending_runs():
+            while step < recipe.epochs * steps:
+                epoch, done = divmod(step, steps)
+                until = epoch + 1 if done else recipe.epochs  # the rest of an epoch is a `fit` of its own
+                tf.random.set_seed(
+                    recipe.seed + step
+                )  # a resumed run must not drop what its first steps dropped
+                model.fit(
+                    devices.feed(lambda share, step=step: load("train", initial_step=step, share=share)),
+                    initial_epoch=epoch,
+                    epochs=until,
+                    steps_per_epoch=steps - done,
+                    validation_data=evaluation,
+                    validation_steps=validation_steps if counted else None,  # else until it ends
+                    callbacks=callbacks.for_run(recipe, path, checkpoints, step, steps, save_every, stop),
+                    verbose=_verbosity(devices),
+                )
+                step = until * steps
     return _report(recipe, path, steps)
 
 
-def _announce(recipe: Recipe, path: Path, step: int, steps: int, replicas: int) -> None:
+def _verbosity(devices: distribution.Devices) -> int:
+    """A bar with the time left in a terminal, a line for each epoch elsewhere; nothing but from the chief."""
+    if not devices.chief:
+        return 0
+    return 1 if sys.stdout.isatty() else 2
+
+
+def _announce(recipe: Recipe, path: Path, step: int, steps: int, devices: distribution.Devices) -> None:
+    if not devices.chief:
+        print(f"worker {devices.worker} of {devices.workers}, from 0, at step {step}", flush=True)
+        return
     run = f"{recipe.model} on {recipe.dataset} in {path}"
     epoch, done = divmod(step, steps)
     if step == 0:
@@ -115,9 +137,16 @@ def _announce(recipe: Recipe, path: Path, step: int, steps: int, replicas: int) 
     else:
         print(f"finished already: {run}, {epoch} epochs, step {step}", flush=True)
     if epoch < recipe.epochs:
-        batch, rate = recipe.global_batch_size, recipe.learning_rate
-        each = f", {batch // replicas} on each of {replicas} devices" if replicas > 1 else ""
-        print(f"batches of {batch} images{each}; the learning rate rises to {rate:g}", flush=True)
+        _announce_batches(recipe, devices)
+
+
+def _announce_batches(recipe: Recipe, devices: distribution.Devices) -> None:
+    batch, replicas = recipe.global_batch_size, devices.replicas
+    each = f", {batch // replicas} on each of {replicas} devices" if replicas > 1 else ""
+    machines = f" of {devices.workers} machines" if devices.workers > 1 else ""
+    precision = "bfloat16" if recipe.mixed_precision else "float32"
+    rate = f"the learning rate rises to {recipe.learning_rate:g}"
+    print(f"batches of {batch} images{each}{machines}, in {precision}; {rate}", flush=True)
 
 
 def _report(recipe: Recipe, path: Path, steps: int) -> dict[str, Any]:

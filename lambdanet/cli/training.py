@@ -42,7 +42,7 @@ def _train_notes() -> str:
 def _evaluate(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.training import evaluate
 
-    evaluate.evaluate(values.model_dir, values.data_dir, values.split, values.max_bad_records)
+    evaluate.evaluate(values.model_dir, values.data_dir, values.split, values.max_bad_records, values.out)
 
 
 def _export(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -74,9 +74,10 @@ _HOW_TO_TRAIN = (
     Flag(
         "distribute",
         "CHOICE",
-        "auto (the default: all GPUs), mirrored, or one_device",
+        "auto (the default: all GPUs), one_device, mirrored, multi_worker (with TF_CONFIG), or tpu",
         default="auto",
     ),
+    Flag("tpu", "TPU", "local, the name of a TPU in Google Cloud, or grpc://HOST:PORT (default: none)"),
     Flag(
         "save_every",
         "STEPS",
@@ -123,6 +124,7 @@ COMMANDS = (
             "lambdanet train --recipe=digits --model_dir=/tmp/digits",
             "lambdanet train --recipe=digits --model_dir=/tmp/short --set=epochs=5 --set=learning_rate=0.05",
             "lambdanet train --recipe=folder --data_dir=/tmp/pictures --model_dir=/tmp/mine",
+            "lambdanet train --recipe=imagenet_90:resnet_50 --model_dir=/tmp/run --tpu=local",
         ),
         notes=_train_notes,
     ),
@@ -135,9 +137,10 @@ COMMANDS = (
             _DATA_DIR,
             _MAX_BAD_RECORDS,
             Flag("split", "SPLIT", "a split of the dataset (default: the recipe's eval_split)"),
+            Flag("out", "DIR", "folder for classes.csv and confusion.png (default: none)"),
         ),
         examples=(
-            "lambdanet evaluate --model_dir=/tmp/digits",
+            "lambdanet evaluate --model_dir=/tmp/digits --out=/tmp/digits_evaluation",
             "lambdanet evaluate --model_dir=/tmp/digits --split=train[:10%]",
         ),
     ),

@@ -5,7 +5,6 @@ import fnmatch
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from lambdanet.training.benchmark.cases import (
     has_own_scope,
 )
 from lambdanet.training.benchmark.compare import Budget, Comparison
-from lambdanet.training.benchmark.results import Row, replace_file, write_csv
+from lambdanet.training.benchmark.results import Row, write_csv
+from lambdanet.training.files import replace_file, writable
 
 # What is compared with what: the beginnings of the names of a group, and its reference.
 GROUPS = ((("position/",), "position/einsum"), (("layer/", "attention/", "peer/"), "layer/einsum"))
@@ -78,7 +78,7 @@ def benchmark_layers(
     todo = cases(maps, scopes, passes, dtype)
     budget = _budget(repeats, max_seconds, threads)
     pythons = _choose(contenders, peers, _interpreter(peers_python))
-    folder = None if out is None else _writable(Path(out).expanduser())
+    folder = None if out is None else writable(Path(out).expanduser())
     about = machine.describe(budget.threads)
     _announce(about, dtype)
     rows: list[Row] = []
@@ -164,17 +164,6 @@ def _by_table(todo: Sequence[Case]) -> list[list[Case]]:
     for case in todo:
         tables.setdefault((case.map, case.scope_name), []).append(case)
     return list(tables.values())
-
-
-def _writable(folder: Path) -> Path:
-    """Makes the folder and sees that files can be written there, before anything is measured."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"out {str(folder)!r} cannot be written ({reason}); expected a folder") from error
-    return folder
 
 
 def _draw(folder: Path, rows: Sequence[Row], about: Mapping[str, str | float]) -> None:

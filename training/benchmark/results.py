@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was measured of a contender in a case, and the files that hold it."""
 
-import contextlib
 import csv
 import dataclasses
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from lambdanet.errors import InputError
 from lambdanet.training.benchmark.cases import Case, has_own_scope
+from lambdanet.training.files import replace_file
 
 
 @dataclasses.dataclass
@@ -103,20 +101,3 @@ def write_csv(path: Path, rows: Sequence[Row], machine: Mapping[str, str | float
             writer.writeheader()
         writer.writerow(columns)
     replace_file(path, text.getvalue().encode())
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all.
-
-    Raises:
-      InputError: it cannot be written.
-    """
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise InputError(f"out {str(path)!r} cannot be written ({error.strerror or error})") from error

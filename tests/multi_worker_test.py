@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two worker processes train as one device does, stop together, and go on after one of them was killed."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet import configs
+from lambdanet.errors import InputError
+from lambdanet.training import assemble, callbacks, data, distribute, model_dir
+from lambdanet.training.shares import Share
+
+EPOCHS, BATCH = 6, 16
+SETTINGS = {
+    **{"epochs": EPOCHS, "train_split": "train[:64]", "eval_split": "test[:21]", "global_batch_size": BATCH},
+    **{"sync_batch_norm": True, "learning_rate": 0.01, "warmup_epochs": 1.0, "ema_decay": 0.5},
+}
+RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
+SIGNALS = [(signal.SIGKILL, 6), (signal.SIGTERM, 13)]
+
+# Starts both workers for each signal; they are forks of a process that has imported everything. Worker 1 gets
+# the signal once there is a checkpoint of a step.
+PROGRAM = """
+import glob, json, os, signal, socket, sys, time
+
+folder, signals, words = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
+import lambdanet.training.train
+from lambdanet import cli
+
+def free_ports():
+    sockets = [socket.socket() for _ in range(2)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    return [one.getsockname()[1] for one in sockets]
+
+def work(index, ports, time_):
+    task = {"type": "worker", "index": index}
+    workers = [f"localhost:{port}" for port in ports]
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+    log = os.open(f"{folder}/log{time_}_{index}", os.O_CREAT | os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    where = [f"--model_dir={folder}/run", f"--data_dir={folder}"]
+    status = cli.main(["train", "--recipe=digits", *where, *words])
+    sys.stdout.flush()
+    sys.exit(status)
+
+def newest():
+    files = glob.glob(f"{folder}/run/checkpoints/ckpt-*.index")
+    return max([int(file.rpartition("-")[2].removesuffix(".index")) for file in files], default=0)
+
+def dead(child):
+    with open(f"/proc/{child}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "Z"
+
+def start(time_):
+    ports, children = free_ports(), []
+    for index in range(2):
+        child = os.fork()
+        if not child:
+            work(index, ports, time_)
+        children.append(child)
+    return children
+
+reached, statuses = [], []
+for time_, (signal_, step) in enumerate(signals):
+    children = start(time_)
+    while newest() < step and not any(map(dead, children)):
+        time.sleep(0.005)
+    os.kill(children[1], signal_)
+    statuses.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+    reached.append(newest())
+print(json.dumps({"reached": reached, "statuses": statuses}))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def ended(folder):
+    """How far the workers came each time, and how they ended."""
+    data.num_examples(RECIPE, "train", str(folder))
+    words = ["--distribute=multi_worker", *(f"--set={name}={value}" for name, value in SETTINGS.items())]
+    command = [sys.executable, "-c", PROGRAM, str(folder), json.dumps(SIGNALS), "--save_every=3"]
+    root = Path(__file__).parents[1]
+    done = subprocess.run([*command, *words], cwd=root, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _log(folder, time, worker):
+    return (folder / f"log{time}_{worker}").read_text()
+
+
+def test_a_killed_worker_stops_the_other_and_both_go_on_from_the_last_checkpoint(folder, ended):
+    assert ended["statuses"][0] == [75, -9]
+    step = ended["reached"][0]
+    said = _log(folder, 0, 0).splitlines()[-1]
+    assert said.startswith("lambdanet: worker 0 of 2 stopped, as another one is gone (") and 6 <= step < 13
+    within = f" and {step % 4} of 4 steps" if step % 4 else ""
+    assert f"after epoch {step // 4} of {EPOCHS}{within}, step {step}\n" in _log(folder, 1, 0)
+    assert f"worker 1 of 2, from 0, at step {step}\n" in _log(folder, 1, 1)
+
+
+def test_sigterm_to_one_worker_stops_all_at_one_step_which_is_saved(folder, ended):
+    assert ended["statuses"][1] == [75, 75] and ended["reached"][1] >= 13
+    for worker in range(2):
+        said = _log(folder, 1, worker).splitlines()[-1]
+        assert said.startswith(f"lambdanet: stopped by SIGTERM at step {ended['reached'][1]}, which is saved")
+
+
+def test_the_chief_alone_writes_and_tells(folder, ended):
+    files = ["checkpoints", "classes.txt", "history.csv", "logs", "recipe.json"]
+    assert sorted(file.name for file in (folder / "run").iterdir()) == files
+    assert not list(folder.glob("run/checkpoints/*temp*"))
+    each = (
+        "batches of 16 images, 8 on each of 2 devices of 2 machines, in float32; the learning rate rises to"
+    )
+    assert each in _log(folder, 0, 0) and "Epoch 1/" in _log(folder, 0, 0)
+    assert "Epoch" not in _log(folder, 0, 1) and "batches" not in _log(folder, 0, 1)
+
+
+def test_losses_and_weights_are_those_of_one_device_on_the_same_batches(folder, ended):
+    shares = [data.load(RECIPE, "train", str(folder), share=Share(index, 2, 2)) for index in range(2)]
+    batches = tf.data.Dataset.zip(tuple(shares)).map(
+        lambda left, right: tuple(tf.concat(pair, 0) for pair in zip(left, right, strict=True))
+    )
+    epochs, rest = divmod(ended["reached"][-1], 4)
+    keras.utils.set_random_seed(RECIPE.seed)
+    model = assemble.build_model(RECIPE)
+    assemble.compile_model(RECIPE, model, assemble.build_optimizer(RECIPE, 4))
+    losses = model.fit(batches.take(4 * epochs), epochs=epochs, steps_per_epoch=4, verbose=0).history["loss"]
+    rows = callbacks.read_history(folder / "run" / "history.csv")
+    assert [float(row["loss"]) for row in rows] == pytest.approx(losses, rel=1e-4)
+    assert [int(row["step"]) for row in rows] == [4 * epoch for epoch in range(1, epochs + 1)]
+
+    weights = model.get_weights()
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    loss, accuracy = model.evaluate(data.load(RECIPE, "eval", str(folder)), verbose=0)
+    assert float(rows[-1]["val_loss"]) == pytest.approx(loss, rel=1e-3)
+    assert float(rows[-1]["val_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
+    model.set_weights(weights)
+    if rest:
+        model.fit(batches.skip(4 * epochs), epochs=1, steps_per_epoch=rest, verbose=0)
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    trained, _ = model_dir.load_trained_model(folder / "run")
+    for one, two in zip(model.get_weights(), trained.get_weights(), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "",
+        "{",
+        '{"cluster": {"worker": ["a:1"]}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
+    ],
+)
+def test_several_workers_need_to_know_of_each_other(monkeypatch, config):
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(
+        InputError, match=r"several workers need .* TF_CONFIG, .*; accepted: \{\"cluster\""
+    ) as error:
+        distribute.choose("multi_worker", 8)
+    assert "\n" not in str(error.value)
