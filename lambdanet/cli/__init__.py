@@ -10,11 +10,16 @@ from collections.abc import Sequence
 
 import lambdanet
 from lambdanet import program
-from lambdanet.cli import benchmark, models, training
+from lambdanet.cli import benchmark, models, tpu_check, training
 from lambdanet.command import HELP, Command, run
 from lambdanet.errors import unknown
 
-COMMANDS: tuple[Command, ...] = (*models.COMMANDS, *training.COMMANDS, *benchmark.COMMANDS)
+COMMANDS: tuple[Command, ...] = (
+    *models.COMMANDS,
+    *training.COMMANDS,
+    *benchmark.COMMANDS,
+    *tpu_check.COMMANDS,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

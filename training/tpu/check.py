@@ -10,6 +10,7 @@ import tensorflow as tf
 from lambdanet import cost
 from lambdanet.errors import InputError
 from lambdanet.training.tpu import chips, compiler, costs, hlo
+from lambdanet.training.tpu.cache import Cache
 from lambdanet.training.tpu.report import Report, layer_of
 from lambdanet.training.tpu.steps import Step
 
@@ -59,12 +60,13 @@ def compile_step(
     return check(Step("step", step, tuple(inputs), shape[0] if shape else 1, tuple(roots)), topology)
 
 
-def check(step: Step, topology: str = "v3:2x2") -> Report:
+def check(step: Step, topology: str = "v3:2x2", cache: Cache | None = None) -> Report:
     """Compiles a step for one core of a TPU.
 
     Args:
       step: of one core.
       topology: one of `chips.TOPOLOGIES`.
+      cache: keeps what the compiler answers; None: nothing is kept.
 
     Raises:
       DoesNotFit: it needs more memory than a core has.
@@ -75,7 +77,7 @@ def check(step: Step, topology: str = "v3:2x2") -> Report:
     compiler.versions()
     lowered = _lower(step)
     try:
-        compiled = compiler.compile_hlo(lowered("hlo_serialized"), topology)
+        compiled = compiler.compile_hlo(lowered("hlo_serialized"), topology, cache)
     except compiler.CompileError as error:
         raise _explained(str(error), step, lowered) from error
     profile = costs.profile(compiled.text)

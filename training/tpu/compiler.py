@@ -8,12 +8,14 @@ the versions, and whatever is missing is told in one line.
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
 from lambdanet.errors import InputError
+from lambdanet.training.tpu.cache import Cache
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 INSTALL = "pip install 'lambdanet[tpu-check]'"
@@ -68,12 +70,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def compile_hlo(hlo: bytes, topology: str) -> Compiled:
+def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compiled:
     """Compiles a program for one device of a topology.
 
     Args:
       hlo: a serialized HLO module, before optimisation, as `experimental_get_compiler_ir` gives it.
       topology: such as "v3:2x2".
+      cache: answers what this compiler has been asked before: the same program, topology and versions.
 
     Raises:
       CompileError: the compiler refuses the program.
@@ -98,20 +101,36 @@ def compile_hlo(hlo: bytes, topology: str) -> Compiled:
         with mlir.make_ir_context():
             module = ir.Module.parse(stablehlo)
             _drop_copies(module.operation)
-            try:
-                executable = client.compile(module, device_list, options)
-            except _jax.JaxRuntimeError as error:
-                raise CompileError(str(error)) from error
-        memory, analysis = executable.get_compiled_memory_stats(), executable.cost_analysis()
-        return Compiled(
-            executable.hlo_modules()[0].to_string(),
-            len(devices),
-            memory.argument_size_in_bytes,
-            memory.output_size_in_bytes,
-            memory.alias_size_in_bytes,
-            memory.temp_size_in_bytes,
-            analysis["bytes accessed"],
-        )
+            key = _key(module.operation.get_asm(enable_debug_info=True), topology, installed)
+            answer = cache.read(key) if cache else None
+            if answer is None:
+                try:
+                    answer = _answer(client.compile(module, device_list, options), len(devices))
+                except _jax.JaxRuntimeError as error:
+                    answer = {"refused": str(error)}
+                if cache:
+                    cache.write(key, answer)
+    if "refused" in answer:
+        raise CompileError(answer["refused"])
+    return Compiled(**answer)
+
+
+def _answer(executable: Any, num_devices: int) -> dict[str, Any]:
+    memory = executable.get_compiled_memory_stats()
+    return {
+        "text": executable.hlo_modules()[0].to_string(),
+        "num_devices": num_devices,
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": memory.output_size_in_bytes,
+        "aliased": memory.alias_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+        "bytes_accessed": executable.cost_analysis()["bytes accessed"],
+    }
+
+
+def _key(program: str, topology: str, installed: dict[str, str]) -> str:
+    """The name of a question: a hash of all that the answer depends on."""
+    return hashlib.sha256(repr((program, topology, sorted(installed.items()))).encode()).hexdigest()
 
 
 def _drop_copies(operation: Any) -> None:

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 
-from lambdanet.errors import InputError
+from lambdanet.errors import check_counts
 from lambdanet.training.tpu.check import DoesNotFit
 from lambdanet.training.tpu.report import Report
 
@@ -44,7 +44,8 @@ def largest_batch(
         told(f"{batch} fits: {fits[batch].hbm_needed / 2**30:.2f} GiB, {1e3 * fits[batch].seconds:.1f} ms")
         return True
 
-    batch = 2 ** (start.bit_length() - 1)
+    check_counts(batch=start)
+    batch = min(LARGEST, 2 ** (start.bit_length() - 1))
     if tried(batch):
         while batch < LARGEST and tried(2 * batch):
             batch *= 2
@@ -70,9 +71,3 @@ def _probe(fits: dict[int, Report], least: int, most: int, unit: int) -> int:
             steps_left = (above.chip.hbm - above.hbm_needed) / slope / unit
             return least + unit * min(max(1, int(steps_left)), steps - 1)
     return least + unit * max(1, steps // 2)
-
-
-def check_batch(batch: int) -> None:
-    """Refuses to look for a batch from a start that is none."""
-    if not 1 <= batch <= LARGEST:
-        raise InputError(f"batch is {batch}; accepted: an integer from 1 to {LARGEST}")

@@ -12,30 +12,34 @@ from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from lambdanet.training.tpu import chips, compiler
+from lambdanet.training.tpu.cache import Cache
+from lambdanet.training.tpu.check import DoesNotCompile
 from lambdanet.training.tpu.report import Report
 from lambdanet.training.tpu.steps import Step
 
 
-def check(build: Callable[[], Step], topology: str) -> Report:
+def check(build: Callable[[], Step], topology: str, cache: Cache | None = None) -> Report:
     """Builds a step and compiles it for one core of a TPU.
 
     Args:
       build: returns the step; it is pickled, so a `functools.partial` of a function of a module.
       topology: one of `chips.TOPOLOGIES`.
+      cache: keeps what the compiler answers; None: nothing is kept.
 
     Raises:
       DoesNotFit: it needs more memory than a core has.
       DoesNotCompile: the compiler refuses it otherwise, or ended without an answer.
       InputError: whatever `build` refuses, unknown topology, or jax and libtpu are not as they should be.
     """
-    from lambdanet.training.tpu.check import DoesNotCompile
-
+    chips.chip_of(topology)  # before anything takes time
+    compiler.versions()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"
         with concurrent.futures.ProcessPoolExecutor(1, context, _quiet, (str(log),)) as pool:
             try:
-                return pool.submit(_check, build, topology).result()
+                return pool.submit(_check, build, topology, cache).result()
             except BrokenProcessPool:
                 told = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
                 raise DoesNotCompile(
@@ -49,13 +53,10 @@ def _quiet(log: str) -> None:
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
 
 
-def _check(build: Callable[[], Step], topology: str) -> Report:
+def _check(build: Callable[[], Step], topology: str, cache: Cache | None) -> Report:
     from lambdanet import cost
     from lambdanet.training.tpu import check as checks
-    from lambdanet.training.tpu import chips, compiler
 
-    chips.chip_of(topology)  # before anything takes time
-    compiler.versions()
     with cost.assume_device("TPU"):
         step = build()
-    return checks.check(step, topology)
+    return checks.check(step, topology, cache)

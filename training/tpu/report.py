@@ -159,7 +159,15 @@ def render(report: Report, count: int = 10) -> str:
     ]
     if report.open_loops:
         lines.append(f"  counted once  loops of unknown length: {', '.join(report.open_loops)}")
-    lines += ["", "costliest layers", "", _layers(report, count), "costliest operations", "", _costliest(report, count)]
+    lines += [
+        "",
+        "costliest layers",
+        "",
+        _layers(report, count),
+        "costliest operations",
+        "",
+        _costliest(report, count),
+    ]
     return "\n".join(lines)
 
 

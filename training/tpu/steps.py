@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from lambdanet import configs
 from lambdanet.configs import imagenet_350
-from lambdanet.configs.recipe import Recipe, override
+from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_counts, unknown
 from lambdanet.models import zoo
 from lambdanet.training.assemble import build_model, build_optimizer, compile_model
@@ -58,7 +58,9 @@ def of_recipe(recipe: Recipe, mode: str = "train", batch: int = BATCH) -> Step:
         raise unknown("mode", mode, MODES)
     check_counts(batch=batch)
     if not recipe.num_classes:
-        raise InputError("num_classes is 0, as many as the data has; accepted: a number, --set=num_classes=1000")
+        raise InputError(
+            "num_classes is 0, as many as the data has; accepted: a number, --set=num_classes=1000"
+        )
     model = build_model(recipe)
     precision = "bfloat16" if recipe.mixed_precision else "float32"
     name = f"{recipe.model} at {recipe.input_size}, {mode}, {precision}"
@@ -73,33 +75,19 @@ def of_recipe(recipe: Recipe, mode: str = "train", batch: int = BATCH) -> Step:
     return Step(name, lambda x, y: model.train_step((x, y)), (images, labels), batch, (model.name,))
 
 
-def of_model(
-    name: str, assignments: tuple[str, ...] = (), mode: str = "train", batch: int = BATCH
-) -> Step:
-    """Returns the step of a model of the zoo: in the recipe that trains it, or in that of `imagenet_350`.
+def recipe_of(model: str, input_size: int | None = None) -> Recipe:
+    """Returns the recipe that trains a model at an image size, or else one like `imagenet_350`.
 
     Args:
-      name: of the model.
-      assignments: changes of the recipe, texts "key=value".
-      mode, batch: as `of_recipe` takes them.
-
-    Raises:
-      InputError: an unknown model, or a change that the recipe does not take.
-    """
-    return of_recipe(override(recipe_of(name), assignments), mode, batch)
-
-
-def recipe_of(name: str) -> Recipe:
-    """Returns the recipe that trains a model at the image size of its table, or else one like `imagenet_350`.
+      model: a name of the zoo.
+      input_size: the images' side, in pixels; default: that of the model's table.
 
     Raises:
       InputError: an unknown model.
     """
-    if name not in zoo.MODELS:
-        raise unknown("model", name, zoo.MODELS)
-    size = zoo.MODELS[name].input_size
-    recipes = [configs.get_recipe(recipe) for recipe in zoo.recipes_of(name)]
+    if model not in zoo.MODELS:
+        raise unknown("model", model, zoo.MODELS)
+    size = input_size or zoo.MODELS[model].input_size
+    recipes = [configs.get_recipe(recipe) for recipe in zoo.recipes_of(model)]
     own = [recipe for recipe in recipes if recipe.input_size == size and recipe.num_classes]
-    if own:
-        return own[0]
-    return dataclasses.replace(imagenet_350.BASE, model=name, input_size=size)
+    return own[0] if own else dataclasses.replace(imagenet_350.BASE, model=model, input_size=size)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The speeds that Bello (2021) reports on 8 cores of TPU v3, table by table, beside the models they are of."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+      label: how the paper names it.
+      model: its name in the zoo.
+      input_size: the images' side, in pixels.
+      printed: the paper's figure.
+    """
+
+    label: str
+    model: str
+    input_size: int
+    printed: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of speeds.
+
+    Attributes:
+      title: what it compares.
+      mode: "train" or "infer".
+      mixed_precision: whether activations are bfloat16 rather than float32.
+      unit: of the figures: "s" for the seconds of 1024 images, "ex/s" for images a second.
+      rows: in the paper's order.
+    """
+
+    title: str
+    mode: str
+    mixed_precision: bool
+    unit: str
+    rows: tuple[Row, ...]
+
+    def seconds(self, figure: float) -> float:
+        """Returns the seconds of 1024 images that a figure of this table stands for."""
+        return figure if self.unit == "s" else IMAGES / figure
+
+    def figure(self, images_per_second: float) -> float:
+        """Returns the figure of this table for a speed."""
+        return IMAGES / images_per_second if self.unit == "s" else images_per_second
+
+
+IMAGES = 1024  # whose training step Table 18 times
+CORES = 8
+
+TABLES = {
+    "12": Table(
+        "placement of lambda layers in a ResNet-50: inference",
+        "infer",
+        False,
+        "ex/s",
+        tuple(
+            Row(
+                "-".join(pattern),
+                "resnet_50" if pattern == "CCCC" else f"resnet_50_{pattern.lower()}",
+                224,
+                speed,
+            )
+            for pattern, speed in (
+                ("CCCC", 7240),
+                ("LCCC", 1880),
+                ("LLCC", 1280),
+                ("LLLC", 1160),
+                ("LLLL", 1160),
+                ("CLLL", 2200),
+                ("CCLL", 4980),
+                ("CCCL", 7160),
+            )
+        ),
+    ),
+    "13": Table(
+        "lambda layers in c4 of LambdaResNets: inference",
+        "infer",
+        False,
+        "ex/s",
+        (
+            Row("ResNet-101 wo/ SE", "resnet_rs_101_no_se", 224, 4600),
+            Row("ResNet-101 w/ SE", "resnet_rs_101", 224, 4000),
+            Row("LambdaResNet-101", "lambda_resnet_101", 224, 4040),
+            Row("LambdaResNet-101-C4", "lambda_resnet_101_c4", 224, 2560),
+            Row("ResNet-152 wo/ SE", "resnet_rs_152_no_se", 256, 2780),
+            Row("ResNet-152 w/ SE", "resnet_rs_152", 256, 2400),
+            Row("LambdaResNet-152", "lambda_resnet_152", 256, 2400),
+            Row("LambdaResNet-152-C4", "lambda_resnet_152_c4", 256, 1480),
+        ),
+    ),
+    "18": Table(
+        "LambdaResNets: seconds of a training step of 1024 images",
+        "train",
+        True,
+        "s",
+        tuple(
+            Row(f"LambdaResNet-{depth} at {size}", f"lambda_resnet_{depth}", size, seconds)
+            for depth, size, seconds in (
+                (50, 128, 0.058),
+                (50, 160, 0.089),
+                (101, 160, 0.14),
+                (101, 192, 0.20),
+                (152, 192, 0.28),
+                (152, 224, 0.38),
+                (152, 256, 0.49),
+                (152, 288, 0.63),
+                (270, 256, 0.91),
+                (350, 256, 1.16),
+                (350, 288, 1.48),
+                (350, 320, 1.91),
+                (420, 320, 2.25),
+            )
+        ),
+    ),
+}
