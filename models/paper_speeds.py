@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The speeds that Bello (2021) reports on 8 cores of TPU v3, table by table, beside the models they are of."""
+"""The speeds that Bello (2021) reports on 8 cores of TPU v3, beside the models that they are of."""
 
 import dataclasses
 
@@ -58,21 +58,16 @@ TABLES = {
         False,
         "ex/s",
         tuple(
-            Row(
-                "-".join(pattern),
-                "resnet_50" if pattern == "CCCC" else f"resnet_50_{pattern.lower()}",
-                224,
-                speed,
-            )
-            for pattern, speed in (
-                ("CCCC", 7240),
-                ("LCCC", 1880),
-                ("LLCC", 1280),
-                ("LLLC", 1160),
-                ("LLLL", 1160),
-                ("CLLL", 2200),
-                ("CCLL", 4980),
-                ("CCCL", 7160),
+            Row(label, model, 224, speed)
+            for label, model, speed in (
+                ("C-C-C-C", "resnet_50", 7240),
+                ("L-C-C-C", "resnet_50_lccc", 1880),
+                ("L-L-C-C", "resnet_50_llcc", 1280),
+                ("L-L-L-C", "resnet_50_lllc", 1160),
+                ("L-L-L-L", "resnet_50_llll", 1160),
+                ("C-L-L-L", "resnet_50_clll", 2200),
+                ("C-C-L-L", "resnet_50_ccll", 4980),
+                ("C-C-C-L", "resnet_50_cccl", 7160),
             )
         ),
     ),

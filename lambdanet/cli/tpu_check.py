@@ -27,17 +27,17 @@ def _step(values: flags.FlagValues) -> None:
 
     from lambdanet.training.tpu import fit, report
 
-    of_batch = _of_batch(values)
-    check = _check(values)
+    of_batch, check = _of_batch(values), _check(values)
+
+    def of(**batch: int) -> report.Report:
+        return check(functools.partial(of_batch, **batch), values.topology)
+
+    batch = {} if values.batch is None else {"batch": values.batch}
     if values.fit:
-        found = fit.largest_batch(
-            lambda batch: check(functools.partial(of_batch, batch), values.topology),
-            values.batch or 128,
-            _tell,
-        )
+        start = batch or {"batch": 8 if values.experiment else 128}
+        found = fit.largest_batch(lambda batch: of(batch=batch), start["batch"], _tell)
     else:
-        batch = {} if values.batch is None else {"batch": values.batch}
-        found = check(functools.partial(of_batch, **batch), values.topology)
+        found = of(**batch)
     if values.json:
         _print_json(found.to_json(values.top))
     else:

@@ -128,7 +128,7 @@ def _explained(message: str, step: Step, lowered: Callable[[str], Any] | None = 
 
 
 def _largest(lowered: Callable[[str], Any], roots: Collection[str], count: int = 3) -> str:
-    """Returns the layers that make the largest arrays of a program before its optimisation, with their sizes."""
+    """Returns the layers with the largest arrays of a program before its optimisation, and their sizes."""
     module = hlo.parse(lowered("hlo"))
     sizes: dict[str, int] = {}
     for computation in module.computations.values():

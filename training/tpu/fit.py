@@ -62,7 +62,7 @@ def largest_batch(
 
 
 def _probe(fits: dict[int, Report], least: int, most: int, unit: int) -> int:
-    """Returns the batch between two at which the memory, taken to grow evenly, would just fit; else the middle."""
+    """Returns the batch between two that would just fit if memory grew evenly; else that in the middle."""
     steps = (most - least) // unit
     if len(fits) > 1:
         (small, below), (large, above) = sorted(fits.items())[-2:]

@@ -42,9 +42,8 @@ def check(build: Callable[[], Step], topology: str, cache: Cache | None = None) 
                 return pool.submit(_check, build, topology, cache).result()
             except BrokenProcessPool:
                 told = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-                raise DoesNotCompile(
-                    f"the TPU compiler ended without an answer; its last words: {told[-1][:500] if told else 'none'}"
-                ) from None
+                last = told[-1][:500] if told else "none"
+                raise DoesNotCompile(f"the TPU compiler died without an answer; last words: {last}") from None
 
 
 def _quiet(log: str) -> None:

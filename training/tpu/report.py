@@ -153,8 +153,8 @@ def render(report: Report, count: int = 10) -> str:
         f"  HBM           {_gib(report.hbm_needed)} of {_gib(chip.hbm)} GiB: {parts or 'less than a MiB'}",
         f"  time          {1e3 * report.seconds:.2f} ms a step",
         f"  examples/s    {per_core:.0f} on a core, {per_core * report.num_cores:.0f} on all",
-        f"  arithmetic    {report.flops / 1e12:.3f} TFLOP, {rate:.1f} TFLOP/s, {100 * report.of_peak:.1f} % of the "
-        f"peak of {chip.peak / 1e12:g} of a {chip.name}",
+        f"  arithmetic    {report.flops / 1e12:.3f} TFLOP, {rate:.1f} TFLOP/s, {100 * report.of_peak:.1f} % "
+        f"of the peak of {chip.peak / 1e12:g} of a {chip.name}",
         f"  HBM traffic   {report.bytes / 1e9:.2f} GB, {traffic:.0f} GB/s",
     ]
     if report.open_loops:
