@@ -104,14 +104,13 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = Tru
       >>> load(model, tensors, head=False)
     """
     variables = {_name(variable): variable for variable in model.weights}
-    layers = {layer.name: layer for layer in model.layers if layer.weights}
-    has_classifier = CLASSIFIER in layers
+    has_classifier = any(layer.name == CLASSIFIER for layer in model.layers)
     if has_classifier and not head:
-        for variable in layers.pop(CLASSIFIER).weights:
+        for variable in model.get_layer(CLASSIFIER).weights:
             del variables[_name(variable)]
-    steps = [step for layer in layers.values() for step in _steps(layer, layers)]
     ignored = HEAD if not has_classifier else HEAD[:1] if not head else ()
     given = {n: t for n, t in tensors.items() if not n.endswith(COUNTER) and not n.startswith(ignored)}
+    steps = _steps(model, head)
     problems = list(_problems(steps, given, variables))
     if problems:
         more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
@@ -124,6 +123,16 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = Tru
     ]
     for variable, value in values:
         variable.assign(tf.cast(value, variable.dtype))
+
+
+def expected(model: keras.Model, head: bool = True) -> dict[str, tuple[int, ...]]:
+    """Returns the names and shapes of the tensors that `load` wants.
+
+    Args:
+      model: as `load` takes it.
+      head: whether those of the classifier are among them.
+    """
+    return {step.tensor: step.shape for step in _steps(model, head)}
 
 
 def _problems(
@@ -143,14 +152,21 @@ def _problems(
             yield f"{step.tensor} has the shape {shape}, not {step.shape}"
 
 
-def _steps(layer: keras.layers.Layer, layers: Mapping[str, keras.layers.Layer]) -> list[Step]:
-    """The steps that fill a layer; none for a kind of layer that timm's networks have not."""
-    prefix = _prefix(layer.name, layers)
-    if type(layer) not in STEPS or prefix is None:
-        return []
-    shapes = {
-        _name(variable).removeprefix(f"{layer.name}/"): tuple(variable.shape) for variable in layer.weights
-    }
+def _steps(model: keras.Model, head: bool) -> list[Step]:
+    """The steps that fill a model; none for a kind of layer that timm's networks have not."""
+    layers = {layer.name: layer for layer in model.layers if head or layer.name != CLASSIFIER}
+    prefixes = {name: _prefix(name, layers) for name in layers}
+    return [
+        step
+        for name, layer in layers.items()
+        if type(layer) in STEPS and prefixes[name]
+        for step in _steps_of(layer, prefixes[name])
+    ]
+
+
+def _steps_of(layer: keras.layers.Layer, prefix: str | None) -> list[Step]:
+    """The steps that fill a layer, with the whole names of tensors and variables."""
+    shapes = {_name(weight).removeprefix(f"{layer.name}/"): tuple(weight.shape) for weight in layer.weights}
     return [
         dataclasses.replace(
             step,
