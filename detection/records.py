@@ -60,20 +60,21 @@ def look_into(key: str, data: hyperparams.Config, model: hyperparams.Config) -> 
         files = input_reader.match_files(data.input_path)
     except ValueError:
         raise InputError(f"{key}.input_path {data.input_path!r} matches no file; {KIND}") from None
+    number = 0
     for file in files:
         if not tf.io.gfile.exists(file):
             raise InputError(f"{key}.input_path: there is no file {file!r}; {KIND}")
         try:
-            number = sum(1 for _ in checked(data, model)([file]).take(LOOKED_AT))
+            number += sum(1 for _ in checked(data, model)([file]).take(LOOKED_AT))
         except tf.errors.OpError as error:
             raise explained(error) or InputError(f"{file!r} holds something else; {KIND}") from None
-        if number == 0:
-            raise InputError(f"{key}.input_path: {file!r} holds no record; {KIND}")
+    if number == 0:
+        raise InputError(f"{key}.input_path {data.input_path!r}: no record in {len(files)} files; {KIND}")
 
 
 def explained(error: Exception) -> InputError | None:
     """Returns what a check found, if that is what ended the reading of records."""
-    found = re.search(r"assertion failed: \[(record \d+ of .*?)\] *(\[\[|\{\{|$)", str(error), re.S)
+    found = re.search(r"assertion failed: \[(record \d+ of .*?)\]\s*(\[\[|\{\{|$)", str(error), re.S)
     return InputError(found[1]) if found else None
 
 

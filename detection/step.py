@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training step of a detection experiment as one function, for compiling and for measuring it.
+
+    step, inputs = build("maskrcnn_lambda_resnet_coco", batch_size=2)
+    step(*inputs)                  # a step: proposals, losses, gradients and the optimizer -> the loss
+    step.get_concrete_function(*inputs)
+
+`inputs` are images and labels of the shapes and types that the input pipeline gives a replica; all shapes are
+static. The step is Model Garden's own, of the experiment's task, model and optimizer, for one replica.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.detection import configuration
+from lambdanet.detection.garden import performance, task_factory, train_utils
+
+SIDE = 256  # of the made-up images; the input pipeline scales them to those of the experiment
+OBJECTS = 8  # on each of them
+
+
+def build(
+    experiment: str, params_override: str = "", batch_size: int = 1, seed: int = 0
+) -> tuple[tf.types.experimental.PolymorphicFunction, tuple[Any, Any]]:
+    """Returns a training step and what it takes.
+
+    Args:
+      experiment: of detection, one of `experiments.available()`.
+      params_override: over it, as `configuration.resolve` takes it.
+      batch_size: images in a step.
+      seed: of the made-up images.
+
+    Returns:
+      A `tf.function` that takes images [batch_size, height, width, 3] and labels, and returns the loss; and
+      such images and labels.
+
+    Raises:
+      InputError: an unknown experiment, or a model that cannot be built.
+    """
+    params = configuration.resolve(experiment, params_override=params_override)
+    params.override({"task": {"init_checkpoint": None}})
+    before = keras.mixed_precision.global_policy()
+    performance.set_mixed_precision_policy(params.runtime.mixed_precision_dtype or "float32")
+    try:
+        task = task_factory.get_task(params.task)
+        model = task.build_model()
+        optimizer = train_utils.create_optimizer(task, params)
+        inputs = _inputs(task, params.task.train_data, batch_size, params.task.model.num_classes, seed)
+    finally:
+        keras.mixed_precision.set_global_policy(before)
+    optimizer._create_all_weights(
+        model.trainable_variables
+    )  # where they are made in a step, it is traced twice
+
+    @tf.function
+    def step(images: tf.Tensor, labels: Any) -> tf.Tensor:
+        return task.train_step((images, labels), model=model, optimizer=optimizer)[task.loss]
+
+    return step, inputs
+
+
+def _inputs(task: Any, data: Any, batch_size: int, num_classes: int, seed: int) -> tuple[Any, Any]:
+    """Returns a batch of made-up pictures, brought through the input pipeline of the task."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "made_up.tfrecord")
+        rng = np.random.default_rng(seed)
+        with tf.io.TFRecordWriter(file) as writer:
+            for number in range(batch_size):
+                writer.write(_record(rng, num_classes, number).SerializeToString())
+        data = data.replace(input_path=file, global_batch_size=batch_size, drop_remainder=True)
+        return next(iter(task.build_inputs(data)))
+
+
+def _record(rng: np.random.Generator, num_classes: int, number: int) -> tf.train.Example:
+    """Returns a picture of noise with boxes and masks, as Model Garden's converter would write it."""
+    corners = rng.integers(0, SIDE // 2, [2, OBJECTS]), rng.integers(SIDE // 2 + 1, SIDE, [2, OBJECTS])
+    masks = np.zeros([OBJECTS, SIDE, SIDE, 1], np.uint8)
+    for mask, (top, left), (bottom, right) in zip(masks, corners[0].T, corners[1].T, strict=True):
+        mask[top:bottom, left:right] = 1
+    image = rng.integers(0, 256, [SIDE, SIDE, 3], np.uint8)
+
+    def floats(values: np.ndarray) -> tf.train.Feature:
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values / SIDE))
+
+    def integers(*values: int) -> tf.train.Feature:
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+    def texts(*values: bytes) -> tf.train.Feature:
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+    (ymin, xmin), (ymax, xmax) = corners
+    features = {
+        "image/encoded": texts(tf.io.encode_jpeg(image).numpy()),
+        "image/height": integers(SIDE),
+        "image/width": integers(SIDE),
+        "image/source_id": texts(str(number).encode()),
+        "image/object/bbox/ymin": floats(ymin),
+        "image/object/bbox/xmin": floats(xmin),
+        "image/object/bbox/ymax": floats(ymax),
+        "image/object/bbox/xmax": floats(xmax),
+        "image/object/class/label": integers(*rng.integers(1, num_classes, OBJECTS)),
+        "image/object/is_crowd": integers(*[0] * OBJECTS),
+        "image/object/mask": texts(*[tf.io.encode_png(mask).numpy() for mask in masks]),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=features))
