@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes TensorFlow quiet, lets parallel test workers share the cores, and frees models between files."""
 
+import ctypes
 import gc
 import importlib.util
 import os
@@ -11,17 +12,21 @@ import pytest
 
 # Set before anything imports TensorFlow, and inherited by the commands that tests start.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# TensorFlow's own allocator for oneDNN keeps what it was ever given; the system's can return it.
+os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 _CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(_CORES_EACH))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def free_models():
-    """Drops the graphs and layer names that Keras keeps, after the last test of each file."""
+    """Drops the graphs that Keras keeps, and returns their memory, after the last test of each file."""
     yield
     if "tf_keras" in sys.modules:
         sys.modules["tf_keras"].backend.clear_session()
         gc.collect()
+        if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+            trim(0)
 
 
 @pytest.fixture(scope="session")
