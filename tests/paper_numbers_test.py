@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 import lambdanet
 from lambdanet.models import complexity, timm_networks, zoo
@@ -181,7 +182,10 @@ def test_every_model_stands_in_the_table():
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_and_a_gradient_step(name):
-    """The built model, the arithmetic by hand and the table agree to the integer, and it can be trained."""
+    """The built model, the arithmetic by hand and the table agree; it can be trained, and copied.
+
+    What it computes follows from its configuration, as files hold it, and its weights alone.
+    """
     size = 224 if name.startswith("vit") else None
     model, repeats = zoo.abridged_model(name, size)
     assert complexity.count_parameters(model, repeats) == PARAMETERS[name]
@@ -199,6 +203,10 @@ def test_parameters_and_a_gradient_step(name):
     assert logits.shape == [2, 1000]
     gradients = tape.gradient(loss, model.trainable_weights)
     assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
+    copy = keras.models.model_from_json(model.to_json())
+    copy.set_weights([2 * weight for weight in model.get_weights()])
+    model.set_weights(copy.get_weights())
+    np.testing.assert_array_equal(copy(images), model(images))
 
 
 @pytest.mark.parametrize("name", ["resnet_50_linear_attention", "lambda_resnet_420"])
