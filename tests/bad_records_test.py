@@ -13,7 +13,7 @@ from PIL import Image
 from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.training import data
-from lambdanet.training.bad_records import UNKNOWN, BadRecords
+from lambdanet.training.bad_records import UNKNOWN, BadRecords, grouped
 from lambdanet.training.evaluate import measure
 from lambdanet.training.train import train
 
@@ -69,14 +69,16 @@ def test_evaluation_goes_without_them_and_names_them(pictures, capfd, damaged):
     assert len(said) == len(damaged) and said[-1].endswith(f"({len(damaged)} of at most 4 bad records)")
 
 
-def test_every_epoch_keeps_its_steps_and_each_name_is_told_once(pictures, capfd):
-    paths = _damage(pictures, "train", 2, 5, 11)  # 15 are left: less than four batches
+def test_every_batch_keeps_its_place_and_size_and_each_name_is_told_once(pictures, capfd):
+    before = _levels(data.load(RECIPE, "train", str(pictures)))
+    paths = _damage(pictures, "train", 2, 5, 11)
     bad = BadRecords(limit=3)
     levels = _levels(data.load(RECIPE, "train", str(pictures), bad_records=bad))
     assert [len(batch) for batch in levels] == [4] * 8
-    for epoch in (levels[:4], levels[4:]):
-        seen = sum(epoch, [])
-        assert set(seen) == set(range(COUNT)) - {2, 5, 11} and seen[15] == seen[0]
+    for batch, whole in zip(levels, before, strict=True):
+        good = [level for level in whole if level not in (2, 5, 11)]
+        assert set(batch) == set(good)  # others of the batch come twice
+        assert [a for a, b in zip(batch, whole, strict=True) if b in good] == good
     assert sorted(bad.names) == paths and capfd.readouterr().out.count("skipped ") == 3
 
 
@@ -87,6 +89,26 @@ def test_a_run_that_goes_on_at_any_step_sees_what_it_would_have_seen(pictures, s
     whole = [images.numpy() for images, _ in data.load(recipe, "train", str(pictures))]
     rest = [images.numpy() for images, _ in data.load(recipe, "train", str(pictures), initial_step=step)]
     np.testing.assert_array_equal(whole[step:], rest)
+
+
+def test_what_a_run_has_seen_before_is_not_even_decoded(pictures):
+    recipe = dataclasses.replace(RECIPE, epochs=1)
+    first, *_ = _levels(data.load(recipe, "train", str(pictures)))
+    _damage(pictures, "train", *first)
+    bad = BadRecords(limit=0)
+    rest = _levels(data.load(recipe, "train", str(pictures), initial_step=1, bad_records=bad))
+    assert len(rest) == 3 and not bad.names
+
+
+def test_a_batch_of_nothing_but_damage_is_the_first_of_its_epoch(pictures):
+    first, second, *_ = _levels(data.load(RECIPE, "train", str(pictures)))
+    _damage(pictures, "train", *second)
+    levels = _levels(data.load(RECIPE, "train", str(pictures)))
+    assert levels[:2] == [first, first]
+    _damage(pictures, "train", *set(range(COUNT)).difference(second))
+    bad = BadRecords()
+    with pytest.raises(InputError, match="none of the 4 images of a batch can be read"), bad.ending_runs():
+        list(data.load(RECIPE, "train", str(pictures), bad_records=bad))
 
 
 def test_one_more_than_the_limit_ends_the_run(pictures):
@@ -115,13 +137,18 @@ def test_a_negative_limit_is_refused():
         BadRecords(-1)
 
 
+def _label_alone(example, key):
+    return tf.zeros([2, 2, 1]), example["label"]
+
+
 @pytest.mark.parametrize("label", [-1, 2])
 def test_a_label_of_no_class_ends_the_run_with_its_name(label):
     examples = tf.data.Dataset.from_tensor_slices(
         {"name": ["first", "second", "third"], "label": tf.constant([0, label, 1], tf.int64)}
     )
     bad = BadRecords()
-    batches = bad.prepare(examples, 3, lambda place, example: tf.zeros([2, 2, 1]), (2, 2, 1), num_classes=2)
+    groups = grouped(examples.enumerate().map(lambda place, one: (one, place)), _label_alone, 3)
+    batches = bad.whole(groups, 3, num_classes=2)
     with (
         pytest.raises(InputError, match=f"record 'second' has the label {label}, outside"),
         bad.ending_runs(),

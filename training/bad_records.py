@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that cannot be decoded are skipped, counted and named, up to a limit."""
+"""Images that cannot be decoded are skipped, counted and named, up to a limit.
+
+Examples are prepared in groups, each of which keeps its place whatever fails in it: what a group lacks is then
+known, and no later group moves. A group is a dictionary:
+
+    places  int64 [g]        which of the group's examples are good, in order
+    images  [g, ...]         theirs
+    labels  [g] or [g, n]    theirs
+    names   string [size]    of all examples of the group
+"""
 
 import contextlib
 import threading
@@ -13,9 +22,67 @@ from lambdanet.errors import InputError
 
 DEFAULT_LIMIT = 100
 UNKNOWN = "a record whose file is damaged"
+AT_A_TIME = 2  # groups that are prepared; within one, images are, by as many threads as there are
 
-# The place of an example in its split or epoch, int64, and the example -> the image as a model takes it.
-Prepare = Callable[[tf.Tensor, dict[str, tf.Tensor]], tf.Tensor]
+Example = dict[str, tf.Tensor]  # with "name"
+# An example and what tells it from others, such as its place -> its image as a model takes it, and its label.
+Prepare = Callable[[Example, Any], tuple[tf.Tensor, tf.Tensor]]
+Group = dict[str, tf.Tensor]
+
+
+def filled_up(examples: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """Returns as many examples as there should be: in the place of those that a damaged file lacks, `UNKNOWN`."""
+    blank = {
+        key: tf.constant(UNKNOWN) if key == "name" else tf.zeros(spec.shape, spec.dtype)
+        for key, spec in examples.element_spec.items()
+    }
+    return examples.ignore_errors().concatenate(tf.data.Dataset.from_tensors(blank).repeat()).take(count)
+
+
+def grouped(
+    examples: tf.data.Dataset,
+    prepare: Prepare,
+    size: int,
+    drop_remainder: bool = False,
+    instead: Callable[[Any], tf.data.Dataset] | None = None,
+) -> tf.data.Dataset:
+    """Returns the examples in groups, prepared as far as that is possible. It holds no state and no Python.
+
+    Args:
+      examples: pairs, the second of which tells an example from others.
+      prepare: what may fail.
+      size: examples in a group.
+      drop_remainder: whether the last group has to be whole.
+      instead: gives other pairs in the place of a group in which nothing is good, from the second of its pairs.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def attempt(group: Example, keys: Any) -> tf.data.Dataset:
+        def prepared(pairs: tf.data.Dataset) -> tf.data.Dataset:
+            def one(place: tf.Tensor, pair: tuple[Example, Any]) -> tuple[tf.Tensor, ...]:
+                return place, *prepare(*pair)
+
+            good = pairs.enumerate().map(one, tf.data.AUTOTUNE, deterministic=True).ignore_errors()
+            return good.batch(size).map(lambda *fields: (*fields, group["name"]))
+
+        good = prepared(tf.data.Dataset.from_tensor_slices((group, keys)))
+        _, images, labels, _ = good.element_spec
+        nothing = tuple(tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in (images, labels))
+        last = tf.data.Dataset.from_tensors((tf.zeros([0], tf.int64), *nothing, group["name"]))
+        others = prepared(instead(keys)).concatenate(last) if instead else last
+        return good.concatenate(others).take(1)
+
+    groups = examples.batch(size, drop_remainder).interleave(
+        attempt, AT_A_TIME, num_parallel_calls=AT_A_TIME, deterministic=True
+    )
+    return groups.map(
+        lambda places, images, labels, names: {
+            "places": places,
+            "images": images,
+            "labels": labels,
+            "names": names,
+        }
+    )
 
 
 class BadRecords:
@@ -24,9 +91,12 @@ class BadRecords:
     Args:
       limit: how many different ones are skipped before the run ends.
 
+    Attributes:
+      names: of those that were skipped.
+
     Example:
       >>> bad = BadRecords(limit=10)
-      >>> images_and_labels = bad.prepare(examples, 1000, decode, (32, 32, 3), num_classes=10)
+      >>> images_and_labels = bad.whole(grouped(examples, decode, 32), 32, num_classes=10)
     """
 
     def __init__(self, limit: int = DEFAULT_LIMIT):
@@ -37,51 +107,53 @@ class BadRecords:
         self._problem = ""
         self._lock = threading.Lock()
 
-    def prepare(
-        self,
-        examples: tf.data.Dataset,
-        num_examples: int,
-        prepare: Prepare,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-    ) -> tf.data.Dataset:
-        """Returns the images and labels of all examples that can be prepared, in their order.
+    def whole(self, groups: tf.data.Dataset, size: int, num_classes: int) -> tf.data.Dataset:
+        """Returns the images and labels of groups, in which others come twice for those that are bad.
 
         Args:
-          examples: dicts with "name" and "label".
-          num_examples: how many there should be.
-          prepare: what may fail.
-          image_shape: of what it gives.
-          num_classes: a label outside of them ends the run.
+          groups: of `grouped`.
+          size: of every group.
+          num_classes: an integer label outside of them ends the run.
         """
-        # A record that fails leaves a gap in the places of the others; the name is kept here meanwhile.
-        names = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, UNKNOWN)
-        end = tf.constant(num_examples, tf.int64)
 
-        def attempt(place: tf.Tensor, example: dict[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
-            with tf.control_dependencies([names.insert(place, example["name"])]):
-                example = {key: tf.identity(value) for key, value in example.items()}
-                return place, prepare(place, example), example["label"]
+        def fill(group: Group) -> tuple[tf.Tensor, tf.Tensor]:
+            images, labels = self._told(group, num_classes, some=True)
+            count = tf.size(group["places"])
 
-        def find_gaps(next_place: tf.Tensor, one: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, Any]:
-            place, image, label = one
-            missing = tf.range(next_place, place)
-            wrong = tf.reduce_any((label < 0) | (label >= num_classes))
-            tell = (tf.size(missing) > 0) | wrong
+            def some_twice() -> tuple[tf.Tensor, tf.Tensor]:
+                slots = tf.range(size) % tf.maximum(count, 1)
+                places = tf.cast(group["places"], tf.int32)[:, tf.newaxis]
+                slots = tf.tensor_scatter_nd_update(slots, places, tf.range(count))
+                return tf.gather(images, slots), tf.gather(labels, slots)
 
-            def report() -> tf.Operation:
-                texts = [names.lookup(missing), names.lookup(place), label]
-                return tf.group(tf.numpy_function(self._report, [*texts, wrong], [], stateful=True))
+            images, labels = tf.cond(count < size, some_twice, lambda: (images, labels))
+            return tf.ensure_shape(images, [size, *images.shape[1:]]), tf.ensure_shape(
+                labels, [size, *labels.shape[1:]]
+            )
 
-            with tf.control_dependencies([tf.cond(tell, report, tf.no_op)]):
-                done = names.remove(tf.range(next_place, place + 1))
-            with tf.control_dependencies([done]):
-                return place + 1, (tf.identity(place), image, label)
+        return groups.map(fill, tf.data.AUTOTUNE)
 
-        attempted = examples.enumerate().map(attempt, tf.data.AUTOTUNE).ignore_errors()
-        last = tf.data.Dataset.from_tensors((end, tf.zeros(image_shape), tf.constant(0, tf.int64)))
-        checked = attempted.concatenate(last).scan(tf.constant(0, tf.int64), find_gaps)
-        return checked.filter(lambda place, *_: place < end).map(lambda place, image, label: (image, label))
+    def good(self, groups: tf.data.Dataset, num_classes: int) -> tf.data.Dataset:
+        """Returns the images and labels of groups, without those that are bad, as `whole` does."""
+        told = groups.map(lambda group: self._told(group, num_classes), tf.data.AUTOTUNE)
+        return told.filter(lambda images, labels: tf.shape(labels)[0] > 0)
+
+    def skip(self, name: str) -> None:
+        """Counts a record, and names it unless it came before.
+
+        Raises:
+          InputError: it is one too many.
+        """
+        if name in self.names and name != UNKNOWN:
+            return  # in an earlier epoch
+        self.names.append(name)
+        count = len(self.names)
+        print(f"skipped {name}: it cannot be read ({count} of at most {self.limit} bad records)", flush=True)
+        if count > self.limit:
+            raise InputError(
+                f"{count} records cannot be read, the last of them {name}; accepted: max_bad_records, which "
+                f"is {self.limit}"
+            )
 
     @contextlib.contextmanager
     def ending_runs(self) -> Iterator[None]:
@@ -93,25 +165,41 @@ class BadRecords:
                 raise InputError(self._problem) from None
             raise
 
-    def _report(self, missing: np.ndarray, name: bytes, label: np.ndarray, wrong: np.ndarray) -> None:
-        with self._lock:
-            for text in missing.tolist() if not self._problem else ():
-                self._skip(text.decode(errors="replace"))
-            if wrong and not self._problem:
-                self._problem = (
-                    f"record {name.decode(errors='replace')!r} has the label {label}, outside of the classes"
-                )
-            if self._problem:
-                raise ValueError(self._problem)
+    def _told(self, group: Group, num_classes: int, some: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the images and labels of a group, `some` at least, once what is wrong with it is told."""
+        labels, names, places = group["labels"], group["names"], group["places"]
+        wrong = tf.zeros([0], tf.int32)
+        if labels.dtype.is_integer:
+            wrong = tf.where((labels < 0) | (labels >= num_classes))[:, 0]
+        missing = tf.size(places) < tf.size(names)
 
-    def _skip(self, name: str) -> None:
-        if name in self.names and name != UNKNOWN:
-            return  # in an earlier epoch
-        self.names.append(name)
-        count = len(self.names)
-        print(f"skipped {name}: it cannot be read ({count} of at most {self.limit} bad records)", flush=True)
-        if count > self.limit:
-            self._problem = (
-                f"{count} records cannot be read, the last of them {name}; accepted: max_bad_records, which "
-                f"is {self.limit}"
+        def report() -> tf.Operation:
+            if labels.dtype.is_integer:
+                of_no_class = [tf.gather(names, tf.gather(places, wrong)), tf.gather(labels, wrong)]
+            else:
+                of_no_class = [tf.zeros([0], tf.string), tf.zeros([0], tf.int64)]
+            return tf.group(
+                tf.numpy_function(self._report, [places, names, *of_no_class, some], [], stateful=True)
             )
+
+        with tf.control_dependencies([tf.cond(missing | (tf.size(wrong) > 0), report, tf.no_op)]):
+            return tf.identity(group["images"]), tf.identity(labels)
+
+    def _report(
+        self, places: np.ndarray, names: np.ndarray, of_no_class: np.ndarray, labels: np.ndarray, some: bool
+    ) -> None:
+        with self._lock:
+            try:
+                if self._problem:
+                    raise InputError(self._problem)
+                for name in np.delete(names, places).tolist():
+                    self.skip(name.decode(errors="replace"))
+                if some and not len(places):
+                    raise InputError(f"none of the {len(names)} images of a batch can be read")
+                for name, label in zip(of_no_class.tolist(), labels.tolist(), strict=True):
+                    raise InputError(
+                        f"record {name.decode(errors='replace')!r} has the label {label}, outside of the classes"
+                    )
+            except InputError as error:
+                self._problem = str(error)
+                raise

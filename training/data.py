@@ -13,7 +13,8 @@ import tensorflow as tf
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, unknown
 from lambdanet.training import folder, preprocess
-from lambdanet.training.bad_records import BadRecords
+from lambdanet.training.bad_records import BadRecords, filled_up, grouped
+from lambdanet.training.batches import Stream
 from lambdanet.training.folder import FolderSource
 from lambdanet.training.shares import WHOLE, Share
 from lambdanet.training.sources import Source, TfdsSource
@@ -101,28 +102,19 @@ def _train(
     recipe: Recipe, source: Source, initial_step: int, bad_records: BadRecords, share: Share
 ) -> tf.data.Dataset:
     steps = _steps(recipe, source)
-    first_epoch, first_step = divmod(initial_step, steps)
-    count, devices = _count(recipe, "train", source, share), share.replicas // share.count
-    shape = (recipe.input_size, recipe.input_size, len(recipe.mean))
-
-    @tf.autograph.experimental.do_not_convert
-    def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        # The first half of every shuffle's seed, in place of whatever global seed is set; 0 will not do.
-        tf.compat.v1.set_random_seed(recipe.seed + 1)
-        seed = tf.stack([tf.constant(recipe.seed, tf.int64), epoch])
-
-        def prepare(place: tf.Tensor, example: dict[str, tf.Tensor]) -> tf.Tensor:
-            place = place * share.count + share.index  # no two machines draw the same
-            return preprocess.for_training(source.image(example), recipe, tf.random.fold_in(seed, place))
-
-        examples = source.examples(recipe.train_split, epoch, share)
-        images = bad_records.prepare(examples, count, prepare, shape, recipe.num_classes)
-        # In the place of images that cannot be read, the epoch's first come again: every epoch has its steps.
-        batches = images.repeat().batch(recipe.global_batch_size // share.replicas, drop_remainder=True)
-        done = tf.where(epoch == first_epoch, tf.constant(first_step * devices, tf.int64), 0)
-        return batches.take(steps * devices).skip(done)
-
-    return tf.data.Dataset.range(first_epoch, recipe.epochs).flat_map(one_epoch)
+    _count(recipe, "train", source, share)
+    size, devices = recipe.global_batch_size // share.replicas, share.replicas // share.count
+    stream = Stream(
+        source,
+        recipe.train_split,
+        share,
+        batch_size=size,
+        per_pass=steps * devices * size,
+        done=initial_step * devices * size,
+        passes=recipe.epochs,
+        seed=recipe.seed,
+    )
+    return stream.batches(recipe, bad_records)
 
 
 def _eval(recipe: Recipe, source: Source, bad_records: BadRecords, share: Share) -> tf.data.Dataset:
@@ -134,11 +126,16 @@ def _eval(recipe: Recipe, source: Source, bad_records: BadRecords, share: Share)
 
     count = _count(recipe, "eval", source, share)
     examples = source.examples(recipe.eval_split, None, share)
-    shape = (recipe.input_size, recipe.input_size, len(recipe.mean))
-    images = bad_records.prepare(examples, count, prepare, shape, recipe.num_classes)
+    pairs = tf.data.Dataset.zip((filled_up(examples, count), tf.data.Dataset.range(count)))
+    groups = grouped(
+        pairs,
+        lambda example, place: (prepare(place, example), source.label(example)),
+        recipe.global_batch_size,
+    )
+    images = bad_records.good(groups, recipe.num_classes)
     if not share.even:
-        return images.batch(recipe.global_batch_size)
-    return _padded(images, recipe, source, share)
+        return images
+    return _padded(images.unbatch(), recipe, source, share)
 
 
 def _padded(images: tf.data.Dataset, recipe: Recipe, source: Source, share: Share) -> tf.data.Dataset:

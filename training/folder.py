@@ -49,12 +49,21 @@ class FolderSource:
     def num_examples(self, split: str, share: Share = WHOLE) -> int:
         return len(self._files(split)[0][share.index :: share.count])
 
-    def examples(self, split: str, seed: tf.Tensor | None, share: Share = WHOLE) -> tf.data.Dataset:
+    def examples(
+        self, split: str, seed: tf.Tensor | None, share: Share = WHOLE, first: tf.Tensor | int = 0
+    ) -> tf.data.Dataset:
         paths, labels = (found[share.index :: share.count] for found in self._files(split))
         examples = tf.data.Dataset.from_tensor_slices({"name": paths, "label": tf.constant(labels, tf.int64)})
-        if seed is None:
-            return examples
-        return examples.shuffle(len(paths), seed=seed, reshuffle_each_iteration=False)
+        if seed is not None:
+            examples = examples.shuffle(len(paths), seed=seed, reshuffle_each_iteration=False)
+        return examples.skip(tf.cast(first, tf.int64))
+
+    def stream(self, split: str) -> tf.data.Dataset:
+        examples = self.examples(split, None)
+        return examples.shuffle(self.num_examples(split))
+
+    def label(self, example: dict[str, tf.Tensor]) -> tf.Tensor:
+        return example["label"]
 
     def image(self, example: dict[str, tf.Tensor]) -> Encoded:
         return Encoded(tf.io.read_file(example["name"]), self.channels)

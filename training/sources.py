@@ -40,12 +40,29 @@ class Source(Protocol):
         """Returns how many images a split holds; raises `InputError` where there is no such split."""
         ...
 
-    def examples(self, split: str, seed: tf.Tensor | None, share: Share = WHOLE) -> tf.data.Dataset:
-        """Returns the examples of a split, in order or, with a seed (int64 scalar), in a random one."""
+    def examples(
+        self, split: str, seed: tf.Tensor | None, share: Share = WHOLE, first: tf.Tensor | int = 0
+    ) -> tf.data.Dataset:
+        """Returns the examples of a split, in order or, with a seed (int64 scalar), in a random one.
+
+        Args:
+          split: of the source.
+          seed: of the order.
+          share: the part that this machine reads.
+          first: which example of that order comes first.
+        """
+        ...
+
+    def stream(self, split: str) -> tf.data.Dataset:
+        """Returns the examples of a split in a random order, another one each time it is read."""
         ...
 
     def image(self, example: Example) -> Encoded:
         """Returns the image of an example."""
+        ...
+
+    def label(self, example: Example) -> tf.Tensor:
+        """Returns the class of an example, int64."""
         ...
 
 
@@ -61,8 +78,7 @@ class TfdsSource:
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
-        self._name = recipe.dataset
-        self._builder = _builder(recipe.dataset, data_dir)
+        self._builder = open_tfds(recipe.dataset, data_dir)
         features = self._builder.info.features
         kinds = {"image": tfds.features.Image, "label": tfds.features.ClassLabel}
         if not all(name in features and isinstance(features[name], kind) for name, kind in kinds.items()):
@@ -74,50 +90,73 @@ class TfdsSource:
         self.class_names = list(features["label"].names)
 
     def num_examples(self, split: str, share: Share = WHOLE) -> int:
-        builder = self._prepared()
-        try:
-            return builder.info.splits[_part(split, share)].num_examples
-        except (KeyError, ValueError, AssertionError) as error:
-            names = sorted(builder.info.splits)
-            if split.partition("[")[0] not in names:
-                raise unknown(f"split of dataset {self._name}", split, names) from None
-            raise InputError(f"split {split!r} of {self._name} cannot be read: {_line(error)}") from None
+        return num_examples(self._prepared(), split, share)
 
-    def examples(self, split: str, seed: tf.Tensor | None, share: Share = WHOLE) -> tf.data.Dataset:
-        shuffled = seed is not None
-        read = tfds.ReadConfig(
-            shuffle_seed=seed if shuffled else None,
-            try_autocache=False,
-            skip_prefetch=True,
-            add_tfds_id=True,
-        )
-        builder = self._prepared()
-        with _quiet("tensorflow"):  # TFDS numbers the records by what TensorFlow calls deprecated
-            examples = builder.as_dataset(
-                split=_part(split, share),
-                shuffle_files=shuffled,
-                decoders={"image": tfds.decode.SkipDecoding()},
-                read_config=read,
-            )
-        examples = examples.map(
+    def examples(
+        self, split: str, seed: tf.Tensor | None, share: Share = WHOLE, first: tf.Tensor | int = 0
+    ) -> tf.data.Dataset:
+        examples = self._read(_part(split, share), seed is not None, seed)
+        if seed is not None:
+            examples = examples.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False)
+        return examples.skip(tf.cast(first, tf.int64))
+
+    def stream(self, split: str) -> tf.data.Dataset:
+        return self._read(split, True, None).shuffle(SHUFFLE_BUFFER)
+
+    def image(self, example: Example) -> Encoded:
+        return Encoded(example["image"], self.channels)
+
+    def label(self, example: Example) -> tf.Tensor:
+        return example["label"]
+
+    def _read(self, split: Any, shuffle_files: bool, seed: tf.Tensor | None) -> tf.data.Dataset:
+        examples = read_tfds(self._prepared(), split, shuffle_files, seed)
+        return examples.map(
             lambda example: {
                 "image": example["image"],
                 "label": example["label"],
                 "name": example["tfds_id"],
             }
         )
-        if shuffled:
-            return examples.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False)
-        return examples
-
-    def image(self, example: Example) -> Encoded:
-        return Encoded(example["image"], self.channels)
 
     def _prepared(self) -> tfds.core.DatasetBuilder:
-        """Returns the builder, with the data on disk."""
-        if not self._builder.data_path.exists():
-            _prepare(self._builder)
-        return self._builder
+        return on_disk(self._builder)
+
+
+def on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuilder:
+    """Returns a builder, once its data is on disk."""
+    if not builder.data_path.exists():
+        _prepare(builder)
+    return builder
+
+
+def num_examples(builder: tfds.core.DatasetBuilder, split: str, share: Share = WHOLE) -> int:
+    """Returns how many examples a machine's part of a split of TFDS holds.
+
+    Raises:
+      InputError: there is no such split.
+    """
+    try:
+        return builder.info.splits[_part(split, share)].num_examples
+    except (KeyError, ValueError, AssertionError) as error:
+        names = sorted(builder.info.splits)
+        if split.partition("[")[0] not in names:
+            raise unknown(f"split of dataset {builder.name}", split, names) from None
+        raise InputError(f"split {split!r} of {builder.name} cannot be read: {_line(error)}") from None
+
+
+def read_tfds(
+    builder: tfds.core.DatasetBuilder, split: Any, shuffle_files: bool = False, seed: tf.Tensor | None = None
+) -> tf.data.Dataset:
+    """Returns the examples of a split of TFDS with their "tfds_id", images as the files that they are."""
+    read = tfds.ReadConfig(shuffle_seed=seed, try_autocache=False, skip_prefetch=True, add_tfds_id=True)
+    with _quiet("tensorflow"):  # TFDS numbers the records by what TensorFlow calls deprecated
+        return builder.as_dataset(
+            split=split,
+            shuffle_files=shuffle_files,
+            decoders={"image": tfds.decode.SkipDecoding()},
+            read_config=read,
+        )
 
 
 def _part(split: str, share: Share) -> Any:
@@ -125,7 +164,12 @@ def _part(split: str, share: Share) -> Any:
     return split if share.count == 1 else tfds.even_splits(split, share.count)[share.index]
 
 
-def _builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+    """Returns the builder of a dataset of TFDS.
+
+    Raises:
+      InputError: there is no such dataset or directory.
+    """
     if data_dir is not None:
         data_dir = os.path.expanduser(data_dir)
         if not tf.io.gfile.isdir(data_dir):
