@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 import tf_keras as keras
 
 from lambdanet.attention import AxialAttention, GlobalAttention, LinearAttention
+from lambdanet.efficient_channel_attention import EfficientChannelAttention
 from lambdanet.errors import InputError
 from lambdanet.halo_attention import HaloAttention, LocalAttention
 from lambdanet.lambda_layer import LambdaLayer
@@ -110,6 +111,10 @@ def _squeeze_excite(layer: SqueezeExcite) -> int:
     return sum(math.prod(weight.shape) for weight in layer.weights if weight.shape.rank == 2)
 
 
+def _efficient_channel_attention(layer: EfficientChannelAttention) -> int:
+    return layer.input_shape[-1] * layer.kernel.shape[0]
+
+
 def _projections(layer: keras.layers.Layer) -> int:
     """The projections of a layer at every position, which are its kernels."""
     kernels = [weight for weight in layer.weights if "kernel" in weight.name]
@@ -130,11 +135,12 @@ def _lambda_layer(layer: LambdaLayer) -> int:
     return _projections(layer) + sum(n * m * lambdas * k * u * v + n * h * k * v for m in context)
 
 
-def _attention(layer, context: int, embeddings: int) -> int:
-    """Attention of every position to `context` positions, with logits for `embeddings` offsets."""
+def _attention(layer, context: int, embeddings: int, queries: int | None = None) -> int:
+    """Attention of every position, or of so many, to `context` positions, with logits for `embeddings`
+    offsets."""
     h, v = layer.num_heads, layer.output_shape[-1] // layer.num_heads
     k = layer.key_dim or (layer.filters or layer.input_shape[-1]) // h
-    n = math.prod(layer.input_shape[1:-1])
+    n = queries or math.prod(layer.input_shape[1:-1])
     return n * h * (context * (k + v) + embeddings * k)
 
 
@@ -164,8 +170,12 @@ def _local_attention(layer: LocalAttention) -> int:
 def _halo_attention(layer: HaloAttention) -> int:
     window = layer.block_size + 2 * layer.halo_size
     context = math.prod(min(window, side) for side in layer.input_shape[1:-1])
-    # Each of the two tables has half the depth of a key.
-    return _projections(layer) + _attention(layer, context, 2 * window - 1)
+    queries_kernel, *_ = (weight for weight in layer.weights if "queries/kernel" in weight.name)
+    channels, depth = queries_kernel.shape
+    tables = _size([layer.height_table, layer.width_table]) // (depth // layer.num_heads)
+    positions, queries = (math.prod(shape[1:-1]) for shape in (layer.input_shape, layer.output_shape))
+    skipped = (positions - queries) * channels * depth  # queries that the strides leave out
+    return _projections(layer) - skipped + _attention(layer, context, tables, queries)
 
 
 def _vision_transformer(layer: VisionTransformerTrunk) -> int:
@@ -183,6 +193,7 @@ MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     keras.layers.DepthwiseConv2D: _depthwise_convolution,
     keras.layers.Dense: _dense,
     SqueezeExcite: _squeeze_excite,
+    EfficientChannelAttention: _efficient_channel_attention,
     LambdaLayer: _lambda_layer,
     GlobalAttention: _global_attention,
     AxialAttention: _axial_attention,
