@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program that prints the COCO table of a detector: `python -m lambdanet.detection.evaluate`."""
+
+import sys
+
+from absl import flags
+
+from lambdanet import command
+from lambdanet.command import Command, Flag
+
+
+def _run(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.detection.coco_table import evaluate
+
+    evaluate(values.saved_model, values.annotations, values.images, values.out)
+
+
+COMMAND = Command(
+    "evaluate",
+    "measures an exported detector on annotated pictures, and prints the COCO table",
+    _run,
+    flags=(
+        Flag("saved_model", "DIR", "folder that lambdanet.detection.export has written", required=True),
+        Flag("annotations", "FILE", "annotation file, such as instances_val2017.json", required=True),
+        Flag("images", "DIR", "folder of its pictures", required=True),
+        Flag("out", "FILE", "for the detections, as COCO takes them (default: not written)"),
+    ),
+    examples=(
+        "python -m lambdanet.detection.evaluate --saved_model=/tmp/model "
+        "--annotations=instances_val2017.json --images=val2017",
+    ),
+    module="lambdanet.detection.evaluate",
+)
+
+if __name__ == "__main__":
+    sys.exit(command.main(COMMAND))
