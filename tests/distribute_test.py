@@ -26,7 +26,7 @@ from lambdanet.training.train import train
 
 folder = sys.argv[1]
 recipe = dataclasses.replace(
-    configs.get_recipe("digits"), epochs=2, train_split="train[:64]", eval_split="test[:24]",
+    configs.get_recipe("digits"), epochs=2, train_split="train[:64]", eval_split="test[:21]",
     global_batch_size=16, sync_batch_norm=True, ema_decay=0.5, learning_rate=0.01,
 )
 
@@ -66,8 +66,9 @@ def test_two_devices_have_the_losses_of_one(shown):
 
 
 def test_it_says_how_a_batch_is_divided(shown):
-    assert "batches of 16 images, 8 on each of 2 devices; the learning rate rises to 0.01\n" in shown
-    assert "batches of 16 images; the learning rate rises to 0.01\n" in shown
+    rate = "in float32; the learning rate rises to 0.01"
+    assert f"batches of 16 images, 8 on each of 2 devices, {rate}\n" in shown
+    assert f"batches of 16 images, {rate}\n" in shown
 
 
 def test_a_deterministic_run_repeats_to_the_bit_also_with_several_steps_in_one_execution(shown):
@@ -84,3 +85,24 @@ def test_a_batch_that_cannot_be_divided_is_refused(monkeypatch):
     monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda kind: devices)
     with pytest.raises(InputError, match="global_batch_size is 64; accepted: a multiple of 3, .*=auto"):
         distribute.choose("auto", 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "tpu", "reason"),
+    [
+        ("tpu", None, "'local' \\(.*TPU"),  # no TPU is at hand where tests run
+        ("auto", "grpc://127.0.0.1:1", "'grpc://127.0.0.1:1' \\(.*refused"),
+        ("tpu", "grpc://nowhere", "'grpc://nowhere' \\("),
+    ],
+)
+def test_a_tpu_that_cannot_be_reached_is_told_in_one_line(name, tpu, reason):
+    with pytest.raises(
+        InputError, match=f"no TPU can be reached as tpu {reason}.*; accepted: local on"
+    ) as error:
+        distribute.choose(name, 8, tpu)
+    assert "\n" not in str(error.value)
+
+
+def test_a_tpu_and_another_choice_contradict_each_other():
+    with pytest.raises(InputError, match="distribute is 'mirrored' and tpu 'local'; accepted"):
+        distribute.choose("mirrored", 8, "local")

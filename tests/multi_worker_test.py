@@ -29,7 +29,7 @@ SIGNALS = [(signal.SIGKILL, 6), (signal.SIGTERM, 13)]
 # Starts both workers for each signal; they are forks of a process that has imported everything. Worker 1 gets
 # the signal once there is a checkpoint of a step.
 PROGRAM = """
-import glob, json, os, signal, socket, sys, time
+import ctypes, glob, json, os, signal, socket, sys, time
 
 folder, signals, words = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
 import lambdanet.training.train
@@ -42,6 +42,7 @@ def free_ports():
     return [one.getsockname()[1] for one in sockets]
 
 def work(index, ports, time_):
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # once its parent is gone
     task = {"type": "worker", "index": index}
     workers = [f"localhost:{port}" for port in ports]
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})

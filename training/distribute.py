@@ -141,24 +141,29 @@ def choose(name: str, global_batch_size: int, tpu: str | None = None) -> Devices
     if tpu and name not in ("auto", "tpu"):
         raise InputError(f"distribute is {name!r} and tpu {tpu!r}; accepted: --distribute=tpu beside a tpu")
     if tpu or name == "tpu":
-        return _divided(Devices(_tpu(tpu or "local")), global_batch_size, "tpu")
+        return _divided(_tpu(tpu or "local"), global_batch_size, "tpu")
     if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ and _task().workers > 1):
         _task()
-        return _divided(Devices(tf.distribute.MultiWorkerMirroredStrategy()), global_batch_size, name)
+        return _divided(tf.distribute.MultiWorkerMirroredStrategy(), global_batch_size, name)
     gpus = tf.config.list_logical_devices("GPU")
     if name == "one_device" or (name == "auto" and len(gpus) < 2):
         return ONE_DEVICE
     devices = [device.name for device in gpus or tf.config.list_logical_devices("CPU")]
-    return _divided(Devices(tf.distribute.MirroredStrategy(devices)), global_batch_size, name)
+    _check_divides(global_batch_size, len(devices), name)
+    return Devices(tf.distribute.MirroredStrategy(devices))
 
 
-def _divided(devices: Devices, global_batch_size: int, name: str) -> Devices:
-    if global_batch_size % devices.replicas:
+def _divided(strategy: tf.distribute.Strategy, global_batch_size: int, name: str) -> Devices:
+    _check_divides(global_batch_size, strategy.num_replicas_in_sync, name)
+    return Devices(strategy)
+
+
+def _check_divides(global_batch_size: int, replicas: int, name: str) -> None:
+    if global_batch_size % replicas:
         raise InputError(
-            f"global_batch_size is {global_batch_size}; accepted: a multiple of {devices.replicas}, the "
-            f"devices of --distribute={name}"
+            f"global_batch_size is {global_batch_size}; accepted: a multiple of {replicas}, the devices of "
+            f"--distribute={name}"
         )
-    return devices
 
 
 class _Task:

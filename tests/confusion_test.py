@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of the classes against a count by hand, and what the picture of the confusion matrix shows."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lambdanet.training import confusion
+
+NAMES = ["cat", "dog", "owl", "yak"]
+LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, 2])
+PREDICTED = np.array([0, 0, 1, 2, 1, 1, 2, 1, 1, 2])  # no owl is a cat, and there is no yak
+
+
+def test_each_class_has_its_precision_recall_and_support():
+    rows = confusion.per_class(LABELS, PREDICTED, NAMES)
+    for index, row in enumerate(rows):
+        right = int(np.sum((LABELS == index) & (PREDICTED == index)))
+        support, predicted = int(np.sum(LABELS == index)), int(np.sum(PREDICTED == index))
+        assert (row["class"], row["name"]) == (index, NAMES[index])
+        assert (row["support"], row["predicted"]) == (support, predicted)
+        assert row["precision"] == (pytest.approx(right / predicted, abs=1e-6) if predicted else None)
+        assert row["recall"] == (pytest.approx(right / support, abs=1e-6) if support else None)
+    assert [row["mostly_taken_for"] for row in rows] == ["dog", "", "dog", ""]
+    assert rows[0]["f1"] == pytest.approx(2 / (1 / 1 + 1 / 0.5), abs=1e-6)
+
+
+def test_the_table_can_be_read_back_whatever_the_names_hold():
+    rows = confusion.per_class(LABELS, PREDICTED, ["cat, black", 'the "dog"', "owl", "yak"])
+    read = list(csv.DictReader(io.StringIO(confusion.to_csv(rows))))
+    assert [row["name"] for row in read] == ["cat, black", 'the "dog"', "owl", "yak"]
+    assert (read[3]["precision"], read[3]["recall"], read[3]["support"]) == ("", "", "0")
+
+
+@pytest.mark.parametrize("classes", [2, 10, 60, 1000, 2500])
+def test_the_picture_has_a_cell_for_what_each_class_is_taken_for(classes):
+    labels = np.arange(classes)
+    predicted = (labels + classes // 2) % classes  # half of all classes away from the diagonal
+    names = [f"kind {index}" for index in range(classes)]
+    picture = Image.open(io.BytesIO(confusion.draw(labels, predicted, names, "title")))
+    pixels = np.asarray(picture.convert("RGB")).astype(int)
+    assert picture.size == (1850, 1300)
+    cells = pixels[144:1144, 259:1259]  # from the top and the left of the axes
+    height = 1000 / classes
+    for row in (classes // 9, classes // 3, classes - 1 - classes // 9):
+        column = (row + classes // 2) % classes
+        y, x = int((row + 0.25) * height), int((column + 0.25) * height)
+        near = cells[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].sum(-1)
+        assert near.min() < 300, (row, column)  # dark
+        away = cells[y, int((row + 0.25) * height)].sum()
+        assert away == 3 * 255  # white: no image is taken for its own class
