@@ -32,6 +32,7 @@ def write_shapes(
     annotations/      instances_train.json, instances_val.json: polygons and, for crowds, run lengths of what
                       can be seen of each object
     tfrecords/        train-*.tfrecord, val-*.tfrecord, as Model Garden's converter makes them
+    config.yaml       tells an experiment where all this is: lambdanet.detection.train --config_file
 
     Args:
       out: the folder to write; it must not exist yet, or be empty.
@@ -67,7 +68,21 @@ def write_shapes(
             annotations.check(instances, pictures, NUM_CLASSES)
             prefix = os.path.join(staging, "tfrecords", split)
             annotations.write_records(instances, pictures, prefix, num_shards)
+        with open(os.path.join(staging, "config.yaml"), "w", encoding="utf-8") as file:
+            json.dump(_config(path), file, indent=2)  # JSON is YAML too
     return path
+
+
+def _config(path: str) -> dict[str, Any]:
+    """The keys of an experiment that say where its data are."""
+    train, val = (os.path.join(path, "tfrecords", f"{split}-*") for split in SPLITS)
+    return {
+        "task": {
+            "annotation_file": os.path.join(path, "annotations", "instances_val.json"),
+            "train_data": {"input_path": train},
+            "validation_data": {"input_path": val},
+        }
+    }
 
 
 def _write_pictures(folder: str, count: int, seed: tuple[int, int], first_id: int) -> dict[str, Any]:

@@ -142,6 +142,17 @@ def test_the_records_hold_what_the_annotations_do(dataset):
             assert np.array_equal(mask.numpy(), coco.annToMask(annotation))
 
 
+def test_its_configuration_leads_to_its_files(dataset):
+    from lambdanet.detection import configuration
+
+    file = os.path.join(dataset, "config.yaml")
+    task = configuration.resolve("maskrcnn_lambda_resnet_shapes", [file]).task
+    assert task.model.num_classes == NUM_CLASSES
+    for data in (task.train_data, task.validation_data):
+        assert len(tf.io.gfile.glob(data.input_path)) == 2
+    assert task.annotation_file == os.path.join(dataset, "annotations", "instances_val.json")
+
+
 def test_a_larger_set_begins_with_the_smaller_one(dataset, tmp_path):
     small = write_shapes(tmp_path / "small", train=2, val=1)
     for path in ("train/000002.jpg", "val/000001.jpg"):
