@@ -10,6 +10,7 @@ static. The step is Model Garden's own, of the experiment's task, model and opti
 """
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import tf_keras as keras
 
 from lambdanet.detection import configuration
 from lambdanet.detection.garden import performance, task_factory, train_utils
+from lambdanet.detection.records import CORNERS
 
 SIDE = 256  # of the made-up images; the input pipeline scales them to those of the experiment
 OBJECTS = 8  # on each of them
@@ -71,21 +73,44 @@ def _inputs(task: Any, data: Any, batch_size: int, num_classes: int, seed: int) 
         rng = np.random.default_rng(seed)
         with tf.io.TFRecordWriter(file) as writer:
             for number in range(batch_size):
-                writer.write(_record(rng, num_classes, number).SerializeToString())
+                writer.write(_made_up(rng, num_classes, number).SerializeToString())
         data = data.replace(input_path=file, global_batch_size=batch_size, drop_remainder=True)
         return next(iter(task.build_inputs(data)))
 
 
-def _record(rng: np.random.Generator, num_classes: int, number: int) -> tf.train.Example:
-    """Returns a picture of noise with boxes and masks, as Model Garden's converter would write it."""
-    corners = rng.integers(0, SIDE // 2, [2, OBJECTS]), rng.integers(SIDE // 2 + 1, SIDE, [2, OBJECTS])
+def _made_up(rng: np.random.Generator, num_classes: int, number: int) -> tf.train.Example:
+    """Returns a picture of noise with objects that are rectangles."""
+    first = rng.integers(0, SIDE // 2, [OBJECTS, 2])
+    last = rng.integers(SIDE // 2 + 1, SIDE, [OBJECTS, 2])
     masks = np.zeros([OBJECTS, SIDE, SIDE, 1], np.uint8)
-    for mask, (top, left), (bottom, right) in zip(masks, corners[0].T, corners[1].T, strict=True):
+    for mask, (top, left), (bottom, right) in zip(masks, first, last, strict=True):
         mask[top:bottom, left:right] = 1
+    boxes = np.concatenate([first, last], axis=1) / SIDE
     image = rng.integers(0, 256, [SIDE, SIDE, 3], np.uint8)
+    return example(image, boxes, rng.integers(1, num_classes, OBJECTS), masks, number)
+
+
+def example(
+    image: np.ndarray,
+    boxes: np.ndarray,
+    labels: Sequence[int],
+    masks: np.ndarray | Sequence[np.ndarray],
+    number: int,
+    crowd: bool = False,
+) -> tf.train.Example:
+    """Returns a record as Model Garden's converter writes it.
+
+    Args:
+      image: uint8 [height, width, 3], or 1 for a grey one.
+      boxes: [n, 4]: top, left, bottom, right, as fractions of the sides.
+      labels: of the n objects, from 1.
+      masks: uint8 [n, height, width, 1], of zeros and ones.
+      number: of the image.
+      crowd: whether its objects are crowds.
+    """
 
     def floats(values: np.ndarray) -> tf.train.Feature:
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values / SIDE))
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
 
     def integers(*values: int) -> tf.train.Feature:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
@@ -93,18 +118,16 @@ def _record(rng: np.random.Generator, num_classes: int, number: int) -> tf.train
     def texts(*values: bytes) -> tf.train.Feature:
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
 
-    (ymin, xmin), (ymax, xmax) = corners
+    height, width, _ = image.shape
     features = {
         "image/encoded": texts(tf.io.encode_jpeg(image).numpy()),
-        "image/height": integers(SIDE),
-        "image/width": integers(SIDE),
+        "image/height": integers(height),
+        "image/width": integers(width),
         "image/source_id": texts(str(number).encode()),
-        "image/object/bbox/ymin": floats(ymin),
-        "image/object/bbox/xmin": floats(xmin),
-        "image/object/bbox/ymax": floats(ymax),
-        "image/object/bbox/xmax": floats(xmax),
-        "image/object/class/label": integers(*rng.integers(1, num_classes, OBJECTS)),
-        "image/object/is_crowd": integers(*[0] * OBJECTS),
+        "image/object/class/label": integers(*labels),
+        "image/object/is_crowd": integers(*[int(crowd)] * len(labels)),
         "image/object/mask": texts(*[tf.io.encode_png(mask).numpy() for mask in masks]),
     }
+    for name, values in zip(CORNERS, np.reshape(boxes, [-1, 4]).T, strict=True):
+        features[name] = floats(values)
     return tf.train.Example(features=tf.train.Features(feature=features))
