@@ -11,7 +11,7 @@ from lambdanet import cost
 from lambdanet.errors import InputError
 from lambdanet.training.tpu import chips, compiler, costs, hlo
 from lambdanet.training.tpu.cache import Cache
-from lambdanet.training.tpu.report import Report, layer_of
+from lambdanet.training.tpu.report import UNNAMED, Report, layer_of
 from lambdanet.training.tpu.steps import Step
 
 _SIZE = r"([\d.]+)([KMGT]?)"
@@ -75,9 +75,13 @@ def check(step: Step, topology: str = "v3:2x2", cache: Cache | None = None) -> R
     """
     chips.chip_of(topology)  # before anything takes time
     compiler.versions()
-    lowered = _lower(step)
+    lowered = _lowered(step)
     try:
-        compiled = compiler.compile_hlo(lowered("hlo_serialized"), topology, cache)
+        program = lowered("hlo_serialized")
+    except ValueError as error:  # an operation that has no form in HLO
+        raise _explained(str(error), step) from error
+    try:
+        compiled = compiler.compile_hlo(program, topology, cache)
     except compiler.CompileError as error:
         raise _explained(str(error), step, lowered) from error
     profile = costs.profile(compiled.text)
@@ -98,16 +102,11 @@ def check(step: Step, topology: str = "v3:2x2", cache: Cache | None = None) -> R
     )
 
 
-def _lower(step: Step) -> Callable[[str], Any]:
+def _lowered(step: Step) -> Callable[[str], Any]:
     """Traces a step as for a TPU; the result gives its HLO in the form that it is asked for."""
     function = tf.function(step.function, input_signature=step.inputs, jit_compile=True, autograph=False)
-    try:
-        with cost.assume_device("TPU"):
-            return function.experimental_get_compiler_ir(*step.inputs)
-    except (ValueError, tf.errors.OpError) as error:  # what TensorFlow cannot translate into HLO
-        if isinstance(error, InputError):
-            raise
-        raise _explained(str(error), step) from error
+    with cost.assume_device("TPU"):
+        return function.experimental_get_compiler_ir(*step.inputs)
 
 
 def _explained(message: str, step: Step, lowered: Callable[[str], Any] | None = None) -> DoesNotCompile:
@@ -134,7 +133,7 @@ def _largest(lowered: Callable[[str], Any], roots: Collection[str], count: int =
     for computation in module.computations.values():
         for instruction in computation.instructions.values():
             layer = layer_of(instruction.op_name, roots)
-            if instruction.opcode not in ("parameter", "tuple", "broadcast", "while"):
+            if layer != UNNAMED and instruction.opcode not in ("parameter", "tuple", "broadcast", "while"):
                 sizes[layer] = max([sizes.get(layer, 0), *(array.bytes for array in instruction.arrays)])
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:count]
     return ", ".join(f"{layer} {size / chips.GIB:.2f} GiB" for layer, size in largest)

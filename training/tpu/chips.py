@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from lambdanet.errors import unknown
+from lambdanet.errors import InputError
 
 GIB = 2**30
 
@@ -51,8 +51,8 @@ def chip_of(topology: str) -> Chip:
       topology: one of `TOPOLOGIES`, such as "v5e:2x2".
 
     Raises:
-      InputError: for another, with the nearest names.
+      InputError: for another, with those that would do.
     """
     if topology not in TOPOLOGIES:
-        raise unknown("topology", topology, TOPOLOGIES)
+        raise InputError(f"unknown topology {topology!r}; accepted: {', '.join(TOPOLOGIES)}")
     return CHIPS[topology.partition(":")[0]]

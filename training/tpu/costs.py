@@ -116,7 +116,7 @@ def _walk(
             name = next(iter(called.values()))
             given = {index: scope.value(operand) for index, operand in enumerate(instruction.operands)}
             enter(name, loops.Scope(module, module.computations[name], given), times)
-        elif instruction.opcode not in _FREE:
+        elif instruction.opcode not in _FREE and "AllocateBuffer" not in instruction.attributes:
             operations.append(_cost(module, computation, instruction, times))
     return operations, open_loops
 
@@ -225,31 +225,39 @@ def _bytes(module: Module, computation: Computation, instruction: Instruction) -
     if instruction.opcode.endswith("-start"):  # the result names both what is read and what is written
         return _in_hbm(instruction)
     inner = module.computations[instruction.called["calls"]] if instruction.opcode == "fusion" else None
-    update = _update(inner.root, inner) if inner else _update(instruction, computation)
-    total = update if update else _in_hbm(instruction)
+    update = _update(inner, inner.root) if inner else _update(computation, instruction)
+    total = update or _in_hbm(instruction)
     for index, name in enumerate(instruction.operands):
         operand = computation.instructions.get(name)
         if operand is None or (update and index == 0 and inner is None):
             continue
-        total += _read(inner, index, operand) if inner else _in_hbm(operand)
+        total += _read(module, inner, index, operand) if inner else _in_hbm(operand)
     return total
 
 
-def _read(inner: Computation, index: int, operand: Instruction) -> float:
-    """The bytes of an operand that a fusion reads."""
+def _read(module: Module, inner: Computation, index: int, operand: Instruction) -> float:
+    """The bytes of an operand that a fusion reads: of one that it only slices or updates, that part."""
     parameter = next(
         i for i in inner.instructions.values() if i.opcode == "parameter" and int(i.operands[0]) == index
     )
-    users = [i for i in inner.instructions.values() if parameter.name in i.operands]
-    if users and all(user.opcode in _SLICES and user.operands[0] == parameter.name for user in users):
-        return min(_in_hbm(operand), sum(_in_hbm(user) for user in users))
-    if users and all(u.opcode == "dynamic-update-slice" and u.operands[0] == parameter.name for u in users):
-        return 0.0
-    return _in_hbm(operand)
+    parts = 0.0
+    for user in inner.instructions.values():
+        if parameter.name not in user.operands:
+            continue
+        place = user.operands.index(parameter.name)
+        if user.opcode == "fusion":
+            parts += _read(module, module.computations[user.called["calls"]], place, operand)
+        elif user.opcode in _SLICES and place == 0:
+            parts += _in_hbm(user)
+        elif user.opcode != "dynamic-update-slice" or place != 0:
+            return _in_hbm(operand)
+    return min(parts, _in_hbm(operand))
 
 
-def _update(instruction: Instruction, computation: Computation) -> float:
-    """The bytes that are written where an array is updated in place; 0 for what is no such update."""
+def _update(computation: Computation, instruction: Instruction) -> float:
+    """The bytes that are written where an array is updated in its place; 0 for what is no such update."""
+    while instruction.opcode == "bitcast":
+        instruction = computation.instructions[instruction.operands[0]]
     if instruction.opcode != "dynamic-update-slice":
         return 0.0
     return _in_hbm(computation.instructions[instruction.operands[1]])

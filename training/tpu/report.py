@@ -18,7 +18,7 @@ CAVEAT = (
 # What an operation's name begins with where it is part of a gradient, or of a function that was called.
 _WRAPPERS = ("call", "gradient_tape")
 _ARGUMENTS = "XLA_Args"  # what the compiler calls weights and inputs
-_UNNAMED = "unnamed"
+UNNAMED = "unnamed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +188,7 @@ def layer_of(op_name: str, roots: Collection[str]) -> str:
     while len(scopes) > 1 and (scopes[0].partition(".")[0] in _WRAPPERS or scopes[0] in roots):
         scopes = scopes[1:]
     compilers_own = re.fullmatch(r"[a-z-]+\.\d+(;.*)?", scopes[0])
-    return _UNNAMED if compilers_own or not scopes[0] else scopes[0]
+    return UNNAMED if compilers_own or not scopes[0] else scopes[0]
 
 
 def _sum(layer: str, operations: list[Cost]) -> Cost:

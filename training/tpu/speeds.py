@@ -60,8 +60,9 @@ def lines(
     found = []
     for row in chosen:
         found.append(_line(table, row, check))
-        ours = f"{_shown(table, table.figure(found[-1].images_per_second))} {table.unit}"
-        told(f"{row.label}: {ours if found[-1].report else found[-1].note}")
+        speed = found[-1].images_per_second
+        figure = f"{_shown(table, table.figure(speed))} {table.unit}" if speed else found[-1].note
+        told(f"{row.label}: {figure}")
     return found
 
 

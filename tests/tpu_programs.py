@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small programs for the tests of tpu-check, compiled in a process of their own: the compiler stays in it."""
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from lambdanet.errors import InputError
+from lambdanet.training.tpu import cache, check, compiler, steps
+
+N, TURNS, INNER = 512, 7, 3
+
+
+def product(a, b):
+    return tf.matmul(a, b)
+
+
+def mapped(stack):
+    return tf.map_fn(lambda a: tf.matmul(a, a), stack)
+
+
+def nested(stack):
+    return tf.map_fn(
+        lambda a: tf.while_loop(lambda i, x: i < INNER, lambda i, x: (i + 1, tf.matmul(x, x)), (0, a))[1],
+        stack,
+    )
+
+
+def open_ended(a, turns):
+    return tf.while_loop(lambda i, x: i < turns, lambda i, x: (i + 1, tf.matmul(x, x)), (0, a))[1]
+
+
+def networks(images, kernel):
+    """Two layers of two models, one inside the other, so that names can be told apart."""
+    with tf.name_scope("outer"), tf.name_scope("inner"):
+        with tf.name_scope("first"):
+            images = tf.nn.relu(tf.nn.conv2d(images, kernel, 1, "SAME"))
+        with tf.name_scope("second"):
+            return tf.nn.conv2d(images, kernel, 2, "SAME")
+
+
+def too_large(images, kernel):
+    with tf.name_scope("outer"), tf.name_scope("greedy"):
+        sorted_images = tf.sort(tf.nn.conv2d(images, kernel, 1, "SAME"), axis=0)
+    return tf.reduce_sum(sorted_images * images), sorted_images
+
+
+def texts(images):
+    with tf.name_scope("outer"), tf.name_scope("wordy"):
+        return tf.strings.as_string(images)
+
+
+def _square(*shape: int) -> tf.TensorSpec:
+    return tf.TensorSpec(shape, tf.bfloat16)
+
+
+KERNEL = _square(3, 3, 128, 128)
+PROGRAMS = {
+    "product": (product, [_square(8192, 8192)] * 2, ("v3:2x2", "v5e:2x2")),
+    "mapped": (mapped, [_square(TURNS, N, N)], ("v3:2x2",)),
+    "nested": (nested, [_square(TURNS, N, N)], ("v3:2x2",)),
+    "once": (product, [_square(N, N)] * 2, ("v3:2x2",)),
+    "open_ended": (open_ended, [_square(N, N), tf.TensorSpec([], tf.int32)], ("v3:2x2",)),
+    "networks": (networks, [_square(8, 32, 32, 128), KERNEL], ("v3:2x2",)),
+    "too_large": (too_large, [_square(4096, 128, 128, 128), KERNEL], ("v3:2x2",)),
+    "texts": (texts, [_square(8)], ("v3:2x2",)),
+}
+AGAIN = "networks"
+
+
+def compile_all(folder: str) -> dict[tuple[str, str], Any]:
+    """Returns for each program and topology its report, or the error; `AGAIN` is checked twice, with a cache.
+
+    Beside them, by name: "bytes", what the compiler counts of the bytes of each program, and "compilations",
+    how often it was asked.
+    """
+    found: dict[Any, Any] = {"bytes": {}, "compilations": 0}
+    answer = compiler._answer
+
+    def counted(executable, num_devices):
+        found["compilations"] += 1
+        found["bytes"][name, topology] = executable.cost_analysis()["bytes accessed"]
+        return answer(executable, num_devices)
+
+    compiler._answer = counted
+    kept = cache.Cache(Path(folder))
+    for name in (*PROGRAMS, AGAIN):
+        function, inputs, topologies = PROGRAMS[name]
+        for topology in topologies:
+            step = steps.Step(name, function, tuple(inputs), 1, ("outer", "inner"))
+            found[name, topology] = _checked(step, topology, kept)
+    return found
+
+
+def _checked(step: steps.Step, topology: str, kept: cache.Cache) -> Any:
+    try:
+        return check.check(step, topology, kept)
+    except InputError as error:
+        return error
