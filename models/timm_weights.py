@@ -116,13 +116,11 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = Tru
         more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         shown = "; ".join(problems[:SHOWN])
         raise InputError(f"the tensors are not those of {model.name!r}: {shown}{more}")
-    values = [
-        (variables[name], _fitted(value, variables[name].shape))
-        for step in steps
-        for name, value in zip(step.variables, step.convert(np.asarray(given[step.tensor])), strict=True)
-    ]
-    for variable, value in values:
-        variable.assign(tf.cast(value, variable.dtype))
+    for step in steps:
+        values = step.convert(np.asarray(given[step.tensor]))
+        for name, value in zip(step.variables, values, strict=True):
+            variable = variables[name]
+            variable.assign(tf.cast(_fitted(value, variable.shape), variable.dtype))
 
 
 def expected(model: keras.Model, head: bool = True) -> dict[str, tuple[int, ...]]:

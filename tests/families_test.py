@@ -17,6 +17,8 @@ FAMILIES = (
     "mobilenet_v2_lambda",
     "halonet_h0",
     "halo_resnet_50",
+    "eca_halonext26ts",
+    "lamhalobotnet50ts_256",
 )
 
 
