@@ -3,11 +3,11 @@
 
 from collections.abc import Sequence
 
-from lambdanet.models import text_table, zoo
+from lambdanet.models import published, text_table, zoo
 
 
 def render(names: Sequence[str], with_sizes: bool = False, form: str = "text") -> str:
-    """Returns a line for each model: image size, source, recipe and weights.
+    """Returns a line for each model: image size, source, recipe and weights, with their published top-1.
 
     Args:
       names: of the models.
@@ -26,7 +26,7 @@ def render(names: Sequence[str], with_sizes: bool = False, form: str = "text") -
             str(zoo.MODELS[name].input_size),
             zoo.MODELS[name].source,
             _first(zoo.recipes_of(name)),
-            ", ".join(zoo.MODELS[name].weights) or "-",
+            ", ".join(f"{one.tag}, {one.top1:.1f} %" for one in published.sets_of(name)) or "-",
         ]
         for name in names
     ]

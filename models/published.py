@@ -69,6 +69,19 @@ class PublishedWeights:
     def release_url(self) -> str:
         return f"{RELEASE}/{self.release_file}"
 
+    def facts(self) -> dict[str, str]:
+        """Returns what a person wants to know of the set, a line each."""
+        return {
+            "accuracy": f"top-1 {self.top1:.2f} %, top-5 {self.top5:.2f} % on ImageNet, as timm publishes it",
+            "pictures": f"{self.input_size}x{self.input_size} pixels, {self.interpolation}, a central crop "
+            f"of {self.crop_fraction:g}, mean {self.mean}, std {self.std}",
+            "classes": str(self.num_classes),
+            "licence": self.licence,
+            "source": f"{self.page}, {self.file}",
+            "revision": self.revision or "not known; that of the first download",
+            "sha256": self.sha256 or "not known; that of the first download",
+        }
+
     def is_whole(self, file_sha256: str) -> bool | None:
         """Tells whether a file has the sha256 of this set: True, False, or None where it cannot be known.
 

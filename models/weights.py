@@ -2,7 +2,7 @@
 """Weights in files: written with what belongs to them, and checked before anything is loaded."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,13 @@ import tf_keras as keras
 from lambdanet import position
 from lambdanet.attention import AxialAttention, GlobalAttention
 from lambdanet.errors import InputError
-from lambdanet.models import safetensors
+from lambdanet.models import keras_files, published, safetensors
 from lambdanet.position_embedding import RelativePositionEmbedding
 
 H5, SAFETENSORS = ".weights.h5", ".safetensors"
+FOLDER_FILE = "weights.safetensors"  # in the folder that `lambdanet convert` writes
+PUBLISHED = "published"  # the key of the metadata that tells which published set a file has
+CLASSIFIER = "logits"  # the layer
 SHOWN = 5  # how many names an error lists
 
 
@@ -29,23 +32,28 @@ def find(model_name: str, weights: str | Path) -> Path:
 
     Args:
       model_name: of the model that they are for.
-      weights: a file, or a name such as "imagenet" for MODEL.NAME.safetensors in `cache_dir()`.
+      weights: a file, a folder of `lambdanet convert`, or a name for MODEL.NAME.safetensors in `cache_dir()`.
 
     Raises:
       InputError: if there is no such file.
     """
     path = Path(weights).expanduser()
-    if not path.name.endswith((H5, SAFETENSORS)):
-        named = cache_dir() / f"{model_name}.{weights}{SAFETENSORS}"
-        if os.sep in str(weights) or not named.is_file():
-            raise InputError(
-                f"weights must be an existing {H5} or {SAFETENSORS} file, or the name of a set in "
-                f"{str(cache_dir())!r}, got {str(weights)!r}"
-            )
+    named = cache_dir() / f"{model_name}.{weights}{SAFETENSORS}"
+    if path.name.endswith((H5, SAFETENSORS)):
+        if not path.is_file():
+            raise InputError(f"weights must be an existing {H5} or {SAFETENSORS} file, got {str(weights)!r}")
+        return path
+    if os.sep not in str(weights) and named.is_file():
         return named
-    if not path.is_file():
-        raise InputError(f"weights must be an existing {H5} or {SAFETENSORS} file, got {str(weights)!r}")
-    return path
+    if (path / FOLDER_FILE).is_file():
+        return path / FOLDER_FILE
+    sets = "".join(
+        f"{name}, " for one in published.sets_of(model_name) for name in (published.ALIAS, one.tag)
+    )
+    raise InputError(
+        f"weights must be an existing {H5} or {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
+        f"or the name of a set in {str(cache_dir())!r}, got {str(weights)!r}"
+    )
 
 
 def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -78,26 +86,44 @@ def metadata_of(path: str | Path) -> dict[str, str]:
     return safetensors.read(path)[1]
 
 
-def load(model: keras.Model, path: Path) -> None:
+def load(model: keras.Model, path: Path, whole: keras.Model | None = None) -> None:
     """Gives a model the weights of a file, all of them or none.
 
     Tables of relative positions over a whole map are interpolated if the model is for maps of another size.
+    The classifier of published weights stays out where the model has one for other classes.
+
+    Args:
+      model: a model of the zoo.
+      path: of the file.
+      whole: the same model with its classifier, if it gives features: what the file has for that is left out.
 
     Raises:
       InputError: for a damaged file, or one whose tensors do not fit; the message names them.
     """
+    whole = whole or model
     if path.name.endswith(H5):
-        _load_h5(model, path)
-        return
-    assign(model, safetensors.read(path)[0], repr(str(path)))
+        arrays, metadata = keras_files.read(path, whole), {}
+    else:
+        arrays, metadata = safetensors.read(path)
+    left_out = set(named(whole)) - set(named(model))
+    if CLASSIFIER in {layer.name for layer in model.layers} and metadata.get(PUBLISHED):
+        classifier = model.get_layer(CLASSIFIER)
+        if metadata.get("num_classes") != str(classifier.units):
+            left_out |= {_name(variable) for variable in classifier.weights}
+    assign(model, arrays, repr(str(path)), left_out)
 
 
 def named(model: keras.Model) -> dict[str, tf.Variable]:
     """Returns the weights of a model by the names under which files hold them."""
-    return {variable.name.removesuffix(":0"): variable for variable in model.weights}
+    return {_name(variable): variable for variable in model.weights}
 
 
-def assign(model: keras.Model, arrays: Mapping[str, np.ndarray], source: str) -> None:
+def assign(
+    model: keras.Model,
+    arrays: Mapping[str, np.ndarray],
+    source: str,
+    left_out: Collection[str] = frozenset(),
+) -> None:
     """Gives a model its weights from arrays by name, all of them or none.
 
     Tables of relative positions over a whole map are interpolated if the model is for maps of another size.
@@ -106,37 +132,44 @@ def assign(model: keras.Model, arrays: Mapping[str, np.ndarray], source: str) ->
       model: a model of the zoo.
       arrays: one for each weight, and no more.
       source: where they come from, for the error.
+      left_out: the names of weights that are not assigned; there may be arrays for them.
 
     Raises:
       InputError: if they do not fit; the message names them.
     """
-    variables, resizable = named(model), _global_tables(model)
-    problems = [f"{name} is missing" for name in variables if name not in arrays]
-    problems += [f"{name} belongs nowhere" for name in arrays if name not in variables]
-    values: dict[str, np.ndarray | tf.Tensor] = {}
-    for name in variables.keys() & arrays.keys():
-        wanted, found = tuple(variables[name].shape), arrays[name].shape
-        values[name] = arrays[name]
-        if wanted != found and name in resizable and wanted[-1:] == found[-1:] and len(wanted) == len(found):
-            values[name] = position.resize_table(tf.constant(arrays[name]), wanted[:-1])
-        elif wanted != found:
-            problems.append(f"{name} has the shape {found}, not {wanted}")
+    variables = {name: variable for name, variable in named(model).items() if name not in left_out}
+    given = {name: array for name, array in arrays.items() if name not in left_out}
+    resizable = _global_tables(model)
+    problems = [f"{name} is missing" for name in variables if name not in given]
+    problems += [f"{name} belongs nowhere" for name in given if name not in variables]
+    values: dict[str, tf.Tensor] = {}
+    for name in variables.keys() & given.keys():
+        wanted, array = tuple(variables[name].shape), given[name]
+        if array.dtype not in safetensors.NAMES:
+            problems.append(f"{name} holds {array.dtype}, no numbers")
+        elif wanted == array.shape:
+            values[name] = tf.cast(array, variables[name].dtype)
+        elif name in resizable and _is_table(array.shape, wanted):
+            values[name] = tf.cast(
+                position.resize_table(tf.constant(array), wanted[:-1]), variables[name].dtype
+            )
+        else:
+            problems.append(f"{name} has the shape {array.shape}, not {wanted}")
     if problems:
         more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         shown = "; ".join(sorted(problems)[:SHOWN])
         raise InputError(f"{source} does not hold the weights of {model.name!r}: {shown}{more}")
     for name, value in values.items():
-        variables[name].assign(tf.cast(value, variables[name].dtype))
+        variables[name].assign(value)
 
 
-def _load_h5(model: keras.Model, path: Path) -> None:
-    before = model.get_weights()
-    try:
-        model.load_weights(path)
-    except (ValueError, OSError, KeyError) as error:
-        model.set_weights(before)
-        reason = " ".join(str(error).split())
-        raise InputError(f"{str(path)!r} does not hold the weights of {model.name!r}: {reason}") from error
+def _name(variable: tf.Variable) -> str:
+    return variable.name.removesuffix(":0")
+
+
+def _is_table(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether a table of this shape can be interpolated: of the same depth, with an offset in the middle."""
+    return shape[-1:] == wanted[-1:] and len(shape) == len(wanted) and all(side % 2 for side in shape[:-1])
 
 
 def _global_tables(model: keras.Model) -> set[str]:
@@ -147,4 +180,4 @@ def _global_tables(model: keras.Model) -> set[str]:
             tables.append(module.table)
         elif isinstance(module, GlobalAttention | AxialAttention):
             tables += [module.height_table, module.width_table]
-    return {table.name.removesuffix(":0") for table in tables}
+    return {_name(table) for table in tables}

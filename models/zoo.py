@@ -18,6 +18,8 @@ from lambdanet.models import (
     halonet,
     lambda_resnet,
     mobilenet_v2,
+    pretrained,
+    published,
     resnet_50,
     resnet_rs,
     timm_networks,
@@ -26,6 +28,7 @@ from lambdanet.models import (
 from lambdanet.models import weights as weight_files
 from lambdanet.models.architecture import Architecture
 from lambdanet.models.parts import Parts
+from lambdanet.models.published import PublishedWeights
 
 MODELS: dict[str, Architecture] = {
     **resnet_50.MODELS,
@@ -50,7 +53,7 @@ class ModelInfo:
       input_size: the side of the square images, in pixels.
       source: the table or section that the architecture comes from.
       recipes: the recipes that train it, as `lambdanet train --recipe` takes them.
-      weights: the names of published weights.
+      weights: the published sets.
     """
 
     name: str
@@ -59,7 +62,7 @@ class ModelInfo:
     input_size: int
     source: str
     recipes: tuple[str, ...]
-    weights: tuple[str, ...]
+    weights: tuple[PublishedWeights, ...]
 
 
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
@@ -70,7 +73,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
       pretrained: only those with published weights.
     """
     names = [name for name in MODELS if fnmatch.fnmatchcase(name, pattern)]
-    return [name for name in names if MODELS[name].weights or not pretrained]
+    return [name for name in names if published.sets_of(name) or not pretrained]
 
 
 def recipes_of(name: str) -> tuple[str, ...]:
@@ -115,7 +118,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
         input_size,
         architecture.source,
         recipes_of(name),
-        architecture.weights,
+        published.sets_of(name),
     )
 
 
@@ -166,8 +169,10 @@ def create_model(
       num_classes: the number of logits.
       input_size: the images' side, or (height, width), in pixels; None leaves both open.
       in_channels: of the images.
-      weights: a `.safetensors` or `.weights.h5` file of the same model, or the name of a set in the folder
-        $LAMBDANET_HOME (default: ~/.cache/lambdanet); None starts from random weights.
+      weights: "imagenet" or another published set of the model, which is fetched and converted once; a
+        `.safetensors` or `.weights.h5` file of the same model; a folder that `lambdanet convert` wrote; or
+        the name of a set in the folder $LAMBDANET_HOME (default: ~/.cache/lambdanet). None starts from random
+        weights. For other classes than those of a published set, the classifier starts from random ones.
       features_only: return the endpoints {"2": ..., "5": ...} at strides 4, 8, 16 and 32 instead of logits.
       dropout_rate: before the classifier, in [0, 1).
       stochastic_depth_rate: of the last stage, in [0, 1).
@@ -181,7 +186,8 @@ def create_model(
       [b, num_classes].
 
     Raises:
-      InputError: for an unknown model or override, or a value outside its range.
+      InputError: for an unknown model or override, a value outside its range, or weights that do not fit.
+      ConnectionError: for published weights that are not at hand and cannot be fetched.
 
     Example:
       >>> model = create_model("lambda_resnet_50", num_classes=10, input_size=160)
@@ -194,14 +200,16 @@ def create_model(
         require_tf_keras(value, argument)
     check_counts(num_classes=num_classes, in_channels=in_channels)
     _check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)
+    path = None if weights is None else pretrained.locate(name, weights, lambda: create_model(name))
     parts = Parts(kernel_regularizer, batch_norm or {}, _checked_activation(activation))
     images = keras.Input([*_image_size(input_size), in_channels], name="images")
-    outputs = architecture.endpoints(images, parts, stochastic_depth_rate, **overrides)
-    if not features_only:
-        outputs = architecture.logits(outputs, parts, num_classes, dropout_rate)
-    model = keras.Model(images, outputs, name=name)
-    if weights is not None:
-        weight_files.load(model, weight_files.find(name, weights))
+    features = architecture.endpoints(images, parts, stochastic_depth_rate, **overrides)
+    if features_only and path is None:
+        return keras.Model(images, features, name=name)
+    whole = keras.Model(images, architecture.logits(features, parts, num_classes, dropout_rate), name=name)
+    model = keras.Model(images, features, name=name) if features_only else whole
+    if path is not None:
+        weight_files.load(model, path, whole)
     return model
 
 

@@ -3,13 +3,15 @@
 
 import json
 
+import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.models import safetensors, weights
+from lambdanet.models import keras_files, safetensors, weights
 
 NAME = "lambda_resnet_tiny"
 
@@ -41,9 +43,59 @@ def test_both_kinds_of_files(model, file, tmp_path):
     for path in (file, str(file), tmp_path / "tiny.weights.h5"):
         same = lambdanet.create_model(NAME, num_classes=10, weights=path)
         np.testing.assert_allclose(same(x), model(x), atol=1e-6)
-    assert "does not hold the weights of 'lambda_resnet_tiny'" in refused(
-        tmp_path / "tiny.weights.h5", num_classes=11
+
+
+def test_a_keras_file_that_does_not_fit_is_refused_by_name_and_nothing_is_loaded(model, tmp_path):
+    path = tmp_path / "tiny.weights.h5"
+    model.save_weights(path)
+    message = refused(path, num_classes=11)
+    assert (
+        "does not hold the weights of 'lambda_resnet_tiny': logits/bias has the shape (10,), not (11,); "
+        in (message)
     )
+    assert "\n" not in message
+    assert "position/table has the shape (7, 7, 16), not (5, 5, 16)" in refused(path, scope=5)
+    with h5py.File(path, "a") as file:
+        file["layers/stranger/vars/0"] = np.zeros(3)
+        del file["layers/dense/vars/1"]
+        file["layers/dense/vars/1"] = "text"
+    other = lambdanet.create_model(NAME, num_classes=10)
+    before = other.get_weights()
+    with pytest.raises(
+        InputError, match="layers/stranger/vars/0 belongs nowhere; logits/bias holds .*, no numbers"
+    ):
+        weights.load(other, path)
+    for old, new in zip(before, other.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_keras_file_of_a_compiled_model(tmp_path):
+    """What it has of the optimizer is passed over."""
+    layers = [keras.layers.Dense(4, name="one"), keras.layers.BatchNormalization(name="two")]
+    model = keras.Sequential([keras.Input([3]), *layers])
+    model.compile("adam", "mse")
+    model.fit(images(2, 3), images(2, 4), verbose=0)
+    model.save_weights(tmp_path / "compiled.weights.h5")
+    found = keras_files.read(tmp_path / "compiled.weights.h5", model)
+    assert found.keys() == {variable.name.removesuffix(":0") for variable in model.weights}
+    for variable in model.weights:
+        np.testing.assert_array_equal(found[variable.name.removesuffix(":0")], variable)
+
+
+def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
+    x = images(2, 32, 32, 3)
+    wanted = keras.Model(model.input, model.get_layer("pool").input)(x)
+    backbone = lambdanet.create_model(NAME, features_only=True, weights=file)  # for 1000 classes
+    np.testing.assert_allclose(backbone(x)["5"], wanted, atol=1e-6)
+    with pytest.raises(InputError, match="position/table has the shape"):
+        lambdanet.create_model(NAME, features_only=True, weights=file, scope=5)
+    model.save_weights(tmp_path / "whole.weights.h5")
+    backbone.save_weights(tmp_path / "features.weights.h5")
+    for other in ("whole", "features"):
+        path = tmp_path / f"{other}.weights.h5"
+        again = lambdanet.create_model(NAME, features_only=True, weights=path)
+        np.testing.assert_allclose(again(x)["5"], wanted, atol=1e-6)
+    assert "logits/bias is missing; logits/kernel is missing" in refused(path)
 
 
 def test_metadata(file):
@@ -106,7 +158,7 @@ def test_damaged_files(model, file, tmp_path):
         "nowhere.weights.h5"
     )
     (tmp_path / "broken.weights.h5").write_bytes(b"no")
-    assert "does not hold the weights" in refused(tmp_path / "broken.weights.h5")
+    assert "is damaged or no .weights.h5 file" in refused(tmp_path / "broken.weights.h5")
 
 
 def test_arrays_of_every_type(tmp_path):
@@ -120,11 +172,15 @@ def test_arrays_of_every_type(tmp_path):
         np.testing.assert_array_equal(read[name], array)
 
 
-def test_global_tables_are_resized(tmp_path):
+@pytest.mark.parametrize("file", ["small.safetensors", "small.weights.h5"])
+def test_global_tables_are_resized(tmp_path, file):
     """Kept at the offset 0 and at both ends; local tables need nothing."""
     small = lambdanet.create_model(NAME, input_size=32, scope=None)
-    weights.save(small, tmp_path / "small.safetensors")
-    large = lambdanet.create_model(NAME, input_size=64, scope=None, weights=tmp_path / "small.safetensors")
+    if file.endswith("h5"):
+        small.save_weights(tmp_path / file)
+    else:
+        weights.save(small, tmp_path / file)
+    large = lambdanet.create_model(NAME, input_size=64, scope=None, weights=tmp_path / file)
     name = "c4_block1_spatial"
     old, new = (net.get_layer(name).position.table.numpy() for net in (small, large))
     assert (old.shape, new.shape) == ((7, 7, 16), (15, 15, 16))

@@ -28,11 +28,15 @@ def _info(values: flags.FlagValues, arguments: list[str]) -> None:
         "source": info.source,
         "options": ", ".join(sorted(zoo.MODELS[info.name].overrides())) or "none",
         "recipes": ", ".join(info.recipes) or "none",
-        "weights": ", ".join(info.weights) or "none",
+        "weights": ", ".join(one.tag for one in info.weights) or "none",
     }
     print(info.name)
     for name, value in rows.items():
         print(f"  {name:<11} {value}")
+    for one in info.weights:
+        print(f"weights {one.tag}")
+        for name, value in one.facts().items():
+            print(f"  {name:<11} {value}")
 
 
 def _table(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -48,6 +52,13 @@ def _table(values: flags.FlagValues, arguments: list[str]) -> None:
     for index, number in enumerate(numbers):
         separator = "\n" if index and form != "csv" else ""
         print(separator + tables.render(number, form, with_header=not index), end="", flush=True)
+
+
+def _convert(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.training import convert
+
+    path = convert.convert(arguments[0], values.checkpoint, values.out, values.revision)
+    print(f"converted {arguments[0]}: {path}")
 
 
 COMMANDS = (
@@ -83,5 +94,29 @@ COMMANDS = (
         arguments="[TABLE...]",
         num_arguments=(0, float("inf")),
         examples=("lambdanet table 12", "lambdanet table --all --format=csv"),
+    ),
+    Command(
+        "convert",
+        "brings the trained weights of a network of timm to Keras",
+        _convert,
+        flags=(
+            Flag(
+                "checkpoint",
+                "FILE",
+                "model.safetensors, or a file of PyTorch (default: the published one, from its hub)",
+            ),
+            Flag(
+                "out",
+                "DIR",
+                'folder for weights, metadata and model card (default: the cache, for weights="imagenet")',
+            ),
+            Flag("revision", "COMMIT", "of the repository on the hub (default: the one that is known)"),
+        ),
+        arguments="MODEL",
+        num_arguments=(1, 1),
+        examples=(
+            "lambdanet convert lambda_resnet50ts --out=/tmp/lambda_resnet50ts",
+            "lambdanet convert lambda_resnet50ts --checkpoint=model.safetensors",
+        ),
     ),
 )

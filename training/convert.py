@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converts trained networks of timm to Keras: weights, metadata and a model card."""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import tf_keras as keras
+
+from lambdanet.errors import InputError
+from lambdanet.models import model_card, pretrained, published, timm_weights, torch_files, weights, zoo
+from lambdanet.models.pretrained import Source
+from lambdanet.models.published import PublishedWeights
+from lambdanet.models.timm_import import import_timm
+from lambdanet.training.staging import absolute, refuse_taken, staged
+
+METADATA = "metadata.json"
+CARD = "README.md"
+HEAD = "head.fc.weight"  # its first axis is the number of classes
+TOLERANCE = 1e-3  # of the largest logit
+
+
+def convert(
+    model_name: str,
+    checkpoint: str | Path | None = None,
+    out: str | Path | None = None,
+    revision: str | None = None,
+) -> Path:
+    """Converts a trained network of timm, and compares it with timm where that is installed.
+
+    Args:
+      model_name: one of `list_models(pretrained=True)`.
+      checkpoint: a file with the tensors of the network, `.safetensors` or one of PyTorch; None fetches the
+        published one from the Hugging Face hub.
+      out: the folder to write; it must not exist yet, or be empty. None: the cache, in which
+        `create_model(model_name, weights="imagenet")` finds the weights.
+      revision: of the repository on the hub; default: the one that is known.
+
+    Returns:
+      the folder, or the file in the cache.
+
+    Raises:
+      InputError: an unknown model, a file that is damaged or of another network, or `out` is taken.
+      ConnectionError: the file cannot be fetched; the message says what to do.
+
+    Example:
+      >>> convert("lambda_resnet50ts", "model.safetensors", "converted")
+      >>> model = create_model("lambda_resnet50ts", weights="converted")
+    """
+    one = published.get(model_name)
+    if out is not None:
+        refuse_taken(out)
+    with tempfile.TemporaryDirectory() as folder:
+        if checkpoint is None:
+            path, source = pretrained.download(one, Path(folder), revision or "")
+        elif revision:
+            raise InputError(f"revision is {revision!r} beside a checkpoint; give one of the two")
+        else:
+            path, source = Path(checkpoint).expanduser(), None
+        tensors = torch_files.read(path)
+        source = source or pretrained.local(path)
+    classes = len(tensors.get(HEAD, range(one.num_classes)))
+    metadata = _metadata(one, source, classes)
+    if out is None and metadata["as_published"] == "no":
+        raise InputError(
+            f"{str(path)!r} is not the published file of {model_name}, its sha256 is {source.sha256}; "
+            "accepted: that, or with --out a folder for what it holds"
+        )
+    model = zoo.create_model(model_name, num_classes=classes)
+    timm_weights.load(model, tensors)
+    compared = _compare(one, tensors, model)
+    print(compared, flush=True)
+    metadata["compared"] = compared
+    if out is None:
+        return pretrained.store(one, model, metadata)
+    return _write(one, model, metadata, out)
+
+
+def _metadata(one: PublishedWeights, source: Source, classes: int) -> dict[str, str]:
+    """What is written beside the weights; what is published of a set, only for the set itself."""
+    metadata = pretrained.metadata(one, source)
+    if metadata["as_published"] == "no" or classes != one.num_classes:
+        metadata = {key: text for key, text in metadata.items() if key not in ("top1", "top5")}
+        metadata |= {"as_published": "no", "num_classes": str(classes)}
+    return metadata
+
+
+def _compare(one: PublishedWeights, tensors: Mapping[str, np.ndarray], model: keras.Model) -> str:
+    """Says how the logits of random images differ from those of timm.
+
+    Raises:
+      InputError: they differ by more than rounding.
+    """
+    try:
+        timm = import_timm()
+        import torch
+    except (ImportError, RuntimeError) as error:
+        return f"not compared with timm, which cannot be imported ({' '.join(str(error).split())[:100]})"
+    network = timm.create_model(one.model, pretrained=False, num_classes=model.output_shape[-1]).eval()
+    state = {name: torch.from_numpy(np.array(tensor)) for name, tensor in tensors.items()}
+    network.load_state_dict(state, strict=False)  # the names are checked; counters of batches may be missing
+    shape = (2, one.input_size, one.input_size, 3)
+    images = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    with torch.no_grad():
+        theirs = network(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
+    difference, largest = np.abs(model(images).numpy() - theirs).max(), np.abs(theirs).max()
+    if not difference <= TOLERANCE * max(largest, 1e-6):
+        raise InputError(f"the logits of {one.model} differ from timm's by {difference:.3g} of {largest:.3g}")
+    return (
+        f"logits of 2 random images differ from timm {timm.__version__}'s by at most {difference:.2g} "
+        f"of {largest:.3g}"
+    )
+
+
+def _write(one: PublishedWeights, model: keras.Model, metadata: dict[str, str], out: str | Path) -> Path:
+    path = absolute(out)
+    with staged(path) as staging:
+        folder = Path(staging)
+        weights.save(model, folder / weights.FOLDER_FILE, metadata)
+        everything = {"model": one.model, **weights.metadata_of(folder / weights.FOLDER_FILE)}
+        (folder / METADATA).write_text(json.dumps(everything, indent=2) + "\n", encoding="utf-8")
+        (folder / CARD).write_text(model_card.render(one, everything), encoding="utf-8")
+    return Path(path)
