@@ -13,7 +13,6 @@ class Architecture(Protocol):
     Attributes:
       source: where the architecture and its size come from.
       input_size: the side of the square images it is measured at, in pixels.
-      weights: the names of its published weights.
     """
 
     @property
@@ -21,9 +20,6 @@ class Architecture(Protocol):
 
     @property
     def input_size(self) -> int: ...
-
-    @property
-    def weights(self) -> tuple[str, ...]: ...
 
     def overrides(self) -> set[str]:
         """The names of the options that a caller may override."""

@@ -26,12 +26,10 @@ class EfficientNet:
     Attributes:
       variant: "b0" to "b7".
       source: where it comes from.
-      weights: none are published here.
     """
 
     variant: str
     source: str = "tf_keras.applications, for comparison"
-    weights: tuple[str, ...] = ()
 
     @property
     def input_size(self) -> int:

@@ -63,14 +63,12 @@ class MobileNetV2:
         the lightweight lambda block.
       source: where the architecture comes from.
       input_size: the side of the square images it is measured at, in pixels.
-      weights: the names of its published weights.
       options: of the lambda layers.
     """
 
     blocks: tuple[str, ...]
     source: str
     input_size: int = 224
-    weights: tuple[str, ...] = ()
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def overrides(self) -> set[str]:

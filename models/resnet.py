@@ -115,7 +115,6 @@ class ResNet:
       stages: for each of c2 ... c5 a string with one letter per block; "C" is the 3x3 convolution.
       source: where the architecture and its size come from.
       input_size: the side of the square images it is measured at, in pixels.
-      weights: the names of its published weights.
       layers: for letters the class of layer that takes the place of the convolution (see `replacement`).
       options: for letters of `layers`, the options that differ from the layer's defaults.
       operations: for other letters what makes their spatial operation of `Parts`.
@@ -139,7 +138,6 @@ class ResNet:
     stages: tuple[str, ...]
     source: str
     input_size: int = 224
-    weights: tuple[str, ...] = ()
     layers: Mapping[str, Layer] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     operations: Mapping[str, Callable[[Parts], Operation]] = dataclasses.field(default_factory=dict)

@@ -65,13 +65,11 @@ class VisionTransformer:
     Attributes:
       variant: see `VisionTransformerTrunk`.
       source: where it comes from.
-      weights: none are published here.
       input_size: the side of the square images that it is measured at, in pixels.
     """
 
     variant: str
     source: str = "TF Model Garden, for comparison"
-    weights: tuple[str, ...] = ()
     input_size: int = 224
 
     def overrides(self) -> set[str]:
