@@ -3,7 +3,8 @@
 
 from collections.abc import Sequence
 
-from lambdanet.models import published, text_table, zoo
+from lambdanet.configs import published
+from lambdanet.models import text_table, zoo
 
 
 def render(names: Sequence[str], with_sizes: bool = False, form: str = "text") -> str:

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 
-from lambdanet.models.published import PublishedWeights
+from lambdanet.configs.published import PublishedWeights
 
 PREPROCESSING = ("input_size", "mean", "std", "crop_fraction", "interpolation")
 ORIGINS = {

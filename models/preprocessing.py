@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from lambdanet.configs import published
 from lambdanet.errors import InputError, unknown
-from lambdanet.models import published, resampling
+from lambdanet.models import resampling
 
 BILINEAR, BICUBIC = "bilinear", "bicubic"
 

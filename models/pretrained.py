@@ -16,9 +16,10 @@ from pathlib import Path
 
 import tf_keras as keras
 
+from lambdanet.configs import published
+from lambdanet.configs.published import PublishedWeights
 from lambdanet.errors import InputError
-from lambdanet.models import hub, published, timm_weights, torch_files, weights
-from lambdanet.models.published import PublishedWeights
+from lambdanet.models import hub, timm_weights, torch_files, weights
 
 NEWEST = "main"  # the revision of a repository where none is known
 

@@ -11,8 +11,9 @@ import tf_keras as keras
 
 from lambdanet import position
 from lambdanet.attention import AxialAttention, GlobalAttention
+from lambdanet.configs import published
 from lambdanet.errors import InputError
-from lambdanet.models import keras_files, published, safetensors
+from lambdanet.models import keras_files, safetensors
 from lambdanet.position_embedding import RelativePositionEmbedding
 
 H5, SAFETENSORS = ".weights.h5", ".safetensors"

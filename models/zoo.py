@@ -11,6 +11,8 @@ from typing import Any
 import tf_keras as keras
 
 from lambdanet import configs
+from lambdanet.configs import published
+from lambdanet.configs.published import PublishedWeights
 from lambdanet.errors import InputError, check_counts, require_tf_keras, unknown
 from lambdanet.models import (
     complexity,
@@ -19,7 +21,6 @@ from lambdanet.models import (
     lambda_resnet,
     mobilenet_v2,
     pretrained,
-    published,
     resnet_50,
     resnet_rs,
     timm_networks,
@@ -28,7 +29,6 @@ from lambdanet.models import (
 from lambdanet.models import weights as weight_files
 from lambdanet.models.architecture import Architecture
 from lambdanet.models.parts import Parts
-from lambdanet.models.published import PublishedWeights
 
 MODELS: dict[str, Architecture] = {
     **resnet_50.MODELS,

@@ -12,8 +12,9 @@ from hub_server import COMMIT, serving
 
 import lambdanet
 from lambdanet import cli
+from lambdanet.configs import published
 from lambdanet.errors import InputError
-from lambdanet.models import pretrained, published, safetensors, timm_weights, torch_files, weights
+from lambdanet.models import pretrained, safetensors, timm_weights, torch_files, weights
 from lambdanet.models.preprocessing import from_metadata
 from lambdanet.training.convert import convert
 

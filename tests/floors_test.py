@@ -13,7 +13,7 @@ from source_tree import FLOORS, PEERS, ROOT
 THIRD_PARTY = {
     "core": {"absl", "numpy", "tensorflow", "tf_keras"},
     "configs": set(),
-    "models": {"numpy", "official", "tensorflow", "tf_keras"},
+    "models": {"h5py", "numpy", "official", "tensorflow", "tf_keras", "timm", "torch"},
     "training": {"PIL", "numpy", "official", "sklearn", "tensorflow", "tensorflow_datasets", "tf_keras"}
     | {"jax", "jaxlib"}  # tpu-check
     | PEERS,

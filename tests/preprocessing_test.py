@@ -9,8 +9,8 @@ import tensorflow as tf
 from PIL import Image
 
 import lambdanet
+from lambdanet.configs import published
 from lambdanet.errors import InputError
-from lambdanet.models import published
 from lambdanet.models.preprocessing import Preprocessing, from_metadata, pillow_square
 
 SHAPES = [(300, 400), (401, 299), (64, 64), (100, 37), (256, 256), (600, 801), (269, 269), (1, 3)]

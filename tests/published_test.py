@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from lambdanet.configs import published
 from lambdanet.errors import InputError
-from lambdanet.models import published
 
 
 def test_each_row_is_complete():

@@ -17,7 +17,7 @@ FLOORS = {
     "cli": ("core", "configs", "models", "training", "detection"),
 }
 
-# What `lambdanet benchmark layers --peers` compares with, where it is installed; nothing else imports it.
+# What `lambdanet benchmark layers --peers` and `lambdanet convert` compare with, where it is installed.
 PEERS = {"keras_cv_attention_models", "lambda_networks", "timm", "torch"}
 
 

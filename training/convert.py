@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import tf_keras as keras
 
+from lambdanet.configs import published
+from lambdanet.configs.published import PublishedWeights
 from lambdanet.errors import InputError
-from lambdanet.models import model_card, pretrained, published, timm_weights, torch_files, weights, zoo
+from lambdanet.models import model_card, pretrained, timm_weights, torch_files, weights, zoo
 from lambdanet.models.pretrained import Source
-from lambdanet.models.published import PublishedWeights
 from lambdanet.models.timm_import import import_timm
 from lambdanet.training.staging import absolute, refuse_taken, staged
 
