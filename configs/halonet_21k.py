@@ -4,11 +4,12 @@
     lambdanet train --recipe=halonet_21k:halonet_h4_base128 --model_dir=DIR --data_dir=RECORDS
 
 TFDS has no ImageNet-21k: RECORDS holds it as TFRecords (see the README) with the names of its classes in
-classes.txt, and images to validate on as the split `validation`. The paper trains on TPUv3, 32 images a core.
+classes.txt, and images to validate on as the split `validation`. The paper trains on TPUv3, 32 images a
+core.
 
-From C.3 come 90 epochs, the batch, the base learning rate, warm-up, cosine, Nesterov's momentum, weight decay and
-size. It follows Kolesnikov et al. (2020) in the rest: random crops and mirroring, neither averages of the weights
-nor label smoothing, RandAugment, dropout or stochastic depth.
+From C.3 come 90 epochs, the batch, the base learning rate, warm-up, cosine, Nesterov's momentum, weight
+decay and size. It follows Kolesnikov et al. (2020) in the rest: random crops and mirroring, neither averages
+of the weights nor label smoothing, RandAugment, dropout or stochastic depth.
 """
 
 import dataclasses

@@ -8,8 +8,8 @@ MODEL_DIR is that of `halonet_21k`, or a file of weights. A row is named `model@
 reports at 384 and 512: halonet_h4_base128 85.6 and 85.8, _patch 85.4 and 85.4, _c12 85.5 and 85.8.
 
 From C.3 come epochs, batch, learning rate, warm-up, cosine, Nesterov's momentum, a classifier that starts at
-zero, label smoothing, and neither averages of the weights nor other regularisation. The weight decay stays that
-of the pre-training, with which C.3 names it in one breath.
+zero, label smoothing, and neither averages of the weights nor other regularisation. The weight decay stays
+that of the pre-training, with which C.3 names it in one breath.
 """
 
 import dataclasses

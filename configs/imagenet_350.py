@@ -4,16 +4,17 @@
     lambdanet train --recipe=imagenet_350:lambda_resnet_152@256 --model_dir=DIR --data_dir=DIR
 
 A row is named `model@size`. The paper trains on 32 or 64 TPUv3 cores. Top-1 that it reports (Table 18) of
-lambda_resnet: 50@128 77.4, 50@160 79.2, 101@160 80.8, 101@192 81.9, 152@192 82.5, 152@224 83.2, 152@256 83.8,
-270@256 84.2, 350@256 84.4, 350@288 84.5, 350@320 84.7, 420@320 84.9. Of the baselines, Table 13 reports
-resnet_rs_152@256 83.0 and resnet_rs_152_no_se@256 82.5, beside lambda_resnet_152_c4@256 83.4.
+lambda_resnet: 50@128 77.4, 50@160 79.2, 101@160 80.8, 101@192 81.9, 152@192 82.5, 152@224 83.2, 152@256
+83.8, 270@256 84.2, 350@256 84.4, 350@288 84.5, 350@320 84.7, 420@320 84.9. Of the baselines, Table 13
+reports resnet_rs_152@256 83.0 and resnet_rs_152_no_se@256 82.5, beside lambda_resnet_152_c4@256 83.4.
 
 The largest, from 350@288 on, train without the first 20 of ImageNet's 1024 files and are validated on them:
-`evaluate` and `export` take the best epoch, and 20 epochs without a better one end the run. The paper stops them
-early on these files too; after how many epochs it does not say.
+`evaluate` and `export` take the best epoch, and 20 epochs without a better one end the run. The paper stops
+them early on these files too; after how many epochs it does not say.
 
 What F.3 does not change stays as in 90 epochs: batch normalisation, averages, label smoothing, and warm-up.
-Where a batch of 4096 does not fit, the paper halves it: --set=global_batch_size=2048 --set=learning_rate=0.8.
+Where a batch of 4096 does not fit, the paper halves it: --set=global_batch_size=2048
+--set=learning_rate=0.8.
 """
 
 import dataclasses

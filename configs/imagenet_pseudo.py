@@ -5,15 +5,15 @@
     lambdanet train --recipe=imagenet_pseudo:lambda_resnet_152@288 --model_dir=DIR --data_dir=DIR \\
         --set=pseudo_labels=PSEUDO
 
-A row is named `model@size`, and has the hyperparameters of its row in `imagenet_350`, as the paper says. Top-1
-that it reports, with 130 M images that a teacher of 88.4 % labelled: 50@128 82.1, 50@160 83.4, 101@160 84.7,
-101@192 85.4, 152@192 86.1, 152@224 86.5, 152@288 86.7.
+A row is named `model@size`, and has the hyperparameters of its row in `imagenet_350`, as the paper says.
+Top-1 that it reports, with 130 M images that a teacher of 88.4 % labelled: 50@128 82.1, 50@160 83.4, 101@160
+84.7, 101@192 85.4, 152@192 86.1, 152@224 86.5, 152@288 86.7.
 
-For the rest F.3 refers to Noisy Student (Xie et al. 2020, section 3.1): images of a confidence above 0.3, 130 K
-of each class; labelled and pseudo-labelled images together in a batch, and one mean of their losses; epochs,
-steps and learning rate by the labelled ones. There are as many of the others, three times as many for models
-from EfficientNet-B7 on, beside which Table 5 sets 152@288. Labelled batches are of 2048 there, here as far as
-they fit the paper's 4096 for all images of a step.
+For the rest F.3 refers to Noisy Student (Xie et al. 2020, section 3.1): images of a confidence above 0.3,
+130 K of each class; labelled and pseudo-labelled images together in a batch, and one mean of their losses;
+epochs, steps and learning rate by the labelled ones. There are as many of the others, three times as many
+for models from EfficientNet-B7 on, beside which Table 5 sets 152@288. Labelled batches are of 2048 there,
+here as far as they fit the paper's 4096 for all images of a step.
 """
 
 import dataclasses

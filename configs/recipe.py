@@ -100,11 +100,13 @@ class Recipe:
             )
         if self.patience and not self.held_out_split:
             raise InputError(
-                f"patience is {self.patience} and held_out_split is empty; accepted: a split that tells better epochs"
+                f"patience is {self.patience} and held_out_split is empty; accepted: a split that tells "
+                f"better epochs"
             )
         if self.pseudo_labels and not self.num_pseudo_labels:
             raise InputError(
-                f"pseudo_labels is {self.pseudo_labels!r} and pseudo_share {self.pseudo_share}; accepted: a share of "
+                f"pseudo_labels is {self.pseudo_labels!r} and pseudo_share {self.pseudo_share}; accepted: "
+                f"a share of "
                 "at least one image of a batch"
             )
         if self.num_pseudo_labels >= self.global_batch_size:

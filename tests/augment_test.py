@@ -66,7 +66,7 @@ def test_crop_and_flip_shows_a_window_or_its_mirror_image():
         raise AssertionError("a random window is no central square")
 
     for seed in SEEDS:
-        shown = 255 * augment.crop_flip(image, 8, no_square, seed).numpy()
+        shown = augment.crop_flip(image, 8, no_square, seed).numpy().astype(int)
         assert np.all(np.diff(shown[..., 0], axis=0) > 0)
         across = np.diff(shown[..., 1], axis=1)
         assert np.all(across > 0) or np.all(across < 0)
@@ -76,16 +76,16 @@ def test_crop_and_flip_shows_a_window_or_its_mirror_image():
 
 def test_a_padded_crop_is_the_image_shifted_over_black():
     image = _random_image(32, 32, 3) | 1  # nothing black
-    padded = np.pad(image / 255, [(4, 4), (4, 4), (0, 0)])
+    padded = np.pad(image, [(4, 4), (4, 4), (0, 0)])
     offsets = set()
     for seed in SEEDS:
-        shown = augment.padded_crop_flip(Decoded(image), 32, lambda pixels: pixels / 255, seed).numpy()
+        shown = augment.padded_crop_flip(Decoded(image), 32, lambda pixels: pixels / 255, seed)
         found = [
             (top, left, mirrored)
             for top in range(9)
             for left in range(9)
             for mirrored, crop in enumerate([shown, shown[:, ::-1]])
-            if np.allclose(crop, padded[top : top + 32, left : left + 32], atol=1e-5)
+            if np.array_equal(crop, padded[top : top + 32, left : left + 32])
         ]
         assert len(found) == 1
         offsets |= set(found)
@@ -111,7 +111,9 @@ def test_a_file_cropped_as_it_is_decoded_is_its_image_cropped(encode, channels):
 def rand_augment():
     """RandAugment on images of 16 pixels, traced once."""
 
-    @tf.function(input_signature=[tf.TensorSpec([16, 16, 3]), tf.TensorSpec([2], tf.int64)], autograph=False)
+    @tf.function(
+        input_signature=[tf.TensorSpec([16, 16, 3], tf.uint8), tf.TensorSpec([2], tf.int64)], autograph=False
+    )
     def changed(pixels, seed):
         return augment.rand_augment(pixels, 2, 10.0, seed)
 
@@ -119,16 +121,16 @@ def rand_augment():
 
 
 def test_rand_augment_is_decided_by_the_seed(rand_augment):
-    pixels = tf.constant(_random_image(16, 16, 3) / 255, tf.float32)
+    pixels = tf.constant(_random_image(16, 16, 3))
     first = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
     again = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
     np.testing.assert_array_equal(first, again)
     assert len({image.tobytes() for image in first}) > 20
-    assert all(image.min() >= 0 and image.max() <= 1 for image in first)
+    assert all(image.dtype == np.uint8 for image in first)
 
 
 def test_rand_augment_in_parallel_and_in_another_process_state_is_the_same(rand_augment):
-    pixels = tf.constant(_random_image(16, 16, 3) / 255, tf.float32)
+    pixels = tf.constant(_random_image(16, 16, 3))
     expected = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
     tf.random.set_seed(7)
     seeds = tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
@@ -142,7 +144,7 @@ def test_rand_augment_leaves_model_garden_as_it_was(rand_augment):
 
 def test_rand_augment_repeats_grey_and_applies_its_changes():
     """Sixteen changes and none: over many seeds of one layer, some leave the image and most do not."""
-    pixels = tf.constant(_random_image(16, 16, 1) / 255, tf.float32)
+    pixels = tf.constant(_random_image(16, 16, 1))
     seeds = tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
     changed = seeds.map(lambda seed: augment.rand_augment(pixels, 1, 10.0, seed))
     same = [np.allclose(image, np.repeat(pixels, 3, axis=-1), atol=1e-6) for image in changed]
@@ -160,10 +162,10 @@ def test_every_augmentation_gives_the_size_and_is_decided_by_the_seed(augmentati
         preprocess.for_training(image, recipe, tf.constant(seed, tf.int64)).numpy()
         for seed in ([0, 1], [0, 1], [0, 2], [0, 3], [0, 4])
     )
-    assert first.shape == (16, 16, 3) and first.dtype == np.float32
+    assert first.shape == (16, 16, 3 if layers else 1) and first.dtype == np.uint8
     np.testing.assert_array_equal(first, again)
-    changes = max(np.abs(first - other).max() for other in others)
-    assert changes > 0.1 if layers or augmentation != "none" else changes == 0
+    changes = max(np.abs(first.astype(int) - other).max() for other in others)
+    assert changes > 25 if layers or augmentation != "none" else changes == 0
 
 
 def test_recipes_name_every_augmentation():

@@ -10,7 +10,7 @@ import tf_keras as keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.training.losses import SmoothedCrossEntropy
+from lambdanet.training.losses import Accuracy, SmoothedCrossEntropy
 from lambdanet.training.schedules import WarmupSchedule
 
 OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
@@ -81,7 +81,7 @@ def compile_model(
     model.compile(
         optimizer=optimizer,
         loss=SmoothedCrossEntropy(recipe.label_smoothing),
-        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        metrics=[Accuracy()],
         steps_per_execution=steps_per_execution,
     )
 

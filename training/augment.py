@@ -30,14 +30,14 @@ TRANSLATION = 10.0
 
 # The central square of pixels as evaluation takes it: float32 [size, size, c] in 0..1.
 Square = Callable[[tf.Tensor], tf.Tensor]
-# An image, the size of the result, its central square, a seed -> float32 [size, size, c] in 0..1.
+# An image, the size of the result, its central square, a seed -> uint8 [size, size, c].
 View = Callable[[Encoded | Decoded, int, Square, tf.Tensor], tf.Tensor]
 
 
 def affine(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square turned, zoomed and shifted a little; what comes in from outside is black."""
     del size
-    return move(square(image.whole()), seed)
+    return _levels(move(square(image.whole()), seed))
 
 
 def crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
@@ -49,7 +49,7 @@ def crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tens
 
 def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square shifted by up to `PADDING` over black, mirrored in half of the cases."""
-    pixels = square(image.whole())
+    pixels = _levels(square(image.whole()))
     pad = round(PADDING * size)
     padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
     top, left = tf.unstack(
@@ -61,7 +61,7 @@ def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: 
 def unchanged(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square as it is."""
     del size, seed
-    return square(image.whole())
+    return _levels(square(image.whole()))
 
 
 VIEWS: dict[str, View] = {
@@ -72,8 +72,23 @@ VIEWS: dict[str, View] = {
 }
 
 
-def _resized(images: tf.Tensor, size: int) -> tf.Tensor:
-    return tf.image.resize(images, [size, size], antialias=True) / 255.0
+def _levels(pixels: tf.Tensor) -> tf.Tensor:
+    """Returns pixels in 0..1 in 256 levels, with which what follows is faster and smaller."""
+    return tf.cast(255.0 * tf.clip_by_value(pixels, 0.0, 1.0) + 0.5, tf.uint8)
+
+
+def _resized(window: tf.Tensor, size: int) -> tf.Tensor:
+    """Stretches uint8 [h, w, c] to uint8 [size, size, c].
+
+    Up to half of the size, bilinear interpolation passes over no pixel; averaging them would cost as much as
+    decoding does.
+    """
+    pixels = tf.cond(
+        tf.reduce_max(tf.shape(window)[:2]) > 2 * size,
+        lambda: tf.image.resize(window, [size, size], antialias=True),
+        lambda: tf.image.resize(window, [size, size]),
+    )
+    return tf.ensure_shape(tf.cast(pixels + 0.5, tf.uint8), [size, size, window.shape[-1]])
 
 
 def random_window(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -96,7 +111,8 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 def flip(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Returns the image, mirrored left to right for half of the seeds."""
-    return tf.where(tf.random.stateless_uniform([], seed) < 0.5, tf.reverse(pixels, [1]), pixels)
+    mirror = tf.random.stateless_uniform([], seed) < 0.5
+    return tf.cond(mirror, lambda: tf.reverse(pixels, [1]), lambda: pixels)
 
 
 def move(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -129,21 +145,20 @@ def rand_augment(pixels: tf.Tensor, layers: int, magnitude: float, seed: tf.Tens
     """Returns the image after RandAugment (Cubuk et al. 2019), as Model Garden has it.
 
     Args:
-      pixels: float32 [h, w, 3] or [h, w, 1] in 0..1.
+      pixels: uint8 [h, w, 3] or [h, w, 1].
       layers: how many changes are made, one after the other.
       magnitude: how strong each is; 10 is the usual scale's end.
       seed: int64 [2].
 
     Returns:
-      float32 [h, w, 3] in 0..1, in 256 levels.
+      uint8 [h, w, 3].
     """
     module = _model_garden()
     policy = module.RandAugment(layers, magnitude, translate_const=TRANSLATION)
     image = tf.broadcast_to(pixels, [*pixels.shape[:2], 3])
-    image = tf.cast(tf.round(255.0 * tf.clip_by_value(image, 0.0, 1.0)), tf.uint8)
     with _drawing_from(module, seed):
         changed = policy.distort(image)
-    return tf.ensure_shape(tf.cast(changed, tf.float32) / 255.0, image.shape)
+    return tf.ensure_shape(changed, image.shape)
 
 
 def _model_garden() -> Any:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images that cannot be decoded are skipped, counted and named, up to a limit.
 
-Examples are prepared in groups, each of which keeps its place whatever fails in it: what a group lacks is then
-known, and no later group moves. A group is a dictionary:
+Examples are prepared in groups, each of which keeps its place whatever fails in it: what a group lacks is
+then known, and no later group moves. A group is a dictionary:
 
     places  int64 [g]        which of the group's examples are good, in order
     images  [g, ...]         theirs
@@ -31,7 +31,7 @@ Group = dict[str, tf.Tensor]
 
 
 def filled_up(examples: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """Returns as many examples as there should be: in the place of those that a damaged file lacks, `UNKNOWN`."""
+    """Returns as many examples as there should be; for those that a damaged file lacks, `UNKNOWN`."""
     blank = {
         key: tf.constant(UNKNOWN) if key == "name" else tf.zeros(spec.shape, spec.dtype)
         for key, spec in examples.element_spec.items()
@@ -53,7 +53,8 @@ def grouped(
       prepare: what may fail.
       size: examples in a group.
       drop_remainder: whether the last group has to be whole.
-      instead: gives other pairs in the place of a group in which nothing is good, from the second of its pairs.
+      instead: gives other pairs in the place of a group in which nothing is good, from the second of its
+      pairs.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -198,7 +199,8 @@ class BadRecords:
                     raise InputError(f"none of the {len(names)} images of a batch can be read")
                 for name, label in zip(of_no_class.tolist(), labels.tolist(), strict=True):
                     raise InputError(
-                        f"record {name.decode(errors='replace')!r} has the label {label}, outside of the classes"
+                        f"record {name.decode(errors='replace')!r} has the label {label}, outside of the "
+                        f"classes"
                     )
             except InputError as error:
                 self._problem = str(error)

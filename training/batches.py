@@ -14,7 +14,6 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.training import preprocess
 from lambdanet.training.bad_records import BadRecords, Example, filled_up, grouped
 from lambdanet.training.shares import Share
-from lambdanet.training.sources import Source
 
 ENDLESS = 1 << 40  # passes
 
@@ -32,9 +31,10 @@ class Stream:
       done: images that were used before.
       passes: how many there are.
       seed: of the order and of the changes.
+      soft: whether labels are distributions over the classes.
     """
 
-    source: Source
+    source: Any  # a `Source`; where labels are soft, a `RecordsSource`
     split: str
     share: Share
     batch_size: int
@@ -42,9 +42,10 @@ class Stream:
     done: int
     passes: int
     seed: int
+    soft: bool = False
 
     def batches(self, recipe: Recipe, bad_records: BadRecords) -> tf.data.Dataset:
-        """Returns the images, changed at random as the recipe says, and their labels."""
+        """Returns the images, uint8, changed at random as the recipe says, and their labels."""
 
         def prepare(example: Example, key: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
             number, place = key
@@ -53,7 +54,7 @@ class Stream:
             image = preprocess.for_training(
                 self.source.image(example), recipe, tf.random.fold_in(seed, place)
             )
-            return image, self.source.label(example)
+            return image, (self.source.probabilities if self.soft else self.source.label)(example)
 
         first_pass, first = divmod(self.done, self.per_pass)
         examples = tf.data.Dataset.range(first_pass, self.passes).flat_map(
@@ -78,3 +79,22 @@ class Stream:
         passes = tf.data.Dataset.from_tensors(number).repeat()
         keys = tf.data.Dataset.zip((passes, places))
         return tf.data.Dataset.zip((filled_up(there, count - first), keys))
+
+
+def together(parts: list[tf.data.Dataset], num_classes: int) -> tf.data.Dataset:
+    """Returns batches that are made up of a batch of each part; labels are distributions if some are."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def join(*batches: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        images, labels = zip(*batches, strict=True)
+        channels = max(of_part.shape[-1] for of_part in images)
+        images = [tf.repeat(of_part, channels // of_part.shape[-1], axis=-1) for of_part in images]
+        if any(not of_part.dtype.is_integer for of_part in labels):
+            labels = tuple(
+                tf.one_hot(of_part, num_classes) if of_part.dtype.is_integer else of_part
+                for of_part in labels
+            )
+        return tf.concat(images, axis=0), tf.concat(labels, axis=0)
+
+    return tf.data.Dataset.zip(tuple(parts)).map(join, tf.data.AUTOTUNE)

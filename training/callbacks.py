@@ -6,6 +6,7 @@ import io
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +15,7 @@ import tf_keras as keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, Preempted
 from lambdanet.training import model_dir as model_dirs
+from lambdanet.training.best_epoch import BestEpoch
 from lambdanet.training.checkpoints import Checkpoints
 from lambdanet.training.preemption import StopRequest
 
@@ -28,6 +30,7 @@ def for_run(
     steps: int,
     save_every: int,
     stop: StopRequest,
+    best: BestEpoch | None = None,
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks of a run, in the order in which they have to act.
 
@@ -42,7 +45,9 @@ def for_run(
       steps: of an epoch.
       save_every: how many steps lie between two checkpoints within an epoch.
       stop: asks the run to stop.
+      best: keeps the best epoch; None: the last one counts.
     """
+    averaged = AveragedEvaluation(checkpoints) if recipe.ema_decay else None
     files: list[keras.callbacks.Callback] = []
     if checkpoints.devices.chief:
         files = [
@@ -51,11 +56,42 @@ def for_run(
             keras.callbacks.TensorBoard(path / model_dirs.LOGS, write_graph=False, profile_batch=0),
         ]
     return [
-        *([AveragedEvaluation(checkpoints)] if recipe.ema_decay else []),
+        *([averaged] if averaged else []),
         StopWhenDiverged(checkpoints),
         *files,
-        SaveCheckpoints(checkpoints, initial_step, steps, save_every, stop),
+        *([KeepBest(best)] if best else []),
+        SaveCheckpoints(checkpoints, initial_step, steps, save_every, stop, averaged),
     ]
+
+
+def finish_epoch(
+    model: keras.Model,
+    run: list[keras.callbacks.Callback],
+    epoch: int,
+    evaluation: Any,
+    evaluation_steps: int | None,
+    sums: np.ndarray,
+) -> None:
+    """Does what is left of an epoch whose steps are made: its evaluation, and what comes at its end.
+
+    Args:
+      model: compiled.
+      run: the callbacks.
+      epoch: from 0.
+      evaluation: data, as `keras.Model.fit` takes it.
+      evaluation_steps: batches of it; None: until it ends.
+      sums: of the metrics of training, as `Checkpoints` keeps them.
+    """
+    together = keras.callbacks.CallbackList(run, model=model)
+    together.on_train_begin()
+    together.on_epoch_begin(epoch)
+    found = model.evaluate(
+        evaluation, steps=evaluation_steps, callbacks=together, verbose=0, return_dict=True
+    )
+    total_loss, losses, right, images = sums.tolist()
+    logs = {"loss": total_loss / losses, "accuracy": right / images}
+    together.on_epoch_end(epoch, logs | {f"val_{name}": value for name, value in found.items()})
+    together.on_train_end()
 
 
 class StopWhenDiverged(keras.callbacks.Callback):
@@ -113,9 +149,27 @@ class AveragedEvaluation(keras.callbacks.Callback):
         self._checkpoints.use_averages()
 
     def on_test_end(self, logs: dict | None = None) -> None:
+        self.put_back()
+
+    def put_back(self) -> None:
+        """Gives the model the weights that it trains with."""
         for variable, weight in zip(self.model.trainable_variables, self._weights, strict=True):
             variable.assign(weight)
         self._weights = []
+
+
+class KeepBest(keras.callbacks.Callback):
+    """Keeps the epoch with the best accuracy on the held-out split, and ends a run without a better one."""
+
+    def __init__(self, best: BestEpoch):
+        super().__init__()
+        self._best = best
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        step = int(self.model.optimizer.iterations.numpy())
+        self._best.consider(epoch + 1, step, (logs or {})["val_accuracy"])
+        if self._best.given_up(epoch + 1):
+            self.model.stop_training = True
 
 
 class HistoryFile(keras.callbacks.Callback):
@@ -159,13 +213,23 @@ class SaveCheckpoints(keras.callbacks.Callback):
       initial_step: steps completed already.
       steps: of an epoch.
       save_every: how many steps lie between two checkpoints within an epoch.
-      stop: asks the run to stop.
+      stop: asks the run to stop; one of a single worker does so within its evaluation too, which then
+        comes again.
+      averaged: what changes the weights for the evaluation, if anything does.
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, initial_step: int, steps: int, save_every: int, stop: StopRequest
+        self,
+        checkpoints: Checkpoints,
+        initial_step: int,
+        steps: int,
+        save_every: int,
+        stop: StopRequest,
+        averaged: AveragedEvaluation | None = None,
     ):
         super().__init__()
+        self._averaged = averaged
+        self._sums = checkpoints.sums.numpy()  # of the epoch, also while it is evaluated
         self._checkpoints = checkpoints
         self._step = initial_step
         self._steps = steps
@@ -186,12 +250,24 @@ class SaveCheckpoints(keras.callbacks.Callback):
         due = self._step // self._save_every > before // self._save_every
         if self._asks_others(before):
             self._stopping = self._checkpoints.devices.anyone(self._stop.received)
-        if (due or self._stopping) and self._step % self._steps:  # else evaluation comes first
-            self._checkpoints.sums.assign(np.concatenate([m.get_weights() for m in self.model.metrics]))
+        ended = self._step % self._steps == 0
+        if due or self._stopping or ended:
+            self._sums = np.concatenate([metric.get_weights() for metric in self.model.metrics])
+        if (due or self._stopping) and not ended:  # else evaluation comes first
+            self._checkpoints.sums.assign(self._sums)
+            self._save()
+
+    def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        if self._stop.received and self._checkpoints.devices.workers == 1:
+            self._stopping = True
+            if self._averaged:
+                self._averaged.put_back()
+            self._checkpoints.sums.assign(self._sums)
             self._save()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self._stopping = self._checkpoints.devices.anyone(self._stop.received)
+        self._checkpoints.sums.assign(np.zeros_like(self._sums))
         self._save()
 
     def _asks_others(self, before: int) -> bool:

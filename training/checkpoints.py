@@ -27,9 +27,10 @@ class Checkpoints:
       model: a built model.
       optimizer: its optimizer; its variables are created here, so that all of them are restored at once.
       devices: of the run; the chief among several workers writes, and all of them take part.
+      kept: how many are kept, the newest.
 
     Attributes:
-      sums: what the metrics have summed up since the epoch began, kept for the rest of the epoch.
+      sums: what the metrics have summed up since the epoch began, kept for the rest of it; 0 at its end.
 
     Example:
       >>> checkpoints = Checkpoints("/tmp/run/checkpoints", model, keras.optimizers.SGD())
@@ -44,11 +45,13 @@ class Checkpoints:
         model: keras.Model,
         optimizer: keras.optimizers.Optimizer,
         devices: Devices = ONE_DEVICE,
+        kept: int = KEPT,
     ):
         self.directory = Path(directory)
         self.model = model
         self.optimizer = optimizer
         self.devices = devices
+        self._kept = kept
         optimizer.build(model.trainable_variables)
         self.sums = tf.Variable(tf.zeros([NUM_SUMS]), trainable=False, name="sums")
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
@@ -64,7 +67,7 @@ class Checkpoints:
         return sorted(int(number) for number in found if number.isdigit())
 
     def save(self, step: int) -> None:
-        """Writes the checkpoint after a step and removes all but the newest `KEPT`.
+        """Writes the checkpoint after a step and removes all but the newest.
 
         Raises:
           OSError: the files cannot be written, or the folder of the run is gone.
@@ -79,7 +82,7 @@ class Checkpoints:
             )
         try:
             if self._manager is None:
-                self._manager = tf.train.CheckpointManager(self._checkpoint, str(self.directory), KEPT)
+                self._manager = tf.train.CheckpointManager(self._checkpoint, str(self.directory), self._kept)
             self._manager.save(checkpoint_number=step)
         except tf.errors.OpError as error:
             raise OSError(f"cannot write the checkpoint of step {step}: {error.message}") from None

@@ -2,24 +2,28 @@
 """The data of a recipe, in batches.
 
 Training data is a pure function of (recipe, step): a run that is interrupted and goes on sees the very order
-and the very augmentation that it would have seen without the interruption.
+and the very augmentation that it would have seen without the interruption. (Not so with a tf.data service.)
 """
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, unknown
-from lambdanet.training import folder, preprocess
+from lambdanet.training import folder, preprocess, records, service
 from lambdanet.training.bad_records import BadRecords, filled_up, grouped
-from lambdanet.training.batches import Stream
+from lambdanet.training.batches import ENDLESS, Stream, together
 from lambdanet.training.folder import FolderSource
+from lambdanet.training.records import RecordsSource
 from lambdanet.training.shares import WHOLE, Share
 from lambdanet.training.sources import Source, TfdsSource
 
 ROLES = ("eval", "train")
+PSEUDO_SEED = 1 << 32  # so that pseudo-labelled images come in another order, and are changed otherwise
 
 
 def load(
@@ -29,6 +33,7 @@ def load(
     initial_step: int = 0,
     bad_records: BadRecords | None = None,
     share: Share = WHOLE,
+    data_service: str | None = None,
 ) -> tf.data.Dataset:
     """Returns the batches of one split, preparing the dataset first where it is not on disk.
 
@@ -43,10 +48,12 @@ def load(
       bad_records: counts the images that cannot be read; None: a fresh count.
       share: the part that this machine reads; batches are of one device. An even share fills up the last
         batches of evaluation with what weighs nothing: see `_padded`.
+      data_service: the address of a tf.data service that prepares the training data: see `service`.
 
     Returns:
       A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]), and for the
-      evaluation of an even share also weights float32 [b].
+      evaluation of an even share also weights float32 [b]. Soft pseudo-labels make the labels of training
+      distributions, float32 [b, num_classes]; mixed precision makes its images bfloat16.
 
     Raises:
       InputError: no such dataset, split or directory, or a dataset that does not fit the recipe.
@@ -60,6 +67,10 @@ def load(
     bad_records = bad_records or BadRecords()
     if role == "eval":
         return _eval(recipe, source, bad_records, share).prefetch(tf.data.AUTOTUNE)
+    if data_service is not None:
+        return _normalised(
+            service.batches(recipe, source, data_service, share, bad_records), recipe
+        ).prefetch(tf.data.AUTOTUNE)
     return _train(recipe, source, initial_step, bad_records, share).prefetch(tf.data.AUTOTUNE)
 
 
@@ -72,6 +83,11 @@ def resolve(recipe: Recipe, data_dir: str | None = None) -> Recipe:
     if recipe.num_classes:
         return recipe
     return dataclasses.replace(recipe, num_classes=len(_open(recipe, data_dir).class_names))
+
+
+def for_validation(recipe: Recipe) -> Recipe:
+    """Returns the recipe whose "eval" is what a run is validated on: its held-out split, where it has one."""
+    return dataclasses.replace(recipe, eval_split=recipe.held_out_split or recipe.eval_split)
 
 
 def class_names(recipe: Recipe, data_dir: str | None = None) -> list[str]:
@@ -103,8 +119,14 @@ def _train(
 ) -> tf.data.Dataset:
     steps = _steps(recipe, source)
     _count(recipe, "train", source, share)
-    size, devices = recipe.global_batch_size // share.replicas, share.replicas // share.count
-    stream = Stream(
+    devices, num_pseudo = share.replicas // share.count, recipe.num_pseudo_labels
+    if num_pseudo % share.replicas:
+        raise InputError(
+            f"{num_pseudo} images of a batch have pseudo-labels; accepted: a multiple of "
+            f"{share.replicas}, the devices"
+        )
+    size = (recipe.global_batch_size - num_pseudo) // share.replicas
+    labelled = Stream(
         source,
         recipe.train_split,
         share,
@@ -114,7 +136,48 @@ def _train(
         passes=recipe.epochs,
         seed=recipe.seed,
     )
-    return stream.batches(recipe, bad_records)
+    parts = [labelled.batches(recipe, bad_records)]
+    if num_pseudo:
+        more = _pseudo_source(recipe, source.class_names)
+        size = num_pseudo // share.replicas
+        others = Stream(
+            more,
+            records.PSEUDO,
+            share,
+            batch_size=size,
+            per_pass=more.num_examples(records.PSEUDO, share),
+            done=initial_step * devices * size,
+            passes=ENDLESS,
+            seed=recipe.seed + PSEUDO_SEED,
+            soft=more.soft,
+        )
+        parts.append(others.batches(recipe, bad_records))
+    return _normalised(together(parts, recipe.num_classes), recipe)
+
+
+def _pseudo_source(recipe: Recipe, class_names: Sequence[str]) -> RecordsSource:
+    """Returns the images with pseudo-labels, once their classes are known to be those of the others."""
+    if not recipe.pseudo_labels:
+        raise InputError(
+            "pseudo_labels is empty; accepted: a folder that `lambdanet pseudo-label` wrote, as "
+            "--set=pseudo_labels=DIR"
+        )
+    source = RecordsSource(recipe, recipe.pseudo_labels)
+    if list(source.class_names) != list(class_names):
+        pairs = itertools.zip_longest(source.class_names, class_names)
+        index, (found, wanted) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+        raise InputError(
+            f"class {index} of pseudo_labels {recipe.pseudo_labels!r} is {found!r}; accepted: {wanted!r}, "
+            f"as in "
+            f"dataset {recipe.dataset}"
+        )
+    return source
+
+
+def _normalised(batches: tf.data.Dataset, recipe: Recipe) -> tf.data.Dataset:
+    return batches.map(
+        lambda images, labels: (preprocess.normalised(images, recipe), labels), tf.data.AUTOTUNE
+    )
 
 
 def _eval(recipe: Recipe, source: Source, bad_records: BadRecords, share: Share) -> tf.data.Dataset:
@@ -163,7 +226,8 @@ def _eval_steps(recipe: Recipe, source: Source, share: Share) -> int:
 
 
 def _open(recipe: Recipe, data_dir: str | None) -> Source:
-    return FolderSource(recipe, data_dir) if recipe.dataset == folder.NAME else TfdsSource(recipe, data_dir)
+    own: dict[str, type[Source]] = {folder.NAME: FolderSource, records.NAME: RecordsSource}
+    return own.get(recipe.dataset, TfdsSource)(recipe, data_dir)
 
 
 def _source(recipe: Recipe, data_dir: str | None) -> Source:
@@ -197,9 +261,10 @@ def _count(recipe: Recipe, role: str, source: Source, share: Share = WHOLE) -> i
 
 def _steps(recipe: Recipe, source: Source) -> int:
     examples = _count(recipe, "train", source)
-    if examples < recipe.global_batch_size:
+    labelled = recipe.global_batch_size - recipe.num_pseudo_labels
+    if examples < labelled:
         raise InputError(
             f"global_batch_size is {recipe.global_batch_size}; accepted: at most {examples}, the images of "
             f"split {recipe.train_split!r} of {recipe.dataset}"
         )
-    return examples // recipe.global_batch_size
+    return examples // labelled

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss of classification, on labels as integers."""
+"""The loss of classification, on labels as integers or distributions over the classes; its accuracy."""
 
 import tensorflow as tf
 import tf_keras as keras
@@ -24,11 +24,33 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Returns the loss [b] of labels [b] or [b, 1] and logits [b, num_classes]."""
-        labels = tf.one_hot(tf.reshape(tf.cast(y_true, tf.int32), [-1]), tf.shape(y_pred)[-1])
-        smoothing = self.label_smoothing
-        targets = labels * (1 - smoothing) + smoothing / tf.cast(tf.shape(y_pred)[-1], tf.float32)
+        """Returns the loss [b] of labels [b] or [b, 1], or of distributions, and logits [b, num_classes]."""
+        smoothing, num_classes = self.label_smoothing, y_pred.shape[-1]
+        targets = _distributions(y_true, num_classes) * (1 - smoothing) + smoothing / num_classes
         return tf.nn.softmax_cross_entropy_with_logits(targets, tf.cast(y_pred, tf.float32))
 
     def get_config(self) -> dict:
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
+
+@keras.saving.register_keras_serializable("lambdanet")
+class Accuracy(keras.metrics.MeanMetricWrapper):
+    """How often the largest logit is that of the label, or of the likeliest class of a distribution."""
+
+    def __init__(self, name: str = "accuracy", dtype: object = None):
+        super().__init__(_right, name=name, dtype=dtype)
+
+    def get_config(self) -> dict:
+        return {"name": self.name, "dtype": self.dtype}
+
+
+def _right(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    targets = _distributions(y_true, y_pred.shape[-1])
+    return tf.cast(tf.argmax(targets, axis=-1) == tf.argmax(y_pred, axis=-1), tf.float32)
+
+
+def _distributions(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
+    """Returns labels [b] or [b, 1] as distributions [b, num_classes], which stay as they are."""
+    if labels.shape.rank == 2 and labels.shape[-1] == num_classes:
+        return tf.cast(labels, tf.float32)
+    return tf.one_hot(tf.reshape(tf.cast(labels, tf.int32), [-1]), num_classes)

@@ -4,6 +4,7 @@
 recipe.json   the recipe of the run, with every field     checkpoints/  the newest checkpoints
 history.csv   a row for each epoch                         logs/         what TensorBoard reads
 classes.txt   the name of each class, in the order of the labels
+best/         the checkpoint of the best epoch, where the recipe has a held-out split
 """
 
 import os
@@ -20,6 +21,7 @@ from lambdanet.training.checkpoints import Checkpoints
 
 RECIPE = "recipe.json"
 CHECKPOINTS = "checkpoints"
+BEST = "best"
 HISTORY = "history.csv"
 LOGS = "logs"
 CLASSES = "classes.txt"
@@ -120,8 +122,8 @@ def load_recipe(model_dir: str | Path) -> Recipe:
 def load_trained_model(model_dir: str | Path) -> tuple[keras.Model, Recipe]:
     """Returns the model trained in a model_dir, and its recipe.
 
-    The weights are those of the newest checkpoint that can be read; with `ema_decay` in the recipe, their
-    moving averages.
+    The weights are those of the newest checkpoint that can be read, or with `held_out_split` in the recipe
+    those of the best epoch; with `ema_decay`, their moving averages.
 
     Raises:
       InputError: no model_dir, no checkpoint in it, or one that is not of the recipe's model.
@@ -131,7 +133,8 @@ def load_trained_model(model_dir: str | Path) -> tuple[keras.Model, Recipe]:
     """
     recipe = load_recipe(model_dir)
     model = build_model(recipe)
-    directory = Path(model_dir).expanduser() / CHECKPOINTS
+    best = Path(model_dir).expanduser() / BEST
+    directory = best if best.is_dir() else best.with_name(CHECKPOINTS)
     checkpoints = Checkpoints(directory, model, build_optimizer(recipe, steps_per_epoch=1))
     if checkpoints.restore() == 0:
         raise InputError(

@@ -3,11 +3,11 @@
 
     RECORDS/train-00000-of-01024 ...    RECORDS/validation-00000-of-00128 ...    RECORDS/classes.txt
 
-The records are those of ImageNet's usual files, which Model Garden reads too: `image/encoded`, a file as bytes,
-and `image/class/label`, from 0 on; with `image/class/probabilities`, a label may be a distribution. What a file
-is followed by, such as ".tfrecord", does not matter. The classes are the lines of classes.txt, in the order of
-the labels; where there are none, they are numbers. A part of a split may be named by its files,
-`train[20shard:]`.
+The records are those of ImageNet's usual files, which Model Garden reads too: `image/encoded`, a file as
+bytes, and `image/class/label`, from 0 on; with `image/class/probabilities`, a label may be a distribution.
+What a file is followed by, such as ".tfrecord", does not matter. The classes are the lines of classes.txt,
+in the order of the labels; where there are none, they are numbers. A part of a split may be named by its
+files, `train[20shard:]`.
 """
 
 import json
@@ -29,6 +29,7 @@ from lambdanet.training.sources import Example
 NAME = "tfrecord"
 LAYOUT = "train-00000-of-00008 and so on, and the same of validation"
 CLASSES, MANIFEST = "classes.txt", "manifest.json"
+PSEUDO = "pseudo"  # the split that `lambdanet pseudo-label` writes
 IMAGE, LABEL, PROBABILITIES = "image/encoded", "image/class/label", "image/class/probabilities"
 
 TOGETHER = 16  # files that are read and mixed at a time
@@ -89,12 +90,12 @@ class RecordsSource:
         rows = tf.pad(order, [[0, -len(pieces) % TOGETHER]], constant_values=-1)
         rows = tf.reshape(rows, [-1, TOGETHER])
         counts = tf.constant([piece.count for piece in pieces] + [0], tf.int64)  # the last is that of -1
-        ends = tf.cumsum(tf.reduce_sum(tf.gather(counts, rows % len(counts)), axis=1))
+        ends = tf.cumsum(tf.reduce_sum(tf.gather(counts, rows % (len(pieces) + 1)), axis=1))
         begin = tf.searchsorted(ends, first[tf.newaxis], side="right", out_type=tf.int64)[0]
         before = tf.concat([[0], ends], axis=0)[begin]
 
         def mixed(row: tf.Tensor) -> tf.data.Dataset:
-            read = _read_all([*pieces, Piece("", 0, 0)], TOGETHER, row % len(counts))
+            read = _read_all([*pieces, Piece("", 0, 0)], TOGETHER, row % (len(pieces) + 1))
             return read.shuffle(BUFFER, seed=seed, reshuffle_each_iteration=False)
 
         # Whole rows of files that come before the first record are not even opened.

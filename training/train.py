@@ -10,12 +10,13 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import check_counts
-from lambdanet.training import callbacks, data, transfer
+from lambdanet.errors import InputError, check_counts
+from lambdanet.training import callbacks, data, random_state, service, transfer
 from lambdanet.training import distribute as distribution
 from lambdanet.training import model_dir as model_dirs
 from lambdanet.training.assemble import build_model, build_optimizer, compile_model
 from lambdanet.training.bad_records import DEFAULT_LIMIT, BadRecords
+from lambdanet.training.best_epoch import BestEpoch
 from lambdanet.training.checkpoints import Checkpoints
 from lambdanet.training.preemption import StopRequest
 
@@ -32,11 +33,12 @@ def train(
     deterministic: bool = False,
     distribute: str = "auto",
     tpu: str | None = None,
+    data_service: str | None = None,
 ) -> dict[str, Any]:
     """Trains a recipe with `keras.Model.fit`, from the newest checkpoint in its folder if there is one.
 
-    On a CPU, the same recipe gives the same weights each time, also when the run is interrupted in between
-    (unless it uses dropout or stochastic depth: what they drop after an interruption differs).
+    On a CPU, the same recipe gives the same weights each time, also when the run is interrupted in between.
+    (Not so with a tf.data service.)
 
     Args:
       recipe: what to train.
@@ -52,6 +54,11 @@ def train(
       distribute: on which devices, as `distribute.choose` takes it. Of several workers the chief alone writes
         to `model_dir`, which all of them read.
       tpu: which TPU, as `distribute.choose` takes it; None: none.
+      data_service: the address of a tf.data service that prepares the training data, such as
+        "grpc://host:5000"; None: this machine does. See `service` for what an epoch is then.
+
+    Where the recipe has a held-out split, the run is validated on that, the best epoch is kept as well, in
+    `best/`, and `patience` epochs without a better one end the run.
 
     Returns:
       `model_dir`, the `epoch` and `step` reached, and the rest of the last row of the history: `loss`,
@@ -66,6 +73,12 @@ def train(
       >>> train(configs.get_recipe("digits"), "/tmp/digits")["val_accuracy"]
     """
     check_counts(save_every=save_every, steps_per_execution=steps_per_execution)
+    if data_service is not None:
+        service.check(data_service)
+        if deterministic:
+            raise InputError("data_service gives no order that repeats; accepted: it or --deterministic")
+    if recipe.zero_head and not recipe.start_from:
+        raise InputError("start_from is empty; accepted: what to fine-tune, as --set=start_from=MODEL_DIR")
     bad_records = BadRecords(max_bad_records)
     model_dirs.check(model_dir)  # before anything takes time
     devices = distribution.choose(distribute, recipe.global_batch_size, tpu)
@@ -81,27 +94,44 @@ def train(
             tf.config.experimental.enable_op_determinism()
         with devices.strategy.scope():
             model = build_model(recipe)
-        load = functools.partial(data.load, recipe, data_dir=data_dir, bad_records=bad_records)
-        evaluation = devices.feed(lambda share: load("eval", share=share))
-        validation_steps = data.eval_steps(recipe, data_dir, devices.share())
+        load = functools.partial(
+            data.load, recipe, data_dir=data_dir, bad_records=bad_records, data_service=data_service
+        )
+        validation = data.for_validation(recipe)
+        evaluation = devices.feed(
+            lambda share: data.load(validation, "eval", data_dir, bad_records=bad_records, share=share)
+        )
+        validation_steps = data.eval_steps(validation, data_dir, devices.share())
         counted = devices.share().even or steps_per_execution > 1
         with devices.strategy.scope():
             optimizer = build_optimizer(recipe, steps)
             checkpoints = Checkpoints(path / model_dirs.CHECKPOINTS, model, optimizer, devices)
+            best = None
+            if recipe.held_out_split:
+                kept = Checkpoints(path / model_dirs.BEST, model, optimizer, devices, kept=1)
+                best = BestEpoch(kept, recipe.patience)
             compile_model(recipe, model, optimizer, steps_per_execution)
+        random_state.follow_steps(model, optimizer.iterations, recipe.seed)
         step = checkpoints.restore()
         if recipe.start_from and step == 0:
-            transfer.start_from(model, recipe.start_from)
+            transfer.start_from(model, recipe.start_from, recipe.zero_head)
         if devices.chief:
             model_dirs.claim(path, recipe, names)
-        _announce(recipe, path, step, steps, devices)
+        evaluated = not checkpoints.sums.numpy().any() or step % steps != 0
+        finished = step >= recipe.epochs * steps or (best is not None and best.given_up(step // steps))
+        _announce(recipe, path, step, steps, devices, finished and evaluated)
+
+        def around(step: int) -> list[keras.callbacks.Callback]:
+            return callbacks.for_run(recipe, path, checkpoints, step, steps, save_every, stop, best)
+
         with StopRequest() as stop, bad_records.ending_runs():
-            while step < recipe.epochs * steps:
+            if not evaluated:  # the run was stopped in the evaluation of its last epoch
+                sums, number = checkpoints.sums.numpy(), validation_steps if counted else None
+                callbacks.finish_epoch(model, around(step), step // steps - 1, evaluation, number, sums)
+                finished = finished or (best is not None and best.given_up(step // steps))
+            while not finished:
                 epoch, done = divmod(step, steps)
                 until = epoch + 1 if done else recipe.epochs  # the rest of an epoch is a `fit` of its own
-                tf.random.set_seed(
-                    recipe.seed + step
-                )  # a resumed run must not drop what its first steps dropped
                 model.fit(
                     devices.feed(lambda share, step=step: load("train", initial_step=step, share=share)),
                     initial_epoch=epoch,
@@ -109,11 +139,12 @@ def train(
                     steps_per_epoch=steps - done,
                     validation_data=evaluation,
                     validation_steps=validation_steps if counted else None,  # else until it ends
-                    callbacks=callbacks.for_run(recipe, path, checkpoints, step, steps, save_every, stop),
+                    callbacks=around(step),
                     verbose=_verbosity(devices),
                 )
-                step = until * steps
-    return _report(recipe, path, steps)
+                step = int(optimizer.iterations.numpy())
+                finished = step >= recipe.epochs * steps or model.stop_training
+    return _report(recipe, path, step // steps, step, best)
 
 
 def _verbosity(devices: distribution.Devices) -> int:
@@ -123,7 +154,9 @@ def _verbosity(devices: distribution.Devices) -> int:
     return 1 if sys.stdout.isatty() else 2
 
 
-def _announce(recipe: Recipe, path: Path, step: int, steps: int, devices: distribution.Devices) -> None:
+def _announce(
+    recipe: Recipe, path: Path, step: int, steps: int, devices: distribution.Devices, finished: bool
+) -> None:
     if not devices.chief:
         print(f"worker {devices.worker} of {devices.workers}, from 0, at step {step}", flush=True)
         return
@@ -131,12 +164,12 @@ def _announce(recipe: Recipe, path: Path, step: int, steps: int, devices: distri
     epoch, done = divmod(step, steps)
     if step == 0:
         print(f"training {run}: {recipe.epochs} epochs of {steps} steps", flush=True)
-    elif epoch < recipe.epochs:
+    elif not finished:
         within = f" and {done} of {steps} steps" if done else ""
         print(f"resuming {run} after epoch {epoch} of {recipe.epochs}{within}, step {step}", flush=True)
     else:
         print(f"finished already: {run}, {epoch} epochs, step {step}", flush=True)
-    if epoch < recipe.epochs:
+    if not finished:
         _announce_batches(recipe, devices)
 
 
@@ -149,7 +182,9 @@ def _announce_batches(recipe: Recipe, devices: distribution.Devices) -> None:
     print(f"batches of {batch} images{each}{machines}, in {precision}; {rate}", flush=True)
 
 
-def _report(recipe: Recipe, path: Path, steps: int) -> dict[str, Any]:
+def _report(recipe: Recipe, path: Path, epoch: int, step: int, best: BestEpoch | None) -> dict[str, Any]:
     rows = callbacks.read_history(path / model_dirs.HISTORY)
     last = {name: float(value) for name, value in rows[-1].items()} if rows else {}
-    return {**last, "model_dir": str(path), "epoch": recipe.epochs, "step": recipe.epochs * steps}
+    if best is not None:
+        last |= {"best_epoch": best.epoch, "best_val_accuracy": best.accuracy}
+    return {**last, "model_dir": str(path), "epoch": epoch, "step": step}

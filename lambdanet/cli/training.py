@@ -6,6 +6,7 @@ import textwrap
 from absl import flags
 
 from lambdanet.command import Command, Flag
+from lambdanet.errors import InputError
 
 
 def _train(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -20,7 +21,10 @@ def _train(values: flags.FlagValues, arguments: list[str]) -> None:
     result = train.train(recipe, values.model_dir, values.data_dir, **how)
     line = f"{result['model_dir']}: epoch {result['epoch']}, step {result['step']}"
     if "val_accuracy" in result:  # not where the history was removed
-        line += f", accuracy on {recipe.eval_split} {100 * result['val_accuracy']:.2f} %"
+        split = recipe.held_out_split or recipe.eval_split
+        line += f", accuracy on {split} {100 * result['val_accuracy']:.2f} %"
+    if "best_epoch" in result:
+        line += f"; the best is epoch {result['best_epoch']} with {100 * result['best_val_accuracy']:.2f} %"
     print(line)
 
 
@@ -46,9 +50,15 @@ def _evaluate(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def _export(values: flags.FlagValues, arguments: list[str]) -> None:
+    if bool(values.model_dir) == bool(values.model and values.weights):
+        raise InputError("`export` needs --model_dir, or --model and --weights; give one of the two")
+
     from lambdanet.training import export
 
-    export.export(values.model_dir, values.out, values.data_dir)
+    if values.model_dir:
+        export.export(values.model_dir, values.out, values.data_dir)
+    else:
+        export.export_weights(values.model, values.weights, values.out, values.class_names)
 
 
 def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -76,6 +86,11 @@ _HOW_TO_TRAIN = (
         "CHOICE",
         "auto (the default: all GPUs), one_device, mirrored, multi_worker (with TF_CONFIG), or tpu",
         default="auto",
+    ),
+    Flag(
+        "data_service",
+        "ADDRESS",
+        "grpc://HOST:PORT of a tf.data service that prepares the training data (default: this machine does)",
     ),
     Flag("tpu", "TPU", "local, the name of a TPU in Google Cloud, or grpc://HOST:PORT (default: none)"),
     Flag(
