@@ -21,6 +21,9 @@ from lambdanet.models import zoo
 from lambdanet.models.mobilenet_v2 import MobileNetV2
 from lambdanet.models.resnet import ResNet
 
+# Model Garden's default; it stands for the activation that a model is made with, which is ReLU6 in MobileNetV2
+# and SiLU in many networks of timm.
+DEFAULT = "relu"
 WHOLE_MAP = 0  # the `scope` of a configuration that stands for scope=None, all of the map
 
 
@@ -168,7 +171,7 @@ def options_of(config: hyperparams.Config, norm_activation: hyperparams.Config) 
             "synchronized": norm_activation.use_sync_bn,
             "trainable": config.bn_trainable,
         },
-        "activation": norm_activation.activation,
+        "activation": None if norm_activation.activation == DEFAULT else norm_activation.activation,
         **layer,
     }
 

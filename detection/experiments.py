@@ -62,8 +62,6 @@ def twin(stock: str, backbone: Backbone, keep_restrictions: bool = True) -> Expe
     task = tasks.own(config.task)
     task.model.backbone = backbone
     task.init_checkpoint = None  # theirs is in their bucket, and of their backbone
-    if backbone.type == "mobilenet_v2_lambda":  # theirs has it built in
-        task.model.norm_activation.activation = "relu6"
     return Experiment(
         runtime=config.runtime,
         task=task,

@@ -124,6 +124,14 @@ def test_what_the_configuration_says_reaches_every_layer(config):
     assert tf.add_n(backbone.losses) >= expected * 0.999
 
 
+@pytest.mark.parametrize(
+    ("config", "own"), [(LambdaResNet(model_id="eca_halonext26ts"), "swish"), (MobileNetV2Lambda(), "relu6")]
+)
+def test_model_gardens_default_keeps_the_activation_of_the_model(config, own):
+    layers = [x for x in build(config).layers if isinstance(x, keras.layers.Activation)]
+    assert {layer.activation.__name__ for layer in layers} == {own}
+
+
 def test_options_of_the_layers():
     options = {"key_dim": 8, "num_heads": 2, "scope": 0}
     backbone = build(LambdaResNet(model_id="lambda_resnet_tiny", **options))
