@@ -21,8 +21,8 @@ from lambdanet.models import zoo
 from lambdanet.models.mobilenet_v2 import MobileNetV2
 from lambdanet.models.resnet import ResNet
 
-# Model Garden's default; it stands for the activation that a model is made with, which is ReLU6 in MobileNetV2
-# and SiLU in many networks of timm.
+# Model Garden's default. It stands for the activation that a model is made with, which is ReLU6 in
+# MobileNetV2 and SiLU in many networks of timm.
 DEFAULT = "relu"
 WHOLE_MAP = 0  # the `scope` of a configuration that stands for scope=None, all of the map
 

@@ -111,8 +111,8 @@ def explained(source: str, model: keras.Model, modules: str | list[str]) -> Iter
 def _same(source: str, trained: str, backbone: ZooBackbone) -> str:
     if trained != backbone.name:
         raise InputError(
-            f"task.init_checkpoint {source!r} holds {trained}, and the backbone is {backbone.name}; accepted: "
-            "the same, by the model_id of task.model.backbone"
+            f"task.init_checkpoint {source!r} holds {trained}, and the backbone is {backbone.name}; "
+            "accepted: the same, by the model_id of task.model.backbone"
         )
     return trained
 
