@@ -2,6 +2,7 @@
 # Needs make and Python 3.11 or later; everything else is installed into .venv.
 #
 #   make demo    train on handwritten digits, evaluate, export, predict
+#   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
 #   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/ops_test.py
 #   make lint    ruff and mypy
 #   make format  rewrite the code as ruff lays it out
@@ -14,8 +15,13 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python;
 
 BIN := .venv/bin
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
+DETECTION := $(BIN)/python -m lambdanet.detection
+SHAPES := $(DETECTION).shapes --out=demo/shapes
+SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mode=train \
+	--model_dir=demo/shapes_run --config_file=demo/shapes/config.yaml
+SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
 
-.PHONY: demo test lint format clean
+.PHONY: demo demo-detection test lint format clean
 
 # Every step can be repeated: training goes on where it stopped, or says that it is finished; the export
 # follows when it is older than the training.
@@ -28,6 +34,19 @@ demo: .venv/train.stamp
 	@test -d demo/images || TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -c "$$WRITE_IMAGES"
 	$(BIN)/lambdanet predict --saved_model=demo/saved_model --out=demo/predictions --top=3 demo/images/*.png
 	@echo "$$WHAT_NOW"
+
+# Can be repeated likewise.
+demo-detection: .venv/detection.stamp
+	@mkdir -p demo
+	@test -d demo/shapes || { echo "$(SHAPES)" && $(SHAPES); }
+	$(SHAPES_RUN)
+	@test demo/shapes_model/saved_model.pb -nt demo/shapes_run/checkpoint || \
+		{ rm -rf demo/shapes_model && echo "$(SHAPES_EXPORT)" && $(SHAPES_EXPORT); }
+	$(DETECTION).evaluate --saved_model=demo/shapes_model --images=demo/shapes/val \
+		--annotations=demo/shapes/annotations/instances_val.json
+	$(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found \
+		demo/shapes/val/00000[1-9].jpg
+	@echo "$$WHAT_NOW_DETECTION"
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=loadfile $(TESTFLAGS)
@@ -45,7 +64,7 @@ clean:
 	rm -rf .venv .build dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # A stamp stands for a finished install, which is repeated when the requirements change.
-.venv/train.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python
+.venv/train.stamp .venv/detection.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python
 	@echo "installing lambdanet[$*] into .venv (minutes the first time)"
 	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --editable '.[$*]'
 	@touch $@
@@ -83,3 +102,18 @@ What to try next:
   make test
 endef
 export WHAT_NOW
+
+define WHAT_NOW_DETECTION
+
+Done. What it made lies in demo/:
+  shapes/        pictures of shapes in the format of COCO, with TFRecords: train and val
+  shapes_run/    the run: params.yaml, checkpoints, and what TensorBoard reads
+  shapes_model/  the exported detector: takes pictures of any size, needs TensorFlow alone
+  shapes_found/  pictures that the training has not seen with what the detector finds, and predictions.json
+
+What to try next:
+  $(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found YOUR_PICTURE.png
+  $(DETECTION).shapes --out=demo/more_shapes --train=10000
+  $(DETECTION).train --help
+endef
+export WHAT_NOW_DETECTION

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from lambdanet import cli
+from lambdanet.detection import check, evaluate, export, predict, shapes, train
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -28,3 +29,15 @@ def test_commands_parse():
     for name, rest in lines:
         known = {f"--{flag.name}" for flag in commands[name].flags}
         assert set(re.findall(r"--\w+", rest)) <= known
+
+
+def test_detection_programs_parse():
+    """Every `python -m lambdanet.detection...` is a program with flags that it has."""
+    programs = {
+        module.COMMAND.module: module.COMMAND for module in (check, evaluate, export, predict, shapes, train)
+    }
+    lines = re.findall(r"python -m (lambdanet\.detection\.\w+) +(-.*)", README.replace("\\\n", " "))
+    assert {name for name, _ in lines} == set(programs)
+    for name, rest in lines:
+        known = {f"--{flag.name}" for flag in programs[name].flags} | {"--help"}
+        assert set(re.findall(r"--\w+", rest)) <= known, (name, rest)
