@@ -135,9 +135,9 @@ def _rows(x: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
     return tf.gather(tf.pad(x, [[0, 0], [1, 0], [0, 0]]), numbers + 1, axis=1)
 
 
-def pad(x: tf.Tensor, axis: int, before: int, after: Size) -> tf.Tensor:
+def pad(x: tf.Tensor, axis: int, before: Size, after: Size) -> tf.Tensor:
     """Pads an axis with zeros; a negative `after` crops its end."""
-    if before == 0 and isinstance(after, int) and after == 0:
+    if all(isinstance(n, int) and n == 0 for n in (before, after)):
         return x
     after_positive = tf.maximum(after, 0) if tf.is_tensor(after) else max(after, 0)
     paddings = [[0, 0] for _ in x.shape]

@@ -6,7 +6,7 @@ the context or the one with the query, and into which blocks of queries the map 
 window of context around it. With n queries in blocks of s with windows of w positions, one example costs
 
   lambda first: n w k v u multiply-adds in one large product, and stores n k v numbers,
-  query first:  n w h u v multiply-adds in large products and n w h u k in thin ones, which sum over k alone,
+  query first:  n w h u v multiply-adds, and n w h u k that yield n w h u numbers, each a sum over k alone,
 
 and both store the windows, n w v u / s numbers, and share the embeddings of a block, s w k u numbers. Cutting
 saves where the map is larger than the scope, and costs where a block is much smaller than the scope. The
@@ -37,8 +37,8 @@ class Device:
     """What a forward and backward pass gets out of a kind of device.
 
     Attributes:
-      rate: multiply-adds a second of the forward pass in large matrix products.
-      thin_rate: the same in products that sum over k alone, with what their large results cost to move.
+      rate: multiply-adds a second of the forward pass in matrix products.
+      results: numbers a second of the forward pass that products which sum over k alone can yield and move.
       bandwidth: bytes of the forward pass a second, for arrays that are stored.
       largest: bytes that an intermediate result may take before it is computed in pieces.
       piece: bytes that it then takes at a time.
@@ -46,7 +46,7 @@ class Device:
     """
 
     rate: float
-    thin_rate: float
+    results: float
     bandwidth: float
     largest: float
     piece: float
@@ -57,9 +57,9 @@ class Device:
 # TPU: a v3 core, from its memory bandwidth and the 128 x 128 tiles of its arrays and matrix unit; it makes
 # the choices that the TPU compiler's own estimates favour. GPU: in the proportions of an A100, not measured.
 DEVICES = {
-    "CPU": Device(rate=8.5e10, thin_rate=1.6e10, bandwidth=2.2e9, largest=1.2e8, piece=1.2e7),
-    "GPU": Device(rate=1e13, thin_rate=2e12, bandwidth=2.5e11, largest=1e9, piece=2.5e8),
-    "TPU": Device(rate=1e13, thin_rate=9e11, bandwidth=1.5e11, largest=1e9, piece=2.5e8, tile=128),
+    "CPU": Device(rate=8.5e10, results=1.2e9, bandwidth=2.2e9, largest=1.2e8, piece=1.2e7),
+    "GPU": Device(rate=1e13, results=1.5e11, bandwidth=2.5e11, largest=1e9, piece=2.5e8),
+    "TPU": Device(rate=1e13, results=6e10, bandwidth=1.5e11, largest=1e9, piece=2.5e8, tile=128),
 }
 
 
@@ -181,11 +181,28 @@ def estimate(problem: Problem, plan: Plan, kind: str = "CPU") -> float:
         stored += num_blocks * window * p.u * padded(p.v)
     if plan.query_first:
         similarity = n * p.h * padded(window * p.u)
-        arithmetic = similarity * (p.k / device.thin_rate + padded(p.v) / device.rate)
+        arithmetic = similarity * ((p.k + padded(p.v)) / device.rate + 1 / device.results)
     else:
         stored += n * p.k * padded(p.v)
         arithmetic = n * window * p.u * p.k * p.v / device.rate
     return arithmetic + stored * p.bytes / device.bandwidth
+
+
+def pools_first(problem: Problem, pool_size: int, strides: int, kind: str = "CPU") -> bool:
+    """Whether averaging outputs over windows is best done with the queries, before the context is contracted.
+
+    Args:
+      problem: the sizes of the call at full resolution.
+      pool_size: positions of a window along each axis.
+      strides: the distance of two windows.
+      kind: of device, a key of `DEVICES`.
+    """
+    if problem.is_open or None in problem.scope:
+        return False
+    query_size = tuple(-(-n // strides) for n in problem.query_size if n is not None)
+    depth = problem.k * pool_size ** len(query_size)
+    pooled = dataclasses.replace(problem, query_size=query_size, k=depth)
+    return estimate(pooled, Plan(True), kind) < estimate(problem, choose(problem, None, kind), kind)
 
 
 def bounded(problem: Problem, plan: Plan, kind: str = "CPU") -> Plan:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet import ops
+from lambdanet import ops, pooling
 from lambdanet.errors import InputError, check_counts, check_divisible, require_tf_keras, unknown
 from lambdanet.parts import BATCH_NORM, built
 from lambdanet.position import sizes
@@ -31,7 +31,7 @@ class LambdaLayer(keras.layers.Layer):
     The layer follows the paper's defaults (appendix F.2): multi-query, a local scope for the position
     lambdas and the whole map for the content lambda, batch normalisation of queries and values, no biases
     and no output projection. Keep the BN and ReLU that follow the convolution it replaces. To reduce
-    resolution as the paper does, follow it with a 3x3 average-pool of stride 2.
+    resolution as the paper does, by a 3x3 average-pool of stride 2, set `strides=2` and `pool_size=3`.
 
     Input: images [b, h, w, c], sequences [b, n, c], or volumes [b, t, h, w, c]. The spatial sizes may be
     unknown and may change from call to call. Output: the same shape with `filters` channels.
@@ -52,6 +52,8 @@ class LambdaLayer(keras.layers.Layer):
       multi_head: give every head keys, values and embeddings of its own (appendix C.3), for h times
         the cost.
       strides: the distance of two queries along each axis; the output has 1 / strides of the positions.
+      pool_size: with strides, average the outputs over windows of so many positions along each axis, as an
+        average-pool with "same" padding would, at a fraction of the cost.
       dilation: the distance of two positions within the scope.
       map_size: for the scope None, the size the table is made for; default: that of the first input.
       resize: for the scope None and other sizes, "slice" (no larger than `map_size`) or "interpolate".
@@ -85,6 +87,7 @@ class LambdaLayer(keras.layers.Layer):
         use_batch_norm: bool = True,
         multi_head: bool = False,
         strides: int = 1,
+        pool_size: int = 1,
         dilation: int = 1,
         map_size: int | Sequence[int] | None = None,
         resize: str = "slice",
@@ -95,7 +98,8 @@ class LambdaLayer(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_counts(num_heads=num_heads, key_dim=key_dim, intra_depth=intra_depth, strides=strides)
+        check_counts(num_heads=num_heads, key_dim=key_dim, intra_depth=intra_depth)
+        check_counts(strides=strides, pool_size=pool_size)
         if filters is not None:
             check_counts(filters=filters)
             check_divisible(filters, num_heads)
@@ -119,6 +123,7 @@ class LambdaLayer(keras.layers.Layer):
         self.use_batch_norm = use_batch_norm
         self.multi_head = multi_head
         self.strides = strides
+        self.pool_size = pool_size
         self.batch_norm = {**BATCH_NORM, **(batch_norm or {})}
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self._num_lambdas = num_heads if multi_head else 1
@@ -161,7 +166,8 @@ class LambdaLayer(keras.layers.Layer):
             self._values_norm = self._norm("values_norm", values)
         if self.position is not None:
             with tf.name_scope(self.position.name):
-                query_size = [None if n is None else -(-n // self.strides) for n in input_shape[1:-1]]
+                distance = self.strides if self.pool_size == 1 else 1
+                query_size = [None if n is None else -(-n // distance) for n in input_shape[1:-1]]
                 self.position.build_for(query_size, context_shape[1:-1].as_list())
         super().build(input_shape)
 
@@ -181,7 +187,7 @@ class LambdaLayer(keras.layers.Layer):
         """
         mask = self._checked_mask(mask, context)
         context = inputs if context is None else context
-        if self.strides > 1:
+        if self.strides > 1 and self.pool_size == 1:
             every = slice(None, None, self.strides)
             inputs = inputs[(slice(None), *[every] * (inputs.shape.rank - 2))]
         b, *query_size, _ = sizes(inputs)
@@ -193,15 +199,20 @@ class LambdaLayer(keras.layers.Layer):
         if self.query_normalization == "softmax":
             queries = tf.reshape(queries, [b, -1, self.num_heads, k])
             queries = tf.cast(tf.nn.softmax(ops.at_least_float32(queries)), self.compute_dtype)
-        queries = tf.reshape(queries, [b, *query_size, lambdas, h, k])
+        queries = pooled = tf.reshape(queries, [b, *query_size, lambdas, h, k])
+        if self.pool_size > 1:
+            pooled = pooling.mean(queries, len(query_size), self.pool_size, self.strides)
         values = tf.reshape(values, [b, *context_size, lambdas, v, u])
         outputs = []
         if self.content:
             keys = tf.reshape(self._project(context, self._keys), [b, -1, lambdas, k, u])
-            outputs.append(self._apply_content(queries, keys, values, mask))
+            outputs.append(self._apply_content(pooled, keys, values, mask))
         if self.position is not None:
-            outputs.append(self.position(queries, values, strides=self.strides, mask=mask))
-        return sum(tf.reshape(output, [b, *query_size, lambdas * h * v]) for output in outputs)
+            outputs.append(
+                self.position(queries, values, strides=self.strides, mask=mask, pool_size=self.pool_size)
+            )
+        shape = [b, *sizes(pooled)[1:-3], lambdas * h * v]
+        return sum(tf.reshape(output, shape) for output in outputs)
 
     def get_build_config(self):
         context_shape = self._context_shape
@@ -244,6 +255,7 @@ class LambdaLayer(keras.layers.Layer):
             "use_batch_norm": self.use_batch_norm,
             "multi_head": self.multi_head,
             "strides": self.strides,
+            "pool_size": self.pool_size,
             **arguments,
             "batch_norm": dict(self.batch_norm),
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
@@ -316,11 +328,13 @@ class LambdaLayer(keras.layers.Layer):
         if isinstance(mask, str):
             if mask != "causal":
                 raise unknown("mask", mask, ["causal"])
-            if context is not None or self.strides > 1:
+            if context is not None or self.strides > 1 or self.pool_size > 1:
                 raise InputError(
                     "a causal mask needs the inputs as context and strides of 1; give mask as [n, m]"
                 )
         elif mask is not None:
+            if self.pool_size > 1:
+                raise InputError("a mask needs pool_size=1: the positions of a window have one each")
             mask = tf.convert_to_tensor(mask)
             if mask.shape.rank != 2:
                 raise InputError(f"mask must be 'causal' or have the shape [n, m], got {mask.shape}")

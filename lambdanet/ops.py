@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from lambdanet import blocks, cost, position
+from lambdanet import blocks, cost, pooling, position
 from lambdanet.errors import InputError, unknown
 from lambdanet.pieces import in_pieces
 
@@ -105,6 +105,7 @@ def apply_position_lambdas(
     strides: int = 1,
     dilation: int = 1,
     block: Sequence[int] | None = None,
+    pool_size: int = 1,
 ) -> tf.Tensor:
     """Applies the position lambdas of every query position to its queries.
 
@@ -118,9 +119,11 @@ def apply_position_lambdas(
       strides: the distance of two queries.
       dilation: the distance of two offsets.
       block: for the blocked forms, the queries per block along each axis; default: by cost.
+      pool_size: average the outputs over windows of so many positions along each axis that are `strides`
+        apart, with "same" padding. The queries then stand at every position of the context.
 
     Returns:
-      [b, *query_size, h, v].
+      [b, *query_size, h, v]; with a pool, as many positions as there are windows.
 
     Raises:
       InputError: for an unknown implementation, or a depthwise convolution over three axes.
@@ -129,6 +132,8 @@ def apply_position_lambdas(
         raise unknown("implementation", implementation, ("auto", *IMPLEMENTATIONS))
     if values.shape.rank == queries.shape.rank - 1:  # u = 1 without an axis of its own
         values, table = values[..., tf.newaxis], table[..., tf.newaxis]
+    if pool_size > 1:
+        return _pooled(queries, values, table, implementation, strides, dilation, pool_size)
     if implementation == "conv":
         return _convolution(queries, values, table, strides, dilation)
     if implementation == "depthwise_conv":
@@ -162,6 +167,9 @@ def apply_embeddings(
     """
     b, n, h, k = position.sizes(queries)
     _, m, v = position.sizes(values)
+    if query_first and cost.device_kind() == "TPU":  # whose compiler knows best where to transpose
+        similarity = tf.einsum("bnhk,nkm->bhnm", queries, embeddings)
+        return tf.einsum("bhnm,bmv->bnhv", similarity, values)
     # Matrix products and transpositions are written out, and not left to einsum, so that the backward pass
     # transposes the large intermediate once for both of its gradients.
     if query_first:
@@ -207,6 +215,29 @@ def _matrix_products(queries, values, table, strides, dilation, plan):
             apply, queries, windows, embeddings, plan.size, [*position.sizes(queries)[1:3], v]
         )
     return blocks.join(outputs, axes, query_size)
+
+
+def _pooled(queries, values, table, implementation, strides, dilation, pool_size):
+    """The mean of the outputs over windows of positions.
+
+    It is linear in the queries of a window, so they and their embeddings can be contracted together, over
+    positions of the window and depth, before the context: for an output, not for each position.
+    """
+    b, *size, h, k = position.sizes(queries)
+    _, *context_size, v, u = position.sizes(values)
+    axes = [pooling.Windows.of(n, pool_size, strides) for n in size]
+    problem, kind = cost.Problem.of(queries, values, table, 1, dilation), cost.device_kind()
+    if implementation != "auto" or not cost.pools_first(problem, pool_size, strides, kind):
+        outputs = apply_position_lambdas(queries, values, table, implementation, 1, dilation)
+        return pooling.mean(outputs, len(size), pool_size, strides)
+    counts, places = [axis.count for axis in axes], pool_size ** len(axes)
+    first = [-axis.first for axis in axes]
+    embeddings = position.expand_table(table, counts, context_size, first, strides, dilation, pool_size)
+    queries = tf.reshape(pooling.gather(queries, axes), [b, -1, places, h, k])
+    queries = tf.reshape(tf.transpose(queries, [0, 1, 3, 2, 4]), [b, -1, h, places * k])
+    values = tf.reshape(tf.einsum("...vu->...uv", values), [b, -1, v])
+    outputs = apply_embeddings(queries, values, embeddings)
+    return pooling.divided(tf.reshape(outputs, [b, *counts, h, v]), axes)
 
 
 def _convolution(queries, values, table, strides, dilation):

@@ -29,6 +29,7 @@ def offset_rows(
     first_context: Size = 0,
     strides: int = 1,
     dilation: int = 1,
+    window: int = 1,
 ) -> tf.Tensor:
     """Says which row of a relative table each pair of positions along one axis uses.
 
@@ -39,12 +40,14 @@ def offset_rows(
       first_context: the first context position, in the coordinates of the queries.
       strides: the distance of two queries.
       dilation: the distance of two offsets; positions between them have the embedding zero.
+      window: how many positions each query stands for, its own and those after it.
 
     Returns:
-      Numbers of rows [num_queries, num_context]; -1 where a pair is out of scope.
+      Numbers of rows [num_queries * window, num_context]; -1 where a pair is out of scope.
     """
     context = first_context + tf.range(num_context)
-    offsets = context[tf.newaxis] - strides * tf.range(num_queries)[:, tf.newaxis]
+    places = tf.reshape(strides * tf.range(num_queries)[:, tf.newaxis] + tf.range(window), [-1])
+    offsets = context[tf.newaxis] - places[:, tf.newaxis]
     rows = offsets // dilation + r // 2
     return tf.where((offsets % dilation == 0) & (rows >= 0) & (rows < r), rows, -1)
 
@@ -56,6 +59,7 @@ def expand_table(
     first_context: Sequence[Size] | None = None,
     strides: int = 1,
     dilation: int = 1,
+    window: int = 1,
 ) -> tf.Tensor:
     """Expands a relative table into embeddings for every pair of query and context positions.
 
@@ -67,9 +71,11 @@ def expand_table(
         default: 0.
       strides: the distance of two queries along every axis.
       dilation: the distance of two offsets along every axis.
+      window: how many positions along every axis a query stands for, its own and those after it.
 
     Returns:
-      [n, k, m] (or [n, k, m * u]): n and m run over the flattened query and context positions.
+      [n, k, m] (or [n, k, m * u]): n and m run over the flattened query and context positions, and k over
+      the positions of the window and the depth.
     """
     rank = len(query_size)
     *scopes, depth, intra_depth = [*sizes(table), 1][: rank + 2]
@@ -78,10 +84,13 @@ def expand_table(
     p, q = depth, intra_depth
     for axis in reversed(range(rank)):
         n, m, r = query_size[axis], context_size[axis], scopes[axis]
-        rows = offset_rows(n, m, r, first_context[axis], strides, dilation)
+        rows = offset_rows(n, m, r, first_context[axis], strides, dilation, window)
         table = read_rows(tf.reshape(table, [product(scopes[:axis]), r, p, q]), rows)
-        p, q = n * p, m * q
-    return tf.reshape(table, [product(query_size), depth, q])
+        p, q = n * window * p, m * q
+    if window > 1:
+        table = tf.reshape(table, [part for n in query_size for part in (n, window)] + [depth, q])
+        table = tf.transpose(table, [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank, 2 * rank + 1])
+    return tf.reshape(table, [product(query_size), window**rank * depth, q])
 
 
 def read_rows(table: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

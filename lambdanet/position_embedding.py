@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet import ops, position
+from lambdanet import ops, pooling, position
 from lambdanet.errors import InputError, check_counts, check_scope, unknown
 
 RESIZES = ("slice", "interpolate")
@@ -36,11 +36,11 @@ class PositionEmbedding(keras.layers.Layer):
         """Creates the embeddings, once, for maps of these sizes."""
         raise NotImplementedError
 
-    def apply(self, queries, values, strides: int, mask, index: int):
+    def apply_one(self, queries, values, strides: int, mask, index: int, pool_size: int = 1):
         """Applies the position lambdas of lambda number `index`; see `call`."""
         raise NotImplementedError
 
-    def call(self, queries, values, strides=1, mask=None):
+    def call(self, queries, values, strides=1, mask=None, pool_size=1):
         """Applies the position lambdas to their queries.
 
         Args:
@@ -48,13 +48,17 @@ class PositionEmbedding(keras.layers.Layer):
           values: [b, *context_size, l, v, u].
           strides: the distance of two queries.
           mask: None, "causal", or 0 and 1 for each query and context position, [n, m].
+          pool_size: average the outputs over windows of so many positions along each axis, `strides` apart;
+            the queries then stand at every position.
 
         Returns:
-          [b, *query_size, l, h, v].
+          [b, *query_size, l, h, v]; with a pool, as many positions as there are windows.
         """
+        # Not slices: LiteRT has them of tensors of at most five axes.
+        parts = (tf.unstack(x, self.num_lambdas, axis=-3) for x in (queries, values))
         outputs = [
-            self.apply_one(queries[..., i, :, :], values[..., i, :, :], strides, mask, i)
-            for i in range(self.num_lambdas)
+            self.apply_one(one_queries, one_values, strides, mask, i, pool_size)
+            for i, (one_queries, one_values) in enumerate(zip(*parts, strict=True))
         ]
         return tf.stack(outputs, axis=-3)
 
@@ -143,19 +147,22 @@ class RelativePositionEmbedding(PositionEmbedding):
         self.table = self._add_table(lengths)
         self.bias = self.add_weight("bias", [self.key_dim], initializer="zeros") if self.use_bias else None
 
-    def apply_one(self, queries, values, strides, mask, index):
+    def apply_one(self, queries, values, strides, mask, index, pool_size=1):
         b, *query_size, h, k = position.sizes(queries)
         context_size = position.sizes(values)[1:-2]
-        table = self._fitted(self._table_of(index, queries.dtype), query_size, context_size, strides)
+        distance = strides if pool_size == 1 else 1
+        table = self._fitted(self._table_of(index, queries.dtype), query_size, context_size, distance)
         if mask is None or isinstance(mask, str):
             table = table if mask is None else position.causal(table, len(query_size))
             outputs = ops.apply_position_lambdas(
-                queries, values, table, self.implementation, strides, self.dilation
+                queries, values, table, self.implementation, strides, self.dilation, pool_size=pool_size
             )
         else:
             embeddings = position.expand_table(table, query_size, context_size, None, strides, self.dilation)
             outputs = _apply_masked(queries, values, embeddings, mask)
         if self.use_bias:
+            if pool_size > 1:
+                queries = pooling.mean(queries, len(query_size), pool_size, strides)
             outputs += tf.einsum("...k,k->...", queries, tf.cast(self.bias, queries.dtype))[..., tf.newaxis]
         return outputs
 
@@ -242,7 +249,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
             check_counts(**{name: getattr(self, name)})
         self.table = self._add_table([self.num_queries, self.num_context])
 
-    def apply_one(self, queries, values, strides, mask, index):
+    def apply_one(self, queries, values, strides, mask, index, pool_size=1):
         n = position.product(position.sizes(queries)[1:-2])
         m = position.product(position.sizes(values)[1:-2])
         for positions, size, of in ((n, self.num_queries, "query"), (m, self.num_context, "context")):
@@ -254,7 +261,8 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         embeddings = tf.reshape(table, [n, self.key_dim, m * self.intra_depth])
         if isinstance(mask, str):
             mask = tf.linalg.band_part(tf.ones([n, m]), -1, 0)
-        return _apply_masked(queries, values, embeddings, mask)
+        outputs = _apply_masked(queries, values, embeddings, mask)
+        return outputs if pool_size == 1 else pooling.mean(outputs, len(values.shape) - 3, pool_size, strides)
 
     def get_config(self):
         return {

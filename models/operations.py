@@ -58,7 +58,7 @@ def grouped_convolution(group_size: int) -> Callable[[Parts], Operation]:
 
 def replacement(layer: Layer, parts: Parts, options: Mapping[str, Any], pool_size: int = 3) -> Operation:
     """A layer that keeps the resolution in the place of the convolution, average-pooled where the block
-    downsamples (Bello 2021, appendix F.2).
+    downsamples (Bello 2021, appendix F.2); a layer that can pool does so itself, at a lower cost.
 
     Args:
       layer: a class of layers; it takes `filters` and `name` beside its options.
@@ -72,12 +72,15 @@ def replacement(layer: Layer, parts: Parts, options: Mapping[str, Any], pool_siz
     common = {"batch_norm": parts.batch_norm, "kernel_regularizer": parts.kernel_regularizer}
     arguments = {**{name: value for name, value in common.items() if name in accepted}, **options}
     share_positions = arguments.pop("share_positions", False)
+    pools_itself = pool_size > 0 and "pool_size" in accepted
     positions: dict[int, keras.layers.Layer] = {}
 
     def apply(x, place: Place):
         own = {name: _at(value, place) for name, value in arguments.items()}
-        if pool_size == 0:
+        if pool_size == 0 or pools_itself:
             own["strides"] = place.strides
+        if pools_itself and place.strides > 1:
+            own["pool_size"] = pool_size
         if "map_size" in accepted and None in x.shape[1:3]:
             own.setdefault("map_size", place.side)
         if share_positions:
@@ -85,7 +88,7 @@ def replacement(layer: Layer, parts: Parts, options: Mapping[str, Any], pool_siz
                 positions[place.side] = _position(layer(**own), f"position_{len(positions) + 1}")
             own["position"] = positions[place.side]
         x = layer(filters=place.filters, name=place.name, **own)(x)
-        if pool_size and place.strides > 1:
+        if pool_size and place.strides > 1 and not pools_itself:
             name = f"{place.name}_pool"
             x = keras.layers.AveragePooling2D(pool_size, place.strides, "same", name=name)(x)
         return x
@@ -106,7 +109,7 @@ class PerBlock:
 
 def options_of(layer: Layer) -> set[str]:
     """Returns the names of the options of a layer that the trunk leaves open."""
-    fixed_by_the_trunk = {"filters", "batch_norm", "kernel_regularizer", "kwargs"}
+    fixed_by_the_trunk = {"filters", "strides", "pool_size", "batch_norm", "kernel_regularizer", "kwargs"}
     options = set(inspect.signature(layer).parameters) - fixed_by_the_trunk
     return options | ({"share_positions"} if "position" in options else set())
 

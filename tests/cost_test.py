@@ -63,13 +63,13 @@ def test_maps_of_unknown_size_are_cut():
 def test_estimate_counts_what_the_docstring_says():
     """Lambda first, on a device that only counts large products, costs n m k v u."""
     infinite = float("inf")
-    counts = cost.Device(rate=1.0, thin_rate=infinite, bandwidth=infinite, largest=infinite, piece=infinite)
+    counts = cost.Device(rate=1.0, results=infinite, bandwidth=infinite, largest=infinite, piece=infinite)
     cost.DEVICES["counter"] = counts
     try:
         estimate = cost.estimate(problem(4, 12, 2, h=2, k=3, u=5), cost.Plan(False, None), "counter")
         assert estimate == 2 * 16 * 16 * 3 * 6 * 5
         blocked = cost.estimate(problem(6, 8, 1, r=3, h=2, k=3), cost.Plan(True, (3, 6)), "counter")
-        assert blocked == 6 * 6 * (5 * 6) * 2 * 4
+        assert blocked == 6 * 6 * (5 * 6) * 2 * (4 + 3)
     finally:
         del cost.DEVICES["counter"]
 

@@ -145,6 +145,34 @@ def test_equals_the_paper_equations(configuration):
     np.testing.assert_allclose(outputs, naive_lambda_layer(layer, x, context, mask), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("size", [(7, 6), (8, 8), (2, 2), (5,)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"intra_depth": 2, "position_bias": True, "multi_head": True},
+        {"query_normalization": "softmax", "scope": None},
+        {"position": "unstructured"},
+        {"position": None},
+    ],
+)
+def test_pool_of_the_layer_is_that_after_it(size, options):
+    """On maps of odd and even sizes, whose first windows begin at other places."""
+    options = {"filters": 6, "num_heads": 2, "key_dim": 3, "scope": 3, "dtype": "float64", **options}
+    x = np.random.default_rng(3).normal(size=[2, *size, 4])
+    whole = lambdanet.LambdaLayer(**options)
+    layers = {1: keras.layers.AveragePooling1D, 2: keras.layers.AveragePooling2D}
+    average_pool = layers[len(size)](3, 2, "same", dtype="float64")
+    pooled = lambdanet.LambdaLayer(**options, strides=2, pool_size=3)
+    expected = average_pool(whole(x))
+    assert pooled.compute_output_shape(x.shape) == pooled(x).shape == expected.shape
+    randomise(whole)
+    pooled.set_weights(whole.get_weights())
+    expected = average_pool(whole(x))
+    np.testing.assert_allclose(pooled(x), expected, atol=1e-10)
+    with pytest.raises(InputError, match="a mask needs pool_size=1"):
+        pooled(x, mask=np.ones([np.prod(size), np.prod(size)]))
+
+
 def test_initialisation_is_the_papers():
     """Appendix F.2: table N(0, 1); K and V with variance 1 / d; Q with variance 1 / (k d)."""
     layer = lambdanet.LambdaLayer(512, num_heads=4, key_dim=16)

@@ -77,6 +77,48 @@ def test_equals_the_naive_loop(case, implementation):
     np.testing.assert_allclose(outputs, naive_position_lambdas(*arguments, **geometry), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("case", [name for name in CASES if "strides" not in name])
+@pytest.mark.parametrize("pools_first", [False, True])
+@pytest.mark.parametrize(("pool_size", "strides"), [(3, 2), (2, 2), (4, 3)])
+def test_pool_equals_an_average_pool(case, pools_first, pool_size, strides, monkeypatch):
+    """Whichever comes first, the context or the mean over windows; also the gradients."""
+    monkeypatch.setattr(cost, "pools_first", lambda *_: pools_first)
+    arguments = dict(CASES[case])
+    dilation = arguments.pop("dilation", 1)
+    inputs = [tf.Variable(x) for x in random_case(6, **arguments)]
+    with tf.GradientTape(persistent=True) as tape:
+        expected = ops.apply_position_lambdas(*inputs, "query_first", dilation=dilation)
+        for axis, n in enumerate(arguments["spatial"], start=1):
+            rows = tf.eye(n, dtype=tf.float64)[tf.newaxis]
+            means = tf.nn.avg_pool1d(rows, pool_size, strides, "SAME")[0]
+            expected = tf.experimental.numpy.moveaxis(tf.tensordot(means, expected, [[1], [axis]]), 0, axis)
+        outputs = ops.apply_position_lambdas(*inputs, strides=strides, dilation=dilation, pool_size=pool_size)
+        losses = [tf.reduce_sum(tf.sin(x)) for x in (outputs, expected)]
+    np.testing.assert_allclose(outputs, expected, atol=1e-10)
+    for got, gradient in zip(*(tape.gradient(loss, inputs) for loss in losses), strict=True):
+        np.testing.assert_allclose(got, gradient, atol=1e-10)
+
+
+@pytest.mark.parametrize("implementation", ["einsum", "query_first", "blocked", "blocked_query_first"])
+@pytest.mark.parametrize("case", CASES)
+def test_forms_for_a_tpu_equal_the_naive_loop(case, implementation):
+    geometry = {name: CASES[case][name] for name in ("strides", "dilation") if name in CASES[case]}
+    arguments = random_case(0, **{name: value for name, value in CASES[case].items() if name not in geometry})
+    inputs = [tf.Variable(x) for x in arguments]
+
+    def outputs_and_gradients():
+        with tf.GradientTape() as tape:
+            outputs = ops.apply_position_lambdas(*inputs, implementation, **geometry)
+            loss = tf.reduce_sum(tf.sin(outputs))
+        return outputs, *tape.gradient(loss, inputs)
+
+    expected = outputs_and_gradients()
+    np.testing.assert_allclose(expected[0], naive_position_lambdas(*arguments, **geometry), atol=1e-10)
+    with cost.assume_device("TPU"):
+        for a, b in zip(outputs_and_gradients(), expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-10)
+
+
 @pytest.mark.parametrize("implementation", ["blocked", "blocked_query_first"])
 @pytest.mark.parametrize("block", [[1, 1], [2, 3], [4, 2], [3, 9]])
 def test_blocks_of_every_size(block, implementation):
