@@ -67,6 +67,13 @@ def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
     predict.predict(values.saved_model, arguments, values.out, values.top)
 
 
+def _pseudo_label(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.training.pseudo import label
+
+    given = {flag.name: values[flag.name].value for flag in _PSEUDO_FLAGS}
+    label.pseudo_label(**{name: value for name, value in given.items() if value is not None})
+
+
 _MODEL_DIR = Flag("model_dir", "DIR", "folder of the run, as `lambdanet train` made it", required=True)
 _DATA_DIR = Flag(
     "data_dir",
@@ -114,6 +121,31 @@ _HOW_TO_TRAIN = (
         define=flags.DEFINE_boolean,
         default=False,
     ),
+)
+
+_PSEUDO_FLAGS = (
+    Flag("teacher", "DIR", "folder that `lambdanet export` has written", required=True),
+    Flag("data", "DATA", "folder of pictures or TFRecords, or a dataset of TFDS", required=True),
+    Flag("out", "DIR", "folder for TFRecords, manifest.json and pseudo_labels.png", required=True),
+    Flag("split", "SPLIT", "of TFRecords or a dataset (default: train)"),
+    Flag("data_dir", "DIR", "where TFDS keeps its datasets (default: ~/tensorflow_datasets)"),
+    Flag(
+        "min_confidence",
+        "P",
+        "the least probability of the likeliest class (default: 0.3)",
+        define=flags.DEFINE_float,
+    ),
+    Flag(
+        "per_class",
+        "N",
+        "pictures of each class: the surest, or copies where there are fewer (default: the mean)",
+        define=flags.DEFINE_integer,
+    ),
+    Flag("labels", "KIND", "soft (the default: the probabilities of all classes) or hard"),
+    Flag("batch_size", "N", "pictures at a time (default: 64)", define=flags.DEFINE_integer),
+    Flag("shard_size", "N", "pictures that make a part (default: 1024)", define=flags.DEFINE_integer),
+    Flag("seed", "N", "of the order and of the copies (default: 0)", define=flags.DEFINE_integer),
+    _MAX_BAD_RECORDS,
 )
 
 COMMANDS = (
@@ -178,5 +210,14 @@ COMMANDS = (
         arguments="IMAGE...",
         num_arguments=(1, float("inf")),
         examples=("lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/pictures seven.png",),
+    ),
+    Command(
+        "pseudo-label",
+        "labels pictures with an exported model, as many of each class, to train on",
+        _pseudo_label,
+        flags=_PSEUDO_FLAGS,
+        examples=(
+            "lambdanet pseudo-label --teacher=/tmp/model --data=/tmp/pictures --out=/tmp/pseudo",
+        ),
     ),
 )

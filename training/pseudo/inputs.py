@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures without labels, in parts of a known order: files in a folder, TFRecords, or a dataset of TFDS."""
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from lambdanet.errors import InputError
+from lambdanet.training import folder, records, sources
+from lambdanet.training.serving import JPEG_SIGNATURE, PNG_SIGNATURE
+
+
+class Inputs(Protocol):
+    """Pictures in parts, each of which is read in one go and always in the same order.
+
+    Attributes:
+      description: what they are, in a line.
+      num_parts: how many parts there are.
+      fingerprint: changes where the pictures do.
+    """
+
+    description: str
+    num_parts: int
+    fingerprint: str
+
+    def read(self, part: int) -> Iterator[tuple[str, bytes]]:
+        """Yields the name and the contents of each picture of a part."""
+        ...
+
+
+def open_inputs(data: str, split: str, data_dir: str | None, part_size: int, seed: int) -> Inputs:
+    """Finds the pictures.
+
+    Args:
+      data: a folder of pictures, also in folders of their own; a folder of TFRecords, as `records` has them;
+        or the name of a dataset of TFDS with images named "image".
+      split: of TFRecords or a dataset.
+      data_dir: where TFDS keeps its datasets.
+      part_size: pictures in a part.
+      seed: of the order of the files in a folder, so that a part holds pictures of every kind.
+
+    Raises:
+      InputError: there are none.
+    """
+    root = Path(data).expanduser()
+    if not root.is_dir():
+        if os.sep in data:
+            raise InputError(
+                f"data {data!r} is not a directory; accepted: one of pictures or TFRecords, or a dataset"
+            )
+        return TfdsInputs(data, split, data_dir, part_size)
+    if records.splits(root):
+        return RecordInputs(root, split, part_size)
+    return FileInputs(root, part_size, seed)
+
+
+class FileInputs:
+    """Picture files below a folder, in a random order."""
+
+    def __init__(self, root: Path, part_size: int, seed: int):
+        found = sorted(
+            str(path.relative_to(root))
+            for path in root.rglob("*")
+            if path.name.lower().endswith(folder.ENDINGS) and not path.name.startswith(".") and path.is_file()
+        )
+        if not found:
+            raise InputError(
+                f"data {str(root)!r} holds no pictures; accepted: names that end in "
+                f"{', '.join(folder.ENDINGS)}, or TFRecords"
+            )
+        self._root = root
+        order = np.random.default_rng(seed).permutation(len(found))
+        self._names = [found[index] for index in order]
+        self._part_size = part_size
+        self.num_parts = -(-len(found) // part_size)
+        self.description = f"{len(found)} files"
+        self.fingerprint = _digest(f"{name}:{(root / name).stat().st_size}" for name in found)
+
+    def read(self, part: int) -> Iterator[tuple[str, bytes]]:
+        for name in self._names[part * self._part_size : (part + 1) * self._part_size]:
+            try:
+                yield name, (self._root / name).read_bytes()
+            except OSError:
+                yield name, b""  # named as one that cannot be read
+
+
+class RecordInputs:
+    """Files of TFRecords with `image/encoded`."""
+
+    def __init__(self, root: Path, split: str, part_size: int):
+        files = [(path, records.count_records(path)) for path in records.files_of(root, split)]
+        count = sum(number for _, number in files)
+        if not count:
+            raise InputError(f"split {split!r} in {str(root)!r} is empty; accepted: one with images")
+        begins = range(0, count, part_size)
+        self._parts = [records.cut(files, begin, begin + part_size) for begin in begins]
+        self.num_parts = len(self._parts)
+        self.description = f"{count} records of {split}"
+        self.fingerprint = _digest(f"{path.name}:{path.stat().st_size}" for path, _ in files)
+
+    def read(self, part: int) -> Iterator[tuple[str, bytes]]:
+        yield from records.read_in_order(self._parts[part])
+
+
+class TfdsInputs:
+    """A split of a dataset of TFDS with images named "image"."""
+
+    def __init__(self, name: str, split: str, data_dir: str | None, part_size: int):
+        self._builder = sources.on_disk(sources.open_tfds(name, data_dir))
+        info = self._builder.info
+        if "image" not in info.features or not isinstance(info.features["image"], tfds.features.Image):
+            raise InputError(
+                f"dataset {name} has the features {', '.join(info.features)}; accepted: an image named "
+                f"'image'"
+            )
+        count = sources.num_examples(self._builder, split)
+        if not count:
+            raise InputError(f"split {split!r} of dataset {name} is empty; accepted: one with images")
+        self.num_parts = -(-count // part_size)
+        self._parts = tfds.even_splits(split, self.num_parts)
+        self.description = f"{info.full_name} {split}, {count} images"
+        self.fingerprint = _digest([self.description])
+
+    def read(self, part: int) -> Iterator[tuple[str, bytes]]:
+        examples = sources.read_tfds(self._builder, self._parts[part])
+        for example in examples.ignore_errors().as_numpy_iterator():
+            yield example["tfds_id"].decode(), example["image"]
+
+
+def as_jpeg_or_png(contents: bytes) -> bytes:
+    """Returns a picture in a format that an exported model decodes: as it is, or turned into a PNG.
+
+    Raises:
+      InputError: it is no picture.
+    """
+    if contents.startswith((JPEG_SIGNATURE, PNG_SIGNATURE)):
+        return contents
+    file = io.BytesIO()
+    try:
+        with Image.open(io.BytesIO(contents)) as picture:
+            picture.convert("RGB").save(file, format="PNG")
+    except Exception as error:  # Pillow raises many kinds for damaged files
+        raise InputError(f"no picture: {error}") from None
+    return file.getvalue()
+
+
+def _digest(lines: Iterator[str] | Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()
