@@ -87,16 +87,18 @@ def metadata_of(path: str | Path) -> dict[str, str]:
     return safetensors.read(path)[1]
 
 
-def load(model: keras.Model, path: Path, whole: keras.Model | None = None) -> None:
+def load(
+    model: keras.Model, path: Path, whole: keras.Model | None = None, other_classes: bool = False
+) -> None:
     """Gives a model the weights of a file, all of them or none.
 
     Tables of relative positions over a whole map are interpolated if the model is for maps of another size.
-    The classifier of published weights stays out where the model has one for other classes.
-
     Args:
       model: a model of the zoo.
       path: of the file.
       whole: the same model with its classifier, if it gives features: what the file has for that is left out.
+      other_classes: whether the classifier stays as it is where the file has one for another number of
+        classes. With published weights it always does.
 
     Raises:
       InputError: for a damaged file, or one whose tensors do not fit; the message names them.
@@ -107,10 +109,10 @@ def load(model: keras.Model, path: Path, whole: keras.Model | None = None) -> No
     else:
         arrays, metadata = safetensors.read(path)
     left_out = set(named(whole)) - set(named(model))
-    if CLASSIFIER in {layer.name for layer in model.layers} and metadata.get(PUBLISHED):
-        classifier = model.get_layer(CLASSIFIER)
-        if metadata.get("num_classes") != str(classifier.units):
-            left_out |= {_name(variable) for variable in classifier.weights}
+    if other_classes or metadata.get(PUBLISHED):
+        classifier = {name: one for name, one in named(model).items() if name.startswith(f"{CLASSIFIER}/")}
+        if any(name in arrays and arrays[name].shape != one.shape for name, one in classifier.items()):
+            left_out |= classifier.keys()
     assign(model, arrays, repr(str(path)), left_out)
 
 

@@ -15,9 +15,12 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 import lambdanet
+from lambdanet import cli
+from lambdanet.configs import imagenet
 from lambdanet.errors import InputError
+from lambdanet.models import weights
 from lambdanet.models.preprocessing import Preprocessing
-from lambdanet.training.export import export_saved_model
+from lambdanet.training.export import export_saved_model, export_weights
 from lambdanet.training.pictures import read_image
 from lambdanet.training.serving import decode
 
@@ -309,3 +312,71 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path, opt
     with pytest.raises(InputError, match=message):
         export_small(tmp_path / "served", **options())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def tiny_weights(tmp_path_factory):
+    """Weights that tell how pictures are made, as those of `lambdanet convert` do."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.safetensors"
+    texts = {
+        "mean": "0.4, 0.5, 0.6",
+        "std": "0.2, 0.25, 0.3",
+        "interpolation": "bicubic",
+        "crop_fraction": "0.9",
+    }
+    model = lambdanet.create_model("lambda_resnet_tiny", num_classes=7)
+    weights.save(model, path, {**texts, "input_size": str(SIZE), "num_classes": "7"})
+    return model, path
+
+
+def test_a_model_of_the_zoo_is_exported_with_its_weights_and_pictures_are_made_as_pillow_does(
+    tiny_weights, tmp_path, capsys
+):
+    model, path = tiny_weights
+    (tmp_path / "names.txt").write_text("\n".join(NAMES), encoding="utf-8")
+    words = ["--model=lambda_resnet_tiny", f"--weights={path}", f"--class_names={tmp_path / 'names.txt'}"]
+    assert cli.main(["export", *words, f"--out={tmp_path / 'served'}"]) == 0
+    assert "exported lambda_resnet_tiny (7 classes, 24 px) to" in capsys.readouterr().out
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    assert [name.decode() for name in served.class_names().numpy()] == NAMES
+    picture = noise(40, 52, 3)
+    image = Image.fromarray(picture).resize((33, 26), Image.Resampling.BICUBIC).crop((4, 1, 28, 25))
+    prepared = (np.asarray(image, np.float32) / 255 - MEAN) / STD  # 26 = 24 / 0.9, and 33 = 26 * 52 / 40
+    outputs = served.signatures["serving_default"](images=tf.constant(picture[np.newaxis]))
+    expected = tf.nn.softmax(model(prepared[np.newaxis].astype(np.float32), training=False))
+    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
+
+
+def test_weights_that_do_not_tell_what_is_needed(tiny_weights, tmp_path):
+    model, path = tiny_weights
+    (tmp_path / "two.txt").write_text("a\nb\n")
+    model.save_weights(tmp_path / "keras.weights.h5")
+    for file, names, message in (
+        (path, None, "class_names is missing; accepted: a file"),
+        (path, tmp_path / "two.txt", "has 2 lines; accepted: 7"),
+        (path, tmp_path / "none.txt", "cannot be read"),
+        (tmp_path / "keras.weights.h5", None, "do not tell input_size, mean and std"),
+        ("nothing", None, "weights must be an existing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            export_weights("lambda_resnet_tiny", file, tmp_path / "served", names)
+    assert not (tmp_path / "served").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--model=x"], ["--model_dir=x", "--model=y", "--weights=z"]])
+def test_one_of_two_things_is_exported(words, capsys):
+    assert cli.main(["export", "--out=nowhere", *words]) == 2
+    assert "--model_dir, or --model and --weights; give one" in capsys.readouterr().err
+
+
+def test_the_classes_of_imagenet():
+    names = imagenet.class_names()
+    assert len(names) == len(set(names)) == 1000
+    places = {
+        0: "tench",
+        134: "crane (bird)",
+        207: "golden retriever",
+        517: "crane (machine)",
+        999: "toilet tissue",
+    }
+    assert {place: names[place] for place in places} == places

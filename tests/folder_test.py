@@ -9,9 +9,12 @@ import pytest
 import tf_keras as keras
 from PIL import Image
 
+import lambdanet
 from lambdanet import cli, configs
+from lambdanet.configs import published
 from lambdanet.errors import InputError
-from lambdanet.training import data, model_dir, transfer
+from lambdanet.models import weights
+from lambdanet.training import data, model_dir, preprocess, transfer
 from lambdanet.training.assemble import build_model
 
 SMALL = {
@@ -88,6 +91,30 @@ def test_training_may_start_from_weights_of_other_classes(trained):
     assert (
         model.get_layer("logits").get_weights()[0].shape == fresh.get_layer("logits").get_weights()[0].shape
     )
+
+
+@pytest.mark.parametrize("file", ["net.safetensors", "net.weights.h5"])
+def test_training_may_start_from_a_file_of_weights_of_other_classes(tmp_path, file):
+    source = build_model(dataclasses.replace(RECIPE, num_classes=2))
+    if file.endswith("h5"):
+        source.save_weights(tmp_path / file)
+    else:
+        weights.save(source, tmp_path / file)
+    model = build_model(dataclasses.replace(RECIPE, num_classes=3))
+    transfer.start_from(model, tmp_path / file, zero_head=True)
+    for layer, wanted in zip(model.layers[:-1], source.layers[:-1], strict=True):
+        for a, b in zip(layer.get_weights(), wanted.get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert model.layers[-1].name == "logits" and not any(w.any() for w in model.layers[-1].get_weights())
+    with pytest.raises(InputError, match="weights must be an existing .* got 'none.safetensors'"):
+        transfer.start_from(model, "none.safetensors")
+
+
+def test_rows_begin_with_published_weights_and_make_pictures_as_theirs_were():
+    for one in published.SETS:
+        recipe = configs.get_recipe(f"folder:{one.model}")
+        assert (recipe.model, recipe.start_from, recipe.num_classes) == (one.model, one.tag, 0)
+        assert preprocess.of_recipe(recipe) == lambdanet.preprocess_for(one.model)
 
 
 def test_weights_of_another_model_are_refused(trained):

@@ -3,15 +3,18 @@
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
 
+from lambdanet.configs import imagenet
 from lambdanet.errors import InputError, require_tf_keras
-from lambdanet.models.preprocessing import BILINEAR, Preprocessing
+from lambdanet.models import pretrained, zoo
+from lambdanet.models import weights as weight_files
+from lambdanet.models.preprocessing import BILINEAR, Preprocessing, from_metadata
 from lambdanet.training.serving import ServedClassifier
 from lambdanet.training.staging import absolute, refuse_taken, staged
 
@@ -55,6 +58,62 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
     )
     print(f"exported {recipe.model} ({recipe.num_classes} classes, {recipe.input_size} px) to {path}")
     return path
+
+
+def export_weights(
+    model_name: str, weights: str | Path, out: str | Path, class_names: str | Path | None = None
+) -> str:
+    """Exports a model of the zoo with weights that tell how pictures are made for them.
+
+    Args:
+      model_name: one of `list_models()`.
+      weights: as `create_model` takes them: "imagenet", a folder of `lambdanet convert`, or a safetensors
+        file whose metadata has input_size, mean and std (see `lambdanet.models.weights.save`).
+      out: the folder to write; it must not exist yet, or be empty.
+      class_names: a file with the name of each class, one a line; not needed for the classes of ImageNet.
+
+    Returns:
+      The path of the SavedModel.
+
+    Raises:
+      InputError: there are no such weights, they lack what has to be known of them, or `out` is taken.
+      ConnectionError: for published weights that are not at hand and cannot be fetched.
+
+    Example:
+      >>> export_weights("lambda_resnet50ts", "imagenet", "exported")
+    """
+    refuse_taken(out)
+    path = pretrained.locate(model_name, weights, lambda: zoo.create_model(model_name))
+    metadata = {} if path.name.endswith(weight_files.H5) else weight_files.metadata_of(path)
+    preprocessing = from_metadata(metadata)
+    if preprocessing is None:
+        raise InputError(
+            f"weights {str(path)!r} do not tell input_size, mean and std; accepted: some that do"
+        )
+    names = _class_names(metadata, class_names)
+    _check_names(names)
+    model = zoo.create_model(model_name, num_classes=len(names), weights=path)
+    saved = _save(model, out, preprocessing, names)
+    print(f"exported {model_name} ({len(names)} classes, {preprocessing.input_size} px) to {saved}")
+    return saved
+
+
+def _class_names(metadata: Mapping[str, str], file: str | Path | None) -> list[str]:
+    """The names of the classes of weights: those of a file, or of ImageNet."""
+    count = int(metadata.get("num_classes", 0))
+    if file is not None:
+        try:
+            names = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            raise InputError(f"class_names {str(file)!r} cannot be read: {error}") from None
+        if count not in (0, len(names)):
+            raise InputError(
+                f"class_names {str(file)!r} has {len(names)} lines; accepted: {count}, one a class"
+            )
+        return names
+    if weight_files.PUBLISHED in metadata and count == len(imagenet.class_names()):
+        return imagenet.class_names()
+    raise InputError("class_names is missing; accepted: a file with the name of each class, one a line")
 
 
 def export_saved_model(
@@ -101,13 +160,19 @@ def export_saved_model(
     refuse_taken(out)
     _check_model(model)
     _check_names(class_names)
-    prepare = Preprocessing(input_size, tuple(mean), tuple(std), crop_fraction, interpolation)
+    preprocessing = Preprocessing(input_size, tuple(mean), tuple(std), crop_fraction, interpolation)
+    return _save(model, out, preprocessing, class_names)
+
+
+def _save(
+    model: keras.Model, out: str | Path, preprocessing: Preprocessing, class_names: Sequence[str]
+) -> str:
     path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
         names_file = os.path.join(folder, "class_names.txt")
         with open(names_file, "w", encoding="utf-8") as lines:
             lines.writelines(f"{name}\n" for name in class_names)
-        served = ServedClassifier(_in_float32(model), prepare, class_names, names_file)
+        served = ServedClassifier(_in_float32(model), preprocessing, class_names, names_file)
         signatures = served.signatures()
         with staged(path) as staging:
             tf.saved_model.save(served, staging, signatures=signatures)

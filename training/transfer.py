@@ -6,8 +6,9 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras as keras
 
+from lambdanet.configs import published
 from lambdanet.errors import InputError
-from lambdanet.models import safetensors, weights
+from lambdanet.models import pretrained, weights, zoo
 from lambdanet.training.model_dir import load_trained_model
 
 CLASSIFIER = "logits"
@@ -25,32 +26,26 @@ def start_from(model: keras.Model, source: str | Path, zero_head: bool = False) 
 
     Raises:
       InputError: there are no such weights, or they are of another architecture.
+      ConnectionError: for published weights that are not at hand and cannot be fetched.
     """
-    if Path(source).expanduser().is_dir() or not _is_weights(model, source):
+    path = _weights(model.name, source)
+    if path is None:
         _from_model_dir(model, source)
     else:
-        _from_file(model, weights.find(model.name, source))
+        weights.load(model, path, other_classes=True)
     if zero_head:
         for weight in model.get_layer(CLASSIFIER).weights:
             weight.assign(tf.zeros_like(weight))
 
 
-def _from_file(model: keras.Model, path: Path) -> None:
-    if not path.name.endswith(weights.SAFETENSORS):
-        weights.load(model, path)
-        return
-    arrays, _ = safetensors.read(path)
-    classifier = weights.named(model.get_layer(CLASSIFIER))
-    fits = all(name in arrays and arrays[name].shape == one.shape for name, one in classifier.items())
-    weights.assign(model, arrays, repr(str(path)), () if fits else set(classifier))
-
-
-def _is_weights(model: keras.Model, source: str | Path) -> bool:
+def _weights(name: str, source: str | Path) -> Path | None:
+    """The file of weights that is meant, fetched where it is a published set; None for a model_dir."""
+    if published.find(name, str(source)) or str(source).endswith((weights.H5, weights.SAFETENSORS)):
+        return pretrained.locate(name, source, lambda: zoo.create_model(name))
     try:
-        weights.find(model.name, source)
+        return weights.find(name, source)
     except InputError:
-        return False
-    return True
+        return None
 
 
 def _from_model_dir(model: keras.Model, model_dir: str | Path) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of a model's life: train, evaluate, export, predict."""
 
+import dataclasses
 import textwrap
 
 from absl import flags
@@ -195,8 +196,24 @@ COMMANDS = (
         "export",
         "writes a trained model as a SavedModel that takes pictures as they are",
         _export,
-        flags=(_MODEL_DIR, Flag("out", "DIR", "folder for the SavedModel", required=True), _DATA_DIR),
-        examples=("lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_model",),
+        flags=(
+            dataclasses.replace(_MODEL_DIR, required=False),
+            Flag("out", "DIR", "folder for the SavedModel", required=True),
+            _DATA_DIR,
+            Flag("model", "NAME", "a model of the zoo, in the place of --model_dir"),
+            Flag(
+                "weights",
+                "WEIGHTS",
+                "for --model: imagenet, or a folder that `lambdanet convert` has written",
+            ),
+            Flag(
+                "class_names", "FILE", "for --model: a name for each class, one a line (default: ImageNet's)"
+            ),
+        ),
+        examples=(
+            "lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_model",
+            "lambdanet export --model=lambda_resnet50ts --weights=imagenet --out=/tmp/imagenet_model",
+        ),
     ),
     Command(
         "predict",
