@@ -77,7 +77,7 @@ def test_the_clock_and_the_peak_of_a_chip_fit_each_other(topology):
 
 def _fake(batch: int, seconds: float = 1.0, hbm: int = 0, topology: str = "v3:2x2") -> Report:
     cost = Cost("c", "fusion", "net/layer/op", 1, round(seconds * chips.chip_of(topology).clock), 1e12, 1e9)
-    return Report("fake", topology, 8, batch, {"arguments": hbm}, (cost,), ("net",))
+    return Report("fake", topology, 8, batch, {"temporaries": hbm}, (cost,), ("net",))
 
 
 @pytest.mark.parametrize("start", [1, 8, 128, 1000])
@@ -95,6 +95,8 @@ def test_the_largest_batch_is_found_with_few_compilations(start, largest):
     assert found <= largest < found + max(1, 2 ** (largest.bit_length() - 1) // fit.STEPS)
     doublings = abs(start.bit_length() - largest.bit_length())
     assert len(asked) == len(set(asked)) <= doublings + 5
+    power = fit.largest_batch(check, start, refine=False).batch
+    assert power <= largest < 2 * power
 
 
 def test_where_not_even_one_example_fits():
@@ -161,7 +163,7 @@ def test_the_table_of_families_is_written_between_its_markers(tmp_path, monkeypa
     families.write(readme, check)
     lines = readme.read_text().splitlines()
     assert (lines[0], lines[1], lines[-2], lines[-1]) == ("before", families.BEGIN, families.END, "after")
-    row = "| `mobilenet_v2` | 224 | 3.5 | 0.6 | 128 | 8.00 | 500.0 | 500.0 | 192 |"
+    row = "| `mobilenet_v2` | 224 | 3.5 | 0.6 | 128 | 8.00 | 500.0 | 500.0 | 128 |"
     assert row in lines and "old" not in lines
     readme.write_text("no markers")
     with pytest.raises(InputError, match="lacks the lines <!-- tpu-check: begin"):

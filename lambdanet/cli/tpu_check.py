@@ -53,9 +53,9 @@ def _of_batch(values: flags.FlagValues) -> Any:
 
     changes = values["set"].value or ()
     if values.experiment:
-        from lambdanet.detection import step
+        from lambdanet.detection import tpu_step
 
-        return functools.partial(step.of_experiment, values.experiment, changes, values.mode)
+        return functools.partial(tpu_step.of_experiment, values.experiment, changes, values.mode)
     recipe = override(configs.get_recipe(values.recipe), changes) if values.recipe else None
 
     from lambdanet.training.tpu import steps

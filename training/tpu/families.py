@@ -80,7 +80,7 @@ def render(check: Check, told: Callable[[str], None] = lambda line: None) -> str
     """Returns the table as Markdown, with a line on what its figures are."""
     names = [topology.partition(":")[0] for topology in TOPOLOGIES]
     header = ["model", "pixels", "params (M)", "FLOPs (G)", "batch of a core", f"HBM on {names[0]} (GiB)"]
-    header += [f"step on {name} (ms)" for name in names] + [f"largest batch on {names[0]}"]
+    header += [f"step on {name} (ms)" for name in names] + [f"largest power of two on {names[0]}"]
     rows = [_cells(row, check, told) for row in ROWS]
     return (
         f"Training in bfloat16, per core: {CAVEAT}. Written by `make tpu-table`.\n\n"
@@ -107,7 +107,8 @@ def _cells(row: Row, check: Check, told: Callable[[str], None]) -> list[str]:
     reports = [report(row.batch, topology) for topology in TOPOLOGIES]
     largest = "-"
     if reports[0]:
-        largest = str(fit.largest_batch(lambda batch: at(batch, TOPOLOGIES[0]), row.batch, told).batch)
+        found = fit.largest_batch(lambda batch: at(batch, TOPOLOGIES[0]), row.batch, told, refine=False)
+        largest = str(found.batch)
     return [
         f"`{row.model}`",
         str(row.input_size),

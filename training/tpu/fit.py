@@ -12,17 +12,21 @@ STEPS = 8  # the result is within one of so many steps from its power of two to 
 
 
 def largest_batch(
-    check: Callable[[int], Report], start: int = 128, told: Callable[[str], None] = lambda line: None
+    check: Callable[[int], Report],
+    start: int = 128,
+    told: Callable[[str], None] = lambda line: None,
+    refine: bool = True,
 ) -> Report:
     """Returns the report of the largest batch that fits, found with few compilations.
 
-    First by powers of two; then between that and the next, in eighths, beginning where the memory of the
-    batches that fit says that it will end.
+    First the largest power of two, beginning where the memory of the first that fits says that it will be;
+    then, in eighths, what fits between that and the next.
 
     Args:
       check: compiles a step of a batch.
       start: the batch to begin with.
       told: is given a line on each batch.
+      refine: whether to look between two powers of two.
 
     Raises:
       DoesNotFit: a batch of one does not.
@@ -31,34 +35,53 @@ def largest_batch(
     Example:
       >>> largest_batch(lambda batch: check(of_recipe(recipe, "train", batch))).batch
     """
+    check_counts(batch=start)
     fits: dict[int, Report] = {}
+    too_large: set[int] = set()
 
     def tried(batch: int) -> bool:
+        if batch in fits or batch in too_large or batch > LARGEST:
+            return batch in fits
         try:
             fits[batch] = check(batch)
         except DoesNotFit:
             if batch == 1:
                 raise
             told(f"{batch} does not fit")
+            too_large.add(batch)
             return False
         told(f"{batch} fits: {fits[batch].hbm_needed / 2**30:.2f} GiB, {1e3 * fits[batch].seconds:.1f} ms")
         return True
 
-    check_counts(batch=start)
-    batch = min(LARGEST, 2 ** (start.bit_length() - 1))
-    if tried(batch):
-        while batch < LARGEST and tried(2 * batch):
-            batch *= 2
-    else:
-        while not tried(batch // 2):
-            batch //= 2
+    batch = min(LARGEST, _power(start))
+    while not tried(batch):
         batch //= 2
+    guess = min(LARGEST, _power(_expected(fits[batch])))
+    while guess > batch and not tried(guess):
+        guess //= 2
+    batch = max(batch, guess)
+    while tried(2 * batch):
+        batch *= 2
+    if not refine:
+        return fits[batch]
     unit = max(1, batch // STEPS)
     least, most = batch, 2 * batch  # fits, does not fit
     while least < LARGEST and most - least > unit:
         probe = _probe(fits, least, most, unit)
         least, most = (probe, most) if tried(probe) else (least, probe)
     return fits[least]
+
+
+def _power(batch: int) -> int:
+    """Returns the largest power of two up to a batch."""
+    return 2 ** (batch.bit_length() - 1)
+
+
+def _expected(report: Report) -> int:
+    """Returns the batch that would just fit if all memory but that of the arguments grew with it."""
+    fixed = report.hbm.get("arguments", 0)
+    an_example = max(1, report.hbm_needed - fixed) / report.batch
+    return max(report.batch, int((report.chip.hbm - fixed) / an_example))
 
 
 def _probe(fits: dict[int, Report], least: int, most: int, unit: int) -> int:
