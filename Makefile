@@ -5,6 +5,7 @@
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
 #   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/ops_test.py
 #   make lint    ruff and mypy
+#   make tpu-table   the README's table of what the families need and take on TPUs; takes hours
 #   make format  rewrite the code as ruff lays it out
 #   make clean   remove what the above wrote in this folder, .venv included
 
@@ -21,7 +22,7 @@ SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mo
 	--model_dir=demo/shapes_run --config_file=demo/shapes/config.yaml
 SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
 
-.PHONY: demo demo-detection test lint format clean
+.PHONY: demo demo-detection test lint format tpu-table clean
 
 # Every step can be repeated: training goes on where it stopped, or says that it is finished; the export
 # follows when it is older than the training.
@@ -59,6 +60,10 @@ lint: .venv/dev.stamp
 format: .venv/dev.stamp
 	$(BIN)/python -m ruff check --fix
 	$(BIN)/python -m ruff format
+
+# Goes on where it was interrupted: what the compiler has answered is kept.
+tpu-table: .venv/dev.stamp
+	$(BIN)/lambdanet tpu-check --readme=README.md
 
 clean:
 	rm -rf .venv .build dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
