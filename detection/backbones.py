@@ -124,12 +124,15 @@ class ZooBackbone(keras.Model):
     """
 
     def __init__(
-        self, model_id: str, image_shape: tuple[int | None, ...], options: Mapping[str, Any] | None = None
+        self,
+        model_id: str,
+        image_shape: tuple[int | None, int | None, int],
+        options: Mapping[str, Any] | None = None,
     ):
-        *size, channels = image_shape
+        height, width, channels = image_shape
         trunk = zoo.create_model(
             model_id,
-            input_size=None if None in size else tuple(size),
+            input_size=None if height is None or width is None else (height, width),
             in_channels=channels,
             features_only=True,
             **(options or {}),

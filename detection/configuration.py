@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from lambdanet.detection import annotations, experiments, records, shapes_experiment, tasks  # noqa: F401
-from lambdanet.detection.garden import exp_factory, hyperparams, train_utils
+from lambdanet.detection.garden import ExperimentConfig, exp_factory, hyperparams, train_utils
 from lambdanet.errors import InputError, unknown
 
 MODES = ("train", "eval", "train_and_eval", "continuous_eval")
@@ -21,7 +21,7 @@ def resolve(
     params_override: str = "",
     tpu: str = "",
     tf_data_service: str = "",
-) -> experiments.Experiment:
+) -> ExperimentConfig:
     """Returns the configuration of an experiment, as Model Garden makes it of its flags.
 
     Args:
@@ -58,7 +58,7 @@ def resolve(
     return params
 
 
-def check(params: experiments.Experiment, mode: str) -> None:
+def check(params: ExperimentConfig, mode: str) -> None:
     """Refuses a run that would end, or go wrong without a word, after minutes of building it.
 
     Args:
@@ -118,7 +118,7 @@ def _check_samples(task: tasks.MaskRCNNTask) -> None:
         )
 
 
-def _override(params: experiments.Experiment, given: str, source: str) -> None:
+def _override(params: ExperimentConfig, given: str, source: str) -> None:
     try:
         hyperparams.override_params_dict(params, given, is_strict=True)
     except KeyError as error:

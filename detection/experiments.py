@@ -8,13 +8,12 @@ maskrcnn_halo_resnet_coco     Vaswani et al. 2021, appendix C.4; `:MODEL` after 
 """
 
 import functools
+from typing import Any
 
 from lambdanet.detection import tasks
 from lambdanet.detection.backbones import Backbone, LambdaResNet, MobileNetV2Lambda
-from lambdanet.detection.garden import config_definitions, decoders, exp_factory, hyperparams
+from lambdanet.detection.garden import ExperimentConfig, decoders, exp_factory, hyperparams
 from lambdanet.models import zoo
-
-Experiment = config_definitions.ExperimentConfig
 
 COCO_TRAIN, COCO_VAL = 118_287, 5_000  # images of COCO 2017
 # Divides the 5,000 validation images, as a TPU needs, and is a multiple of the 8 cores of a host.
@@ -29,7 +28,7 @@ TABLE_14 = (
     "lambda_resnet_152",
 )
 # Without the first line, which is "in lit"; row -> the model, and what differs from it.
-TABLE_A4: dict[str, dict[str, object]] = {
+TABLE_A4: dict[str, dict[str, Any]] = {
     "resnet_50_se_8": {"model_id": "resnet_50_se_8"},
     "halo_resnet_50": {"model_id": "halo_resnet_50"},
     "halo_resnet_50_block_32": {"model_id": "halo_resnet_50", "block_size": 32},
@@ -42,7 +41,7 @@ def available() -> list[str]:
     """Returns the names of all experiments, Model Garden's among them."""
 
     def walk(registered: dict, prefix: str = "") -> list[str]:
-        found = []
+        found: list[str] = []
         for key, value in registered.items():
             found += walk(value, f"{prefix}{key}/") if isinstance(value, dict) else [prefix + key]
         return found
@@ -50,7 +49,7 @@ def available() -> list[str]:
     return walk(exp_factory._REGISTERED_CONFIGS)
 
 
-def twin(stock: str, backbone: Backbone, keep_restrictions: bool = True) -> Experiment:
+def twin(stock: str, backbone: Backbone, keep_restrictions: bool = True) -> ExperimentConfig:
     """Returns an experiment of Model Garden with another backbone, which starts from nothing.
 
     Args:
@@ -62,7 +61,7 @@ def twin(stock: str, backbone: Backbone, keep_restrictions: bool = True) -> Expe
     task = tasks.own(config.task)
     task.model.backbone = backbone
     task.init_checkpoint = None  # theirs is in their bucket, and of their backbone
-    return Experiment(
+    return ExperimentConfig(
         runtime=config.runtime,
         task=task,
         trainer=config.trainer,
@@ -97,14 +96,14 @@ _register_twins()
 
 
 @exp_factory.register_config_factory("lambda_resnet/cascadercnn_resnetfpn_coco")
-def cascade() -> Experiment:
+def cascade() -> ExperimentConfig:
     """Cascade R-CNN: Model Garden's has SpineNet, which needs no decoder; here an FPN of the same levels."""
     config = twin("cascadercnn_spinenet_coco", Backbone(), keep_restrictions=False)
     config.task.model.decoder = decoders.Decoder(type="fpn", fpn=decoders.FPN())
     return config
 
 
-def maskrcnn_lambda_resnet_coco(model_id: str = "lambda_resnet_152") -> Experiment:
+def maskrcnn_lambda_resnet_coco(model_id: str = "lambda_resnet_152") -> ExperimentConfig:
     """Mask R-CNN as in Bello 2021, appendix F.3: 1024x1024, from scratch, 130,000 steps.
 
     What the paper does not say, anchors, levels and the constants of batch normalisation among it, is as
@@ -132,7 +131,7 @@ def maskrcnn_lambda_resnet_coco(model_id: str = "lambda_resnet_152") -> Experime
     return config
 
 
-def maskrcnn_halo_resnet_coco(row: str = "halo_resnet_50") -> Experiment:
+def maskrcnn_halo_resnet_coco(row: str = "halo_resnet_50") -> ExperimentConfig:
     """Mask R-CNN as in Vaswani et al. 2021, appendix C.4: 1024x1024, 67,500 steps, from ImageNet.
 
     `task.init_checkpoint` must name the backbone that was trained before. The "warmup of 500 steps with a
@@ -160,7 +159,7 @@ def maskrcnn_halo_resnet_coco(row: str = "halo_resnet_50") -> Experiment:
     return config
 
 
-def _train(config: Experiment, steps: int, batch_size: int) -> None:
+def _train(config: ExperimentConfig, steps: int, batch_size: int) -> None:
     """Trains for a number of steps, with a look at all of the validation images every ten epochs."""
     config.task.init_checkpoint_modules = "backbone"
     config.task.validation_data.global_batch_size = EVAL_BATCH_SIZE
@@ -174,7 +173,11 @@ def _train(config: Experiment, steps: int, batch_size: int) -> None:
 
 
 def _learn(
-    config: Experiment, boundaries: list[int], values: list[float], warmup_steps: int, warmup_from: float
+    config: ExperimentConfig,
+    boundaries: list[int],
+    values: list[float],
+    warmup_steps: int,
+    warmup_from: float,
 ) -> None:
     """Sets the learning rate: a value holds up to its boundary, and with it; the first after the warm-up."""
     optimizer = config.trainer.optimizer_config

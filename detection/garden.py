@@ -29,14 +29,13 @@ with _hidden("tensorflow_text"):
     import official.vision  # noqa: F401
     from official.common import dataset_fn, distribute_utils
     from official.core import (
-        base_task,
-        config_definitions,
         exp_factory,
         input_reader,
         task_factory,
         train_lib,
         train_utils,
     )
+    from official.core.config_definitions import ExperimentConfig
     from official.modeling import hyperparams, optimization, performance
     from official.vision.configs import backbones as backbone_configs
     from official.vision.configs import (
@@ -53,11 +52,10 @@ with _hidden("tensorflow_text"):
     from official.vision.utils import summary_manager
 
 __all__ = [
+    "ExperimentConfig",
     "backbone_configs",
     "backbone_factory",
-    "base_task",
     "common",
-    "config_definitions",
     "dataset_fn",
     "decoders",
     "distribute_utils",

@@ -4,7 +4,7 @@
 Besides a checkpoint of Model Garden's own it may be
 
     a model_dir of `lambdanet train`     the moving averages of its weights, where that run kept them
-    a .safetensors or .weights.h5 file   as `lambdanet.create_model(weights=...)` takes it
+    a .safetensors or .weights.h5 file, or a folder of `lambdanet convert`
     SET:MODEL                            published weights, such as imagenet:lambda_resnet50ts
 
 Every tensor of the backbone must be found there, and nothing but the classifier may be left over.
@@ -12,7 +12,7 @@ Every tensor of the backbone must be found there, and nothing but the classifier
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,22 +45,24 @@ def from_zoo(backbone: keras.Model, source: str) -> bool:
         names them.
     """
     path = Path(source).expanduser()
-    published = re.fullmatch(r"([\w-]+):(\w+)", source)
-    if not (published or (path / RECIPE).is_file() or path.name.endswith((weights.H5, weights.SAFETENSORS))):
+    tag, _, published = source.partition(":") if re.fullmatch(r"[\w-]+:\w+", source) else ("", "", "")
+    run = (path / RECIPE).is_file()
+    file = path.name.endswith((weights.H5, weights.SAFETENSORS)) or (path / weights.FOLDER_FILE).is_file()
+    if not (published or run or file):
         return False
     if not isinstance(backbone, ZooBackbone):
         raise InputError(
             f"task.init_checkpoint {source!r} is for the backbones of lambdanet, not for {backbone.name}"
         )
     if published:
-        trained = _same(source, published[2], backbone)
-        arrays = _arrays(zoo.create_model(trained, weights=published[1]))
-    elif (path / RECIPE).is_file():
+        _same(source, published, backbone)
+        arrays = _arrays(zoo.create_model(published, weights=tag))
+    elif run:
         model, recipe = load_trained_model(path)
         _same(source, recipe.model, backbone)
         arrays = _arrays(model)
     else:
-        arrays = _arrays_of_file(path, source, backbone)
+        arrays = _arrays_of_file(weights.find(backbone.name, source), source, backbone)
     kept = {name: array for name, array in arrays.items() if not name.startswith(CLASSIFIER)}
     weights.assign(backbone, kept, f"task.init_checkpoint {source!r}")
     left_out = ", ".join(sorted(arrays.keys() - kept.keys())) or "nothing"
@@ -108,23 +110,21 @@ def explained(source: str, model: keras.Model, modules: str | list[str]) -> Iter
         print(f"{name}: all {len(part.weights)} tensors from {path}", flush=True)
 
 
-def _same(source: str, trained: str, backbone: ZooBackbone) -> str:
+def _same(source: str, trained: str, backbone: ZooBackbone) -> None:
     if trained != backbone.name:
         raise InputError(
             f"task.init_checkpoint {source!r} holds {trained}, and the backbone is {backbone.name}; "
             "accepted: the same, by the model_id of task.model.backbone"
         )
-    return trained
 
 
 def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
     return {name: variable.numpy() for name, variable in weights.named(model).items()}
 
 
-def _arrays_of_file(path: Path, source: str, backbone: ZooBackbone) -> Mapping[str, np.ndarray]:
-    file = weights.find(backbone.name, source)
-    if path.name.endswith(weights.SAFETENSORS):
+def _arrays_of_file(file: Path, source: str, backbone: ZooBackbone) -> dict[str, np.ndarray]:
+    if file.name.endswith(weights.SAFETENSORS):
         arrays, metadata = safetensors.read(file)
-        _same(source, metadata.get("model", backbone.name), backbone)
+        _same(source, metadata.get("model") or backbone.name, backbone)
         return arrays
     return _arrays(zoo.create_model(backbone.name, weights=file))

@@ -13,13 +13,13 @@ from lambdanet.errors import InputError, unknown
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from lambdanet.detection.experiments import Experiment
+    from lambdanet.detection.garden import ExperimentConfig
 
 PARAMS = "params.yaml"
 
 
 def run(
-    params: "Experiment",
+    params: "ExperimentConfig",
     mode: str,
     model_dir: str,
     strategy: "tf.distribute.Strategy | None" = None,
@@ -84,7 +84,7 @@ def run(
         raise InputError(f"model_dir {model_dir!r} has a checkpoint of another model: {error}") from None
 
 
-def _check_model_dir(params: "Experiment", mode: str, model_dir: str) -> None:
+def _check_model_dir(params: "ExperimentConfig", mode: str, model_dir: str) -> None:
     import tensorflow as tf
 
     trained = tf.train.latest_checkpoint(model_dir)
@@ -112,7 +112,7 @@ def _strategy(runtime: Any) -> "tf.distribute.Strategy":
         ) from None
 
 
-def _check_batches(params: "Experiment", mode: str, replicas: int) -> None:
+def _check_batches(params: "ExperimentConfig", mode: str, replicas: int) -> None:
     for part, name in (("train", "train_data"), ("eval", "validation_data")):
         size = getattr(params.task, name).global_batch_size
         if part in mode and (size < 1 or size % replicas):

@@ -137,6 +137,20 @@ def test_a_backbone_starts_from_a_file_of_weights(classifier, tmp_path, capsys):
     assert sorted(expected) == ["logits/bias", "logits/kernel"]
 
 
+def test_a_backbone_starts_from_published_weights(tmp_path, monkeypatch, capsys):
+    published = lambdanet.create_model(TINY)
+    weights.save(published, tmp_path / f"{TINY}.imagenet.safetensors")
+    monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
+    model = backbone()
+    assert initialize.from_zoo(model, f"imagenet:{TINY}")
+    expected = values(published)
+    assert all((value == expected[name]).all() for name, value in values(model).items())
+    with pytest.raises(InputError, match="'imagenet:resnet_50' holds resnet_50, and the backbone is"):
+        initialize.from_zoo(model, "imagenet:resnet_50")
+    with pytest.raises(InputError, match="weights must be"):
+        initialize.from_zoo(model, f"imagenet21k:{TINY}")
+
+
 def test_a_table_over_the_whole_map_is_made_larger(tmp_path, capsys):
     small = lambdanet.create_model(TINY, input_size=32, scope=None)
     weights.save(small, tmp_path / "global.safetensors")
