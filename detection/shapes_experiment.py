@@ -5,15 +5,15 @@ Its data are in the folder `shapes`, as `python -m lambdanet.detection.shapes --
 """
 
 from lambdanet.detection.backbones import Backbone, LambdaResNet
-from lambdanet.detection.experiments import Experiment, twin
-from lambdanet.detection.garden import exp_factory
+from lambdanet.detection.experiments import twin
+from lambdanet.detection.garden import ExperimentConfig, exp_factory
 from lambdanet.detection.scenes import CLASSES
 
 DATA = "shapes"
 
 
 @exp_factory.register_config_factory("maskrcnn_lambda_resnet_shapes")
-def maskrcnn_lambda_resnet_shapes() -> Experiment:
+def maskrcnn_lambda_resnet_shapes() -> ExperimentConfig:
     """Mask R-CNN of 128x128 pixels with slim heads, from scratch."""
     config = twin(
         "maskrcnn_resnetfpn_coco", Backbone(lambda_resnet=LambdaResNet(model_id="lambda_resnet_tiny"))
