@@ -49,7 +49,7 @@ def resolve(
     params = train_utils.ExperimentParser(options).parse_data_service(params)
     if params_override:
         _override(params, params_override, "--params_override")
-    if isinstance(params.task, tuple(tasks.OWN)):
+    if issubclass(type(params.task), tuple(tasks.OWN)):
         tasks.check_model(params.task.model)
     try:
         params.validate()
@@ -145,6 +145,6 @@ def _unknown_key(params: hyperparams.Config, message: str, source: str) -> Input
 
 def _walk(config: Any, path: str = "") -> Iterator[tuple[str, hyperparams.Config]]:
     if dataclasses.is_dataclass(config):
-        yield path, config  # type: ignore[misc]
+        yield path, config
         for name, value in vars(config).items():
             yield from _walk(value, f"{path}.{name}" if path else name)

@@ -93,7 +93,7 @@ def _made_up(rng: np.random.Generator, num_classes: int, number: int) -> tf.trai
 def example(
     image: np.ndarray,
     boxes: np.ndarray,
-    labels: Sequence[int],
+    labels: Sequence[int] | np.ndarray,
     masks: np.ndarray | Sequence[np.ndarray],
     number: int,
     crowd: bool = False,
