@@ -4,14 +4,9 @@
 from collections.abc import Mapping
 
 from lambdanet.configs.published import PublishedWeights
+from lambdanet.models.pretrained import ORIGINS
 
 PREPROCESSING = ("input_size", "mean", "std", "crop_fraction", "interpolation")
-ORIGINS = {
-    True: "It is the published file: its sha256 is the one that was published.",
-    False: "It is another file than the published one, such as one trained further; what is published of "
-    "accuracy does not hold for it.",
-    None: "Whether it is the published file cannot be told: no sha256 of that is known here.",
-}
 
 
 def render(one: PublishedWeights, metadata: Mapping[str, str]) -> str:
@@ -21,7 +16,6 @@ def render(one: PublishedWeights, metadata: Mapping[str, str]) -> str:
       one: the published set that the weights are, or began as.
       metadata: of the converted file.
     """
-    as_published = {"yes": True, "no": False}.get(metadata["as_published"])
     size, mean, std, crop, way = (metadata[key] for key in PREPROCESSING)
     facts = {
         "model": f"`{one.model}`, architecture and weights by timm (Ross Wightman)",
@@ -52,7 +46,7 @@ datasets:
 |---|---|
 {rows}
 
-{ORIGINS[as_published]}
+{ORIGINS[metadata["as_published"]]}
 
 ## Pictures
 

@@ -22,6 +22,14 @@ from lambdanet.errors import InputError
 from lambdanet.models import hub, timm_weights, torch_files, weights
 
 NEWEST = "main"  # the revision of a repository where none is known
+# Whether a file is that of a published set, and what that is known by.
+ORIGINS = {
+    "yes": "It is the published file: its sha256 is the one that was published.",
+    "first download": "It is the file that the hub had at the first download; no sha256 was known before.",
+    "no": "It is another file than the published one, such as one trained further; what is published of "
+    "accuracy does not hold for it.",
+    "not known": "Whether it is the published file cannot be told: no sha256 of that is known here.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +102,7 @@ def download(one: PublishedWeights, folder: Path, revision: str = "") -> tuple[P
         got = hub.fetch(address, path, known_revision, known_sha256)
     except ConnectionError as error:
         raise ConnectionError(
-            f"{error}; where there is a network, download {address} and then run "
+            f"{error}; download it where there is a network, and run "
             f"`lambdanet convert {one.model} --checkpoint=FILE`"
         ) from None
     source = Source(got.url, got.sha256, got.revision)
@@ -109,10 +117,12 @@ def local(path: Path) -> Source:
         return Source(path.name, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def as_published(one: PublishedWeights, source: Source) -> bool | None:
-    """Tells whether a file is that of a set, by what is known of it; None where nothing is."""
-    whole, known_sha256 = one.is_whole(source.sha256), _known(one)[1]
-    return source.sha256 == known_sha256 if whole is None and known_sha256 else whole
+def as_published(one: PublishedWeights, source: Source) -> str:
+    """Tells whether a file is that of a set: one of `ORIGINS`, by what is known of its sha256."""
+    whole, first_sha256 = one.is_whole(source.sha256), _known(one)[1]
+    if whole is None and first_sha256:
+        return "first download" if source.sha256 == first_sha256 else "no"
+    return {True: "yes", False: "no", None: "not known"}[whole]
 
 
 def store(one: PublishedWeights, model: keras.Model, texts: Mapping[str, str]) -> Path:
@@ -131,7 +141,7 @@ def metadata(one: PublishedWeights, source: Source) -> dict[str, str]:
         "source": source.place,
         "source_revision": source.revision,
         "source_sha256": source.sha256,
-        "as_published": {True: "yes", False: "no", None: "not known"}[as_published(one, source)],
+        "as_published": as_published(one, source),
         "input_size": one.input_size,
         "mean": ", ".join(map(str, one.mean)),
         "std": ", ".join(map(str, one.std)),

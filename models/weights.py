@@ -104,8 +104,9 @@ def load(
       InputError: for a damaged file, or one whose tensors do not fit; the message names them.
     """
     whole = whole or model
+    metadata: Mapping[str, str] = {}
     if path.name.endswith(H5):
-        arrays, metadata = keras_files.read(path, whole), {}
+        arrays = keras_files.read(path, whole)
     else:
         arrays, metadata = safetensors.read(path)
     left_out = set(named(whole)) - set(named(model))

@@ -4,13 +4,26 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from lambdanet import cli
+from lambdanet.configs import published
 from lambdanet.detection import check, evaluate, export, predict, shapes, train
+from lambdanet.models import pretrained, zoo
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
-def test_examples_run():
+@pytest.fixture
+def weights_at_hand(tmp_path, monkeypatch):
+    """A cache with the weights of the example, which are random ones."""
+    monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
+    one = published.get("lambda_resnet26t")
+    texts = pretrained.metadata(one, pretrained.Source("a file", "0" * 64))
+    pretrained.store(one, zoo.create_model(one.model), texts)
+
+
+def test_examples_run(weights_at_hand):
     """All blocks in the order of the text, as a reader would paste them."""
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) >= 5
