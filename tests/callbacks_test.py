@@ -8,11 +8,12 @@ import signal
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet import configs
 from lambdanet.errors import InputError, Preempted
-from lambdanet.training import callbacks
+from lambdanet.training import callbacks, dashboard
 from lambdanet.training.checkpoints import Checkpoints
 from lambdanet.training.preemption import StopRequest
 from lambdanet.training.schedules import WarmupSchedule
@@ -151,7 +152,49 @@ def test_tensorboard_gets_the_learning_rate(tmp_path):
     events = EventAccumulator(str(tmp_path / "logs" / "train"))
     events.Reload()
     assert {"epoch_learning_rate", "epoch_loss", "epoch_accuracy"} <= set(events.Tags()["tensors"])
+    assert "epoch_ema_accuracy" not in events.Tags()["tensors"]
     assert len(events.Tensors("epoch_learning_rate")) == 2
+
+
+def test_tensorboard_gets_speed_averages_and_pictures(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    model, checkpoints = _run(tmp_path, use_ema=True)
+    _fit(model, _callbacks(dataclasses.replace(RECIPE, ema_decay=0.5), tmp_path, checkpoints, 0))
+    events = EventAccumulator(str(tmp_path / "logs" / "train"))
+    events.Reload()
+    rows = callbacks.read_history(tmp_path / "history.csv")
+    for tag, column in (("ema_accuracy", "val_accuracy"), ("images_per_second", "images_per_second")):
+        shown = [float(tf.make_ndarray(event.tensor_proto)) for event in events.Tensors(f"epoch_{tag}")]
+        assert shown == pytest.approx([float(row[column]) for row in rows], rel=1e-4)
+    assert all(float(row["images_per_second"]) > 0 for row in rows)
+
+    pictures = np.random.default_rng(0).integers(0, 256, [20, 5, 4, 3])
+    normal = (pictures / 255 - np.float32(RECIPE.mean)) / np.float32(RECIPE.std)
+    dashboard.show_pictures(tmp_path, RECIPE, tf.constant(normal, tf.float32))
+    events = EventAccumulator(str(tmp_path / "pictures"), size_guidance={"tensors": 0})
+    events.Reload()
+    (event,) = events.Tensors("first_batch")
+    width, height, *shown = tf.make_ndarray(event.tensor_proto).tolist()
+    assert (width, height, len(shown)) == (b"4", b"5", 16)
+    for picture, png in zip(pictures, shown, strict=False):
+        np.testing.assert_allclose(tf.io.decode_png(png), picture, atol=1)
+
+
+def test_the_speed_leaves_out_the_first_execution_of_an_epoch(monkeypatch):
+    for times, ends, expected in [
+        ([0.0, 50.0, 51.0, 52.0], [0, 1, 2], 2 * 8 / 2.0),
+        ([0.0, 50.0, 54.0], [3, 7], 4 * 8 / 4.0),  # several steps in an execution
+        ([0.0, 5.0], [0], 8 / 5.0),  # no other
+    ]:
+        clock = iter(times)
+        monkeypatch.setattr(dashboard.time, "perf_counter", lambda clock=clock: next(clock))
+        speed, logs = dashboard.Speed(8), {}
+        speed.on_epoch_begin(0)
+        for end in ends:
+            speed.on_train_batch_end(end)
+        speed.on_epoch_end(0, logs)
+        assert logs == {"images_per_second": pytest.approx(expected)}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +215,7 @@ def test_a_request_to_stop_is_followed_once_it_is_saved(tmp_path, step):
         _fit(model, [ask, *_callbacks(RECIPE, tmp_path, checkpoints, 0, stop=stop)], epochs=3)
     assert checkpoints.steps() == [2, step]
     rows = callbacks.read_history(tmp_path / "history.csv")
-    assert len(rows) == step // 2  # the epoch that ended was evaluated first
+    assert len(rows) == 1  # an epoch that ended is evaluated when the run goes on
 
 
 def test_the_metrics_of_an_epoch_go_on_from_their_sums(tmp_path):

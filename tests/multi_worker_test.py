@@ -21,7 +21,7 @@ from lambdanet.training.shares import Share
 EPOCHS, BATCH = 6, 16
 SETTINGS = {
     **{"epochs": EPOCHS, "train_split": "train[:64]", "eval_split": "test[:21]", "global_batch_size": BATCH},
-    **{"sync_batch_norm": True, "learning_rate": 0.01, "warmup_epochs": 1.0, "ema_decay": 0.5},
+    **{"sync_batch_norm": True, "learning_rate": 0.001, "warmup_epochs": 1.0, "ema_decay": 0.5},
 }
 RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
 SIGNALS = [(signal.SIGKILL, 6), (signal.SIGTERM, 13)]
@@ -140,6 +140,7 @@ def test_losses_and_weights_are_those_of_one_device_on_the_same_batches(folder, 
     epochs, rest = divmod(ended["reached"][-1], 4)
     keras.utils.set_random_seed(RECIPE.seed)
     model = assemble.build_model(RECIPE)
+    start = _flat(model)
     assemble.compile_model(RECIPE, model, assemble.build_optimizer(RECIPE, 4))
     losses = model.fit(batches.take(4 * epochs), epochs=epochs, steps_per_epoch=4, verbose=0).history["loss"]
     rows = callbacks.read_history(folder / "run" / "history.csv")
@@ -156,8 +157,12 @@ def test_losses_and_weights_are_those_of_one_device_on_the_same_batches(folder, 
         model.fit(batches.skip(4 * epochs), epochs=1, steps_per_epoch=rest, verbose=0)
     model.optimizer.finalize_variable_values(model.trainable_variables)
     trained, _ = model_dir.load_trained_model(folder / "run")
-    for one, two in zip(model.get_weights(), trained.get_weights(), strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-3)
+    way = np.linalg.norm(_flat(model) - start)
+    assert np.linalg.norm(_flat(trained) - _flat(model)) < 0.02 * way
+
+
+def _flat(model):
+    return np.concatenate([variable.numpy().ravel() for variable in model.trainable_variables])
 
 
 @pytest.mark.parametrize(

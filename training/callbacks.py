@@ -17,6 +17,7 @@ from lambdanet.errors import InputError, Preempted
 from lambdanet.training import model_dir as model_dirs
 from lambdanet.training.best_epoch import BestEpoch
 from lambdanet.training.checkpoints import Checkpoints
+from lambdanet.training.dashboard import Dashboard, Speed
 from lambdanet.training.preemption import StopRequest
 
 ASK_EVERY = 10  # steps between two questions of several workers whether one of them has to stop
@@ -53,14 +54,16 @@ def for_run(
         files = [
             StopWhenGone(path),
             HistoryFile(path / model_dirs.HISTORY, initial_step // steps),
-            keras.callbacks.TensorBoard(path / model_dirs.LOGS, write_graph=False, profile_batch=0),
+            Dashboard(path / model_dirs.LOGS, averaged=recipe.ema_decay > 0),
         ]
+    guard = StopWhenDiverged(checkpoints)
     return [
         *([averaged] if averaged else []),
-        StopWhenDiverged(checkpoints),
+        guard,
+        Speed(recipe.global_batch_size),
         *files,
         *([KeepBest(best)] if best else []),
-        SaveCheckpoints(checkpoints, initial_step, steps, save_every, stop, averaged),
+        SaveCheckpoints(checkpoints, initial_step, steps, save_every, stop, guard, averaged),
     ]
 
 
@@ -95,20 +98,32 @@ def finish_epoch(
 
 
 class StopWhenDiverged(keras.callbacks.Callback):
-    """Ends the run with an `InputError` once the loss, or a weight at the end of an epoch, is not finite."""
+    """Ends the run with an `InputError` once the loss, or a weight at the end of an epoch, is not finite.
+
+    The loss of a step is looked at after the next one has begun, so that no device waits for Python.
+    """
+
+    _supports_tf_logs = True  # as Keras has it: logs need not be fetched for it at each step
 
     def __init__(self, checkpoints: Checkpoints):
         super().__init__()
         self._checkpoints = checkpoints
+        self._loss: tf.Tensor | float = 0.0
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        loss = (logs or {}).get("loss", 0.0)
-        if not math.isfinite(loss):
-            self._stop(f"the loss is {loss}")
+        self.check()
+        self._loss = (logs or {}).get("loss", 0.0)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        self.check()
         if not self._checkpoints.all_finite():
             self._stop("a weight is not finite")
+
+    def check(self) -> None:
+        """Looks at the loss of the last step now."""
+        loss, self._loss = float(self._loss), 0.0
+        if not math.isfinite(loss):
+            self._stop(f"the loss is {loss}")
 
     def _stop(self, what: str) -> None:
         step, rate = int(self.model.optimizer.iterations.numpy()), learning_rate(self.model)
@@ -199,7 +214,8 @@ class HistoryFile(keras.callbacks.Callback):
         }
         self._rows.append({name: str(value) for name, value in row.items()})
         text = io.StringIO()
-        writer = csv.DictWriter(text, list(row), restval="", extrasaction="ignore", lineterminator="\n")
+        columns = dict.fromkeys(name for row in self._rows for name in row)
+        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(self._rows)
         model_dirs.write_text(self._path, text.getvalue())
@@ -215,8 +231,11 @@ class SaveCheckpoints(keras.callbacks.Callback):
       save_every: how many steps lie between two checkpoints within an epoch.
       stop: asks the run to stop; one of a single worker does so within its evaluation too, which then
         comes again.
+      guard: is asked before anything is written within an epoch.
       averaged: what changes the weights for the evaluation, if anything does.
     """
+
+    _supports_tf_logs = True  # as Keras has it: logs need not be fetched for it at each step
 
     def __init__(
         self,
@@ -225,6 +244,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         steps: int,
         save_every: int,
         stop: StopRequest,
+        guard: StopWhenDiverged,
         averaged: AveragedEvaluation | None = None,
     ):
         super().__init__()
@@ -235,9 +255,12 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._steps = steps
         self._save_every = save_every
         self._stop = stop
+        self._guard = guard
+        self._begun = initial_step  # steps completed when the epoch, or the rest of it, began
         self._stopping = False  # as all workers have agreed
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self._begun = self._step
         if self._step % self._steps:
             _build_metrics(self.model)
             for metric, sums in zip(
@@ -246,7 +269,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
                 metric.set_weights(list(sums))
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        before, self._step = self._step, int(self.model.optimizer.iterations.numpy())
+        before, self._step = self._step, self._begun + batch + 1  # the optimizer would have to be waited for
         due = self._step // self._save_every > before // self._save_every
         if self._asks_others(before):
             self._stopping = self._checkpoints.devices.anyone(self._stop.received)
@@ -254,6 +277,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         if due or self._stopping or ended:
             self._sums = np.concatenate([metric.get_weights() for metric in self.model.metrics])
         if (due or self._stopping) and not ended:  # else evaluation comes first
+            self._guard.check()
             self._checkpoints.sums.assign(self._sums)
             self._save()
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a recipe in a folder; the same call again goes on where it stopped."""
 
+import dataclasses
 import functools
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import tf_keras as keras
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_counts
-from lambdanet.training import callbacks, data, random_state, service, transfer
+from lambdanet.training import callbacks, dashboard, data, random_state, service, transfer
 from lambdanet.training import distribute as distribution
 from lambdanet.training import model_dir as model_dirs
 from lambdanet.training.assemble import build_model, build_optimizer, compile_model
@@ -125,6 +126,11 @@ def train(
             return callbacks.for_run(recipe, path, checkpoints, step, steps, save_every, stop, best)
 
         with StopRequest() as stop, bad_records.ending_runs():
+            if devices.chief and step == 0:
+                count = min(dashboard.MOST_PICTURES, recipe.global_batch_size)
+                few = dataclasses.replace(recipe, global_batch_size=count, pseudo_labels="", pseudo_share=0.0)
+                images, _ = next(iter(data.load(few, "train", data_dir, bad_records=bad_records)))
+                dashboard.show_pictures(path / model_dirs.LOGS, recipe, images)
             if not evaluated:  # the run was stopped in the evaluation of its last epoch
                 sums, number = checkpoints.sums.numpy(), validation_steps if counted else None
                 callbacks.finish_epoch(model, around(step), step // steps - 1, evaluation, number, sums)
@@ -184,7 +190,7 @@ def _announce_batches(recipe: Recipe, devices: distribution.Devices) -> None:
 
 def _report(recipe: Recipe, path: Path, epoch: int, step: int, best: BestEpoch | None) -> dict[str, Any]:
     rows = callbacks.read_history(path / model_dirs.HISTORY)
-    last = {name: float(value) for name, value in rows[-1].items()} if rows else {}
+    last = {name: float(value) for name, value in rows[-1].items() if value} if rows else {}
     if best is not None:
         last |= {"best_epoch": best.epoch, "best_val_accuracy": best.accuracy}
     return {**last, "model_dir": str(path), "epoch": epoch, "step": step}

@@ -7,7 +7,7 @@ import textwrap
 from absl import flags
 
 from lambdanet.command import Command, Flag
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, unknown
 
 
 def _train(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -53,6 +53,16 @@ def _evaluate(values: flags.FlagValues, arguments: list[str]) -> None:
 def _export(values: flags.FlagValues, arguments: list[str]) -> None:
     if bool(values.model_dir) == bool(values.model and values.weights):
         raise InputError("`export` needs --model_dir, or --model and --weights; give one of the two")
+    if values.format not in _FORMATS:
+        raise unknown("format", values.format, _FORMATS)
+    if values.format != _FORMATS[0]:
+        if not values.model_dir:
+            raise InputError(f"format is {values.format!r}; accepted with --model: {_FORMATS[0]}")
+
+        from lambdanet.training import litert
+
+        litert.export(values.model_dir, values.out, values.data_dir, values.format == "litert_int8")
+        return
 
     from lambdanet.training import export
 
@@ -75,6 +85,7 @@ def _pseudo_label(values: flags.FlagValues, arguments: list[str]) -> None:
     label.pseudo_label(**{name: value for name, value in given.items() if value is not None})
 
 
+_FORMATS = ("saved_model", "litert", "litert_int8")
 _MODEL_DIR = Flag("model_dir", "DIR", "folder of the run, as `lambdanet train` made it", required=True)
 _DATA_DIR = Flag(
     "data_dir",
@@ -198,8 +209,14 @@ COMMANDS = (
         _export,
         flags=(
             dataclasses.replace(_MODEL_DIR, required=False),
-            Flag("out", "DIR", "folder for the SavedModel", required=True),
+            Flag("out", "DIR", "folder for the SavedModel, or for model.tflite", required=True),
             _DATA_DIR,
+            Flag(
+                "format",
+                "FORMAT",
+                "saved_model (the default), or for LiteRT litert or litert_int8, a quarter of the size",
+                default=_FORMATS[0],
+            ),
             Flag("model", "NAME", "a model of the zoo, in the place of --model_dir"),
             Flag(
                 "weights",
@@ -212,6 +229,7 @@ COMMANDS = (
         ),
         examples=(
             "lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_model",
+            "lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_litert --format=litert_int8",
             "lambdanet export --model=lambda_resnet50ts --weights=imagenet --out=/tmp/imagenet_model",
         ),
     ),
@@ -233,8 +251,6 @@ COMMANDS = (
         "labels pictures with an exported model, as many of each class, to train on",
         _pseudo_label,
         flags=_PSEUDO_FLAGS,
-        examples=(
-            "lambdanet pseudo-label --teacher=/tmp/model --data=/tmp/pictures --out=/tmp/pseudo",
-        ),
+        examples=("lambdanet pseudo-label --teacher=/tmp/model --data=/tmp/pictures --out=/tmp/pseudo",),
     ),
 )

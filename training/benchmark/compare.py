@@ -94,7 +94,7 @@ class Comparison:
         for worker in self._workers.values():
             worker.close()
 
-    def run(self, case: Case, names: Sequence[str], reference: str) -> list[Row]:
+    def run(self, case: Case | Any, names: Sequence[str], reference: str) -> list[Row]:
         """Measures contenders in a case.
 
         Args:

@@ -76,18 +76,18 @@ def benchmark_layers(
       >>> rows = benchmark_layers(["14x14x256x8"], ["23"], contenders=["position/*"], repeats=3)
     """
     todo = cases(maps, scopes, passes, dtype)
-    budget = _budget(repeats, max_seconds, threads)
+    limits = budget(repeats, max_seconds, threads)
     pythons = _choose(contenders, peers, _interpreter(peers_python))
     folder = None if out is None else writable(Path(out).expanduser())
-    about = machine.describe(budget.threads)
-    _announce(about, dtype)
+    about = machine.describe(limits.threads)
+    announce(about, dtype)
     rows: list[Row] = []
     for prefixes, reference in GROUPS:
         members = {name: python for name, python in pythons.items() if name.startswith(prefixes)}
         if not members:
             continue
         print(f"\n{report.LEGEND.format(reference=reference)}")
-        with Comparison(members, budget) as comparison:
+        with Comparison(members, limits) as comparison:
             for together in _by_table(todo):
                 # Those with a scope of their own run with the first.
                 first = together[0].scope == todo[0].scope
@@ -98,13 +98,14 @@ def benchmark_layers(
                 print(f"\n{report.table(found)}\n{report.summary(found)}".rstrip(), flush=True)
                 rows += found
                 if folder:
-                    write_csv(folder / "layers.csv", rows, about)
+                    write_csv(folder / "layers.csv", [row.columns() for row in rows], about)
     if folder:
         _draw(folder, rows, about)
     return [row.columns() for row in rows]
 
 
-def _announce(about: Mapping[str, str | float], dtype: str) -> None:
+def announce(about: Mapping[str, str | float], dtype: str) -> None:
+    """Says what is measured on, and whether it is busy."""
     print(
         f"{about['cpu']}, {about['cores']} cores, {about['threads']} threads; "
         f"tensorflow {about['tensorflow']}, {dtype}"
@@ -116,7 +117,8 @@ def _announce(about: Mapping[str, str | float], dtype: str) -> None:
         )
 
 
-def _budget(repeats: int, max_seconds: float, threads: int | None) -> Budget:
+def budget(repeats: int, max_seconds: float, threads: int | None) -> Budget:
+    """Returns how much to measure; raises `InputError` for what cannot be."""
     threads = machine.cores() if threads is None else threads
     for name, count in (("repeats", repeats), ("threads", threads)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:

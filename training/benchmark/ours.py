@@ -104,11 +104,12 @@ def _runner(
         return tape.gradient(outputs, [*inputs, *weights()], output_gradient)
 
     if not case.backward:
-        return _compiled(apply, inputs)
-    return _compiled(gradients, [_random(output_shape, case, 3), *inputs])
+        return compiled(apply, inputs)
+    return compiled(gradients, [_random(output_shape, case, 3), *inputs])
 
 
-def _compiled(function: Callable[..., Any], arguments: Sequence[tf.Tensor]) -> Run:
+def compiled(function: Callable[..., Any], arguments: Sequence[tf.Tensor]) -> Run:
+    """Returns what runs the graph of a function once, to its end."""
     compiled = tf.function(function)
 
     def run():

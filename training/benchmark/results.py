@@ -6,10 +6,11 @@ import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lambdanet.training.benchmark.cases import Case, has_own_scope
+from lambdanet.training.benchmark.cases import has_own_scope
 from lambdanet.training.files import replace_file
 
 
@@ -18,7 +19,7 @@ class Row:
     """One contender in one case.
 
     Attributes:
-      case: the case.
+      case: the case, of layers or of models.
       contender: its name.
       library, device: what it ran on.
       seconds: of one call, a sample for each repeat; empty where it gave none.
@@ -27,7 +28,7 @@ class Row:
       reference: the row that ratios are taken to, of the same case and run.
     """
 
-    case: Case
+    case: Any
     contender: str
     library: str = ""
     device: str = ""
@@ -68,26 +69,27 @@ class Row:
             "contender": self.contender,
             "pass": case.pass_name,
             "repeats": len(self.seconds),
-            "ms_median": _rounded(self.milliseconds()),
-            "ms_min": _rounded(self.milliseconds(0)),
-            "ms_quartile_1": _rounded(self.milliseconds(0.25)),
-            "ms_quartile_3": _rounded(self.milliseconds(0.75)),
-            "ms_max": _rounded(self.milliseconds(1)),
-            "times_as_fast_as_einsum": _rounded(self.speed()),
-            "peak_mib": _rounded(own),
-            "peak_as_share_of_einsum": _rounded(own / reference if own is not None and reference else None),
+            "ms_median": rounded(self.milliseconds()),
+            "ms_min": rounded(self.milliseconds(0)),
+            "ms_quartile_1": rounded(self.milliseconds(0.25)),
+            "ms_quartile_3": rounded(self.milliseconds(0.75)),
+            "ms_max": rounded(self.milliseconds(1)),
+            "times_as_fast_as_einsum": rounded(self.speed()),
+            "peak_mib": rounded(own),
+            "peak_as_share_of_einsum": rounded(own / reference if own is not None and reference else None),
             "note": self.note,
             "library": self.library,
             "device": self.device,
         }
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
+    """Returns a number with five significant digits."""
     return None if value is None else float(f"{value:.5g}")
 
 
-def write_csv(path: Path, rows: Sequence[Row], machine: Mapping[str, str | float]) -> None:
-    """Writes all rows, each with the description of the machine; the file appears whole.
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], machine: Mapping[str, str | float]) -> None:
+    """Writes the columns of all rows, each with the description of the machine; the file appears whole.
 
     Raises:
       InputError: the file cannot be written.
@@ -95,7 +97,7 @@ def write_csv(path: Path, rows: Sequence[Row], machine: Mapping[str, str | float
     text = io.StringIO()
     writer: csv.DictWriter[str] | None = None
     for row in rows:
-        columns = {**row.columns(), **machine}
+        columns = {**row, **machine}
         if writer is None:
             writer = csv.DictWriter(text, list(columns), lineterminator="\n")
             writer.writeheader()

@@ -19,17 +19,19 @@ from typing import Any, TextIO
 from lambdanet.training.benchmark import memory
 from lambdanet.training.benchmark.cases import Case
 
+HOMES = {"model": "networks", "peer": "peers"}  # by what a name begins with; others are in `ours`
+
 
 class Contender:
     """A contender and the case that it is set up for.
 
     Args:
-      name: such as "position/einsum"; those of `peer/` are in `peers`, others in `ours`.
+      name: such as "position/einsum"; see `HOMES` for the module that has it.
       threads: how many threads it may use.
     """
 
     def __init__(self, name: str, threads: int):
-        home = "peers" if name.startswith("peer/") else "ours"
+        home = HOMES.get(name.partition("/")[0], "ours")
         self._module = importlib.import_module(f"lambdanet.training.benchmark.{home}")
         self._name = name
         self._run: Callable[[], object] | None = None
@@ -40,7 +42,8 @@ class Contender:
         """Sets up a case, in the place of the one before, and times its first call."""
         self._run = None
         gc.collect()
-        self._run = self._module.CONTENDERS[self._name](Case(**case))
+        kind = getattr(self._module, "CASE", Case)
+        self._run = self._module.CONTENDERS[self._name](kind(**case))
         return self.time(1, False)
 
     def time(self, calls: int, warm: bool) -> dict[str, Any]:

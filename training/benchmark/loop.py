@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lambdanet benchmark loop`: what `train` takes for a step, beside a loop written by hand."""
+
+import dataclasses
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet import configs
+from lambdanet.configs.recipe import Recipe, override
+from lambdanet.errors import check_counts
+from lambdanet.training import assemble, callbacks
+from lambdanet.training import model_dir as model_dirs
+from lambdanet.training.benchmark import machine
+from lambdanet.training.benchmark.layers import announce
+from lambdanet.training.checkpoints import Checkpoints
+from lambdanet.training.losses import SmoothedCrossEntropy
+from lambdanet.training.preemption import StopRequest
+
+NEVER = 10**9  # steps
+
+# Makes so many steps and returns the seconds of one, without the first.
+Loop = Callable[[int], float]
+
+
+def benchmark_loop(
+    recipe: str = "digits", settings: Sequence[str] = (), steps: int = 50, repeats: int = 9
+) -> dict[str, float]:
+    """Measures how much longer a step takes in `train` than in a loop written by hand.
+
+    Both train the recipe's model on one batch of noise that is always the same: neither waits for data.
+    `train` is `keras.Model.fit` with all its callbacks, but for what comes after an epoch: evaluation and the
+    checkpoint. The other loop is a `tf.function` with a gradient tape. They take turns, each first in every
+    second round; the ratio is the median of those of the rounds.
+
+    Args:
+      recipe: of `lambdanet train`.
+      settings: changes of it, "key=value".
+      steps: of a turn.
+      repeats: turns of each.
+
+    Returns:
+      `train_ms` and `by_hand_ms`, the medians of a step, and `ratio`.
+
+    Raises:
+      InputError: for arguments that are not as described.
+
+    Example:
+      >>> benchmark_loop(steps=20, repeats=3)["ratio"]
+      1.01
+    """
+    check_counts(steps=steps, repeats=repeats)
+    chosen = override(configs.get_recipe(recipe), settings)
+    chosen = dataclasses.replace(chosen, num_classes=chosen.num_classes or 10)
+    announce(machine.describe(machine.cores()), "bfloat16" if chosen.mixed_precision else "float32")
+    data = _batches(chosen)
+    with tempfile.TemporaryDirectory() as folder:
+        loops = {"train": _train(chosen, data, folder), "by_hand": _by_hand(chosen, data)}
+        times: dict[str, list[float]] = {name: [] for name in loops}
+        for loop in loops.values():
+            loop(2)  # compiles
+        for round_ in range(repeats):
+            for name in sorted(loops, reverse=round_ % 2 == 0):
+                times[name].append(loops[name](steps + 1))
+    result = {f"{name}_ms": 1000 * statistics.median(found) for name, found in times.items()}
+    result["ratio"] = statistics.median(np.divide(times["train"], times["by_hand"]).tolist())
+    print(
+        f"{chosen.model}, batches of {chosen.global_batch_size}, {repeats} turns of {steps} steps: "
+        f"{result['train_ms']:.2f} ms a step in train, {result['by_hand_ms']:.2f} by hand; "
+        f"train takes {100 * (result['ratio'] - 1):+.1f} %"
+    )
+    return result
+
+
+def _batches(recipe: Recipe) -> tf.data.Dataset:
+    random = np.random.default_rng(0)
+    size, batch = recipe.input_size, recipe.global_batch_size
+    images = random.standard_normal([batch, size, size, len(recipe.mean)], np.float32)
+    labels = random.integers(0, recipe.num_classes, batch)
+    return tf.data.Dataset.from_tensors((images, labels)).cache().repeat().prefetch(2)
+
+
+class _Timer(keras.callbacks.Callback):
+    """Notes when each step has ended, after all other callbacks."""
+
+    _supports_tf_logs = True
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        self.ends: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        self.ends.append(time.perf_counter())
+
+
+def _train(recipe: Recipe, data: tf.data.Dataset, folder: str) -> Loop:
+    """Returns the loop of `lambdanet train`."""
+    model, optimizer = assemble.build_model(recipe), assemble.build_optimizer(recipe, NEVER // recipe.epochs)
+    assemble.compile_model(recipe, model, optimizer)
+    path = model_dirs.claim(folder, recipe)
+    checkpoints = Checkpoints(path / model_dirs.CHECKPOINTS, model, optimizer)
+
+    def loop(steps: int) -> float:
+        timer, done = _Timer(), int(optimizer.iterations)
+        run = callbacks.for_run(recipe, path, checkpoints, done, NEVER, NEVER, StopRequest())
+        model.fit(data, steps_per_epoch=steps, epochs=1, callbacks=[*run, timer], verbose=0)
+        tf.test.experimental.sync_devices()
+        return (timer.ends[-1] - timer.ends[0]) / (steps - 1)
+
+    return loop
+
+
+def _by_hand(recipe: Recipe, data: tf.data.Dataset) -> Loop:
+    """Returns the same steps, as one writes them down."""
+    model, optimizer = assemble.build_model(recipe), assemble.build_optimizer(recipe, NEVER // recipe.epochs)
+    optimizer.build(model.trainable_variables)
+    cross_entropy = SmoothedCrossEntropy(recipe.label_smoothing)
+    mean, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
+
+    @tf.function
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            logits = model(images, training=True)
+            loss = tf.add_n([cross_entropy(labels, logits), *model.losses])
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        mean.update_state(loss)
+        accuracy.update_state(labels, logits)
+
+    def loop(steps: int) -> float:
+        ends = []
+        for images, labels in data.take(steps):
+            step(images, labels)
+            ends.append(time.perf_counter())
+        tf.test.experimental.sync_devices()
+        return (ends[-1] - ends[0]) / (steps - 1)
+
+    return loop

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contenders of the model benchmark: models of the zoo, on images of noise."""
+
+import ast
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.errors import InputError
+from lambdanet.models import zoo
+from lambdanet.training.benchmark.ours import Run, compiled, start
+
+__all__ = ["CASE", "CONTENDERS", "ModelCase", "Network", "start"]
+
+PREFIX = "model/"
+PASSES = ("infer", "train")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCase:
+    """One setting in which models are compared, each at its own image size.
+
+    Attributes:
+      batch: images at once.
+      backward: whether a step of training is made, with batch statistics, gradients and SGD with momentum.
+      dtype: float32, or bfloat16 or float16 for mixed precision.
+    """
+
+    batch: int
+    backward: bool
+    dtype: str = "float32"
+
+    height = width = 0  # each model's own
+    scope_name = ""
+
+    @property
+    def map(self) -> str:
+        return f"batch {self.batch}"
+
+    @property
+    def pass_name(self) -> str:
+        return PASSES[self.backward]
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A model, its options and its image size.
+
+    Attributes:
+      text: as it was given: "NAME", "NAME:KEY=VALUE,...", "NAME@SIZE" or "NAME:KEY=VALUE,...@SIZE".
+      name: of the zoo.
+      options: of the model's own layers.
+      size: side of its images, in pixels; 0: that of its table.
+    """
+
+    text: str
+    name: str
+    options: dict[str, object]
+    size: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Network":
+        """Returns what a text names.
+
+        Raises:
+          InputError: it is not written as described.
+        """
+        front, at, size = text.partition("@")
+        name, _, listed = front.partition(":")
+        try:
+            options = {}
+            for pair in filter(None, listed.split(",")):
+                key, value = pair.split("=")
+                options[key] = ast.literal_eval(value)
+            pixels = int(size) if at else 0
+            if at and pixels < 1:
+                raise ValueError
+        except (ValueError, SyntaxError):
+            raise InputError(
+                f"model {text!r} cannot be read; expected NAME, NAME@SIZE, NAME:KEY=VALUE,... or both, such "
+                "as resnet_50_llll:key_dim=8@160"
+            ) from None
+        return cls(text, name, options, pixels)
+
+    def info(self) -> zoo.ModelInfo:
+        """Returns the size of the model; raises `InputError` where there is no such one."""
+        return zoo.model_info(self.name, self.size or None, **self.options)
+
+
+def _run(text: str, case: ModelCase) -> Run:
+    """Sets up a model and returns the function that runs it once."""
+    network = Network.parse(text)
+    with _policy("float32" if case.dtype == "float32" else f"mixed_{case.dtype}"):
+        model = zoo.create_model(network.name, input_size=network.size or None, **network.options)
+    shape = [case.batch, *model.input_shape[1:]]
+    if None in shape:  # a model that takes any size
+        size = network.size or zoo.model_info(network.name).input_size
+        shape = [case.batch, size, size, 3]
+    random = np.random.default_rng(0)
+    images = tf.constant(random.standard_normal(shape, np.float32))
+    if not case.backward:
+        return compiled(functools.partial(model, training=False), [images])
+    labels = tf.constant(random.integers(0, model.output_shape[-1], case.batch))
+    return compiled(_training_step(model), [images, labels])
+
+
+def _training_step(model: keras.Model) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    optimizer = keras.optimizers.SGD(1e-3, momentum=0.9)
+    optimizer.build(model.trainable_variables)
+    cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(labels, model(images, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    return step
+
+
+@contextlib.contextmanager
+def _policy(name: str) -> Iterator[None]:
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy(name)
+    try:
+        yield
+    finally:
+        keras.mixed_precision.set_global_policy(before)
+
+
+class _Contenders:
+    """For the name of a contender, the function that sets it up for a case."""
+
+    def __getitem__(self, name: str) -> Callable[[ModelCase], Run]:
+        return functools.partial(_run, name.removeprefix(PREFIX))
+
+
+CASE = ModelCase
+CONTENDERS = _Contenders()
