@@ -90,7 +90,7 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
         from jax.experimental import topologies
         from jaxlib import _jax
 
-        devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+        devices: Any = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
         options = xla_client.CompileOptions()
         options.num_replicas = options.num_partitions = 1
         options.device_assignment = xla_client.DeviceAssignment.create(np.array([[0]]))
@@ -100,7 +100,7 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
             module = ir.Module.parse(stablehlo)
             _drop_copies(module.operation)
             module.operation.attributes["sym_name"] = ir.StringAttr.get("step")  # a new number each time
-            key = _key(module.operation.get_asm(enable_debug_info=True), topology, installed)
+            key = _key(str(module.operation.get_asm(enable_debug_info=True)), topology, installed)
             answer = cache.read(key) if cache else None
             if answer is None:
                 try:
