@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from lambdanet.detection.garden import ExperimentConfig
 
-PARAMS = "params.yaml"
-
 
 def run(
     params: "ExperimentConfig",
@@ -43,23 +41,15 @@ def run(
     """
     import tensorflow as tf
 
-    from lambdanet.detection import configuration, records, trained
-    from lambdanet.detection.garden import (
-        performance,
-        summary_manager,
-        task_factory,
-        train_lib,
-        train_utils,
-    )
+    from lambdanet.detection import configuration, records, run_folder
+    from lambdanet.detection.garden import performance, summary_manager, task_factory, train_lib
 
     configuration.check(params, mode)
-    _check_model_dir(params, mode, model_dir)
+    run_folder.check(params, mode, model_dir)
     strategy = strategy or _strategy(params.runtime)
     _check_batches(params, mode, strategy.num_replicas_in_sync)
     if "train" in mode:
-        train_utils.serialize_config(params, model_dir)
-        if experiment:
-            trained.keep_name(model_dir, experiment)
+        run_folder.begin(params, experiment, model_dir)
     if params.runtime.mixed_precision_dtype:
         performance.set_mixed_precision_policy(params.runtime.mixed_precision_dtype)
     with strategy.scope():
@@ -82,17 +72,6 @@ def run(
         if isinstance(error, InputError) or "incompatible tensor" not in str(error):
             raise
         raise InputError(f"model_dir {model_dir!r} has a checkpoint of another model: {error}") from None
-
-
-def _check_model_dir(params: "ExperimentConfig", mode: str, model_dir: str) -> None:
-    import tensorflow as tf
-
-    trained = tf.train.latest_checkpoint(model_dir)
-    if mode == "eval" and not trained and not params.task.init_checkpoint:
-        raise InputError(f"model_dir {model_dir!r} holds no checkpoint to evaluate")
-    if "train" in mode and not trained:
-        start = params.task.init_checkpoint or "random weights"
-        print(f"{model_dir}: nothing is trained there; begins with {start}", flush=True)
 
 
 def _strategy(runtime: Any) -> "tf.distribute.Strategy":

@@ -14,7 +14,7 @@ import tf_keras as keras
 
 import lambdanet
 from lambdanet import command, configs
-from lambdanet.detection import configuration, initialize, records, step, train
+from lambdanet.detection import configuration, initialize, records, run_folder, step, train
 from lambdanet.detection.backbones import ZooBackbone
 from lambdanet.detection.garden import task_factory
 from lambdanet.errors import InputError
@@ -30,7 +30,10 @@ runtime: {distribution_strategy: one_device, mixed_precision_dtype: float32, ena
 task:
   model:
     num_classes: 3
-    input_size: [128, 128, 3]
+    input_size: [64, 64, 3]
+    min_level: 3
+    max_level: 5
+    anchor: {anchor_size: 3}
     backbone: {lambda_resnet: {model_id: lambda_resnet_tiny}}
     decoder: {fpn: {num_filters: 16}}
     rpn_head: {num_filters: 16}
@@ -309,6 +312,25 @@ def test_the_program_ends_with_one_line(tmp_path, capsys):
     assert not (tmp_path / "model").exists()
 
 
+def test_a_folder_in_which_a_run_cannot_go_on(tmp_path):
+    params = configuration.resolve(EXPERIMENT, params_override=SMALL)
+    run_folder.begin(params, EXPERIMENT, str(tmp_path / "run"))
+    tf.train.CheckpointManager(tf.train.Checkpoint(), str(tmp_path / "run"), 1).save()
+    run_folder.check(params, "eval", str(tmp_path / "run"))
+    key = "task.model.backbone.lambda_resnet"
+    with_others = f"{key}.stochastic_depth_drop_rate=0.1,{key}.implementation=einsum,trainer.train_steps=9"
+    configuration._override(params, with_others, "")
+    run_folder.check(params, "train", str(tmp_path / "run"))
+    configuration._override(params, f"{key}.model_id=resnet_50", "")
+    with pytest.raises(
+        InputError, match="was trained with task.model.backbone={.*tiny.*}, which is {.*resnet_50"
+    ):
+        run_folder.check(params, "train", str(tmp_path / "run"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="model_dir '.*file' cannot be written"):
+        run_folder.begin(params, EXPERIMENT, str(tmp_path / "file"))
+
+
 # Pictures with objects, without, with a crowd alone, and a grey one; three to evaluate on two devices.
 PROGRAM = """
 import json, sys
@@ -319,9 +341,9 @@ cpu, = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 import tf_keras as keras
+from lambdanet.detection import configuration, tasks, train
 from official.vision.evaluation import coco_evaluator
 from official.vision.modeling.heads.instance_heads import MaskHead
-from lambdanet.detection import configuration, tasks, train
 
 folder, start = sys.argv[1:]
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -378,6 +400,7 @@ train.run(params, "continuous_eval", f"{folder}/model")
 result["synchronized"] = [len(synchronized), all(synchronized)]
 result["images"] = [ids for ids, _ in detections]
 result["boxes"] = float(np.abs(detections[0][1] - detections[1][1]).max())
+result["largest"] = float(detections[0][1].max())
 result["text"] = "tensorflow_text" in sys.modules
 print("RESULT", json.dumps(result))
 """
@@ -415,14 +438,14 @@ def test_a_last_batch_that_leaves_a_device_without_an_image(two_devices):
     """Three images in batches of two: the detections are those that one device makes."""
     _, result, _ = two_devices
     assert result["images"] == [[1, 2, 3]] * 2
-    assert result["boxes"] < 0.01  # pixels
+    assert result["boxes"] < 0.01 < 10 < result["largest"]  # pixels
 
 
 def test_a_run_leaves_what_it_needs_to_go_on(two_devices, trained):
     folder, result, shown = two_devices
     assert f"tensors from {trained}; left out: logits/bias, logits/kernel" in shown
     assert tf.train.latest_checkpoint(str(folder / "model")).endswith("ckpt-2")
-    params = configuration.resolve(EXPERIMENT, [str(folder / "model" / train.PARAMS)])
+    params = configuration.resolve(EXPERIMENT, [str(folder / "model" / "params.yaml")])
     assert params.task.init_checkpoint == str(trained)
     assert not result["text"]
 
