@@ -22,6 +22,17 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(_CORES_EACH))
 def free_models():
     """Drops the graphs that Keras keeps, and returns their memory, after the last test of each file."""
     yield
+    _free()
+
+
+@pytest.fixture
+def freed():
+    """Does the same after every test that asks for it, as those do that build one large model each."""
+    yield
+    _free()
+
+
+def _free():
     if "tf_keras" in sys.modules:
         sys.modules["tf_keras"].backend.clear_session()
         gc.collect()

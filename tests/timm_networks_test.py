@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The networks that timm has trained, against timm: random weights in, equal features and logits out."""
 
-import gc
-
 import numpy as np
 import pytest
 import tf_keras as keras
@@ -43,12 +41,10 @@ GIGA_MULTIPLY_ADDS = {"halonet26t": 3.19, "eca_halonext26ts": 2.44, "lambda_resn
 
 
 @pytest.fixture
-def policy():
-    """Sets the policy of the layers that a test makes, and frees them."""
+def policy(freed):
+    """Sets the policy of the layers that a test makes."""
     yield keras.mixed_precision.set_global_policy
     keras.mixed_precision.set_global_policy("float32")
-    keras.backend.clear_session()
-    gc.collect()
 
 
 def peer(timm, name, dtype, **arguments):
@@ -116,12 +112,13 @@ def test_in_float64(timm, policy, name):
     expected = [outputs_of(net, images_of(size)) for size in SIZES[name]]
     model = ours(name, net)
     assert complexity.count_parameters(model) == sum(p.numel() for p in net.parameters())
+    del net
     for size, values in zip(SIZES[name], expected, strict=True):
         assert_equal(model(images_of(size)), values, 1e-12)
 
 
 @pytest.mark.parametrize(("name", "size"), FLOAT32)
-def test_in_float32(timm, policy, name, size):
+def test_in_float32(timm, freed, name, size):
     """Also with tables for images that are not square."""
     square = size == (MODELS[name].input_size,) * 2
     net = peer(timm, name, "float32", **({} if square else {"img_size": size}))
