@@ -92,7 +92,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 @contextlib.contextmanager
 def _reading(address: str) -> Iterator[tuple[http.client.HTTPResponse, Mapping[str, str]]]:
-    """Yields the response, and the headers of it and of the redirects on the way, the first one's on top."""
+    """Yields the response, and its headers with those of the redirects on the way over them."""
     redirects = _Redirects()
     request = urllib.request.Request(address, headers={"User-Agent": "lambdanet"})
     try:

@@ -16,6 +16,7 @@ from lambdanet.configs import published
 from lambdanet.errors import InputError
 from lambdanet.models import pretrained, safetensors, timm_weights, torch_files, weights
 from lambdanet.models.preprocessing import from_metadata
+from lambdanet.training import transfer
 from lambdanet.training.convert import convert
 
 NAME = "lambda_resnet26t"
@@ -100,6 +101,12 @@ def test_a_model_with_its_published_weights(model, hub, home, monkeypatch, capsy
     for ours, theirs in zip(ten.layers[:-1], model.layers[:-1], strict=True):
         for new, old in zip(ours.get_weights(), theirs.get_weights(), strict=True):
             np.testing.assert_array_equal(new, old)
+
+    stem = ten.get_layer("stem1_conv")
+    stem.set_weights([np.zeros_like(kernel) for kernel in stem.get_weights()])
+    transfer.start_from(ten, "imagenet", zero_head=True)  # as the recipe folder:lambda_resnet26t does
+    np.testing.assert_array_equal(stem.get_weights()[0], model.get_layer("stem1_conv").get_weights()[0])
+    assert not any(weight.any() for weight in ten.layers[-1].get_weights())
 
 
 def test_a_file_that_changed_on_the_hub_is_refused(hub, home, monkeypatch):
