@@ -28,6 +28,8 @@ PADDING = 1 / 8  # of the size, on each side: 4 pixels of 32, as He et al. (2016
 # Pixels at magnitude 10. The papers do not say; this is what Model Garden's classifiers are trained with.
 TRANSLATION = 10.0
 
+STRIDE = 1 << 40  # between the seeds that are made of one
+
 # The central square of pixels as evaluation takes it: float32 [size, size, c] in 0..1.
 Square = Callable[[tf.Tensor], tf.Tensor]
 # An image, the size of the result, its central square, a seed -> uint8 [size, size, c].
@@ -43,8 +45,8 @@ def affine(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor)
 def crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns a random window of the image, stretched to the size and mirrored in half of the cases."""
     del square
-    window = image.crop(lambda shape: random_window(shape, tf.random.fold_in(seed, 0)))
-    return flip(_resized(window, size), tf.random.fold_in(seed, 1))
+    window = image.crop(lambda shape: random_window(shape, another(seed, 0)))
+    return flip(_resized(window, size), another(seed, 1))
 
 
 def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
@@ -52,10 +54,8 @@ def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: 
     pixels = _levels(square(image.whole()))
     pad = round(PADDING * size)
     padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
-    top, left = tf.unstack(
-        tf.random.stateless_uniform([2], tf.random.fold_in(seed, 0), 0, 2 * pad + 1, tf.int32)
-    )
-    return flip(padded[top : top + size, left : left + size], tf.random.fold_in(seed, 1))
+    top, left = tf.unstack(tf.random.stateless_uniform([2], another(seed, 0), 0, 2 * pad + 1, tf.int32))
+    return flip(padded[top : top + size, left : left + size], another(seed, 1))
 
 
 def unchanged(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
@@ -70,6 +70,14 @@ VIEWS: dict[str, View] = {
     "none": unchanged,
     "padded_crop_flip": padded_crop_flip,
 }
+
+
+def another(seed: tf.Tensor, number: int) -> tf.Tensor:
+    """Returns another seed for each number: any two that differ are independent to TensorFlow's generators.
+
+    `tf.random.fold_in` would do the same in many small operations, which on an image count.
+    """
+    return seed + tf.constant([(number + 1) * STRIDE, 0], tf.int64)
 
 
 def _levels(pixels: tf.Tensor) -> tf.Tensor:
@@ -176,9 +184,7 @@ class _SeededTensorFlow:
         calls = itertools.count()
 
         def uniform(shape: Any, minval: Any = 0, maxval: Any = 1, dtype: tf.DType = tf.float32) -> tf.Tensor:
-            return tf.random.stateless_uniform(
-                shape, tf.random.fold_in(seed, next(calls)), minval, maxval, dtype
-            )
+            return tf.random.stateless_uniform(shape, another(seed, next(calls)), minval, maxval, dtype)
 
         self.random = types.SimpleNamespace(uniform=uniform)
 

@@ -24,7 +24,7 @@ DEFAULT_LIMIT = 100
 UNKNOWN = "a record whose file is damaged"
 AT_A_TIME = 2  # groups that are prepared; within one, images are, by as many threads as there are
 
-Example = dict[str, tf.Tensor]  # with "name"
+Example = dict[str, tf.Tensor]  # with "name", and perhaps its "number" in the file of that name
 # An example and what tells it from others, such as its place -> its image as a model takes it, and its label.
 Prepare = Callable[[Example, Any], tuple[tf.Tensor, tf.Tensor]]
 Group = dict[str, tf.Tensor]
@@ -64,12 +64,15 @@ def grouped(
                 return place, *prepare(*pair)
 
             good = pairs.enumerate().map(one, tf.data.AUTOTUNE, deterministic=True).ignore_errors()
-            return good.batch(size).map(lambda *fields: (*fields, group["name"]))
+            return good.batch(size).map(lambda *fields: (*fields, names))
 
+        names = group["name"]
+        if "number" in group:  # of a record in the file of that name
+            names = tf.strings.join([names, tf.strings.as_string(group["number"])], ":")
         good = prepared(tf.data.Dataset.from_tensor_slices((group, keys)))
         _, images, labels, _ = good.element_spec
         nothing = tuple(tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in (images, labels))
-        last = tf.data.Dataset.from_tensors((tf.zeros([0], tf.int64), *nothing, group["name"]))
+        last = tf.data.Dataset.from_tensors((tf.zeros([0], tf.int64), *nothing, names))
         others = prepared(instead(keys)).concatenate(last) if instead else last
         return good.concatenate(others).take(1)
 

@@ -16,6 +16,7 @@ from lambdanet.training.bad_records import BadRecords, Example, filled_up, group
 from lambdanet.training.shares import Share
 
 ENDLESS = 1 << 40  # passes
+PER_PASS = 1 << 20  # between the seeds of passes: those of recipes that differ by less never meet
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +50,9 @@ class Stream:
 
         def prepare(example: Example, key: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
             number, place = key
-            seed = tf.stack([tf.constant(self.seed, tf.int64), number])
             place = place * self.share.count + self.share.index  # no two machines draw the same
-            image = preprocess.for_training(
-                self.source.image(example), recipe, tf.random.fold_in(seed, place)
-            )
+            seed = tf.stack([number * PER_PASS + self.seed, place])
+            image = preprocess.for_training(self.source.image(example), recipe, seed)
             return image, (self.source.probabilities if self.soft else self.source.label)(example)
 
         first_pass, first = divmod(self.done, self.per_pass)

@@ -33,7 +33,7 @@ def for_training(image: Encoded | Decoded, recipe: Recipe, seed: tf.Tensor) -> t
     prepare = of_recipe(recipe)
     pixels = augment.VIEWS[recipe.augmentation](image, recipe.input_size, prepare.square, seed)
     if recipe.randaugment_layers:
-        seed = tf.random.fold_in(seed, 2)
+        seed = augment.another(seed, 2)
         pixels = augment.rand_augment(pixels, recipe.randaugment_layers, recipe.randaugment_magnitude, seed)
     return pixels
 

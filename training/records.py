@@ -16,7 +16,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -107,19 +107,26 @@ class RecordsSource:
         return shuffled.interleave(_read, TOGETHER, num_parallel_calls=tf.data.AUTOTUNE).shuffle(BUFFER)
 
     def image(self, example: Example) -> Encoded:
-        contents = tf.io.parse_single_example(
-            example["record"], {IMAGE: tf.io.FixedLenFeature([], tf.string)}
-        )
-        return Encoded(contents[IMAGE], self.channels)
+        return Encoded(self._parsed(example)[IMAGE], self.channels)
 
     def label(self, example: Example) -> tf.Tensor:
-        features = {LABEL: tf.io.FixedLenFeature([], tf.int64)}
-        return tf.io.parse_single_example(example["record"], features)[LABEL]
+        return self._parsed(example)[LABEL]
 
     def probabilities(self, example: Example) -> tf.Tensor:
         """Returns the distribution over the classes that a record has for a label, float32 [num_classes]."""
-        features = {PROBABILITIES: tf.io.FixedLenFeature([len(self.class_names)], tf.float32)}
-        return tf.io.parse_single_example(example["record"], features)[PROBABILITIES]
+        return self._parsed(example)[PROBABILITIES]
+
+    def _parsed(self, example: Example) -> dict[str, tf.Tensor]:
+        """Returns the fields of a record, which is parsed once however many of them are asked for."""
+        features = {
+            IMAGE: tf.io.FixedLenFeature([], tf.string),
+            LABEL: tf.io.FixedLenFeature([], tf.int64),
+        }
+        if self.soft:
+            features[PROBABILITIES] = tf.io.FixedLenFeature([len(self.class_names)], tf.float32)
+        if IMAGE not in example:
+            example.update(tf.io.parse_single_example(example["record"], features))
+        return example
 
     def _class_names(self, recipe: Recipe) -> list[str]:
         if (self._root / CLASSES).exists():
@@ -270,19 +277,20 @@ def _read_all(pieces: Sequence[Piece], together: int, chosen: tf.Tensor | None =
 
 
 def _read(path: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-    """Reads a piece: dicts of the "record" and its "name", which is that of the file and its number there."""
-    file = tf.strings.split(path, os.sep)[-1]
+    """Reads a piece: dicts of the "record" and of what names it, its file and its "number" there."""
+    file = tf.data.Dataset.from_tensors(tf.strings.split(path, os.sep)[-1]).repeat()
     numbered = tf.data.TFRecordDataset(path).enumerate().skip(first).take(count)
-    return numbered.map(
-        lambda number, text: {
-            "record": text,
-            "name": tf.strings.join([file, tf.strings.as_string(number)], ":"),
-        }
-    )
+    return tf.data.Dataset.zip({"record": numbered, "name": file}).map(_flat)
+
+
+def _flat(one: dict[str, Any]) -> Example:
+    number, text = one["record"]
+    return {"record": text, "name": one["name"], "number": number}
 
 
 def read_in_order(pieces: Sequence[Piece]) -> Iterator[tuple[str, bytes]]:
     """Yields the name and the image of each record of some pieces, in order, where labels do not matter."""
     features = {IMAGE: tf.io.FixedLenFeature([], tf.string)}
     for piece in _read_all(pieces, together=1).as_numpy_iterator() if pieces else ():
-        yield piece["name"].decode(), tf.io.parse_single_example(piece["record"], features)[IMAGE].numpy()
+        name = f"{piece['name'].decode()}:{piece['number']}"
+        yield name, tf.io.parse_single_example(piece["record"], features)[IMAGE].numpy()
