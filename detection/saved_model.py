@@ -98,7 +98,7 @@ def _class_names(params: Any, annotation_file: str | Path | None) -> list[str]:
     named = annotation_file or params.task.annotation_file
     if named and (annotation_file or tf.io.gfile.exists(os.path.expanduser(named))):
         return annotations.class_names(named, num_classes)
-    print(f"annotation file {named!r} is not there: classes are called by their numbers")
+    print(f"no annotation file ({named}): classes are called by their numbers")
     return ["background", *map(str, range(1, num_classes))]
 
 

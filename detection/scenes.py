@@ -8,13 +8,13 @@ from PIL import Image, ImageDraw
 
 CLASSES = ("disc", "triangle", "square", "star", "ring")
 
-SIDES = (160, 224)  # of a picture, in pixels
+SIDES = (128, 176)  # of a picture, in pixels
 # Radius of an object in pixels, and how often one is of that size: what COCO calls small (an area below
 # 32 x 32), medium, and large (above 96 x 96), where nothing hides a part of it.
-RADII = (((8, 16), 0.35), ((18, 45), 0.45), ((66, 90), 0.2))
-MAX_OBJECTS = 8
-MIN_VISIBLE = 0.45  # of an object, or what would hide more of it is put elsewhere
-MIN_CONTRAST = 70  # of an object to what lies behind it, of 255, in one of the three colours
+RADII = (((8, 16), 0.35), ((18, 40), 0.4), ((62, 84), 0.25))
+MAX_OBJECTS = 6
+MIN_VISIBLE = 0.6  # of an object, or what would hide more of it is put elsewhere
+MIN_CONTRAST = 90  # of an object to what lies behind it, of 255, in one of the three colours
 CROWD_SIZE, CROWD_RADII = (12, 24), (4, 7)
 OVERSAMPLING = 4
 
