@@ -4,6 +4,7 @@
 import dataclasses
 import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lambdanet.training.bad_records import DEFAULT_LIMIT, BadRecords
 from lambdanet.training.best_epoch import BestEpoch
 from lambdanet.training.checkpoints import Checkpoints
 from lambdanet.training.preemption import StopRequest
+from lambdanet.training.shares import Share
 
 SAVE_EVERY = 1000  # steps
 
@@ -139,7 +141,7 @@ def train(
                 epoch, done = divmod(step, steps)
                 until = epoch + 1 if done else recipe.epochs  # the rest of an epoch is a `fit` of its own
                 model.fit(
-                    devices.feed(lambda share, step=step: load("train", initial_step=step, share=share)),
+                    devices.feed(functools.partial(_from_step, load, step)),
                     initial_epoch=epoch,
                     epochs=until,
                     steps_per_epoch=steps - done,
@@ -151,6 +153,10 @@ def train(
                 step = int(optimizer.iterations.numpy())
                 finished = step >= recipe.epochs * steps or model.stop_training
     return _report(recipe, path, step // steps, step, best)
+
+
+def _from_step(load: Callable[..., tf.data.Dataset], step: int, share: Share) -> tf.data.Dataset:
+    return load("train", initial_step=step, share=share)
 
 
 def _verbosity(devices: distribution.Devices) -> int:

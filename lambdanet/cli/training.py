@@ -59,9 +59,9 @@ def _export(values: flags.FlagValues, arguments: list[str]) -> None:
         if not values.model_dir:
             raise InputError(f"format is {values.format!r}; accepted with --model: {_FORMATS[0]}")
 
-        from lambdanet.training import litert
+        from lambdanet.training import portable
 
-        litert.export(values.model_dir, values.out, values.data_dir, values.format == "litert_int8")
+        portable.export(values.model_dir, values.out, values.data_dir, values.format)
         return
 
     from lambdanet.training import export
@@ -85,7 +85,7 @@ def _pseudo_label(values: flags.FlagValues, arguments: list[str]) -> None:
     label.pseudo_label(**{name: value for name, value in given.items() if value is not None})
 
 
-_FORMATS = ("saved_model", "litert", "litert_int8")
+_FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
 _MODEL_DIR = Flag("model_dir", "DIR", "folder of the run, as `lambdanet train` made it", required=True)
 _DATA_DIR = Flag(
     "data_dir",
@@ -209,12 +209,12 @@ COMMANDS = (
         _export,
         flags=(
             dataclasses.replace(_MODEL_DIR, required=False),
-            Flag("out", "DIR", "folder for the SavedModel, or for model.tflite", required=True),
+            Flag("out", "DIR", "folder for the SavedModel, model.tflite or model.onnx", required=True),
             _DATA_DIR,
             Flag(
                 "format",
                 "FORMAT",
-                "saved_model (the default), or for LiteRT litert or litert_int8, a quarter of the size",
+                "saved_model (the default), litert, litert_int8 (a quarter of the size) or onnx",
                 default=_FORMATS[0],
             ),
             Flag("model", "NAME", "a model of the zoo, in the place of --model_dir"),

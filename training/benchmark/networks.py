@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -60,7 +61,7 @@ class Network:
 
     text: str
     name: str
-    options: dict[str, object]
+    options: dict[str, Any]
     size: int
 
     @classmethod
@@ -73,7 +74,7 @@ class Network:
         front, at, size = text.partition("@")
         name, _, listed = front.partition(":")
         try:
-            options = {}
+            options: dict[str, Any] = {}
             for pair in filter(None, listed.split(",")):
                 key, value = pair.split("=")
                 options[key] = ast.literal_eval(value)
