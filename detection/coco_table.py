@@ -19,8 +19,11 @@ from lambdanet.errors import InputError
 from lambdanet.models import text_table
 from lambdanet.training.pictures import read_image
 
-COLUMNS = ("AP", "AP50", "AP75", "AP small", "AP medium", "AP large", "AR1", "AR10", "AR100")
-COLUMNS += ("AR small", "AR medium", "AR large")  # in the order of COCOeval.stats
+# In the order of COCOeval.stats.
+COLUMNS = (
+    *("AP", "AP50", "AP75", "AP small", "AP medium", "AP large"),
+    *("AR1", "AR10", "AR100", "AR small", "AR medium", "AR large"),
+)
 ROWS = {"bbox": "box", "segm": "mask"}
 
 
@@ -59,7 +62,7 @@ def evaluate(
                 f"{annotation_file}: image {image['id']} is said to have {image['height']}x{image['width']} "
                 f"pixels (height, width), and its file has {picture.shape[0]}x{picture.shape[1]}"
             )
-        found = detections_of(detector(picture), *picture.shape[:2], min_score=0.0)
+        found = detections_of(detector(picture), image["height"], image["width"], min_score=0.0)
         results += [{"image_id": image["id"], **detection} for detection in found]
     if out is not None:
         write_json(results, os.path.expanduser(out))

@@ -71,9 +71,9 @@ def scene(seed: tuple[int, ...], empty: bool = False, crowd: bool = False) -> tu
 
 def _radii(random: np.random.Generator) -> list[float]:
     """The sizes of the objects, the largest first: it is drawn behind the others."""
-    sizes, frequencies = zip(*RADII, strict=True)
-    count = random.integers(2, MAX_OBJECTS, endpoint=True)
-    return sorted((random.uniform(*random.choice(sizes, p=frequencies)) for _ in range(count)), reverse=True)
+    count = int(random.integers(2, MAX_OBJECTS, endpoint=True))
+    kinds = random.choice(len(RADII), size=count, p=[frequency for _, frequency in RADII])
+    return sorted((float(random.uniform(*RADII[kind][0])) for kind in kinds), reverse=True)
 
 
 def _background(random: np.random.Generator, height: int, width: int) -> np.ndarray:
@@ -132,10 +132,11 @@ def _outline(draw: ImageDraw.ImageDraw, name: str, x: float, y: float, radius: f
         if name == "ring":
             draw.circle((x, y), 0.55 * radius, fill=0)
         return
-    lengths = {"triangle": [1], "square": [1], "star": [1, 0.45]}[name]
     corners = {"triangle": 3, "square": 4, "star": 10}[name]
     angles = angle + 2 * np.pi * np.arange(corners) / corners
-    distances = radius * np.resize(lengths, corners)
+    distances = np.full(corners, radius)
+    if name == "star":
+        distances[1::2] *= 0.45
     points = zip(x + distances * np.cos(angles), y + distances * np.sin(angles), strict=True)
     draw.polygon([(float(px), float(py)) for px, py in points], fill=255)
 

@@ -23,7 +23,7 @@ COMMAND = Command(
     flags=(
         Flag("out", "DIR", "folder to write; it must not exist yet", required=True),
         Flag(
-            "train", "N", "pictures to train with (default: 1000)", define=flags.DEFINE_integer, default=1000
+            "train", "N", "pictures to train with (default: 1500)", define=flags.DEFINE_integer, default=1500
         ),
         Flag("val", "N", "pictures to measure with (default: 200)", define=flags.DEFINE_integer, default=200),
         Flag("seed", "N", "another one gives other pictures", define=flags.DEFINE_integer, default=0),

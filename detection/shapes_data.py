@@ -20,7 +20,7 @@ NUM_CLASSES = len(CLASSES) + 1  # with the background
 
 
 def write_shapes(
-    out: str | Path, train: int = 1000, val: int = 200, seed: int = 0, num_shards: int = 4
+    out: str | Path, train: int = 1500, val: int = 200, seed: int = 0, num_shards: int = 4
 ) -> str:
     """Writes a data set for instance segmentation that needs no download.
 

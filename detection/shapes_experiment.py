@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The experiment `maskrcnn_lambda_resnet_shapes`: a small Mask R-CNN that a CPU trains on shapes in minutes.
 
-Its data are in the folder `shapes`, as `python -m lambdanet.detection.shapes --out=shapes` writes it.
+`--config_file=DIR/config.yaml` tells it where its data are; `python -m lambdanet.detection.shapes --out=DIR`
+writes both.
 """
 
+from typing import Any
+
+from lambdanet.detection import tasks
 from lambdanet.detection.backbones import Backbone, LambdaResNet
 from lambdanet.detection.experiments import twin
-from lambdanet.detection.garden import ExperimentConfig, exp_factory
+from lambdanet.detection.garden import ExperimentConfig, exp_factory, maskrcnn
 from lambdanet.detection.scenes import CLASSES
 
 DATA = "shapes"
@@ -14,10 +18,9 @@ DATA = "shapes"
 
 @exp_factory.register_config_factory("maskrcnn_lambda_resnet_shapes")
 def maskrcnn_lambda_resnet_shapes() -> ExperimentConfig:
-    """Mask R-CNN of 128x128 pixels with slim heads, from scratch."""
-    config = twin(
-        "maskrcnn_resnetfpn_coco", Backbone(lambda_resnet=LambdaResNet(model_id="lambda_resnet_tiny"))
-    )
+    """Mask R-CNN for pictures of 128x128 pixels, with slim heads, from scratch."""
+    backbone = Backbone(lambda_resnet=LambdaResNet(model_id="lambda_resnet_tiny"))
+    config = twin("maskrcnn_resnetfpn_coco", backbone)
     config.runtime.distribution_strategy = "one_device"
     config.runtime.mixed_precision_dtype = "float32"
     config.runtime.enable_xla = False
@@ -27,8 +30,11 @@ def maskrcnn_lambda_resnet_shapes() -> ExperimentConfig:
     return config
 
 
-def _slim(model) -> None:
-    """Cuts Model Garden's Mask R-CNN down to pictures of 128x128 with some ten objects."""
+def _slim(model: maskrcnn.MaskRCNN) -> None:
+    """Cuts Model Garden's Mask R-CNN down to small pictures of a few objects.
+
+    One box and one mask for all classes, instead of one for each, learn from every object.
+    """
     model.num_classes = len(CLASSES) + 1
     model.input_size = [128, 128, 3]
     model.max_level = 5
@@ -37,21 +43,23 @@ def _slim(model) -> None:
     model.norm_activation.use_sync_bn = False
     model.decoder.fpn.num_filters = model.rpn_head.num_filters = model.detection_head.num_filters = 64
     model.detection_head.num_convs, model.detection_head.fc_dims = 1, 128
+    model.detection_head.class_agnostic_bbox_pred = True
     model.mask_head.num_convs, model.mask_head.num_filters = 2, 32
+    model.mask_head.class_agnostic = True
     proposals = model.roi_generator
     proposals.pre_nms_top_k = proposals.test_pre_nms_top_k = 200
     proposals.num_proposals = proposals.test_num_proposals = 64
-    model.roi_sampler.num_sampled_rois = 32
-    model.mask_sampler.num_sampled_masks = 8
+    model.roi_sampler.num_sampled_rois, model.roi_sampler.foreground_fraction = 32, 0.5
+    model.mask_sampler.num_sampled_masks = 16
     model.detection_generator.pre_nms_top_k = 200
     model.detection_generator.max_num_detections = 30
     model.detection_generator.pre_nms_score_threshold = 0.01
 
 
-def _data(task) -> None:
+def _data(task: tasks.MaskRCNNTask) -> None:
     task.annotation_file = f"{DATA}/annotations/instances_val.json"
     for data, split in ((task.train_data, "train"), (task.validation_data, "val")):
-        data.input_path = f"{DATA}/tfrecords/{split}*"
+        data.input_path = f"{DATA}/tfrecords/{split}-*"
         data.global_batch_size = 8
         data.dtype = "float32"
         data.shuffle_buffer_size = 200
@@ -62,14 +70,15 @@ def _data(task) -> None:
     task.validation_data.drop_remainder = False
 
 
-def _train(trainer) -> None:
-    steps = 1500
+def _train(trainer: Any) -> None:
+    steps = 2500
     trainer.train_steps = trainer.validation_interval = trainer.checkpoint_interval = steps
     trainer.steps_per_loop = trainer.summary_interval = 100
     trainer.validation_steps = -1  # all
     optimizer = trainer.optimizer_config
+    optimizer.optimizer.type = "adam"
     optimizer.learning_rate.type = "cosine"
-    optimizer.learning_rate.cosine.initial_learning_rate = 0.08
+    optimizer.learning_rate.cosine.initial_learning_rate = 0.002
     optimizer.learning_rate.cosine.decay_steps = steps
     optimizer.warmup.linear.warmup_steps = 100
     optimizer.warmup.linear.warmup_learning_rate = 0.0
