@@ -12,7 +12,7 @@ Every tensor of the backbone must be found there, and nothing but the classifier
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from lambdanet.training.model_dir import RECIPE, load_trained_model
 CLASSIFIER = ("logits/", "final_conv/", "final_norm/")
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the key of every variable in a checkpoint
 SLOT = "/.OPTIMIZER_SLOT/"
+NOT_OF_THE_MODEL = ("optimizer/", "global_step/", "save_counter/")  # what a trainer keeps besides
 
 
 def from_zoo(backbone: keras.Model, source: str) -> bool:
@@ -93,13 +94,12 @@ def explained(source: str, model: keras.Model, modules: str | list[str]) -> Iter
         ) from None
     parts = {"model": model} if modules == "all" else {}
     parts |= {name: getattr(model, name) for name in ("backbone", "decoder") if name in modules}
+    parts = {name: part for name, part in parts.items() if part is not None}
     for name, part in parts.items():
-        keys = [
-            key for key in shapes if key.startswith(f"{name}/") and key.endswith(VALUE) and SLOT not in key
-        ]
-        if len(keys) != len(part.weights):
+        number = _count(shapes, name)
+        if number != len(part.weights):
             raise InputError(
-                f"{described} holds {len(keys)} tensors of the {name}, {part.name} has {len(part.weights)}"
+                f"{described} holds {number} tensors of the {name}, {part.name} has {len(part.weights)}"
             )
     try:
         yield
@@ -108,6 +108,18 @@ def explained(source: str, model: keras.Model, modules: str | list[str]) -> Iter
         raise InputError(f"{described} does not fit {model.name}: {reason}") from None
     for name, part in parts.items():
         print(f"{name}: all {len(part.weights)} tensors from {path}", flush=True)
+
+
+def _count(keys: Iterable[str], part: str) -> int:
+    """Returns how many tensors of a part, or of the whole "model", a trainer's checkpoint holds.
+
+    A tensor has the shortest of the names that lead to it: what the trainer keeps as `backbone` is under that
+    name, and the rest of the model under others.
+    """
+    tensors = [key for key in keys if key.endswith(VALUE) and SLOT not in key]
+    if part == "model":
+        return sum(not key.startswith(NOT_OF_THE_MODEL) for key in tensors)
+    return sum(key.startswith(f"{part}/") for key in tensors)
 
 
 def _same(source: str, trained: str, backbone: ZooBackbone) -> None:

@@ -195,15 +195,21 @@ def classification():
     return params, task_factory.get_task(params.task).build_model()
 
 
-def test_a_backbone_starts_from_a_checkpoint_of_model_garden(classification, tmp_path, capsys):
+def test_a_model_starts_from_a_checkpoint_of_model_garden(classification, tmp_path, capsys):
     params, model = classification
-    path = tf.train.Checkpoint(backbone=model.backbone).write(str(tmp_path / "ckpt"))
-    task = task_factory.get_task(params.task.replace(init_checkpoint=path))
-    again = task.build_model()
-    task.initialize(again)
-    for left, right in zip(again.backbone.weights, model.backbone.weights, strict=True):
-        np.testing.assert_array_equal(left, right)
-    assert f"backbone: all {len(model.backbone.weights)} tensors from {path}" in capsys.readouterr().out
+    step_number = tf.Variable(1, dtype=tf.int64)
+    checkpoint = tf.train.Checkpoint(model=model, backbone=model.backbone, global_step=step_number)
+    path = checkpoint.write(str(tmp_path / "ckpt"))
+    again = task_factory.get_task(params.task).build_model()
+    for modules, name in (("backbone", "backbone"), ("all", "model")):
+        task = task_factory.get_task(
+            params.task.replace(init_checkpoint=path, init_checkpoint_modules=modules)
+        )
+        task.initialize(again)
+        parts = (again.backbone, model.backbone) if modules == "backbone" else (again, model)
+        for left, right in zip(*(part.weights for part in parts), strict=True):
+            np.testing.assert_array_equal(left, right)
+        assert f"{name}: all {len(parts[0].weights)} tensors from {path}" in capsys.readouterr().out
 
 
 def test_checkpoints_that_do_not_fit(classification, tmp_path):
