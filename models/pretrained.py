@@ -3,7 +3,7 @@
 
 $LAMBDANET_HOME holds, for a set, MODEL.TAG.safetensors, the weights as Keras's variables with their metadata,
 and MODEL.TAG.source.json, the commit and the sha256 of the file that they were first made of. What
-`lambdanet.models.published` does not know of these is held to from the first download on.
+`lambdanet.configs.published` does not know of these is held to from the first download on.
 """
 
 import dataclasses

@@ -106,8 +106,11 @@ def test_the_version(capsys):
         (["info", "resnet_5"], "unknown model 'resnet_5'; did you mean resnet_50"),
         (["list", "a*", "b*"], "`list` received 'b*'; accepted: lambdanet list [--sizes]"),
         (["list", "resnet_50", "--format=html"], "unknown format 'html'; accepted: csv, markdown, text"),
-        (["list", "halo*", "--pretrained"], "no model with published weights matches 'halo*'"),
+        (["list", "halonet_h*", "--pretrained"], "no model with published weights matches 'halonet_h*'"),
         (["list", "zzz*"], "no model matches 'zzz*'"),
+        (["convert"], "`convert` needs MODEL"),
+        (["convert", "resnet_50", "--out=DIR/x"], "unknown model with published weights 'resnet_50'"),
+        (["convert", "halonet26t", "--checkpoint=DIR/none.pth"], "checkpoint must be an existing file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
