@@ -44,6 +44,14 @@ def build(
     Raises:
       InputError: an unknown experiment, or a model that cannot be built.
     """
+    step, inputs, _ = build_with_model(experiment, params_override, batch_size, seed)
+    return step, inputs
+
+
+def build_with_model(
+    experiment: str, params_override: str = "", batch_size: int = 1, seed: int = 0
+) -> tuple[tf.types.experimental.PolymorphicFunction, tuple[Any, Any], keras.Model]:
+    """Returns what `build` does, and the model that the step trains."""
     params = configuration.resolve(experiment, params_override=params_override)
     params.override({"task": {"init_checkpoint": None}})
     before = keras.mixed_precision.global_policy()
@@ -63,7 +71,7 @@ def build(
     def step(images: tf.Tensor, labels: Any) -> tf.Tensor:
         return task.train_step((images, labels), model=model, optimizer=optimizer)[task.loss]
 
-    return step, inputs
+    return step, inputs, model
 
 
 def _inputs(task: Any, data: Any, batch_size: int, num_classes: int, seed: int) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from lambdanet.detection import step
 from lambdanet.errors import InputError, check_counts
@@ -30,13 +31,11 @@ def of_experiment(
     if mode != "train":
         raise InputError(f"mode is {mode!r}; accepted: 'train', the step of a detection experiment")
     check_counts(batch=batch)
-    function, inputs = step.build(experiment, ",".join(changes), batch)
+    function, inputs, model = step.build_with_model(experiment, ",".join(changes), batch)
     specs = tuple(tf.TensorSpec(value.shape, value.dtype) for value in tf.nest.flatten(inputs))
 
     def flat(*values: tf.Tensor) -> Any:
         return function(*tf.nest.pack_sequence_as(inputs, values))
 
-    return Step(f"{experiment}, train", flat, specs, batch, ROOTS)
-
-
-ROOTS: tuple[str, ...] = ()
+    models = [layer.name for layer in model.submodules if isinstance(layer, keras.Model)]
+    return Step(f"{experiment}, train", flat, specs, batch, (model.name, *models))

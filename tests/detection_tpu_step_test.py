@@ -3,6 +3,7 @@
 
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from lambdanet import cli
 from lambdanet.detection import step, tpu_step
@@ -22,12 +23,14 @@ def test_nested_labels_are_taken_one_by_one(monkeypatch):
             boxes = labels["boxes"]
             return images + 10 * boxes["3"] + 100 * boxes["4"], labels["classes"]
 
-        return train, (images, labels)
+        backbone = keras.Sequential([keras.layers.Dense(2)], name="backbone")
+        return train, (images, labels), keras.Sequential([backbone, keras.layers.Dense(2)], name="detector")
 
-    monkeypatch.setattr(step, "build", build)
+    monkeypatch.setattr(step, "build_with_model", build)
     found = tpu_step.of_experiment("some_experiment", ("a=1", "b.c=2"), batch=2)
     assert asked == [("some_experiment", "a=1,b.c=2", 2)]
     assert (found.batch, len(found.inputs)) == (2, 4)
+    assert set(found.roots) == {"detector", "backbone"}
     sums, classes = found.function(*(tf.ones(spec.shape, spec.dtype) for spec in found.inputs))
     assert sums.numpy().tolist() == [[111.0] * 4] * 2 and classes.numpy().tolist() == [1, 1]
 
