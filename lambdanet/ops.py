@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from lambdanet import blocks, cost, pooling, position
+from lambdanet import blocks, cost, keywise, pooling, position
 from lambdanet.errors import InputError, unknown
 from lambdanet.pieces import in_pieces
 
@@ -196,7 +196,8 @@ def _matrix_products(queries, values, table, strides, dilation, plan):
     geometry = zip(query_size, context_size, plan.block or [None] * rank, halos, strict=True)
     axes = [blocks.Axis.of(*axis, strides) for axis in geometry]
     values = tf.reshape(tf.einsum("...vu->...uv", values) if u > 1 else values, [b, *context_size, u * v])
-    windows = blocks.windows(values, axes, by_slices=cost.device_kind() == "TPU")
+    on_tpu = cost.device_kind() == "TPU"
+    windows = blocks.windows(values, axes, by_slices=on_tpu)
     embeddings = position.expand_table(
         table,
         [axis.length for axis in axes],
@@ -204,11 +205,15 @@ def _matrix_products(queries, values, table, strides, dilation, plan):
         [axis.first for axis in axes],
         strides,
         dilation,
+        by_slices=on_tpu,
     )
     windows = tf.reshape(windows, [position.sizes(windows)[0], embeddings.shape[2] or -1, v])  # u joins m
     apply = functools.partial(apply_embeddings, query_first=plan.query_first)
     queries = blocks.cut(queries, axes)
-    if plan.size is None:
+    if on_tpu and not plan.query_first:
+        count = position.product([axis.count for axis in axes])
+        outputs = keywise.lambda_first(queries, windows, embeddings, count)
+    elif plan.size is None:
         outputs = apply(queries, windows, embeddings)
     else:
         outputs = in_pieces(
@@ -232,7 +237,9 @@ def _pooled(queries, values, table, implementation, strides, dilation, pool_size
         return pooling.mean(outputs, len(size), pool_size, strides)
     counts, places = [axis.count for axis in axes], pool_size ** len(axes)
     first = [-axis.first for axis in axes]
-    embeddings = position.expand_table(table, counts, context_size, first, strides, dilation, pool_size)
+    embeddings = position.expand_table(
+        table, counts, context_size, first, strides, dilation, pool_size, by_slices=kind == "TPU"
+    )
     queries = tf.reshape(pooling.gather(queries, axes), [b, -1, places, h, k])
     queries = tf.reshape(tf.transpose(queries, [0, 1, 3, 2, 4]), [b, -1, h, places * k])
     values = tf.reshape(tf.einsum("...vu->...uv", values), [b, -1, v])

@@ -60,6 +60,7 @@ def expand_table(
     strides: int = 1,
     dilation: int = 1,
     window: int = 1,
+    by_slices: bool = False,
 ) -> tf.Tensor:
     """Expands a relative table into embeddings for every pair of query and context positions.
 
@@ -72,6 +73,7 @@ def expand_table(
       strides: the distance of two queries along every axis.
       dilation: the distance of two offsets along every axis.
       window: how many positions along every axis a query stands for, its own and those after it.
+      by_slices: read the first of several axes, of known sizes, as slices along the lanes of a TPU.
 
     Returns:
       [n, k, m] (or [n, k, m * u]): n and m run over the flattened query and context positions, and k over
@@ -84,8 +86,14 @@ def expand_table(
     p, q = depth, intra_depth
     for axis in reversed(range(rank)):
         n, m, r = query_size[axis], context_size[axis], scopes[axis]
-        rows = offset_rows(n, m, r, first_context[axis], strides, dilation, window)
-        table = read_rows(tf.reshape(table, [product(scopes[:axis]), r, p, q]), rows)
+        table = tf.reshape(table, [product(scopes[:axis]), r, p, q])
+        known = all(isinstance(size, int) for size in (n, m, r, first_context[axis]))
+        if by_slices and axis == 0 and rank > 1 and known and dilation == 1:
+            places = [strides * i + o - first_context[0] for i in range(n) for o in range(window)]
+            table = slide(table[0], places, m)
+        else:
+            rows = offset_rows(n, m, r, first_context[axis], strides, dilation, window)
+            table = read_rows(table, rows)
         p, q = n * window * p, m * q
     if window > 1:
         table = tf.reshape(table, [part for n in query_size for part in (n, window)] + [depth, q])
@@ -104,6 +112,29 @@ def read_rows(table: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         return tf.einsum("nmr,brpq->bnpmq", tf.one_hot(rows, r, dtype=table.dtype), table)
     padded = tf.pad(table, [[0, 0], [1, 0], [0, 0], [0, 0]])
     return tf.transpose(tf.gather(padded, rows + 1, axis=1), [0, 1, 3, 2, 4])
+
+
+def slide(table: tf.Tensor, places: Sequence[int], num_context: int) -> tf.Tensor:
+    """Reads the rows of a table that queries at these places use for the context positions from 0 on.
+
+    Neighbouring context positions use neighbouring rows, so with the rows of the table laid side by side,
+    those of a query are one slice.
+
+    Args:
+      table: [r, p, q], for the offsets -(r // 2) ... r // 2.
+      places: of the queries.
+      num_context: m.
+
+    Returns:
+      [n, p, m, q].
+    """
+    r, p, q = sizes(table)
+    before, after = max(*places, r // 2) - r // 2, max(num_context - 1 - min(places) - r // 2, 0)
+    table = tf.pad(tf.transpose(table, [1, 0, 2]), [[0, 0], [before, after], [0, 0]])
+    table = tf.reshape(table, [p, (before + r + after) * q])
+    starts = [(before + r // 2 - place) * q for place in places]
+    slices = [table[:, start : start + num_context * q] for start in starts]
+    return tf.reshape(tf.stack(slices), [len(places), p, num_context, q])
 
 
 def causal(table: tf.Tensor, rank: int) -> tf.Tensor:
