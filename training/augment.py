@@ -55,7 +55,8 @@ def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: 
     pad = round(PADDING * size)
     padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
     top, left = tf.unstack(tf.random.stateless_uniform([2], another(seed, 0), 0, 2 * pad + 1, tf.int32))
-    return flip(padded[top : top + size, left : left + size], another(seed, 1))
+    moved = tf.ensure_shape(padded[top : top + size, left : left + size], pixels.shape)
+    return flip(moved, another(seed, 1))
 
 
 def unchanged(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:

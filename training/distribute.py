@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -99,7 +100,8 @@ class Devices:
         except _PEER_IS_GONE as error:
             if self.workers == 1:
                 raise
-            reason = " ".join(str(error.message).split())[:200]
+            found = re.search(r"aborted by: (.*)", str(error.message))
+            reason = found[1].strip() if found else type(error).__name__
             raise Preempted(
                 f"worker {self.worker} of {self.workers} stopped, as another one is gone ({reason}); the "
                 "same command on every machine goes on at the last checkpoint"
