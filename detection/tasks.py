@@ -67,7 +67,9 @@ def check_model(model: hyperparams.Config) -> None:
     size = list(model.input_size or [])
     if len(size) != 3 or not all(isinstance(side, int) and side > 0 for side in size):
         raise InputError(f"task.model.input_size must be [height, width, channels], got {size}")
-    stride = max(LARGEST_STRIDE, 2 ** model.get("max_level", 0))
+    if "max_level" not in model:  # a classifier, for images of any size
+        return
+    stride = max(LARGEST_STRIDE, 2**model.max_level)
     for side in size[:2]:
         if side % stride:
             near = sorted({max(side // stride, 1) * stride, -(-side // stride) * stride})
@@ -112,6 +114,8 @@ class _Added:
 
 
 class _WithoutEmptyBatches(_Added):
+    coco_metric: Any
+
     def validation_step(self, inputs: Any, model: keras.Model, metrics: list[Any] | None = None) -> Any:
         """Evaluates a batch; one without images as a black image, whose detections are thrown away.
 
@@ -131,8 +135,6 @@ class _WithoutEmptyBatches(_Added):
         if name in logs:
             logs[name] = tf.nest.map_structure(lambda x: x[:size], logs[name])
         return logs
-
-    coco_metric: Any
 
 
 @task_factory.register_task_cls(MaskRCNNTask)
