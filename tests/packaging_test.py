@@ -113,9 +113,11 @@ def test_the_metadata(built):
 @pytest.mark.parametrize("floor", FLOORS)
 def test_what_a_floor_imports_is_required(built, floor):
     """By the base install, except that some floors may use what an extra adds, and peers."""
-    extras = {"models": ("train",), "training": ("train", "tpu-check"), "detection": ("detection",)}.get(
-        floor, ()
-    )
+    extras = {
+        "models": ("train",),
+        "training": ("train", "onnx", "tpu-check"),
+        "detection": ("detection",),
+    }.get(floor, ())
     required = {"lambdanet"}
     for line in _metadata(built[1]).get_all("Requires-Dist"):
         name, _, condition = line.partition(";")
