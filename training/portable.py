@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +25,7 @@ TRIALS = 4  # images on which the two are compared
 TOLERANCE = 1e-3  # of the spread of the logits, in float32
 OPSET = 17  # of ONNX
 
-Function = tf.types.experimental.PolymorphicFunction
+Function = Any  # what `tf.function` returns
 Logits = Callable[[np.ndarray], np.ndarray]  # uint8 [1, h, w, 3] -> [1, num_classes]
 
 
@@ -50,8 +51,10 @@ class Check:
         )
 
 
-def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None, int8: bool = False) -> Check:
-    """Exports the model trained in `model_dir` for LiteRT, to a folder with what `write` writes.
+def export(
+    model_dir: str | Path, out: str | Path, data_dir: str | None = None, format: str = "litert"
+) -> Check:
+    """Exports the model trained in `model_dir`, to a folder with what `write` writes.
 
     Args:
       model_dir: a folder that `lambdanet train` has written, with at least one checkpoint.
