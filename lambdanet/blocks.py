@@ -51,7 +51,7 @@ def cut(x: tf.Tensor, axes: Sequence[Axis]) -> tf.Tensor:
     rank = len(axes)
     shape = sizes(x)
     b, size, rest = shape[0], shape[1 : rank + 1], shape[rank + 1 :]
-    if is_whole(axes):
+    if is_whole(axes, "length", size):
         return tf.reshape(x, [b, product(size), *rest])
     for number, axis in enumerate(axes):
         x = pad(x, number + 1, 0, axis.count * axis.length - size[number])
@@ -66,7 +66,7 @@ def join(x: tf.Tensor, axes: Sequence[Axis], size: Sequence[Size]) -> tf.Tensor:
     """Puts blocks together again, the inverse of `cut`: [b * counts, lengths, ...] -> [b, *size, ...]."""
     rank = len(axes)
     b, _, *rest = sizes(x)
-    if is_whole(axes):
+    if is_whole(axes, "length", size):
         return tf.reshape(x, [b, *size, *rest])
     b //= _totals(axes, "count")
     x = tf.reshape(x, [b, *(axis.count for axis in axes), *(axis.length for axis in axes), *rest])
@@ -76,9 +76,15 @@ def join(x: tf.Tensor, axes: Sequence[Axis], size: Sequence[Size]) -> tf.Tensor:
     return x[(slice(None), *(slice(0, n) for n in size))]
 
 
-def is_whole(axes: Sequence[Axis]) -> bool:
-    """Whether there is one block, whose window is the whole context."""
-    return all(isinstance(axis.count, int) and axis.count == 1 and axis.first == 0 for axis in axes)
+def is_whole(axes: Sequence[Axis], part: str, size: Sequence[Size]) -> bool:
+    """Whether there is one block, and its `length` or its `window` is the whole map, with nothing around."""
+    return all(
+        isinstance(axis.count, int)
+        and axis.count == 1
+        and axis.first == 0
+        and not (isinstance(n, int) and isinstance(getattr(axis, part), int) and getattr(axis, part) != n)
+        for axis, n in zip(axes, size, strict=True)
+    )
 
 
 def windows(x: tf.Tensor, axes: Sequence[Axis], by_slices: bool = False) -> tf.Tensor:
@@ -94,7 +100,7 @@ def windows(x: tf.Tensor, axes: Sequence[Axis], by_slices: bool = False) -> tf.T
       by_slices: put windows together from slices and leave the gradient to the compiler, as suits a TPU.
     """
     b, *size, c = sizes(x)
-    if is_whole(axes):
+    if is_whole(axes, "window", size):
         return tf.reshape(x, [b, product(size), c])
     counts, window = _totals(axes, "count"), _totals(axes, "window")
     if by_slices:

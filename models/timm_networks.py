@@ -77,11 +77,8 @@ def efficient_channel_attention(parts: Parts, x, name: str):
 
 
 LAMBDA = {"scope": 9, "position_bias": True}
-HALO = {
-    "positions": "added",
-    "mask_padding": False,
-    "compact_offsets": True,
-}  # of blocks of 8 with halos of 3
+# Blocks of 8 with halos of 3, the layer's defaults.
+HALO = {"positions": "added", "mask_padding": False, "compact_offsets": True}
 BOTTLENECK = {"num_heads": 4}
 EFFICIENT = {
     "gates": {"C": efficient_channel_attention},

@@ -45,8 +45,8 @@ def naive_halo_attention(layer, x):
 @pytest.mark.parametrize("mask_padding", [True, False])
 @pytest.mark.parametrize(
     ("map_size", "block_size", "halo_size"),
-    [((4, 6), 2, 1), ((5, 7), 3, 1), ((5, 4), 2, 3), ((3, 5), 4, 2), ((4, 3), 2, 0)],
-    ids=["divides", "does not divide", "halo beyond neighbours", "block above height", "no halo"],
+    [((4, 6), 2, 1), ((5, 7), 3, 1), ((5, 4), 2, 3), ((3, 5), 4, 2), ((4, 3), 2, 0), ((3, 2), 4, 0)],
+    ids=["divides", "does not divide", "halo beyond neighbours", "block above height", "no halo", "no more"],
 )
 def test_halo_attention_equals_the_loop(map_size, block_size, halo_size, mask_padding):
     layer = lambdanet.HaloAttention(
