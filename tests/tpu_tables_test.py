@@ -57,6 +57,7 @@ def test_arrays_take_the_padding_of_their_tiles(text, size, in_hbm):
         ("gradient_tape/net/stem_norm/mul", "stem_norm"),
         ("net/stem_norm/mul", "stem_norm"),
         ("call.3/net/c4_spatial/position/map/while/MatMul", "c4_spatial"),
+        ("StatefulPartitionedCall/gradient_tape/net/stem_norm/mul", "stem_norm"),
         ("SGD/add_2", "SGD"),
         ("XLA_Args", "weights and inputs"),
         ("reduce.17", "unnamed"),

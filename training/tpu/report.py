@@ -16,7 +16,7 @@ CAVEAT = (
 )
 
 # What an operation's name begins with where it is part of a gradient, or of a function that was called.
-_WRAPPERS = ("call", "gradient_tape")
+_WRAPPERS = ("call", "gradient_tape", "PartitionedCall", "StatefulPartitionedCall")
 _ARGUMENTS = "XLA_Args"  # what the compiler calls weights and inputs
 UNNAMED = "unnamed"
 
