@@ -82,6 +82,10 @@ def test_override_takes_the_last_of_two_and_changes_nothing_else():
         ("optimizer_options={'rho': 0.9}", "unknown option of optimizer sgd 'rho'; accepted: nesterov"),
         ("randaugment_layers=-1", "randaugment_layers is -1; accepted"),
         ("decay_rate=0", "decay_rate is 0.0; accepted"),
+        ("patience=3", "patience is 3 and held_out_split is empty; accepted"),
+        ("pseudo_labels=somewhere", "pseudo_labels is 'somewhere' and pseudo_share 0.0; accepted"),
+        ("pseudo_share=0.999", "pseudo_share is 0.999; accepted: one that leaves an image"),
+        ("pseudo_share=1", "pseudo_share is 1.0; accepted"),
         ("cosine_floor=1", "cosine_floor is 1.0; accepted"),
     ],
 )

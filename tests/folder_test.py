@@ -117,6 +117,22 @@ def test_rows_begin_with_published_weights_and_make_pictures_as_theirs_were():
         assert preprocess.of_recipe(recipe) == lambdanet.preprocess_for(one.model)
 
 
+def test_fine_tuning_starts_from_a_classifier_of_zeros(trained, tmp_path):
+    recipe = dataclasses.replace(RECIPE, num_classes=2)
+    source, _ = model_dir.load_trained_model(trained)
+    weights.save(source, tmp_path / "mine.safetensors")
+    for start, num_classes in [
+        (trained, 2),
+        (tmp_path / "mine.safetensors", 2),
+        (tmp_path / "mine.safetensors", 3),
+    ]:
+        model = build_model(dataclasses.replace(recipe, num_classes=num_classes))
+        transfer.start_from(model, start, zero_head=True)
+        for layer, wanted in zip(model.layers, source.layers, strict=True):
+            for a, b in zip(layer.get_weights(), wanted.get_weights(), strict=True):
+                np.testing.assert_array_equal(a, np.zeros_like(a) if layer.name == "logits" else b)
+
+
 def test_weights_of_another_model_are_refused(trained):
     other = build_model(dataclasses.replace(RECIPE, num_classes=2, model_options={"scope": 3}))
     with pytest.raises(InputError, match=r"start_from .* does not fit: .*there and"):

@@ -23,6 +23,8 @@ def test_a_recipe_names_a_model_of_the_zoo(name):
 def test_the_dataset_of_a_recipe_has_its_classes_and_channels(dataset, tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / "train" / name).mkdir(parents=True)
+    (tmp_path / "train-00000-of-00001").touch()
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
     for name in NAMES:
         recipe = data.resolve(configs.get_recipe(name), str(tmp_path))
         if recipe.dataset == dataset:
@@ -41,6 +43,16 @@ CORNERS = {
         {0: 0.0, 5: 0.1, 7.99: 0.1, 8: 0.099, 11: 0.1 * 0.99**2, 350: 0.1 * 0.99**115},  # 345 / 3 = 115
     ),
     "halonet:halonet_h7": (IMAGENET_STEPS, {0: 0.0, 5: 1.6, 177.5: 0.8 + 0.8 / 128, 350: 1.6 / 128}),
+    "imagenet_pseudo:lambda_resnet_152@224": (
+        1_281_167 // 2048,  # the other half of each batch has pseudo-labels
+        {0: 0.0, 5: 0.8, 120: 0.6, 350: 0.0},  # cos(pi / 3) = 1 / 2
+    ),
+    "imagenet_pseudo:lambda_resnet_152@288": (1_281_167 // 1024, {0: 0.0, 5: 0.4, 120: 0.3, 350: 0.0}),
+    "halonet_21k:halonet_h4_base128": (14_200_000 // 4096, {0: 0.0, 2: 2.56, 46: 1.28, 90: 0.0}),
+    "halonet_finetune:halonet_h4_base128_c12@512": (
+        1_281_167 // 512,
+        {0: 0.0, 0.5: 0.016, 4.25: 0.008, 8: 0.0},
+    ),
     "folder": (10, {0: 0.0, 5: 0.025, 52.5: 0.0125, 100: 0.0}),
     "digits": (22, {0: 0.0, 1: 0.1, 20.5: 0.05, 40: 0.0}),
 }
@@ -63,6 +75,24 @@ def test_the_learning_rate_at_the_corners(name):
     [
         ("imagenet_90:resnet_50", {"weight_decay": 1e-4, "randaugment_layers": 0, "dropout_rate": 0.0}),
         ("imagenet_90:resnet_50_se", {"bn_momentum": 0.9999, "ema_decay": 0.9999, "label_smoothing": 0.1}),
+        (
+            "imagenet_350:lambda_resnet_350@288",
+            {"train_split": "train[20shard:]", "held_out_split": "train[:20shard]", "patience": 20},
+        ),
+        ("imagenet_350:lambda_resnet_350@256", {"train_split": "train", "held_out_split": "", "patience": 0}),
+        (
+            "imagenet_pseudo:lambda_resnet_101@192",
+            {"num_pseudo_labels": 2048, "epochs": 350, "weight_decay": 4e-5, "randaugment_magnitude": 15},
+        ),
+        ("imagenet_pseudo:lambda_resnet_152@288", {"num_pseudo_labels": 3072, "stochastic_depth_rate": 0.1}),
+        (
+            "halonet_21k:halonet_h4_base128_patch",
+            {"weight_decay": 8e-5, "optimizer_options": {"nesterov": True}, "input_size": 256},
+        ),
+        (
+            "halonet_finetune:halonet_h4_base128@384",
+            {"zero_head": True, "label_smoothing": 0.1, "ema_decay": 0.0, "num_classes": 1000},
+        ),
         (
             "imagenet_350:lambda_resnet_101@192",
             {"weight_decay": 4e-5, "randaugment_layers": 2, "randaugment_magnitude": 15, "dropout_rate": 0.2},

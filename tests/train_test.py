@@ -16,7 +16,7 @@ import tf_keras as keras
 
 from lambdanet import cli, configs
 from lambdanet.configs import recipe as recipes
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, Preempted
 from lambdanet.training import assemble, callbacks, data, model_dir
 from lambdanet.training.train import train
 
@@ -127,6 +127,79 @@ def test_stopped_by_sigterm_within_an_epoch_it_goes_on_exactly_there(
         assert [row[name] for row in rows] == [row[name] for row in expected]
 
 
+DROPPING = dataclasses.replace(
+    RECIPE, epochs=3, dropout_rate=0.3, stochastic_depth_rate=0.3, ema_decay=0.5, input_size=16
+)
+
+
+@pytest.fixture(scope="module")
+def dropping(tmp_path_factory, data_dir):
+    """A run with dropout, stochastic depth and averages, from beginning to end."""
+    path = tmp_path_factory.mktemp("dropping")
+    train(DROPPING, path, data_dir)
+    return path
+
+
+@pytest.mark.parametrize("where", ["training", "evaluation"])
+def test_what_is_dropped_goes_on_exactly_wherever_a_run_was_stopped(
+    dropping, data_dir, tmp_path, monkeypatch, where
+):
+    """In training: after step 6. In the evaluation of the second epoch: at once, and it comes again."""
+    event = "on_train_batch_end" if where == "training" else "on_test_batch_end"
+    original, step = getattr(callbacks.SaveCheckpoints, event), 6 if where == "training" else 8
+
+    def stop(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        original(self, batch, logs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(callbacks.SaveCheckpoints, event, stop)
+        with pytest.raises(Preempted, match=f"stopped by SIGTERM at step {step}, which is saved"):
+            train(DROPPING, tmp_path, data_dir)
+    assert len(callbacks.read_history(tmp_path / "history.csv")) == 1
+    train(DROPPING, tmp_path, data_dir)
+    _assert_same_weights(tmp_path, dropping)
+    rows, expected = (callbacks.read_history(path / "history.csv") for path in (tmp_path, dropping))
+    for name in ("epoch", "step", "learning_rate", "loss", "accuracy", "val_loss", "val_accuracy"):
+        assert [row[name] for row in rows] == [row[name] for row in expected]
+
+
+def test_the_best_epoch_on_held_out_images_is_kept_and_others_end_the_run(
+    data_dir, tmp_path, monkeypatch, capsys
+):
+    """The accuracy of each epoch is given here; the third is the best, and two worse ones end the run."""
+    given = {1: 0.25, 2: 0.125, 3: 0.5, 4: 0.5, 5: 0.375}
+    recipe = dataclasses.replace(RECIPE, held_out_split="train[64:96]", patience=2, input_size=16)
+    original, weights, seen = callbacks.KeepBest.on_epoch_end, {}, []
+
+    def judge(self, epoch, logs=None):
+        weights[epoch + 1] = self.model.get_weights()
+        seen.append(logs["val_accuracy"])
+        original(self, epoch, {**logs, "val_accuracy": given[epoch + 1]})
+
+    monkeypatch.setattr(callbacks.KeepBest, "on_epoch_end", judge)
+    saved = callbacks.SaveCheckpoints.on_epoch_end
+
+    def killed(self, epoch, logs=None):
+        if epoch + 1 == 4:
+            raise KeyboardInterrupt
+        saved(self, epoch, logs)
+
+    with monkeypatch.context() as patch:  # killed between the best epoch's checkpoint and that of the next
+        patch.setattr(callbacks.SaveCheckpoints, "on_epoch_end", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path, data_dir)
+    result = train(recipe, tmp_path, data_dir)
+    assert (result["epoch"], result["best_epoch"], result["best_val_accuracy"]) == (5, 3, 0.5)
+    assert all(value * 32 == round(value * 32) for value in seen)  # of 32 held-out images
+    for got, wanted in zip(_weights(tmp_path), weights[3], strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    assert "finished already" not in capsys.readouterr().out
+    assert train(recipe, tmp_path, data_dir)["epoch"] == 5
+    assert "finished already" in capsys.readouterr().out
+
+
 def test_a_full_disk_ends_the_run_in_one_line_and_keeps_the_last_checkpoint(
     data_dir, tmp_path, monkeypatch, capsys
 ):
@@ -202,6 +275,7 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
             {"model": "lambda_resnet_tny"},
             "unknown model 'lambda_resnet_tny'; did you mean lambda_resnet_tiny",
         ),
+        ({"zero_head": True}, "start_from is empty; accepted: what to fine-tune"),
         ({"start_from": "/none"}, "model_dir '/none' is not a directory"),
         ({"model_options": {"scop": 7}}, "no option 'scop'; its options: "),
         ({"model_options": {"num_classes": 7}}, "model_options received 'num_classes'"),

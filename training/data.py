@@ -261,6 +261,8 @@ def _count(recipe: Recipe, role: str, source: Source, share: Share = WHOLE) -> i
 
 def _steps(recipe: Recipe, source: Source) -> int:
     examples = _count(recipe, "train", source)
+    if recipe.num_pseudo_labels:
+        _pseudo_source(recipe, source.class_names)  # so that a run without it ends before it begins
     labelled = recipe.global_batch_size - recipe.num_pseudo_labels
     if examples < labelled:
         raise InputError(

@@ -9,6 +9,8 @@ each other without a break, so that the two drift apart by what is on its way. T
 faster and no seed repeats it: a run that goes on after an interruption begins a new pass.
 """
 
+import socket
+
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
@@ -21,18 +23,26 @@ from lambdanet.training.sources import Source
 SCHEME = "grpc://"
 JOB = "lambdanet"  # that the machines of a run share
 SEEDS = 1 << 62
+PATIENCE = 10  # seconds until it has to answer
 
 
-def check(address: str) -> str:
-    """Returns the address of a tf.data service.
+def check(address: str, recipe: Recipe) -> None:
+    """Sees that somebody answers at the address of a tf.data service, and that it can serve a recipe.
 
     Raises:
-      InputError: it is none.
+      InputError: it is no such address, nobody answers, or the recipe mixes in pseudo-labels.
     """
     host, _, port = address.removeprefix(SCHEME).rpartition(":")
     if not address.startswith(SCHEME) or not host or not port.isdigit():
         raise InputError(f"data_service is {address!r}; accepted: grpc://HOST:PORT, of a dispatcher")
-    return address
+    if recipe.num_pseudo_labels:
+        raise InputError("data_service cannot mix in pseudo_labels; accepted: one of the two")
+    try:  # for which TensorFlow would wait for ever
+        socket.create_connection((host, int(port)), PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"no tf.data service answers at {address!r} ({error}); accepted: the address of a dispatcher"
+        ) from None
 
 
 def batches(
@@ -48,10 +58,9 @@ def batches(
       bad_records: counts the images that cannot be read.
 
     Raises:
-      InputError: no such address, or a recipe with pseudo-labels.
+      InputError: as `check` does.
     """
-    if recipe.num_pseudo_labels:
-        raise InputError("data_service cannot mix in pseudo_labels; accepted: one of the two")
+    check(address, recipe)
     size = recipe.global_batch_size // share.replicas
 
     def prepare(example: Example, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -67,7 +76,7 @@ def batches(
     dealt = groups.with_options(options).apply(
         tf.data.experimental.service.distribute(
             tf.data.experimental.service.ShardingPolicy.DYNAMIC,
-            check(address),
+            address,
             job_name=JOB if share.count > 1 else None,
         )
     )

@@ -77,9 +77,9 @@ def train(
     """
     check_counts(save_every=save_every, steps_per_execution=steps_per_execution)
     if data_service is not None:
-        service.check(data_service)
         if deterministic:
             raise InputError("data_service gives no order that repeats; accepted: it or --deterministic")
+        service.check(data_service, recipe)
     if recipe.zero_head and not recipe.start_from:
         raise InputError("start_from is empty; accepted: what to fine-tune, as --set=start_from=MODEL_DIR")
     bad_records = BadRecords(max_bad_records)
@@ -189,9 +189,10 @@ def _announce_batches(recipe: Recipe, devices: distribution.Devices) -> None:
     batch, replicas = recipe.global_batch_size, devices.replicas
     each = f", {batch // replicas} on each of {replicas} devices" if replicas > 1 else ""
     machines = f" of {devices.workers} machines" if devices.workers > 1 else ""
+    pseudo = f", {recipe.num_pseudo_labels} of them with pseudo-labels" if recipe.num_pseudo_labels else ""
     precision = "bfloat16" if recipe.mixed_precision else "float32"
     rate = f"the learning rate rises to {recipe.learning_rate:g}"
-    print(f"batches of {batch} images{each}{machines}, in {precision}; {rate}", flush=True)
+    print(f"batches of {batch} images{each}{machines}{pseudo}, in {precision}; {rate}", flush=True)
 
 
 def _report(recipe: Recipe, path: Path, epoch: int, step: int, best: BestEpoch | None) -> dict[str, Any]:
