@@ -15,7 +15,7 @@ import tensorflow as tf
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, unknown
 from lambdanet.training import folder, preprocess, records, service
-from lambdanet.training.bad_records import BadRecords, filled_up, grouped
+from lambdanet.training.bad_records import BadRecords, Example, filled_up, grouped
 from lambdanet.training.batches import ENDLESS, Stream, together
 from lambdanet.training.folder import FolderSource
 from lambdanet.training.records import RecordsSource
@@ -183,18 +183,14 @@ def _normalised(batches: tf.data.Dataset, recipe: Recipe) -> tf.data.Dataset:
 def _eval(recipe: Recipe, source: Source, bad_records: BadRecords, share: Share) -> tf.data.Dataset:
     preprocessing = preprocess.of_recipe(recipe)
 
-    def prepare(place: tf.Tensor, example: dict[str, tf.Tensor]) -> tf.Tensor:
+    def prepare(example: Example, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         del place
-        return preprocessing(source.image(example).whole())
+        return preprocessing(source.image(example).whole()), source.label(example)
 
     count = _count(recipe, "eval", source, share)
     examples = source.examples(recipe.eval_split, None, share)
     pairs = tf.data.Dataset.zip((filled_up(examples, count), tf.data.Dataset.range(count)))
-    groups = grouped(
-        pairs,
-        lambda example, place: (prepare(place, example), source.label(example)),
-        recipe.global_batch_size,
-    )
+    groups = grouped(pairs, prepare, recipe.global_batch_size)
     images = bad_records.good(groups, recipe.num_classes)
     if not share.even:
         return images
