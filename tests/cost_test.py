@@ -45,6 +45,19 @@ def test_order_on_a_tpu(sizes):
     assert cost.choose(problem(*sizes, bytes=2), kind="TPU").query_first == min(estimated, key=estimated.get)
 
 
+# The same for the forward pass of the strided blocks of c4 and c5, pooled by 3x3 to half their side:
+# milliseconds of pooling last and first.
+POOLED_ON_A_TPU = {(28, 256, 128): (20.5, 7.9), (14, 512, 128): (1.9, 1.0)}
+
+
+def test_a_tpu_pools_queries_where_the_context_is_small():
+    for sizes, (last, first) in POOLED_ON_A_TPU.items():
+        assert cost.pools_first(problem(*sizes, bytes=2), 3, 2, "TPU") == (first < last)
+        assert not cost.pools_first(problem(*sizes), 3, 2, "CPU")
+    assert not cost.pools_first(problem(56, 128, 128, bytes=2), 3, 2, "TPU")
+    assert not cost.pools_first(problem(None, 128, 128, bytes=2), 3, 2, "TPU")
+
+
 @pytest.mark.parametrize("kind", cost.DEVICES)
 def test_large_maps_are_cut(kind):
     """The embeddings of all pairs at 64x64 would take a gigabyte."""
