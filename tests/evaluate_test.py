@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accuracies and loss against a count by hand, on models whose logits are known."""
 
+import csv
 import dataclasses
 import math
 import shutil
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from PIL import Image
 
 from lambdanet.configs import get_recipe
 from lambdanet.errors import InputError
@@ -100,9 +102,20 @@ def test_the_exported_model_is_as_accurate_on_raw_images_as_evaluate_says(run, t
     assert result["top_1"] > 0.3  # Three times chance: the weights are those that were trained.
 
 
-def test_another_split_can_be_named(run):
-    assert evaluate(*run, split="train[:100]")["examples"] == 100
-    assert evaluate(*run, split="train[:100]")["split"] == "train[:100]"
+def test_another_split_can_be_named_and_its_classes_are_written_one_by_one(run, tmp_path, capsys):
+    result = evaluate(*run, split="train[:100]", out=tmp_path / "new" / "folder")
+    assert (result["examples"], result["split"]) == (100, "train[:100]")
+    with (tmp_path / "new" / "folder" / "classes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == list("0123456789")
+    assert sum(int(row["support"]) for row in rows) == sum(int(row["predicted"]) for row in rows) == 100
+    right = sum(float(row["recall"] or 0) * int(row["support"]) for row in rows)
+    assert right == pytest.approx(100 * result["top_1"], abs=1e-3)
+    with Image.open(tmp_path / "new" / "folder" / "confusion.png") as picture:
+        assert picture.size == (1850, 1300)
+    assert "confusion.png" in capsys.readouterr().out
+    with pytest.raises(InputError, match="classes.csv' cannot be written"):
+        evaluate(*run, split="train[:100]", out=tmp_path / "new" / "folder" / "classes.csv")
 
 
 @pytest.mark.parametrize(

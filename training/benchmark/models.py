@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from lambdanet.errors import InputError, check_counts, unknown
 from lambdanet.models.zoo import ModelInfo
@@ -140,12 +141,20 @@ def draw(rows: Sequence[Mapping[str, Any]], about: Mapping[str, str | float]) ->
     figure = Figure(figsize=(8.5 * len(passes), 6.5), dpi=110, layout="constrained")
     for axes, name in zip(figure.subplots(1, len(passes), squeeze=False)[0], passes, strict=True):
         shown = [row for row in rows if row["pass"] == name and row["images_per_second"]]
+        sizes = [row["parameters"] for row in shown]
         for index, row in enumerate(shown):
             x, y = row["parameters"] / 1e6, row["images_per_second"]
-            axes.scatter(x, y, s=60, color="#111827" if row is rows[0] else "#2563eb", zorder=3)
+            first = row["model"] == rows[0]["model"]
+            axes.scatter(x, y, s=60, color="#111827" if first else "#2563eb", zorder=3)
             text = f"{row['model']} ({number(row['times_as_fast_as_first'], 3)}x)"
-            axes.annotate(text, (x, y), xytext=(8, 6 if index % 2 else -12), textcoords="offset points")
+            right = row["parameters"] ** 2 > min(sizes) * max(sizes)  # where the label would leave the panel
+            place = {"xytext": (-8 if right else 8, 6 if index % 2 else -12), "textcoords": "offset points"}
+            axes.annotate(text, (x, y), ha="right" if right else "left", **place)
         axes.set(xscale="log", yscale="log", xlabel="parameters, millions", ylabel="images a second")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter(NullFormatter())
         axes.set_title(f"{TITLES[name]}, batches of {rows[0]['batch']} images")
         axes.margins(x=0.35, y=0.2)
         axes.grid(True, which="both", color="#e2e6ec")
