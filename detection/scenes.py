@@ -12,8 +12,8 @@ SIDES = (128, 176)  # of a picture, in pixels
 # Radius of an object in pixels, and how often one is of that size: what COCO calls small (an area below
 # 32 x 32), medium, and large (above 96 x 96), where nothing hides a part of it.
 RADII = (((8, 16), 0.35), ((18, 40), 0.4), ((62, 84), 0.25))
-MAX_OBJECTS = 6
-MIN_VISIBLE = 0.6  # of an object, or what would hide more of it is put elsewhere
+MAX_OBJECTS = 5
+MIN_VISIBLE = 0.7  # of an object, or what would hide more of it is put elsewhere
 MIN_CONTRAST = 90  # of an object to what lies behind it, of 255, in one of the three colours
 CROWD_SIZE, CROWD_RADII = (12, 24), (4, 7)
 OVERSAMPLING = 4
@@ -65,7 +65,7 @@ def scene(seed: tuple[int, ...], empty: bool = False, crowd: bool = False) -> tu
             if _leaves_enough(things, coverage):
                 things = _add(picture, things, name, coverage, random)
                 break
-    noise = random.normal(0, 4, picture.shape)
+    noise = random.normal(0, 3, picture.shape)
     return np.clip(picture + noise, 0, 255).astype(np.uint8), things
 
 
@@ -78,7 +78,7 @@ def _radii(random: np.random.Generator) -> list[float]:
 
 def _background(random: np.random.Generator, height: int, width: int) -> np.ndarray:
     """A soft pattern of two colours, float [h, w, 3]."""
-    coarse = Image.fromarray(random.integers(0, 256, [5, 5], dtype=np.uint8))
+    coarse = Image.fromarray(random.integers(0, 256, [3, 3], dtype=np.uint8))
     pattern = (
         np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), np.float32)[..., None] / 255
     )
