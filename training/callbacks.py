@@ -152,7 +152,11 @@ class StopWhenGone(keras.callbacks.Callback):
 
 
 class AveragedEvaluation(keras.callbacks.Callback):
-    """Evaluates with the moving averages of the weights, and trains on with the weights themselves."""
+    """Evaluates with the moving averages of the weights, and trains on with the weights themselves.
+
+    Keras, too, puts the averages in the place of the weights, at the end of every `fit`; the next one of a run
+    that goes on must not begin with them.
+    """
 
     def __init__(self, checkpoints: Checkpoints):
         super().__init__()
@@ -166,11 +170,17 @@ class AveragedEvaluation(keras.callbacks.Callback):
     def on_test_end(self, logs: dict | None = None) -> None:
         self.put_back()
 
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self._weights = []
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        if self._weights:
+            self.put_back()
+
     def put_back(self) -> None:
         """Gives the model the weights that it trains with."""
         for variable, weight in zip(self.model.trainable_variables, self._weights, strict=True):
             variable.assign(weight)
-        self._weights = []
 
 
 class KeepBest(keras.callbacks.Callback):
