@@ -41,10 +41,10 @@ def _slim(model: maskrcnn.MaskRCNN) -> None:
     model.anchor.anchor_size = 3.0  # of 12, 24, 48 and 96 pixels, on the levels 2 to 5
     model.norm_activation.norm_momentum = 0.97
     model.norm_activation.use_sync_bn = False
-    model.decoder.fpn.num_filters = model.rpn_head.num_filters = model.detection_head.num_filters = 64
+    model.decoder.fpn.num_filters = model.rpn_head.num_filters = model.detection_head.num_filters = 48
     model.detection_head.num_convs, model.detection_head.fc_dims = 1, 128
     model.detection_head.class_agnostic_bbox_pred = True
-    model.mask_head.num_convs, model.mask_head.num_filters = 2, 32
+    model.mask_head.num_convs, model.mask_head.num_filters = 4, 32
     model.mask_head.class_agnostic = True
     proposals = model.roi_generator
     proposals.pre_nms_top_k = proposals.test_pre_nms_top_k = 200
@@ -71,7 +71,7 @@ def _data(task: tasks.MaskRCNNTask) -> None:
 
 
 def _train(trainer: Any) -> None:
-    steps = 2500
+    steps = 3000
     trainer.train_steps = trainer.validation_interval = trainer.checkpoint_interval = steps
     trainer.steps_per_loop = trainer.summary_interval = 100
     trainer.validation_steps = -1  # all
