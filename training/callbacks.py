@@ -154,8 +154,8 @@ class StopWhenGone(keras.callbacks.Callback):
 class AveragedEvaluation(keras.callbacks.Callback):
     """Evaluates with the moving averages of the weights, and trains on with the weights themselves.
 
-    Keras, too, puts the averages in the place of the weights, at the end of every `fit`; the next one of a run
-    that goes on must not begin with them.
+    Keras, too, puts the averages in the place of the weights, at the end of every `fit`; the next one of a
+    run that goes on must not begin with them.
     """
 
     def __init__(self, checkpoints: Checkpoints):
