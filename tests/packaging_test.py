@@ -134,9 +134,11 @@ def test_the_wheel_works_from_another_folder(built, tmp_path):
     python = _environment(tmp_path / "environment")
     _install(python, built[1], cwd=tmp_path)
     program = """
-import importlib.util, json, lambdanet, lambdanet.models.zoo
+import json, lambdanet, lambdanet.models.zoo
+from pathlib import Path
+installed = Path(lambdanet.__file__).parents[1]
 names = ("models", "training", "detection", "configs", "tests")
-others = [name for name in names if importlib.util.find_spec(name)]
+others = [name for name in names if (installed / name).exists()]
 print(json.dumps([lambdanet.__file__, lambdanet.models.__file__, others, len(lambdanet.list_models("*"))]))
 """
     home, models, others, number = json.loads(_run(python, "-c", program, cwd=tmp_path).splitlines()[-1])
