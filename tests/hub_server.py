@@ -16,8 +16,8 @@ class Hub:
     Attributes:
       files: the bytes of each file, by "repository/file".
       commit: of every repository.
-      trouble: "" for none; "cut" ends in the middle of a body; "busy" answers 503; "lie" tells another sha256;
-        "silent" tells neither commit nor sha256; "hang up" closes the connection.
+      trouble: "" for none; "cut" ends in the middle of a body; "busy" answers 503; "lie" tells another
+        sha256; "silent" tells neither commit nor sha256; "hang up" closes the connection.
       requests: the paths that were asked for.
     """
 
