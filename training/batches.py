@@ -88,7 +88,7 @@ def together(parts: list[tf.data.Dataset], num_classes: int) -> tf.data.Dataset:
     def join(*batches: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         images, labels = zip(*batches, strict=True)
         channels = max(of_part.shape[-1] for of_part in images)
-        images = [tf.repeat(of_part, channels // of_part.shape[-1], axis=-1) for of_part in images]
+        images = tuple(tf.repeat(of_part, channels // of_part.shape[-1], axis=-1) for of_part in images)
         if any(not of_part.dtype.is_integer for of_part in labels):
             labels = tuple(
                 tf.one_hot(of_part, num_classes) if of_part.dtype.is_integer else of_part

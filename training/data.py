@@ -8,7 +8,7 @@ and the very augmentation that it would have seen without the interruption. (Not
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -222,7 +222,10 @@ def _eval_steps(recipe: Recipe, source: Source, share: Share) -> int:
 
 
 def _open(recipe: Recipe, data_dir: str | None) -> Source:
-    own: dict[str, type[Source]] = {folder.NAME: FolderSource, records.NAME: RecordsSource}
+    own: dict[str, Callable[[Recipe, str | None], Source]] = {
+        folder.NAME: FolderSource,
+        records.NAME: RecordsSource,
+    }
     return own.get(recipe.dataset, TfdsSource)(recipe, data_dir)
 
 

@@ -40,11 +40,11 @@ _SPLIT = re.compile(r"(?P<name>[^\[\]]+)(\[((?P<begin>\d+)shard)?:((?P<end>\d+)s
 
 
 class Piece(NamedTuple):
-    """A part of a file: so many records from one on."""
+    """A part of a file: a number of records from one on."""
 
     path: str
     first: int
-    count: int
+    number: int
 
 
 class RecordsSource:
@@ -77,7 +77,7 @@ class RecordsSource:
         self.soft = self.manifest.get("labels") == "soft"
 
     def num_examples(self, split: str, share: Share = WHOLE) -> int:
-        return sum(piece.count for piece in self._pieces(split, share))
+        return sum(piece.number for piece in self._pieces(split, share))
 
     def examples(
         self, split: str, seed: tf.Tensor | None, share: Share = WHOLE, first: tf.Tensor | int = 0
@@ -89,7 +89,7 @@ class RecordsSource:
         order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), [self._seed, seed])
         rows = tf.pad(order, [[0, -len(pieces) % TOGETHER]], constant_values=-1)
         rows = tf.reshape(rows, [-1, TOGETHER])
-        counts = tf.constant([piece.count for piece in pieces] + [0], tf.int64)  # the last is that of -1
+        counts = tf.constant([piece.number for piece in pieces] + [0], tf.int64)  # the last is that of -1
         ends = tf.cumsum(tf.reduce_sum(tf.gather(counts, rows % (len(pieces) + 1)), axis=1))
         begin = tf.searchsorted(ends, first[tf.newaxis], side="right", out_type=tf.int64)[0]
         before = tf.concat([[0], ends], axis=0)[begin]

@@ -46,8 +46,8 @@ class Result:
             "quartile_1": round(first, 1),
             "quartile_3": round(third, 1),
             "cpu_ms_per_image": round(1000 * work, 3),
-            "times_as_fast_as_model_garden": _ratio(self.speeds, reference and reference.speeds),
-            "cpu_time_by_model_garden": _ratio(self.work, reference and reference.work),
+            "times_as_fast_as_model_garden": _ratio(self.speeds, reference.speeds if reference else None),
+            "cpu_time_by_model_garden": _ratio(self.work, reference.work if reference else None),
         }
 
 

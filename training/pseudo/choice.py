@@ -41,7 +41,7 @@ def balance(
     """
     candidates = np.bincount(labels, minlength=num_classes)
     if per_class is None:
-        per_class = max(1, round(len(labels) / max(1, np.count_nonzero(candidates))))
+        per_class = max(1, round(len(labels) / max(1, int(np.count_nonzero(candidates)))))
     copies = np.zeros(len(labels), np.int64)
     order = np.lexsort((np.arange(len(labels)), -confidences, labels))
     ends = np.cumsum(candidates)

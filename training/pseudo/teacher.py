@@ -47,8 +47,8 @@ class Teacher:
             except InputError:
                 continue
         try:
-            found = self._probabilities(list(readable.values())) if readable else []
-            answers_by_index = dict(zip(readable, found, strict=True))
+            found = list(self._probabilities(list(readable.values()))) if readable else []
+            answers_by_index: dict[int, np.ndarray | None] = dict(zip(readable, found, strict=True))
         except tf.errors.OpError:  # a single damaged picture spoils those beside it
             answers_by_index = {index: self._one(contents) for index, contents in readable.items()}
         for index, probabilities in answers_by_index.items():
