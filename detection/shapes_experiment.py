@@ -72,8 +72,9 @@ def _data(task: tasks.MaskRCNNTask) -> None:
 
 def _train(trainer: Any) -> None:
     steps = 3000
-    trainer.train_steps = trainer.validation_interval = trainer.checkpoint_interval = steps
+    trainer.train_steps = trainer.validation_interval = steps
     trainer.steps_per_loop = trainer.summary_interval = 100
+    trainer.checkpoint_interval = 500
     trainer.validation_steps = -1  # all
     optimizer = trainer.optimizer_config
     optimizer.optimizer.type = "adam"
