@@ -18,6 +18,7 @@ Where a batch of 4096 does not fit, the paper halves it: --set=global_batch_size
 """
 
 import dataclasses
+from typing import Any
 
 from lambdanet.configs import imagenet_90
 
@@ -46,7 +47,11 @@ MODELS = [(family.format(depth), depth, size) for family in FAMILIES for depth, 
 MODELS += [("lambda_resnet_152_c4", 152, 256)]
 
 LARGEST = ((350, 288), (350, 320), (420, 320))
-EARLY_STOPPING = {"train_split": "train[20shard:]", "held_out_split": "train[:20shard]", "patience": 20}
+EARLY_STOPPING: dict[str, Any] = {
+    "train_split": "train[20shard:]",
+    "held_out_split": "train[:20shard]",
+    "patience": 20,
+}
 
 ROWS = {
     f"{model}@{size}": dataclasses.replace(
