@@ -51,6 +51,12 @@ def check(params: ExperimentConfig, mode: str, model_dir: str) -> None:
         _compare(_architecture(before), _architecture(params.task.model.as_dict()), model_dir)
 
 
+def finished(params: ExperimentConfig, mode: str, model_dir: str) -> bool:
+    """Whether there is nothing left to do, because training, all that is asked for, is at its end."""
+    step = (tf.train.latest_checkpoint(model_dir) or "").rpartition("-")[2]
+    return mode == "train" and step.isdecimal() and int(step) >= params.trainer.train_steps
+
+
 def begin(params: ExperimentConfig, experiment: str, model_dir: str) -> None:
     """Writes what was asked for into the folder of a run, which is made where it is missing.
 

@@ -46,6 +46,9 @@ def run(
 
     configuration.check(params, mode)
     run_folder.check(params, mode, model_dir)
+    if run_folder.finished(params, mode, model_dir):
+        print(f"{model_dir}: trained to the end, {params.trainer.train_steps} steps", flush=True)
+        return
     strategy = strategy or _strategy(params.runtime)
     _check_batches(params, mode, strategy.num_replicas_in_sync)
     if "train" in mode:

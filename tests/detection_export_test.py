@@ -19,6 +19,7 @@ from lambdanet.detection import (
     export,
     predict,
     prediction,
+    run_folder,
     saved_model,
     trained,
 )
@@ -118,6 +119,13 @@ def test_it_computes_with_the_averaged_weights(run, params, model, loaded, pictu
     assert int(found["num_detections"][0]) == 5
     for name in ("detection_boxes", "detection_scores", "detection_classes", "detection_masks"):
         np.testing.assert_allclose(found[name], outputs[name], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("mode, steps, done", [("train", 3, True), ("train", 4, False), ("eval", 3, False)])
+def test_a_run_at_its_end_is_left_alone(run, mode, steps, done):
+    """The run has a checkpoint of step 3."""
+    params = _params(f",trainer.train_steps={steps}")
+    assert run_folder.finished(params, mode, str(run)) is done
 
 
 def test_the_best_checkpoint_holds_the_averages_themselves(run, params, model):
