@@ -38,7 +38,7 @@ def build_model(recipe: Recipe) -> keras.Model:
     own = [key for key in recipe.model_options if key in arguments or key in ("features_only", "weights")]
     if own:
         raise InputError(f"model_options received {own[0]!r}; accepted: options of the model's own layers")
-    with _policy("mixed_bfloat16" if recipe.mixed_precision else "float32"):
+    with policy("mixed_bfloat16" if recipe.mixed_precision else "float32"):
         return zoo.create_model(recipe.model, **{**arguments, **recipe.model_options})
 
 
@@ -87,8 +87,8 @@ def compile_model(
 
 
 @contextlib.contextmanager
-def _policy(name: str) -> Iterator[None]:
-    """Makes layers built inside compute in the precision of a policy, and restores the one before."""
+def policy(name: str) -> Iterator[None]:
+    """Makes layers built inside compute in the precision of a Keras policy, and restores the one before."""
     before = keras.mixed_precision.global_policy()
     keras.mixed_precision.set_global_policy(name)
     try:

@@ -15,6 +15,7 @@ from lambdanet.errors import InputError, require_tf_keras
 from lambdanet.models import pretrained, zoo
 from lambdanet.models import weights as weight_files
 from lambdanet.models.preprocessing import BILINEAR, Preprocessing, from_metadata
+from lambdanet.training import assemble
 from lambdanet.training.serving import ServedClassifier
 from lambdanet.training.staging import absolute, refuse_taken, staged
 
@@ -199,10 +200,8 @@ def _in_float32(model: keras.Model) -> keras.Model:
     if not any(layer.dtype_policy.name in REDUCED for layer in [model, *layers]):
         return model
     classes = {type(layer).__name__: type(layer) for layer in layers}
-    before = keras.mixed_precision.global_policy()
-    keras.mixed_precision.set_global_policy("float32")
     try:
-        with keras.utils.custom_object_scope(classes):
+        with assemble.policy("float32"), keras.utils.custom_object_scope(classes):
             copy = type(model).from_config(_with_float32(model.get_config()))
     except (NotImplementedError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
@@ -210,8 +209,6 @@ def _in_float32(model: keras.Model) -> keras.Model:
             f"the model {model.name!r} computes in {model.dtype_policy.name} and cannot be made again in "
             f"float32 ({reason}); build it under the float32 policy and load its weights"
         ) from error
-    finally:
-        keras.mixed_precision.set_global_policy(before)
     copy.set_weights(model.get_weights())
     return copy
 

@@ -2,10 +2,9 @@
 """The contenders of the model benchmark: models of the zoo, on images of noise."""
 
 import ast
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import tf_keras as keras
 
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
+from lambdanet.training import assemble
 from lambdanet.training.benchmark.ours import Run, compiled, start
 
 __all__ = ["CASE", "CONTENDERS", "ModelCase", "Network", "start"]
@@ -96,7 +96,7 @@ class Network:
 def _run(text: str, case: ModelCase) -> Run:
     """Sets up a model and returns the function that runs it once."""
     network = Network.parse(text)
-    with _policy("float32" if case.dtype == "float32" else f"mixed_{case.dtype}"):
+    with assemble.policy("float32" if case.dtype == "float32" else f"mixed_{case.dtype}"):
         model = zoo.create_model(network.name, input_size=network.size or None, **network.options)
     shape = [case.batch, *model.input_shape[1:]]
     if None in shape:  # a model that takes any size
@@ -123,16 +123,6 @@ def _training_step(model: keras.Model) -> Callable[[tf.Tensor, tf.Tensor], tf.Te
         return loss
 
     return step
-
-
-@contextlib.contextmanager
-def _policy(name: str) -> Iterator[None]:
-    before = keras.mixed_precision.global_policy()
-    keras.mixed_precision.set_global_policy(name)
-    try:
-        yield
-    finally:
-        keras.mixed_precision.set_global_policy(before)
 
 
 class _Contenders:
