@@ -71,7 +71,7 @@ def _data(task: tasks.MaskRCNNTask) -> None:
 
 
 def _train(trainer: Any) -> None:
-    steps = 3000
+    steps = 1800
     trainer.train_steps = trainer.validation_interval = steps
     trainer.steps_per_loop = trainer.summary_interval = 100
     trainer.checkpoint_interval = 500
