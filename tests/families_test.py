@@ -27,7 +27,7 @@ def images(*shape, seed=0):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_features_of_images_of_any_size_and_channels(name):
+def test_features_of_images_of_any_size_and_channels(freed, name):
     """Strides 4 to 32, rounded up; the order of the batch makes no difference."""
     model = lambdanet.create_model(name, in_channels=2, features_only=True)
     assert set(model.output_shape) == {"2", "3", "4", "5"}
@@ -42,7 +42,7 @@ def test_features_of_images_of_any_size_and_channels(name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_save_and_load_under_mixed_precision(name, tmp_path):
+def test_save_and_load_under_mixed_precision(freed, name, tmp_path):
     """Logits stay in float32, and what is loaded computes the same with the same configuration."""
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:

@@ -181,7 +181,7 @@ def test_every_model_stands_in_the_table():
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_parameters_and_a_gradient_step(name):
+def test_parameters_and_a_gradient_step(freed, name):
     """The built model, the arithmetic by hand and the table agree; it can be trained, and copied.
 
     What it computes follows from its configuration, as files hold it, and its weights alone.
