@@ -30,13 +30,21 @@ Prepare = Callable[[Example, Any], tuple[tf.Tensor, tf.Tensor]]
 Group = dict[str, tf.Tensor]
 
 
+def readable(examples: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the examples without those that a damaged file lacks.
+
+    They are numbered on the way: what TFDS reads from a damaged file else fails for ever, and never ends.
+    """
+    return examples.enumerate().ignore_errors().map(lambda number, example: example)
+
+
 def filled_up(examples: tf.data.Dataset, count: int) -> tf.data.Dataset:
     """Returns as many examples as there should be; for those that a damaged file lacks, `UNKNOWN`."""
     blank = {
         key: tf.constant(UNKNOWN) if key == "name" else tf.zeros(spec.shape, spec.dtype)
         for key, spec in examples.element_spec.items()
     }
-    return examples.ignore_errors().concatenate(tf.data.Dataset.from_tensors(blank).repeat()).take(count)
+    return readable(examples).concatenate(tf.data.Dataset.from_tensors(blank).repeat()).take(count)
 
 
 def grouped(

@@ -16,7 +16,7 @@ import tensorflow as tf
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError
 from lambdanet.training import preprocess
-from lambdanet.training.bad_records import BadRecords, Example, grouped
+from lambdanet.training.bad_records import BadRecords, Example, grouped, readable
 from lambdanet.training.shares import Share
 from lambdanet.training.sources import Source
 
@@ -69,7 +69,7 @@ def batches(
     def with_seed(example: Example) -> tuple[Example, tf.Tensor]:
         return example, tf.random.uniform([2], maxval=SEEDS, dtype=tf.int64)
 
-    examples = source.stream(recipe.train_split).ignore_errors().repeat().map(with_seed)
+    examples = readable(source.stream(recipe.train_split)).repeat().map(with_seed)
     groups = grouped(examples, prepare, size, drop_remainder=True)
     options = tf.data.Options()
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE

@@ -14,6 +14,7 @@ from PIL import Image
 
 from lambdanet.errors import InputError
 from lambdanet.training import folder, records, sources
+from lambdanet.training.bad_records import readable
 from lambdanet.training.serving import JPEG_SIGNATURE, PNG_SIGNATURE
 
 
@@ -130,7 +131,7 @@ class TfdsInputs:
 
     def read(self, part: int) -> Iterator[tuple[str, bytes]]:
         examples = sources.read_tfds(self._builder, self._parts[part])
-        for example in examples.ignore_errors().as_numpy_iterator():
+        for example in readable(examples).as_numpy_iterator():
             yield example["tfds_id"].decode(), example["image"]
 
 
