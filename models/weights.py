@@ -93,6 +93,7 @@ def load(
     """Gives a model the weights of a file, all of them or none.
 
     Tables of relative positions over a whole map are interpolated if the model is for maps of another size.
+
     Args:
       model: a model of the zoo.
       path: of the file.

@@ -173,7 +173,7 @@ def _save(
         names_file = os.path.join(folder, "class_names.txt")
         with open(names_file, "w", encoding="utf-8") as lines:
             lines.writelines(f"{name}\n" for name in class_names)
-        served = ServedClassifier(_in_float32(model), preprocessing, class_names, names_file)
+        served = ServedClassifier(in_float32(model), preprocessing, class_names, names_file)
         signatures = served.signatures()
         with staged(path) as staging:
             tf.saved_model.save(served, staging, signatures=signatures)
@@ -194,7 +194,7 @@ def _check_names(class_names: Sequence[str]) -> None:
             raise InputError(f"class name {name!r} cannot be used; expected a string of one line")
 
 
-def _in_float32(model: keras.Model) -> keras.Model:
+def in_float32(model: keras.Model) -> keras.Model:
     """Returns the model with every layer computing in float32: itself, or a copy with its weights."""
     layers = [layer for layer in model.submodules if isinstance(layer, keras.layers.Layer)]
     if not any(layer.dtype_policy.name in REDUCED for layer in [model, *layers]):

@@ -16,9 +16,10 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError, unknown
+from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training import data, staging
 from lambdanet.training import model_dir as model_dirs
-from lambdanet.training.assemble import build_model
+from lambdanet.training.export import in_float32
 
 CLASSES = "class_names.txt"
 TRIALS = 4  # images on which the two are compared
@@ -77,10 +78,7 @@ def export(
     staging.refuse_taken(out)
     model, recipe = model_dirs.load_trained_model(model_dir)
     names = model_dirs.class_names(model_dir) or data.class_names(recipe, data_dir)
-    if recipe.mixed_precision:
-        weights = model.get_weights()
-        model = build_model(dataclasses.replace(recipe, mixed_precision=False))
-        model.set_weights(weights)
+    model = in_float32(model)
     with staging.staged(staging.absolute(out)) as folder:
         check = write(model, folder, recipe.input_size, recipe.mean, recipe.std, names, format)
     file = Path(out, FORMATS[format].file)
@@ -136,6 +134,8 @@ def write(
 
 
 def _classifier(model: keras.Model, input_size: int, mean: Sequence[float], std: Sequence[float]) -> Function:
+    normalise = Preprocessing(input_size, tuple(mean), tuple(std)).normalise
+
     @tf.function(
         input_signature=[tf.TensorSpec([1, input_size, input_size, 3], tf.uint8, name="images")],
         autograph=False,
@@ -144,8 +144,7 @@ def _classifier(model: keras.Model, input_size: int, mean: Sequence[float], std:
         pixels = tf.cast(images, tf.float32) / 255.0
         if len(mean) == 1:
             pixels = tf.reduce_sum(pixels * tf.constant([0.2989, 0.587, 0.114]), axis=-1, keepdims=True)
-        normal = (pixels - tf.constant(mean, tf.float32)) / tf.constant(std, tf.float32)
-        logits = tf.cast(model(normal, training=False), tf.float32)
+        logits = tf.cast(model(normalise(pixels), training=False), tf.float32)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
     return classify

@@ -49,24 +49,33 @@ class Cost:
     bytes: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Profile:
-    """The operations of a program in their order, and its loops whose length is not known."""
+class Totals:
+    """What the `operations` of a class cost together."""
 
     operations: tuple[Cost, ...]
-    open_loops: tuple[str, ...]
 
     @property
     def cycles(self) -> int:
+        """Estimated by the compiler."""
         return sum(cost.cycles for cost in self.operations)
 
     @property
     def flops(self) -> float:
+        """Of the convolutions and products."""
         return sum(cost.flops for cost in self.operations)
 
     @property
     def bytes(self) -> float:
+        """Moved to and from HBM."""
         return sum(cost.bytes for cost in self.operations)
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile(Totals):
+    """The operations of a program in their order, and its loops whose length is not known."""
+
+    operations: tuple[Cost, ...]
+    open_loops: tuple[str, ...]
 
 
 def profile(text: str) -> Profile:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lambdanet.models import text_table
 from lambdanet.training.tpu import chips
-from lambdanet.training.tpu.costs import Cost
+from lambdanet.training.tpu.costs import Cost, Totals
 
 CAVEAT = (
     "an estimate by the TPU compiler for one core: no input pipeline, no collectives between cores, "
@@ -22,7 +22,7 @@ UNNAMED = "unnamed"
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class Report(Totals):
     """What the compiler says of a step on one core.
 
     Attributes:
@@ -58,17 +58,7 @@ class Report:
     @property
     def seconds(self) -> float:
         """Of a step: the compiler's estimate of its cycles, over the clock."""
-        return sum(cost.cycles for cost in self.operations) / self.chip.clock
-
-    @property
-    def flops(self) -> float:
-        """Of the convolutions and products of a step."""
-        return sum(cost.flops for cost in self.operations)
-
-    @property
-    def bytes(self) -> float:
-        """Moved to and from HBM in a step."""
-        return sum(cost.bytes for cost in self.operations)
+        return self.cycles / self.chip.clock
 
     @property
     def of_peak(self) -> float:
