@@ -20,7 +20,7 @@ from lambdanet.errors import InputError
 from lambdanet.training.benchmark import compare, layers, memory, ours, plot, report
 from lambdanet.training.benchmark.cases import PEER_PACKAGES, Case, cases
 from lambdanet.training.benchmark.process import ContenderFailed, Worker
-from lambdanet.training.benchmark.results import Row
+from lambdanet.training.benchmark.results import Row, ran_on
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = Case(4, 6, 16, 2, 3, backward=True)
@@ -380,6 +380,26 @@ def test_the_summary_holds_the_choice_against_the_best_of_the_others():
     rows = rows_of({"layer/einsum": 9.0, "layer/auto": 4.0, "peer/timm": 12.0, "peer/lucidrains": 10.0})
     assert "layer/auto runs at 2.50 times the speed of peer/lucidrains" in report.summary(rows)
     assert report.summary(rows_of({"layer/einsum": 9.0, "layer/auto": 4.0})) == ""
+
+
+def test_what_ran_on_another_device_is_marked_and_not_compared():
+    """As the layers of PyTorch do on a machine with a GPU."""
+    rows = rows_of({"layer/einsum": 9.0, "layer/auto": 4.0, "peer/timm": 12.0}, device="a GPU")
+    rows[2].device = "CPU"
+    for row in rows:
+        row.mark_device()
+    assert [row.note for row in rows] == ["", "", "on CPU, and not on a GPU"]
+    assert report.summary(rows) == ""
+    assert "peer/timm, forward + backward: on CPU, and not on a GPU" in report.table(rows)
+
+
+def test_pictures_name_the_gpu():
+    machine = {"cpu": "a processor", "threads": 2, "tensorflow": "2.20"}
+    on_cpu = rows_of({"layer/einsum": 9.0}, device="CPU")
+    on_gpu = rows_of({"layer/einsum": 1.0, "layer/auto": 1.0}, device="a GPU")
+    assert ran_on(on_cpu, machine) == "a processor, 2 threads, tensorflow 2.20"
+    assert ran_on(on_gpu + on_cpu, machine) == "a GPU with a processor, 2 threads, tensorflow 2.20"
+    assert ran_on([row.columns() for row in on_gpu], machine).startswith("a GPU with a processor,")
 
 
 def test_pictures_have_a_dot_for_each_result_and_none_for_what_is_not_known():

@@ -113,6 +113,8 @@ class Comparison:
             turn = self._set_up(row)
             if turn is not None:
                 turns[row.contender] = turn
+        for row in rows.values():
+            row.mark_device()
         self._take_turns(rows, turns)
         for row in rows.values():
             if row.seconds:

@@ -18,7 +18,7 @@ from lambdanet.training.benchmark.compare import Comparison
 from lambdanet.training.benchmark.layers import announce, budget
 from lambdanet.training.benchmark.networks import ModelCase, Network
 from lambdanet.training.benchmark.report import number
-from lambdanet.training.benchmark.results import Row, rounded, write_csv
+from lambdanet.training.benchmark.results import Row, ran_on, rounded, write_csv
 from lambdanet.training.files import replace_file, writable
 
 TITLES = {"train": "a step of training", "infer": "inference"}
@@ -158,10 +158,7 @@ def draw(rows: Sequence[Mapping[str, Any]], about: Mapping[str, str | float]) ->
         axes.set_title(f"{TITLES[name]}, batches of {rows[0]['batch']} images")
         axes.margins(x=0.35, y=0.2)
         axes.grid(True, which="both", color="#e2e6ec")
-    footer = (
-        f"{about['cpu']}, {about['threads']} threads, tensorflow {about['tensorflow']}, {rows[0]['dtype']}"
-    )
-    figure.supxlabel(footer, fontsize=9, color="#6b7280")
+    figure.supxlabel(f"{ran_on(rows, about)}, {rows[0]['dtype']}", fontsize=9, color="#6b7280")
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from PIL import Image, ImageDraw, ImageFont
 
 from lambdanet.training.benchmark.report import number
-from lambdanet.training.benchmark.results import Row
+from lambdanet.training.benchmark.results import Row, ran_on
 
 # In units of which the picture has `SHOWN` pixels; it is drawn with `DRAWN` and then reduced.
 MARGIN, NAMES, PANEL, RATIO, GAP, LINE, TITLE, AXIS = 24, 190, 230, 46, 18, 22, 30, 24
@@ -28,8 +28,7 @@ def pictures(rows: Sequence[Row], machine: Mapping[str, str | float]) -> dict[st
       rows: all results.
       machine: what they were measured on, for the line at the bottom.
     """
-    footer = f"{machine['cpu']}, {machine['threads']} threads, tensorflow {machine['tensorflow']}"
-    footer += f", {rows[0].case.dtype}"
+    footer = f"{ran_on(rows, machine)}, {rows[0].case.dtype}"
     drawn = {}
     if any(row.seconds for row in rows):
         title = "Time of a call in ms: median, and a line from the least to the most"

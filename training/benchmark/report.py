@@ -72,9 +72,12 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _against(timed: dict[str, Row], own: str, others: Sequence[str], kind: str) -> str:
-    """Compares one contender with the fastest of others."""
+    """Compares one contender with the fastest of others on the same device."""
+    if own not in timed:
+        return ""
     found = [timed[name] for name in others if name in timed and name != own]
-    if own not in timed or not found:
+    found = [row for row in found if row.device == timed[own].device]
+    if not found:
         return ""
     best = min(found, key=_median)
     ratio = _median(best) / _median(timed[own])

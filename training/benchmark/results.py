@@ -4,7 +4,7 @@
 import csv
 import dataclasses
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,12 @@ class Row:
         """Adds a note."""
         self.note = "; ".join(filter(None, [self.note, note]))
 
+    def mark_device(self) -> None:
+        """Adds a note if it ran on another device than the reference: their ratio is of devices too."""
+        other = self.reference.device if self.reference else ""
+        if self.device and other and self.device != other:
+            self.explain(f"on {self.device}, and not on {other}")
+
     def columns(self) -> dict[str, str | int | float | None]:
         """The row of the csv file."""
         case = self.case
@@ -81,6 +87,19 @@ class Row:
             "library": self.library,
             "device": self.device,
         }
+
+
+def ran_on(rows: Iterable[Row | Mapping[str, Any]], machine: Mapping[str, str | float]) -> str:
+    """Returns the line that says below a picture what its rows were measured on.
+
+    Args:
+      rows: the results, or their columns.
+      machine: as `machine.describe` has it.
+    """
+    devices = [row.device if isinstance(row, Row) else row["device"] for row in rows]
+    accelerators = [device for device in dict.fromkeys(devices) if device not in ("", "CPU")]
+    where = [*accelerators, f"{machine['cpu']}, {machine['threads']} threads"]
+    return f"{' with '.join(where)}, tensorflow {machine['tensorflow']}"
 
 
 def rounded(value: float | None) -> float | None:
