@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lambdanet.lambda_layer import LambdaLayer
     from lambdanet.models.preprocessing import preprocess_for
     from lambdanet.models.zoo import create_model, list_models, model_info
+    from lambdanet.pooled_batch_norm import PooledBatchNormalization
     from lambdanet.position_embedding import RelativePositionEmbedding, UnstructuredPositionEmbedding
     from lambdanet.squeeze_excite import SqueezeExcite
     from lambdanet.stochastic_depth import StochasticDepth
@@ -32,6 +33,7 @@ _HOMES = {
     "LambdaLayer": "lambdanet.lambda_layer",
     "LinearAttention": "lambdanet.attention",
     "LocalAttention": "lambdanet.halo_attention",
+    "PooledBatchNormalization": "lambdanet.pooled_batch_norm",
     "RelativePositionEmbedding": "lambdanet.position_embedding",
     "SqueezeExcite": "lambdanet.squeeze_excite",
     "StochasticDepth": "lambdanet.stochastic_depth",
@@ -51,6 +53,7 @@ __all__ = [
     "LambdaLayer",
     "LinearAttention",
     "LocalAttention",
+    "PooledBatchNormalization",
     "RelativePositionEmbedding",
     "SqueezeExcite",
     "StochasticDepth",

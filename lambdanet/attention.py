@@ -13,8 +13,8 @@ import tf_keras as keras
 from lambdanet import attention_ops
 from lambdanet.attention_layer import Attention
 from lambdanet.errors import InputError, check_counts, unknown
-from lambdanet.ops import at_least_float32
 from lambdanet.position import Size, sizes
+from lambdanet.precision import at_least_float32
 
 FEATURE_MAPS = ("softmax", "elu")
 

@@ -13,8 +13,8 @@ from functools import partial
 import tensorflow as tf
 
 from lambdanet import position
-from lambdanet.ops import at_least_float32
 from lambdanet.position import Size
+from lambdanet.precision import at_least_float32
 
 # Added to the logits of context positions that a query must not see: far below any logit, and finite,
 # because it takes part in products with zeros.

@@ -15,11 +15,18 @@ import tensorflow as tf
 
 from lambdanet.blocks import pad
 from lambdanet.position import Size, sizes
+from lambdanet.precision import at_least_float32
 
 _GROUPS = 4
 
 
-def lambda_first(queries: tf.Tensor, values: tf.Tensor, embeddings: tf.Tensor, blocks: Size) -> tf.Tensor:
+def lambda_first(
+    queries: tf.Tensor,
+    values: tf.Tensor,
+    embeddings: tf.Tensor,
+    blocks: Size,
+    content: tf.Tensor | None = None,
+) -> tf.Tensor:
     """Contracts with the embeddings of all pairs (n, m), summing over m first.
 
     Args:
@@ -27,6 +34,7 @@ def lambda_first(queries: tf.Tensor, values: tf.Tensor, embeddings: tf.Tensor, b
       values: [b * blocks, m, v].
       embeddings: [n, k, m].
       blocks: how many blocks of queries an example has; kept apart, so that examples can fill the lanes.
+      content: [b, k, v], to add to the lambdas of all positions.
 
     Returns:
       [b * blocks, n, h, v].
@@ -38,14 +46,14 @@ def lambda_first(queries: tf.Tensor, values: tf.Tensor, embeddings: tf.Tensor, b
     queries = tf.reshape(pad(queries, 1, 0, rest), [-1, blocks, n + rest, h, groups, k // groups])
     embeddings = tf.reshape(pad(embeddings, 0, 0, rest), [n + rest, groups, k // groups, m])
     values = tf.reshape(values, [-1, blocks, m, v])
+    if content is not None:
+        contents = tf.transpose(tf.reshape(content, [-1, groups, k // groups, v]), [0, 1, 3, 2])
     terms = []
     for group in range(groups):
-        lambdas = tf.einsum("nkm,bcmv->bcvkn", embeddings[:, group], values)[:, :, tf.newaxis]
+        lambdas = tf.einsum("nkm,bcmv->bcvkn", embeddings[:, group], values)
+        if content is not None:
+            lambdas += contents[:, group, tf.newaxis, ..., tf.newaxis]
         by_head = tf.transpose(queries[..., group, :], [0, 1, 3, 4, 2])[:, :, :, tf.newaxis]
-        terms.append(_at_least_float32(by_head * lambdas))  # [b, c, h, v, k, n]
+        terms.append(at_least_float32(by_head * lambdas[:, :, tf.newaxis]))  # [b, c, h, v, k, n]
     outputs = tf.cast(tf.reduce_sum(tf.add_n(terms), axis=4), queries.dtype)
     return tf.reshape(tf.transpose(outputs[..., :n], [0, 1, 4, 2, 3]), [-1, n, h, v])
-
-
-def _at_least_float32(x: tf.Tensor) -> tf.Tensor:
-    return tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet import ops, pooling
+from lambdanet import cost, ops, pooling
 from lambdanet.errors import InputError, check_counts, check_divisible, require_tf_keras, unknown
 from lambdanet.parts import BATCH_NORM, built
 from lambdanet.position import sizes
@@ -16,6 +16,7 @@ from lambdanet.position_embedding import (
     RelativePositionEmbedding,
     UnstructuredPositionEmbedding,
 )
+from lambdanet.precision import at_least_float32
 
 POSITIONS = ("relative", "unstructured", None)
 
@@ -198,18 +199,28 @@ class LambdaLayer(keras.layers.Layer):
         values = self._project(context, self._values, "_values_norm", training)
         if self.query_normalization == "softmax":
             queries = tf.reshape(queries, [b, -1, self.num_heads, k])
-            queries = tf.cast(tf.nn.softmax(ops.at_least_float32(queries)), self.compute_dtype)
+            queries = tf.cast(tf.nn.softmax(at_least_float32(queries)), self.compute_dtype)
         queries = pooled = tf.reshape(queries, [b, *query_size, lambdas, h, k])
         if self.pool_size > 1:
             pooled = pooling.mean(queries, len(query_size), self.pool_size, self.strides)
         values = tf.reshape(values, [b, *context_size, lambdas, v, u])
-        outputs = []
+        outputs, joined = [], None
         if self.content:
             keys = tf.reshape(self._project(context, self._keys), [b, -1, lambdas, k, u])
-            outputs.append(self._apply_content(pooled, keys, values, mask))
+            if self.position is not None and mask is None and cost.device_kind() == "TPU":
+                joined = self._content_lambdas(keys, values)  # fits into tiles that are padded anyway
+            else:
+                outputs.append(self._apply_content(pooled, keys, values, mask))
         if self.position is not None:
             outputs.append(
-                self.position(queries, values, strides=self.strides, mask=mask, pool_size=self.pool_size)
+                self.position(
+                    queries,
+                    values,
+                    strides=self.strides,
+                    mask=mask,
+                    pool_size=self.pool_size,
+                    content=joined,
+                )
             )
         shape = [b, *sizes(pooled)[1:-3], lambdas * h * v]
         return sum(tf.reshape(output, shape) for output in outputs)
@@ -312,6 +323,15 @@ class LambdaLayer(keras.layers.Layer):
         size 1 lets the batch normalisation use its fused kernel."""
         x = projection(tf.reshape(x, [tf.shape(x)[0], -1, 1, x.shape[-1]]))
         return getattr(self, norm)(x, training=training) if norm and self.use_batch_norm else x
+
+    def _content_lambdas(self, keys, values):
+        """Keys [b, m, l, k, u] and values [b, *size, l, v, u] -> content lambdas [b, l, k, v]."""
+        values = tf.reshape(values, [tf.shape(values)[0], -1, *values.shape[-3:]])
+        lambdas = [
+            ops.content_lambda(keys[:, :, i], values[:, :, i], self.key_normalization)
+            for i in range(self._num_lambdas)
+        ]
+        return tf.stack(lambdas, axis=1)
 
     def _apply_content(self, queries, keys, values, mask):
         """Applies the content lambdas one by one: queries [b, *query_size, l, h, k] -> [b, n, l, h, v]."""

@@ -18,11 +18,18 @@ import tensorflow as tf
 from lambdanet import blocks, cost, keywise, pooling, position
 from lambdanet.errors import InputError, unknown
 from lambdanet.pieces import in_pieces
+from lambdanet.precision import at_least_float32
 
 IMPLEMENTATIONS = ("einsum", "query_first", "blocked", "blocked_query_first", "conv", "depthwise_conv")
 KEY_NORMALIZATIONS = ("softmax", "l2", None)
 # exp(40) / exp(-40) is still far from the largest float32.
 _LARGEST_KEY = 40.0
+
+
+def content_lambda(keys: tf.Tensor, values: tf.Tensor, normalization: str | None = "softmax") -> tf.Tensor:
+    """Returns the content lambda, the same for every query: keys and values as below -> [b, k, v]."""
+    keys = tf.cast(_normalized(at_least_float32(keys), normalization), values.dtype)
+    return tf.einsum("bmku,bmvu->bkv", keys, values)
 
 
 def apply_content_lambda(
@@ -48,9 +55,7 @@ def apply_content_lambda(
       [b, n, h, v].
     """
     if mask is None:
-        keys = tf.cast(_normalized(at_least_float32(keys), normalization), values.dtype)
-        content_lambda = tf.einsum("bmku,bmvu->bkv", keys, values)
-        return tf.einsum("bnhk,bkv->bnhv", queries, content_lambda)
+        return tf.einsum("bnhk,bkv->bnhv", queries, content_lambda(keys, values, normalization))
     dtype = values.dtype
     queries, keys, values = map(at_least_float32, (queries, keys, values))
     weights = (
@@ -61,11 +66,6 @@ def apply_content_lambda(
         apply(queries, weights[..., i], values[..., i], normalization, mask) for i in range(keys.shape[-1])
     ]
     return tf.cast(tf.add_n(outputs), dtype)
-
-
-def at_least_float32(x: tf.Tensor) -> tf.Tensor:
-    """Casts half precision to float32, where sums and exponentials keep their range."""
-    return tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
 
 
 def _normalized(keys, normalization):
@@ -106,6 +106,7 @@ def apply_position_lambdas(
     dilation: int = 1,
     block: Sequence[int] | None = None,
     pool_size: int = 1,
+    content: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Applies the position lambdas of every query position to its queries.
 
@@ -121,6 +122,8 @@ def apply_position_lambdas(
       block: for the blocked forms, the queries per block along each axis; default: by cost.
       pool_size: average the outputs over windows of so many positions along each axis that are `strides`
         apart, with "same" padding. The queries then stand at every position of the context.
+      content: a content lambda, [b, k, v], to add to all position lambdas. Matrix products take it as k more
+        positions of the context, whose embeddings are the columns of the identity.
 
     Returns:
       [b, *query_size, h, v]; with a pool, as many positions as there are windows.
@@ -133,11 +136,11 @@ def apply_position_lambdas(
     if values.shape.rank == queries.shape.rank - 1:  # u = 1 without an axis of its own
         values, table = values[..., tf.newaxis], table[..., tf.newaxis]
     if pool_size > 1:
-        return _pooled(queries, values, table, implementation, strides, dilation, pool_size)
-    if implementation == "conv":
-        return _convolution(queries, values, table, strides, dilation)
-    if implementation == "depthwise_conv":
-        return _depthwise_convolution(queries, values, table, strides, dilation)
+        return _pooled(queries, values, table, implementation, strides, dilation, pool_size, content)
+    if implementation in ("conv", "depthwise_conv"):
+        convolve = _convolution if implementation == "conv" else _depthwise_convolution
+        outputs = convolve(queries, values, table, strides, dilation)
+        return outputs if content is None else outputs + tf.einsum("b...hk,bkv->b...hv", queries, content)
     if implementation in ("einsum", "query_first"):
         plan = cost.Plan(query_first=implementation == "query_first")
     else:
@@ -147,7 +150,7 @@ def apply_position_lambdas(
         if block is not None:
             plan = cost.Plan(plan.query_first, tuple(block))
         plan = cost.bounded(problem, plan, kind)
-    return _matrix_products(queries, values, table, strides, dilation, plan)
+    return _matrix_products(queries, values, table, strides, dilation, plan, content)
 
 
 def apply_embeddings(
@@ -183,7 +186,26 @@ def apply_embeddings(
     return tf.matmul(queries, tf.transpose(tf.reshape(lambdas, [n, k, b, v]), [2, 0, 1, 3]))
 
 
-def _matrix_products(queries, values, table, strides, dilation, plan):
+def with_content(values: tf.Tensor, embeddings: tf.Tensor, content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Joins a content lambda to the context, as k more positions whose embeddings are those of an identity.
+
+    Args:
+      values: [b * blocks, m, v].
+      embeddings: [n, p * k, m], for queries of p positions side by side.
+      content: [b, k, v].
+
+    Returns:
+      values [b * blocks, m + k, v] and embeddings [n, p * k, m + k].
+    """
+    n, depth, _ = position.sizes(embeddings)
+    k = content.shape[1]
+    columns = tf.tile(tf.eye(k, dtype=embeddings.dtype), [depth // k, 1])
+    embeddings = tf.concat([embeddings, tf.broadcast_to(columns, [n, depth, k])], axis=2)
+    num_blocks = position.sizes(values)[0] // position.sizes(content)[0]
+    return tf.concat([values, tf.repeat(content, num_blocks, axis=0)], axis=1), embeddings
+
+
+def _matrix_products(queries, values, table, strides, dilation, plan, content):
     """Blocks of queries, each with the window of context in its scope; one table of pairs serves all blocks.
 
     One block is every query with every context position; with more, cost and memory are linear in n, as for
@@ -208,11 +230,14 @@ def _matrix_products(queries, values, table, strides, dilation, plan):
         by_slices=on_tpu,
     )
     windows = tf.reshape(windows, [position.sizes(windows)[0], embeddings.shape[2] or -1, v])  # u joins m
+    keywise_on_tpu = on_tpu and not plan.query_first
+    if content is not None and not keywise_on_tpu:
+        windows, embeddings = with_content(windows, embeddings, content)
     apply = functools.partial(apply_embeddings, query_first=plan.query_first)
     queries = blocks.cut(queries, axes)
-    if on_tpu and not plan.query_first:
+    if keywise_on_tpu:
         count = position.product([axis.count for axis in axes])
-        outputs = keywise.lambda_first(queries, windows, embeddings, count)
+        outputs = keywise.lambda_first(queries, windows, embeddings, count, content)
     elif plan.size is None:
         outputs = apply(queries, windows, embeddings)
     else:
@@ -222,7 +247,7 @@ def _matrix_products(queries, values, table, strides, dilation, plan):
     return blocks.join(outputs, axes, query_size)
 
 
-def _pooled(queries, values, table, implementation, strides, dilation, pool_size):
+def _pooled(queries, values, table, implementation, strides, dilation, pool_size, content):
     """The mean of the outputs over windows of positions.
 
     It is linear in the queries of a window, so they and their embeddings can be contracted together, over
@@ -233,7 +258,7 @@ def _pooled(queries, values, table, implementation, strides, dilation, pool_size
     axes = [pooling.Windows.of(n, pool_size, strides) for n in size]
     problem, kind = cost.Problem.of(queries, values, table, 1, dilation), cost.device_kind()
     if implementation != "auto" or not cost.pools_first(problem, pool_size, strides, kind):
-        outputs = apply_position_lambdas(queries, values, table, implementation, 1, dilation)
+        outputs = apply_position_lambdas(queries, values, table, implementation, 1, dilation, content=content)
         return pooling.mean(outputs, len(size), pool_size, strides)
     counts, places = [axis.count for axis in axes], pool_size ** len(axes)
     first = [-axis.first for axis in axes]
@@ -243,6 +268,8 @@ def _pooled(queries, values, table, implementation, strides, dilation, pool_size
     queries = tf.reshape(pooling.gather(queries, axes), [b, -1, places, h, k])
     queries = tf.reshape(tf.transpose(queries, [0, 1, 3, 2, 4]), [b, -1, h, places * k])
     values = tf.reshape(tf.einsum("...vu->...uv", values), [b, -1, v])
+    if content is not None:
+        values, embeddings = with_content(values, embeddings, content)
     outputs = apply_embeddings(queries, values, embeddings)
     return pooling.divided(tf.reshape(outputs, [b, *counts, h, v]), axes)
 

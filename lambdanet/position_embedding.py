@@ -36,11 +36,11 @@ class PositionEmbedding(keras.layers.Layer):
         """Creates the embeddings, once, for maps of these sizes."""
         raise NotImplementedError
 
-    def apply_one(self, queries, values, strides: int, mask, index: int, pool_size: int = 1):
-        """Applies the position lambdas of lambda number `index`; see `call`."""
+    def apply_one(self, queries, values, strides: int, mask, index: int, pool_size: int = 1, content=None):
+        """Applies the position lambdas of lambda number `index`, with its content [b, k, v]; see `call`."""
         raise NotImplementedError
 
-    def call(self, queries, values, strides=1, mask=None, pool_size=1):
+    def call(self, queries, values, strides=1, mask=None, pool_size=1, content=None):
         """Applies the position lambdas to their queries.
 
         Args:
@@ -50,15 +50,17 @@ class PositionEmbedding(keras.layers.Layer):
           mask: None, "causal", or 0 and 1 for each query and context position, [n, m].
           pool_size: average the outputs over windows of so many positions along each axis, `strides` apart;
             the queries then stand at every position.
+          content: content lambdas to add to those of every position, [b, l, k, v].
 
         Returns:
           [b, *query_size, l, h, v]; with a pool, as many positions as there are windows.
         """
         # Not slices: LiteRT has them of tensors of at most five axes.
-        parts = (tf.unstack(x, self.num_lambdas, axis=-3) for x in (queries, values))
+        parts = [tf.unstack(x, self.num_lambdas, axis=-3) for x in (queries, values)]
+        parts.append([None] * self.num_lambdas if content is None else tf.unstack(content, axis=1))
         outputs = [
-            self.apply_one(one_queries, one_values, strides, mask, i, pool_size)
-            for i, (one_queries, one_values) in enumerate(zip(*parts, strict=True))
+            self.apply_one(one_queries, one_values, strides, mask, i, pool_size, one_content)
+            for i, (one_queries, one_values, one_content) in enumerate(zip(*parts, strict=True))
         ]
         return tf.stack(outputs, axis=-3)
 
@@ -147,7 +149,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         self.table = self._add_table(lengths)
         self.bias = self.add_weight("bias", [self.key_dim], initializer="zeros") if self.use_bias else None
 
-    def apply_one(self, queries, values, strides, mask, index, pool_size=1):
+    def apply_one(self, queries, values, strides, mask, index, pool_size=1, content=None):
         b, *query_size, h, k = position.sizes(queries)
         context_size = position.sizes(values)[1:-2]
         distance = strides if pool_size == 1 else 1
@@ -155,11 +157,18 @@ class RelativePositionEmbedding(PositionEmbedding):
         if mask is None or isinstance(mask, str):
             table = table if mask is None else position.causal(table, len(query_size))
             outputs = ops.apply_position_lambdas(
-                queries, values, table, self.implementation, strides, self.dilation, pool_size=pool_size
+                queries,
+                values,
+                table,
+                self.implementation,
+                strides,
+                self.dilation,
+                pool_size=pool_size,
+                content=content,
             )
         else:
             embeddings = position.expand_table(table, query_size, context_size, None, strides, self.dilation)
-            outputs = _apply_masked(queries, values, embeddings, mask)
+            outputs = _apply_masked(queries, values, embeddings, mask, content)
         if self.use_bias:
             if pool_size > 1:
                 queries = pooling.mean(queries, len(query_size), pool_size, strides)
@@ -249,7 +258,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
             check_counts(**{name: getattr(self, name)})
         self.table = self._add_table([self.num_queries, self.num_context])
 
-    def apply_one(self, queries, values, strides, mask, index, pool_size=1):
+    def apply_one(self, queries, values, strides, mask, index, pool_size=1, content=None):
         n = position.product(position.sizes(queries)[1:-2])
         m = position.product(position.sizes(values)[1:-2])
         for positions, size, of in ((n, self.num_queries, "query"), (m, self.num_context, "context")):
@@ -261,7 +270,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         embeddings = tf.reshape(table, [n, self.key_dim, m * self.intra_depth])
         if isinstance(mask, str):
             mask = tf.linalg.band_part(tf.ones([n, m]), -1, 0)
-        outputs = _apply_masked(queries, values, embeddings, mask)
+        outputs = _apply_masked(queries, values, embeddings, mask, content)
         return outputs if pool_size == 1 else pooling.mean(outputs, len(values.shape) - 3, pool_size, strides)
 
     def get_config(self):
@@ -272,13 +281,15 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         }
 
 
-def _apply_masked(queries, values, embeddings, mask):
+def _apply_masked(queries, values, embeddings, mask, content):
     """Applies embeddings [n, k, m * u] of all pairs, those that `mask` [n, m] forbids set to zero."""
     b, *query_size, h, k = position.sizes(queries)
     v, u = values.shape[-2:]
     if mask is not None:
         embeddings *= tf.repeat(tf.cast(mask, embeddings.dtype), u, axis=1)[:, tf.newaxis]
     values = tf.reshape(tf.einsum("...vu->...uv", values), [b, -1, v])
+    if content is not None:
+        values, embeddings = ops.with_content(values, embeddings, content)
     outputs = ops.apply_embeddings(tf.reshape(queries, [b, -1, h, k]), values, embeddings)
     return tf.reshape(outputs, [b, *query_size, h, v])
 

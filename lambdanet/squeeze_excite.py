@@ -6,8 +6,10 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
+from lambdanet import cost
 from lambdanet.errors import InputError, check_counts
 from lambdanet.parts import built
+from lambdanet.precision import at_least_float32
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -17,7 +19,7 @@ class SqueezeExcite(keras.layers.Layer):
     gate = sigmoid(W2 relu(W1 mean(x) + b1) + b2), with W1: c -> ratio * c and W2: ratio * c -> c, both
     initialised by He's rule. The hidden width is rounded, and no less than `multiple_of`.
 
-    Input and output: [b, h, w, c].
+    Input: the map [b, h, w, c], or the map and its means [b, c], where these are known. Output: [b, h, w, c].
 
     Args:
       ratio: of the hidden width to c, in (0, 1]. ResNet-RS and LambdaResNets use 1/4.
@@ -40,15 +42,19 @@ class SqueezeExcite(keras.layers.Layer):
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
     def build(self, input_shape):
-        channels = input_shape[-1]
+        is_pair = isinstance(input_shape[0], (list, tuple, tf.TensorShape))
+        channels = (input_shape[0] if is_pair else input_shape)[-1]
         hidden = self.multiple_of * max(1, int(channels * self.ratio / self.multiple_of + 0.5))
         self._reduce = self._projection("reduce", channels, hidden, "relu")
         self._expand = self._projection("expand", hidden, channels, "sigmoid")
         super().build(input_shape)
 
     def call(self, inputs):
-        gate = self._expand(self._reduce(tf.reduce_mean(inputs, axis=[1, 2])))  # [b, c]
-        return inputs * gate[:, tf.newaxis, tf.newaxis]
+        x, means = inputs if isinstance(inputs, (list, tuple)) else (inputs, tf.reduce_mean(inputs, [1, 2]))
+        gate = self._expand(self._reduce(means))[:, tf.newaxis, tf.newaxis]  # [b, 1, 1, c]
+        if cost.device_kind() == "TPU":  # sums of the gradient then join those of the normalisation before
+            return tf.cast(at_least_float32(x) * at_least_float32(gate), x.dtype)
+        return x * gate
 
     def get_config(self):
         return {

@@ -8,6 +8,7 @@ from typing import Any
 import tf_keras as keras
 
 from lambdanet.parts import BATCH_NORM
+from lambdanet.pooled_batch_norm import PooledBatchNormalization
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +47,13 @@ class Parts:
         """The map that a convolution reads, and its padding: by default TensorFlow's own."""
         return x, "same"
 
-    def norm(self, x, name: str, zero: bool = False):
-        """Batch normalisation; `zero` starts it at zero, so that a residual block starts as the identity."""
-        gamma = "zeros" if zero else "ones"
-        return keras.layers.BatchNormalization(gamma_initializer=gamma, **self.batch_norm, name=name)(x)
+    def norm(self, x, name: str, zero: bool = False, pooled: bool = False):
+        """Batch normalisation; `zero` starts it at zero, so that a residual block starts as the identity.
+
+        With `pooled` it gives the mean of each map too.
+        """
+        layer = PooledBatchNormalization if pooled else keras.layers.BatchNormalization
+        return layer(gamma_initializer="zeros" if zero else "ones", **self.batch_norm, name=name)(x)
 
     def act(self, x, name: str, default: str = "relu"):
         """The activation of the network, or that of the family, `default`."""

@@ -99,7 +99,7 @@ def bottleneck(
     if letter in net.gates:
         x = net.gates[letter](parts, x, f"{name}_gate")
     x = parts.convolution(x, outputs, 1, 1, f"{name}_expand_conv")
-    x = parts.norm(x, f"{name}_expand_norm", zero=residual is not None)
+    x = parts.norm(x, f"{name}_expand_norm", zero=residual is not None, pooled=bool(se_ratio))
     if se_ratio:
         x = SqueezeExcite(se_ratio, kernel_regularizer=parts.kernel_regularizer, name=f"{name}_se")(x)
     if drop_rate and residual is not None:

@@ -12,6 +12,7 @@ import tf_keras as keras
 from hypothesis import strategies
 
 import lambdanet
+from lambdanet import cost
 from lambdanet.errors import InputError
 
 
@@ -141,10 +142,14 @@ def test_equals_the_paper_equations(configuration):
         mask[:, 0] = 1
     layer(x, context=context, mask=mask)
     randomise(layer)
-    outputs = layer(x, context=context, mask=mask)
-    np.testing.assert_allclose(outputs, naive_lambda_layer(layer, x, context, mask), rtol=1e-5, atol=1e-7)
+    expected = naive_lambda_layer(layer, x, context, mask)
+    for kind in ("CPU", "TPU"):
+        with cost.assume_device(kind):
+            outputs = layer(x, context=context, mask=mask)
+        np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", ["CPU", "TPU"])
 @pytest.mark.parametrize("size", [(7, 6), (8, 8), (2, 2), (5,)])
 @pytest.mark.parametrize(
     "options",
@@ -155,7 +160,7 @@ def test_equals_the_paper_equations(configuration):
         {"position": None},
     ],
 )
-def test_pool_of_the_layer_is_that_after_it(size, options):
+def test_pool_of_the_layer_is_that_after_it(size, options, kind):
     """On maps of odd and even sizes, whose first windows begin at other places."""
     options = {"filters": 6, "num_heads": 2, "key_dim": 3, "scope": 3, "dtype": "float64", **options}
     x = np.random.default_rng(3).normal(size=[2, *size, 4])
@@ -168,7 +173,8 @@ def test_pool_of_the_layer_is_that_after_it(size, options):
     randomise(whole)
     pooled.set_weights(whole.get_weights())
     expected = average_pool(whole(x))
-    np.testing.assert_allclose(pooled(x), expected, atol=1e-10)
+    with cost.assume_device(kind):
+        np.testing.assert_allclose(pooled(x), expected, atol=1e-10)
     with pytest.raises(InputError, match="a mask needs pool_size=1"):
         pooled(x, mask=np.ones([np.prod(size), np.prod(size)]))
 

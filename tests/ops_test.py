@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lambdanet import cost, ops, position
+from lambdanet import cost, ops, pooling, position
 from lambdanet.errors import InputError
 from lambdanet.pieces import in_pieces
 
@@ -117,6 +117,27 @@ def test_forms_for_a_tpu_equal_the_naive_loop(case, implementation):
     with cost.assume_device("TPU"):
         for a, b in zip(outputs_and_gradients(), expected, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["CPU", "TPU"])
+@pytest.mark.parametrize("pool_size", [1, 3])
+@pytest.mark.parametrize("implementation", [*ops.IMPLEMENTATIONS, "auto"])
+def test_content_adds_one_lambda_to_all(implementation, pool_size, kind):
+    """Also to those of several blocks, with an intra-depth, and to means over windows."""
+    arguments = [tf.constant(x) for x in random_case(0, [9, 6], [5, 3], u=2)]
+    queries, values, _ = arguments
+    content = tf.constant(np.random.default_rng(1).normal(size=[2, queries.shape[-1], values.shape[-2]]))
+    options = {"implementation": implementation, "strides": 2, "pool_size": pool_size}
+    if pool_size == 1:
+        arguments[0] = queries = queries[:, :5, :3]
+    expected = ops.apply_position_lambdas(*arguments, **options)
+    if pool_size > 1:
+        queries = pooling.mean(queries, 2, pool_size, 2)
+    expected += tf.einsum("byxhk,bkv->byxhv", queries, content)
+    blocked = {"block": [2, 3]} if implementation.startswith("blocked") and pool_size == 1 else {}
+    with cost.assume_device(kind):
+        outputs = ops.apply_position_lambdas(*arguments, **options, **blocked, content=content)
+    np.testing.assert_allclose(outputs, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("implementation", ["blocked", "blocked_query_first"])
