@@ -8,6 +8,7 @@ from lambdanet.training.tpu.check import DoesNotFit
 from lambdanet.training.tpu.report import Report
 
 LARGEST = 2**14
+SURE = 1.15  # times the memory: what would need more is not tried
 STEPS = 8  # the result is within one of so many steps from its power of two to the next
 
 
@@ -20,7 +21,8 @@ def largest_batch(
     """Returns the report of the largest batch that fits, found with few compilations.
 
     First the largest power of two, beginning where the memory of the first that fits says that it will be;
-    then, in eighths, what fits between that and the next.
+    then, in eighths, what fits between that and the next. A power that memory says is far too large is not
+    tried.
 
     Args:
       check: compiles a step of a batch.
@@ -60,7 +62,7 @@ def largest_batch(
     while guess > batch and not tried(guess):
         guess //= 2
     batch = max(batch, guess)
-    while tried(2 * batch):
+    while _need(fits[batch], 2 * batch) <= SURE * fits[batch].chip.hbm and tried(2 * batch):
         batch *= 2
     if not refine:
         return fits[batch]
@@ -79,9 +81,20 @@ def _power(batch: int) -> int:
 
 def _expected(report: Report) -> int:
     """Returns the batch that would just fit if all memory but that of the arguments grew with it."""
-    fixed = report.hbm.get("arguments", 0)
-    an_example = max(1, report.hbm_needed - fixed) / report.batch
+    fixed, an_example = _memory(report)
     return max(report.batch, int((report.chip.hbm - fixed) / an_example))
+
+
+def _need(report: Report, batch: int) -> float:
+    """Returns the bytes that another batch would need then."""
+    fixed, an_example = _memory(report)
+    return fixed + batch * an_example
+
+
+def _memory(report: Report) -> tuple[int, float]:
+    """Returns the bytes of the arguments, and those of an example."""
+    fixed = report.hbm.get("arguments", 0)
+    return fixed, max(1, report.hbm_needed - fixed) / report.batch
 
 
 def _probe(fits: dict[int, Report], least: int, most: int, unit: int) -> int:
