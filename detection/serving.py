@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.detection import garden  # noqa: F401  before what else is used of Model Garden
-from lambdanet.training.serving import decode
+from lambdanet.training.serving import Served, decode
 
 # isort: split
 from official.vision.serving import detection
@@ -35,11 +35,8 @@ class _Detector(detection.DetectionModule):
         }
 
 
-class ServedDetector(tf.Module):
+class ServedDetector(Served):
     """A detector with everything it needs from pictures to boxes, masks and names of classes.
-
-    It holds the variables of the Keras model and traced functions, but no Keras object: what
-    `tf.saved_model.save` writes of it loads where only TensorFlow is installed.
 
     Each signature gives, for b pictures and n detections, the surest first:
       detection_boxes    [b, n, 4] float32, ymin, xmin, ymax, xmax in pixels of the picture as it was given
@@ -56,6 +53,8 @@ class ServedDetector(tf.Module):
       class_names_file: a file with the names, one a line, which is stored with the model.
     """
 
+    SIGNATURES = {**Served.SIGNATURES, "serving_examples": "serve_examples"}
+
     def __init__(
         self,
         params: Any,
@@ -64,9 +63,7 @@ class ServedDetector(tf.Module):
         class_names: Sequence[str],
         class_names_file: str,
     ):
-        super().__init__(name="detector")
-        self.class_names_file = tf.saved_model.Asset(class_names_file)
-        self._names = list(class_names)
+        super().__init__("detector", class_names, class_names_file)
         detector = _Detector(params=params, model=model, batch_size=None, input_image_size=list(input_size))
         # Traced once for all signatures. No attribute of this object leads to the Keras model, or it would
         # become a part of the SavedModel.
@@ -89,16 +86,3 @@ class ServedDetector(tf.Module):
         """Serialized tf.Example [b] with the JPEG or PNG file as `image/encoded` -> detections."""
         features = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
         return self._serve(tf.io.parse_example(examples, features)["image/encoded"])
-
-    @tf.function(input_signature=[])
-    def class_names(self) -> tf.Tensor:
-        """The names [num_classes] by the number of the class; the first is the background."""
-        return tf.constant(self._names)
-
-    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """What the SavedModel offers to TF Serving, by name."""
-        return {
-            "serving_default": self.serve_images.get_concrete_function(),
-            "serving_bytes": self.serve_bytes.get_concrete_function(),
-            "serving_examples": self.serve_examples.get_concrete_function(),
-        }

@@ -14,11 +14,38 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"
 
 
-class ServedClassifier(tf.Module):
-    """A classifier with everything it needs from pictures to names of classes.
+class Served(tf.Module):
+    """A model with everything it needs from pictures to names of classes.
 
     It holds the variables of the Keras model and traced functions, but no Keras object: what
     `tf.saved_model.save` writes of it loads where only TensorFlow is installed.
+
+    Args:
+      name: of the module.
+      class_names: one name per number of a class.
+      class_names_file: a file with the names, one a line, which is stored with the model.
+    """
+
+    # The functions of this object that the SavedModel offers to TF Serving, by the names there.
+    SIGNATURES = {"serving_default": "serve_images", "serving_bytes": "serve_bytes"}
+
+    def __init__(self, name: str, class_names: Sequence[str], class_names_file: str):
+        super().__init__(name=name)
+        self.class_names_file = tf.saved_model.Asset(class_names_file)
+        self._names = list(class_names)
+
+    @tf.function(input_signature=[])
+    def class_names(self) -> tf.Tensor:
+        """The names of all classes, by number."""
+        return tf.constant(self._names)
+
+    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        """What the SavedModel offers to TF Serving, by name."""
+        return {name: getattr(self, of).get_concrete_function() for name, of in self.SIGNATURES.items()}
+
+
+class ServedClassifier(Served):
+    """A classifier with everything it needs from pictures to names of classes.
 
     Args:
       model: float32 images [b, input_size, input_size, c], normalised -> logits [b, num_classes].
@@ -37,13 +64,11 @@ class ServedClassifier(tf.Module):
         class_names: Sequence[str],
         class_names_file: str,
     ):
-        super().__init__(name="classifier")
         if len(class_names) < 2:
             raise InputError(f"class_names {list(class_names)} cannot be told apart; expected two or more")
-        self.class_names_file = tf.saved_model.Asset(class_names_file)
+        super().__init__("classifier", class_names, class_names_file)
         channels = len(preprocessing.mean)
         self._input_shape = [preprocessing.input_size, preprocessing.input_size, channels]
-        self._names = list(class_names)
 
         def prepare(images: tf.Tensor) -> tf.Tensor:
             return preprocessing(tf.image.rgb_to_grayscale(images) if channels == 1 else images)
@@ -103,18 +128,6 @@ class ServedClassifier(tf.Module):
             fn_output_signature=tf.TensorSpec(self._input_shape, tf.float32),
         )
         return self._classify(images)
-
-    @tf.function(input_signature=[])
-    def class_names(self) -> tf.Tensor:
-        """The names of all classes [num_classes], in the order of `probabilities`."""
-        return tf.constant(self._names)
-
-    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """What the SavedModel offers to TF Serving, by name."""
-        return {
-            "serving_default": self.serve_images.get_concrete_function(),
-            "serving_bytes": self.serve_bytes.get_concrete_function(),
-        }
 
 
 def decode(image_bytes: tf.Tensor) -> tf.Tensor:
