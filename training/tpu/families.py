@@ -40,7 +40,6 @@ ROWS = (
     Row("resnet_rs_50", 160, 128),
     Row("lambda_resnet_50", 160, 128),
     Row("resnet_rs_152_no_se", 256, 128),
-    Row("resnet_rs_152", 256, 128),
     Row("lambda_resnet_152", 256, 128),
     Row("mobilenet_v2", 224, 128),
     Row("mobilenet_v2_lambda", 224, 128),
