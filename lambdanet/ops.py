@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from lambdanet import blocks, cost, keywise, pooling, position
+from lambdanet import blocks, cost, keywise, pooling, position, row_convolution
 from lambdanet.errors import InputError, unknown
 from lambdanet.pieces import in_pieces
 from lambdanet.precision import at_least_float32
@@ -213,8 +213,11 @@ def _matrix_products(queries, values, table, strides, dilation, plan, content):
     """
     b, *query_size, h, k = position.sizes(queries)
     _, *context_size, v, u = position.sizes(values)
-    rank = len(query_size)
-    halos = [r // 2 * dilation for r in position.sizes(table)[:rank]]
+    rank, scope = len(query_size), position.sizes(table)[:-2]
+    keywise_on_tpu = cost.device_kind() == "TPU" and not plan.query_first
+    if keywise_on_tpu and strides == dilation == 1 and row_convolution.suits(query_size, context_size, scope):
+        return row_convolution.apply_by_rows(queries, values, table, content)
+    halos = [r // 2 * dilation for r in scope]
     geometry = zip(query_size, context_size, plan.block or [None] * rank, halos, strict=True)
     axes = [blocks.Axis.of(*axis, strides) for axis in geometry]
     values = tf.reshape(tf.einsum("...vu->...uv", values) if u > 1 else values, [b, *context_size, u * v])
@@ -230,7 +233,6 @@ def _matrix_products(queries, values, table, strides, dilation, plan, content):
         by_slices=on_tpu,
     )
     windows = tf.reshape(windows, [position.sizes(windows)[0], embeddings.shape[2] or -1, v])  # u joins m
-    keywise_on_tpu = on_tpu and not plan.query_first
     if content is not None and not keywise_on_tpu:
         windows, embeddings = with_content(windows, embeddings, content)
     apply = functools.partial(apply_embeddings, query_first=plan.query_first)

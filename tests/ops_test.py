@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lambdanet import cost, ops, pooling, position
+from lambdanet import cost, ops, pooling, position, row_convolution
 from lambdanet.errors import InputError
 from lambdanet.pieces import in_pieces
 
@@ -138,6 +138,53 @@ def test_content_adds_one_lambda_to_all(implementation, pool_size, kind):
     with cost.assume_device(kind):
         outputs = ops.apply_position_lambdas(*arguments, **options, **blocked, content=content)
     np.testing.assert_allclose(outputs, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("query_size", "context_size", "scope", "u", "content"),
+    [
+        ([12, 50], [12, 50], [5, 7], 1, True),  # two rows side by side, with room for the content
+        ([13, 64], [13, 64], [3, 1], 1, True),  # none left, and a last group of one row
+        ([7, 130], [7, 130], [3, 5], 2, True),  # wider than a tile
+        ([9, 42], [14, 20], [7, 9], 2, False),  # a context of another size, higher and less wide
+        ([16, 45], [8, 60], [3, 3], 1, False),  # lower, so that some queries see none of it
+    ],
+)
+def test_convolution_by_rows(query_size, context_size, scope, u, content):
+    """Equals the products with all pairs, which equal the naive loop; also the gradients."""
+    assert row_convolution.suits(query_size, context_size, scope)
+    rng = np.random.default_rng(3)
+    shapes = [[2, *query_size, 2, 3], [2, *context_size, 4, u], [*scope, 3, u], [2, 3, 4]]
+    inputs = [tf.Variable(rng.normal(size=shape)) for shape in shapes]
+
+    def outputs_and_gradients(implementation):
+        with tf.GradientTape() as tape:
+            added = inputs[3] if content else None
+            outputs = ops.apply_position_lambdas(*inputs[:3], implementation, content=added)
+            loss = tf.reduce_sum(tf.sin(outputs))
+        return outputs, *tape.gradient(loss, inputs[: 4 if content else 3])
+
+    expected = outputs_and_gradients("query_first")
+    with cost.assume_device("TPU"):
+        results = outputs_and_gradients("blocked")
+        signature = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]
+        traced = tf.function(
+            lambda q, v, c: ops.apply_position_lambdas(
+                q, v, inputs[2], "blocked", content=c if content else None
+            )
+        ).get_concrete_function(signature[0], signature[1], signature[3])
+    for a, b in zip(results, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-10)
+    np.testing.assert_allclose(traced(inputs[0], inputs[1], inputs[3]), expected[0], atol=1e-10)
+    assert [op for op in traced.graph.get_operations() if op.type == "Conv2D"]
+
+
+@pytest.mark.parametrize(
+    ("query_size", "context_size", "scope"),
+    [([None, 50], [None, 50], [5, 5]), ([56], [56], [5]), ([14, 14], [14, 14], [23, 23])],
+)
+def test_maps_that_no_convolution_by_rows_suits(query_size, context_size, scope):
+    assert not row_convolution.suits(query_size, context_size, scope)
 
 
 @pytest.mark.parametrize("implementation", ["blocked", "blocked_query_first"])
