@@ -12,10 +12,10 @@ and both store the windows, n w v u / s numbers, and share the embeddings of a b
 saves where the map is larger than the scope, and costs where a block is much smaller than the scope. The
 estimate is arithmetic over the device's rates plus the bytes stored over its bandwidth.
 
-Convolutions with the scope as their kernel are not among the choices: none came out ahead where it was
-measured, and the gradient of one with a large scope does not compile for a TPU in reasonable time. They can be
-asked for by name. On a TPU "lambda first" is a convolution of another kind where the map is higher than a
-window (`row_convolution`), and a few keys at a time elsewhere (`keywise`).
+Convolutions with the scope as their kernel are not among the choices: none came out ahead where measured, and
+the gradient of one with a large scope does not compile for a TPU in reasonable time. They can be asked for by
+name. On a TPU "lambda first" is a convolution of another kind where the map is higher than a window
+(`row_convolution`), and a few keys at a time elsewhere (`keywise`).
 """
 
 import contextlib
