@@ -215,8 +215,9 @@ def _matrix_products(queries, values, table, strides, dilation, plan, content):
     _, *context_size, v, u = position.sizes(values)
     rank, scope = len(query_size), position.sizes(table)[:-2]
     keywise_on_tpu = cost.device_kind() == "TPU" and not plan.query_first
-    if keywise_on_tpu and strides == dilation == 1 and row_convolution.suits(query_size, context_size, scope):
-        return row_convolution.apply_by_rows(queries, values, table, content)
+    if keywise_on_tpu and strides == dilation == 1:
+        if row_convolution.suits(b * v, query_size, context_size, scope):
+            return row_convolution.apply_by_rows(queries, values, table, content)
     halos = [r // 2 * dilation for r in scope]
     geometry = zip(query_size, context_size, plan.block or [None] * rank, halos, strict=True)
     axes = [blocks.Axis.of(*axis, strides) for axis in geometry]

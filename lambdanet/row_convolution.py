@@ -18,12 +18,15 @@ from lambdanet.position import Size, expand_table, sizes
 from lambdanet.precision import at_least_float32
 
 LANES = 128
+LEAST = 1024  # images of one channel; fewer, as in detection, take the blocks that were compiled for them
 
 
-def suits(query_size: Sequence[Size], context_size: Sequence[Size], scope: Sequence[Size]) -> bool:
-    """Whether this form is for maps of these sizes: two axes, known, and higher than a window."""
+def suits(
+    images: Size, query_size: Sequence[Size], context_size: Sequence[Size], scope: Sequence[Size]
+) -> bool:
+    """Whether this form is for many images of one channel, on two axes, known, and higher than a window."""
     known = all(isinstance(size, int) for size in (*query_size, *context_size, *scope))
-    if len(query_size) != 2 or not known:
+    if len(query_size) != 2 or not known or (isinstance(images, int) and images < LEAST):
         return False
     rows, taps = _rows(query_size[1]), _taps(scope[0], _rows(query_size[1]))
     return rows * taps <= context_size[0]

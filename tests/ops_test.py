@@ -150,9 +150,10 @@ def test_content_adds_one_lambda_to_all(implementation, pool_size, kind):
         ([16, 45], [8, 60], [3, 3], 1, False),  # lower, so that some queries see none of it
     ],
 )
-def test_convolution_by_rows(query_size, context_size, scope, u, content):
+def test_convolution_by_rows(query_size, context_size, scope, u, content, monkeypatch):
     """Equals the products with all pairs, which equal the naive loop; also the gradients."""
-    assert row_convolution.suits(query_size, context_size, scope)
+    monkeypatch.setattr(row_convolution, "LEAST", 8)
+    assert row_convolution.suits(8, query_size, context_size, scope)
     rng = np.random.default_rng(3)
     shapes = [[2, *query_size, 2, 3], [2, *context_size, 4, u], [*scope, 3, u], [2, 3, 4]]
     inputs = [tf.Variable(rng.normal(size=shape)) for shape in shapes]
@@ -180,11 +181,16 @@ def test_convolution_by_rows(query_size, context_size, scope, u, content):
 
 
 @pytest.mark.parametrize(
-    ("query_size", "context_size", "scope"),
-    [([None, 50], [None, 50], [5, 5]), ([56], [56], [5]), ([14, 14], [14, 14], [23, 23])],
+    ("images", "query_size", "context_size", "scope"),
+    [
+        (2048, [None, 50], [None, 50], [5, 5]),
+        (2048, [56], [56], [5]),
+        (2048, [14, 14], [14, 14], [23, 23]),
+        (128, [64, 64], [64, 64], [23, 23]),
+    ],
 )
-def test_maps_that_no_convolution_by_rows_suits(query_size, context_size, scope):
-    assert not row_convolution.suits(query_size, context_size, scope)
+def test_maps_that_no_convolution_by_rows_suits(images, query_size, context_size, scope):
+    assert not row_convolution.suits(images, query_size, context_size, scope)
 
 
 @pytest.mark.parametrize("implementation", ["blocked", "blocked_query_first"])
