@@ -150,7 +150,8 @@ def test_speeds_stand_beside_those_of_the_paper(number):
 
 
 def test_the_table_of_families_is_written_between_its_markers(tmp_path, monkeypatch):
-    monkeypatch.setattr(families, "ROWS", (families.Row("mobilenet_v2", 224, 128),))
+    models = ("mobilenet_v2", "mobilenet_v2_lambda")
+    monkeypatch.setattr(families, "ROWS", tuple(families.Row(model, 224, 128) for model in models))
 
     def check(build, topology):
         recipe, mode, batch = build.args
@@ -161,11 +162,16 @@ def test_the_table_of_families_is_written_between_its_markers(tmp_path, monkeypa
 
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{families.BEGIN}\nold\n{families.END}\nafter\n")
-    families.write(readme, check)
+    families.write(readme, check, rows=[1])
     lines = readme.read_text().splitlines()
     assert (lines[0], lines[1], lines[-2], lines[-1]) == ("before", families.BEGIN, families.END, "after")
     row = "| `mobilenet_v2` | 224 | 3.5 | 0.6 | 128 | 8.00 | 500.0 | 500.0 | 128 |"
-    assert row in lines and "old" not in lines
+    assert row in lines and "old" not in lines and "mobilenet_v2_lambda" not in readme.read_text()
+    assert "`lambdanet tpu-check --readme=README.md --rows=1`" in readme.read_text()
+    families.write(readme, check)
+    assert "| `mobilenet_v2_lambda` | 224" in readme.read_text() and "make tpu-table" in readme.read_text()
+    with pytest.raises(InputError, match="rows received 3; accepted: 1 to 2, as the table of families has"):
+        families.write(readme, check, rows=[3])
     readme.write_text("no markers")
     with pytest.raises(InputError, match="lacks the lines <!-- tpu-check: begin"):
         families.write(readme, check)

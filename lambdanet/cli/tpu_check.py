@@ -70,8 +70,7 @@ def _table(values: flags.FlagValues) -> None:
 
     form = values.format or "text"
     text_table.check(form)
-    rows = [_row(text) for text in values.rows or ()]
-    found = speeds.lines(values.table, _check(values), rows, _tell)
+    found = speeds.lines(values.table, _check(values), _rows(values), _tell)
     if values.json:
         _print_json(speeds.to_json(values.table, found))
     else:
@@ -81,7 +80,7 @@ def _table(values: flags.FlagValues) -> None:
 def _readme(values: flags.FlagValues) -> None:
     from lambdanet.training.tpu import families
 
-    families.write(values.readme, _check(values), _tell)
+    families.write(values.readme, _check(values), _tell, _rows(values))
     print(f"{values.readme}: the table between its markers is new")
 
 
@@ -94,10 +93,11 @@ def _check(values: flags.FlagValues) -> Any:
     return functools.partial(isolated.check, cache=Cache.standard() if values.cache else None)
 
 
-def _row(text: str) -> int:
-    if not text.isdigit():
-        raise InputError(f"--rows received {text!r}; accepted: numbers from 1 on, such as --rows=1,5")
-    return int(text)
+def _rows(values: flags.FlagValues) -> list[int]:
+    for text in values.rows or ():
+        if not text.isdigit():
+            raise InputError(f"--rows received {text!r}; accepted: numbers from 1 on, such as --rows=1,5")
+    return [int(text) for text in values.rows or ()]
 
 
 def _tell(line: str) -> None:
@@ -156,7 +156,12 @@ COMMANDS = (
                 define=flags.DEFINE_multi_string,
                 default=(),
             ),
-            Flag("rows", "ROW,...", "rows of --table, from 1 (default: all)", define=flags.DEFINE_list),
+            Flag(
+                "rows",
+                "ROW,...",
+                "rows of --table or --readme, from 1 (default: all)",
+                define=flags.DEFINE_list,
+            ),
             Flag(
                 "top",
                 "N",

@@ -4,12 +4,12 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from lambdanet.errors import InputError
 from lambdanet.models import text_table, zoo
-from lambdanet.training.tpu import chips, fit, steps
+from lambdanet.training.tpu import chips, fit, speeds, steps
 from lambdanet.training.tpu.check import DoesNotCompile
 from lambdanet.training.tpu.report import CAVEAT, Report
 
@@ -51,16 +51,22 @@ ROWS = (
 Check = Callable[[Callable[[], steps.Step], str], Report]
 
 
-def write(readme: str | Path, check: Check, told: Callable[[str], None] = lambda line: None) -> None:
+def write(
+    readme: str | Path,
+    check: Check,
+    told: Callable[[str], None] = lambda line: None,
+    rows: Collection[int] = (),
+) -> None:
     """Puts the table between the markers of a README.
 
     Args:
       readme: the file.
       check: compiles what a function returns for a topology, such as `isolated.check`.
       told: is given a line on each compilation.
+      rows: which of `ROWS`, from 1; empty for all.
 
     Raises:
-      InputError: no such file, or one without both markers.
+      InputError: no such file, one without both markers, or no such row.
     """
     path = Path(readme)
     if not path.is_file():
@@ -69,21 +75,22 @@ def write(readme: str | Path, check: Check, told: Callable[[str], None] = lambda
     _, end, after = rest.partition(END)
     if not end:
         raise InputError(f"--readme received {str(readme)!r}, which lacks the lines {BEGIN} and {END}")
-    text = f"{before}{BEGIN}\n{render(check, told)}{END}{after}"
+    text = f"{before}{BEGIN}\n{render(check, told, rows)}{END}{after}"
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
 
 
-def render(check: Check, told: Callable[[str], None] = lambda line: None) -> str:
+def render(check: Check, told: Callable[[str], None] = lambda line: None, rows: Collection[int] = ()) -> str:
     """Returns the table as Markdown, with a line on what its figures are."""
     names = [topology.partition(":")[0] for topology in TOPOLOGIES]
     header = ["model", "pixels", "params (M)", "FLOPs (G)", "batch of a core", f"HBM on {names[0]} (GiB)"]
     header += [f"step on {name} (ms)" for name in names] + [f"largest power of two on {names[0]}"]
-    rows = [_cells(row, check, told) for row in ROWS]
+    cells = [_cells(row, check, told) for row in speeds.chosen(ROWS, rows, "the table of families")]
+    command = f"lambdanet tpu-check --readme=README.md --rows={','.join(map(str, rows))}"
     return (
-        f"Training in bfloat16, per core: {CAVEAT}. Written by `make tpu-table`.\n\n"
-        f"{text_table.render(header, rows, 'markdown')}"
+        f"Training in bfloat16, per core: {CAVEAT}. Written by `{command if rows else 'make tpu-table'}`.\n\n"
+        f"{text_table.render(header, cells, 'markdown')}"
     )
 
 

@@ -3,7 +3,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from lambdanet.errors import InputError, unknown
@@ -51,19 +51,25 @@ def lines(
     if number not in TABLES:
         raise unknown("table of speeds", number, TABLES)
     table = TABLES[number]
-    for place in rows:
-        if not 1 <= place <= len(table.rows):
-            raise InputError(
-                f"rows received {place}; accepted: 1 to {len(table.rows)}, as table {number} has"
-            )
-    chosen = [row for place, row in enumerate(table.rows, 1) if not rows or place in rows]
     found = []
-    for row in chosen:
+    for row in chosen(table.rows, rows, f"table {number}"):
         found.append(_line(table, row, check))
         speed = found[-1].images_per_second
         figure = f"{_shown(table, table.figure(speed))} {table.unit}" if speed else found[-1].note
         told(f"{row.label}: {figure}")
     return found
+
+
+def chosen(every: Sequence[Any], places: Collection[int], table: str) -> list[Any]:
+    """Returns the rows of a table at some places, from 1; all of them for none.
+
+    Raises:
+      InputError: a place that the table does not have.
+    """
+    for place in places:
+        if not 1 <= place <= len(every):
+            raise InputError(f"rows received {place}; accepted: 1 to {len(every)}, as {table} has")
+    return [row for place, row in enumerate(every, 1) if not places or place in places]
 
 
 def render(number: str, found: list[Line], form: str = "text") -> str:
