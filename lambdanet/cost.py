@@ -113,6 +113,11 @@ class Plan:
     size: int | None = None
 
 
+def tiled(size: int, tile: int = DEVICES["TPU"].tile) -> int:
+    """Returns how many numbers the last axis of an array takes in whole tiles; by default those of a TPU."""
+    return -(-size // tile) * tile
+
+
 _assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar("assumed_device_kind", default=None)
 
 
@@ -174,10 +179,7 @@ def estimate(problem: Problem, plan: Plan, kind: str = "CPU") -> float:
     length, window, counts = _cut(p, plan.block)
     num_blocks = (p.b or 8) * counts
     n = num_blocks * length
-
-    def padded(size: int) -> int:
-        return -(-size // device.tile) * device.tile
-
+    padded = functools.partial(tiled, tile=device.tile)
     stored = length * p.k * padded(window * p.u)
     if plan.block is not None:
         stored += num_blocks * window * p.u * padded(p.v)

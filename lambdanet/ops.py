@@ -214,7 +214,8 @@ def _matrix_products(queries, values, table, strides, dilation, plan, content):
     b, *query_size, h, k = position.sizes(queries)
     _, *context_size, v, u = position.sizes(values)
     rank, scope = len(query_size), position.sizes(table)[:-2]
-    keywise_on_tpu = cost.device_kind() == "TPU" and not plan.query_first
+    on_tpu = cost.device_kind() == "TPU"
+    keywise_on_tpu = on_tpu and not plan.query_first
     if keywise_on_tpu and strides == dilation == 1:
         if row_convolution.suits(b * v, query_size, context_size, scope):
             return row_convolution.apply_by_rows(queries, values, table, content)
@@ -222,7 +223,6 @@ def _matrix_products(queries, values, table, strides, dilation, plan, content):
     geometry = zip(query_size, context_size, plan.block or [None] * rank, halos, strict=True)
     axes = [blocks.Axis.of(*axis, strides) for axis in geometry]
     values = tf.reshape(tf.einsum("...vu->...uv", values) if u > 1 else values, [b, *context_size, u * v])
-    on_tpu = cost.device_kind() == "TPU"
     windows = blocks.windows(values, axes, by_slices=on_tpu)
     embeddings = position.expand_table(
         table,

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from lambdanet import cost
 from lambdanet.blocks import pad
 from lambdanet.position import Size, expand_table, sizes
 from lambdanet.precision import at_least_float32
 
-LANES = 128
+LANES = cost.DEVICES["TPU"].tile
 LEAST = 1024  # images of one channel; fewer, as in detection, take the blocks that were compiled for them
 
 
@@ -52,10 +53,10 @@ def apply_by_rows(
     kernel = _kernel(table, width, values.shape[2], rows, taps)  # [taps, channels, k, rows * width]
     values = pad(values, 1, scope // 2, 0)
     x = _in_groups(values, rows, groups + taps - 1)  # [groups + taps - 1, channels, v, b]
-    joins = content is not None and _tiled(x.shape[1] + k) == _tiled(x.shape[1])
+    joins = content is not None and cost.tiled(x.shape[1] + k) == cost.tiled(x.shape[1])
     if joins:
         x, kernel = _with_content(x, kernel, content)
-    lanes = _tiled(rows * width)
+    lanes = cost.tiled(rows * width)
     kernel = tf.reshape(pad(kernel, 3, 0, lanes - rows * width), [taps, x.shape[1], k * lanes])
     x = tf.reshape(tf.transpose(x, [2, 3, 0, 1]), [-1, groups + taps - 1, x.shape[1]])
     lambdas = tf.nn.conv1d(x, kernel, 1, "VALID")  # [v * b, groups, k * lanes]
@@ -81,10 +82,6 @@ def _rows(width: int) -> int:
 def _taps(scope: int, rows: int) -> int:
     """How many groups of rows the queries of a group see."""
     return -(-(rows - 1 + scope) // rows)
-
-
-def _tiled(size: int) -> int:
-    return -(-size // LANES) * LANES
 
 
 def _kernel(table, width, context_width, rows, taps):

@@ -12,6 +12,7 @@ from lambdanet.models import text_table, zoo
 from lambdanet.training.tpu import chips, fit, speeds, steps
 from lambdanet.training.tpu.check import DoesNotCompile
 from lambdanet.training.tpu.report import CAVEAT, Report
+from lambdanet.training.tpu.speeds import Check
 
 BEGIN, END = "<!-- tpu-check: begin -->", "<!-- tpu-check: end -->"
 TOPOLOGIES = ("v3:2x2", "v5e:2x2")  # the memory and the largest batch are those of the first
@@ -47,8 +48,6 @@ ROWS = (
     Row("halonet_h4", 384, 16),
     Row("lambda_resnet50ts", 256, 128),
 )
-
-Check = Callable[[Callable[[], steps.Step], str], Report]
 
 
 def write(
