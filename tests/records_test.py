@@ -139,11 +139,13 @@ def address():
 
 
 def test_a_service_deals_every_record_out_once_a_pass(root, address):
+    """What a slow worker still holds of a pass arrives late; drawn at random, some counts would be 10 off."""
+    passes = 20
     recipe = dataclasses.replace(RECIPE, global_batch_size=4)
-    batches = data.load(recipe, "train", root, data_service=address).take(60)  # two passes of 30
+    batches = data.load(recipe, "train", root, data_service=address).take(passes * FILES * EACH // 4)
     counts = collections.Counter(sum(_numbers(batches), []))
     assert set(counts) == set(range(FILES * EACH))
-    assert set(counts.values()) <= {1, 2, 3} and sum(count == 2 for count in counts.values()) > 80
+    assert all(abs(count - passes) <= 4 for count in counts.values())
 
 
 def test_what_a_worker_cannot_read_is_named_by_the_training(tmp_path, address):
