@@ -105,25 +105,31 @@ class Attention(keras.layers.Layer):
         return self.add_weight(name, [length, depth], initializer=initializer)
 
     def _project(
-        self, x: tf.Tensor, projections: Sequence[keras.layers.Dense], scale: bool = True, strides: int = 1
+        self,
+        x: tf.Tensor,
+        projections: Sequence[keras.layers.Dense],
+        scale: bool = True,
+        strides: int = 1,
+        together: int = 1,
     ):
         """Returns queries, divided by the root of their depth, keys and values: [b heads, h, w, depth]; with
-        strides, the queries of the positions that these keep."""
+        strides, the queries of the positions that these keep; with so many heads side by side,
+        [b heads / together, h, w, together depth]."""
         of_queries = x if strides == 1 else x[:, ::strides, ::strides]
         inputs = (of_queries, x, x)
         queries, keys, values = (
-            self._by_head(projection(y)) for projection, y in zip(projections, inputs, strict=True)
+            self._split(projection(y), together) for projection, y in zip(projections, inputs, strict=True)
         )
         return queries * self._key_dim**-0.5 if scale else queries, keys, values
 
-    def _by_head(self, x: tf.Tensor) -> tf.Tensor:
-        """Makes every head an example: [b, h, w, heads depth] -> [b heads, h, w, depth]."""
-        (b, height, width, channels), h = sizes(x), self.num_heads
-        x = tf.transpose(tf.reshape(x, [b, height, width, h, channels // h]), [0, 3, 1, 2, 4])
-        return tf.reshape(x, [b * h, height, width, channels // h])
+    def _split(self, x: tf.Tensor, together: int) -> tf.Tensor:
+        """Makes every head, or every few, an example: [b, h, w, parts depth] -> [b parts, h, w, depth]."""
+        (b, height, width, channels), parts = sizes(x), self.num_heads // together
+        x = tf.transpose(tf.reshape(x, [b, height, width, parts, channels // parts]), [0, 3, 1, 2, 4])
+        return tf.reshape(x, [b * parts, height, width, channels // parts])
 
-    def _joined(self, x: tf.Tensor) -> tf.Tensor:
-        """Puts the heads side by side: [b heads, h, w, v] -> [b, h, w, heads v]."""
-        (groups, height, width, v), h = sizes(x), self.num_heads
-        x = tf.transpose(tf.reshape(x, [groups // h, h, height, width, v]), [0, 2, 3, 1, 4])
-        return tf.reshape(x, [groups // h, height, width, h * v])
+    def _joined(self, x: tf.Tensor, together: int = 1) -> tf.Tensor:
+        """Puts the heads side by side, the inverse of `_split`."""
+        (groups, height, width, v), parts = sizes(x), self.num_heads // together
+        x = tf.transpose(tf.reshape(x, [groups // parts, parts, height, width, v]), [0, 2, 3, 1, 4])
+        return tf.reshape(x, [groups // parts, height, width, parts * v])

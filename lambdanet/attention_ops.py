@@ -12,7 +12,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from lambdanet import position
+from lambdanet import cost, position
 from lambdanet.position import Size
 from lambdanet.precision import at_least_float32
 
@@ -28,7 +28,8 @@ def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tens
 
     The gradient of the logits is weights * (d_weights - mean), with the mean of d_weights under the weights.
     That mean is also upstream . outputs, v products a query instead of m, and is subtracted inside the
-    product that gives d_weights. So one array of [g, n, m] is kept for the gradient, and read fewer times.
+    product that gives d_weights (on a TPU, whose compiler does that itself, after it). So one array of
+    [g, n, m] is kept for the gradient, and read fewer times.
 
     Args:
       queries: [g, n, k], scaled.
@@ -47,9 +48,14 @@ def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tens
 
     def gradient(upstream):
         means = tf.reduce_sum(at_least_float32(upstream) * at_least_float32(outputs), -1, keepdims=True)
-        upstream_and_means = tf.concat([upstream, tf.cast(-means, upstream.dtype)], -1)
-        values_and_ones = tf.concat([values, tf.ones_like(values[..., :1])], -1)
-        d_logits = weights * tf.matmul(upstream_and_means, values_and_ones, transpose_b=True)
+        means = tf.cast(means, upstream.dtype)
+        if cost.device_kind() == "TPU":
+            d_weights = tf.matmul(upstream, values, transpose_b=True) - means
+        else:
+            upstream_and_means = tf.concat([upstream, -means], -1)
+            values_and_ones = tf.concat([values, tf.ones_like(values[..., :1])], -1)
+            d_weights = tf.matmul(upstream_and_means, values_and_ones, transpose_b=True)
+        d_logits = weights * d_weights
         # The transposed products have the long axis m inside, which is faster than transposing [n, m].
         d_values = tf.matmul(upstream, weights, transpose_a=True)  # [g, v, m]
         d_keys = tf.matmul(queries, d_logits, transpose_a=True)  # [g, k, m]

@@ -87,7 +87,7 @@ def is_whole(axes: Sequence[Axis], part: str, size: Sequence[Size]) -> bool:
     )
 
 
-def windows(x: tf.Tensor, axes: Sequence[Axis], by_slices: bool = False) -> tf.Tensor:
+def windows(x: tf.Tensor, axes: Sequence[Axis], by_products: bool = False) -> tf.Tensor:
     """Cuts a map into the overlapping windows of its blocks: [b, *size, c] -> [b * counts, windows, c].
 
     Positions outside the map are zero. Windows are gathered in one step. A position lies in a few known
@@ -97,14 +97,15 @@ def windows(x: tf.Tensor, axes: Sequence[Axis], by_slices: bool = False) -> tf.T
     Args:
       x: the map.
       axes: one cut for each spatial axis.
-      by_slices: put windows together from slices and leave the gradient to the compiler, as suits a TPU.
+      by_products: collect windows by a product with one-hot rows along each axis, as suits a TPU: both it
+        and its gradient leave transposing to the matrix unit. Values then have the precision of products.
     """
     b, *size, c = sizes(x)
     if is_whole(axes, "window", size):
         return tf.reshape(x, [b, product(size), c])
     counts, window = _totals(axes, "count"), _totals(axes, "window")
-    if by_slices:
-        return tf.reshape(_windows_by_slices(x, axes), [b * counts, window, c])
+    if by_products:
+        return tf.reshape(_windows_by_products(x, axes), [b * counts, window, c])
     sources = _combined([_source(axis, m) for axis, m in zip(axes, size, strict=True)], size)
 
     @tf.custom_gradient
@@ -118,22 +119,16 @@ def windows(x: tf.Tensor, axes: Sequence[Axis], by_slices: bool = False) -> tf.T
     return gather(tf.reshape(x, [b, product(size), c]))
 
 
-def _windows_by_slices(x: tf.Tensor, axes: Sequence[Axis]) -> tf.Tensor:
-    """Windows put together from neighbouring blocks: [b, *size, c] -> [b, *counts, *windows, c]."""
-    rank = len(axes)
-    # From the last axis to the first, so that the numbers of those before stay.
-    for number, axis in reversed(list(enumerate(axes, start=1))):
-        shape = sizes(x)
-        pieces = -(-axis.window // axis.step)
-        x = pad(x, number, -axis.first, (axis.count + pieces - 1) * axis.step + axis.first - shape[number])
-        x = tf.reshape(x, [*shape[:number], axis.count + pieces - 1, axis.step, *shape[number + 1 :]])
-        leading = (slice(None),) * number
-        neighbours = [
-            x[(*leading, slice(piece, piece + axis.count), slice(0, axis.window - piece * axis.step))]
-            for piece in range(pieces)
-        ]
-        x = tf.concat(neighbours, number + 1)
-    return tf.transpose(x, [0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1])
+def _windows_by_products(x: tf.Tensor, axes: Sequence[Axis]) -> tf.Tensor:
+    """Windows collected along one axis after the other: [b, *size, c] -> [b, *counts, *windows, c]."""
+    counts, lengths, places = "ijk", "pqr", "xyz"
+    for n, (axis, size) in enumerate(zip(axes, sizes(x)[1:-1], strict=True)):
+        sources = tf.one_hot(_source(axis, size), size, dtype=x.dtype)  # [count, window, size]
+        one = counts[n] + lengths[n] + places[n]
+        before = "b" + counts[:n] + lengths[:n] + places[n : len(axes)] + "c"
+        after = "b" + counts[: n + 1] + lengths[: n + 1] + places[n + 1 : len(axes)] + "c"
+        x = tf.einsum(f"{one},{before}->{after}", sources, x)
+    return x
 
 
 def _rows(x: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:

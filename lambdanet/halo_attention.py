@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Self-attention to a neighbourhood: HaloAttention, and local self-attention as a baseline."""
 
+import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet import attention_ops, blocks, cost
+from lambdanet import attention_ops, blocks, cost, joint_heads
 from lambdanet.attention_layer import Attention
 from lambdanet.blocks import Axis
 from lambdanet.errors import InputError, check_counts, check_scope, unknown
 from lambdanet.position import Size, sizes
 
 POSITIONS = ("concatenated", "added")
+TILE_ROWS = 16  # of a TPU's tile of bfloat16
 
 
 class _BlockAttention(Attention):
@@ -41,7 +42,10 @@ class _BlockAttention(Attention):
 
     def call(self, inputs):
         block_size, halo_size, _ = self._geometry()
-        queries, keys, values = self._project(inputs, self._qkv, strides=self.strides)
+        together = 1
+        if cost.device_kind() == "TPU":
+            together = joint_heads.most(self.num_heads, max(self._key_dim, self._value_dim))
+        queries, keys, values = self._project(inputs, self._qkv, strides=self.strides, together=together)
         outputs = attend_in_blocks(
             queries,
             keys,
@@ -52,8 +56,9 @@ class _BlockAttention(Attention):
             self.mask_padding,
             self.strides,
             offset_strides=1 if self.compact_offsets else self.strides,
+            together=together,
         )
-        return self._joined(outputs)
+        return self._joined(outputs, together)
 
     def _tables(self) -> list[tf.Tensor]:
         """The embeddings for the offsets in height and in width, [length, k] each."""
@@ -250,6 +255,7 @@ def attend_in_blocks(
     mask_padding: bool = True,
     strides: int = 1,
     offset_strides: int = 1,
+    together: int = 1,
 ) -> tf.Tensor:
     """Attention of blocks of queries to the window around each block, with relative positions.
 
@@ -265,6 +271,8 @@ def attend_in_blocks(
       strides: the distance of two queries.
       offset_strides: the distance of two queries by which offsets are counted; `strides`, or 1 as if the
         queries of a block stood side by side.
+      together: how many heads lie side by side in the depth of queries, keys and values; several on a TPU
+        only.
 
     Returns:
       [g, height / strides, width / strides, v].
@@ -274,16 +282,28 @@ def attend_in_blocks(
         _axis(*of_axis, block_size, halo_size, mask_padding, strides)
         for of_axis in zip(query_size, map_size, strict=True)
     ]
+    on_tpu = cost.device_kind() == "TPU"
+    widened = _in_whole_tiles(axes) if on_tpu else axes
+    visible = []  # [blocks, queries of a block, context positions of its window] along each axis
+    for axis, wide, size, table in zip(axes, widened, map_size, tables, strict=True):
+        seen = _visible(axis, size, table.shape[0] // 2, offset_strides, mask_padding)
+        visible.append(tf.pad(seen, [[0, 0], [0, 0], [0, wide.window - axis.window]]))
+    axes = widened
     block, window, first = zip(*((axis.length, axis.window, axis.first) for axis in axes), strict=True)
-    by_slices = cost.device_kind() == "TPU"
     queries = blocks.cut(queries, axes)  # [g blocks, n, k]
-    keys, values = (blocks.windows(x, axes, by_slices) for x in (keys, values))  # [g blocks, m, depth]
+    keys, values = (
+        blocks.windows(x, axes, by_products=on_tpu) for x in (keys, values)
+    )  # [g blocks, m, k or v]
+    if on_tpu:
+        queries = joint_heads.spread(queries, together)
+        bias = joint_heads.bias(queries, tables, block, window, visible, first, offset_strides, together)
+        outputs = joint_heads.collect(attention_ops.attend(queries, keys, values, bias), together)
+        return blocks.join(outputs, axes, query_size)
     logits = attention_ops.map_logits(queries, tables, block, window, first, offset_strides)
     if mask_padding:
-        reaches = [table.shape[0] // 2 for table in tables]
-        visible = _visible(axes, map_size, reaches, offset_strides)  # [blocks, n, e]
-        by_block = tf.reshape(logits, [-1, *sizes(visible)])
-        logits = tf.reshape(by_block + attention_ops.hidden(visible, logits.dtype), sizes(logits))
+        of_blocks = _of_blocks(*visible)
+        by_block = tf.reshape(logits, [-1, *sizes(of_blocks)])
+        logits = tf.reshape(by_block + attention_ops.hidden(of_blocks, logits.dtype), sizes(logits))
     outputs = attention_ops.attend(queries, keys, values, attention_ops.map_bias(logits, window))
     return blocks.join(outputs, axes, query_size)
 
@@ -298,25 +318,33 @@ def _axis(
     return Axis(-(-size // block_size), block_size // strides, block_size, window, -halo_size)
 
 
-def _visible(
-    axes: Sequence[Axis], map_size: Sequence[Size], reaches: Sequence[int], strides: int
-) -> tf.Tensor:
-    """Which rows and columns of a window lie on the map and within reach: [blocks, n, e]."""
+def _in_whole_tiles(axes: Sequence[Axis]) -> list[Axis]:
+    """Widens windows to whole rows of a TPU's tiles, where the logits take no more of these for it.
+
+    Rows of a window then follow each other in memory as they are, and need not be copied together.
+    """
     rows, columns = axes
-    in_rows, in_columns = map(partial(_visible_along, strides=strides), axes, map_size, reaches)
-    shape = [rows.count, columns.count, rows.length, columns.length]
-    in_rows = tf.broadcast_to(in_rows[:, tf.newaxis, :, tf.newaxis], [*shape, rows.window])
-    in_columns = tf.broadcast_to(in_columns[:, tf.newaxis], [*shape, columns.window])
-    visible = tf.concat([in_rows, in_columns], axis=-1)
-    return tf.reshape(visible, [shape[0] * shape[1], shape[2] * shape[3], rows.window + columns.window])
+    width = cost.tiled(columns.window, TILE_ROWS)
+    fits = cost.tiled(rows.window * width) == cost.tiled(rows.window * columns.window)
+    return [rows, dataclasses.replace(columns, window=width) if columns.first and fits else columns]
 
 
-def _visible_along(axis: Axis, size: Size, reach: int, strides: int) -> tf.Tensor:
-    """The same along one axis: [blocks, queries of a block, context positions of its window]."""
+def _visible(axis: Axis, size: Size, reach: int, strides: int, mask_padding: bool) -> tf.Tensor:
+    """Which context positions of its window a query sees along an axis, [blocks, queries, context]: those on
+    the map and within reach; all without `mask_padding`."""
     context = axis.first + tf.range(axis.window)
     places = context + axis.step * tf.range(axis.count)[:, tf.newaxis, tf.newaxis]
     distances = tf.abs(context - strides * tf.range(axis.length)[:, tf.newaxis])
-    return (places >= 0) & (places < size) & (distances <= reach)
+    return (places >= 0) & (places < size) & (distances <= reach) | (not mask_padding)
+
+
+def _of_blocks(in_rows: tf.Tensor, in_columns: tf.Tensor) -> tf.Tensor:
+    """Both axes together, for each query first the rows and then the columns: [blocks, n, e]."""
+    (a, height, rows), (b, width, columns) = sizes(in_rows), sizes(in_columns)
+    shape = [a, b, height, width]
+    in_rows = tf.broadcast_to(in_rows[:, tf.newaxis, :, tf.newaxis], [*shape, rows])
+    in_columns = tf.broadcast_to(in_columns[:, tf.newaxis], [*shape, columns])
+    return tf.reshape(tf.concat([in_rows, in_columns], axis=-1), [a * b, height * width, rows + columns])
 
 
 def _check_even(key_dim: int) -> None:

@@ -223,7 +223,7 @@ def _matrix_products(queries, values, table, strides, dilation, plan, content):
     geometry = zip(query_size, context_size, plan.block or [None] * rank, halos, strict=True)
     axes = [blocks.Axis.of(*axis, strides) for axis in geometry]
     values = tf.reshape(tf.einsum("...vu->...uv", values) if u > 1 else values, [b, *context_size, u * v])
-    windows = blocks.windows(values, axes, by_slices=on_tpu)
+    windows = blocks.windows(values, axes, by_products=on_tpu)
     embeddings = position.expand_table(
         table,
         [axis.length for axis in axes],

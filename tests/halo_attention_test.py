@@ -7,7 +7,7 @@ import tensorflow as tf
 from naive_attention import images, naive_attention, projected, weights_of
 
 import lambdanet
-from lambdanet import cost
+from lambdanet import cost, joint_heads
 from lambdanet.errors import InputError
 
 
@@ -42,22 +42,25 @@ def naive_halo_attention(layer, x):
     return outputs[:, ::strides, ::strides]
 
 
+@pytest.mark.parametrize("kind", ["CPU", "TPU"])
 @pytest.mark.parametrize("mask_padding", [True, False])
 @pytest.mark.parametrize(
     ("map_size", "block_size", "halo_size"),
     [((4, 6), 2, 1), ((5, 7), 3, 1), ((5, 4), 2, 3), ((3, 5), 4, 2), ((4, 3), 2, 0), ((3, 2), 4, 0)],
     ids=["divides", "does not divide", "halo beyond neighbours", "block above height", "no halo", "no more"],
 )
-def test_halo_attention_equals_the_loop(map_size, block_size, halo_size, mask_padding):
+def test_halo_attention_equals_the_loop(map_size, block_size, halo_size, mask_padding, kind):
     layer = lambdanet.HaloAttention(
         4, 2, block_size, halo_size, value_ratio=2.0, key_dim=6, mask_padding=mask_padding
     )
     x = images(2, *map_size, 3)
-    outputs = layer(x.astype(np.float32))
+    with cost.assume_device(kind):
+        outputs = layer(x.astype(np.float32))
     assert outputs.shape == [2, *map_size, 8]
     np.testing.assert_allclose(outputs, naive_halo_attention(layer, x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["CPU", "TPU"])
 @pytest.mark.parametrize("compact_offsets", [True, False])
 @pytest.mark.parametrize("mask_padding", [True, False])
 @pytest.mark.parametrize(
@@ -65,7 +68,7 @@ def test_halo_attention_equals_the_loop(map_size, block_size, halo_size, mask_pa
     [((4, 8), 4, 2), ((5, 7), 2, 2), ((3, 6), 3, 3), ((3, 4), 6, 2)],
     ids=["divides", "does not divide", "threes", "one block"],
 )
-def test_strided_queries_equal_the_loop(map_size, block_size, strides, mask_padding, compact_offsets):
+def test_strided_queries_equal_the_loop(map_size, block_size, strides, mask_padding, compact_offsets, kind):
     """Of the same windows as without strides, also where the size is not known at tracing."""
     layer = lambdanet.HaloAttention(
         4,
@@ -79,12 +82,13 @@ def test_strided_queries_equal_the_loop(map_size, block_size, strides, mask_padd
         compact_offsets=compact_offsets,
     )
     x = images(2, *map_size, 3)
-    outputs = layer(x.astype(np.float32))
+    traced = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 3])])
+    with cost.assume_device(kind):
+        outputs, of_any_size = layer(x.astype(np.float32)), traced(x.astype(np.float32))
     assert outputs.shape == layer.compute_output_shape(x.shape)
     expected = naive_halo_attention(layer, x)
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
-    traced = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 3])])
-    np.testing.assert_allclose(traced(x.astype(np.float32)), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_any_size, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +104,13 @@ def test_what_is_refused(arguments, message):
         lambdanet.HaloAttention(8, **arguments)
 
 
+@pytest.mark.parametrize("kind", ["CPU", "TPU"])
 @pytest.mark.parametrize("block_size", [1, 2, 4, 8])
-def test_local_attention_equals_the_loop_for_any_block(block_size):
+def test_local_attention_equals_the_loop_for_any_block(block_size, kind):
     layer = lambdanet.LocalAttention(8, num_heads=2, scope=3, block_size=block_size)
     x = images(2, 5, 6, 3)
-    outputs = layer(x.astype(np.float32))
+    with cost.assume_device(kind):
+        outputs = layer(x.astype(np.float32))
     expected = naive_attention(
         *projected(layer, x), halves(layer), lambda n, m: max(abs(m[0] - n[0]), abs(m[1] - n[1])) <= 1
     )
@@ -182,12 +188,34 @@ def test_the_graph_has_no_patches_and_no_indexed_gradients(size):
     assert not [name for name in operations if "Scatter" in name or "Patches" in name]
 
 
-def test_windows_of_slices_for_a_tpu_give_the_same(monkeypatch):
-    layer = lambdanet.HaloAttention(8, num_heads=2, block_size=3, halo_size=4)
-    x = tf.constant(images(2, 8, 7, 6), tf.float32)
-    expected = layer(x)
-    monkeypatch.setattr(cost, "device_kind", lambda: "TPU")
-    np.testing.assert_allclose(layer(x), expected, atol=1e-6)
+@pytest.mark.parametrize(
+    ("num_heads", "arguments"),
+    [(4, {"block_size": 8, "halo_size": 3}), (8, {"block_size": 4, "halo_size": 1, "mask_padding": False})],
+    ids=["windows widened", "in two parts"],
+)
+def test_heads_together_on_a_tpu_give_the_same_with_the_same_gradients(num_heads, arguments):
+    layer = lambdanet.HaloAttention(64 if num_heads == 4 else 256, num_heads, **arguments)
+    x = tf.constant(images(2, 12, 20, 16), tf.float32)
+
+    def results():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = layer(x)
+            loss = tf.reduce_sum(outputs**2)
+        return [outputs, *tape.gradient(loss, [x, *layer.trainable_weights])]
+
+    expected = results()
+    with cost.assume_device("TPU"):
+        for result, of_a_head in zip(results(), expected, strict=True):
+            np.testing.assert_allclose(result, of_a_head, rtol=1e-4, atol=1e-5 * np.abs(of_a_head).max())
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "depth", "together"),
+    [(4, 16, 4), (8, 16, 8), (8, 32, 4), (8, 64, 2), (6, 40, 3), (8, 160, 1)],
+)
+def test_as_many_heads_as_fit_into_a_tile_stay_together(num_heads, depth, together):
+    assert joint_heads.most(num_heads, depth) == together
 
 
 def test_static_sizes_stay_static():
