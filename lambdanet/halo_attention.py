@@ -45,7 +45,8 @@ class _BlockAttention(Attention):
         together = 1
         if cost.device_kind() == "TPU":
             together = joint_heads.most(self.num_heads, max(self._key_dim, self._value_dim))
-        queries, keys, values = self._project(inputs, self._qkv, strides=self.strides, together=together)
+        strides = self.strides if block_size % self.strides == 0 else 1  # of the queries that are computed
+        queries, keys, values = self._project(inputs, self._qkv, strides=strides, together=together)
         outputs = attend_in_blocks(
             queries,
             keys,
@@ -54,11 +55,12 @@ class _BlockAttention(Attention):
             block_size,
             halo_size,
             self.mask_padding,
-            self.strides,
-            offset_strides=1 if self.compact_offsets else self.strides,
+            strides,
+            offset_strides=1 if self.compact_offsets else strides,
             together=together,
         )
-        return self._joined(outputs, together)
+        outputs = self._joined(outputs, together)
+        return outputs if strides == self.strides else outputs[:, :: self.strides, :: self.strides]
 
     def _tables(self) -> list[tf.Tensor]:
         """The embeddings for the offsets in height and in width, [length, k] each."""
@@ -100,11 +102,13 @@ class HaloAttention(_BlockAttention):
       key_dim: k, the depth of a query and a key, even. Default: filters / num_heads.
       mask_padding: False keeps the zero keys and values outside the map, which then take a share of the
         softmax, as in timm's networks.
-      strides: the distance of two queries along each axis; divides `block_size`.
+      strides: the distance of two queries along each axis. Where it divides `block_size`, no others are
+        computed.
       positions: "concatenated", or "added": r is height_table[dy] + width_table[dx], of depth k each, and k
         may be odd.
       compact_offsets: with strides, count offsets as if the queries of a block stood side by side, as timm's
-        networks do: query i along an axis of a block as if at position i, not strides * i.
+        networks do: query i along an axis of a block as if at position i, not strides * i. `strides` then
+        divides `block_size`.
       kernel_regularizer: regularizer of the three projections; the tables have none.
       **kwargs: `name`, `dtype` and what else a Keras layer takes.
 
@@ -135,9 +139,10 @@ class HaloAttention(_BlockAttention):
     ):
         super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
         check_counts(block_size=block_size, strides=strides)
-        if block_size % strides:
+        if compact_offsets and block_size % strides:
             raise InputError(
-                f"strides must divide block_size, got strides={strides} and block_size={block_size}"
+                "with compact_offsets, strides must divide block_size, "
+                f"got strides={strides} and block_size={block_size}"
             )
         if positions not in POSITIONS:
             raise unknown("positions", positions, POSITIONS)

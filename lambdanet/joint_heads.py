@@ -51,8 +51,9 @@ def bias(
 ) -> tf.Tensor:
     """What `attention_ops.map_logits` and `map_bias` give, by two large products and no transposition.
 
-    The first multiplies each query by the embeddings for all rows and all columns, also by those for queries
-    in another row or column, which are then taken out; the second adds up what belongs to a context position.
+    The first multiplies each query by the embeddings of all e pairs of a row of queries and a row of context,
+    or of two columns; what is not of the query's own row and column is then taken out. The second adds, for
+    each context position, what is of its row and of its column.
 
     Args:
       queries: [g, heads * n, heads * k], as from `spread`, over the n = height * width positions of
@@ -68,25 +69,23 @@ def bias(
     Returns:
       [g, heads * n, m = height * width of the context].
     """
+    along = list(zip(query_size, context_size, strict=True))  # (queries, context positions) of each axis
     embeddings = [
-        attention_ops.axis_embeddings(table, n, m, first, strides)
-        for table, n, m, first in zip(tables, query_size, context_size, first_context, strict=True)
+        attention_ops.axis_embeddings(table, *axis, first, strides)
+        for table, axis, first in zip(tables, along, first_context, strict=True)
     ]
     pairs = tf.concat([tf.reshape(x, [-1, x.shape[-1]]) for x in embeddings], axis=0)  # [e, k]
+    blocks = [sizes(x)[0] for x in visible]
+    seen = _of_map([tf.reshape(x, [sizes(x)[0], -1]) for x in visible], blocks)  # [blocks, e]
+    own = _of_map([tf.repeat(tf.eye(n), m, axis=1) > 0 for n, m in along], query_size)  # [n, e]
+    shown = _of_map([tf.tile(tf.eye(m, dtype=pairs.dtype), [1, n]) for n, m in along], context_size)  # [m, e]
+
     logits = tf.einsum("gnk,ek->gne", queries, tf.tile(pairs, [1, heads]))
-    (g, n, e), blocks = sizes(logits), [sizes(x)[0] for x in visible]
-    axes = range(2)
-    hidden = [attention_ops.hidden(tf.reshape(visible[i], [blocks[i], -1]), logits.dtype) for i in axes]
-    hidden = tf.concat([_along(x, axis, blocks) for axis, x in enumerate(hidden)], axis=-1)
-    logits = tf.reshape(logits, [-1, product(blocks), n, e]) + tf.reshape(hidden, [product(blocks), 1, e])
-    own = [tf.repeat(tf.eye(query_size[i]), context_size[i], axis=1) > 0 for i in axes]  # [height, pairs]
-    own = tf.concat([_along(x, axis, query_size) for axis, x in enumerate(own)], axis=-1)
-    own = tf.tile(tf.reshape(own, [-1, e]), [heads, 1])  # [heads n, e]
-    logits = tf.reshape(tf.where(own, logits, tf.zeros([], logits.dtype)), [g, n, e])
-    places = [tf.tile(tf.eye(context_size[i], dtype=logits.dtype), [query_size[i], 1]) for i in axes]
-    height, width = context_size
-    shown = tf.concat([tf.repeat(places[0], width, axis=1), tf.tile(places[1], [1, height])], axis=0)
-    return tf.einsum("gne,em->gnm", logits, shown)
+    g, n, e = sizes(logits)
+    by_block = tf.reshape(logits, [-1, product(blocks), n, e])
+    by_block += attention_ops.hidden(seen, logits.dtype)[:, tf.newaxis]
+    logits = tf.where(tf.tile(own, [heads, 1]), by_block, tf.zeros([], logits.dtype))
+    return tf.einsum("gne,me->gnm", tf.reshape(logits, [g, n, e]), shown)
 
 
 def _own(heads: int, depth: int, dtype: tf.DType) -> tf.Tensor:
@@ -94,6 +93,10 @@ def _own(heads: int, depth: int, dtype: tf.DType) -> tf.Tensor:
     return tf.expand_dims(tf.repeat(tf.eye(heads, dtype=dtype), depth // heads, axis=1), 1)
 
 
-def _along(x: tf.Tensor, axis: int, size: Sequence[Size]) -> tf.Tensor:
-    """Repeats what holds along one axis of a map over the other: [size[axis], e] -> [*size, e]."""
-    return tf.broadcast_to(tf.expand_dims(x, 1 - axis), [*size, sizes(x)[-1]])
+def _of_map(along: Sequence[tf.Tensor], size: Sequence[Size]) -> tf.Tensor:
+    """What holds for pairs along either axis of a map, at each of its places: [size, pairs] -> [n, e]."""
+    of_rows, of_columns = along
+    of_rows = tf.broadcast_to(tf.expand_dims(of_rows, 1), [*size, sizes(of_rows)[-1]])
+    of_columns = tf.broadcast_to(tf.expand_dims(of_columns, 0), [*size, sizes(of_columns)[-1]])
+    both = tf.concat([of_rows, of_columns], axis=-1)
+    return tf.reshape(both, [product(size), sizes(both)[-1]])

@@ -31,7 +31,7 @@ HEADS = PerStage((4, 8, 8, 8))
 SE_RATIO = 1 / 8
 DETECTION_DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 
-Halo = partial(ResNet, layers={"H": HaloAttention}, stem=vanilla_stem, shortcut=strided_shortcut, pool_size=1)
+Halo = partial(ResNet, layers={"H": HaloAttention}, stem=vanilla_stem, shortcut=strided_shortcut, pool_size=0)
 # H4 of twice the width, with a layer more in the second stage and no final convolution (appendix C.3).
 Wide = partial(
     Halo,

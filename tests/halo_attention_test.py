@@ -94,7 +94,10 @@ def test_strided_queries_equal_the_loop(map_size, block_size, strides, mask_padd
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"block_size": 7, "strides": 2}, "strides must divide block_size, got strides=2 and block_size=7"),
+        (
+            {"block_size": 7, "strides": 2, "compact_offsets": True},
+            "strides must divide block_size, got strides=2 and block_size=7",
+        ),
         ({"positions": "summed"}, "unknown positions 'summed'"),
         ({"key_dim": 3}, "key_dim must be even"),
     ],
@@ -115,6 +118,15 @@ def test_local_attention_equals_the_loop_for_any_block(block_size, kind):
         *projected(layer, x), halves(layer), lambda n, m: max(abs(m[0] - n[0]), abs(m[1] - n[1])) <= 1
     )
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("map_size", "block_size", "strides"), [((7, 8), 3, 2), ((5, 6), 4, 3)])
+def test_strides_may_not_divide_a_block(map_size, block_size, strides):
+    layer = lambdanet.HaloAttention(4, 2, block_size, halo_size=1, strides=strides)
+    x = images(2, *map_size, 3)
+    outputs = layer(x.astype(np.float32))
+    assert outputs.shape == layer.compute_output_shape(x.shape)
+    np.testing.assert_allclose(outputs, naive_halo_attention(layer, x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("make", ["halo", "local"])

@@ -57,11 +57,11 @@ def test_h7_at_600_pixels():
     assert shapes == [(150, 150, 224), (75, 75, 448), (38, 38, 896), (19, 19, 1792)]
 
 
-def test_downsampling_keeps_every_second_query():
-    model = lambdanet.create_model("halo_resnet_50", features_only=True)
-    pool = model.get_layer("c5_block1_spatial_pool")
-    x = images(1, 5, 6, 4)
-    np.testing.assert_array_equal(pool(x), x[:, ::2, ::2])
+def test_a_block_that_downsamples_computes_every_second_query():
+    model = lambdanet.create_model("halonet_h1", features_only=True)
+    strided = [x.name for x in model.layers if isinstance(x, lambdanet.HaloAttention) and x.strides == 2]
+    assert strided == [f"c{stage}_block1_spatial" for stage in (3, 4, 5)]
+    assert not [x.name for x in model.layers if "pool" in x.name and x.name.startswith("c")]
 
 
 def test_hybrids_and_detection_networks():
