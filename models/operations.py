@@ -65,8 +65,7 @@ def replacement(layer: Layer, parts: Parts, options: Mapping[str, Any], pool_siz
       parts: gives the layer its regularizer and arguments of batch normalisation, if it takes them.
       options: of the layer; one given as `PerStage` has a value for each stage, one as `PerBlock` for each
         block. With "share_positions", the layers on maps of one size share one position embedding (Table 4).
-      pool_size: of the average-pool; 0 leaves it to the layer, which has
-        `strides`, to compute no other.
+      pool_size: of the average-pool; 0: none, the layer has `strides`.
     """
     accepted = set(inspect.signature(layer).parameters)
     common = {"batch_norm": parts.batch_norm, "kernel_regularizer": parts.kernel_regularizer}
