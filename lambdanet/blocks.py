@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cutting a map into blocks of queries, each with the window of context around it."""
+"""Cutting a map into blocks of queries, each with the window of context around it.
+
+The blocks of a map are numbered along the first axis first, [b * counts of the last axis, ..., of the first]:
+so lie the windows that a TPU collects by products.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -57,7 +61,7 @@ def cut(x: tf.Tensor, axes: Sequence[Axis]) -> tf.Tensor:
         x = pad(x, number + 1, 0, axis.count * axis.length - size[number])
     x = tf.reshape(x, [b, *(part for axis in axes for part in (axis.count, axis.length)), *rest])
     last = range(2 * rank + 1, x.shape.rank)
-    x = tf.transpose(x, [0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), *last])
+    x = tf.transpose(x, [0, *range(2 * rank - 1, 0, -2), *range(2, 2 * rank + 1, 2), *last])
     counts, lengths = _totals(axes, "count"), _totals(axes, "length")
     return tf.reshape(x, [b * counts, lengths, *rest])
 
@@ -69,8 +73,8 @@ def join(x: tf.Tensor, axes: Sequence[Axis], size: Sequence[Size]) -> tf.Tensor:
     if is_whole(axes, "length", size):
         return tf.reshape(x, [b, *size, *rest])
     b //= _totals(axes, "count")
-    x = tf.reshape(x, [b, *(axis.count for axis in axes), *(axis.length for axis in axes), *rest])
-    in_order = [part for number in range(1, rank + 1) for part in (number, rank + number)]
+    x = tf.reshape(x, [b, *(axis.count for axis in reversed(axes)), *(axis.length for axis in axes), *rest])
+    in_order = [part for number in range(1, rank + 1) for part in (rank - number + 1, rank + number)]
     x = tf.transpose(x, [0, *in_order, *range(2 * rank + 1, x.shape.rank)])
     x = tf.reshape(x, [b, *(axis.count * axis.length for axis in axes), *rest])
     return x[(slice(None), *(slice(0, n) for n in size))]
@@ -107,7 +111,9 @@ def windows(x: tf.Tensor, axes: Sequence[Axis], by_products: bool = False) -> tf
     if by_products:
         with tf.name_scope("windows"):  # what a profile calls it
             return tf.reshape(_windows_by_products(x, axes), [b * counts, window, c])
-    sources = _combined([_source(axis, m) for axis, m in zip(axes, size, strict=True)], size)
+    sources = _combined([_source(axis, m) for axis, m in zip(axes, size, strict=True)], _row_major(size))
+    by_axis = tf.reshape(sources, [*(axis.count for axis in axes), window])
+    sources = tf.reshape(tf.transpose(by_axis, [*range(len(axes))[::-1], len(axes)]), [counts, window])
 
     @tf.custom_gradient
     def gather(flat):
@@ -121,14 +127,15 @@ def windows(x: tf.Tensor, axes: Sequence[Axis], by_products: bool = False) -> tf
 
 
 def _windows_by_products(x: tf.Tensor, axes: Sequence[Axis]) -> tf.Tensor:
-    """Windows collected along one axis after the other: [b, *size, c] -> [b, *counts, *windows, c]."""
-    counts, lengths, places = "ijk", "pqr", "xyz"
+    """Windows collected along one axis after the other: [b, *size, c] -> [b, counts * windows, c]."""
+    counts, windows, places = "ijk", "pqr", "xyz"
+    b = sizes(x)[0]
     for n, (axis, size) in enumerate(zip(axes, sizes(x)[1:-1], strict=True)):
-        sources = tf.one_hot(_source(axis, size), size, dtype=x.dtype)  # [count, window, size]
-        one = counts[n] + lengths[n] + places[n]
-        before = "b" + counts[:n] + lengths[:n] + places[n : len(axes)] + "c"
-        after = "b" + counts[: n + 1] + lengths[: n + 1] + places[n + 1 : len(axes)] + "c"
-        x = tf.einsum(f"{one},{before}->{after}", sources, x)
+        rows = tf.one_hot(_source(axis, size), size, dtype=x.dtype)  # [count, window, size]
+        rows = tf.broadcast_to(rows, [b, *sizes(rows)])  # for each example: the compiler then needs no copy
+        before = counts[:n][::-1] + windows[:n] + places[n : len(axes)]
+        after = counts[: n + 1][::-1] + windows[: n + 1] + places[n + 1 : len(axes)]
+        x = tf.einsum(f"b{counts[n]}{windows[n]}{places[n]},b{before}c->b{after}c", rows, x)
     return x
 
 
@@ -165,21 +172,26 @@ def _flat_places(axes: Sequence[Axis], size: Sequence[Size]) -> tf.Tensor:
         exists = (block >= 0) & (block < axis.count) & (offset < axis.window)
         blocks.append(tf.where(exists, block, -1))
         offsets.append(offset)
-    block = _combined(blocks, [axis.count for axis in axes])
-    offset = _combined(offsets, [axis.window for axis in axes])
+    block = _combined(blocks, _row_major([axis.count for axis in reversed(axes)])[::-1])
+    offset = _combined(offsets, _row_major([axis.window for axis in axes]))
     return tf.where(block >= 0, block * _totals(axes, "window") + offset, -1)
 
 
-def _combined(numbers: Sequence[tf.Tensor], radices: Sequence[Size]) -> tf.Tensor:
+def _row_major(size: Sequence[Size]) -> list[Size]:
+    """What one step along each axis adds to the number of a position."""
+    return [product(size[axis + 1 :]) for axis in range(len(size))]
+
+
+def _combined(numbers: Sequence[tf.Tensor], steps: Sequence[Size]) -> tf.Tensor:
     """One number for each combination of those along the axes, [a_i, b_i] -> [a, b]; -1 where one is -1."""
     rank = len(numbers)
     total, valid = tf.constant(0), tf.constant(True)
-    for axis, (number, radix) in enumerate(zip(numbers, radices, strict=True)):
+    for axis, (number, step) in enumerate(zip(numbers, steps, strict=True)):
         a, b = sizes(number)
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = a, b
         number = tf.reshape(number, shape)
-        total, valid = total * radix + number, valid & (number >= 0)
+        total, valid = total + number * step, valid & (number >= 0)
     rows = product([sizes(number)[0] for number in numbers])
     return tf.reshape(tf.where(valid, total, -1), [rows, product([sizes(number)[1] for number in numbers])])
 

@@ -346,9 +346,9 @@ def _visible(axis: Axis, size: Size, reach: int, strides: int, mask_padding: boo
 def _of_blocks(in_rows: tf.Tensor, in_columns: tf.Tensor) -> tf.Tensor:
     """Both axes together, for each query first the rows and then the columns: [blocks, n, e]."""
     (a, height, rows), (b, width, columns) = sizes(in_rows), sizes(in_columns)
-    shape = [a, b, height, width]
-    in_rows = tf.broadcast_to(in_rows[:, tf.newaxis, :, tf.newaxis], [*shape, rows])
-    in_columns = tf.broadcast_to(in_columns[:, tf.newaxis], [*shape, columns])
+    shape = [b, a, height, width]
+    in_rows = tf.broadcast_to(in_rows[:, :, tf.newaxis], [*shape, rows])
+    in_columns = tf.broadcast_to(in_columns[:, tf.newaxis, tf.newaxis], [*shape, columns])
     return tf.reshape(tf.concat([in_rows, in_columns], axis=-1), [a * b, height * width, rows + columns])
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from lambdanet import attention_ops, cost
-from lambdanet.position import Size, product, sizes
+from lambdanet.position import Size, sizes
 
 
 def most(num_heads: int, depth: int) -> int:
@@ -75,14 +75,14 @@ def bias(
         for table, axis, first in zip(tables, along, first_context, strict=True)
     ]
     pairs = tf.concat([tf.reshape(x, [-1, x.shape[-1]]) for x in embeddings], axis=0)  # [e, k]
-    blocks = [sizes(x)[0] for x in visible]
-    seen = _of_map([tf.reshape(x, [sizes(x)[0], -1]) for x in visible], blocks)  # [blocks, e]
-    own = _of_map([tf.repeat(tf.eye(n), m, axis=1) > 0 for n, m in along], query_size)  # [n, e]
-    shown = _of_map([tf.tile(tf.eye(m, dtype=pairs.dtype), [1, n]) for n, m in along], context_size)  # [m, e]
+    seen = _of_map(*(tf.reshape(x, [sizes(x)[0], -1]) for x in visible))
+    seen = _flat(tf.transpose(seen, [1, 0, 2]))  # [blocks, e]
+    own = _flat(_of_map(*(tf.repeat(tf.eye(n), m, axis=1) > 0 for n, m in along)))  # [n, e]
+    shown = _flat(_of_map(*(tf.tile(tf.eye(m, dtype=pairs.dtype), [1, n]) for n, m in along)))  # [m, e]
 
     logits = tf.einsum("gnk,ek->gne", queries, tf.tile(pairs, [1, heads]))
     g, n, e = sizes(logits)
-    by_block = tf.reshape(logits, [-1, product(blocks), n, e])
+    by_block = tf.reshape(logits, [-1, sizes(seen)[0], n, e])
     by_block += attention_ops.hidden(seen, logits.dtype)[:, tf.newaxis]
     logits = tf.where(tf.tile(own, [heads, 1]), by_block, tf.zeros([], logits.dtype))
     return tf.einsum("gne,me->gnm", tf.reshape(logits, [g, n, e]), shown)
@@ -93,10 +93,15 @@ def _own(heads: int, depth: int, dtype: tf.DType) -> tf.Tensor:
     return tf.expand_dims(tf.repeat(tf.eye(heads, dtype=dtype), depth // heads, axis=1), 1)
 
 
-def _of_map(along: Sequence[tf.Tensor], size: Sequence[Size]) -> tf.Tensor:
-    """What holds for pairs along either axis of a map, at each of its places: [size, pairs] -> [n, e]."""
-    of_rows, of_columns = along
-    of_rows = tf.broadcast_to(tf.expand_dims(of_rows, 1), [*size, sizes(of_rows)[-1]])
-    of_columns = tf.broadcast_to(tf.expand_dims(of_columns, 0), [*size, sizes(of_columns)[-1]])
-    both = tf.concat([of_rows, of_columns], axis=-1)
-    return tf.reshape(both, [product(size), sizes(both)[-1]])
+def _of_map(in_row: tf.Tensor, in_column: tf.Tensor) -> tf.Tensor:
+    """What holds for pairs along either axis of a map, at each of its places: [height, width, pairs]."""
+    (height, rows), (width, columns) = sizes(in_row), sizes(in_column)
+    in_row = tf.broadcast_to(in_row[:, tf.newaxis], [height, width, rows])
+    in_column = tf.broadcast_to(in_column, [height, width, columns])
+    return tf.concat([in_row, in_column], axis=-1)
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    """Numbers the places of a map: [height, width, pairs] -> [places, pairs]."""
+    height, width, e = sizes(x)
+    return tf.reshape(x, [height * width, e])
