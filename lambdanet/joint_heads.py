@@ -57,7 +57,7 @@ def bias(
 
     Args:
       queries: [g, heads * n, heads * k], as from `spread`, over the n = height * width positions of
-        `query_size`; g counts the blocks of the map last.
+        `query_size`; g counts the blocks of the map last, as `blocks` numbers them.
       tables: for the offsets in height and in width, [r, k] each, shared by the heads.
       query_size: height and width of the queries.
       context_size: height and width of the context.
