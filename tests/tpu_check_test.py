@@ -99,6 +99,15 @@ def test_time_is_told_by_layer(compiled):
 
 
 @needs_compiler
+@pytest.mark.parametrize("topology", ["v3:2x2", "v5e:2x2"])
+def test_collecting_halos_takes_little_of_their_layer(compiled, topology):
+    report = compiled["halos", topology]
+    collecting = [operation for operation in report.operations if "/windows" in operation.op_name]
+    assert {operation.op_name.startswith("gradient_tape") for operation in collecting} == {True, False}
+    assert sum(operation.cycles for operation in collecting) < 0.15 * report.cycles
+
+
+@needs_compiler
 def test_an_answer_is_kept_and_given_again(compiled):
     asked = sum(len(topologies) for *_, topologies in tpu_programs.PROGRAMS.values())
     refused = sum(isinstance(found, InputError) for found in compiled.values())

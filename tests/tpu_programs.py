@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small programs for the tests of tpu-check, compiled in a process of their own: the compiler stays in it."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+import lambdanet
 from lambdanet.errors import InputError
 from lambdanet.training.tpu import cache, check, compiler, steps
 
@@ -51,6 +53,21 @@ def texts(images):
         return tf.strings.as_string(images)
 
 
+@functools.cache
+def attention() -> lambdanet.HaloAttention:
+    layer = lambdanet.HaloAttention(128, num_heads=8, name="attention", dtype="mixed_bfloat16")
+    layer.build([None, None, None, 128])
+    return layer
+
+
+def halos(images):
+    """A layer of the third stage of HaloNet H1, forth and back."""
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        loss = tf.reduce_sum(attention()(images))
+    return tape.gradient(loss, [images, *attention().trainable_variables])
+
+
 def _square(*shape: int) -> tf.TensorSpec:
     return tf.TensorSpec(shape, tf.bfloat16)
 
@@ -65,6 +82,7 @@ PROGRAMS = {
     "networks": (networks, [_square(8, 32, 32, 128), KERNEL], ("v3:2x2",)),
     "too_large": (too_large, [_square(4096, 128, 128, 128), KERNEL], ("v3:2x2",)),
     "texts": (texts, [_square(8)], ("v3:2x2",)),
+    "halos": (halos, [_square(8, 32, 32, 128)], ("v3:2x2", "v5e:2x2")),
 }
 AGAIN = "networks"
 
@@ -84,6 +102,7 @@ def compile_all(folder: str) -> dict[tuple[str, str], Any]:
         return answer(executable, num_devices)
 
     compiler._answer = counted
+    attention()  # a step finds its variables
     kept = cache.Cache(Path(folder))
     for name in (*PROGRAMS, AGAIN):
         function, inputs, topologies = PROGRAMS[name]
