@@ -99,14 +99,37 @@ def map_logits(
     Returns:
       [g, n, height + width of the context].
     """
-    (height, width), k = query_size, queries.shape[-1]
-    rows, columns = map(
-        partial(axis_embeddings, strides=strides), tables, query_size, context_size, first_context
-    )
-    rows = tf.tile(tf.expand_dims(rows, 1), [1, width, 1, 1])  # [height, width, context rows, k]
-    columns = tf.tile(tf.expand_dims(columns, 0), [height, 1, 1, 1])  # [height, width, context columns, k]
-    embeddings = tf.concat([rows, columns], axis=2)
-    return relative_logits(queries, tf.reshape(embeddings, [height * width, sum(context_size), k]))
+    embeddings = over_map(*map_embeddings(tables, query_size, context_size, first_context, strides))
+    height, width, e, k = position.sizes(embeddings)
+    return relative_logits(queries, tf.reshape(embeddings, [height * width, e, k]))
+
+
+def map_embeddings(
+    tables: Sequence[tf.Tensor],
+    query_size: Sequence[Size],
+    context_size: Sequence[Size],
+    first_context: Sequence[Size] = (0, 0),
+    strides: int = 1,
+) -> list[tf.Tensor]:
+    """Returns the `axis_embeddings` of height and width: [height, rows, k] and [width, columns, k]."""
+    of_axis = partial(axis_embeddings, strides=strides)
+    return list(map(of_axis, tables, query_size, context_size, first_context))
+
+
+def over_map(of_rows: tf.Tensor, of_columns: tf.Tensor) -> tf.Tensor:
+    """Joins, at each place of a map, what belongs to its row and what belongs to its column.
+
+    Args:
+      of_rows: [height, a, ...].
+      of_columns: [width, b, ...].
+
+    Returns:
+      [height, width, a + b, ...].
+    """
+    (height, *in_row), (width, *in_column) = position.sizes(of_rows), position.sizes(of_columns)
+    of_rows = tf.broadcast_to(tf.expand_dims(of_rows, 1), [height, width, *in_row])
+    of_columns = tf.broadcast_to(tf.expand_dims(of_columns, 0), [height, width, *in_column])
+    return tf.concat([of_rows, of_columns], axis=2)
 
 
 def map_bias(logits: tf.Tensor, context_size: Sequence[Size]) -> tf.Tensor:

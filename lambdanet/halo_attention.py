@@ -288,12 +288,12 @@ def attend_in_blocks(
         for of_axis in zip(query_size, map_size, strict=True)
     ]
     on_tpu = cost.device_kind() == "TPU"
-    widened = _in_whole_tiles(axes) if on_tpu else axes
-    visible = []  # [blocks, queries of a block, context positions of its window] along each axis
-    for axis, wide, size, table in zip(axes, widened, map_size, tables, strict=True):
-        seen = _visible(axis, size, table.shape[0] // 2, offset_strides, mask_padding)
-        visible.append(tf.pad(seen, [[0, 0], [0, 0], [0, wide.window - axis.window]]))
-    axes = widened
+    visible = [  # along each axis
+        _visible(axis, size, table.shape[0] // 2, offset_strides, mask_padding)
+        for axis, size, table in zip(axes, map_size, tables, strict=True)
+    ]
+    if on_tpu:
+        axes, visible = _in_whole_tiles(axes, visible)
     block, window, first = zip(*((axis.length, axis.window, axis.first) for axis in axes), strict=True)
     queries = blocks.cut(queries, axes)  # [g blocks, n, k]
     keys, values = (
@@ -323,24 +323,30 @@ def _axis(
     return Axis(-(-size // block_size), block_size // strides, block_size, window, -halo_size)
 
 
-def _in_whole_tiles(axes: Sequence[Axis]) -> list[Axis]:
+def _in_whole_tiles(axes: list[Axis], visible: list[tf.Tensor]) -> tuple[list[Axis], list[tf.Tensor]]:
     """Widens windows to whole rows of a TPU's tiles, where the logits take no more of these for it.
 
-    Rows of a window then follow each other in memory as they are, and need not be copied together.
+    Rows of a window then follow each other in memory as they are, and need not be copied together. No query
+    sees what is added.
     """
-    rows, columns = axes
+    (rows, columns), (in_rows, in_columns) = axes, visible
     width = cost.tiled(columns.window, TILE_ROWS)
     fits = cost.tiled(rows.window * width) == cost.tiled(rows.window * columns.window)
-    return [rows, dataclasses.replace(columns, window=width) if columns.first and fits else columns]
+    if columns.first == 0 or not fits:
+        return axes, visible
+    in_columns = tf.pad(in_columns, [[0, 0], [0, 0], [0, width - columns.window]])
+    return [rows, dataclasses.replace(columns, window=width)], [in_rows, in_columns]
 
 
 def _visible(axis: Axis, size: Size, reach: int, strides: int, mask_padding: bool) -> tf.Tensor:
     """Which context positions of its window a query sees along an axis, [blocks, queries, context]: those on
     the map and within reach; all without `mask_padding`."""
+    if not mask_padding:
+        return tf.ones([axis.count, axis.length, axis.window], tf.bool)
     context = axis.first + tf.range(axis.window)
     places = context + axis.step * tf.range(axis.count)[:, tf.newaxis, tf.newaxis]
     distances = tf.abs(context - strides * tf.range(axis.length)[:, tf.newaxis])
-    return (places >= 0) & (places < size) & (distances <= reach) | (not mask_padding)
+    return (places >= 0) & (places < size) & (distances <= reach)
 
 
 def _of_blocks(in_rows: tf.Tensor, in_columns: tf.Tensor) -> tf.Tensor:

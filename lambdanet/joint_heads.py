@@ -69,16 +69,14 @@ def bias(
     Returns:
       [g, heads * n, m = height * width of the context].
     """
-    along = list(zip(query_size, context_size, strict=True))  # (queries, context positions) of each axis
-    embeddings = [
-        attention_ops.axis_embeddings(table, *axis, first, strides)
-        for table, axis, first in zip(tables, along, first_context, strict=True)
-    ]
+    embeddings = attention_ops.map_embeddings(tables, query_size, context_size, first_context, strides)
     pairs = tf.concat([tf.reshape(x, [-1, x.shape[-1]]) for x in embeddings], axis=0)  # [e, k]
-    seen = _of_map(*(tf.reshape(x, [sizes(x)[0], -1]) for x in visible))
+    along = list(zip(query_size, context_size, strict=True))  # (queries, context positions) of each axis
+    over_map = attention_ops.over_map
+    seen = over_map(*(tf.reshape(x, [sizes(x)[0], -1]) for x in visible))
     seen = _flat(tf.transpose(seen, [1, 0, 2]))  # [blocks, e]
-    own = _flat(_of_map(*(tf.repeat(tf.eye(n), m, axis=1) > 0 for n, m in along)))  # [n, e]
-    shown = _flat(_of_map(*(tf.tile(tf.eye(m, dtype=pairs.dtype), [1, n]) for n, m in along)))  # [m, e]
+    own = _flat(over_map(*(tf.repeat(tf.eye(n), m, axis=1) > 0 for n, m in along)))  # [n, e]
+    shown = _flat(over_map(*(tf.tile(tf.eye(m, dtype=pairs.dtype), [1, n]) for n, m in along)))  # [m, e]
 
     logits = tf.einsum("gnk,ek->gne", queries, tf.tile(pairs, [1, heads]))
     g, n, e = sizes(logits)
@@ -91,14 +89,6 @@ def bias(
 def _own(heads: int, depth: int, dtype: tf.DType) -> tf.Tensor:
     """Which columns of heads side by side are those of each: [heads, 1, depth]."""
     return tf.expand_dims(tf.repeat(tf.eye(heads, dtype=dtype), depth // heads, axis=1), 1)
-
-
-def _of_map(in_row: tf.Tensor, in_column: tf.Tensor) -> tf.Tensor:
-    """What holds for pairs along either axis of a map, at each of its places: [height, width, pairs]."""
-    (height, rows), (width, columns) = sizes(in_row), sizes(in_column)
-    in_row = tf.broadcast_to(in_row[:, tf.newaxis], [height, width, rows])
-    in_column = tf.broadcast_to(in_column, [height, width, columns])
-    return tf.concat([in_row, in_column], axis=-1)
 
 
 def _flat(x: tf.Tensor) -> tf.Tensor:
