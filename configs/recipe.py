@@ -7,7 +7,7 @@ import json
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from lambdanet.errors import InputError, unknown
 
@@ -16,6 +16,11 @@ OPTIMIZERS = {"adam": ("beta_2", "epsilon"), "rmsprop": ("epsilon", "rho"), "sgd
 SCHEDULES = ("constant", "cosine", "exponential")
 AUGMENTATIONS = ("affine", "crop_flip", "none", "padded_crop_flip")
 INTERPOLATIONS = ("bicubic", "bilinear")
+
+
+def _choice(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,56 +36,55 @@ class Recipe:
       2
     """
 
-    # The model: a name of the zoo, and arguments of `create_model` that differ from its row there.
-    model: str
-    model_options: dict[str, object] = dataclasses.field(default_factory=dict)
-    num_classes: int  # 0: as many as the dataset has
-    input_size: int  # pixels, height and width
-    dropout_rate: float = 0.0  # before the classifier
-    stochastic_depth_rate: float = 0.0  # of the last block
-    bn_momentum: float = 0.9  # what the moving statistics keep at each step
-    sync_batch_norm: bool = False  # batch statistics of all devices together, rather than of each
-    mixed_precision: bool = False  # compute in bfloat16, keep variables in float32
-    start_from: str = ""  # a model_dir or weights of the same model, which come first; empty: random ones
-    zero_head: bool = False  # start the classifier at zero, whatever it is in `start_from`
-
-    # The data: a TFDS dataset with features "image" and "label", and two of its splits, also `train[:90%]`;
-    # or "folder", one's own pictures, and two folders; or "tfrecord", one's own files of records.
-    dataset: str
-    train_split: str = "train"
-    eval_split: str = "test"
-    held_out_split: str = ""  # what a run is validated on, and its best epoch chosen by; empty: `eval_split`
-    patience: int = (
-        0  # epochs without a better one on the held-out split that end a run; 0: it goes to the end
+    # The model.
+    model: Annotated[str, "name of a model of the zoo, as `lambdanet list` prints it"]
+    model_options: Annotated[dict[str, object], "arguments of create_model that differ from the zoo's"] = (
+        dataclasses.field(default_factory=dict)
     )
-    pseudo_labels: str = ""  # a folder that `lambdanet pseudo-label` wrote; empty: none
-    pseudo_share: float = 0.0  # of each batch, taken from there; epochs are of the other images
-    mean: tuple[float, ...]  # per channel of the model, of pixels in 0..1
-    std: tuple[float, ...]
-    crop_fraction: float = 1.0  # of the shorter side, kept by the central crop at evaluation
-    interpolation: str = "bilinear"  # at evaluation; "bicubic" is as Pillow and timm have it
-    augmentation: str = "none"
-    randaugment_layers: int = 0  # changes by RandAugment to each image, after `augmentation`; 0: none
-    randaugment_magnitude: float = 10.0
+    num_classes: Annotated[int, "number of classes; 0: the number of classes in the dataset"]
+    input_size: Annotated[int, "height and width of the images in pixels"]
+    dropout_rate: Annotated[float, "part of the features dropped before the classifier"] = 0.0
+    stochastic_depth_rate: Annotated[float, "probability that the last block is skipped"] = 0.0
+    bn_momentum: Annotated[float, "part of the moving statistics kept at each step"] = 0.9
+    sync_batch_norm: Annotated[bool, "batch statistics over all devices instead of each device"] = False
+    mixed_precision: Annotated[bool, "compute in bfloat16, keep variables in float32"] = False
+    start_from: Annotated[str, "model_dir or weights to start from; empty: random weights"] = ""
+    zero_head: Annotated[bool, "start the classifier at zero, whatever start_from has"] = False
 
-    # The optimisation. `learning_rate` is the peak, reached after `warmup_epochs`.
-    epochs: int
-    global_batch_size: int
-    optimizer: str = "sgd"
-    learning_rate: float
-    momentum: float = 0.9  # beta_1 of Adam
-    optimizer_options: dict[str, object] = dataclasses.field(default_factory=dict)  # see `OPTIMIZERS`
-    schedule: str = "cosine"
-    warmup_epochs: float = 0.0
-    cosine_floor: float = 0.0  # where the cosine ends, as a part of the peak
-    decay_rate: float = (
-        1.0  # what the exponential schedule multiplies by, every `decay_epochs` after the warm-up
+    # The data.
+    dataset: Annotated[str, "a dataset of TFDS; folder, your pictures; or tfrecord, your records"]
+    train_split: Annotated[str, "split to train on, such as train[:90%]"] = "train"
+    eval_split: Annotated[str, "split to evaluate on"] = "test"
+    held_out_split: Annotated[str, "split that chooses the best epoch; empty: none is kept"] = ""
+    patience: Annotated[int, "epochs without a better one after which the run ends; 0: never"] = 0
+    pseudo_labels: Annotated[str, "folder that `lambdanet pseudo-label` wrote; empty: none"] = ""
+    pseudo_share: Annotated[float, "part of each batch taken from pseudo_labels"] = 0.0
+    mean: Annotated[tuple[float, ...], "subtracted from each channel of pixels in 0..1"]
+    std: Annotated[tuple[float, ...], "what each channel is then divided by"]
+    crop_fraction: Annotated[float, "part of the shorter side kept by the central crop at evaluation"] = 1.0
+    interpolation: Annotated[str, f"at evaluation: {_choice(INTERPOLATIONS)}"] = "bilinear"
+    augmentation: Annotated[str, _choice(AUGMENTATIONS)] = "none"
+    randaugment_layers: Annotated[int, "changes to each image by RandAugment; 0: none"] = 0
+    randaugment_magnitude: Annotated[float, "strength of these changes"] = 10.0
+
+    # The optimization.
+    epochs: Annotated[int, "passes over the training split"]
+    global_batch_size: Annotated[int, "images per step on all devices together"]
+    optimizer: Annotated[str, _choice(OPTIMIZERS)] = "sgd"
+    learning_rate: Annotated[float, "the peak, reached after warmup_epochs"]
+    momentum: Annotated[float, "momentum of the optimizer; beta_1 of adam"] = 0.9
+    optimizer_options: Annotated[dict[str, object], "other options, such as {'nesterov': True} of sgd"] = (
+        dataclasses.field(default_factory=dict)
     )
-    decay_epochs: float = 1.0
-    weight_decay: float = 0.0  # times the sum of squares of all kernels / 2, added to the loss
-    label_smoothing: float = 0.0
-    ema_decay: float = 0.0  # of the moving average of the weights, which is then what is evaluated; 0: none
-    seed: int = 0
+    schedule: Annotated[str, f"learning rate after the warm-up: {_choice(SCHEDULES)}"] = "cosine"
+    warmup_epochs: Annotated[float, "epochs in which the learning rate rises from 0"] = 0.0
+    cosine_floor: Annotated[float, "end of the cosine schedule, as a part of the peak"] = 0.0
+    decay_rate: Annotated[float, "factor of the exponential schedule every decay_epochs"] = 1.0
+    decay_epochs: Annotated[float, "epochs between two factors of the exponential schedule"] = 1.0
+    weight_decay: Annotated[float, "factor of half the sum of squares of all kernels in the loss"] = 0.0
+    label_smoothing: Annotated[float, "part of each label spread over all classes"] = 0.0
+    ema_decay: Annotated[float, "of the moving average of the weights, which is evaluated; 0: none"] = 0.0
+    seed: Annotated[int, "seed of the weights, the order and the augmentation"] = 0
 
     def __post_init__(self) -> None:
         for field, kind in field_types().items():
@@ -132,6 +136,40 @@ class Recipe:
 def field_types() -> dict[str, type]:
     """Returns the type of each field of a recipe, by name."""
     return typing.get_type_hints(Recipe)
+
+
+class FieldDescription(typing.NamedTuple):
+    """A field of a recipe in words.
+
+    Attributes:
+      name: as `--set` takes it.
+      kind: the name of its type, such as "int".
+      default: as `--set` reads it; None where each recipe gives a value of its own.
+      help: one line.
+    """
+
+    name: str
+    kind: str
+    default: str | None
+    help: str
+
+
+def describe_fields() -> list[FieldDescription]:
+    """Returns what each field of a recipe is, in the order of `Recipe`.
+
+    Example:
+      >>> describe_fields()[3]
+      FieldDescription(name='input_size', kind='int', default=None, help='height and width of ...')
+    """
+    described = []
+    for field in dataclasses.fields(Recipe):
+        kind, text = typing.get_args(field.type)
+        given = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        default = (
+            None if given is dataclasses.MISSING else given if isinstance(given, str) else json.dumps(given)
+        )
+        described.append(FieldDescription(field.name, _origin(kind).__name__, default, text))
+    return described
 
 
 def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
@@ -199,6 +237,10 @@ def _required() -> list[str]:
     return [f.name for f in fields if f.default is missing and f.default_factory is missing]
 
 
+def _origin(kind: type) -> type:
+    return typing.get_origin(kind) or kind
+
+
 def _parsed(text: str, kind: type) -> object:
     """Returns the value that a text stands for; the text itself where it is no value of that kind."""
     try:
@@ -215,7 +257,7 @@ def _parsed(text: str, kind: type) -> object:
 
 def _typed(field: str, value: Any, kind: type) -> Any:
     """Returns a value in the type of its field: an int as a float, a sequence as a tuple of floats."""
-    origin = typing.get_origin(kind) or kind
+    origin = _origin(kind)
     if kind is float and type(value) in (int, float):
         return float(value)
     if origin is tuple:

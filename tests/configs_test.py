@@ -47,6 +47,24 @@ def test_override_reads_a_value_by_the_type_of_its_field(assignment, field, valu
     assert got == value and type(got) is type(value)
 
 
+def test_every_field_is_described_in_one_line():
+    described = {field.name: field for field in recipes.describe_fields()}
+    assert list(described) == list(recipes.field_types())
+    for field in described.values():
+        assert 10 < len(field.help) < 80 and field.help.isprintable()
+    assert described["dropout_rate"][1:3] == ("float", "0.0")
+    assert described["mean"][1:3] == ("tuple", None)
+
+
+def test_a_described_default_is_what_set_reads():
+    plain = dataclasses.replace(DIGITS, warmup_epochs=0)
+    defaults = {field.name: field.default for field in dataclasses.fields(Recipe)}
+    for field in recipes.describe_fields():
+        if field.default is not None:
+            got = getattr(override(plain, [f"{field.name}={field.default}"]), field.name)
+            assert got == ({} if field.kind == "dict" else defaults[field.name])
+
+
 def test_override_takes_the_last_of_two_and_changes_nothing_else():
     changed = override(DIGITS, ["epochs=3", "seed=5", "epochs=4"])
     assert recipes.differences(DIGITS, changed) == {"epochs": (DIGITS.epochs, 4), "seed": (DIGITS.seed, 5)}
