@@ -6,7 +6,6 @@ and the very augmentation that it would have seen without the interruption. (Not
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, unknown
+from lambdanet.training import class_names as classes
 from lambdanet.training import folder, preprocess, records, service
 from lambdanet.training.bad_records import BadRecords, Example, filled_up, grouped
 from lambdanet.training.batches import ENDLESS, Stream, together
@@ -163,14 +163,8 @@ def _pseudo_source(recipe: Recipe, class_names: Sequence[str]) -> RecordsSource:
             "--set=pseudo_labels=DIR"
         )
     source = RecordsSource(recipe, recipe.pseudo_labels)
-    if list(source.class_names) != list(class_names):
-        pairs = itertools.zip_longest(source.class_names, class_names)
-        index, (found, wanted) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
-        raise InputError(
-            f"class {index} of pseudo_labels {recipe.pseudo_labels!r} is {found!r}; accepted: {wanted!r}, "
-            f"as in "
-            f"dataset {recipe.dataset}"
-        )
+    owner = f"pseudo_labels {recipe.pseudo_labels!r}"
+    classes.check_equal(source.class_names, class_names, owner, f"dataset {recipe.dataset}")
     return source
 
 
@@ -232,10 +226,11 @@ def _open(recipe: Recipe, data_dir: str | None) -> Source:
 def _source(recipe: Recipe, data_dir: str | None) -> Source:
     """Returns the source of a recipe's images, once the two fit each other."""
     source = _open(recipe, data_dir)
-    classes, channels = len(source.class_names), source.channels
-    if classes != recipe.num_classes:
+    classes.check(source.class_names, f"dataset {recipe.dataset}")
+    num_classes, channels = len(source.class_names), source.channels
+    if num_classes != recipe.num_classes:
         raise InputError(
-            f"num_classes is {recipe.num_classes}; accepted: {classes}, as dataset {recipe.dataset} has"
+            f"num_classes is {recipe.num_classes}; accepted: {num_classes}, as dataset {recipe.dataset} has"
         )
     if channels not in (1, len(recipe.mean)):
         raise InputError(

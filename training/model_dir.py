@@ -16,6 +16,7 @@ import tf_keras as keras
 from lambdanet.configs import recipe as recipes
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError
+from lambdanet.training import class_names as classes
 from lambdanet.training.assemble import build_model, build_optimizer
 from lambdanet.training.checkpoints import Checkpoints
 
@@ -80,9 +81,13 @@ def claim(model_dir: str | Path, recipe: Recipe, class_names: Sequence[str] = ()
 
 
 def class_names(model_dir: str | Path) -> list[str]:
-    """Returns the names of the classes that were trained in a model_dir; none where they were not kept."""
+    """Returns the names of the classes that were trained in a model_dir; none where they were not kept.
+
+    Raises:
+      InputError: they cannot be read.
+    """
     file = Path(model_dir).expanduser() / CLASSES
-    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return classes.read(file) if file.exists() else []
 
 
 def check_class_names(model_dir: str | Path, names: Sequence[str]) -> None:
@@ -91,11 +96,9 @@ def check_class_names(model_dir: str | Path, names: Sequence[str]) -> None:
     Raises:
       InputError: with the first class that differs.
     """
-    for index, (old, new) in enumerate(zip(class_names(model_dir), names, strict=False)):
-        if old != new:
-            raise InputError(
-                f"class {index} of the data is {new!r}; accepted: {old!r}, as in {str(model_dir)!r}"
-            )
+    kept = class_names(model_dir)
+    if kept and names:
+        classes.check_equal(names, kept, "the data", repr(str(model_dir)))
 
 
 def load_recipe(model_dir: str | Path) -> Recipe:

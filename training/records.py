@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, unknown
+from lambdanet.training import class_names
 from lambdanet.training.image_bytes import Encoded
 from lambdanet.training.shares import WHOLE, Share
 from lambdanet.training.sources import Example
@@ -130,7 +131,7 @@ class RecordsSource:
 
     def _class_names(self, recipe: Recipe) -> list[str]:
         if (self._root / CLASSES).exists():
-            return (self._root / CLASSES).read_text(encoding="utf-8").splitlines()
+            return class_names.read(self._root / CLASSES)
         if "classes" in self.manifest:
             return list(self.manifest["classes"])
         if not recipe.num_classes:
