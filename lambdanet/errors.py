@@ -20,17 +20,19 @@ class Preempted(Exception):
     """
 
 
-def unknown(kind: str, name: str, accepted: Iterable[str]) -> InputError:
+def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> InputError:
     """Returns the error for a name that is not known, with the nearest known ones.
 
     Args:
       kind: what the name stands for, such as "model".
       name: the name received.
       accepted: every name that would do.
+      see: where to find them, if they are too many for one line; they are listed in the message by default.
     """
     accepted = sorted(accepted)
     near = difflib.get_close_matches(name, accepted, n=4, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"accepted: {', '.join(accepted)}"
+    others = f"see {see}" if see else f"accepted: {', '.join(accepted)}"
+    hint = f"did you mean {' or '.join(near)}?" if near else others
     return InputError(f"unknown {kind} {name!r}; {hint}")
 
 
