@@ -29,7 +29,7 @@ def get_recipe(name: str) -> Recipe:
     """
     recipes = _recipes()
     if name not in recipes:
-        raise unknown("recipe", name, recipes)
+        raise unknown("recipe", name, recipes, see="`lambdanet train --help`")
     return recipes[name]
 
 

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from lambdanet.efficient_channel_attention import EfficientChannelAttention
     from lambdanet.halo_attention import HaloAttention, LocalAttention
     from lambdanet.lambda_layer import LambdaLayer
+    from lambdanet.models.names import list_models
     from lambdanet.models.preprocessing import preprocess_for
-    from lambdanet.models.zoo import create_model, list_models, model_info
+    from lambdanet.models.zoo import create_model, model_info
     from lambdanet.pooled_batch_norm import PooledBatchNormalization
     from lambdanet.position_embedding import RelativePositionEmbedding, UnstructuredPositionEmbedding
     from lambdanet.squeeze_excite import SqueezeExcite
@@ -39,7 +40,7 @@ _HOMES = {
     "StochasticDepth": "lambdanet.stochastic_depth",
     "UnstructuredPositionEmbedding": "lambdanet.position_embedding",
     "create_model": "lambdanet.models.zoo",
-    "list_models": "lambdanet.models.zoo",
+    "list_models": "lambdanet.models.names",
     "model_info": "lambdanet.models.zoo",
     "preprocess_for": "lambdanet.models.preprocessing",
 }

@@ -3,6 +3,7 @@
 
 import dataclasses
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 
 from absl import flags
@@ -94,23 +95,35 @@ def parse(command: Command, words: list[str]) -> tuple[flags.FlagValues, list[st
     values.set_gnu_getopt()  # flags may follow arguments
     for flag in command.flags:
         flag.define(flag.name, flag.default, flag.help, flag_values=values)
+    see = f"`{command.call} --help`"
     try:
         arguments = values([command.name, *words])[1:]
     except flags.UnrecognizedFlagError as error:
-        raise unknown(f"flag of `{command.name}`", f"--{error.flagname}", _flag_names(command)) from None
-    except flags.Error as error:
-        raise InputError(f"{error}; see `{command.call} --help`") from None
+        name = f"--{error.flagname}"
+        raise unknown(f"flag of `{command.name}`", name, _flag_names(command), see) from None
+    except flags.IllegalFlagValueError as error:
+        raise InputError(_illegal_value(command, error)) from None
+    except (flags.Error, ValueError) as error:
+        raise InputError(f"{error}; see {see}") from None
     missing = [flag.name for flag in command.flags if flag.required and not values[flag.name].value]
     if missing:
         needed = " and ".join(f"--{name}" for name in missing)
-        raise InputError(f"`{command.name}` needs {needed}; see `{command.call} --help`")
+        raise InputError(f"`{command.name}` needs {needed}; see {see}")
     least, most = command.num_arguments
     if len(arguments) < least:
-        raise InputError(f"`{command.name}` needs {command.arguments}; see `{command.call} --help`")
+        raise InputError(f"`{command.name}` needs {command.arguments}; see {see}")
     if len(arguments) > most:
         stray = arguments[int(most)]
-        raise InputError(f"`{command.name}` received {stray!r}; accepted: {usage(command)}")
+        raise InputError(f"`{command.name}` received {stray!r}, one argument too many; see {see}")
     return values, arguments
+
+
+def _illegal_value(command: Command, error: flags.IllegalFlagValueError) -> str:
+    """Returns absl's message "flag --NAME=VALUE: CAUSE" without the cause, which is in Python's words."""
+    given = str(error).removesuffix(f": {error.__context__}").removeprefix("flag ")
+    name, _, value = given.partition("=")
+    defined = {str(flag).partition("=")[0]: flag.define for flag in command.flags}
+    return f"{name} must be {_ACCEPTED[defined[name]]}, got {value!r}"
 
 
 def _flag_names(command: Command) -> list[str]:
@@ -123,11 +136,31 @@ def usage(command: Command) -> str:
 
 
 def help_of(command: Command) -> str:
-    width = max((len(str(flag)) for flag in command.flags), default=0)
-    parts = [f"usage: {usage(command)}", f"`{command.name}` {command.summary}."]
+    shown = textwrap.fill(f"usage: {usage(command)}", 100, subsequent_indent="  ", break_on_hyphens=False)
+    parts = [shown, f"`{command.name}` {command.summary}."]
     if command.flags:
-        rows = [f"  {str(flag):<{width}}  {flag.help}" for flag in command.flags]
-        parts.append("\n".join(["flags:", *rows]))
+        parts.append(f"flags:\n{aligned([(str(flag), flag.help) for flag in command.flags])}")
     parts.append(command.notes())
     parts.append("\n".join(["examples:", *(f"  {example}" for example in command.examples)]))
     return "\n\n".join(filter(None, parts))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Returns rows of cells as indented lines; each column is as wide as its widest cell.
+
+    Example:
+      >>> print(aligned([("list", "shows the models"), ("pseudo-label", "labels pictures")]))
+        list          shows the models
+        pseudo-label  labels pictures
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join(f"  {line}" for line in lines)
+
+
+_ACCEPTED = {
+    flags.DEFINE_boolean: "true or false",
+    flags.DEFINE_float: "a number",
+    flags.DEFINE_integer: "an integer",
+    flags.DEFINE_list: "values separated by commas",
+}

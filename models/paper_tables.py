@@ -9,8 +9,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from lambdanet.models.halonet import FAMILY
-
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -242,12 +240,19 @@ TABLES = {
             Row(
                 name.upper(),
                 f"halonet_{name}",
-                input_size=FAMILY[name][0],
+                input_size=input_size,
                 params=params,
                 note="a final convolution of 1280 channels would give 12.28" if name == "h3" else "",
             )
-            for name, params in zip(
-                FAMILY, ("5.5", "8.1", "9.4", "12.3", "19.1", "30.7", "43.4", "67"), strict=True
+            for name, input_size, params in (
+                ("h0", 256, "5.5"),
+                ("h1", 256, "8.1"),
+                ("h2", 256, "9.4"),
+                ("h3", 320, "12.3"),
+                ("h4", 384, "19.1"),
+                ("h5", 448, "30.7"),
+                ("h6", 512, "43.4"),
+                ("h7", 600, "67"),
             )
         ),
     ),

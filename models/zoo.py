@@ -2,7 +2,6 @@
 """Every model by name: what there is, how large it is, and a Keras model of it."""
 
 import dataclasses
-import fnmatch
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import tf_keras as keras
 from lambdanet import configs
 from lambdanet.configs import published
 from lambdanet.configs.published import PublishedWeights
-from lambdanet.errors import InputError, check_counts, require_tf_keras, unknown
+from lambdanet.errors import InputError, check_counts, require_tf_keras
 from lambdanet.models import (
     complexity,
     efficientnet,
@@ -28,6 +27,7 @@ from lambdanet.models import (
 )
 from lambdanet.models import weights as weight_files
 from lambdanet.models.architecture import Architecture
+from lambdanet.models.names import check_model
 from lambdanet.models.parts import Parts
 
 MODELS: dict[str, Architecture] = {
@@ -63,17 +63,6 @@ class ModelInfo:
     source: str
     recipes: tuple[str, ...]
     weights: tuple[PublishedWeights, ...]
-
-
-def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
-    """Returns the names of models.
-
-    Args:
-      pattern: a shell pattern that they match, such as "lambda_resnet_*".
-      pretrained: only those with published weights.
-    """
-    names = [name for name in MODELS if fnmatch.fnmatchcase(name, pattern)]
-    return [name for name in names if published.sets_of(name) or not pretrained]
 
 
 def recipes_of(name: str) -> tuple[str, ...]:
@@ -214,8 +203,7 @@ def create_model(
 
 
 def _architecture(name: str) -> Architecture:
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
+    check_model(name)
     return MODELS[name]
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import lambdanet
 from lambdanet import cli
-from lambdanet.command import parse
+from lambdanet.command import aligned, parse
+from lambdanet.configs.recipe import describe_fields
 
 ROOT = Path(__file__).parents[1]
 TRAIN = ["train", "--recipe=digits"]
@@ -56,6 +57,46 @@ def test_help_starts_no_tensorflow_and_prints_no_noise():
     assert shown.stdout.endswith("\nFalse\n") and "  digits\n" in shown.stdout and shown.stderr == ""
 
 
+MISTAKES_BEFORE_TENSORFLOW = [
+    ["list", "zzz*"],
+    ["list", "--format=html"],
+    ["info", "resnet_5"],
+    ["table", "99"],
+    ["table", "12", "--format=html"],
+    ["convert", "resnet_50"],
+    [*TRAIN, "--model_dir=x", "--set=model=resnet_51"],
+    ["export", "--model=resnet_51", "--weights=imagenet", "--out=x"],
+    ["tpu-check", "--model=resnet_51"],
+    ["tpu-check", "--recipe=digts"],
+    ["tpu-check", "--model=resnet_50", "--topology=v9"],
+]
+
+
+def test_mistakes_are_found_before_tensorflow_starts():
+    program = "import sys; from lambdanet import cli\n"
+    program += f"for words in {MISTAKES_BEFORE_TENSORFLOW}: print(words, cli.main(words))\n"
+    program += "print('tensorflow' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert shown.stdout.splitlines() == [*(f"{words} 2" for words in MISTAKES_BEFORE_TENSORFLOW), "False"]
+    assert len(shown.stderr.splitlines()) == len(MISTAKES_BEFORE_TENSORFLOW)
+
+
+def test_the_help_of_train_explains_each_field(capsys):
+    assert cli.main(["train", "--help"]) == 0
+    table = capsys.readouterr().out.partition("\nfields for --set")[2].partition("\n\n")[0]
+    header, *lines = table.splitlines()[1:]
+    described = describe_fields()
+    assert [line.split()[0] for line in lines] == [field.name for field in described]
+    for column in ("type", "default", "meaning"):  # begins where its header does
+        assert {line[header.index(column) - 2 : header.index(column)] for line in lines} == {"  "}
+    for field, line in zip(described, lines, strict=True):
+        assert line.endswith(f"  {field.help}") and (field.default or "") in line
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    assert aligned([("a", "bc", "d"), ("efg", "", "h")]) == "  a    bc  d\n  efg      h"
+
+
 def test_the_version(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"lambdanet {lambdanet.__version__}\n"
@@ -69,10 +110,19 @@ def test_the_version(capsys):
         (["train"], "`train` needs --recipe and --model_dir"),
         ([*TRAIN, "--model_dir="], "`train` needs --model_dir"),
         ([*TRAIN, "--model_dir"], "Missing value for flag --model_dir"),
+        ([*TRAIN, "--save_every=1.5"], "--save_every must be an integer, got '1.5'"),
+        ([*TRAIN, "--save_every="], "--save_every must be an integer, got ''"),
+        ([*TRAIN, "--deterministic=maybe"], "--deterministic must be true or false, got 'maybe'"),
+        ([*TRAIN, "--nodeterministic=x"], "--nodeterministic=x does not take an argument"),
+        (["pseudo-label", "--min_confidence=a: b"], "--min_confidence must be a number, got 'a: b'"),
+        (["tpu-check", '--rows="'], "--rows must be values separated by commas, got '\"'"),
+        ([*TRAIN, "--qqqqqq"], "unknown flag of `train` '--qqqqqq'; see `lambdanet train --help`"),
+        (["train", "--recipe=qqqqqq", "--model_dir=x"], "'qqqqqq'; see `lambdanet train --help`"),
+        (["qqqqqq"], "unknown command 'qqqqqq'; see `lambdanet --help`"),
         ([*TRAIN, "--model_dri=DIR/x"], "unknown flag of `train` '--model_dri'; did you mean --model_dir"),
         (
             [*TRAIN, "--model_dir=DIR/x", "stray"],
-            "`train` received 'stray'; accepted: lambdanet train --recipe=NAME",
+            "`train` received 'stray', one argument too many; see `lambdanet train --help`",
         ),
         (["train", "--recipe=digts", "--model_dir=DIR/x"], "unknown recipe 'digts'; did you mean digits"),
         ([*TRAIN, "--model_dir=DIR/x", "--set=epoch=3"], "unknown recipe field 'epoch'; did you mean epochs"),
@@ -100,11 +150,12 @@ def test_the_version(capsys):
         (["export", "--model_dir=DIR"], "`export` needs --out"),
         (["predict", "--saved_model=DIR/no", "DIR/file"], "DIR/file"),
         (["predict", "--saved_model=DIR"], "`predict` needs IMAGE..."),
-        (["predict", "--saved_model=DIR", "--top=many", "DIR/file"], "flag --top=many"),
+        (["predict", "--saved_model=DIR", "--top=many", "DIR/file"], "--top must be an integer, got 'many'"),
         (["predict", "--saved_model=DIR", "--top=0", "DIR/file"], "top=0"),
         (["info"], "`info` needs MODEL"),
+        (["info", "qqqqqq"], "unknown model 'qqqqqq'; see `lambdanet list`"),
         (["info", "resnet_5"], "unknown model 'resnet_5'; did you mean resnet_50"),
-        (["list", "a*", "b*"], "`list` received 'b*'; accepted: lambdanet list [--sizes]"),
+        (["list", "a*", "b*"], "`list` received 'b*', one argument too many"),
         (["list", "resnet_50", "--format=html"], "unknown format 'html'; accepted: csv, markdown, text"),
         (["list", "halonet_h*", "--pretrained"], "no model with published weights matches 'halonet_h*'"),
         (["list", "zzz*"], "no model matches 'zzz*'"),
@@ -154,14 +205,28 @@ def test_what_the_system_refuses_is_one_line(monkeypatch, capsys, error, status,
     def fail(pattern="*", pretrained=False):
         raise error
 
-    monkeypatch.setattr("lambdanet.models.zoo.list_models", fail)
+    monkeypatch.setattr("lambdanet.models.names.list_models", fail)
     assert cli.main(["list"]) == status
     assert capsys.readouterr().err == message + "\n"
 
 
-def test_a_bug_shows_where_it_is(monkeypatch):
-    monkeypatch.setattr("lambdanet.models.zoo.list_models", lambda **_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError(),
+        RecursionError(),
+        MemoryError(),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        UnicodeEncodeError("ascii", "ü", 0, 1, "ordinal not in range(128)"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_bug_shows_where_it_is(monkeypatch, error):
+    def fail(**_):
+        raise error
+
+    monkeypatch.setattr("lambdanet.models.names.list_models", fail)
+    with pytest.raises(type(error)):
         cli.main(["list"])
 
 

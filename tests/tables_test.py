@@ -64,7 +64,7 @@ def test_rows_name_models_and_their_options():
 
 def test_forms_of_a_table(capsys, monkeypatch):
     small = Table("small", (Row("a", "lambda_resnet_tiny", {"key_dim": 8}, 32, "0.9", note="x, y"),))
-    monkeypatch.setattr(tables, "TABLES", {"0": small})
+    monkeypatch.setitem(tables.TABLES, "0", small)
     text = tables.render("0")
     assert text.splitlines()[0] == "Table 0: small"
     assert text.splitlines()[2].split("  ")[0] == "row"

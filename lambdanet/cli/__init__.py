@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import lambdanet
 from lambdanet import program
 from lambdanet.cli import benchmark, models, tpu_check, training
-from lambdanet.command import HELP, Command, run
+from lambdanet.command import HELP, Command, aligned, run
 from lambdanet.errors import unknown
 
 COMMANDS: tuple[Command, ...] = (
@@ -48,12 +48,12 @@ def _run(argv: list[str]) -> None:
 def _command(name: str) -> Command:
     commands = {command.name: command for command in COMMANDS}
     if name not in commands:
-        raise unknown("command", name, commands)
+        raise unknown("command", name, commands, see="`lambdanet --help`")
     return commands[name]
 
 
 def _overview() -> str:
-    rows = "\n".join(f"  {command.name:<10} {command.summary}" for command in COMMANDS)
+    rows = aligned([(command.name, command.summary) for command in COMMANDS])
     return (
         "lambdanet: lambda networks for TensorFlow and tf_keras\n\n"
         f"usage: lambdanet COMMAND [flags]\n\ncommands:\n{rows}\n\n"

@@ -3,22 +3,32 @@
 
 from absl import flags
 
-from lambdanet.command import Command, Flag
+from lambdanet.command import Command, Flag, aligned
 from lambdanet.errors import InputError, unknown
 
 
 def _list(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.models import catalogue, zoo
+    from lambdanet.models import names as zoo_names
+    from lambdanet.models import text_table
 
-    names = zoo.list_models(*arguments, pretrained=values.pretrained)
+    form = values.format or "text"
+    text_table.check(form)
+    names = zoo_names.list_models(*arguments, pretrained=values.pretrained)
     if not names:
         what = "no model with published weights" if values.pretrained else "no model"
         pattern = repr(arguments[0]) if arguments else "every name"
         raise InputError(f"{what} matches {pattern}; `lambdanet list` shows all of them")
-    print(catalogue.render(names, values.sizes, values.format or "text"), end="")
+
+    from lambdanet.models import catalogue
+
+    print(catalogue.render(names, values.sizes, form), end="")
 
 
 def _info(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.models.names import check_model
+
+    check_model(arguments[0])
+
     from lambdanet.models import zoo
 
     info = zoo.model_info(arguments[0])
@@ -30,31 +40,36 @@ def _info(values: flags.FlagValues, arguments: list[str]) -> None:
         "recipes": ", ".join(info.recipes) or "none",
         "weights": ", ".join(one.tag for one in info.weights) or "none",
     }
-    print(info.name)
-    for name, value in rows.items():
-        print(f"  {name:<11} {value}")
+    print(f"{info.name}\n{aligned(list(rows.items()))}")
     for one in info.weights:
-        print(f"weights {one.tag}")
-        for name, value in one.facts().items():
-            print(f"  {name:<11} {value}")
+        print(f"weights {one.tag}\n{aligned(list(one.facts().items()))}")
 
 
 def _table(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.models import text_table
+    from lambdanet.models.paper_tables import TABLES
+
+    numbers = list(TABLES) if values.all else [number.upper() for number in arguments]
+    if not numbers:
+        raise InputError(f"`table` needs a table or --all; the tables: {', '.join(TABLES)}")
+    for number in numbers:
+        if number not in TABLES:
+            raise unknown("table", number, TABLES)
+    form = values.format or "text"
+    text_table.check(form)
+
     from lambdanet.models import tables
 
-    numbers = list(tables.TABLES) if values.all else [number.upper() for number in arguments]
-    if not numbers:
-        raise InputError(f"`table` needs a table or --all; the tables: {', '.join(tables.TABLES)}")
-    for number in numbers:  # before the first is built
-        if number not in tables.TABLES:
-            raise unknown("table", number, tables.TABLES)
-    form = values.format or "text"
     for index, number in enumerate(numbers):
         separator = "\n" if index and form != "csv" else ""
         print(separator + tables.render(number, form, with_header=not index), end="", flush=True)
 
 
 def _convert(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.configs import published
+
+    published.get(arguments[0])
+
     from lambdanet.training import convert
 
     path = convert.convert(arguments[0], values.checkpoint, values.out, values.revision)

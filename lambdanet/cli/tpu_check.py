@@ -18,16 +18,22 @@ def _tpu_check(values: flags.FlagValues, arguments: list[str]) -> None:
         given = f", got {' and '.join(f'--{name}' for name in subjects)}" if subjects else ""
         raise InputError(f"`tpu-check` needs one of {', '.join(f'--{name}' for name in _SUBJECTS)}{given}")
     if values.top < 1:
-        raise InputError(f"--top received {values.top}; accepted: an integer from 1 on")
+        raise InputError(f"--top must be an integer from 1 on, got {values.top}")
+
+    from lambdanet.training.tpu import chips
+
+    chips.chip_of(values.topology)
     _RUNS[subjects[0]](values)
 
 
 def _step(values: flags.FlagValues) -> None:
     import functools
 
+    of_batch = _of_batch(values)
+
     from lambdanet.training.tpu import fit, report
 
-    of_batch, check = _of_batch(values), _check(values)
+    check = _check(values)
 
     def of(**batch: int) -> report.Report:
         return check(functools.partial(of_batch, **batch), values.topology)
@@ -50,12 +56,15 @@ def _of_batch(values: flags.FlagValues) -> Any:
 
     from lambdanet import configs
     from lambdanet.configs.recipe import override
+    from lambdanet.models.names import check_model
 
     changes = values["set"].value or ()
     if values.experiment:
         from lambdanet.detection import tpu_step
 
         return functools.partial(tpu_step.of_experiment, values.experiment, changes, values.mode)
+    if values.model:
+        check_model(values.model)
     recipe = override(configs.get_recipe(values.recipe), changes) if values.recipe else None
 
     from lambdanet.training.tpu import steps
@@ -96,7 +105,7 @@ def _check(values: flags.FlagValues) -> Any:
 def _rows(values: flags.FlagValues) -> list[int]:
     for text in values.rows or ():
         if not text.isdigit():
-            raise InputError(f"--rows received {text!r}; accepted: numbers from 1 on, such as --rows=1,5")
+            raise InputError(f"--rows must be numbers from 1 on, such as 1,5, got {text!r}")
     return [int(text) for text in values.rows or ()]
 
 

@@ -6,15 +6,17 @@ import textwrap
 
 from absl import flags
 
-from lambdanet.command import Command, Flag
+from lambdanet.command import Command, Flag, aligned
 from lambdanet.errors import InputError, unknown
 
 
 def _train(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet import configs
     from lambdanet.configs.recipe import override
+    from lambdanet.models.names import check_model
 
     recipe = override(configs.get_recipe(values.recipe), values["set"].value or ())
+    check_model(recipe.model)
 
     from lambdanet.training import train
 
@@ -31,9 +33,11 @@ def _train(values: flags.FlagValues, arguments: list[str]) -> None:
 
 def _train_notes() -> str:
     from lambdanet import configs
-    from lambdanet.configs.recipe import field_types
+    from lambdanet.configs.recipe import describe_fields
 
-    fields = textwrap.fill(", ".join(field_types()), 100, initial_indent="  ", subsequent_indent="  ")
+    fields = [("field", "type", "default", "meaning")]
+    for name, kind, default, meaning in describe_fields():
+        fields.append((name, kind, "of the recipe" if default is None else default or "empty", meaning))
     modules: dict[str, list[str]] = {}
     for name in configs.list_recipes():
         modules.setdefault(name.partition(":")[0], []).append(name)
@@ -41,7 +45,8 @@ def _train_notes() -> str:
         textwrap.fill(", ".join(names), 100, initial_indent="  ", subsequent_indent="    ")
         for names in modules.values()
     )
-    return f"recipes:\n{recipes}\n\nfields for --set:\n{fields}"
+    title = "fields for --set (recipes have values of their own for many):"
+    return f"recipes:\n{recipes}\n\n{title}\n{aligned(fields)}"
 
 
 def _evaluate(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -63,6 +68,11 @@ def _export(values: flags.FlagValues, arguments: list[str]) -> None:
 
         portable.export(values.model_dir, values.out, values.data_dir, values.format)
         return
+
+    if values.model:
+        from lambdanet.models.names import check_model
+
+        check_model(values.model)
 
     from lambdanet.training import export
 

@@ -12,6 +12,7 @@ from lambdanet.configs import imagenet_350
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_counts, unknown
 from lambdanet.models import zoo
+from lambdanet.models.names import check_model
 from lambdanet.training.assemble import build_model, build_optimizer, compile_model
 
 MODES = ("train", "infer")
@@ -85,8 +86,7 @@ def recipe_of(model: str, input_size: int | None = None) -> Recipe:
     Raises:
       InputError: an unknown model.
     """
-    if model not in zoo.MODELS:
-        raise unknown("model", model, zoo.MODELS)
+    check_model(model)
     size = input_size or zoo.MODELS[model].input_size
     recipes = [configs.get_recipe(recipe) for recipe in zoo.recipes_of(model)]
     own = [recipe for recipe in recipes if recipe.input_size == size and recipe.num_classes]
