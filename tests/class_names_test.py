@@ -85,6 +85,14 @@ def test_a_dataset_of_tfds_without_plain_names_is_refused(tmp_path):
         data.class_names(recipe, str(tmp_path))
 
 
+@pytest.mark.parametrize("dataset", ["folder", "tfrecord", "digits"])
+def test_a_data_dir_that_is_not_utf8_is_refused(tmp_path, dataset):
+    data_dir = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(data_dir)
+    with pytest.raises(InputError, match="data_dir must be a path in UTF-8, got .*udcff'"):
+        data.class_names(dataclasses.replace(RECIPE, dataset=dataset), data_dir)
+
+
 def test_every_line_break_of_python_is_refused():
     assert len(BREAKS) > 8
     for end in BREAKS:

@@ -102,6 +102,19 @@ def test_the_exported_model_is_as_accurate_on_raw_images_as_evaluate_says(run, t
     assert result["top_1"] > 0.3  # Three times chance: the weights are those that were trained.
 
 
+def test_the_data_is_found_where_it_was_in_training(run, tmp_path):
+    model_dir, data_dir = run
+    result = evaluate(model_dir)
+    assert result == evaluate(model_dir, data_dir)
+    with pytest.raises(InputError, match="nowhere"):  # what is given counts
+        evaluate(model_dir, str(tmp_path / "nowhere"))
+    shutil.copytree(model_dir, tmp_path / "moved")
+    (tmp_path / "moved" / "data_dir.txt").write_text("/gone\n")
+    with pytest.raises(InputError, match="data_dir must be given: .* was trained on '/gone'") as caught:
+        evaluate(tmp_path / "moved")
+    assert "\n" not in str(caught.value)
+
+
 def test_another_split_can_be_named_and_its_classes_are_written_one_by_one(run, tmp_path, capsys):
     result = evaluate(*run, split="train[:100]", out=tmp_path / "new" / "folder")
     assert (result["examples"], result["split"]) == (100, "train[:100]")

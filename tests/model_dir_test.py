@@ -86,6 +86,26 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
         model_dir.load_recipe(tmp_path / "no")
 
 
+@pytest.mark.parametrize("name", ["plain", "a\nb\r", "\u00e4\u2028"])
+def test_the_folder_of_the_data_is_kept_as_an_absolute_path(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    assert model_dir.find_data_dir(tmp_path / "run") is None
+    path = model_dir.claim("run", RECIPE, data_dir=name)
+    assert model_dir.find_data_dir(path) == str(tmp_path / name)
+    assert model_dir.find_data_dir(path, "other") == "other"
+    model_dir.claim(path, RECIPE)
+    assert model_dir.find_data_dir("run") == str(tmp_path / name)
+    (tmp_path / "moved").mkdir()
+    model_dir.claim(path, RECIPE, data_dir="moved")
+    assert model_dir.find_data_dir("run") == str(tmp_path / "moved")
+    (tmp_path / "moved").rmdir()
+    with pytest.raises(InputError) as caught:
+        model_dir.find_data_dir("run")
+    wrong = f"data_dir must be given: 'run' was trained on '{tmp_path / 'moved'}', which is not a directory"
+    assert str(caught.value) == wrong
+
+
 def test_a_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "text"
     model_dir.write_text(path, "old\n")

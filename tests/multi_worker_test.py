@@ -138,7 +138,7 @@ def test_sigterm_to_one_worker_stops_all_at_one_step_which_is_saved(folder, ende
 
 
 def test_the_chief_alone_writes_and_tells(folder, ended):
-    files = ["checkpoints", "classes.txt", "history.csv", "logs", "recipe.json"]
+    files = ["checkpoints", "classes.txt", "data_dir.txt", "history.csv", "logs", "recipe.json"]
     assert sorted(file.name for file in (folder / "run").iterdir()) == files
     assert not list(folder.glob("run/checkpoints/*temp*"))
     each = (

@@ -55,6 +55,7 @@ def test_a_run_leaves_recipe_checkpoints_history_and_logs(finished):
     assert sorted(file.name for file in path.iterdir()) == [
         "checkpoints",
         "classes.txt",
+        "data_dir.txt",
         "history.csv",
         "logs",
         "recipe.json",
@@ -230,6 +231,12 @@ def test_a_finished_run_is_reported_and_left_alone(finished, data_dir, capsys):
         in capsys.readouterr().out
     )
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
+
+
+def test_a_resumed_run_finds_its_data_where_it_was(finished, data_dir):
+    path, result = finished
+    assert (path / "data_dir.txt").read_text() == f"{data_dir}\n"
+    assert train(RECIPE, path) == result
 
 
 def test_a_damaged_newest_checkpoint_costs_its_epoch_and_no_more(finished, data_dir, tmp_path, capsys):

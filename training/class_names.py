@@ -31,7 +31,7 @@ def check(names: Sequence[str], owner: str) -> None:
       InputError: with the first such name.
     """
     for index, name in enumerate(names):
-        if not isinstance(name, str) or not name.strip() or name.splitlines() != [name] or not _is_utf8(name):
+        if not isinstance(name, str) or not name.strip() or name.splitlines() != [name] or not is_utf8(name):
             raise InputError(f"class {index} of {owner} must be a name of one line in UTF-8, got {name!r}")
 
 
@@ -53,5 +53,6 @@ def check_equal(names: Sequence[str], accepted: Sequence[str], owner: str, refer
             raise InputError(f"class {index} of {owner} is {found}; accepted: {wanted}, as in {reference}")
 
 
-def _is_utf8(name: str) -> bool:
-    return name.encode(errors="ignore").decode() == name  # surrogates stand for other bytes in a file name
+def is_utf8(text: str) -> bool:
+    """Returns whether TensorFlow can take a text; other bytes in the name of a file become surrogates."""
+    return text.encode(errors="ignore").decode() == text

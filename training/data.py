@@ -216,6 +216,8 @@ def _eval_steps(recipe: Recipe, source: Source, share: Share) -> int:
 
 
 def _open(recipe: Recipe, data_dir: str | None) -> Source:
+    if not classes.is_utf8(data_dir or ""):
+        raise InputError(f"data_dir must be a path in UTF-8, got {data_dir!r}")
     own: dict[str, Callable[[Recipe, str | None], Source]] = {
         folder.NAME: FolderSource,
         records.NAME: RecordsSource,

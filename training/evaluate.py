@@ -14,7 +14,7 @@ from lambdanet.errors import InputError
 from lambdanet.training import data
 from lambdanet.training.bad_records import DEFAULT_LIMIT, BadRecords
 from lambdanet.training.files import replace_file, writable
-from lambdanet.training.model_dir import check_class_names, load_trained_model
+from lambdanet.training.model_dir import check_class_names, find_data_dir, load_trained_model
 
 
 def evaluate(
@@ -31,7 +31,7 @@ def evaluate(
 
     Args:
       model_dir: a folder that `lambdanet train` has written, with at least one checkpoint.
-      data_dir: where TFDS keeps its datasets (None: its default), or the pictures of dataset `folder`.
+      data_dir: where TFDS keeps its datasets, or the pictures of dataset `folder`; None: as in training.
       split: a split of the recipe's dataset, such as "test" or "train[:10%]"; None: the recipe's
         `eval_split`.
       max_bad_records: how many images that cannot be read are named and left out.
@@ -50,6 +50,7 @@ def evaluate(
       >>> evaluate("runs/digits")["top_1"]
       0.98
     """
+    data_dir = find_data_dir(model_dir, data_dir)
     model, recipe = load_trained_model(model_dir)
     if split is not None:
         recipe = dataclasses.replace(recipe, eval_split=split)

@@ -4,13 +4,16 @@
 recipe.json   the recipe of the run, with every field     checkpoints/  the newest checkpoints
 history.csv   a row for each epoch                         logs/         what TensorBoard reads
 classes.txt   the name of each class, in the order of the labels
+data_dir.txt  the folder of the data, where training was given one
 best/         the checkpoint of the best epoch, where the recipe has a held-out split
+.lock         the process that trains, while it does
 """
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.configs import recipe as recipes
@@ -19,6 +22,7 @@ from lambdanet.errors import InputError
 from lambdanet.training import class_names as classes
 from lambdanet.training.assemble import build_model, build_optimizer
 from lambdanet.training.checkpoints import Checkpoints
+from lambdanet.training.staging import absolute
 
 RECIPE = "recipe.json"
 CHECKPOINTS = "checkpoints"
@@ -26,6 +30,7 @@ BEST = "best"
 HISTORY = "history.csv"
 LOGS = "logs"
 CLASSES = "classes.txt"
+DATA_DIR = "data_dir.txt"
 
 
 def check(model_dir: str | Path, recipe: Recipe | None = None) -> Path:
@@ -49,13 +54,16 @@ def check(model_dir: str | Path, recipe: Recipe | None = None) -> Path:
     return path
 
 
-def claim(model_dir: str | Path, recipe: Recipe, class_names: Sequence[str] = ()) -> Path:
+def claim(
+    model_dir: str | Path, recipe: Recipe, class_names: Sequence[str] = (), data_dir: str | None = None
+) -> Path:
     """Makes the folder of a run with its recipe in it; one that is there must be of this recipe.
 
     Args:
       model_dir: any folder; missing parents are made.
       recipe: what will be trained in it.
       class_names: kept with it, and compared as the recipe is; none are kept where there are none.
+      data_dir: kept for `data_dir`; None: what was kept before stays.
 
     Returns:
       The path of the folder.
@@ -75,9 +83,32 @@ def claim(model_dir: str | Path, recipe: Recipe, class_names: Sequence[str] = ()
         for name, text in texts.items():
             if text and not (path / name).exists():
                 write_text(path / name, text)
+        if data_dir is not None and absolute(data_dir) != _kept_data_dir(path):
+            write_text(path / DATA_DIR, f"{absolute(data_dir)}\n")
     except OSError as error:
         raise InputError(f"model_dir {str(path)!r} cannot be written: {error}") from None
     return path
+
+
+def find_data_dir(model_dir: str | Path, data_dir: str | None = None) -> str | None:
+    """Returns the folder of the data: `data_dir` if given, else the absolute path that training has kept.
+
+    None, the default of TFDS, where training was given none, or was of a version that did not keep it.
+
+    Raises:
+      InputError: the folder that training kept is gone.
+    """
+    kept = None if data_dir is not None else _kept_data_dir(Path(model_dir).expanduser())
+    if kept and not tf.io.gfile.isdir(kept):
+        raise InputError(
+            f"data_dir must be given: {str(model_dir)!r} was trained on {kept!r}, which is not a directory"
+        )
+    return kept or data_dir
+
+
+def _kept_data_dir(path: Path) -> str | None:
+    file = path / DATA_DIR
+    return file.read_bytes().decode(errors="replace").removesuffix("\n") if file.exists() else None
 
 
 def class_names(model_dir: str | Path) -> list[str]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a recipe in a folder; the same call again goes on where it stopped."""
 
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -21,6 +22,7 @@ from lambdanet.training.bad_records import DEFAULT_LIMIT, BadRecords
 from lambdanet.training.best_epoch import BestEpoch
 from lambdanet.training.checkpoints import Checkpoints
 from lambdanet.training.preemption import StopRequest
+from lambdanet.training.run_lock import locked
 from lambdanet.training.shares import Share
 
 SAVE_EVERY = 1000  # steps
@@ -46,8 +48,8 @@ def train(
     Args:
       recipe: what to train.
       model_dir: the folder for the recipe, the checkpoints and the logs of the run.
-      data_dir: where TFDS keeps its datasets (None: its default, `~/tensorflow_datasets`), or the pictures of
-        dataset `folder`.
+      data_dir: where TFDS keeps its datasets, or the pictures of dataset `folder`; None: that of the run, if
+        `model_dir` has one, else the default of TFDS, `~/tensorflow_datasets`.
       max_bad_records: how many images that cannot be read are named and left out before the run ends.
       save_every: steps between two checkpoints within an epoch; there is one after each epoch anyway.
       steps_per_execution: steps that run between two looks of Python at them; more are faster on a TPU, and
@@ -68,7 +70,8 @@ def train(
       `accuracy`, `val_loss`, `val_accuracy`, `learning_rate`, `seconds`.
 
     Raises:
-      InputError: a recipe, folder or dataset that cannot be used, or a loss that is no longer finite.
+      InputError: a recipe, folder or dataset that cannot be used, another run in `model_dir`, or a loss that
+        is no longer finite.
       Preempted: SIGTERM came, and what was reached is saved; or another worker is gone.
       OSError: `model_dir` can no longer be written; the last checkpoint is kept.
 
@@ -83,12 +86,14 @@ def train(
     if recipe.zero_head and not recipe.start_from:
         raise InputError("start_from is empty; accepted: what to fine-tune, as --set=start_from=MODEL_DIR")
     bad_records = BadRecords(max_bad_records)
-    model_dirs.check(model_dir)  # before anything takes time
+    path = model_dirs.check(model_dir)  # before anything takes time
+    data_dir = model_dirs.find_data_dir(path, data_dir)
     devices = distribution.choose(distribute, recipe.global_batch_size, tpu)
-    with devices.noticing_who_is_gone():
+    lock = locked(path) if devices.chief else contextlib.nullcontext()
+    with devices.noticing_who_is_gone(), lock:
         with devices.chief_first():
             recipe = data.resolve(recipe, data_dir)
-            path = model_dirs.check(model_dir, recipe)
+            model_dirs.check(path, recipe)
             names = data.class_names(recipe, data_dir)
             model_dirs.check_class_names(path, names)
             steps = data.steps_per_epoch(recipe, data_dir)
@@ -119,7 +124,7 @@ def train(
         if recipe.start_from and step == 0:
             transfer.start_from(model, recipe.start_from, recipe.zero_head)
         if devices.chief:
-            model_dirs.claim(path, recipe, names)
+            model_dirs.claim(path, recipe, names, data_dir)
         evaluated = not checkpoints.sums.numpy().any() or step % steps != 0
         finished = step >= recipe.epochs * steps or (best is not None and best.given_up(step // steps))
         _announce(recipe, path, step, steps, devices, finished and evaluated)
