@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from lambdanet.detection import annotations, experiments, records, shapes_experiment, tasks  # noqa: F401
-from lambdanet.detection.garden import ExperimentConfig, exp_factory, hyperparams, train_utils
+from lambdanet.detection.garden import ExperimentConfig, hyperparams, train_utils
 from lambdanet.errors import InputError, unknown
 
 MODES = ("train", "eval", "train_and_eval", "continuous_eval")
@@ -39,7 +39,7 @@ def resolve(
     """
     if experiment not in experiments.available():
         raise unknown("experiment", experiment, experiments.available())
-    params = exp_factory.get_exp_config(experiment)
+    params = experiments.get(experiment)
     options = train_utils.ParseConfigOptions(experiment, [], tpu, tf_data_service)
     for file in config_files:
         if not tf.io.gfile.exists(file):
@@ -49,6 +49,9 @@ def resolve(
     params = train_utils.ExperimentParser(options).parse_data_service(params)
     if params_override:
         _override(params, params_override, "--params_override")
+    if hasattr(params.task, "model") and "backbone" in params.task.model:
+        experiments.drop_replaced_backbone(params, experiment)
+        tasks.check_backbone(params.task.model.backbone)
     if issubclass(type(params.task), tuple(tasks.OWN)):
         tasks.check_model(params.task.model)
     try:

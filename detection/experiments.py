@@ -5,6 +5,8 @@ lambda_resnet/STOCK           each of Model Garden's experiments of detection an
 mobilenet_v2_lambda/STOCK     each of those with MobileNetV2
 maskrcnn_lambda_resnet_coco   Bello 2021, appendix F.3; `:MODEL` after it is a line of Table 14
 maskrcnn_halo_resnet_coco     Vaswani et al. 2021, appendix C.4; `:MODEL` after it is a line of Table A4
+
+Importing this module registers them, and the backbones and tasks that they need.
 """
 
 import functools
@@ -49,24 +51,46 @@ def available() -> list[str]:
     return walk(exp_factory._REGISTERED_CONFIGS)
 
 
-def twin(stock: str, backbone: Backbone, keep_restrictions: bool = True) -> ExperimentConfig:
+def get(name: str) -> ExperimentConfig:
+    """Returns an experiment with the tasks of lambdanet, whose models can choose the backbones of the zoo.
+
+    Args:
+      name: one of `available()`.
+    """
+    config = exp_factory.get_exp_config(name)
+    config.task = tasks.own(config.task)
+    return config
+
+
+def drop_replaced_backbone(config: ExperimentConfig, name: str) -> None:
+    """Drops what an experiment says about its backbone, if the configuration now has another one.
+
+    Args:
+      config: that of the experiment, changed: restrictions on the backbone go, and a checkpoint to start
+        from, unless the configuration names another.
+      name: of the experiment.
+    """
+    stock = exp_factory.get_exp_config(name)
+    before = stock.task.model.backbone.type
+    if config.task.model.backbone.type == before:
+        return
+    if config.task.init_checkpoint == stock.task.init_checkpoint:
+        config.task.init_checkpoint = None
+    of_backbone = f"task.model.backbone.{before}."
+    config._restrictions = [rule for rule in config._restrictions if of_backbone not in rule]
+
+
+def twin(stock: str, backbone: Backbone) -> ExperimentConfig:
     """Returns an experiment of Model Garden with another backbone, which starts from nothing.
 
     Args:
       stock: its name.
       backbone: of the zoo.
-      keep_restrictions: those that it puts on its configuration, which may speak of its own backbone.
     """
-    config = exp_factory.get_exp_config(stock)
-    task = tasks.own(config.task)
-    task.model.backbone = backbone
-    task.init_checkpoint = None  # theirs is in their bucket, and of their backbone
-    return ExperimentConfig(
-        runtime=config.runtime,
-        task=task,
-        trainer=config.trainer,
-        restrictions=config._restrictions if keep_restrictions else None,
-    )
+    config = get(stock)
+    config.task.model.backbone = backbone
+    drop_replaced_backbone(config, stock)
+    return config
 
 
 def like(theirs: hyperparams.Config) -> Backbone | None:
@@ -98,7 +122,7 @@ _register_twins()
 @exp_factory.register_config_factory("lambda_resnet/cascadercnn_resnetfpn_coco")
 def cascade() -> ExperimentConfig:
     """Cascade R-CNN: Model Garden's has SpineNet, which needs no decoder; here an FPN of the same levels."""
-    config = twin("cascadercnn_spinenet_coco", Backbone(), keep_restrictions=False)
+    config = twin("cascadercnn_spinenet_coco", Backbone())
     config.task.model.decoder = decoders.Decoder(type="fpn", fpn=decoders.FPN())
     return config
 

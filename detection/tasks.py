@@ -14,6 +14,7 @@ import tf_keras as keras
 
 from lambdanet.detection import backbones, initialize, records
 from lambdanet.detection.garden import (
+    backbone_configs,
     hyperparams,
     image_classification,
     image_classification_tasks,
@@ -47,28 +48,53 @@ OWN = {base: own for own in (MaskRCNNTask, RetinaNetTask, ImageClassificationTas
 
 
 def own(task: hyperparams.Config) -> hyperparams.Config:
-    """Returns the same configuration for the task here instead of Model Garden's."""
-    values = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
-    return OWN[type(task)](**values)
+    """Returns the same configuration for the task here instead of Model Garden's, where there is one.
+
+    Its model can choose the backbones of the zoo too; so can the models of other tasks.
+    """
+    task = _as(OWN.get(type(task), type(task)), task)
+    model = getattr(task, "model", None)
+    if type(getattr(model, "backbone", None)) is backbone_configs.Backbone:
+        model.backbone = _as(backbones.Backbone, model.backbone)
+    return task
+
+
+def _as(kind: type[hyperparams.Config], config: hyperparams.Config) -> hyperparams.Config:
+    """Returns a configuration of another class with the values of this one."""
+    return kind(**{field.name: getattr(config, field.name) for field in dataclasses.fields(config)})
+
+
+def check_backbone(backbone: hyperparams.Config) -> None:
+    """Refuses a choice of a backbone that does not exist.
+
+    Raises:
+      InputError: with the names that come near.
+    """
+    if backbone.type not in backbone.__dict__:
+        accepted = {field.name for field in dataclasses.fields(backbone)} - {"type"}
+        raise unknown("task.model.backbone.type", str(backbone.type), accepted)
+    if backbone.type in backbones.FAMILIES:
+        backbones.check_model_id(backbone.type, backbone.get().model_id)
 
 
 def check_model(model: hyperparams.Config) -> None:
     """Refuses a model that could not be built, or would be built and fail later.
 
     Raises:
-      InputError: an unknown backbone, or an image size that its strides do not divide.
+      InputError: an unknown backbone, an image size that its strides do not divide, or a decoder that does
+        not add the levels which it lacks.
     """
-    backbone = model.backbone
-    if backbone.type not in backbone.__dict__:
-        accepted = {field.name for field in dataclasses.fields(backbone)} - {"type"}
-        raise unknown("task.model.backbone.type", str(backbone.type), accepted)
-    if backbone.type in backbones.FAMILIES:
-        backbones.check_model_id(backbone.type, backbone.get().model_id)
+    check_backbone(model.backbone)
     size = list(model.input_size or [])
     if len(size) != 3 or not all(isinstance(side, int) and side > 0 for side in size):
         raise InputError(f"task.model.input_size must be [height, width, channels], got {size}")
     if "max_level" not in model:  # a classifier, for images of any size
         return
+    if model.backbone.type in backbones.FAMILIES and model.decoder.type == "identity":
+        raise InputError(
+            f"task.model.decoder.type must be fpn or nasfpn with the backbone {model.backbone.type!r}, "
+            "got 'identity'"
+        )
     stride = max(LARGEST_STRIDE, 2**model.max_level)
     for side in size[:2]:
         if side % stride:

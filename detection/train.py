@@ -132,6 +132,7 @@ experiments:
   lambda_resnet/NAME           Model Garden's experiment NAME with a LambdaResNet, such as
                                lambda_resnet/maskrcnn_resnetfpn_coco
   mobilenet_v2_lambda/NAME     the same with MobileNetV2 and lambda layers
+  NAME                         Model Garden's own; task.model.backbone may be {type: lambda_resnet} here too
   maskrcnn_lambda_resnet_shapes  small, for the data of lambdanet.detection.shapes
 task.init_checkpoint may be a checkpoint of Model Garden, a model_dir of `lambdanet train`, a .safetensors or
 .weights.h5 file, or published weights, such as imagenet:lambda_resnet50ts."""

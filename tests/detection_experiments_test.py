@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from lambdanet.detection import configuration, experiments, tasks
-from lambdanet.detection.garden import exp_factory, optimization, train_utils
+from lambdanet.detection.garden import backbone_configs, exp_factory, optimization, train_utils
 from lambdanet.errors import InputError
 
 PAPER, HALO = "maskrcnn_lambda_resnet_coco", "maskrcnn_halo_resnet_coco"
@@ -240,5 +240,52 @@ def test_an_experiment_or_a_file_that_is_not_there(tmp_path):
         configuration.resolve("maskrcnn_lambda")
     with pytest.raises(InputError, match="--config_file .*none.yaml' does not exist"):
         configuration.resolve(PAPER, [str(tmp_path / "none.yaml")])
-    with pytest.raises(InputError, match="unknown task.model.backbone.type 'lambda_resnet'"):
-        configuration.resolve(STOCK, params_override="task.model.backbone.type=lambda_resnet")
+
+
+# Those of Model Garden that choose among its backbones for images.
+IMAGES_2D = [
+    name
+    for name in list(experiments.available())
+    if isinstance(exp_factory.get_exp_config(name).task.model.backbone, backbone_configs.Backbone)
+    and name not in TWINS
+    and not name.startswith(("maskrcnn_lambda", "maskrcnn_halo"))
+]
+
+
+@pytest.mark.parametrize("experiment", IMAGES_2D)
+def test_a_stock_experiment_with_a_backbone_of_the_zoo(experiment, tmp_path):
+    file = tmp_path / "mg.yaml"
+    file.write_text("task: {model: {input_size: [256, 256, 3], backbone: {type: lambda_resnet}}}")
+    stock = exp_factory.get_exp_config(experiment)
+    expected = dict(flat(stock.as_dict())) | {
+        "task.model.input_size": [256, 256, 3],
+        "task.init_checkpoint": None,
+    }
+    override = ""
+    if "spinenet" in stock.task.model.backbone.type:
+        with pytest.raises(InputError, match="decoder.type must be fpn or nasfpn .* got 'identity'"):
+            configuration.resolve(experiment, [str(file)])
+        override = "task.model.decoder.type=fpn"
+    params = configuration.resolve(experiment, [str(file)], override)
+    assert params.task.model.backbone.get().model_id == "lambda_resnet_50"
+    found = dict(flat(params.as_dict()))
+    changed = {key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key)}
+    others = ("task.model.backbone.", "task.model.decoder.", "runtime.")
+    assert not [key for key in changed if not key.startswith(others)]
+    assert override or not [key for key in changed if ".decoder." in key]
+
+
+def test_a_stock_experiment_keeps_what_belongs_to_its_backbone():
+    assert exp_factory.get_exp_config(STOCK).task.init_checkpoint.startswith("gs://")
+    params = configuration.resolve(STOCK)
+    assert params.task.as_dict() == exp_factory.get_exp_config(STOCK).task.as_dict()
+    own = "task.model.backbone.type=lambda_resnet,task.init_checkpoint=mine"
+    assert configuration.resolve(STOCK, params_override=own).task.init_checkpoint == "mine"
+    with pytest.raises(InputError, match="Found inconsistency between key `task.model.min_level "):
+        configuration.resolve("retinanet_spinenet_coco", params_override="task.model.min_level=4")
+
+
+def test_a_video_has_no_backbone_of_the_zoo():
+    for override in ("task.model.backbone.type=lambda_resnet", "task.model.backbone.lambda_resnet.scope=7"):
+        with pytest.raises(InputError, match="'lambda_resnet'; did you mean resnet_3d"):
+            configuration.resolve("video_classification", params_override=override)

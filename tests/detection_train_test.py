@@ -3,8 +3,10 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 import lambdanet
-from lambdanet import command, configs
+from lambdanet import command, configs, detection
 from lambdanet.detection import configuration, initialize, records, run_folder, step, train
 from lambdanet.detection.backbones import ZooBackbone
 from lambdanet.detection.garden import task_factory
@@ -466,12 +468,42 @@ def test_a_step_of_retinanet():
       model:
         num_classes: 3
         input_size: [128, 128, 3]
-        backbone: {lambda_resnet: {model_id: lambda_resnet_tiny}}
+        backbone: {type: lambda_resnet, lambda_resnet: {model_id: lambda_resnet_tiny}}
         decoder: {fpn: {num_filters: 16}}
         head: {num_convs: 1, num_filters: 16}
       train_data: {dtype: float32}
     """
-    run, inputs = step.build("lambda_resnet/retinanet_resnetfpn_coco", override, batch_size=2)
+    run, inputs = step.build("retinanet_resnetfpn_coco", override, batch_size=2)
     assert inputs[0].shape == (2, 128, 128, 3)
     losses = [float(run(*inputs)) for _ in range(3)]
     assert np.isfinite(losses).all() and len(set(losses)) == 3
+
+
+def test_model_gardens_own_driver_with_one_import_more(tmp_path):
+    """The program in the documentation of `lambdanet.detection`, in a process of its own."""
+    program = re.search(r":\n\n((?:    .*\n|\n)+)", detection.__doc__)[1]
+    (tmp_path / "train.py").write_text(textwrap.dedent(program))
+    write(tmp_path / "data", picture([1, 2], 1), picture([1], 2))
+    (tmp_path / "small.yaml").write_text(f"""
+    runtime: {{distribution_strategy: one_device, mixed_precision_dtype: float32}}
+    task:
+      model:
+        num_classes: 3
+        input_size: [64, 64, 3]
+        max_level: 5
+        backbone: {{type: lambda_resnet, lambda_resnet: {{model_id: {TINY}}}}}
+        decoder: {{fpn: {{num_filters: 16}}}}
+        head: {{num_convs: 1, num_filters: 16}}
+      train_data: {{input_path: {tmp_path}/data, global_batch_size: 2, dtype: float32}}
+    trainer: {{train_steps: 1, steps_per_loop: 1, summary_interval: 1, checkpoint_interval: 1}}
+    """)
+    words = ["--experiment=lambda_resnet/retinanet_resnetfpn_coco", "--mode=train", "--model_dir=run"]
+    done = subprocess.run(
+        [sys.executable, "train.py", *words, "--config_file=small.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    kept = {name for name, _ in tf.train.list_variables(str(tmp_path / "run" / "ckpt-1"))}
+    assert any("backbone" in name for name in kept)
