@@ -5,9 +5,15 @@
 SIGTERM stopped training, which can go on; 130 after an interruption.
 """
 
+import contextlib
+import io
 import os
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from logging import LogRecord
+
+from absl import logging
 
 from lambdanet.errors import InputError, Preempted
 
@@ -22,8 +28,10 @@ def run(name: str, main: Callable[[], None], extra: str = "train") -> int:
     """
     # 3 hides what TensorFlow logs about processors and missing GPUs; its exceptions say what went wrong.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _prepare_streams()
     try:
-        main()
+        with _without_noise():
+            main()
         sys.stdout.flush()
         return 0
     except InputError as error:
@@ -41,6 +49,37 @@ def run(name: str, main: Callable[[], None], extra: str = "train") -> int:
         return _fail(name, f"{error}; pip install 'lambdanet[{extra}]' brings what is missing", 1)
     except OSError as error:
         return _fail(name, str(error), 1)
+
+
+def _prepare_streams() -> None:
+    """Opens closed streams on the null device, and escapes characters that the others cannot encode."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # as in `lambdanet list >&-`
+            setattr(sys, name, open(os.devnull, "w"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+    """Hides two warnings of libraries that nothing is to be done about.
+
+    Pillow's, that a large picture may be an attack: it refuses those of twice that size. TensorFlow's, that a
+    loaded model lacks gradients: programs take none.
+    """
+
+    def is_wanted(record: LogRecord) -> bool:
+        return "with ops with unsaved custom gradients" not in record.getMessage()
+
+    logger = logging.get_absl_logger()
+    logger.addFilter(is_wanted)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Image size .* could be decompression bomb")
+            yield
+    finally:
+        logger.removeFilter(is_wanted)
 
 
 def _fail(name: str, message: str, status: int) -> int:

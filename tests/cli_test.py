@@ -3,14 +3,17 @@
 
 import csv
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
+from PIL import Image
 
 import lambdanet
-from lambdanet import cli
+from lambdanet import cli, program
 from lambdanet.command import aligned, parse
 from lambdanet.configs.recipe import describe_fields
 
@@ -267,6 +270,69 @@ def test_a_reader_that_stops_is_no_error():
         command = [sys.executable, "-m", "lambdanet.cli", "--help"]
         done = subprocess.run(command, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+PROGRAM = "import sys; from lambdanet import program; sys.exit(program.run('x', lambda: {}))"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_characters_that_stdout_lacks_are_escaped(encoding):
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM.format("print('b\xefld \\udcff')"),
+        # \udcff stands for a byte of a file name that is not UTF-8
+    ]
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
+    shown = {"ascii": b"b\\xefld", "utf-8": "b\xefld".encode()}[encoding]
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown + b" \\udcff\n", b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "status", "shown"),
+    [
+        ("--help", ">&-", 0, ""),
+        ("--help", ">&- 2>&-", 0, ""),
+        ("nope", ">&-", 2, "lambdanet: error: unknown command 'nope'; did you mean info?\n"),
+        ("nope", "2>&-", 2, ""),
+    ],
+)
+def test_a_closed_stream_is_the_null_device(words, closed, status, shown):
+    command = f"{shlex.quote(sys.executable)} -m lambdanet.cli {words} {closed}"
+    done = subprocess.run(command, cwd=ROOT, shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", shown)
+
+
+def test_a_file_opened_later_does_not_take_the_place_of_stdout(tmp_path):
+    work = f"(f := open({str(tmp_path / 'f')!r}, 'w'), print('lost'), sys.exit(f.fileno()))"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(PROGRAM.format(work))} >&-"
+    assert subprocess.run(command, cwd=ROOT, shell=True).returncode > 2
+
+
+def test_a_large_picture_is_read_without_a_warning(monkeypatch, tmp_path):
+    Image.new("1", (30, 30)).save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 899)
+    with pytest.raises(Image.DecompressionBombWarning):
+        Image.open(tmp_path / "large.png")
+    assert program.run("x", lambda: Image.open(tmp_path / "large.png").close()) == 0
+    with pytest.raises(Image.DecompressionBombWarning):  # only there
+        Image.open(tmp_path / "large.png")
+
+
+def test_a_model_without_gradients_is_loaded_without_a_warning(tmp_path, caplog):
+    module = tf.Module()
+    module.call = tf.function(
+        tf.custom_gradient(lambda x: (2 * x, lambda upstream: 3 * upstream)),
+        input_signature=[tf.TensorSpec([])],
+    )
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, tmp_path, options=options)
+    tf.saved_model.load(tmp_path)
+    assert "unsaved custom gradients" in caplog.text
+    caplog.clear()
+    assert program.run("x", lambda: tf.saved_model.load(tmp_path)) == 0
+    assert caplog.text == ""
 
 
 def test_a_process_ends_with_the_status_and_without_a_traceback(tmp_path):
