@@ -12,7 +12,7 @@ import tf_keras as keras
 
 from lambdanet import attention_ops
 from lambdanet.attention_layer import Attention
-from lambdanet.errors import InputError, check_counts, unknown
+from lambdanet.errors import InputError, check_count, unknown
 from lambdanet.position import Size, sizes
 from lambdanet.precision import at_least_float32
 
@@ -36,8 +36,7 @@ class _MapAttention(Attention):
             map_size = tuple(map_size) if isinstance(map_size, Sequence) else (map_size, map_size)
             if len(map_size) != 2:
                 raise InputError(f"map_size must be an integer or (height, width), got {map_size}")
-            for size in map_size:
-                check_counts(map_size=size)
+            map_size = tuple(check_count("map_size", size) for size in map_size)
         self.map_size = map_size
 
     def get_config(self):

@@ -7,12 +7,13 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError, check_counts, check_divisible, require_tf_keras
+from lambdanet.errors import InputError, check_count, check_divisible
+from lambdanet.layer import Layer
 from lambdanet.parts import built
 from lambdanet.position import sizes
 
 
-class Attention(keras.layers.Layer):
+class Attention(Layer):
     """What the attention layers share: the projections to queries, keys and values, by heads.
 
     Projections have no bias, and none follows the heads: the 1x1 convolution of the bottleneck does that.
@@ -34,18 +35,12 @@ class Attention(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        given = {"filters": filters, "key_dim": key_dim}
-        check_counts(num_heads=num_heads, **{name: n for name, n in given.items() if n is not None})
-        if filters is not None:
-            check_divisible(filters, num_heads)
-        self.filters = filters
-        self.num_heads = num_heads
-        self.key_dim = key_dim
+        self.num_heads = check_count("num_heads", num_heads)
+        self.filters = None if filters is None else check_count("filters", filters)
+        self.key_dim = None if key_dim is None else check_count("key_dim", key_dim)
+        if self.filters is not None:
+            check_divisible(self.filters, self.num_heads)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-
-    def __call__(self, inputs, *args, **kwargs):
-        require_tf_keras(inputs, f"the input of {type(self).__name__}")
-        return super().__call__(inputs, *args, **kwargs)
 
     def build(self, input_shape):
         input_shape = tf.TensorShape(input_shape)

@@ -6,11 +6,12 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import check_counts, check_scope
+from lambdanet.errors import check_count, check_scope
+from lambdanet.layer import Layer
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
-class CentredMaxPooling2D(keras.layers.Layer):
+class CentredMaxPooling2D(Layer):
     """The maximum of the window around every position that the strides keep, as PyTorch pads it.
 
     Output (i, j) is the maximum over the window centred on (strides * i, strides * j), of what lies on the
@@ -33,10 +34,8 @@ class CentredMaxPooling2D(keras.layers.Layer):
 
     def __init__(self, pool_size: int = 3, strides: int = 2, **kwargs: Any):
         super().__init__(**kwargs)
-        check_scope(pool_size, "pool_size")
-        check_counts(strides=strides)
-        self.pool_size = pool_size
-        self.strides = strides
+        self.pool_size = check_scope(pool_size, "pool_size")
+        self.strides = check_count("strides", strides)
 
     def call(self, inputs):
         reach = self.pool_size // 2

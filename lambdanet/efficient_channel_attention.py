@@ -8,10 +8,11 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import check_scope
+from lambdanet.layer import Layer
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
-class EfficientChannelAttention(keras.layers.Layer):
+class EfficientChannelAttention(Layer):
     """Scales every channel by a gate in (0, 1) computed from the means of the channels next to it.
 
     gate = sigmoid(w * mean(x)), where * is a convolution over the channels, zero beyond both ends, with a
@@ -35,9 +36,7 @@ class EfficientChannelAttention(keras.layers.Layer):
 
     def __init__(self, kernel_size: int | None = None, kernel_regularizer: Any = None, **kwargs: Any):
         super().__init__(**kwargs)
-        if kernel_size is not None:
-            check_scope(kernel_size, "kernel_size")
-        self.kernel_size = kernel_size
+        self.kernel_size = None if kernel_size is None else check_scope(kernel_size, "kernel_size")
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
     def build(self, input_shape):

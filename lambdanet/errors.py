@@ -2,7 +2,10 @@
 """The one exception that stands for a mistake in what the caller gave."""
 
 import difflib
+import numbers
+import sys
 from collections.abc import Iterable
+from typing import Any
 
 
 class InputError(ValueError):
@@ -36,15 +39,24 @@ def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> Inp
     return InputError(f"unknown {kind} {name!r}; {hint}")
 
 
-def check_counts(**counts: object) -> None:
-    """Refuses the first argument that is not a positive integer.
+def check_counts(**counts: Any) -> tuple[int, ...]:
+    """Refuses the first argument that is not a positive integer; those of NumPy are accepted.
+
+    Returns:
+      the arguments in their order, as Python's integers.
 
     Raises:
       InputError: with the argument's name and the value received.
     """
     for name, value in counts.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
             raise InputError(f"{name} must be a positive integer, got {value!r}")
+    return tuple(map(int, counts.values()))
+
+
+def check_count(name: str, value: Any) -> int:
+    """Does the same for one argument, and returns it as Python's integer."""
+    return check_counts(**{name: value})[0]
 
 
 def check_divisible(filters: int, num_heads: int) -> None:
@@ -55,11 +67,22 @@ def check_divisible(filters: int, num_heads: int) -> None:
         )
 
 
-def check_scope(scope: int, name: str = "scope") -> None:
-    """Refuses a scope, or the side of a window, that has no centre: it must be a positive odd integer."""
-    check_counts(**{name: scope})
+def check_scope(scope: Any, name: str = "scope") -> int:
+    """Refuses a scope, or the side of a window, that has no centre: it must be a positive odd integer.
+
+    Returns:
+      it, as Python's integer.
+    """
+    scope = check_count(name, scope)
     if scope % 2 == 0:
         raise InputError(f"{name} must be odd, got {scope}; {scope - 1} and {scope + 1} would do")
+    return scope
+
+
+_BUILD_WITH_TF_KERAS = (
+    "lambdanet needs tf_keras: build the model with `import tf_keras as keras` instead of `import keras` or "
+    "`tf.keras`"
+)
 
 
 def require_tf_keras(value: object, what: str) -> None:
@@ -76,7 +99,23 @@ def require_tf_keras(value: object, what: str) -> None:
       InputError: the value is a Keras 3 layer, model or KerasTensor.
     """
     if any(base.__module__.partition(".")[0] == "keras" for base in type(value).__mro__):
+        raise InputError(f"{what} is a Keras 3 {type(value).__name__}; {_BUILD_WITH_TF_KERAS}")
+
+
+def require_tf_keras_model(layer: object) -> None:
+    """Refuses the call of a layer by a Keras 3 layer or model, which would neither train nor save it.
+
+    Reads the state that Keras 3 keeps of its calls, and does not import it. Keras 3 may be imported, and its
+    models may run beside those of tf_keras.
+
+    Raises:
+      InputError: a Keras 3 layer or model is being called.
+    """
+    state = sys.modules.get("keras.src.backend.common.global_state")
+    call = state and state.get_global_attribute("current_call_ctx")
+    if call:
         raise InputError(
-            f"{what} is a Keras 3 {type(value).__name__}; lambdanet stands on tf_keras: build it with "
-            "`import tf_keras as keras` in the place of `import keras` or `tf.keras`"
+            f"{type(layer).__name__} {getattr(layer, 'name', '')!r} is called by a Keras 3 model or layer, "
+            f"{type(call.entry_layer).__name__}, which would neither train nor save it; "
+            f"{_BUILD_WITH_TF_KERAS}"
         )

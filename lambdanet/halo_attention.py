@@ -2,6 +2,7 @@
 """Self-attention to a neighbourhood: HaloAttention, and local self-attention as a baseline."""
 
 import dataclasses
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import tf_keras as keras
 from lambdanet import attention_ops, blocks, cost, joint_heads
 from lambdanet.attention_layer import Attention
 from lambdanet.blocks import Axis
-from lambdanet.errors import InputError, check_counts, check_scope, unknown
+from lambdanet.errors import InputError, check_count, check_counts, check_scope, unknown
 from lambdanet.position import Size, sizes
 
 POSITIONS = ("concatenated", "added")
@@ -138,7 +139,7 @@ class HaloAttention(_BlockAttention):
         **kwargs: Any,
     ):
         super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
-        check_counts(block_size=block_size, strides=strides)
+        block_size, strides = check_counts(block_size=block_size, strides=strides)
         if compact_offsets and block_size % strides:
             raise InputError(
                 "with compact_offsets, strides must divide block_size, "
@@ -148,15 +149,15 @@ class HaloAttention(_BlockAttention):
             raise unknown("positions", positions, POSITIONS)
         if key_dim is not None and positions == "concatenated":
             _check_even(key_dim)
-        if not isinstance(halo_size, int) or isinstance(halo_size, bool) or halo_size < 0:
+        if not isinstance(halo_size, numbers.Integral) or isinstance(halo_size, bool) or halo_size < 0:
             raise InputError(f"halo_size must be an integer of at least 0, got {halo_size!r}")
         if not isinstance(value_ratio, int | float) or not value_ratio > 0:
             raise InputError(f"value_ratio must be a positive number, got {value_ratio!r}")
         self.value_ratio = value_ratio
-        if filters is not None:
-            self._output_filters(filters)
+        if self.filters is not None:
+            self._output_filters(self.filters)
         self.block_size = block_size
-        self.halo_size = halo_size
+        self.halo_size = int(halo_size)
         self.mask_padding = mask_padding
         self.strides = strides
         self.positions = positions
@@ -238,10 +239,8 @@ class LocalAttention(_BlockAttention):
         super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
         if key_dim is not None:
             _check_even(key_dim)
-        check_scope(scope)
-        check_counts(block_size=block_size)
-        self.scope = scope
-        self.block_size = block_size
+        self.scope = check_scope(scope)
+        self.block_size = check_count("block_size", block_size)
 
     def get_config(self):
         return {**super().get_config(), "scope": self.scope, "block_size": self.block_size}

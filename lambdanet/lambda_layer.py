@@ -8,13 +8,15 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet import cost, ops, pooling
-from lambdanet.errors import InputError, check_counts, check_divisible, require_tf_keras, unknown
+from lambdanet.errors import InputError, check_count, check_counts, check_divisible, require_tf_keras, unknown
+from lambdanet.layer import Layer
 from lambdanet.parts import BATCH_NORM, built
-from lambdanet.position import sizes
+from lambdanet.position import product, sizes
 from lambdanet.position_embedding import (
     PositionEmbedding,
     RelativePositionEmbedding,
     UnstructuredPositionEmbedding,
+    restored,
 )
 from lambdanet.precision import at_least_float32
 
@@ -22,7 +24,7 @@ POSITIONS = ("relative", "unstructured", None)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
-class LambdaLayer(keras.layers.Layer):
+class LambdaLayer(Layer):
     """Maps every position to a linear function of its context, a lambda, and applies it to its queries.
 
     With queries q, normalised keys K, values V and relative position embeddings E,
@@ -99,10 +101,15 @@ class LambdaLayer(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_counts(num_heads=num_heads, key_dim=key_dim, intra_depth=intra_depth)
-        check_counts(strides=strides, pool_size=pool_size)
+        num_heads, key_dim, intra_depth, strides, pool_size = check_counts(
+            num_heads=num_heads,
+            key_dim=key_dim,
+            intra_depth=intra_depth,
+            strides=strides,
+            pool_size=pool_size,
+        )
         if filters is not None:
-            check_counts(filters=filters)
+            filters = check_count("filters", filters)
             check_divisible(filters, num_heads)
         if key_normalization not in ops.KEY_NORMALIZATIONS:
             raise InputError(
@@ -140,8 +147,6 @@ class LambdaLayer(keras.layers.Layer):
         self._context_shape: tf.TensorShape | None = None
 
     def __call__(self, inputs, context=None, mask=None, **kwargs):
-        require_tf_keras(inputs, "the input of LambdaLayer")
-        require_tf_keras(context, "the context of LambdaLayer")
         if not self.built and context is not None:
             self._context_shape = tf.TensorShape(context.shape)
         # Passed on even where it is None, so that Keras does not put a padding mask of its own in its place.
@@ -198,7 +203,7 @@ class LambdaLayer(keras.layers.Layer):
         queries = self._project(inputs, self._queries, "_queries_norm", training)
         values = self._project(context, self._values, "_values_norm", training)
         if self.query_normalization == "softmax":
-            queries = tf.reshape(queries, [b, -1, self.num_heads, k])
+            queries = tf.reshape(queries, [b, product(query_size), self.num_heads, k])
             queries = tf.cast(tf.nn.softmax(at_least_float32(queries)), self.compute_dtype)
         queries = pooled = tf.reshape(queries, [b, *query_size, lambdas, h, k])
         if self.pool_size > 1:
@@ -206,7 +211,8 @@ class LambdaLayer(keras.layers.Layer):
         values = tf.reshape(values, [b, *context_size, lambdas, v, u])
         outputs, joined = [], None
         if self.content:
-            keys = tf.reshape(self._project(context, self._keys), [b, -1, lambdas, k, u])
+            keys = self._project(context, self._keys)
+            keys = tf.reshape(keys, [b, product(context_size), lambdas, k, u])
             if self.position is not None and mask is None and cost.device_kind() == "TPU":
                 joined = self._content_lambdas(keys, values)  # fits into tiles that are padded anyway
             else:
@@ -247,7 +253,7 @@ class LambdaLayer(keras.layers.Layer):
         arguments = dict(self._position_arguments)
         arguments["position_bias"] = arguments.pop("use_bias")
         if not self._owns_position:
-            position = None if position is None else _serialized(position)
+            position = None if position is None else position.serialized()
         elif isinstance(position, RelativePositionEmbedding):
             arguments["map_size"] = position.map_size  # known by now also where it is that of the first input
             position = "relative"
@@ -272,25 +278,29 @@ class LambdaLayer(keras.layers.Layer):
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
         }
 
-    def _position_embedding(
-        self, position: str | Mapping | PositionEmbedding | None
-    ) -> PositionEmbedding | None:
+    @classmethod
+    def from_config(cls, config):
+        if isinstance(config.get("position"), Mapping):
+            config = {**config, "position": restored(config["position"])}
+        return super().from_config(config)
+
+    def _position_embedding(self, position: str | PositionEmbedding | None) -> PositionEmbedding | None:
         self._owns_position = isinstance(position, str)
         depth: dict[str, Any] = {
             "key_dim": self.key_dim,
             "intra_depth": self.intra_depth,
             "num_lambdas": self._num_lambdas,
         }
+        relative = RelativePositionEmbedding(
+            **depth, **self._position_arguments, dtype=self.dtype_policy, name="position"
+        )
+        self._position_arguments = {name: getattr(relative, name) for name in self._position_arguments}
         if position == "relative":
-            return RelativePositionEmbedding(
-                **depth, **self._position_arguments, dtype=self.dtype_policy, name="position"
-            )
+            return relative
         if position == "unstructured":
             return UnstructuredPositionEmbedding(**depth, dtype=self.dtype_policy, name="position")
         if isinstance(position, str):
             raise unknown("position", position, [name for name in POSITIONS if name])
-        if isinstance(position, Mapping):  # as get_config wrote it
-            position = keras.layers.deserialize(position)
         if position is None:
             return None
         require_tf_keras(position, "position")
@@ -301,6 +311,7 @@ class LambdaLayer(keras.layers.Layer):
                 raise InputError(
                     f"the position embedding has {name}={getattr(position, name)}, the layer {value}"
                 )
+        position.num_users += 1
         return position
 
     def _projection(self, name: str, channels: int, units: int, stddev: float) -> keras.layers.Dense:
@@ -321,12 +332,13 @@ class LambdaLayer(keras.layers.Layer):
     def _project(self, x, projection, norm: str | None = None, training=None):
         """[b, *spatial, c] -> [b, n, 1, units]: one spatial axis serves every kind of input, and the axis of
         size 1 lets the batch normalisation use its fused kernel."""
-        x = projection(tf.reshape(x, [tf.shape(x)[0], -1, 1, x.shape[-1]]))
+        b, *size, channels = sizes(x)
+        x = projection(tf.reshape(x, [b, product(size), 1, channels]))
         return getattr(self, norm)(x, training=training) if norm and self.use_batch_norm else x
 
     def _content_lambdas(self, keys, values):
         """Keys [b, m, l, k, u] and values [b, *size, l, v, u] -> content lambdas [b, l, k, v]."""
-        values = tf.reshape(values, [tf.shape(values)[0], -1, *values.shape[-3:]])
+        values = _flat(values)
         lambdas = [
             ops.content_lambda(keys[:, :, i], values[:, :, i], self.key_normalization)
             for i in range(self._num_lambdas)
@@ -335,7 +347,7 @@ class LambdaLayer(keras.layers.Layer):
 
     def _apply_content(self, queries, keys, values, mask):
         """Applies the content lambdas one by one: queries [b, *query_size, l, h, k] -> [b, n, l, h, v]."""
-        queries, values = (tf.reshape(x, [tf.shape(x)[0], -1, *x.shape[-3:]]) for x in (queries, values))
+        queries, values = _flat(queries), _flat(values)
         outputs = [
             ops.apply_content_lambda(
                 queries[:, :, i], keys[:, :, i], values[:, :, i], self.key_normalization, mask
@@ -361,9 +373,10 @@ class LambdaLayer(keras.layers.Layer):
         return mask
 
 
-def _serialized(position: PositionEmbedding) -> dict[str, Any]:
-    """The configuration of an embedding, marked so that layers of one file that share it will again."""
-    return {**keras.layers.serialize(position), "shared_object_id": id(position)}
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    """Counts positions along one axis: [b, *size, l, h, k] -> [b, n, l, h, k]."""
+    b, *size = sizes(x)[:-3]
+    return tf.reshape(x, [b, product(size), *x.shape[-3:]])
 
 
 def _checked_shape(shape, what: str) -> tf.TensorShape:

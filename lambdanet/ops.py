@@ -233,7 +233,7 @@ def _matrix_products(queries, values, table, strides, dilation, plan, content):
         dilation,
         by_slices=on_tpu,
     )
-    windows = tf.reshape(windows, [position.sizes(windows)[0], embeddings.shape[2] or -1, v])  # u joins m
+    windows = tf.reshape(windows, [position.sizes(windows)[0], position.sizes(embeddings)[2], v])  # u joins m
     if content is not None and not keywise_on_tpu:
         windows, embeddings = with_content(windows, embeddings, content)
     apply = functools.partial(apply_embeddings, query_first=plan.query_first)
@@ -268,9 +268,10 @@ def _pooled(queries, values, table, implementation, strides, dilation, pool_size
     embeddings = position.expand_table(
         table, counts, context_size, first, strides, dilation, pool_size, by_slices=kind == "TPU"
     )
-    queries = tf.reshape(pooling.gather(queries, axes), [b, -1, places, h, k])
-    queries = tf.reshape(tf.transpose(queries, [0, 1, 3, 2, 4]), [b, -1, h, places * k])
-    values = tf.reshape(tf.einsum("...vu->...uv", values), [b, -1, v])
+    n, m = position.product(counts), position.product(context_size) * u
+    queries = tf.reshape(pooling.gather(queries, axes), [b, n, places, h, k])
+    queries = tf.reshape(tf.transpose(queries, [0, 1, 3, 2, 4]), [b, n, h, places * k])
+    values = tf.reshape(tf.einsum("...vu->...uv", values), [b, m, v])
     if content is not None:
         values, embeddings = with_content(values, embeddings, content)
     outputs = apply_embeddings(queries, values, embeddings)
@@ -286,8 +287,9 @@ def _convolution(queries, values, table, strides, dilation):
     images = tf.reshape(images, [b * v, *context_size, u])
     kernel = tf.einsum("...ku->...uk", table)
     lambdas = _correlate(tf.nn.convolution, images, kernel, query_size, strides, dilation)
-    lambdas = tf.reshape(lambdas, [b, v, -1, k])
-    outputs = tf.einsum("bnhk,bvnk->bnhv", tf.reshape(queries, [b, -1, h, k]), lambdas)
+    n = position.product(query_size)
+    lambdas = tf.reshape(lambdas, [b, v, n, k])
+    outputs = tf.einsum("bnhk,bvnk->bnhv", tf.reshape(queries, [b, n, h, k]), lambdas)
     return tf.reshape(outputs, [b, *query_size, h, v])
 
 
@@ -301,8 +303,9 @@ def _depthwise_convolution(queries, values, table, strides, dilation):
     kernel = tf.einsum("...ku->...uk", table)[..., tf.newaxis, :, :]  # [r, ..., 1, u, k]
     kernel = tf.reshape(tf.repeat(kernel, v, axis=-3), [*table.shape[:-2], v * u, k])
     lambdas = _correlate(_depthwise, images, kernel, query_size, strides, dilation)
-    lambdas = tf.reduce_sum(tf.reshape(lambdas, [b, -1, v, u, k]), axis=3)
-    outputs = tf.einsum("bnhk,bnvk->bnhv", tf.reshape(queries, [b, -1, h, k]), lambdas)
+    n = position.product(query_size)
+    lambdas = tf.reduce_sum(tf.reshape(lambdas, [b, n, v, u, k]), axis=3)
+    outputs = tf.einsum("bnhk,bnvk->bnhv", tf.reshape(queries, [b, n, h, k]), lambdas)
     return tf.reshape(outputs, [b, *query_size, h, v])
 
 

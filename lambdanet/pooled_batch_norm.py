@@ -5,11 +5,12 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet import cost
+from lambdanet.layer import Layer
 from lambdanet.position import sizes
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
-class PooledBatchNormalization(keras.layers.BatchNormalization):
+class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` that also returns the mean of its output over each map.
 
     The mean of a normalised map is the normalised mean of the map, so one pass over the input yields the

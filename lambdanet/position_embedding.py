@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Position embeddings as layers, so that one table can serve one lambda layer or several (Bello 2021)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet import ops, pooling, position
-from lambdanet.errors import InputError, check_counts, check_scope, unknown
+from lambdanet.errors import InputError, check_count, check_counts, check_scope, unknown
+from lambdanet.layer import Layer
 
 RESIZES = ("slice", "interpolate")
+SHARED = "shared_object_id"  # Keras's key for what several layers share
 
 
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(Layer):
     """What the two kinds of embeddings share: the depth of an embedding, and applying them per lambda.
 
     Args:
@@ -26,10 +28,10 @@ class PositionEmbedding(keras.layers.Layer):
     def __init__(self, key_dim: int = 16, intra_depth: int = 1, num_lambdas: int = 1, **kwargs: Any):
         # Computes in the precision of the lambda layer that uses it, whatever its own.
         super().__init__(autocast=False, **kwargs)
-        check_counts(key_dim=key_dim, intra_depth=intra_depth, num_lambdas=num_lambdas)
-        self.key_dim = key_dim
-        self.intra_depth = intra_depth
-        self.num_lambdas = num_lambdas
+        self.key_dim, self.intra_depth, self.num_lambdas = check_counts(
+            key_dim=key_dim, intra_depth=intra_depth, num_lambdas=num_lambdas
+        )
+        self.num_users = 0  # lambda layers that it was given to
         self.table: Any = None  # until the first `build_for`
 
     def build_for(self, query_size: Sequence[int | None], context_size: Sequence[int | None]) -> None:
@@ -72,6 +74,11 @@ class PositionEmbedding(keras.layers.Layer):
             "num_lambdas": self.num_lambdas,
         }
 
+    def serialized(self) -> dict[str, Any]:
+        """Returns the configuration, marked where several layers share the embedding; see `restored`."""
+        config = keras.layers.serialize(self)
+        return config if self.num_users < 2 else {**config, SHARED: id(self)}
+
     def _add_table(self, shape: Sequence[int]) -> tf.Variable:
         """Adds embeddings for each index of `shape`, started from N(0, 1) as in the paper (appendix F.2)."""
         lambdas = [self.num_lambdas] if self.num_lambdas > 1 else []
@@ -103,7 +110,8 @@ class RelativePositionEmbedding(PositionEmbedding):
       implementation: the form of `lambdanet.ops.apply_position_lambdas`.
 
     Raises:
-      InputError: for arguments outside these ranges, or a map larger than the table.
+      InputError: for arguments outside these ranges, a dilation with the scope None, or a map larger than
+        the table.
     """
 
     def __init__(
@@ -120,18 +128,21 @@ class RelativePositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
-        check_counts(dilation=dilation)
-        if scope is not None:
-            check_scope(scope)
+        self.dilation = check_count("dilation", dilation)
+        self.scope = None if scope is None else check_scope(scope)
+        if self.scope is None and self.dilation > 1:
+            raise InputError(
+                f"dilation must be 1 with scope=None, the whole map, got {dilation}; a dilation needs an odd scope"
+            )
         if resize not in RESIZES:
             raise unknown("resize", resize, RESIZES)
         if implementation not in ("auto", *ops.IMPLEMENTATIONS):
             raise unknown("implementation", implementation, ("auto", *ops.IMPLEMENTATIONS))
-        for size in [map_size] if isinstance(map_size, int) else map_size or []:
-            check_counts(map_size=size)
-        self.scope = scope
-        self.dilation = dilation
-        self.map_size: Any = tuple(map_size) if isinstance(map_size, Sequence) else map_size
+        if isinstance(map_size, Sequence):
+            map_size = tuple(check_count("map_size", size) for size in map_size)
+        elif map_size is not None:
+            map_size = check_count("map_size", map_size)
+        self.map_size: Any = map_size
         self.resize = resize
         self.use_bias = use_bias
         self.implementation = implementation
@@ -255,7 +266,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
                 if None in sizes:
                     raise InputError(f"unstructured positions of a map of size {tuple(sizes)} need {name}=")
                 setattr(self, name, position.product(sizes))
-            check_counts(**{name: getattr(self, name)})
+            setattr(self, name, check_count(name, getattr(self, name)))
         self.table = self._add_table([self.num_queries, self.num_context])
 
     def apply_one(self, queries, values, strides, mask, index, pool_size=1, content=None):
@@ -281,16 +292,38 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         }
 
 
+def restored(config: Mapping[str, Any]) -> PositionEmbedding:
+    """Makes the embedding that `serialized` described, one for all layers of a model that share it.
+
+    While Keras loads a model it keeps what is shared, in one way for .keras and in another for other forms.
+    The one in use gives the same object for the same configuration.
+
+    Raises:
+      InputError: layers share it, and Keras keeps nothing, so that each would have one of its own.
+    """
+    # By the registered name, which is the only one that Keras knows in a .h5 file.
+    config = {**config, "class_name": config.get("registered_name") or config["class_name"]}
+    for deserialize in (keras.saving.deserialize_keras_object, keras.utils.legacy.deserialize_keras_object):
+        embedding = deserialize(config)
+        if SHARED not in config or embedding is deserialize(config):
+            return embedding
+    raise InputError(
+        "layers that share a position embedding cannot be copied one by one, as `clone_model` does, because "
+        "each would have one of its own; copy the model by `Model.from_config(model.get_config())`"
+    )
+
+
 def _apply_masked(queries, values, embeddings, mask, content):
     """Applies embeddings [n, k, m * u] of all pairs, those that `mask` [n, m] forbids set to zero."""
     b, *query_size, h, k = position.sizes(queries)
-    v, u = values.shape[-2:]
+    _, *context_size, v, u = position.sizes(values)
+    n, m = position.product(query_size), position.product(context_size)
     if mask is not None:
         embeddings *= tf.repeat(tf.cast(mask, embeddings.dtype), u, axis=1)[:, tf.newaxis]
-    values = tf.reshape(tf.einsum("...vu->...uv", values), [b, -1, v])
+    values = tf.reshape(tf.einsum("...vu->...uv", values), [b, m * u, v])
     if content is not None:
         values, embeddings = ops.with_content(values, embeddings, content)
-    outputs = ops.apply_embeddings(tf.reshape(queries, [b, -1, h, k]), values, embeddings)
+    outputs = ops.apply_embeddings(tf.reshape(queries, [b, n, h, k]), values, embeddings)
     return tf.reshape(outputs, [b, *query_size, h, v])
 
 

@@ -7,13 +7,14 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet import cost
-from lambdanet.errors import InputError, check_counts
+from lambdanet.errors import InputError, check_count
+from lambdanet.layer import Layer
 from lambdanet.parts import built
 from lambdanet.precision import at_least_float32
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
-class SqueezeExcite(keras.layers.Layer):
+class SqueezeExcite(Layer):
     """Scales every channel by a gate in (0, 1) computed from the mean of the map.
 
     gate = sigmoid(W2 relu(W1 mean(x) + b1) + b2), with W1: c -> ratio * c and W2: ratio * c -> c, both
@@ -34,11 +35,10 @@ class SqueezeExcite(keras.layers.Layer):
         self, ratio: float = 0.25, kernel_regularizer: Any = None, multiple_of: int = 1, **kwargs: Any
     ):
         super().__init__(**kwargs)
-        check_counts(multiple_of=multiple_of)
         if not 0 < ratio <= 1:
             raise InputError(f"ratio must be in (0, 1], got {ratio!r}")
         self.ratio = ratio
-        self.multiple_of = multiple_of
+        self.multiple_of = check_count("multiple_of", multiple_of)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
     def build(self, input_shape):

@@ -7,10 +7,11 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError
+from lambdanet.layer import Layer
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
-class StochasticDepth(keras.layers.Layer):
+class StochasticDepth(Layer):
     """Drops the residual branch of whole examples while training, and scales the kept ones by 1 / (1 - rate).
 
     Input and output: [b, ...]; at inference the identity.
@@ -28,7 +29,7 @@ class StochasticDepth(keras.layers.Layer):
         if not 0 <= rate < 1:
             raise InputError(f"rate must be in [0, 1), got {rate!r}")
         self.rate = rate
-        self.seed = seed
+        self.seed = None if seed is None else int(seed)
         self._dropout = keras.layers.Dropout(rate, seed=seed, dtype=self.dtype_policy)
 
     def call(self, inputs, training=None):

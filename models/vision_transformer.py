@@ -8,13 +8,14 @@ from typing import Any
 import tf_keras as keras
 
 from lambdanet.errors import InputError
+from lambdanet.layer import Layer
 from lambdanet.models.parts import Parts
 
 PATCH_SIZES = {"ti16": 16, "s16": 16, "b16": 16, "b32": 32, "l16": 16}
 
 
 @keras.saving.register_keras_serializable("lambdanet")
-class VisionTransformerTrunk(keras.layers.Layer):
+class VisionTransformerTrunk(Layer):
     """Everything before the classifier of a network of Model Garden, which imports it when it is built.
 
     Images [b, h, w, c] of one known size -> {"map": [b, h / patch, w / patch, d], "token": [b, d]}.

@@ -233,7 +233,7 @@ def test_inputs_that_are_refused():
         lambdanet.AxialAttention(8)(keras.Input([None, 4, 8]))
     with pytest.raises(InputError, match=r"the width 5 of the map .* map_size=\(4, 4\)"):
         lambdanet.GlobalAttention(8, map_size=4)(tf.ones([1, 4, 5, 8]))
-    with pytest.raises(InputError, match="the input of GlobalAttention is a Keras 3"):
+    with pytest.raises(InputError, match="an input of GlobalAttention is a Keras 3"):
         lambdanet.GlobalAttention(8)(keras_3.Input([4, 4, 8]))
 
 

@@ -110,7 +110,6 @@ def configurations(draw):
         "query_normalization": draw(strategies.sampled_from([None, "softmax"])),
         "use_batch_norm": draw(strategies.booleans()),
         "multi_head": draw(strategies.booleans()),
-        "dilation": draw(strategies.sampled_from([1, 1, 2])),
         "position_bias": draw(strategies.booleans()),
         "implementation": draw(strategies.sampled_from(["auto", "einsum", "query_first", "blocked", "conv"])),
     }
@@ -124,6 +123,8 @@ def configurations(draw):
     arguments["strides"] = 1 if mask == "causal" else draw(strategies.sampled_from([1, 1, 2]))
     if arguments["scope"] is None:
         arguments["map_size"] = 2 * max([*spatial, *(context or [])])
+    else:
+        arguments["dilation"] = draw(strategies.sampled_from([1, 1, 2]))
     return arguments, spatial, context, mask
 
 
@@ -285,17 +286,50 @@ def test_causal_memory_is_linear():
     assert layer(images(1, 2**16, 4), mask="causal").shape == [1, 2**16, 4]
 
 
-def test_one_table_shared_by_two_layers(tmp_path):
-    table = lambdanet.RelativePositionEmbedding(scope=5)
+def two_layers(table, **arguments):
+    """A model of two layers with one table."""
     inputs = keras.Input([None, None, 8])
-    x = lambdanet.LambdaLayer(8, position=table, name="first")(inputs)
-    model = keras.Model(inputs, lambdanet.LambdaLayer(8, position=table, name="second")(x))
+    x = lambdanet.LambdaLayer(8, position=table, name="first", **arguments)(inputs)
+    return keras.Model(inputs, lambdanet.LambdaLayer(8, position=table, name="second", **arguments)(x))
+
+
+@pytest.mark.parametrize("file", ["shared.keras", "shared", "shared.h5"])
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_a_shared_table_is_shared_in_a_loaded_model(file, tmp_path):
+    model = two_layers(lambdanet.RelativePositionEmbedding(scope=5))
+    model.save(tmp_path / file)
+    loaded = keras.models.load_model(tmp_path / file)
+    assert loaded.get_layer("first").position is loaded.get_layer("second").position
+    assert len(loaded.trainable_weights) == len(model.trainable_weights)
+    np.testing.assert_allclose(loaded(images(1, 6, 6, 8)), model(images(1, 6, 6, 8)), atol=1e-5)
+
+
+def test_a_shared_table_is_shared_in_a_copy_or_refused():
+    model = two_layers(lambdanet.RelativePositionEmbedding(scope=5))
+    for copy in (
+        keras.Model.from_config(model.get_config()),
+        keras.models.model_from_json(model.to_json()),
+    ):
+        assert copy.count_params() == model.count_params()
+        assert copy.get_layer("first").position is copy.get_layer("second").position
+        assert copy.get_layer("first").position is not model.get_layer("first").position
+    with pytest.raises(InputError, match="copy the model by `Model.from_config") as error:
+        keras.models.clone_model(model)
+    assert "\n" not in str(error.value)
+    alone = keras.Sequential(
+        [
+            keras.Input([None, None, 8]),
+            lambdanet.LambdaLayer(8, position=lambdanet.RelativePositionEmbedding()),
+        ]
+    )
+    assert keras.models.clone_model(alone).count_params() == alone.count_params()
+
+
+def test_one_table_shared_by_two_layers():
+    table = lambdanet.RelativePositionEmbedding(scope=5)
+    model = two_layers(table)
     tables = [weight for weight in model.trainable_weights if "table" in weight.name]
     assert len(tables) == 1
-    model.save(tmp_path / "shared.keras")
-    loaded = keras.models.load_model(tmp_path / "shared.keras")
-    assert loaded.get_layer("first").position is loaded.get_layer("second").position
-    np.testing.assert_allclose(loaded(images(1, 6, 6, 8)), model(images(1, 6, 6, 8)), atol=1e-5)
     with pytest.raises(InputError, match="the position embedding has key_dim=16, the layer 8"):
         lambdanet.LambdaLayer(8, position=table, key_dim=8)
     with pytest.raises(InputError, match="the position table has 2 spatial axes, the input 1"):
@@ -419,7 +453,7 @@ def test_another_context_in_a_functional_model(tmp_path):
             "causal mask needs the inputs as context",
         ),
         ({"context": np.ones([1, 4, 4, 8], np.float32)}, "must have as many axes"),
-        ({"context": keras_3.Input([4, 8])}, "the context of LambdaLayer is a Keras 3"),
+        ({"context": keras_3.Input([4, 8])}, "an input of LambdaLayer is a Keras 3"),
     ],
 )
 def test_calls_that_are_refused(arguments, message):
@@ -437,6 +471,7 @@ def test_calls_that_are_refused(arguments, message):
         ({"resize": "crop"}, "unknown resize 'crop'"),
         ({"scope": None, "map_size": 0}, "map_size must be a positive integer, got 0"),
         ({"strides": 0}, "strides must be a positive integer, got 0"),
+        ({"scope": None, "dilation": 3}, "dilation must be 1 with scope=None, .* got 3"),
     ],
 )
 def test_more_arguments_that_are_refused(arguments, message):
