@@ -15,7 +15,7 @@ THIRD_PARTY = {
     "configs": set(),
     "models": {"h5py", "numpy", "official", "tensorflow", "tf_keras", "timm", "torch"},
     "training": {"PIL", "numpy", "official", "sklearn", "tensorflow", "tensorflow_datasets", "tf_keras"}
-    | {"ai_edge_litert", "matplotlib", "onnxruntime", "tf2onnx"}
+    | {"ai_edge_litert", "matplotlib", "onnxruntime", "tf2onnx", "tqdm"}
     | {"jax", "jaxlib", "scipy"}  # tpu-check
     | PEERS,
     "detection": {
@@ -29,7 +29,7 @@ THIRD_PARTY = {
         "tensorflow",
         "tf_keras",
     },
-    "cli": {"absl"},
+    "cli": {"absl", "tqdm"},
 }
 
 

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `lambdanet tpu-check` makes of the compiler's answers: figures, batches that fit, tables."""
 
+import io
 import itertools
+import re
+import sys
 
 import pytest
 
+from lambdanet.cli import tpu_check
 from lambdanet.errors import InputError
 from lambdanet.models import paper_speeds, zoo
 from lambdanet.training.tpu import chips, costs, families, fit, hlo, speeds
@@ -147,6 +151,21 @@ def test_speeds_stand_beside_those_of_the_paper(number):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             assert cells[5] == cells[6]  # times relative to the first row are the paper's
     assert len(speeds.render(number, found, "csv").splitlines()) == len(found) + 1
+
+
+def test_a_table_has_a_progress_bar_in_a_terminal_alone(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    shown = []
+    for stderr in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        speeds.lines("12", _paper_like(2.0), told=tpu_check._tell)
+        shown.append(stderr.getvalue())
+    assert "| 0/8 " in shown[0] and "| 0/8 " not in shown[1]
+    assert len(shown[1].splitlines()) == len(paper_speeds.TABLES["12"].rows)
+    assert set(shown[1].splitlines()) <= set(re.split("[\r\n]+", shown[0]))  # above the bar, not inside
 
 
 def test_the_table_of_families_is_written_between_its_markers(tmp_path, monkeypatch):

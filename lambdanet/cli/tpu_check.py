@@ -110,7 +110,9 @@ def _rows(values: flags.FlagValues) -> list[int]:
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    from tqdm import tqdm
+
+    tqdm.write(line, file=sys.stderr)  # above the progress bar, if there is one
 
 
 def _print_json(value: dict[str, Any]) -> None:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from tqdm import tqdm
+
 from lambdanet.errors import InputError
 from lambdanet.models import text_table, zoo
 from lambdanet.training.tpu import chips, fit, speeds, steps
@@ -85,7 +87,8 @@ def render(check: Check, told: Callable[[str], None] = lambda line: None, rows: 
     names = [topology.partition(":")[0] for topology in TOPOLOGIES]
     header = ["model", "pixels", "params (M)", "FLOPs (G)", "batch of a core", f"HBM on {names[0]} (GiB)"]
     header += [f"step on {name} (ms)" for name in names] + [f"largest power of two on {names[0]}"]
-    cells = [_cells(row, check, told) for row in speeds.chosen(ROWS, rows, "the table of families")]
+    chosen = speeds.chosen(ROWS, rows, "the table of families")
+    cells = [_cells(row, check, told) for row in tqdm(chosen, disable=None, leave=False)]
     command = f"lambdanet tpu-check --readme=README.md --rows={','.join(map(str, rows))}"
     return (
         f"Training in bfloat16, per core: {CAVEAT}. Written by `{command if rows else 'make tpu-table'}`.\n\n"

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from tqdm import tqdm
+
 from lambdanet.errors import InputError, unknown
 from lambdanet.models import text_table
 from lambdanet.models.paper_speeds import CORES, IMAGES, TABLES, Row, Table
@@ -52,7 +54,7 @@ def lines(
         raise unknown("table of speeds", number, TABLES)
     table = TABLES[number]
     found = []
-    for row in chosen(table.rows, rows, f"table {number}"):
+    for row in tqdm(chosen(table.rows, rows, f"table {number}"), disable=None, leave=False):
         found.append(_line(table, row, check))
         speed = found[-1].images_per_second
         figure = f"{_shown(table, table.figure(speed))} {table.unit}" if speed else found[-1].note
