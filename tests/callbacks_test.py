@@ -112,10 +112,34 @@ def test_the_history_of_a_resumed_run_has_each_epoch_once(tmp_path):
     assert [line.split(",")[0] for line in resumed] == ["epoch", "1", "2", "3", "4"]
 
 
-def test_a_history_that_is_something_else_is_refused(tmp_path):
-    (tmp_path / "history.csv").write_text("day,weather\n1,rain\n")
-    with pytest.raises(InputError, match="history.csv' is not the history of a run"):
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"day,weather\n1,rain\n",
+        b"\xff\xfe",
+        b"epoch,loss\n1,abc\n",
+        b"epoch,loss\n1,\0\n",
+        b"epoch,loss\n1," + b"9" * 200_000 + b"\n",
+        b"epoch,loss\n" + b"9" * 5000 + b",1\n",
+        b"epoch,loss\n1,2,3\n",
+        b"epoch,loss\n,2\n",
+        b"epoch,loss\n1.5,2\n",
+        b'epoch,loss\n1,"2\n',
+    ],
+    ids=range(10),
+)
+def test_a_history_that_is_something_else_is_refused(tmp_path, content):
+    (tmp_path / "history.csv").write_bytes(content)
+    with pytest.raises(InputError, match="history.csv' is not the history of a run, .*; remove it") as caught:
         callbacks.HistoryFile(tmp_path / "history.csv", 0)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_a_history_may_have_empty_cells_and_infinite_losses(tmp_path):
+    (tmp_path / "history.csv").write_text("epoch,loss,val_loss\n1,0.5\n2,inf,\n3,1,nan\n")
+    assert [row["epoch"] for row in callbacks.read_history(tmp_path / "history.csv")] == ["1", "2", "3"]
+    (tmp_path / "history.csv").write_text("")
+    assert callbacks.read_history(tmp_path / "history.csv") == []
 
 
 def test_evaluation_sees_the_averages_and_training_the_weights(tmp_path):

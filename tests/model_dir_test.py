@@ -24,6 +24,16 @@ def test_a_claim_writes_the_recipe_and_nothing_else(tmp_path):
     assert model_dir.claim(path, RECIPE) == path
 
 
+def test_a_claim_removes_what_is_left_of_checkpoints(tmp_path):
+    for name in ("checkpoints/ckpt-8_temp", "best/ckpt-4_temp", "logs/ckpt-4_temp"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "part-00000-of-00001.data-00000-of-00001.tempstate1").touch()
+    (tmp_path / "checkpoints" / "ckpt-4.index").touch()
+    model_dir.claim(tmp_path, RECIPE)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")}
+    assert left == {"checkpoints/ckpt-4.index", "logs/ckpt-4_temp"}
+
+
 def test_another_recipe_is_refused_with_every_difference(tmp_path):
     model_dir.claim(tmp_path, RECIPE)
     before = (tmp_path / "recipe.json").read_bytes()

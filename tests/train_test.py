@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -67,28 +66,43 @@ def test_a_run_leaves_recipe_checkpoints_history_and_logs(finished):
     assert _saved(path) == [4 * epoch for epoch in (EPOCHS - 2, EPOCHS - 1, EPOCHS)]
 
 
+# The command, which kills itself after step 6.
+KILLED = """
+import os, signal, sys
+from lambdanet import cli, program
+
+def main():
+    from lambdanet.training import callbacks
+    original = callbacks.SaveCheckpoints.on_train_batch_end
+
+    def kill(self, batch, logs=None):
+        original(self, batch, logs)
+        if int(self.model.optimizer.iterations) == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    callbacks.SaveCheckpoints.on_train_batch_end = kill
+    cli.main(sys.argv[1:])
+
+program.run("killed", main)
+"""
+
+
 def test_killed_and_started_again_it_ends_with_the_same_weights(finished, data_dir, tmp_path, capsys):
     settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
-    command = [sys.executable, "-m", "lambdanet.cli", "train", "--recipe=digits", f"--model_dir={tmp_path}"]
-    process = subprocess.Popen(
+    command = [sys.executable, "-c", KILLED, "train", "--recipe=digits", f"--model_dir={tmp_path}"]
+    done = subprocess.run(
         [*command, f"--data_dir={data_dir}", *settings],
         cwd=Path(__file__).parents[1],
         env={name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
-    deadline = time.monotonic() + 120
-    while not _saved(tmp_path) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    errors = process.communicate()[1]
-    assert (process.returncode, errors) == (-signal.SIGKILL, "")
-    killed_after = max(_saved(tmp_path))
-    assert killed_after < 4 * EPOCHS
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+    assert _saved(tmp_path) == [4] and (tmp_path / ".lock").exists()
 
     result = train(RECIPE, tmp_path, data_dir)
-    assert f"after epoch {killed_after // 4} of {EPOCHS}, step {killed_after}" in capsys.readouterr().out
+    assert f"after epoch 1 of {EPOCHS}, step 4" in capsys.readouterr().out
+    assert not (tmp_path / ".lock").exists()
     _assert_same_weights(tmp_path, finished[0])
     assert result["val_loss"] == finished[1]["val_loss"]
     rows = callbacks.read_history(tmp_path / "history.csv")
@@ -215,6 +229,14 @@ def test_a_full_disk_ends_the_run_in_one_line_and_keeps_the_last_checkpoint(
     said = capsys.readouterr().err
     assert "lambdanet: error: cannot write the checkpoint of step 8: " in said and said.count("\n") == 1
     assert _saved(tmp_path) == [4] and model_dir.load_trained_model(tmp_path)
+    assert not list(tmp_path.rglob("*_temp"))
+
+
+def test_what_is_no_history_ends_a_run_before_it_trains(data_dir, tmp_path):
+    (tmp_path / "history.csv").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="history.csv' is not the history of a run"):
+        train(RECIPE, tmp_path, data_dir)
+    assert not _saved(tmp_path) and (tmp_path / "history.csv").read_bytes() == b"\xff\xfe"
 
 
 def test_the_same_recipe_gives_the_same_weights_again(finished, data_dir, tmp_path):

@@ -336,8 +336,14 @@ def read_history(path: Path) -> list[dict[str, str]]:
     """
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    if not all((row.get("epoch") or "").isdigit() for row in rows):
-        raise InputError(f"{str(path)!r} is not the history of a run; remove it to go on without it")
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, strict=True))
+        for row in rows:
+            int(row["epoch"]), [float(value or 0) for value in row.values()]
+    except (csv.Error, KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{str(path)!r} is not the history of a run, a CSV of numbers in UTF-8 with a column epoch; "
+            "remove it to go on without it"
+        ) from None
     return rows

@@ -2,6 +2,7 @@
 """Checkpoints of a training run: checked before anything is restored from them."""
 
 import collections
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -85,6 +86,7 @@ class Checkpoints:
                 self._manager = tf.train.CheckpointManager(self._checkpoint, str(self.directory), self._kept)
             self._manager.save(checkpoint_number=step)
         except tf.errors.OpError as error:
+            remove_unfinished(self.directory)
             raise OSError(f"cannot write the checkpoint of step {step}: {error.message}") from None
 
     def restore(self) -> int:
@@ -152,6 +154,12 @@ class Checkpoints:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             what = f"{self.model.name} with {self.optimizer.name}"
             raise InputError(f"checkpoint {path!r} is not of {what}: {wrong[0]}{more}")
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Removes what is left of checkpoints that a full disk, or the end of the process, has interrupted."""
+    for path in directory.glob("ckpt-*_temp"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _read_shapes(path: str) -> dict[str, tuple[int, ...]]:

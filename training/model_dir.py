@@ -21,7 +21,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError
 from lambdanet.training import class_names as classes
 from lambdanet.training.assemble import build_model, build_optimizer
-from lambdanet.training.checkpoints import Checkpoints
+from lambdanet.training.checkpoints import Checkpoints, remove_unfinished
 from lambdanet.training.staging import absolute
 
 RECIPE = "recipe.json"
@@ -83,6 +83,8 @@ def claim(
         for name, text in texts.items():
             if text and not (path / name).exists():
                 write_text(path / name, text)
+        for name in (CHECKPOINTS, BEST):
+            remove_unfinished(path / name)
         if data_dir is not None and absolute(data_dir) != _kept_data_dir(path):
             write_text(path / DATA_DIR, f"{absolute(data_dir)}\n")
     except OSError as error:
