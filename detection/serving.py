@@ -9,7 +9,8 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.detection import garden  # noqa: F401  before what else is used of Model Garden
-from lambdanet.training.serving import Served, decode
+from lambdanet.training.image_bytes import decode
+from lambdanet.training.serving import Served
 
 # isort: split
 from official.vision.serving import detection

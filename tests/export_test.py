@@ -21,8 +21,8 @@ from lambdanet.errors import InputError
 from lambdanet.models import weights
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.export import export_saved_model, export_weights
+from lambdanet.training.image_bytes import decode
 from lambdanet.training.pictures import read_image
-from lambdanet.training.serving import decode
 
 SIZE, MEAN, STD, CROP = 24, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9
 NAMES = [f"class {index}" for index in range(7)]

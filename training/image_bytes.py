@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image files as bytes, decoded whole or, as far as the format allows, only where a crop needs them."""
+"""Decodes image files: the one decoder of training, evaluation, prediction, serving and detection.
+
+It is TensorFlow alone, so that an exported model carries it along. Pictures are turned upright as EXIF says,
+and transparent ones are laid on white.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,10 +13,21 @@ import tensorflow as tf
 # The shape of an image, int32 [3] -> the top, the left, the height and the width of a crop, int32 [4].
 ChooseWindow = Callable[[tf.Tensor], tf.Tensor]
 
+JPEG, PNG, RIFF, WEBP = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF", b"WEBP"
+ORIENTATION = 0x0112  # the tag of EXIF
+DCT = "INTEGER_ACCURATE"  # as Pillow decodes
+
+# Keeps rarely needed steps out of line: inlined, even those that do not run would slow down every JPEG.
+_called = tf.function(
+    input_signature=[tf.TensorSpec([], tf.string)],
+    autograph=False,
+    experimental_attributes={"_noinline": True},
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """A JPEG, PNG, GIF or BMP file.
+    """A JPEG, PNG or still WebP file.
 
     Attributes:
       contents: its bytes, a scalar.
@@ -23,27 +38,28 @@ class Encoded:
     channels: int
 
     def whole(self) -> tf.Tensor:
-        """Returns the image, uint8 [h, w, channels]; of an animation, the first frame."""
-        image = tf.io.decode_image(self.contents, channels=self.channels, expand_animations=False)
-        return tf.ensure_shape(image, [None, None, self.channels])
+        """Returns the image, uint8 [h, w, channels]."""
+        return decode(self.contents, self.channels)
 
     def crop(self, choose_window: ChooseWindow) -> tf.Tensor:
-        """Returns a window of the image; of a JPEG, what lies outside is not decoded to the end."""
+        """Returns a window of the image; of an upright JPEG, only the window is decoded to the end."""
 
-        def of_jpeg() -> tf.Tensor:
+        def crop_jpeg() -> tf.Tensor:
             window = choose_window(tf.io.extract_jpeg_shape(self.contents))
-            return tf.io.decode_and_crop_jpeg(self.contents, window, channels=self.channels)
+            return tf.io.decode_and_crop_jpeg(self.contents, window, channels=self.channels, dct_method=DCT)
 
-        def of_others() -> tf.Tensor:
-            return Decoded(self.whole()).crop(choose_window)
+        @_called
+        def crop_others(contents: tf.Tensor) -> tf.Tensor:
+            upright_jpeg = _starts_with(contents, JPEG) & (orientation(contents) == 1)
+            return tf.cond(upright_jpeg, crop_jpeg, lambda: Decoded(self.whole()).crop(choose_window))
 
-        image = tf.cond(tf.io.is_jpeg(self.contents), of_jpeg, of_others)
+        image = tf.cond(_is_plain_jpeg(self.contents), crop_jpeg, lambda: crop_others(self.contents))
         return tf.ensure_shape(image, [None, None, self.channels])
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """An image, uint8 [h, w, c], with what `Encoded` does."""
+    """An image, uint8 [h, w, c], with the methods of `Encoded`."""
 
     image: tf.Tensor
 
@@ -53,3 +69,158 @@ class Decoded:
     def crop(self, choose_window: ChooseWindow) -> tf.Tensor:
         top, left, height, width = tf.unstack(choose_window(tf.shape(self.image)))
         return self.whole()[top : top + height, left : left + width]
+
+
+def decode(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:
+    """Decodes one JPEG, PNG or still WebP file.
+
+    Gray, palette and CMYK become RGB, 16-bit PNG keeps its upper 8 bits, the picture is turned upright as its
+    EXIF orientation says, and a transparent picture is laid on white (see `on_white`).
+
+    Args:
+      contents: the bytes of the file, a string scalar.
+      channels: 3, or 1 for the gray of a picture.
+
+    Returns:
+      uint8 [h, w, channels].
+
+    Raises:
+      tf.errors.InvalidArgumentError: a damaged file, or another format.
+    """
+    image = tf.cond(_is_plain_jpeg(contents), lambda: _decode_jpeg(contents), lambda: _decode_any(contents))
+    image = tf.ensure_shape(image, [None, None, 3])
+    return tf.image.rgb_to_grayscale(image) if channels == 1 else image
+
+
+@_called
+def _decode_any(contents: tf.Tensor) -> tf.Tensor:
+    is_jpeg, is_png = _starts_with(contents, JPEG), _starts_with(contents, PNG)
+    flags = tf.io.decode_raw(tf.strings.join([_bytes(contents, 20, 1), b"\0"]), tf.uint8)[0]
+    animated = (_bytes(contents, 12, 4) == b"VP8X") & (flags & 2 > 0)
+    is_webp = _starts_with(contents, RIFF) & (_bytes(contents, 8, 4) == WEBP) & ~animated
+    known = tf.debugging.Assert(
+        is_jpeg | is_png | is_webp,
+        ["the image must be a JPEG, PNG or still WebP file, got", _bytes(contents, 0, 24)],
+    )
+
+    def decode_webp() -> tf.Tensor:
+        image = tf.io.decode_webp(contents)[0]  # its own channels, 3 or 4
+        return tf.pad(image, [[0, 0], [0, 0], [0, 4 - tf.shape(image)[-1]]], constant_values=255)
+
+    def decode_others() -> tf.Tensor:
+        return on_white(tf.cond(is_png, lambda: tf.io.decode_png(contents, channels=4), decode_webp))
+
+    with tf.control_dependencies([known]):
+        image = tf.cond(is_jpeg, lambda: _decode_jpeg(contents), decode_others)
+    return _turned_upright(image, orientation(contents))
+
+
+def _decode_jpeg(contents: tf.Tensor) -> tf.Tensor:
+    return tf.io.decode_jpeg(contents, channels=3, dct_method=DCT)
+
+
+def on_white(rgba: tf.Tensor) -> tf.Tensor:
+    """Lays uint8 pictures [h, w, 4] on white: uint8 [h, w, 3].
+
+    An alpha plane of a single value hides nothing and is ignored. (TensorFlow decodes an opaque PNG of less
+    than 8 bits per pixel to an alpha plane of 1, 3 or 15.)
+    """
+    alpha = rgba[..., 3:]
+
+    def blend() -> tf.Tensor:
+        colors, opacity = tf.cast(rgba[..., :3], tf.int32), tf.cast(alpha, tf.int32)
+        return tf.cast((colors * opacity + 255 * (255 - opacity) + 127) // 255, tf.uint8)
+
+    return tf.cond(tf.reduce_min(alpha) < tf.reduce_max(alpha), blend, lambda: rgba[..., :3])
+
+
+def orientation(contents: tf.Tensor) -> tf.Tensor:
+    """Returns the EXIF orientation of a JPEG, PNG or WebP file, int32 from 1 (upright, or not given) to 8."""
+    return _orientation_of_exif(_find_exif(contents))
+
+
+def _turned_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Undoes an EXIF orientation: a transposition, then mirroring left to right and top to bottom."""
+
+    def turn() -> tf.Tensor:
+        turned = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
+        sides = tf.constant([[0, 0], [0, 0], [0, 1], [1, 1], [1, 0], [0, 0], [0, 1], [1, 1], [1, 0]])
+        vertical, horizontal = tf.unstack(tf.cast(sides[orientation], tf.bool))
+        turned = tf.cond(horizontal, lambda: turned[:, ::-1], lambda: turned)
+        return tf.cond(vertical, lambda: turned[::-1], lambda: turned)
+
+    return tf.cond(orientation == 1, lambda: image, turn)
+
+
+def _is_plain_jpeg(contents: tf.Tensor) -> tf.Tensor:
+    """Says whether a file is a JPEG whose header is a JFIF segment alone, as most are: it has no EXIF.
+
+    On an image of training the full walk through the header would take a twentieth of the decoding.
+    """
+    jfif_of_16_bytes = _starts_with(contents, JPEG + b"\xe0\x00\x10")
+    return jfif_of_16_bytes & (_bytes(contents, 20, 2) == b"\xff\xdb")
+
+
+def _find_exif(contents: tf.Tensor) -> tf.Tensor:
+    """Returns the EXIF data of a JPEG, PNG or WebP file, a string scalar; empty where there is none."""
+    size = _size(contents)
+    is_jpeg, is_png = _starts_with(contents, JPEG), _starts_with(contents, PNG)
+
+    def step(at: tf.Tensor, _: tf.Tensor, __: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Looks at a chunk: where the next one begins, where EXIF begins, whether to go on."""
+        head = tf.cast(tf.io.decode_raw(_bytes(contents, at, 8), tf.uint8), tf.int64)
+
+        def number(first: int, count: int, little: bool = False) -> tf.Tensor:
+            powers = [256**place for place in (range(count) if little else reversed(range(count)))]
+            return tf.reduce_sum(head[first : first + count] * tf.constant(powers, tf.int64))
+
+        def of_jpeg() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            marker = head[1]
+            found = (marker == 0xE1) & (_bytes(contents, at + 4, 6) == b"Exif\0\0")
+            header = ((marker >= 0xE0) & (marker <= 0xEF)) | (marker == 0xFE)
+            return at + 2 + number(2, 2), tf.where(found, at + 10, size), header & ~found
+
+        def of_png() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            found = _bytes(contents, at + 4, 4) == b"eXIf"
+            return at + 12 + number(0, 4), tf.where(found, at + 8, size), ~found
+
+        def of_webp() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            found = _bytes(contents, at, 4) == b"EXIF"
+            prefix = 6 * tf.cast(_bytes(contents, at + 8, 6) == b"Exif\0\0", tf.int64)
+            length = number(4, 4, little=True)
+            return at + 8 + length + length % 2, tf.where(found, at + 8 + prefix, size), ~found
+
+        return tf.cond(is_jpeg, of_jpeg, lambda: tf.cond(is_png, of_png, of_webp))
+
+    first = tf.cast(tf.where(is_jpeg, 2, tf.where(is_png, 8, 12)), tf.int64)  # behind the signature
+    _, begin, _ = tf.while_loop(
+        lambda at, _, going_on: going_on & (at + 8 <= size), step, (first, size, tf.constant(True))
+    )
+    return _bytes(contents, begin, 1 << 16)
+
+
+def _orientation_of_exif(exif: tf.Tensor) -> tf.Tensor:
+    """Returns the orientation that EXIF data gives, int32; 1 where it gives none from 1 to 8."""
+    data = tf.pad(tf.cast(tf.io.decode_raw(exif, tf.uint8), tf.int32), [[0, 10]])
+    powers = tf.where(data[0] == ord("I"), [1, 1 << 8, 1 << 16, 1 << 24], [1 << 24, 1 << 16, 1 << 8, 1])
+    pair = tf.where(data[0] == ord("I"), [1, 1 << 8], [1 << 8, 1])
+    directory = tf.clip_by_value(tf.reduce_sum(data[4:8] * powers), 0, tf.size(data) - 2)
+    count = tf.reduce_sum(data[directory : directory + 2] * pair)
+    count = tf.minimum(count, (tf.size(data) - directory - 2) // 12)
+    entries = tf.reshape(data[directory + 2 : directory + 2 + 12 * count], [count, 12])
+    tags, values = (tf.reduce_sum(entries[:, at : at + 2] * pair, axis=1) for at in (0, 8))
+    value = tf.reduce_max(tf.concat([[0], tf.where(tags == ORIENTATION, values, 0)], axis=0))
+    return tf.where((value >= 1) & (value <= 8), value, 1)
+
+
+def _starts_with(contents: tf.Tensor, signature: bytes) -> tf.Tensor:
+    return tf.equal(_bytes(contents, 0, len(signature)), signature)
+
+
+def _bytes(contents: tf.Tensor, at: tf.Tensor | int, count: int) -> tf.Tensor:
+    """Returns bytes of a file, fewer or none where it ends before."""
+    return tf.strings.substr(contents, tf.minimum(tf.cast(at, tf.int64), _size(contents)), count)
+
+
+def _size(contents: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.strings.length(contents), tf.int64)

@@ -2,15 +2,19 @@
 """Reads image files, and draws predictions beside the picture they belong to."""
 
 import contextlib
+import io
 import itertools
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from lambdanet.errors import InputError
+from lambdanet.training.image_bytes import JPEG, PNG, decode, on_white
 
 # All in pixels.
 PANEL = 320
@@ -24,10 +28,9 @@ INK, FAINT, TRACK, FIRST, OTHERS = "#111827", "#6b7280", "#eef1f5", "#2563eb", "
 
 
 def read_image(path: str | Path) -> np.ndarray:
-    """Reads any image file that Pillow knows as uint8 RGB [h, w, 3].
+    """Reads an image file as uint8 RGB [h, w, 3]: the pixels that training and serving see.
 
-    The picture is turned upright where EXIF says how; of an animation the first frame counts, of 16-bit
-    grey the upper 8 bits; a transparent picture lies on white.
+    JPEG, PNG and WebP are decoded by `image_bytes.decode`, other formats as `as_decodable` says.
 
     Raises:
       InputError: there is no such file, or it is not a whole, readable image.
@@ -37,26 +40,47 @@ def read_image(path: str | Path) -> np.ndarray:
         raise InputError(f"image {name!r} does not exist")
     if os.path.isdir(name):
         raise InputError(f"image {name!r} is a folder; expected an image file")
+    if not os.path.isfile(name):
+        raise InputError(f"image {name!r} is not a regular file; expected an image file")
     try:
-        with Image.open(name) as image:
-            return np.asarray(_to_rgb(ImageOps.exif_transpose(image)))
+        return decode(as_decodable(Path(name).read_bytes())).numpy()
+    except (InputError, OSError) as error:
+        reason = str(error)
+    except tf.errors.OpError:
+        reason = "its data is damaged"
+    raise InputError(f"image {name!r} cannot be read ({reason}); expected a whole JPEG, PNG or other image")
+
+
+def as_decodable(contents: bytes) -> bytes:
+    """Returns an image file in a format that `image_bytes.decode` takes: itself, or its picture as a PNG.
+
+    GIF, BMP, TIFF, animated WebP and whatever else Pillow reads become PNGs: the first frame, turned upright,
+    the upper 8 of 16 bits, on white where it is transparent.
+
+    Raises:
+      InputError: it is no image, or its pixels have no range that is known, as those of float TIFFs.
+    """
+    if contents.startswith((JPEG, PNG)):
+        return contents
+    file = io.BytesIO()
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(contents)) as image:
+            if image.format == "WEBP" and not getattr(image, "is_animated", False):
+                return contents
+            _to_rgb(ImageOps.exif_transpose(image)).save(file, format="PNG", compress_level=1)
     except Exception as error:  # Pillow raises many kinds for damaged files, SyntaxError and struct.error too
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(
-            f"image {name!r} cannot be read ({reason}); expected a whole JPEG, PNG or other image"
-        ) from error
+        raise InputError(" ".join(str(error).split()) or type(error).__name__) from None
+    return file.getvalue()
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):
-        return Image.fromarray((np.asarray(image) // 256).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise InputError(f"its pixels are {'floats' if image.mode == 'F' else '32-bit integers'}")
     if not image.has_transparency_data:
         return image.convert("RGB")
-    rgba = np.asarray(image.convert("RGBA")).astype(np.int32)
-    colors, alpha = rgba[..., :3], rgba[..., 3:]
-    if alpha.min() < alpha.max():
-        colors = (colors * alpha + 255 * (255 - alpha) + 127) // 255
-    return Image.fromarray(colors.astype(np.uint8))
+    return Image.fromarray(on_white(np.asarray(image.convert("RGBA"))).numpy())
 
 
 def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:

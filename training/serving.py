@@ -8,10 +8,9 @@ import tf_keras as keras
 
 from lambdanet.errors import InputError
 from lambdanet.models.preprocessing import Preprocessing
+from lambdanet.training.image_bytes import decode
 
 MAX_TOP = 5
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-JPEG_SIGNATURE = b"\xff\xd8\xff"
 
 
 class Served(tf.Module):
@@ -121,40 +120,10 @@ class ServedClassifier(Served):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
     def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        """JPEG or PNG files [b], sizes may differ -> the same as `serve_images`."""
+        """JPEG, PNG or WebP files [b], sizes may differ -> the same as `serve_images`; see `decode`."""
         images = tf.map_fn(
             lambda one: self._prepare(decode(one)),
             image_bytes,
             fn_output_signature=tf.TensorSpec(self._input_shape, tf.float32),
         )
         return self._classify(images)
-
-
-def decode(image_bytes: tf.Tensor) -> tf.Tensor:
-    """Decodes one JPEG or PNG file, a string scalar, to uint8 [h, w, 3].
-
-    Grey, palette and CMYK become RGB, 16-bit PNG keeps its upper 8 bits, and a transparent PNG lies
-    on white; an orientation in EXIF is not followed. Anything else, such as an animated GIF, ends with
-    `tf.errors.InvalidArgumentError`.
-    """
-    is_jpeg = tf.equal(tf.strings.substr(image_bytes, 0, len(JPEG_SIGNATURE)), JPEG_SIGNATURE)
-    is_png = tf.equal(tf.strings.substr(image_bytes, 0, len(PNG_SIGNATURE)), PNG_SIGNATURE)
-    known = tf.debugging.Assert(is_jpeg | is_png, ["expected the bytes of a JPEG or PNG image"])
-    with tf.control_dependencies([known]):
-        return tf.cond(
-            is_jpeg,
-            lambda: tf.io.decode_jpeg(image_bytes, channels=3),
-            lambda: on_white(tf.io.decode_png(image_bytes, channels=4)),
-        )
-
-
-def on_white(rgba: tf.Tensor) -> tf.Tensor:
-    """Lays uint8 pictures [h, w, 4] on white: uint8 [h, w, 3].
-
-    An alpha plane of a single value hides nothing and is passed over. (TensorFlow decodes an opaque
-    PNG of less than 8 bits a pixel to an alpha plane of 1, 3 or 15.)
-    """
-    colors, alpha = tf.cast(rgba[..., :3], tf.int32), tf.cast(rgba[..., 3:], tf.int32)
-    blended = (colors * alpha + 255 * (255 - alpha) + 127) // 255
-    transparent = tf.reduce_min(alpha) < tf.reduce_max(alpha)
-    return tf.cast(tf.where(transparent, blended, colors), tf.uint8)

@@ -2,7 +2,6 @@
 """Pictures without labels, in parts of a known order: files in a folder, TFRecords, or a dataset of TFDS."""
 
 import hashlib
-import io
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,12 +9,10 @@ from typing import Protocol
 
 import numpy as np
 import tensorflow_datasets as tfds
-from PIL import Image
 
 from lambdanet.errors import InputError
 from lambdanet.training import folder, records, sources
 from lambdanet.training.bad_records import readable
-from lambdanet.training.serving import JPEG_SIGNATURE, PNG_SIGNATURE
 
 
 class Inputs(Protocol):
@@ -133,23 +130,6 @@ class TfdsInputs:
         examples = sources.read_tfds(self._builder, self._parts[part])
         for example in readable(examples).as_numpy_iterator():
             yield example["tfds_id"].decode(), example["image"]
-
-
-def as_jpeg_or_png(contents: bytes) -> bytes:
-    """Returns a picture in a format that an exported model decodes: as it is, or turned into a PNG.
-
-    Raises:
-      InputError: it is no picture.
-    """
-    if contents.startswith((JPEG_SIGNATURE, PNG_SIGNATURE)):
-        return contents
-    file = io.BytesIO()
-    try:
-        with Image.open(io.BytesIO(contents)) as picture:
-            picture.convert("RGB").save(file, format="PNG")
-    except Exception as error:  # Pillow raises many kinds for damaged files
-        raise InputError(f"no picture: {error}") from None
-    return file.getvalue()
 
 
 def _digest(lines: Iterator[str] | Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from lambdanet.errors import InputError, check_counts, unknown
 from lambdanet.training import records
 from lambdanet.training.bad_records import DEFAULT_LIMIT, BadRecords
 from lambdanet.training.model_dir import write_text
+from lambdanet.training.pictures import as_decodable
 from lambdanet.training.pseudo import choice, plot
 from lambdanet.training.pseudo.inputs import Inputs, open_inputs
 from lambdanet.training.pseudo.progress import BINS, Answers, Progress, refuse_other, write_bytes
@@ -129,9 +130,18 @@ def _ask(
             for name in progress.load(part).unreadable.tolist():
                 bad_records.skip(name)
             continue
-        answers = _answers(model, inputs.read(part), min_confidence, soft, batch_size, bad_records)
+        answers = _answers(model, _pictures(inputs, part), min_confidence, soft, batch_size, bad_records)
         progress.save(part, answers)
         print(f"part {part + 1} of {inputs.num_parts}: {len(answers.labels)} pictures kept", flush=True)
+
+
+def _pictures(inputs: Inputs, part: int) -> Iterator[tuple[str, bytes]]:
+    """Yields the name and the contents of each picture of a part, as the teacher and its students decode it."""
+    for name, contents in inputs.read(part):
+        try:
+            yield name, as_decodable(contents)
+        except InputError:
+            yield name, b""  # counted as one that cannot be read
 
 
 def _answers(
@@ -198,7 +208,9 @@ def _write(
     for index, part in enumerate(used):
         name = records.shard_name(records.PSEUDO, index, len(used))
         if not (path / name).exists():
-            _write_file(path / name, inputs.read(part), found[part], copies[part], [settings["seed"], part])
+            _write_file(
+                path / name, _pictures(inputs, part), found[part], copies[part], [settings["seed"], part]
+            )
         shards.append({"file": name, "records": int(copies[part].sum()), "sha256": _sha256(path / name)})
     manifest = _manifest(model, settings, found, chosen, shards)
     write_bytes(path / PICTURE, plot.picture(manifest))

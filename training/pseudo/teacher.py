@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from lambdanet.errors import InputError
 from lambdanet.training.predict import load_classifier
-from lambdanet.training.pseudo.inputs import as_jpeg_or_png
 
 # What is hashed: what decides its answers.
 _GRAPH, _VARIABLES = "saved_model.pb", "variables"
@@ -39,21 +37,10 @@ class Teacher:
 
     def classify(self, pictures: Sequence[bytes]) -> list[np.ndarray | None]:
         """Returns the probabilities of the classes for each picture, float32; None for a damaged one."""
-        answers: list[np.ndarray | None] = [None] * len(pictures)
-        readable = {}
-        for index, contents in enumerate(pictures):
-            try:
-                readable[index] = as_jpeg_or_png(contents)
-            except InputError:
-                continue
         try:
-            found = list(self._probabilities(list(readable.values()))) if readable else []
-            answers_by_index: dict[int, np.ndarray | None] = dict(zip(readable, found, strict=True))
+            return list(self._probabilities(pictures))
         except tf.errors.OpError:  # a single damaged picture spoils those beside it
-            answers_by_index = {index: self._one(contents) for index, contents in readable.items()}
-        for index, probabilities in answers_by_index.items():
-            answers[index] = probabilities
-        return answers
+            return [self._one(contents) for contents in pictures]
 
     def _one(self, contents: bytes) -> np.ndarray | None:
         try:
