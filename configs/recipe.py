@@ -16,6 +16,8 @@ OPTIMIZERS = {"adam": ("beta_2", "epsilon"), "rmsprop": ("epsilon", "rho"), "sgd
 SCHEDULES = ("constant", "cosine", "exponential")
 AUGMENTATIONS = ("affine", "crop_flip", "none", "padded_crop_flip")
 INTERPOLATIONS = ("bicubic", "bilinear")
+INTEGERS = range(-(2**63), 2**63)
+LEVELS = 32  # of lists and dictionaries in an option
 
 
 def _choice(names: Iterable[str]) -> str:
@@ -214,6 +216,8 @@ def from_json(text: str) -> Recipe:
         values = json.loads(text)
     except ValueError as error:
         raise InputError(f"not a recipe in JSON: {error}") from None
+    except RecursionError:
+        raise InputError(f"not a recipe in JSON: it is nested more than {LEVELS} deep") from None
     if not isinstance(values, dict):
         raise InputError(f"not a recipe in JSON: {type(values).__name__} instead of an object")
     for field in values:
@@ -250,42 +254,56 @@ def _parsed(text: str, kind: type) -> object:
             return kind(text)
         if kind is not str:
             return ast.literal_eval(text)
-    except (KeyError, ValueError, SyntaxError):
-        pass
+    except (KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        pass  # the last two for brackets and signs nested very deep
     return text
 
 
 def _typed(field: str, value: Any, kind: type) -> Any:
     """Returns a value in the type of its field: an int as a float, a sequence as a tuple of floats."""
     origin = _origin(kind)
-    if kind is float and type(value) in (int, float):
+    if kind is float and _is_number(value):
         return float(value)
     if origin is tuple:
         values = value if isinstance(value, tuple | list) else (value,)
-        if all(type(v) in (int, float) for v in values):
+        if all(map(_is_number, values)):
             return tuple(float(v) for v in values)
     if origin is dict and isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _plain(f"{field}[{key!r}]", v) for key, v in value.items()}
-    if origin in (int, str, bool) and type(value) is origin:
+    if origin in (int, str, bool) and type(value) is origin and (origin is not int or value in INTEGERS):
         return value
-    raise InputError(f"{field} received {value!r}; accepted: {_ACCEPTED[origin]}")
+    raise InputError(f"{field} received {_short(value)}; accepted: {_ACCEPTED[origin]}")
 
 
-def _plain(field: str, value: object) -> object:
+def _plain(field: str, value: object, levels: int = LEVELS) -> object:
     """Returns a value that survives JSON, with lists as tuples."""
+    if not levels:
+        raise InputError(f"{_short(field)} must be nested at most {LEVELS} deep")
     if isinstance(value, tuple | list):
-        return tuple(_plain(field, v) for v in value)
+        return tuple(_plain(field, v, levels - 1) for v in value)
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _plain(f"{field}[{key!r}]", v) for key, v in value.items()}
-    if value is None or isinstance(value, bool | int | float | str):
+        return {key: _plain(f"{field}[{key!r}]", v, levels - 1) for key, v in value.items()}
+    if value is None or isinstance(value, bool | str) or _is_number(value) and math.isfinite(value):
         return value
     raise InputError(
-        f"{field} received {value!r}; accepted: a number, text, True, False, None, a list of them"
+        f"{field} received {_short(value)}; accepted: a number, text, True, False, None, a list of them"
     )
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or type(value) is int and value in INTEGERS
+
+
+def _short(value: object) -> str:
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested very deep, or an integer of thousands of digits
+        return f"{type(value).__name__} that is too large to print"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 _ACCEPTED = {
-    int: "an integer, such as 10",
+    int: "an integer below 2**63, such as 10",
     float: "a number, such as 0.1",
     bool: "true or false",
     str: "a text",

@@ -105,6 +105,14 @@ def test_override_takes_the_last_of_two_and_changes_nothing_else():
         ("pseudo_share=0.999", "pseudo_share is 0.999; accepted: one that leaves an image"),
         ("pseudo_share=1", "pseudo_share is 1.0; accepted"),
         ("cosine_floor=1", "cosine_floor is 1.0; accepted"),
+        ("seed=9223372036854775808", "seed received 9223372036854775808; accepted: an integer below 2**63"),
+        ("model_options={'a': 1e999}", "model_options['a'] received inf; accepted: a number, text"),
+        (
+            "model_options={'a': 0x" + "f" * 5000 + "}",
+            "model_options['a'] received int that is too large to print; accepted: a number",
+        ),
+        ("model_options={[]: 1}", "model_options received '{[]: 1}'; accepted: a dictionary"),
+        ("epochs=" + "9" * 5000, "epochs received '" + "9" * 199 + "...; accepted: an integer"),
     ],
 )
 def test_override_refuses_with_the_value_and_what_is_accepted(assignment, message):
@@ -130,7 +138,9 @@ def test_model_options_must_survive_json():
 @given(
     learning_rate=st.floats(min_value=1e-30, max_value=1e30),
     mean=st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3),
-    options=st.dictionaries(st.text(max_size=5), st.lists(st.integers() | st.none() | st.booleans())),
+    options=st.dictionaries(
+        st.text(max_size=5), st.lists(st.integers(-(2**63), 2**63 - 1) | st.none() | st.booleans())
+    ),
 )
 def test_json_gives_the_same_recipe_back(learning_rate, mean, options):
     recipe = dataclasses.replace(DIGITS, learning_rate=learning_rate, mean=mean, model_options=options)

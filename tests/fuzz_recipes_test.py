@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutated recipe.json texts and --set assignments: each gives a recipe that JSON keeps, or one line."""
+
+import json
+import random
+
+import pytest
+from fuzzing import rounds
+
+from lambdanet import configs
+from lambdanet.configs import recipe as recipes
+from lambdanet.configs.recipe import Recipe, from_json, override, to_json
+from lambdanet.errors import InputError
+
+RECIPES = [configs.get_recipe(name) for name in configs.list_recipes()]
+FIELDS = list(recipes.field_types())
+DEEP = 100_000
+PIECES = [
+    *("", "0", "-1", "1e999", "nan", "inf", "-inf", "NaN", "Infinity", "1_0", "0x" + "f" * 5000, "9" * 5000),
+    *("9" * 400, "true", "None", "null", "[]", "()", "{}", "{[]: 1}", "{1: 2}", "{'a': 1j}", "b'a'", "..."),
+    *(
+        "'\\ud800'",
+        '"\\udcff"',
+        "\udcff",
+        "\0",
+        "\n",
+        "\u2028",
+        "\ufeff",
+        "{'a': {'b': [1, (2, None)]}}",
+        "{1}",
+    ),
+    *(
+        "[" * 40 + "]" * 40,
+        "[" * 900 + "]" * 900,
+        "{'a':" * 90 + "1" + "}" * 90,
+        "'a'*3",
+        "2**63",
+        str(2**63),
+    ),
+    *("{'a': 0x" + "f" * 5000 + "}", "{'a': 1e999}", "-" * 40 + "1", "'\\d'", "1if 1else 2", "f'{1}'", "x=y"),
+]
+VERY_DEEP = [
+    "-" * DEEP + "1",
+    "[" * DEEP + "]" * DEEP,
+    "{'a':" * DEEP,
+    "(" * 3000,
+    "-" * 3000 + "1",
+    "1+" * DEEP + "1",
+]
+
+
+def _mutated(text, random):
+    """A text with a few pieces inserted, removed, repeated or exchanged."""
+    for _ in range(random.choice([1, 1, 2, 5])):
+        begin = random.randrange(len(text) + 1)
+        end = min(len(text), begin + random.choice([0, 0, 1, 2, 20]))
+        piece = random.choice(
+            [random.choice(PIECES), chr(random.randrange(0x3000)), text[begin : begin + 30] * 2]
+        )
+        text = text[:begin] + piece + text[end:]
+    return text
+
+
+def _holds(make):
+    """Whether a recipe was made; it is then equal to what JSON gives back, and else refused in one line."""
+    try:
+        recipe = make()
+    except InputError as error:
+        assert str(error) and len(str(error).splitlines()) == 1, error
+        return False
+    assert isinstance(recipe, Recipe) and from_json(to_json(recipe)) == recipe
+    return True
+
+
+def test_recipes_read_from_mutated_texts():
+    dice = random.Random(0)
+    made = [
+        _holds(lambda: from_json(_mutated(to_json(dice.choice(RECIPES)), dice))) for _ in range(rounds(1500))
+    ]
+    assert 0 < sum(made) < len(made)
+
+
+def test_recipes_read_from_mutated_values():
+    dice, made = random.Random(1), []
+    for _ in range(rounds(1500)):
+        values = json.loads(to_json(dice.choice(RECIPES)))
+        for field in dice.choices(FIELDS, k=dice.choice([1, 1, 2])):
+            others = [
+                *values.values(),
+                2**63,
+                -(2**70),
+                10**400,
+                float("nan"),
+                float("inf"),
+                None,
+                [None],
+                {"a": [{}]},
+            ]
+            values[field] = dice.choice([*others, {"a": dice.choice(others)}, dice.choice(PIECES)])
+        made.append(_holds(lambda values=values: from_json(json.dumps(values))))
+    assert 0 < sum(made) < len(made)
+
+
+@pytest.mark.filterwarnings("default")  # of Python, on texts such as 1if 1else 2
+def test_recipes_made_from_mutated_assignments():
+    dice, made = random.Random(2), []
+    for _ in range(rounds(4000)):
+        recipe, field = dice.choice(RECIPES), dice.choice(FIELDS)
+        value = dice.choice([str(getattr(recipe, field)), dice.choice(PIECES)])
+        assignments = [f"{field}={value if dice.random() < 0.4 else _mutated(value, dice)}"]
+        if dice.random() < 0.1:
+            assignments.append(_mutated(assignments[0], dice))
+        made.append(_holds(lambda recipe=recipe, words=assignments: override(recipe, words)))
+    assert 0 < sum(made) < len(made)
+
+
+@pytest.mark.parametrize("value", VERY_DEEP, ids=lambda value: value[:5])
+def test_values_nested_very_deep_are_refused(value):
+    for field in ("model_options", "optimizer_options", "mean", "epochs"):
+        assert not _holds(lambda field=field: override(RECIPES[0], [f"{field}={value}"]))
+        values = json.loads(to_json(RECIPES[0])) | {field: "HERE"}
+        text = json.dumps(values).replace('"HERE"', value.replace("'", '"'))
+        assert not _holds(lambda text=text: from_json(text))
+    assert not _holds(lambda: from_json(value))
+
+
+def test_options_nested_a_little_are_kept_and_deeper_ones_refused():
+    for levels in range(1, 60):
+        value = "{'a': " + "[" * levels + "]" * levels + "}"
+        assert _holds(lambda value=value: override(RECIPES[0], [f"model_options={value}"])) == (levels <= 32)
