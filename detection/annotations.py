@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from PIL import Image
 
 from lambdanet.errors import InputError
+from lambdanet.training.image_bytes import ORIENTATION
 
 OVERHANG = 1.0  # pixels by which a box may reach over the edge: those of COCO itself do by rounding
 
@@ -49,7 +51,7 @@ def check(
 
     Args:
       annotation_file: in the format of COCO.
-      images: folder in which each picture must lie; None: they are not looked for.
+      images: folder in which each picture must lie, in the size that is annotated; None: no look at them.
       num_classes: of the model, the background included: ids of categories must lie below; None: any.
       masks: whether each object must have one.
 
@@ -95,19 +97,42 @@ def _check_images(
             raise InputError(
                 f"{where} has height={image['height']!r}, width={image['width']!r}; expected pixels, from 1"
             )
+        size = sizes[image["id"]] = image["height"], image["width"]
         if folder is not None:
-            _check_file(where, os.path.join(os.path.expanduser(folder), image["file_name"]), listed)
-        sizes[image["id"]] = image["height"], image["width"]
+            _check_file(where, os.path.join(os.path.expanduser(folder), image["file_name"]), size, listed)
     return sizes
 
 
-def _check_file(where: str, picture: str, listed: dict[str, set[str]]) -> None:
-    """Looks for a picture in its folder, which is listed only once."""
+def _check_file(where: str, picture: str, size: tuple[int, int], listed: dict[str, set[str]]) -> None:
+    """Looks for a picture in its folder, which is listed only once, and compares its size with `size`."""
     folder, name = os.path.split(picture)
     if folder not in listed:
         listed[folder] = set(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else set()
     if name not in listed[folder]:
         raise InputError(f"{where} is the file {picture!r}, which does not exist")
+    try:
+        with tf.io.gfile.GFile(picture, "rb") as file, Image.open(file) as image:
+            exif = Image.Exif()
+            exif.load(image.info.get("exif", b""))
+            found = image.size if exif.get(ORIENTATION, 1) >= 5 else image.size[::-1]
+    except Exception as error:  # Pillow raises many kinds for damaged files
+        raise InputError(f"{where} is the file {picture!r}, which is no picture ({error})") from None
+    check_size(where, size, found)
+
+
+def check_size(where: str, annotated: tuple[int, int], found: tuple[int, int]) -> None:
+    """Refuses a picture whose height and width are not those that its annotations were made for.
+
+    Args:
+      where: names the image in an error.
+      annotated: height and width in pixels.
+      found: those of its file, turned upright as its EXIF orientation says.
+    """
+    if tuple(annotated) != tuple(found):
+        raise InputError(
+            f"{where} is annotated as {annotated[0]}x{annotated[1]} pixels, and its file has "
+            f"{found[0]}x{found[1]} pixels (height x width, turned upright as its EXIF data says)"
+        )
 
 
 def _check_categories(

@@ -15,7 +15,6 @@ from pycocotools.cocoeval import COCOeval
 from lambdanet.detection import annotations
 from lambdanet.detection.masks import detections_of
 from lambdanet.detection.prediction import load_detector, write_json
-from lambdanet.errors import InputError
 from lambdanet.models import text_table
 from lambdanet.training.pictures import read_image
 
@@ -57,12 +56,9 @@ def evaluate(
     results = []
     for image in content["images"]:
         picture = read_image(os.path.join(os.path.expanduser(images), image["file_name"]))
-        if picture.shape[:2] != (image["height"], image["width"]):
-            raise InputError(
-                f"{annotation_file}: image {image['id']} is said to have {image['height']}x{image['width']} "
-                f"pixels (height, width), and its file has {picture.shape[0]}x{picture.shape[1]}"
-            )
-        found = detections_of(detector(picture), image["height"], image["width"], min_score=0.0)
+        size = image["height"], image["width"]
+        annotations.check_size(f"{annotation_file}: image {image['id']}", size, picture.shape[:2])
+        found = detections_of(detector(picture), *size, min_score=0.0)
         results += [{"image_id": image["id"], **detection} for detection in found]
     if out is not None:
         write_json(results, os.path.expanduser(out))

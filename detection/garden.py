@@ -45,6 +45,7 @@ with _hidden("tensorflow_text"):
         maskrcnn,
         retinanet,
     )
+    from official.vision.dataloaders import tf_example_decoder
     from official.vision.modeling.backbones import factory as backbone_factory
     from official.vision.tasks import image_classification as image_classification_tasks
     from official.vision.tasks import maskrcnn as maskrcnn_tasks
@@ -72,6 +73,7 @@ __all__ = [
     "retinanet_tasks",
     "summary_manager",
     "task_factory",
+    "tf_example_decoder",
     "train_lib",
     "train_utils",
 ]

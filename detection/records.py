@@ -2,20 +2,24 @@
 """The records that a detector learns from, checked one by one as they are read.
 
 Model Garden trains without a word on labels of classes that the model does not have and on boxes outside the
-image; records of another kind end it with a message that names no file.
+image; records of another kind end it with a message that names no file. Its decoder also reads the colors
+under transparent pixels, and ignores the orientation that EXIF gives.
 """
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
-from lambdanet.detection.garden import hyperparams, input_reader
+from lambdanet.detection.garden import hyperparams, input_reader, tf_example_decoder
 from lambdanet.errors import InputError
+from lambdanet.training import image_bytes
 
 LABELS = "image/object/class/label"
 MASKS = "image/object/mask"
+ENCODED, HEIGHT, WIDTH, SOURCE_ID = "image/encoded", "image/height", "image/width", "image/source_id"
 CORNERS = tuple(f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax"))
 ROUNDING = 1e-3  # by which a corner may lie outside the image, as a fraction of its side
 LOOKED_AT = 10  # the records of each file that are checked before anything else is done
@@ -64,32 +68,91 @@ def look_into(key: str, data: hyperparams.Config, model: hyperparams.Config) -> 
     for file in files:
         if not tf.io.gfile.exists(file):
             raise InputError(f"{key}.input_path: there is no file {file!r}; {KIND}")
+        first = checked(data, model)([file]).take(LOOKED_AT)
         try:
-            number += sum(1 for _ in checked(data, model)([file]).take(LOOKED_AT))
+            number += sum(1 for _ in first)
         except tf.errors.OpError as error:
             raise explained(error) or InputError(f"{file!r} holds something else; {KIND}") from None
+        try:
+            for _ in first.map(_decode_image_of, num_parallel_calls=tf.data.AUTOTUNE):
+                pass
+        except tf.errors.OpError as error:
+            reason = explained(error) or error.message.partition("\n")[0].rpartition("}} ")[2]
+            raise InputError(f"{file!r} has a picture that cannot be used: {reason}") from None
     if number == 0:
         raise InputError(f"{key}.input_path {data.input_path!r}: no record in {len(files)} files; {KIND}")
 
 
 def explained(error: Exception) -> InputError | None:
     """Returns what a check found, if that is what ended the reading of records."""
-    found = re.search(r"assertion failed: \[(record \d+ of .*?)\]\s*(\[\[|\{\{|$)", str(error), re.S)
+    found = re.search(r"assertion failed: \[((record \d+ of|image ).*?)\]\s*(\[\[|\{\{|$)", str(error), re.S)
     return InputError(found[1]) if found else None
+
+
+@contextlib.contextmanager
+def own_decoder() -> Iterator[None]:
+    """Lets the readers of records that are built inside decode pictures with `decode_image`.
+
+    Model Garden's tasks make their decoder themselves and leave no other way to it.
+    """
+    decoder = tf_example_decoder.TfExampleDecoder
+    theirs = decoder._decode_image
+    decoder._decode_image = lambda self, record: decode_image(record)
+    try:
+        yield
+    finally:
+        decoder._decode_image = theirs
+
+
+def decode_image(record: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Decodes the picture of a record as classifiers and exported models do: upright, and on white.
+
+    Fails if the record gives another height and width: its boxes and masks must be those of the upright
+    picture.
+
+    Args:
+      record: the features of a record by name, with -1 for a height and width that it does not give.
+
+    Returns:
+      uint8 [h, w, 3].
+    """
+    image = image_bytes.decode(record[ENCODED])
+    size = tf.shape(image, tf.int64)[:2]
+    annotated = tf.stack([record[HEIGHT], record[WIDTH]])
+    parts = ["image ", record.get(SOURCE_ID, ""), " is annotated as ", *_pixels(annotated)]
+    parts += [
+        ", and its picture has ",
+        *_pixels(size),
+        " (height x width, turned upright as its EXIF data says)",
+    ]
+    fits = tf.reduce_all((annotated == size) | (annotated < 0))
+    message = tf.strings.join([_text(part) for part in parts])
+    with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
+        return tf.identity(image)
+
+
+def _pixels(size: tf.Tensor) -> list[str | tf.Tensor]:
+    return [size[0], "x", size[1], " pixels"]
+
+
+def _decode_image_of(record: tf.Tensor) -> tf.Tensor:
+    features = {name: tf.io.FixedLenFeature((), tf.string, "") for name in (ENCODED, SOURCE_ID)}
+    features |= {name: tf.io.FixedLenFeature((), tf.int64, -1) for name in (HEIGHT, WIDTH)}
+    return decode_image(tf.io.parse_single_example(record, features))
 
 
 def _check(file: tf.Tensor, number: tf.Tensor, record: tf.Tensor, num_classes: int, masks: bool) -> tf.Tensor:
     """Returns the record; fails if it has an object that the model cannot have."""
     features = {name: tf.io.VarLenFeature(tf.float32) for name in CORNERS}
     features |= {LABELS: tf.io.VarLenFeature(tf.int64), MASKS: tf.io.VarLenFeature(tf.string)}
-    features["image/encoded"] = tf.io.FixedLenFeature((), tf.string, "")
-    features["image/source_id"] = tf.io.FixedLenFeature((), tf.string, "")
+    features[ENCODED] = tf.io.FixedLenFeature((), tf.string, "")
+    features[SOURCE_ID] = tf.io.FixedLenFeature((), tf.string, "")
     example = tf.io.parse_single_example(record, features)
     labels, corners = example[LABELS].values, [example[name].values for name in CORNERS]
     ymin, xmin, ymax, xmax = corners
     counts = [tf.size(labels), *map(tf.size, corners)]
     problem = _first(
-        (tf.equal(tf.strings.length(example["image/encoded"]), 0), ["holds no image/encoded; " + KIND]),
+        (tf.equal(tf.strings.length(example[ENCODED]), 0), ["holds no image/encoded; " + KIND]),
         (
             tf.reduce_any([count != counts[0] for count in counts]),
             ["has ", counts[0], " labels and ", counts[1], " boxes; expected a box for each label"],
@@ -125,7 +188,7 @@ def _check(file: tf.Tensor, number: tf.Tensor, record: tf.Tensor, num_classes: i
             ],
         ),
     )
-    where = ["record ", number, " of ", file, " (image ", example["image/source_id"], ") "]
+    where = ["record ", number, " of ", file, " (image ", example[SOURCE_ID], ") "]
     message = tf.strings.join([_text(part) for part in where] + [problem])
     with tf.control_dependencies([tf.debugging.Assert(tf.equal(problem, ""), [message])]):
         return tf.identity(record)

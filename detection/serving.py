@@ -79,11 +79,11 @@ class ServedDetector(Served):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
     def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        """JPEG or PNG files [b], sizes may differ -> detections."""
+        """JPEG, PNG or WebP files [b], sizes may differ -> detections in the pixels of the upright picture."""
         return self._serve(image_bytes)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
     def serve_examples(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Serialized tf.Example [b] with the JPEG or PNG file as `image/encoded` -> detections."""
+        """Serialized tf.Example [b] with such a file as `image/encoded` -> the same as `serve_bytes`."""
         features = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
         return self._serve(tf.io.parse_example(examples, features)["image/encoded"])

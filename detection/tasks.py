@@ -108,6 +108,7 @@ def check_model(model: hyperparams.Config) -> None:
 class _Added:
     """What the tasks here add to those of Model Garden.
 
+    * Pictures of detection are decoded upright and on white, as an exported detector decodes them.
     * A model is checked before it is built, and a record before it is used.
     * The batch normalisation of the mask head is synchronised where that of the rest is.
     * `init_checkpoint` may also name a model_dir of `lambdanet train`, a file of weights, or published ones.
@@ -136,11 +137,16 @@ class _Added:
         generated = os.path.join(self._logging_dir or "", "annotation.json")
         if not training and self._logging_dir and tf.io.gfile.exists(generated):
             tf.io.gfile.remove(generated)
-        return super().build_metrics(training)  # type: ignore[misc]
+        with records.own_decoder():
+            return super().build_metrics(training)  # type: ignore[misc]
 
 
-class _WithoutEmptyBatches(_Added):
+class _Detection(_Added):
     coco_metric: Any
+
+    def build_inputs(self, *args: Any, **options: Any) -> tf.data.Dataset:
+        with records.own_decoder():
+            return super().build_inputs(*args, **options)  # type: ignore[misc]
 
     def validation_step(self, inputs: Any, model: keras.Model, metrics: list[Any] | None = None) -> Any:
         """Evaluates a batch; one without images as a black image, whose detections are thrown away.
@@ -164,7 +170,7 @@ class _WithoutEmptyBatches(_Added):
 
 
 @task_factory.register_task_cls(MaskRCNNTask)
-class MaskRCNN(_WithoutEmptyBatches, maskrcnn_tasks.MaskRCNNTask):
+class MaskRCNN(_Detection, maskrcnn_tasks.MaskRCNNTask):
     """Faster, Mask and Cascade R-CNN."""
 
     def build_inputs(self, params: Any, input_context: Any = None, dataset_fn: Any = None) -> tf.data.Dataset:
@@ -175,7 +181,7 @@ class MaskRCNN(_WithoutEmptyBatches, maskrcnn_tasks.MaskRCNNTask):
 
 
 @task_factory.register_task_cls(RetinaNetTask)
-class RetinaNet(_WithoutEmptyBatches, retinanet_tasks.RetinaNetTask):
+class RetinaNet(_Detection, retinanet_tasks.RetinaNetTask):
     """RetinaNet."""
 
 

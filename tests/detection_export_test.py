@@ -315,6 +315,6 @@ def test_pictures_of_another_size_than_annotated_are_refused(exported, loaded_on
     path = tmp_path / "instances.json"
     path.write_text(json.dumps(content))
     with pytest.raises(
-        InputError, match=r"image 2 is said to have .* pixels \(height, width\), and its file"
+        InputError, match=r"image 2 is annotated as (\d+)x(\d+) pixels, and its file has .*x\2"
     ):
         coco_table.evaluate(exported, path, os.path.join(shapes, "val"))
