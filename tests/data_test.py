@@ -2,7 +2,11 @@
 """The digits by their TFDS name, and batches that depend on the recipe and the epoch alone."""
 
 import dataclasses
+import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,6 +74,34 @@ def test_names_and_counts(data_dir):
 def test_class_names_need_no_data_on_disk(tmp_path):
     assert data.class_names(RECIPE, str(tmp_path)) == list("0123456789")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_home_that_cannot_hold_data_is_named_with_the_flag(tmp_path):
+    (tmp_path / "home").touch()
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "lambdanet.cli",
+            "train",
+            "--recipe=digits",
+            f"--model_dir={tmp_path / 'run'}",
+        ],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+    )
+    folder = f"{tmp_path / 'home'}/tensorflow_datasets/digits"
+    reason = "(Not a directory); --data_dir names another folder"
+    said = [line for line in done.stderr.splitlines() if line.startswith("lambdanet: ")]
+    assert said == [f"lambdanet: error: dataset digits cannot be written to {folder!r} {reason}"]
+    assert done.returncode == 2 and "Traceback" not in done.stderr and not (tmp_path / "run").exists()
+
+
+def test_a_data_dir_that_cannot_be_written_is_named():
+    with pytest.raises(InputError, match="digits cannot be written to '/proc/digits' .*; --data_dir names"):
+        data.num_examples(RECIPE, "train", "/proc")
 
 
 def test_evaluation_is_in_order_with_the_last_partial_batch(data_dir):

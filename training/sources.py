@@ -65,6 +65,10 @@ class Source(Protocol):
         """Returns the class of an example, int64."""
         ...
 
+    def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
+        """Returns the folders of a split: the path, the files that are no pictures, the number of files."""
+        ...
+
 
 class TfdsSource:
     """A dataset of TensorFlow Datasets with an image named "image" and a class named "label".
@@ -108,6 +112,9 @@ class TfdsSource:
 
     def label(self, example: Example) -> tf.Tensor:
         return example["label"]
+
+    def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
+        return []
 
     def _read(self, split: Any, shuffle_files: bool, seed: tf.Tensor | None) -> tf.data.Dataset:
         examples = read_tfds(self._prepared(), split, shuffle_files, seed)
@@ -183,7 +190,18 @@ def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
 
 
 def _prepare(builder: tfds.core.DatasetBuilder) -> None:
-    """Writes the dataset to disk."""
+    """Writes the dataset to disk.
+
+    Raises:
+      InputError: it has to be downloaded by hand, or its folder cannot be made.
+    """
+    try:
+        builder.data_path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"dataset {builder.name} cannot be written to {str(builder.data_path.parent)!r} "
+            f"({error.strerror or error}); --data_dir names another folder"
+        ) from None
     print(f"preparing dataset {builder.info.full_name} in {builder.data_dir}", flush=True)
     config = tfds.download.DownloadConfig(try_download_gcs=False)
     try:
