@@ -131,7 +131,7 @@ def check_size(where: str, annotated: tuple[int, int], found: tuple[int, int]) -
     if tuple(annotated) != tuple(found):
         raise InputError(
             f"{where} is annotated as {annotated[0]}x{annotated[1]} pixels, and its file has "
-            f"{found[0]}x{found[1]} pixels (height x width, turned upright as its EXIF data says)"
+            f"{found[0]}x{found[1]} pixels (height x width, when upright)"
         )
 
 

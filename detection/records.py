@@ -123,7 +123,7 @@ def decode_image(record: Mapping[str, tf.Tensor]) -> tf.Tensor:
     parts += [
         ", and its picture has ",
         *_pixels(size),
-        " (height x width, turned upright as its EXIF data says)",
+        " (height x width, when upright)",
     ]
     fits = tf.reduce_all((annotated == size) | (annotated < 0))
     message = tf.strings.join([_text(part) for part in parts])

@@ -79,7 +79,7 @@ class ServedDetector(Served):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
     def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        """JPEG, PNG or WebP files [b], sizes may differ -> detections in the pixels of the upright picture."""
+        """JPEG, PNG or WebP files [b], sizes may differ -> detections, in pixels of the upright picture."""
         return self._serve(image_bytes)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])

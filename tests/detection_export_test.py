@@ -148,11 +148,25 @@ def test_boxes_are_in_the_pixels_of_the_picture_as_it_is(loaded, picture):
     assert boxes.min() >= 0 and boxes[..., [0, 2]].max() <= height and boxes[..., [1, 3]].max() <= width
 
 
+def _write_transparent_and_turned(picture, transparent, turned):
+    """Writes a picture as two files without loss; returns how each is meant to be seen."""
+    rgba = Image.fromarray(picture).convert("RGBA")
+    rgba.putalpha(Image.linear_gradient("L").resize(rgba.size))
+    rgba.save(transparent)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(picture).save(turned, lossless=True, exif=exif)
+    on_white = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return np.asarray(on_white), np.rot90(picture, -1)
+
+
 def test_all_signatures_see_the_same(loaded, picture, tmp_path):
-    """Encoded pictures may be of different sizes within a batch, and grey."""
-    files = [tmp_path / "color.png", tmp_path / "grey.png"]
+    """Encoded pictures may be of different sizes within a batch, and gray, transparent or turned."""
+    files = [tmp_path / name for name in ("color.png", "gray.png", "transparent.png", "turned.webp")]
     Image.fromarray(picture).save(files[0])
     Image.fromarray(picture).convert("L").resize((50, 90)).save(files[1])
+    flat = [np.asarray(Image.open(file).convert("RGB")) for file in files[:2]]
+    flat += _write_transparent_and_turned(picture, *files[2:])
     encoded = [file.read_bytes() for file in files]
     found = loaded.signatures["serving_bytes"](image_bytes=tf.constant(encoded))
     examples = [
@@ -164,8 +178,8 @@ def test_all_signatures_see_the_same(loaded, picture, tmp_path):
         for one in encoded
     ]
     of_examples = loaded.signatures["serving_examples"](examples=tf.constant(examples))
-    for index, file in enumerate(files):
-        alone = _images(loaded, np.asarray(Image.open(file).convert("RGB")))
+    for index, image in enumerate(flat):
+        alone = _images(loaded, image)
         for name, output in found.items():
             np.testing.assert_allclose(output[index], alone[name][0], rtol=1e-3, atol=1e-3)
             np.testing.assert_allclose(of_examples[name][index], output[index], rtol=1e-3, atol=1e-3)
@@ -289,7 +303,7 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(exported, shapes, tmp_p
 @pytest.fixture
 def loaded_once(loaded, monkeypatch):
     """Spares `evaluate` the loading."""
-    monkeypatch.setattr(prediction, "load_saved_model", lambda saved_model, expected: loaded)
+    monkeypatch.setattr(prediction, "load_saved_model", lambda *args: loaded)
 
 
 def test_the_table_of_the_exported_detector(exported, loaded_once, shapes, tmp_path, capsys):
@@ -303,9 +317,32 @@ def test_the_table_of_the_exported_detector(exported, loaded_once, shapes, tmp_p
     results = coco.loadRes(str(out))  # as COCO's own programs read it
     assert results.getAnnIds()
     capsys.readouterr()
-    words[2] = f"--images={shapes}/train"
+    words[2] = f"--images={shapes}/annotations"
     assert evaluate.command.main(evaluate.COMMAND, words) == 2
     assert "which does not exist" in capsys.readouterr().err
+
+
+def test_programs_see_what_signatures_see(exported, loaded_once, loaded, picture, tmp_path):
+    files = [tmp_path / name for name in ("transparent.png", "turned.webp")]
+    flat = _write_transparent_and_turned(picture, *files)
+    found = prediction.predict(exported, files, tmp_path / "out", min_score=0)
+    images = [
+        {"id": number, "file_name": file.name, "height": image.shape[0], "width": image.shape[1]}
+        for number, (file, image) in enumerate(zip(files, flat, strict=True), 1)
+    ]
+    assert [entry["height"] for entry in found["images"]] == [image["height"] for image in images]
+    content = {"images": images, "annotations": [], "categories": found["categories"]}
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    coco_table.evaluate(exported, tmp_path / "instances.json", tmp_path, out=tmp_path / "results.json")
+    results = json.loads((tmp_path / "results.json").read_text())
+    for number, image in enumerate(flat, 1):
+        outputs = _images(loaded, image)
+        for detections in (found["annotations"], results):
+            boxes = np.array([d["bbox"] for d in detections if d["image_id"] == number])
+            ymin, xmin, ymax, xmax = np.split(outputs["detection_boxes"][0], 4, axis=-1)
+            expected = np.concatenate([xmin, ymin, xmax - xmin, ymax - ymin], -1)
+            np.testing.assert_allclose(boxes, expected[: len(boxes)], atol=0.1)
+            assert len(boxes) == int(outputs["num_detections"][0])
 
 
 def test_pictures_of_another_size_than_annotated_are_refused(exported, loaded_once, shapes, tmp_path):
