@@ -14,6 +14,7 @@ import tensorflow as tf
 from PIL import Image
 
 from lambdanet.errors import InputError
+from lambdanet.training import class_names as names_of_classes
 from lambdanet.training.image_bytes import ORIENTATION
 
 OVERHANG = 1.0  # pixels by which a box may reach over the edge: those of COCO itself do by rounding
@@ -155,6 +156,7 @@ def _check_categories(
                 f"background; expected ids up to {num_classes - 1}, or num_classes={number + 1} or more"
             )
         names[number] = name
+    names_of_classes.check(list(names.values()), f"the categories of {path}")
     return names
 
 

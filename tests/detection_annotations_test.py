@@ -80,6 +80,8 @@ def test_boxes_that_the_converter_leaves_out_are_counted(box, tmp_path):
         ),
         (_changed("annotations", 1, id=40), r"annotation 40 is there twice"),
         (_changed("categories", 0, id=0), r"category 'cat' has the id 0; expected a whole number from 1"),
+        (_changed("categories", 1, name="dog\nhouse"), r"class 1 of the categories of .* got 'dog\\nhouse'"),
+        (_changed("categories", 0, name=3), r"class 0 of the categories of .* must be a name of one line"),
         (_changed("images", 0, height=0), r"image 7 has height=0, width=20"),
         (_changed("images", 0, id="seven"), r"image seven cannot be told apart; expected whole numbers"),
         (
