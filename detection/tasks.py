@@ -44,7 +44,8 @@ class ImageClassificationTask(image_classification.ImageClassificationTask):
     """Image classification."""
 
 
-OWN = {base: own for own in (MaskRCNNTask, RetinaNetTask, ImageClassificationTask) for base in own.__bases__}
+_TASKS = (MaskRCNNTask, RetinaNetTask, ImageClassificationTask)
+OWN: dict[Any, Any] = {base: own for own in _TASKS for base in own.__bases__}
 
 
 def own(task: hyperparams.Config) -> hyperparams.Config:
@@ -53,7 +54,7 @@ def own(task: hyperparams.Config) -> hyperparams.Config:
     Its model can choose the backbones of the zoo too; so can the models of other tasks.
     """
     task = _as(OWN.get(type(task), type(task)), task)
-    model = getattr(task, "model", None)
+    model: Any = getattr(task, "model", None)
     if type(getattr(model, "backbone", None)) is backbone_configs.Backbone:
         model.backbone = _as(backbones.Backbone, model.backbone)
     return task
