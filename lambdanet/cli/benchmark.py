@@ -80,22 +80,20 @@ def _benchmark_notes() -> str:
 _PASSES = Flag(
     "passes",
     "PASS,...",
-    "of layers: forward, both (with the backward pass); of models: train, infer (default: two of them)",
+    "layers: forward, both (with the backward pass); models: train, infer (default: two of them)",
     define=flags.DEFINE_list,
 )
-_REPEATS = Flag(
-    "repeats", "N", "how often each takes its turn (default: 7 to 11)", define=flags.DEFINE_integer
-)
+_REPEATS = Flag("repeats", "N", "turns of each (default: 7 to 11)", define=flags.DEFINE_integer)
 _MAX_SECONDS = Flag(
     "max_seconds",
     "SECONDS",
-    "for all turns of one in a case; slower ones have fewer turns (default: 10; models: 60)",
+    "time for all turns of one in a case; slower ones have fewer turns (default: 10; models: 60)",
     define=flags.DEFINE_float,
 )
 _DTYPE = Flag("dtype", "DTYPE", "float32 (the default), bfloat16 or float16")
-_THREADS = Flag("threads", "N", "threads of each (default: one for each core)", define=flags.DEFINE_integer)
+_THREADS = Flag("threads", "N", "threads of each (default: one per core)", define=flags.DEFINE_integer)
 _OUT = Flag("out", "DIR", "folder for a csv file and pictures (default: none)")
-_BATCH = Flag("batch", "N", "images at once (default: 32; input: 128)", define=flags.DEFINE_integer)
+_BATCH = Flag("batch", "N", "batch size (default: 32; input: 128)", define=flags.DEFINE_integer)
 _LAYER_FLAGS = (
     Flag(
         "maps",
@@ -141,14 +139,16 @@ _LOOP_FLAGS = (
         "changes a field of it; may be repeated",
         define=flags.DEFINE_multi_string,
     ),
-    Flag("steps", "N", "of a turn (default: 50)", define=flags.DEFINE_integer),
+    Flag("steps", "N", "steps per turn (default: 50)", define=flags.DEFINE_integer),
     _REPEATS,
 )
 _INPUT_FLAGS = (
     Flag("data_dir", "DIR", "JPEG TFRecords with a split train (default: pictures made here)"),
-    Flag("image_size", "PIXELS", "of the images that come out (default: 224)", define=flags.DEFINE_integer),
-    Flag("images", "N", "of a turn (default: 2048)", define=flags.DEFINE_integer),
-    Flag("pictures", "N", "different ones that are made (default: 256)", define=flags.DEFINE_integer),
+    Flag(
+        "image_size", "PIXELS", "side of the images that come out (default: 224)", define=flags.DEFINE_integer
+    ),
+    Flag("images", "N", "images per turn (default: 2048)", define=flags.DEFINE_integer),
+    Flag("pictures", "N", "different pictures that are made (default: 256)", define=flags.DEFINE_integer),
     *(_BATCH, _REPEATS, _OUT),
 )
 _TOPICS = {
@@ -163,7 +163,7 @@ _TOPICS = {
         _MODEL_FLAGS,
     ),
     "input": _Topic(
-        "images a second from JPEG TFRecords, beside Model Garden's reader on the same files",
+        "images per second from JPEG TFRecords, beside Model Garden's reader on the same files",
         _input,
         _INPUT_FLAGS,
     ),

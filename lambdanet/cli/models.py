@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that tell of models: list, info, table."""
+"""The commands on models: list, info, table, convert."""
 
 from absl import flags
 
@@ -82,8 +82,10 @@ COMMANDS = (
         "shows the models, all or those that match a pattern",
         _list,
         flags=(
-            Flag("sizes", "", "parameters and FLOPs too, a second a model", define=flags.DEFINE_boolean),
-            Flag("pretrained", "", "those with published weights alone", define=flags.DEFINE_boolean),
+            Flag(
+                "sizes", "", "parameters and FLOPs too; takes a second per model", define=flags.DEFINE_boolean
+            ),
+            Flag("pretrained", "", "only those with published weights", define=flags.DEFINE_boolean),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
         arguments="[PATTERN]",
@@ -92,7 +94,7 @@ COMMANDS = (
     ),
     Command(
         "info",
-        "tells the size, the cost and the source of a model",
+        "prints the size, the cost and the source of a model",
         _info,
         arguments="MODEL",
         num_arguments=(1, 1),
@@ -103,7 +105,7 @@ COMMANDS = (
         "shows the sizes in the papers' tables beside those of the models as built",
         _table,
         flags=(
-            Flag("all", "", "every table that is here; takes a minute", define=flags.DEFINE_boolean),
+            Flag("all", "", "every table of both papers; takes a minute", define=flags.DEFINE_boolean),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
         arguments="[TABLE...]",
@@ -112,7 +114,7 @@ COMMANDS = (
     ),
     Command(
         "convert",
-        "brings the trained weights of a network of timm to Keras",
+        "converts the trained weights of a network of timm to Keras",
         _convert,
         flags=(
             Flag(
@@ -125,7 +127,9 @@ COMMANDS = (
                 "DIR",
                 'folder for weights, metadata and model card (default: the cache, for weights="imagenet")',
             ),
-            Flag("revision", "COMMIT", "of the repository on the hub (default: the one that is known)"),
+            Flag(
+                "revision", "COMMIT", "commit of the repository on the hub (default: the one that is known)"
+            ),
         ),
         arguments="MODEL",
         num_arguments=(1, 1),

@@ -150,16 +150,19 @@ COMMANDS = (
             Flag("table", "N", "12, 13 or 18: the paper's speeds beside estimates, all rows; takes an hour"),
             Flag("readme", "FILE", "writes the table of families into a README, between its markers"),
             Flag(
-                "topology", "NAME", "of the TPU (default: v3:2x2, the 8 cores of the paper)", default="v3:2x2"
+                "topology",
+                "NAME",
+                "topology of the TPU (default: v3:2x2, the 8 cores of the paper)",
+                default="v3:2x2",
             ),
             Flag("mode", "MODE", "train (the default) or infer", default="train"),
             Flag(
                 "batch",
                 "N",
-                "images on each core (default: 128, or that of the experiment)",
+                "images per core (default: 128, or that of the experiment)",
                 define=flags.DEFINE_integer,
             ),
-            Flag("fit", "", "finds the largest batch that fits in memory", define=flags.DEFINE_boolean),
+            Flag("fit", "", "find the largest batch that fits in memory", define=flags.DEFINE_boolean),
             Flag(
                 "set",
                 "KEY=VALUE",
@@ -176,16 +179,16 @@ COMMANDS = (
             Flag(
                 "top",
                 "N",
-                "how many layers and operations to show (default: 10)",
+                "number of layers and operations to print (default: 10)",
                 define=flags.DEFINE_integer,
                 default=10,
             ),
-            Flag("format", "FORMAT", "of --table: text (the default), markdown or csv"),
-            Flag("json", "", "prints JSON", define=flags.DEFINE_boolean),
+            Flag("format", "FORMAT", "format of --table: text (the default), markdown or csv"),
+            Flag("json", "", "print JSON", define=flags.DEFINE_boolean),
             Flag(
                 "cache",
                 "",
-                "keeps the compiler's answers in $LAMBDANET_HOME/tpu_check (the default; --nocache does not)",
+                "keep the compiler's answers in $LAMBDANET_HOME/tpu_check (the default; --nocache does not)",
                 define=flags.DEFINE_boolean,
                 default=True,
             ),
