@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from tqdm import tqdm
 
 from lambdanet.detection import annotations
 from lambdanet.detection.masks import detections_of
@@ -54,7 +55,7 @@ def evaluate(
     annotations.check(annotation_file, images, len(names), masks=False)
     content = annotations.read(annotation_file)
     results = []
-    for image in content["images"]:
+    for image in tqdm(content["images"], disable=None, leave=False):
         picture = read_image(os.path.join(os.path.expanduser(images), image["file_name"]))
         size = image["height"], image["width"]
         annotations.check_size(f"{annotation_file}: image {image['id']}", size, picture.shape[:2])
