@@ -28,6 +28,7 @@ THIRD_PARTY = {
         "scipy",
         "tensorflow",
         "tf_keras",
+        "tqdm",
     },
     "cli": {"absl", "tqdm"},
 }
