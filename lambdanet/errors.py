@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+SHOWN = 20  # names in a message at most
+
 
 class InputError(ValueError):
     """Something the caller gave cannot be used.
@@ -30,11 +32,12 @@ def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> Inp
       kind: what the name stands for, such as "model".
       name: the name received.
       accepted: every name that would do.
-      see: where to find them, if they are too many for one line; they are listed in the message by default.
+      see: where to find them; by default the message lists them, the first `SHOWN` of many.
     """
     accepted = sorted(accepted)
     near = difflib.get_close_matches(name, accepted, n=4, cutoff=0.4)
-    others = f"see {see}" if see else f"accepted: {', '.join(accepted)}"
+    more = f" and {len(accepted) - SHOWN} more" if len(accepted) > SHOWN else ""
+    others = f"see {see}" if see else f"accepted: {', '.join(accepted[:SHOWN])}{more}"
     hint = f"did you mean {' or '.join(near)}?" if near else others
     return InputError(f"unknown {kind} {name!r}; {hint}")
 

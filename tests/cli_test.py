@@ -16,6 +16,7 @@ import lambdanet
 from lambdanet import cli, program
 from lambdanet.command import aligned, parse
 from lambdanet.configs.recipe import describe_fields
+from lambdanet.errors import unknown
 
 ROOT = Path(__file__).parents[1]
 TRAIN = ["train", "--recipe=digits"]
@@ -26,7 +27,7 @@ def _lambdanet(*words, **kwargs):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, **kwargs)
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_the_overview_has_a_line_for_each_command(words, capsys):
     assert cli.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -94,6 +95,13 @@ def test_the_help_of_train_explains_each_field(capsys):
         assert {line[header.index(column) - 2 : header.index(column)] for line in lines} == {"  "}
     for field, line in zip(described, lines, strict=True):
         assert line.endswith(f"  {field.help}") and (field.default or "") in line
+
+
+def test_a_message_lists_twenty_names_at_most():
+    names = [f"n{number:02}" for number in range(21)]
+    assert str(unknown("name", "qqq", names[:20])).endswith("; accepted: " + ", ".join(names[:20]))
+    assert str(unknown("name", "qqq", names)).endswith("n18, n19 and 1 more")
+    assert str(unknown("name", "qqq", names, see="`list`")) == "unknown name 'qqq'; see `list`"
 
 
 def test_columns_are_as_wide_as_their_widest_cell():

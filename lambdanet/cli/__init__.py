@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> None:
-    if not argv or argv[0] in HELP:
+    if not argv or argv[0] in ("help", *HELP):
         print(_overview())
     elif argv[0] == "--version":
         print(f"lambdanet {lambdanet.__version__}")
