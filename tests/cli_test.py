@@ -72,6 +72,8 @@ MISTAKES_BEFORE_TENSORFLOW = [
     ["export", "--model=resnet_51", "--weights=imagenet", "--out=x"],
     ["tpu-check", "--model=resnet_51"],
     ["tpu-check", "--recipe=digts"],
+    ["tpu-check", "--table=99"],
+    ["tpu-check", "--table=12", "--rows=x"],
     ["tpu-check", "--model=resnet_50", "--topology=v9"],
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 from absl import flags
 
 from lambdanet.command import Command, Flag
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, unknown
 
 
 def _tpu_check(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -74,12 +74,17 @@ def _of_batch(values: flags.FlagValues) -> Any:
 
 
 def _table(values: flags.FlagValues) -> None:
-    from lambdanet.models import text_table
-    from lambdanet.training.tpu import speeds
+    from lambdanet.models import paper_speeds, text_table
 
     form = values.format or "text"
     text_table.check(form)
-    found = speeds.lines(values.table, _check(values), _rows(values), _tell)
+    if values.table not in paper_speeds.TABLES:
+        raise unknown("table of speeds", values.table, paper_speeds.TABLES)
+    rows = _rows(values)
+
+    from lambdanet.training.tpu import speeds
+
+    found = speeds.lines(values.table, _check(values), rows, _tell)
     if values.json:
         _print_json(speeds.to_json(values.table, found))
     else:
