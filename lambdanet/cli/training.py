@@ -132,7 +132,7 @@ _HOW_TO_TRAIN = (
     Flag(
         "steps_per_execution",
         "STEPS",
-        "steps without a look of Python at them, for TPUs (default: 1)",
+        "steps that TensorFlow runs per call from Python, for TPUs (default: 1)",
         define=flags.DEFINE_integer,
         default=1,
     ),
@@ -149,12 +149,12 @@ _PSEUDO_FLAGS = (
     Flag("teacher", "DIR", "folder that `lambdanet export` has written", required=True),
     Flag("data", "DATA", "folder of pictures or TFRecords, or a dataset of TFDS", required=True),
     Flag("out", "DIR", "folder for TFRecords, manifest.json and pseudo_labels.png", required=True),
-    Flag("split", "SPLIT", "of TFRecords or a dataset (default: train)"),
+    Flag("split", "SPLIT", "split of the TFRecords or the dataset (default: train)"),
     Flag("data_dir", "DIR", "where TFDS keeps its datasets (default: ~/tensorflow_datasets)"),
     Flag(
         "min_confidence",
         "P",
-        "the least probability of the likeliest class (default: 0.3)",
+        "least probability of the likeliest class (default: 0.3)",
         define=flags.DEFINE_float,
     ),
     Flag(
@@ -165,8 +165,8 @@ _PSEUDO_FLAGS = (
     ),
     Flag("labels", "KIND", "soft (the default: the probabilities of all classes) or hard"),
     Flag("batch_size", "N", "pictures at a time (default: 64)", define=flags.DEFINE_integer),
-    Flag("shard_size", "N", "pictures that make a part (default: 1024)", define=flags.DEFINE_integer),
-    Flag("seed", "N", "of the order and of the copies (default: 0)", define=flags.DEFINE_integer),
+    Flag("shard_size", "N", "pictures per part, and per file written (default: 1024)", define=flags.DEFINE_integer),
+    Flag("seed", "N", "seed of the order and of the copies (default: 0)", define=flags.DEFINE_integer),
     _MAX_BAD_RECORDS,
 )
 
@@ -227,7 +227,7 @@ COMMANDS = (
                 "saved_model (the default), litert, litert_int8 (a quarter of the size) or onnx",
                 default=_FORMATS[0],
             ),
-            Flag("model", "NAME", "a model of the zoo, in the place of --model_dir"),
+            Flag("model", "NAME", "a model of the zoo, instead of --model_dir"),
             Flag(
                 "weights",
                 "WEIGHTS",
@@ -245,12 +245,14 @@ COMMANDS = (
     ),
     Command(
         "predict",
-        "says what an exported model sees in image files",
+        "prints the likeliest classes of image files, by an exported model",
         _predict,
         flags=(
             Flag("saved_model", "DIR", "folder that `lambdanet export` has written", required=True),
             Flag("out", "DIR", "folder for pictures with the predictions on them (default: none are drawn)"),
-            Flag("top", "N", "number of classes to name", define=flags.DEFINE_integer, default=5),
+            Flag(
+                "top", "N", "number of classes to print (default: 5)", define=flags.DEFINE_integer, default=5
+            ),
         ),
         arguments="IMAGE...",
         num_arguments=(1, float("inf")),
@@ -258,7 +260,7 @@ COMMANDS = (
     ),
     Command(
         "pseudo-label",
-        "labels pictures with an exported model, as many of each class, to train on",
+        "labels pictures with an exported model, the same number of each class, to train on",
         _pseudo_label,
         flags=_PSEUDO_FLAGS,
         examples=("lambdanet pseudo-label --teacher=/tmp/model --data=/tmp/pictures --out=/tmp/pseudo",),
