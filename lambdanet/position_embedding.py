@@ -132,7 +132,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         self.scope = None if scope is None else check_scope(scope)
         if self.scope is None and self.dilation > 1:
             raise InputError(
-                f"dilation must be 1 with scope=None, the whole map, got {dilation}; a dilation needs an odd scope"
+                f"dilation must be 1 with scope=None, the whole map, got {dilation}; dilation goes with an odd scope"
             )
         if resize not in RESIZES:
             raise unknown("resize", resize, RESIZES)

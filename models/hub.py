@@ -17,6 +17,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tqdm import tqdm
+
 from lambdanet.errors import InputError
 
 HUB = "https://huggingface.co"
@@ -64,8 +66,8 @@ def fetch(address: str, path: Path, revision: str = "", sha256: str = "") -> Dow
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         with _reading(address) as (response, told):
-            found, size = _copy(response, partial)
-        length = response.headers.get("Content-Length")
+            length = response.headers.get("Content-Length")
+            found, size = _copy(response, partial, int(length) if length else None)
         if length and int(length) != size:
             raise ConnectionError(f"{address} came cut short, {size} of {length} bytes; try again")
         linked = told.get("x-linked-etag", "").strip('"')
@@ -112,14 +114,16 @@ def _reading(address: str) -> Iterator[tuple[http.client.HTTPResponse, Mapping[s
         raise ConnectionError(f"{address} broke off: {error}") from None
 
 
-def _copy(response: http.client.HTTPResponse, path: Path) -> tuple[str, int]:
-    """Writes what comes to a path; returns its sha256 and size."""
+def _copy(response: http.client.HTTPResponse, path: Path, length: int | None) -> tuple[str, int]:
+    """Writes what comes to a path, with a progress bar in a terminal; returns its sha256 and size."""
     digest, size = hashlib.sha256(), 0
-    with path.open("wb") as file:
+    bar = tqdm(desc="fetching", total=length, unit="B", unit_scale=True, disable=None, leave=False)
+    with path.open("wb") as file, bar:
         while chunk := response.read(CHUNK):
             file.write(chunk)
             digest.update(chunk)
             size += len(chunk)
+            bar.update(len(chunk))
     return digest.hexdigest(), size
 
 

@@ -5,12 +5,12 @@ In such a file a variable lies under the class of its layer and a count, `layers
 that is, Keras tells when it is let to save the model with a number in the place of each value.
 """
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 
 import h5py
-import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
@@ -19,15 +19,17 @@ from lambdanet.errors import InputError
 LAYERS = "layers/"  # besides these, a file may hold an optimizer and metrics
 
 
-def read(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
-    """Returns what a file holds for the layers of a model.
+@contextlib.contextmanager
+def reading(path: Path, model: keras.Model) -> Iterator[dict[str, h5py.Dataset]]:
+    """Yields what a file holds for the layers of a model.
 
     Args:
       path: of the file.
       model: the one that was saved, or one of the same layers.
 
-    Returns:
-      the arrays, by the names of the variables; those that the model has no place for, by their own.
+    Yields:
+      the arrays, by the names of the variables; those that the model has no place for, by their own. Each is
+      read when NumPy makes an array of it; shape and type are known before.
 
     Raises:
       InputError: for a file that is damaged or of another kind.
@@ -35,12 +37,12 @@ def read(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
     names = {place: variable.name.removesuffix(":0") for place, variable in _places(model).items()}
     try:
         with h5py.File(path, "r") as file:
-            return {
-                names.get(place, place): np.asarray(data[()])
-                for place, data in _datasets(file)
-                if place.startswith(LAYERS)
+            yield {
+                names.get(place, place): data for place, data in _datasets(file) if place.startswith(LAYERS)
             }
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
+    except InputError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{str(path)!r} is damaged or no .weights.h5 file: {reason}") from error
 
@@ -79,4 +81,7 @@ def _places(model: keras.Model) -> dict[str, tf.Variable]:
 def _datasets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
     found: list[tuple[str, h5py.Dataset]] = []
     file.visititems(lambda name, item: found.append((name, item)) if isinstance(item, h5py.Dataset) else None)
-    yield from found
+    for name, item in found:
+        if not name.isprintable():
+            raise ValueError(f"the name {name!r}")
+        yield name, item

@@ -23,6 +23,7 @@ from lambdanet.efficient_channel_attention import EfficientChannelAttention
 from lambdanet.errors import InputError
 from lambdanet.halo_attention import HaloAttention
 from lambdanet.lambda_layer import LambdaLayer
+from lambdanet.models import safetensors, weights
 from lambdanet.squeeze_excite import SqueezeExcite
 
 CLASSIFIER = "logits"
@@ -145,9 +146,13 @@ def _problems(
     for counts, what in ((uses, "is used"), (fillings, "is filled")):
         yield from (f"{name} {what} {count} times" for name, count in counts.items() if count > 1)
     for step in steps:
-        shape = tuple(np.shape(tensors.get(step.tensor, np.empty(step.shape))))
-        if not step.fits(shape):
-            yield f"{step.tensor} has the shape {shape}, not {step.shape}"
+        tensor = np.asarray(tensors.get(step.tensor, np.zeros(step.shape, np.float32)))
+        if not step.fits(tensor.shape):
+            yield f"{step.tensor} has the shape {tensor.shape}, not {step.shape}"
+        elif tensor.dtype not in safetensors.FLOATS:
+            yield f"{step.tensor} holds {tensor.dtype}, not floating-point numbers"
+        elif not weights.is_finite(tensor):
+            yield f"{step.tensor} holds NaN or infinity"
 
 
 def _steps(model: keras.Model, head: bool) -> list[Step]:

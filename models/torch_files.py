@@ -5,7 +5,7 @@ Safetensors are read without PyTorch. Its own files are pickles, which PyTorch r
 but tensors is refused.
 """
 
-import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,10 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
             f"got {path.name!r}"
         )
     tensors = _state_dict(path, _loaded(path))
-    return {name.removeprefix(OF_SEVERAL_DEVICES): _array(tensor) for name, tensor in tensors.items()}
+    try:
+        return {name.removeprefix(OF_SEVERAL_DEVICES): _array(tensor) for name, tensor in tensors.items()}
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        raise InputError(f"{str(path)!r} has a tensor that is not dense ({type(error).__name__})") from None
 
 
 def _loaded(path: Path) -> Any:
@@ -55,23 +58,36 @@ def _loaded(path: Path) -> Any:
             "give the model.safetensors of the same weights"
         ) from None
     try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as file:
+                if sum(part.file_size for part in file.infolist()) > path.stat().st_size:
+                    raise ValueError("compressed, which PyTorch's own files are not")
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{str(path)!r} is damaged, or holds more than tensors: {reason}") from None
+    except Exception as error:  # a damaged pickle can raise any
+        raise InputError(
+            f"{str(path)!r} is damaged, or holds more than tensors, which may run code when it is unpickled "
+            f"({type(error).__name__}); accepted: a {SAFETENSORS} file, or one that "
+            "`torch.save(network.state_dict(), FILE)` wrote"
+        ) from None
 
 
 def _state_dict(path: Path, content: Any) -> Mapping[str, Any]:
     """What is a tensor for every name, itself or within."""
     if isinstance(content, Mapping):
         content = next((content[key] for key in WITHIN if isinstance(content.get(key), Mapping)), content)
-        if content and all(hasattr(tensor, "detach") for tensor in content.values()):
+        if content and all(_is_name(n) and hasattr(t, "detach") for n, t in content.items()):
             return content
     raise InputError(
         f"{str(path)!r} has no state dict; accepted: tensors by name, or one of {WITHIN} with them"
     )
 
 
+def _is_name(key: Any) -> bool:
+    return isinstance(key, str) and key.isprintable()
+
+
 def _array(tensor: Any) -> np.ndarray:
     tensor = tensor.detach().cpu()
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise ValueError("it repeats what is stored")
     return (tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor).numpy()

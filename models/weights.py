@@ -2,9 +2,11 @@
 """Weights in files: written with what belongs to them, and checked before anything is loaded."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
+import h5py
 import numpy as np
 import tensorflow as tf
 import tf_keras as keras
@@ -21,11 +23,23 @@ FOLDER_FILE = "weights.safetensors"  # in the folder that `lambdanet convert` wr
 PUBLISHED = "published"  # the key of the metadata that tells which published set a file has
 CLASSIFIER = "logits"  # the layer
 SHOWN = 5  # how many names an error lists
+TABLE_SIDES = range(1, 2048, 2)  # of tables that can be interpolated, those of maps of up to 1024 positions
+Array: TypeAlias = "np.ndarray | h5py.Dataset"
 
 
 def cache_dir() -> Path:
-    """Returns the folder of named weights: $LAMBDANET_HOME, or ~/.cache/lambdanet."""
-    return Path(os.environ.get("LAMBDANET_HOME") or Path.home() / ".cache" / "lambdanet")
+    """Returns the folder of named weights: $LAMBDANET_HOME, or ~/.cache/lambdanet.
+
+    Raises:
+      InputError: it, or a part of its path, is a file.
+    """
+    path = Path(os.environ.get("LAMBDANET_HOME") or os.path.expanduser("~/.cache/lambdanet"))
+    existing = next(part for part in (path, *path.parents) if part.exists())
+    if not existing.is_dir():
+        raise InputError(
+            f"LAMBDANET_HOME must be a folder, got {str(path)!r}, where {str(existing)!r} is a file"
+        )
+    return path
 
 
 def find(model_name: str, weights: str | Path) -> Path:
@@ -38,15 +52,15 @@ def find(model_name: str, weights: str | Path) -> Path:
     Raises:
       InputError: if there is no such file.
     """
-    path = Path(weights).expanduser()
-    named = cache_dir() / f"{model_name}.{weights}{SAFETENSORS}"
+    path = Path(os.path.expanduser(weights))
     if path.name.endswith((H5, SAFETENSORS)):
-        if not path.is_file():
+        if not os.path.isfile(path):  # False also for what cannot be the name of a file
             raise InputError(f"weights must be an existing {H5} or {SAFETENSORS} file, got {str(weights)!r}")
         return path
-    if os.sep not in str(weights) and named.is_file():
+    named = cache_dir() / f"{model_name}.{weights}{SAFETENSORS}"
+    if os.sep not in str(weights) and os.path.isfile(named):
         return named
-    if (path / FOLDER_FILE).is_file():
+    if os.path.isfile(path / FOLDER_FILE):
         return path / FOLDER_FILE
     sets = "".join(
         f"{name}, " for one in published.sets_of(model_name) for name in (published.ALIAS, one.tag)
@@ -105,11 +119,21 @@ def load(
       InputError: for a damaged file, or one whose tensors do not fit; the message names them.
     """
     whole = whole or model
-    metadata: Mapping[str, str] = {}
     if path.name.endswith(H5):
-        arrays = keras_files.read(path, whole)
+        with keras_files.reading(path, whole) as arrays:
+            _load(model, arrays, {}, path, whole, other_classes)
     else:
-        arrays, metadata = safetensors.read(path)
+        _load(model, *safetensors.read(path), path, whole, other_classes)
+
+
+def _load(
+    model: keras.Model,
+    arrays: Mapping[str, Array],
+    metadata: Mapping[str, str],
+    path: Path,
+    whole: keras.Model,
+    other_classes: bool,
+) -> None:
     left_out = set(named(whole)) - set(named(model))
     if other_classes or metadata.get(PUBLISHED):
         classifier = {name: one for name, one in named(model).items() if name.startswith(f"{CLASSIFIER}/")}
@@ -125,7 +149,7 @@ def named(model: keras.Model) -> dict[str, tf.Variable]:
 
 def assign(
     model: keras.Model,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, Array],
     source: str,
     left_out: Collection[str] = frozenset(),
 ) -> None:
@@ -135,7 +159,8 @@ def assign(
 
     Args:
       model: a model of the zoo.
-      arrays: one for each weight, and no more.
+      arrays: one for each weight, and no more. Those of an HDF5 file are read when all names, types and
+        shapes fit.
       source: where they come from, for the error.
       left_out: the names of weights that are not assigned; there may be arrays for them.
 
@@ -147,25 +172,34 @@ def assign(
     resizable = _global_tables(model)
     problems = [f"{name} is missing" for name in variables if name not in given]
     problems += [f"{name} belongs nowhere" for name in given if name not in variables]
-    values: dict[str, tf.Tensor] = {}
     for name in variables.keys() & given.keys():
         wanted, array = tuple(variables[name].shape), given[name]
-        if array.dtype not in safetensors.NAMES:
-            problems.append(f"{name} holds {array.dtype}, no numbers")
-        elif wanted == array.shape:
-            values[name] = tf.cast(array, variables[name].dtype)
-        elif name in resizable and _is_table(array.shape, wanted):
-            values[name] = tf.cast(
-                position.resize_table(tf.constant(array), wanted[:-1]), variables[name].dtype
-            )
-        else:
+        if array.dtype not in safetensors.FLOATS:
+            problems.append(f"{name} holds {array.dtype}, not floating-point numbers")
+        elif wanted != array.shape and not (name in resizable and _is_table(array.shape, wanted)):
             problems.append(f"{name} has the shape {array.shape}, not {wanted}")
+    _refuse(problems, source, model)  # before anything is read that could be of any size
+    values = {name: np.asarray(given[name]) for name in variables}
+    problems = [f"{name} holds NaN or infinity" for name, value in values.items() if not is_finite(value)]
+    _refuse(problems, source, model)
+    for name, value in values.items():
+        variable = variables[name]
+        if tuple(variable.shape) != value.shape:
+            value = position.resize_table(tf.constant(value), variable.shape[:-1].as_list())
+        variable.assign(tf.cast(value, variable.dtype))
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether all numbers are finite as float32."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(array.astype(np.float32)).all())
+
+
+def _refuse(problems: Sequence[str], source: str, model: keras.Model) -> None:
     if problems:
         more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         shown = "; ".join(sorted(problems)[:SHOWN])
         raise InputError(f"{source} does not hold the weights of {model.name!r}: {shown}{more}")
-    for name, value in values.items():
-        variables[name].assign(value)
 
 
 def _name(variable: tf.Variable) -> str:
@@ -174,7 +208,8 @@ def _name(variable: tf.Variable) -> str:
 
 def _is_table(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     """Whether a table of this shape can be interpolated: of the same depth, with an offset in the middle."""
-    return shape[-1:] == wanted[-1:] and len(shape) == len(wanted) and all(side % 2 for side in shape[:-1])
+    sides = shape[:-1]
+    return shape[-1:] == wanted[-1:] and len(shape) == len(wanted) and all(n in TABLE_SIDES for n in sides)
 
 
 def _global_tables(model: keras.Model) -> set[str]:

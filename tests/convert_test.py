@@ -3,7 +3,11 @@
 
 import hashlib
 import json
+import os
+import pty
 import socket
+import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -150,6 +154,18 @@ def test_what_to_do_without_a_network(home, capsys):
     assert f"`lambdanet convert {NAME} --checkpoint=FILE`" in message
 
 
+def test_a_progress_bar_in_a_terminal(checkpoint, tmp_path, monkeypatch):
+    ours, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stderr, monkeypatch.context() as in_terminal:
+        in_terminal.setattr(sys, "stderr", stderr)
+        convert(NAME, checkpoint, tmp_path / "net")
+        shown = os.read(ours, 2**16).decode()
+    os.close(ours)
+    for step in (f"building {NAME}:   0%|", "converting:", "comparing with timm:"):
+        assert step in shown
+    assert shown.endswith("\r")
+
+
 def test_a_converted_folder(model, converted):
     assert sorted(path.name for path in converted.iterdir()) == [
         "README.md",
@@ -206,9 +222,15 @@ def test_files_that_are_wrong_write_nothing(checkpoint, tmp_path, home):
     safetensors.write(tmp_path / "names.safetensors", tensors, {})
     (tmp_path / "cut.safetensors").write_bytes(checkpoint.read_bytes()[:-1000])
     (tmp_path / "of_nothing.txt").write_text("")
+    for kind, value in {"nan": np.nan, "integers": 3}.items():
+        changed = safetensors.read(checkpoint)[0]
+        changed["head.fc.bias"] = np.full([1000], value, np.asarray(value).dtype)
+        safetensors.write(tmp_path / f"{kind}.safetensors", changed, {})
     for file, message in {
         "names.safetensors": "stem.conv1.conv.weight is missing; stages.0.0.stranger belongs nowhere",
         "cut.safetensors": "is damaged or no safetensors file",
+        "nan.safetensors": "head.fc.bias holds NaN or infinity",
+        "integers.safetensors": "head.fc.bias holds int64, not floating-point numbers",
         "of_nothing.txt": "checkpoint must end in .safetensors or, for a file of PyTorch",
         "nowhere.safetensors": "checkpoint must be an existing file",
     }.items():
@@ -234,6 +256,15 @@ def test_files_of_pytorch(tmp_path):
         np.testing.assert_array_equal(found["a.weight"], weight)
         np.testing.assert_array_equal(found["a.half"], weight)
         assert found["a.counter"] == 3
+    with zipfile.ZipFile(tmp_path / "plain.pth") as plain:
+        with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as bomb:
+            for part in plain.infolist():
+                content = bytes(10**7) if part.filename.endswith("data/0") else plain.read(part)
+                bomb.writestr(part.filename, content)
+    torch.save({"a.weight": torch.zeros(1, dtype=torch.float16).expand(10**6, 10**5)}, tmp_path / "wide.pth")
+    for file, message in {"bomb.pth": "is damaged, or holds more", "wide.pth": "not dense"}.items():
+        with pytest.raises(InputError, match=message):
+            torch_files.read(tmp_path / file)
     torch.save({"epoch": 3}, tmp_path / "none.pth")
     with pytest.raises(InputError, match="has no state dict"):
         torch_files.read(tmp_path / "none.pth")
@@ -247,8 +278,12 @@ def test_nothing_in_a_file_is_run(tmp_path):
             return open, (str(tmp_path / "was run"), "w")
 
     torch.save({"a.weight": Attack()}, tmp_path / "attack.pth")
-    with pytest.raises(InputError, match="is damaged, or holds more than tensors"):
+    with pytest.raises(
+        InputError, match="is damaged, or holds more than tensors, which may run code"
+    ) as error:
         torch_files.read(tmp_path / "attack.pth")
+    assert "weights_only" not in str(error.value) and "\n" not in str(error.value)
+    assert "accepted: a .safetensors file, or" in str(error.value)
     assert not (tmp_path / "was run").exists()
 
 

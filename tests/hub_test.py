@@ -2,7 +2,10 @@
 """Downloads, from a server on this machine that answers as the hub does, and misbehaves."""
 
 import hashlib
+import os
+import pty
 import socket
+import sys
 
 import pytest
 from hub_server import COMMIT, serving
@@ -40,6 +43,19 @@ def test_a_file_comes_with_its_commit_and_hash(server, path):
         "/cdn/timm/net.tag/model.safetensors",
     ]
     hub.fetch(address(COMMIT), path, COMMIT, SHA256)  # over the one that is there
+
+
+def test_a_progress_bar_in_a_terminal_alone(server, path, monkeypatch, capsys):
+    hub.fetch(address(), path)
+    assert capsys.readouterr().err == ""
+    ours, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stderr, monkeypatch.context() as in_terminal:
+        in_terminal.setattr(sys, "stderr", stderr)
+        hub.fetch(address(), path)
+        shown = os.read(ours, 2**16).decode()
+    os.close(ours)
+    assert "fetching:   0%|" in shown and "/3.07M [" in shown
+    assert shown.endswith("\r")  # nothing of it stays
 
 
 def test_without_a_mirror_it_is_the_hub_itself(monkeypatch):

@@ -62,7 +62,7 @@ def test_a_keras_file_that_does_not_fit_is_refused_by_name_and_nothing_is_loaded
     other = lambdanet.create_model(NAME, num_classes=10)
     before = other.get_weights()
     with pytest.raises(
-        InputError, match="layers/stranger/vars/0 belongs nowhere; logits/bias holds .*, no numbers"
+        InputError, match="layers/stranger/vars/0 belongs nowhere; logits/bias holds .*, not floating-point"
     ):
         weights.load(other, path)
     for old, new in zip(before, other.get_weights(), strict=True):
@@ -76,10 +76,10 @@ def test_a_keras_file_of_a_compiled_model(tmp_path):
     model.compile("adam", "mse")
     model.fit(images(2, 3), images(2, 4), verbose=0)
     model.save_weights(tmp_path / "compiled.weights.h5")
-    found = keras_files.read(tmp_path / "compiled.weights.h5", model)
-    assert found.keys() == {variable.name.removesuffix(":0") for variable in model.weights}
-    for variable in model.weights:
-        np.testing.assert_array_equal(found[variable.name.removesuffix(":0")], variable)
+    with keras_files.reading(tmp_path / "compiled.weights.h5", model) as found:
+        assert found.keys() == {variable.name.removesuffix(":0") for variable in model.weights}
+        for variable in model.weights:
+            np.testing.assert_array_equal(found[variable.name.removesuffix(":0")], variable)
 
 
 def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
@@ -147,6 +147,7 @@ def test_damaged_files(model, file, tmp_path):
         (bytes(changed), "its sha256 is"),
         (content[:100], "cut short"),
         (b"", "cut short"),
+        (bytes([160, 134, 1]) + bytes(5) + b"[" * 100_000, "its header is nested too deep"),
         (b"\x02" + b"\0" * 7 + b"[]", "is damaged or no safetensors file"),
         (len(moved).to_bytes(8, "little") + moved + content[length:], "logits/bias of shape"),
     ):
@@ -170,6 +171,85 @@ def test_arrays_of_every_type(tmp_path):
     for name, array in arrays.items():
         assert read[name].dtype == array.dtype
         np.testing.assert_array_equal(read[name], array)
+
+
+def test_entries_that_overlap_or_have_one_name_are_refused(model, file, tmp_path):
+    content = file.read_bytes()
+    length = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:length])
+    header.pop("__metadata__")
+    bias = json.dumps(header["logits/bias"])
+    overlapping = {**header, "logits/bias": {**header["logits/bias"], "data_offsets": [4, 44]}}
+    metadata = '"__metadata__": {"mean": 3}'
+    for text, message in (
+        (json.dumps(header)[:-1] + f', "logits/bias": {bias}}}', "the name 'logits/bias' is there 2 times"),
+        (json.dumps(overlapping), "logits/bias overlap|logits/bias and .* overlap"),
+        (json.dumps(header).replace("logits/bias", "logits\\nbias"), r"the name 'logits\\nbias'"),
+        (json.dumps(header).replace('"F32"', '"I8"', 1), "has the type 'I8'; accepted: F64, F32, F16, BF16"),
+        (json.dumps(header)[:-1] + f", {metadata}}}", "its metadata are not texts"),
+    ):
+        encoded = text.encode()
+        file.write_bytes(len(encoded).to_bytes(8, "little") + encoded + content[length:])
+        with pytest.raises(InputError, match=message):
+            weights.load(model, file)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "weights.h5"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.full([10], np.nan, np.float32), "logits/bias holds NaN or infinity"),
+        (np.full([10], np.inf, np.float16), "logits/bias holds NaN or infinity"),
+        (np.full([10], 1e300), "logits/bias holds NaN or infinity"),
+        (np.arange(10, dtype=np.int32), "logits/bias holds int32, not floating-point numbers"),
+    ],
+)
+def test_values_that_are_no_weights_are_refused_by_name(model, file, tmp_path, form, value, message):
+    path = tmp_path / f"bad.{form}"
+    if form == "safetensors":
+        arrays, metadata = safetensors.read(file)
+        safetensors.write(path, {**arrays, "logits/bias": value}, metadata)
+    else:
+        model.save_weights(path)
+        with h5py.File(path, "a") as h5:
+            del h5["layers/dense/vars/1"]
+            h5["layers/dense/vars/1"] = value
+    before = model.get_weights()
+    with pytest.raises(InputError, match=message):
+        weights.load(model, path)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("shape", [[20_000_000_000], [200_001, 100_001, 16]])
+def test_a_small_file_of_a_large_array_is_not_read(model, tmp_path, shape, monkeypatch):
+    path = tmp_path / "bomb.weights.h5"
+    globally = lambdanet.create_model(NAME, input_size=32, scope=None)
+    globally.save_weights(path)
+    with h5py.File(path, "a") as file:
+        place = next(name for name, data in keras_files._datasets(file) if data.shape == (7, 7, 16))
+        del file[place]
+        chunks = (2**20,) if len(shape) == 1 else (255, 255, 16)
+        file.create_dataset(place, shape, "f4", chunks=chunks, compression="gzip", fillvalue=1.0)
+    assert path.stat().st_size < 100_000_000
+    with pytest.raises(InputError, match=r"position/table has the shape \(20"):
+        weights.load(globally, path)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~nobody-here/x", "a\0b", "x" * 5000 + ".safetensors"])
+def test_text_that_names_no_file_is_refused(name):
+    assert "weights must be an existing .weights.h5 or .safetensors file" in refused(name)
+
+
+@pytest.mark.parametrize("name", ["imagenet", "mine"])
+@pytest.mark.parametrize("variable", ["LAMBDANET_HOME", "HOME"])
+def test_a_home_that_is_a_file_is_refused(file, monkeypatch, variable, name):
+    monkeypatch.delenv("LAMBDANET_HOME", raising=False)
+    monkeypatch.setenv(variable, str(file))
+    with pytest.raises(
+        InputError, match="LAMBDANET_HOME must be a folder, got '.*tiny.safetensors.*is a file"
+    ):
+        lambdanet.create_model("lambda_resnet26t", weights=name)
 
 
 @pytest.mark.parametrize("file", ["small.safetensors", "small.weights.h5"])

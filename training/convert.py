@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import tf_keras as keras
+from tqdm import tqdm
 
 from lambdanet.configs import published
 from lambdanet.configs.published import PublishedWeights
@@ -69,9 +70,14 @@ def convert(
             f"{str(path)!r} is not the published file of {model_name}, its sha256 is {source.sha256}; "
             "accepted: that, or with --out a folder for what it holds"
         )
-    model = zoo.create_model(model_name, num_classes=classes)
-    timm_weights.load(model, tensors)
-    compared = _compare(one, tensors, model)
+    with tqdm(desc=f"building {model_name}", total=3, disable=None, leave=False) as bar:
+        model = zoo.create_model(model_name, num_classes=classes)
+        bar.update()
+        bar.set_description("converting")
+        timm_weights.load(model, tensors)
+        bar.update()
+        bar.set_description("comparing with timm")
+        compared = _compare(one, tensors, model)
     print(compared, flush=True)
     metadata["compared"] = compared
     if out is None:
