@@ -165,7 +165,12 @@ _PSEUDO_FLAGS = (
     ),
     Flag("labels", "KIND", "soft (the default: the probabilities of all classes) or hard"),
     Flag("batch_size", "N", "pictures at a time (default: 64)", define=flags.DEFINE_integer),
-    Flag("shard_size", "N", "pictures per part, and per file written (default: 1024)", define=flags.DEFINE_integer),
+    Flag(
+        "shard_size",
+        "N",
+        "pictures per part, and per file written (default: 1024)",
+        define=flags.DEFINE_integer,
+    ),
     Flag("seed", "N", "seed of the order and of the copies (default: 0)", define=flags.DEFINE_integer),
     _MAX_BAD_RECORDS,
 )
