@@ -7,6 +7,7 @@ import os
 import pty
 import socket
 import sys
+import termios
 import zipfile
 
 import numpy as np
@@ -156,6 +157,8 @@ def test_what_to_do_without_a_network(home, capsys):
 
 def test_a_progress_bar_in_a_terminal(checkpoint, tmp_path, monkeypatch):
     ours, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    os.set_blocking(ours, False)
     with os.fdopen(terminal, "w") as stderr, monkeypatch.context() as in_terminal:
         in_terminal.setattr(sys, "stderr", stderr)
         convert(NAME, checkpoint, tmp_path / "net")

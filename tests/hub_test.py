@@ -6,6 +6,7 @@ import os
 import pty
 import socket
 import sys
+import termios
 
 import pytest
 from hub_server import COMMIT, serving
@@ -49,6 +50,8 @@ def test_a_progress_bar_in_a_terminal_alone(server, path, monkeypatch, capsys):
     hub.fetch(address(), path)
     assert capsys.readouterr().err == ""
     ours, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    os.set_blocking(ours, False)
     with os.fdopen(terminal, "w") as stderr, monkeypatch.context() as in_terminal:
         in_terminal.setattr(sys, "stderr", stderr)
         hub.fetch(address(), path)
