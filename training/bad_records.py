@@ -12,7 +12,7 @@ then known, and no later group moves. A group is a dictionary:
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import tensorflow as tf
 from lambdanet.errors import InputError
 
 DEFAULT_LIMIT = 100
+DEFAULT_SHARE = 0.1
 UNKNOWN = "a record whose file is damaged"
 AT_A_TIME = 2  # groups that are prepared; within one, images are, by as many threads as there are
 
@@ -101,7 +102,8 @@ class BadRecords:
     """Counts the records that were skipped, and says which they are.
 
     Args:
-      limit: how many different ones are skipped before the run ends.
+      limit: how many different ones are skipped before the run ends, and how many files are left out that are
+        no pictures; None: `DEFAULT_LIMIT`, and `DEFAULT_SHARE` of the files of each folder.
 
     Attributes:
       names: of those that were skipped.
@@ -111,11 +113,13 @@ class BadRecords:
       >>> images_and_labels = bad.whole(grouped(examples, decode, 32), 32, num_classes=10)
     """
 
-    def __init__(self, limit: int = DEFAULT_LIMIT):
-        if limit < 0:
+    def __init__(self, limit: int | None = None):
+        if limit is not None and limit < 0:
             raise InputError(f"max_bad_records is {limit}; accepted: an integer from 0 on")
-        self.limit = limit
+        self.limit = DEFAULT_LIMIT if limit is None else limit
         self.names: list[str] = []
+        self._allowed = limit
+        self._left_out: dict[str, int] = {}  # by folder
         self._problem = ""
         self._lock = threading.Lock()
 
@@ -149,6 +153,26 @@ class BadRecords:
         """Returns the images and labels of groups, without those that are bad, as `whole` does."""
         told = groups.map(lambda group: self._told(group, num_classes), tf.data.AUTOTUNE)
         return told.filter(lambda images, labels: tf.shape(labels)[0] > 0)
+
+    def leave_out(self, folder: str, files: Sequence[str], total: int) -> None:
+        """Names files of a folder that are no pictures, the first time it is asked to.
+
+        Args:
+          folder: its path.
+          files: those that are left out.
+          total: how many files it holds.
+
+        Raises:
+          InputError: they are too many.
+        """
+        if not files or folder in self._left_out:
+            return
+        self._left_out[folder] = len(files)
+        count = sum(self._left_out.values())
+        found = f"{len(files)} of {total} files in {folder!r} are no pictures, such as {files[0]!r}"
+        if count > self._allowed if self._allowed is not None else len(files) > DEFAULT_SHARE * total:
+            raise InputError(f"{found}; --max_bad_records={count} or more leaves them out")
+        print(f"left out: {found}", flush=True)
 
     def skip(self, name: str) -> None:
         """Counts a record, and names it unless it came before.

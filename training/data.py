@@ -65,6 +65,7 @@ def load(
         raise unknown("role", role, ROLES)
     source = _source(recipe, data_dir)
     bad_records = bad_records or BadRecords()
+    _leave_out(recipe, role, source, bad_records)
     if role == "eval":
         return _eval(recipe, source, bad_records, share).prefetch(tf.data.AUTOTUNE)
     if data_service is not None:
@@ -72,6 +73,17 @@ def load(
             service.batches(recipe, source, data_service, share, bad_records), recipe
         ).prefetch(tf.data.AUTOTUNE)
     return _train(recipe, source, initial_step, bad_records, share).prefetch(tf.data.AUTOTUNE)
+
+
+def leave_out(recipe: Recipe, data_dir: str | None, bad_records: BadRecords) -> None:
+    """Names the files in the folders of both splits that are no pictures.
+
+    Raises:
+      InputError: they are too many.
+    """
+    source = _source(recipe, data_dir)
+    for role in ROLES:
+        _leave_out(recipe, role, source, bad_records)
 
 
 def resolve(recipe: Recipe, data_dir: str | None = None) -> Recipe:
@@ -213,6 +225,11 @@ def _padded(images: tf.data.Dataset, recipe: Recipe, source: Source, share: Shar
 def _eval_steps(recipe: Recipe, source: Source, share: Share) -> int:
     most = math.ceil(_count(recipe, "eval", source) / share.count)  # that one machine reads
     return math.ceil(most / (recipe.global_batch_size // share.count))
+
+
+def _leave_out(recipe: Recipe, role: str, source: Source, bad_records: BadRecords) -> None:
+    for found in source.left_out(recipe.train_split if role == "train" else recipe.eval_split):
+        bad_records.leave_out(*found)
 
 
 def _open(recipe: Recipe, data_dir: str | None) -> Source:

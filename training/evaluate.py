@@ -12,7 +12,7 @@ import tf_keras as keras
 
 from lambdanet.errors import InputError
 from lambdanet.training import data
-from lambdanet.training.bad_records import DEFAULT_LIMIT, BadRecords
+from lambdanet.training.bad_records import BadRecords
 from lambdanet.training.files import replace_file, writable
 from lambdanet.training.model_dir import check_class_names, find_data_dir, load_trained_model
 
@@ -21,7 +21,7 @@ def evaluate(
     model_dir: str | Path,
     data_dir: str | None = None,
     split: str | None = None,
-    max_bad_records: int = DEFAULT_LIMIT,
+    max_bad_records: int | None = None,
     out: str | Path | None = None,
 ) -> dict[str, Any]:
     """Evaluates the model trained in `model_dir`, and prints the result on one line.
@@ -34,7 +34,8 @@ def evaluate(
       data_dir: where TFDS keeps its datasets, or the pictures of dataset `folder`; None: as in training.
       split: a split of the recipe's dataset, such as "test" or "train[:10%]"; None: the recipe's
         `eval_split`.
-      max_bad_records: how many images that cannot be read are named and left out.
+      max_bad_records: how many images that cannot be read are named and left out, and as many
+        files that are no pictures; None: 100, and a tenth of the files of each class.
       out: a folder for `classes.csv`, a row for each class with its precision and recall, and for
         `confusion.png`, the confusion matrix; None: neither is written.
 

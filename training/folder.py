@@ -4,8 +4,9 @@
     PICTURES/train/cat/*.jpg    PICTURES/validation/cat/*.jpg
     PICTURES/train/dog/*.jpg    PICTURES/validation/dog/*.jpg
 
-The folders at the top are the splits, those in `train` the classes, in the order of their names. Hidden
-files, and those whose names do not end as a picture's does, are left out.
+The folders at the top are the splits, those in `train` the classes, in the order of their names. Pictures
+may lie in folders of their own within a class. Files whose names do not end as a picture's does are left out
+and named, hidden ones ignored.
 """
 
 import os
@@ -14,12 +15,12 @@ import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, unknown
-from lambdanet.training.image_bytes import Encoded
+from lambdanet.training.image_bytes import Encoded, is_decodable
+from lambdanet.training.pictures import ENDINGS, as_decodable, find_pictures
 from lambdanet.training.shares import WHOLE, Share
 
 NAME = "folder"
 LAYOUT = "train/CLASS/*.jpg and validation/CLASS/*.jpg"
-ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 
 
 class FolderSource:
@@ -66,7 +67,16 @@ class FolderSource:
         return example["label"]
 
     def image(self, example: dict[str, tf.Tensor]) -> Encoded:
-        return Encoded(tf.io.read_file(example["name"]), self.channels)
+        contents = tf.io.read_file(example["name"])
+
+        def as_png() -> tf.Tensor:
+            return tf.ensure_shape(tf.numpy_function(as_decodable, [contents], tf.string), [])
+
+        return Encoded(tf.cond(is_decodable(contents), lambda: contents, as_png), self.channels)
+
+    def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
+        found = self._pictures(split)
+        return [(folder, others, len(paths) + len(others)) for folder, paths, others in found]
 
     def _split(self, split: str) -> str:
         splits = _folders(self._root)
@@ -76,30 +86,31 @@ class FolderSource:
             raise unknown(f"split in {self._root!r}", split, splits)
         return split
 
-    def _files(self, split: str) -> tuple[list[str], list[int]]:
+    def _files(self, split: str) -> tuple[list[bytes], list[int]]:
         """Returns the pictures of a split, in order, and their labels."""
-        folder = os.path.join(self._root, self._split(split))
-        for name in _folders(folder):
-            if name not in self.class_names:
-                raise unknown(f"class in {folder!r}", name, self.class_names)
-        paths, labels = [], []
-        for label, name in enumerate(self.class_names):
-            there = sorted(os.listdir(os.path.join(folder, name))) if name in _folders(folder) else []
-            pictures = [file for file in there if _is_picture(file)]
-            if there and not pictures:
+        paths: list[bytes] = []
+        labels: list[int] = []
+        for label, (folder, pictures, others) in enumerate(self._pictures(split)):
+            if others and not pictures:
                 raise InputError(
-                    f"no file in {os.path.join(folder, name)!r} is a picture, such as {there[0]!r}; "
+                    f"no file in {folder!r} is a picture, such as {others[0]!r}; "
                     f"accepted: names that end in {', '.join(ENDINGS)}"
                 )
-            paths += [os.path.join(folder, name, file) for file in pictures]
+            paths += map(os.fsencode, pictures)
             labels += [label] * len(pictures)
         return paths, labels
+
+    def _pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
+        """Returns the folder of each class in a split, the pictures in it, and the other files."""
+        root = os.path.join(self._root, self._split(split))
+        there = _folders(root)
+        for name in there:
+            if name not in self.class_names:
+                raise unknown(f"class in {root!r}", name, self.class_names)
+        folders = [(name, os.path.join(root, name)) for name in self.class_names]
+        return [(path, *(find_pictures(path) if name in there else ([], []))) for name, path in folders]
 
 
 def _folders(path: str) -> list[str]:
     with os.scandir(path) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _is_picture(file: str) -> bool:
-    return file.lower().endswith(ENDINGS) and not file.startswith(".")

@@ -95,11 +95,8 @@ def decode(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:
 @_called
 def _decode_any(contents: tf.Tensor) -> tf.Tensor:
     is_jpeg, is_png = _starts_with(contents, JPEG), _starts_with(contents, PNG)
-    flags = tf.io.decode_raw(tf.strings.join([_bytes(contents, 20, 1), b"\0"]), tf.uint8)[0]
-    animated = (_bytes(contents, 12, 4) == b"VP8X") & (flags & 2 > 0)
-    is_webp = _starts_with(contents, RIFF) & (_bytes(contents, 8, 4) == WEBP) & ~animated
     known = tf.debugging.Assert(
-        is_jpeg | is_png | is_webp,
+        is_decodable(contents),
         ["the image must be a JPEG, PNG or still WebP file, got", _bytes(contents, 0, 24)],
     )
 
@@ -117,6 +114,17 @@ def _decode_any(contents: tf.Tensor) -> tf.Tensor:
 
 def _decode_jpeg(contents: tf.Tensor) -> tf.Tensor:
     return tf.io.decode_jpeg(contents, channels=3, dct_method=DCT)
+
+
+def is_decodable(contents: tf.Tensor) -> tf.Tensor:
+    """Says whether a file begins as those that `decode` takes: JPEG, PNG, and WebP that is no animation.
+
+    TensorFlow 2.20 corrupts its memory when it decodes an animated WebP.
+    """
+    flags = tf.io.decode_raw(tf.strings.join([_bytes(contents, 20, 1), b"\0"]), tf.uint8)[0]
+    animated = (_bytes(contents, 12, 4) == b"VP8X") & (flags & 2 > 0)
+    is_webp = _starts_with(contents, RIFF) & (_bytes(contents, 8, 4) == WEBP)
+    return _starts_with(contents, JPEG) | _starts_with(contents, PNG) | (is_webp & ~animated)
 
 
 def on_white(rgba: tf.Tensor) -> tf.Tensor:

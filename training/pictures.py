@@ -14,7 +14,7 @@ import tensorflow as tf
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from lambdanet.errors import InputError
-from lambdanet.training.image_bytes import JPEG, PNG, decode, on_white
+from lambdanet.training.image_bytes import JPEG, PNG, decode
 
 # All in pixels.
 PANEL = 320
@@ -25,6 +25,32 @@ CHART = 420
 MAX_ROWS = 20
 
 INK, FAINT, TRACK, FIRST, OTHERS = "#111827", "#6b7280", "#eef1f5", "#2563eb", "#93b4f5"
+
+
+# The names of files that are taken for pictures in a folder.
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+
+
+def find_pictures(folder: str | Path) -> tuple[list[str], list[str]]:
+    """Returns the paths of the pictures below a folder, by their names, and of all other files there.
+
+    Hidden files and folders are ignored. A link to a folder is one of the others.
+    """
+    pictures: list[str] = []
+    others: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                below = find_pictures(entry.path)
+                pictures += below[0]
+                others += below[1]
+            elif entry.name.lower().endswith(ENDINGS) and entry.is_file():
+                pictures.append(entry.path)
+            else:
+                others.append(entry.path)
+    return pictures, others
 
 
 def read_image(path: str | Path) -> np.ndarray:
@@ -55,7 +81,7 @@ def as_decodable(contents: bytes) -> bytes:
     """Returns an image file in a format that `image_bytes.decode` takes: itself, or its picture as a PNG.
 
     GIF, BMP, TIFF, animated WebP and whatever else Pillow reads become PNGs: the first frame, turned upright,
-    the upper 8 of 16 bits, on white where it is transparent.
+    of 16 bits the upper 8.
 
     Raises:
       InputError: it is no image, or its pixels have no range that is known, as those of float TIFFs.
@@ -67,20 +93,19 @@ def as_decodable(contents: bytes) -> bytes:
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(contents)) as image:
             if image.format == "WEBP" and not getattr(image, "is_animated", False):
                 return contents
-            _to_rgb(ImageOps.exif_transpose(image)).save(file, format="PNG", compress_level=1)
+            _in_8_bits(ImageOps.exif_transpose(image)).save(file, format="PNG", compress_level=1)
     except Exception as error:  # Pillow raises many kinds for damaged files, SyntaxError and struct.error too
         raise InputError(" ".join(str(error).split()) or type(error).__name__) from None
     return file.getvalue()
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _in_8_bits(image: Image.Image) -> Image.Image:
+    """Returns an image as RGB, or as RGBA where it is transparent."""
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
         raise InputError(f"its pixels are {'floats' if image.mode == 'F' else '32-bit integers'}")
-    if not image.has_transparency_data:
-        return image.convert("RGB")
-    return Image.fromarray(on_white(np.asarray(image.convert("RGBA"))).numpy())
+    return image.convert("RGBA" if image.has_transparency_data else "RGB")
 
 
 def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:

@@ -113,6 +113,9 @@ class RecordsSource:
     def label(self, example: Example) -> tf.Tensor:
         return self._parsed(example)[LABEL]
 
+    def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
+        return []
+
     def probabilities(self, example: Example) -> tf.Tensor:
         """Returns the distribution over the classes that a record has for a label, float32 [num_classes]."""
         return self._parsed(example)[PROBABILITIES]

@@ -18,7 +18,7 @@ from lambdanet.training import callbacks, dashboard, data, random_state, service
 from lambdanet.training import distribute as distribution
 from lambdanet.training import model_dir as model_dirs
 from lambdanet.training.assemble import build_model, build_optimizer, compile_model
-from lambdanet.training.bad_records import DEFAULT_LIMIT, BadRecords
+from lambdanet.training.bad_records import BadRecords
 from lambdanet.training.best_epoch import BestEpoch
 from lambdanet.training.checkpoints import Checkpoints
 from lambdanet.training.preemption import StopRequest
@@ -32,7 +32,7 @@ def train(
     recipe: Recipe,
     model_dir: str | Path,
     data_dir: str | None = None,
-    max_bad_records: int = DEFAULT_LIMIT,
+    max_bad_records: int | None = None,
     save_every: int = SAVE_EVERY,
     steps_per_execution: int = 1,
     deterministic: bool = False,
@@ -50,7 +50,8 @@ def train(
       model_dir: the folder for the recipe, the checkpoints and the logs of the run.
       data_dir: where TFDS keeps its datasets, or the pictures of dataset `folder`; None: that of the run, if
         `model_dir` has one, else the default of TFDS, `~/tensorflow_datasets`.
-      max_bad_records: how many images that cannot be read are named and left out before the run ends.
+      max_bad_records: how many images that cannot be read are named and left out before the run ends,
+        and as many files that are no pictures; None: 100, and a tenth of the files of each class.
       save_every: steps between two checkpoints within an epoch; there is one after each epoch anyway.
       steps_per_execution: steps that run between two looks of Python at them; more are faster on a TPU, and
         SIGTERM, checkpoints and a loss that is not finite are then noticed only after the last.
@@ -97,6 +98,7 @@ def train(
             names = data.class_names(recipe, data_dir)
             model_dirs.check_class_names(path, names)
             steps = data.steps_per_epoch(recipe, data_dir)
+            data.leave_out(data.for_validation(recipe), data_dir, bad_records)
         keras.utils.set_random_seed(recipe.seed)
         if deterministic:
             tf.config.experimental.enable_op_determinism()

@@ -105,9 +105,9 @@ _DATA_DIR = Flag(
 _MAX_BAD_RECORDS = Flag(
     "max_bad_records",
     "N",
-    "images that cannot be read are named and left out, up to so many (default: 100)",
+    "images that cannot be read, and files that are no pictures, are named and left out, up to so many "
+    "(default: 100 images, and a tenth of the files of each class)",
     define=flags.DEFINE_integer,
-    default=100,
 )
 _HOW_TO_TRAIN = (
     Flag(

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from lambdanet.errors import InputError
-from lambdanet.training import folder, records, sources
-from lambdanet.training.bad_records import readable
+from lambdanet.training import records, sources
+from lambdanet.training.bad_records import BadRecords, readable
+from lambdanet.training.pictures import ENDINGS, find_pictures
 
 
 class Inputs(Protocol):
@@ -33,7 +34,9 @@ class Inputs(Protocol):
         ...
 
 
-def open_inputs(data: str, split: str, data_dir: str | None, part_size: int, seed: int) -> Inputs:
+def open_inputs(
+    data: str, split: str, data_dir: str | None, part_size: int, seed: int, bad_records: BadRecords
+) -> Inputs:
     """Finds the pictures.
 
     Args:
@@ -43,6 +46,7 @@ def open_inputs(data: str, split: str, data_dir: str | None, part_size: int, see
       data_dir: where TFDS keeps its datasets.
       part_size: pictures in a part.
       seed: of the order of the files in a folder, so that a part holds pictures of every kind.
+      bad_records: names the files in a folder that are no pictures.
 
     Raises:
       InputError: there are none.
@@ -56,23 +60,21 @@ def open_inputs(data: str, split: str, data_dir: str | None, part_size: int, see
         return TfdsInputs(data, split, data_dir, part_size)
     if records.splits(root):
         return RecordInputs(root, split, part_size)
-    return FileInputs(root, part_size, seed)
+    return FileInputs(root, part_size, seed, bad_records)
 
 
 class FileInputs:
     """Picture files below a folder, in a random order."""
 
-    def __init__(self, root: Path, part_size: int, seed: int):
-        found = sorted(
-            str(path.relative_to(root))
-            for path in root.rglob("*")
-            if path.name.lower().endswith(folder.ENDINGS) and not path.name.startswith(".") and path.is_file()
-        )
+    def __init__(self, root: Path, part_size: int, seed: int, bad_records: BadRecords):
+        pictures, others = find_pictures(root)
+        found = sorted(os.path.relpath(path, root) for path in pictures)
         if not found:
             raise InputError(
                 f"data {str(root)!r} holds no pictures; accepted: names that end in "
-                f"{', '.join(folder.ENDINGS)}, or TFRecords"
+                f"{', '.join(ENDINGS)}, or TFRecords"
             )
+        bad_records.leave_out(str(root), others, len(pictures) + len(others))
         self._root = root
         order = np.random.default_rng(seed).permutation(len(found))
         self._names = [found[index] for index in order]
@@ -135,5 +137,5 @@ class TfdsInputs:
 def _digest(lines: Iterator[str] | Sequence[str]) -> str:
     digest = hashlib.sha256()
     for line in lines:
-        digest.update(line.encode() + b"\n")
+        digest.update(line.encode(errors="surrogateescape") + b"\n")
     return digest.hexdigest()

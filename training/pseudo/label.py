@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from lambdanet.errors import InputError, check_counts, unknown
 from lambdanet.training import records
-from lambdanet.training.bad_records import DEFAULT_LIMIT, BadRecords
+from lambdanet.training.bad_records import BadRecords
 from lambdanet.training.model_dir import write_text
 from lambdanet.training.pictures import as_decodable
 from lambdanet.training.pseudo import choice, plot
@@ -37,7 +37,7 @@ def pseudo_label(
     batch_size: int = 64,
     shard_size: int = 1024,
     seed: int = 0,
-    max_bad_records: int = DEFAULT_LIMIT,
+    max_bad_records: int | None = None,
 ) -> dict[str, Any]:
     """Labels pictures with a trained model, and writes those that it is sure of, as many of each class.
 
@@ -57,7 +57,8 @@ def pseudo_label(
       batch_size: pictures that the teacher sees at a time.
       shard_size: pictures that make a part.
       seed: of the order within a file, and of the copies.
-      max_bad_records: how many pictures that cannot be read are named and left out.
+      max_bad_records: how many pictures that cannot be read are named and left out, and as many files that
+        are no pictures; None: 100, and a tenth of all files.
 
     Returns:
       The manifest: settings, counts of each class, the files, and the histogram of the confidences.
@@ -80,7 +81,7 @@ def pseudo_label(
     bad_records = BadRecords(max_bad_records)
     path = Path(out).expanduser()
     model = Teacher(teacher)
-    inputs = open_inputs(data, split, data_dir, shard_size, seed)
+    inputs = open_inputs(data, split, data_dir, shard_size, seed, bad_records)
     settings = {
         "teacher_sha256": model.sha256,
         "data": inputs.description,
@@ -136,7 +137,7 @@ def _ask(
 
 
 def _pictures(inputs: Inputs, part: int) -> Iterator[tuple[str, bytes]]:
-    """Yields the name and the contents of each picture of a part, as the teacher and its students decode it."""
+    """Yields the name and the file of each picture of a part, in a format that models decode."""
     for name, contents in inputs.read(part):
         try:
             yield name, as_decodable(contents)
