@@ -204,11 +204,11 @@ def test_a_model_has_the_recipe_of_its_size():
         (["--model=resnet_50", "--recipe=digits"], "needs one of .*--recipe and --model"),
         ([], "needs one of --recipe, --model, --experiment, --table, --readme"),
         (["--recipe=digits", "--set=model_options={'scop': 3}"], "no option 'scop'"),
-        (["--recipe=digits", "--top=0"], "--top received 0"),
+        (["--recipe=digits", "--top=0"], "--top must be an integer from 1 on, got 0"),
         (["--recipe=digits", "--fit", "--batch=0"], "batch must be a positive integer, got 0"),
         (["--table=11"], "unknown table of speeds '11'.*12"),
         (["--table=12", "--rows=9"], "rows received 9; accepted: 1 to 8"),
-        (["--table=12", "--rows=one"], "--rows received 'one'"),
+        (["--table=12", "--rows=one"], "--rows must be numbers from 1 on, .*, got 'one'"),
         (["--readme=no/such/README.md"], "no/such/README.md.* no file"),
     ],
 )
