@@ -154,6 +154,10 @@ def _check(file: tf.Tensor, number: tf.Tensor, record: tf.Tensor, num_classes: i
     problem = _first(
         (tf.equal(tf.strings.length(example[ENCODED]), 0), ["holds no image/encoded; " + KIND]),
         (
+            ~image_bytes.is_decodable(example[ENCODED]),
+            ["holds a picture of another format; expected JPEG, PNG or WebP (not animated)"],
+        ),
+        (
             tf.reduce_any([count != counts[0] for count in counts]),
             ["has ", counts[0], " labels and ", counts[1], " boxes; expected a box for each label"],
         ),

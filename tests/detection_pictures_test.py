@@ -131,12 +131,12 @@ def test_a_picture_in_training_validation_and_serving(name, params, tmp_path):
         np.testing.assert_allclose(image, expected, atol=tolerance, err_msg=route)
 
 
-@pytest.mark.parametrize("kind", ["BMP", "TIFF"])
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF"])
 def test_a_record_of_another_format_is_refused(kind, params, tmp_path):
     file = write(tmp_path / "data", encoded(RGB, kind))
     data = params["retina"].task.train_data.replace(input_path=file)
     with pytest.raises(
-        InputError, match="data' has a picture that cannot be used: .*the image must be a JPEG, PNG"
+        InputError, match=r"record 0 of .*data \(image 17\) holds a picture of another format"
     ):
         records.look_into("task.train_data", data, params["retina"].task.model)
 
