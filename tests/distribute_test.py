@@ -53,7 +53,7 @@ print(json.dumps({
 def shown(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-c", PROGRAM, str(folder)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
