@@ -25,6 +25,13 @@ class Preempted(Exception):
     """
 
 
+class Unfinished(Exception):
+    """Some of what the caller gave could not be used, and has been named; the rest is done.
+
+    The command line prints the message and exits with status 1.
+    """
+
+
 def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> InputError:
     """Returns the error for a name that is not known, with the nearest known ones.
 

@@ -15,7 +15,7 @@ from logging import LogRecord
 
 from absl import logging
 
-from lambdanet.errors import InputError, Preempted
+from lambdanet.errors import InputError, Preempted, Unfinished
 
 
 def run(name: str, main: Callable[[], None], extra: str = "train") -> int:
@@ -38,6 +38,8 @@ def run(name: str, main: Callable[[], None], extra: str = "train") -> int:
         return _fail(name, str(error), 2)
     except Preempted as stopped:
         return _fail(name, str(stopped), 75)
+    except Unfinished as stopped:
+        return _fail(name, str(stopped), 1)
     except KeyboardInterrupt:
         return _fail(name, "interrupted", 130)
     except BrokenPipeError:  # as in `lambdanet list | head -1`

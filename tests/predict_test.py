@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predictions of a model whose answers are known, printed and drawn; and every input that cannot be used."""
 
+import csv
+import json
 import math
 import os
 import subprocess
@@ -13,6 +15,7 @@ import tensorflow as tf
 import tf_keras as keras
 from PIL import Image
 
+from lambdanet import cli
 from lambdanet.errors import InputError
 from lambdanet.training import pictures
 from lambdanet.training.export import export_saved_model
@@ -162,14 +165,66 @@ def damaged(path):
         ("missing.png", lambda path: None, "does not exist"),
     ],
 )
-def test_a_bad_image_is_named_before_anything_happens(served, tmp_path, capsys, name, spoil, message):
-    good = write(tmp_path / "good.png")
+def test_a_bad_image_is_named_and_the_others_go_on(served, tmp_path, capsys, name, spoil, message):
+    good = [write(tmp_path / "good.png"), write(tmp_path / "last.png")]
     spoil(tmp_path / name)
+    if name == "folder.png":
+        with pytest.raises(InputError, match=f"{name}' {message}"):
+            predict(served, [tmp_path / name], out=tmp_path / "out")
+        return
+    results = predict(served, [good[0], tmp_path / name, good[1]], out=tmp_path / "out")
+    assert [os.path.basename(result["image"]) for result in results] == ["good.png", name, "last.png"]
+    assert [sorted(result) for result in results][1] == ["error", "image"]
+    printed = capsys.readouterr()
+    assert printed.out.count("drawn in") == 2
+    assert printed.err.count("\n") == 1 and f"{name}' {message}" in printed.err
+    assert len(os.listdir(tmp_path / "out")) == 2
     with pytest.raises(InputError, match=f"{name}' {message}") as error:
-        predict(served, [good, tmp_path / name], out=tmp_path / "out")
+        predict(served, [tmp_path / name])
     assert "\n" not in str(error.value)
     assert capsys.readouterr().out == ""
-    assert not (tmp_path / "out").exists()
+
+
+def test_a_pipe_is_refused(served, tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(InputError, match="pipe.png' is not a regular file"):
+        predict(served, tmp_path / "pipe.png")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_table_of_a_folder_holds_what_is_printed(served, tmp_path, capsys, ending):
+    colors = {"a.png": (250, 40, 0), "b\nc.webp": (10, 200, 60), "sub/d.tiff": (1, 2, 200)}
+    for name, color in colors.items():
+        write(tmp_path / "in" / name, color)
+    truncated(tmp_path / "in" / "half.png")
+    (tmp_path / "in" / "notes.txt").touch()
+    out = tmp_path / "new" / f"table.{ending}"
+    results = [result for result in predict(served, tmp_path / "in", out=out, top=2) if "top" in result]
+    printed = capsys.readouterr()
+    assert "of 3 images" in printed.out
+    assert "notes.txt" in printed.err and "half.png" in printed.err
+    assert [os.path.relpath(result["image"], tmp_path / "in") for result in results] == list(colors)
+    wanted = [(result["image"], *pair) for result in results for pair in result["top"]]
+    if ending == "csv":
+        with open(out, newline="") as file:
+            rows = [(row["image"], row["class"], float(row["probability"])) for row in csv.DictReader(file)]
+    else:
+        lines = [json.loads(line) for line in out.read_text().split("\n")[:-1]]
+        assert [set(line) for line in lines if "half.png" in line["image"]] == [{"image", "error"}]
+        rows = [
+            (line["image"], *pair)
+            for line in lines
+            if "classes" in line
+            for pair in zip(line["classes"], line["probabilities"], strict=True)
+        ]
+    assert [row[:2] for row in rows] == [row[:2] for row in wanted]
+    np.testing.assert_allclose([row[2] for row in rows], [row[2] for row in wanted], rtol=1e-5)
+
+
+def test_a_name_with_a_line_break_is_drawn_and_printed_on_one_line(served, tmp_path, capsys):
+    (result,) = predict(served, write(tmp_path / "a\nb.png"), out=tmp_path / "out")
+    assert os.path.basename(result["picture"]) == "a\nb_prediction.png"
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(NAMES) + 1
 
 
 def foreign(path):
@@ -243,10 +298,20 @@ def test_predicting_needs_neither_tf_keras_nor_the_models(served, tmp_path):
     assert "  red  " in done.stdout
 
 
+def test_the_command_line_ends_with_1_where_an_image_cannot_be_read(served, tmp_path, capsys):
+    truncated(tmp_path / "half.png")
+    write(tmp_path / "good.png")
+    assert cli.main(["predict", f"--saved_model={served}", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith(str(tmp_path / "good.png"))
+    assert printed.err.splitlines()[-1] == "lambdanet: error: 1 of 2 images cannot be read"
+
+
 def test_the_command_line_ends_with_one_line_about_a_corrupt_image(served, tmp_path):
     truncated(tmp_path / "half.png")
     command = [sys.executable, "-m", "lambdanet.cli", "predict", f"--saved_model={served}", "half.png"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    root = str(Path(__file__).resolve().parents[1])
+    environment = {**os.environ, "PYTHONPATH": root, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("lambdanet: error: image 'half.png' cannot be read")

@@ -5,12 +5,13 @@ import contextlib
 import io
 import itertools
 import os
-import warnings
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+import tqdm
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from lambdanet.errors import InputError
@@ -90,7 +91,7 @@ def as_decodable(contents: bytes) -> bytes:
         return contents
     file = io.BytesIO()
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(contents)) as image:
+        with Image.open(io.BytesIO(contents)) as image:
             if image.format == "WEBP" and not getattr(image, "is_animated", False):
                 return contents
             _in_8_bits(ImageOps.exif_transpose(image)).save(file, format="PNG", compress_level=1)
@@ -106,6 +107,60 @@ def _in_8_bits(image: Image.Image) -> Image.Image:
     if image.mode in ("I", "F"):
         raise InputError(f"its pixels are {'floats' if image.mode == 'F' else '32-bit integers'}")
     return image.convert("RGBA" if image.has_transparency_data else "RGB")
+
+
+def expand_folders(images: Sequence[str | Path] | str | Path) -> list[str]:
+    """Returns the paths of image files, of a folder those of the pictures below it.
+
+    Raises:
+      InputError: there are none.
+    """
+    paths: list[str] = []
+    for path in map(os.path.expanduser, [images] if isinstance(images, str | Path) else images):
+        if os.path.isdir(path):
+            pictures, others = find_pictures(path)
+            if not pictures:
+                raise InputError(f"image {path!r} is a folder without pictures: {', '.join(ENDINGS)}")
+            if others:
+                found = f"{len(others)} of {len(pictures) + len(others)} files in {path!r} are no pictures"
+                print(f"left out: {found}, such as {others[0]!r}", file=sys.stderr, flush=True)
+            paths += pictures
+        else:
+            paths.append(os.fspath(path))
+    if not paths:
+        raise InputError("no images given; expected one or more image files, or folders of them")
+    return paths
+
+
+def read_images(
+    paths: Sequence[str], show_progress: bool = False
+) -> Iterator[tuple[str, np.ndarray | InputError]]:
+    """Yields each path and its image, uint8 RGB [h, w, 3], or why it cannot be read.
+
+    What cannot be read is named on stderr.
+
+    Args:
+      paths: of the files.
+      show_progress: whether a terminal shows a progress bar, for callers that print nothing meanwhile.
+
+    Raises:
+      InputError: no image can be read.
+    """
+    failures = []
+    for path in tqdm.tqdm(paths, unit="image", disable=None if show_progress else True, leave=False):
+        try:
+            yield path, read_image(path)
+        except InputError as error:
+            failures.append(error)
+            if len(failures) == len(paths):
+                raise
+            tqdm.tqdm.write(f"skipped: {error}", file=sys.stderr)
+            yield path, error
+
+
+def printable(text: str) -> str:
+    """Returns a text on one line: line breaks and what else cannot be printed as escapes, such as `\\n`."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
@@ -202,6 +257,7 @@ def _text(
     draw: ImageDraw.ImageDraw, corner: tuple[int, int], text: str, size: int, color: str, width: int
 ) -> None:
     font = ImageFont.load_default(size)
+    text = printable(text)
     if draw.textlength(text, font) > width:
         while text and draw.textlength(f"{text}...", font) > width:
             text = text[:-1]

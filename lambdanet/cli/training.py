@@ -7,7 +7,7 @@ import textwrap
 from absl import flags
 
 from lambdanet.command import Command, Flag, aligned
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, Unfinished, unknown
 
 
 def _train(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -85,7 +85,10 @@ def _export(values: flags.FlagValues, arguments: list[str]) -> None:
 def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.training import predict
 
-    predict.predict(values.saved_model, arguments, values.out, values.top)
+    results = predict.predict(values.saved_model, arguments, values.out, values.top)
+    failures = sum("error" in result for result in results)
+    if failures:
+        raise Unfinished(f"{failures} of {len(results)} images cannot be read")
 
 
 def _pseudo_label(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -254,14 +257,21 @@ COMMANDS = (
         _predict,
         flags=(
             Flag("saved_model", "DIR", "folder that `lambdanet export` has written", required=True),
-            Flag("out", "DIR", "folder for pictures with the predictions on them (default: none are drawn)"),
+            Flag(
+                "out",
+                "PATH",
+                "folder for pictures with the predictions on them, or a file .csv or .jsonl (default: none)",
+            ),
             Flag(
                 "top", "N", "number of classes to print (default: 5)", define=flags.DEFINE_integer, default=5
             ),
         ),
-        arguments="IMAGE...",
+        arguments="IMAGE_OR_FOLDER...",
         num_arguments=(1, float("inf")),
-        examples=("lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/pictures seven.png",),
+        examples=(
+            "lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/pictures seven.png",
+            "lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/digits.csv /tmp/photos",
+        ),
     ),
     Command(
         "pseudo-label",

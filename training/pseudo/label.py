@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tqdm
 
 from lambdanet.errors import InputError, check_counts, unknown
 from lambdanet.training import records
@@ -126,14 +127,14 @@ def _ask(
     bad_records: BadRecords,
 ) -> None:
     """Lets the teacher see every part that it has not seen."""
-    for part in range(inputs.num_parts):
+    for part in tqdm.tqdm(range(inputs.num_parts), unit="part", disable=None, leave=False):
         if progress.has(part):
             for name in progress.load(part).unreadable.tolist():
                 bad_records.skip(name)
             continue
         answers = _answers(model, _pictures(inputs, part), min_confidence, soft, batch_size, bad_records)
         progress.save(part, answers)
-        print(f"part {part + 1} of {inputs.num_parts}: {len(answers.labels)} pictures kept", flush=True)
+        tqdm.tqdm.write(f"part {part + 1} of {inputs.num_parts}: {len(answers.labels)} pictures kept")
 
 
 def _pictures(inputs: Inputs, part: int) -> Iterator[tuple[str, bytes]]:
