@@ -7,7 +7,7 @@ import json
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 from lambdanet.errors import InputError, unknown
 
@@ -290,7 +290,7 @@ def _plain(field: str, value: object, levels: int = LEVELS) -> object:
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, float) or type(value) is int and value in INTEGERS
 
 

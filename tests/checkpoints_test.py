@@ -7,6 +7,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError
+from lambdanet.training.best_epoch import BestEpoch
 from lambdanet.training.checkpoints import Checkpoints
 
 
@@ -167,3 +168,13 @@ def test_a_folder_that_cannot_be_written_is_an_os_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot write the checkpoint of step 1"):
         _checkpoints(tmp_path / "file" / "inside").save(1)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff", b"[" * 100_000, b"[]", b"{}", b'{"epoch": Infinity, "accuracy": 1}']
+)
+def test_a_best_epoch_that_cannot_be_read_is_named(tmp_path, content):
+    (tmp_path / "best.json").write_bytes(content)
+    with pytest.raises(InputError, match="best.json' cannot be read: .*; remove it to go on") as caught:
+        BestEpoch(_checkpoints(tmp_path), patience=1)
+    assert "\n" not in str(caught.value)

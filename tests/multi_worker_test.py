@@ -194,6 +194,7 @@ def _flat(model):
     [
         "",
         "{",
+        pytest.param("[" * 100_000, id="deep"),
         '{"cluster": {"worker": ["a:1"]}}',
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps", "index": 0}}',

@@ -34,7 +34,7 @@ class BestEpoch:
             try:
                 kept = json.loads(self._file.read_text(encoding="utf-8"))
                 self.epoch, self.accuracy = int(kept["epoch"]), float(kept["accuracy"])
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
                 raise InputError(f"{str(self._file)!r} cannot be read: {error}; remove it to go on") from None
 
     @property

@@ -183,8 +183,8 @@ def _task() -> _Task:
     text = os.environ.get("TF_CONFIG", "")
     try:
         return _Task(json.loads(text))
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        given = f"is {text!r}" if text else "is not set"
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
+        given = f"is {text[:1000]!r}" if text else "is not set"
         raise InputError(
             f"several workers need the environment variable TF_CONFIG, which {given}; accepted: {EXAMPLE}"
         ) from None
