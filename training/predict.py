@@ -56,14 +56,17 @@ def predict(
     paths = expand_folders(images)
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise InputError(f"top={top!r} cannot be used; expected a whole number from 1")
-    table = None if out is None else TABLES.get(Path(out).suffix.lower())
+    file = None if out is None else Path(out).expanduser()
+    write_table = TABLES.get(file.suffix.lower()) if file else None
     classifier = load_classifier(saved_model)
     names = [name.decode() for name in classifier.class_names().numpy()]
-    if table:
-        writable(Path(out).expanduser().parent)
-    pictures = [None] * len(paths) if out is None or table else picture_paths(paths, out)
+    if file and write_table:
+        writable(file.parent)
+    pictures = [None] * len(paths) if out is None or write_table else picture_paths(paths, out)
     results: list[dict[str, Any]] = []
-    for (path, image), picture in zip(read_images(paths, show_progress=bool(table)), pictures, strict=True):
+    for (path, image), picture in zip(
+        read_images(paths, show_progress=bool(write_table)), pictures, strict=True
+    ):
         if isinstance(image, InputError):
             results.append({"image": path, "error": str(image)})
             continue
@@ -73,11 +76,11 @@ def predict(
         likeliest = [(names[index], float(probabilities[index])) for index in best]
         if picture is not None:
             save_picture(draw_prediction(image, os.path.basename(path), likeliest), picture)
-        if not table:
+        if not write_table:
             _print_prediction(path, likeliest, picture)
         results.append({"image": path, "top": likeliest, "picture": picture})
-    if table:
-        replace_file(Path(out).expanduser(), table(results).encode(errors="backslashreplace"))
+    if file and write_table:
+        replace_file(file, write_table(results).encode(errors="backslashreplace"))
         print(f"predictions of {sum('top' in result for result in results)} images in {out}")
     return results
 
