@@ -49,6 +49,11 @@ def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> Inp
     return InputError(f"unknown {kind} {name!r}; {hint}")
 
 
+def is_integer(value: Any) -> bool:
+    """Whether a value is an integer, of Python or of NumPy, and no boolean."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def check_counts(**counts: Any) -> tuple[int, ...]:
     """Refuses the first argument that is not a positive integer; those of NumPy are accepted.
 
@@ -59,7 +64,7 @@ def check_counts(**counts: Any) -> tuple[int, ...]:
       InputError: with the argument's name and the value received.
     """
     for name, value in counts.items():
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
+        if not is_integer(value) or value < 1:
             raise InputError(f"{name} must be a positive integer, got {value!r}")
     return tuple(map(int, counts.values()))
 

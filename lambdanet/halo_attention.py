@@ -2,7 +2,6 @@
 """Self-attention to a neighbourhood: HaloAttention, and local self-attention as a baseline."""
 
 import dataclasses
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import tf_keras as keras
 from lambdanet import attention_ops, blocks, cost, joint_heads
 from lambdanet.attention_layer import Attention
 from lambdanet.blocks import Axis
-from lambdanet.errors import InputError, check_count, check_counts, check_scope, unknown
+from lambdanet.errors import InputError, check_count, check_counts, check_scope, is_integer, unknown
 from lambdanet.position import Size, sizes
 
 POSITIONS = ("concatenated", "added")
@@ -149,7 +148,7 @@ class HaloAttention(_BlockAttention):
             raise unknown("positions", positions, POSITIONS)
         if key_dim is not None and positions == "concatenated":
             _check_even(key_dim)
-        if not isinstance(halo_size, numbers.Integral) or isinstance(halo_size, bool) or halo_size < 0:
+        if not is_integer(halo_size) or halo_size < 0:
             raise InputError(f"halo_size must be an integer of at least 0, got {halo_size!r}")
         if not isinstance(value_ratio, int | float) or not value_ratio > 0:
             raise InputError(f"value_ratio must be a positive number, got {value_ratio!r}")

@@ -131,9 +131,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         self.dilation = check_count("dilation", dilation)
         self.scope = None if scope is None else check_scope(scope)
         if self.scope is None and self.dilation > 1:
-            raise InputError(
-                f"dilation must be 1 with scope=None, the whole map, got {dilation}; dilation goes with an odd scope"
-            )
+            raise InputError(f"dilation must be 1 with scope=None, the whole map, got {dilation}")
         if resize not in RESIZES:
             raise unknown("resize", resize, RESIZES)
         if implementation not in ("auto", *ops.IMPLEMENTATIONS):

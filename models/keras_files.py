@@ -82,6 +82,6 @@ def _datasets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
     found: list[tuple[str, h5py.Dataset]] = []
     file.visititems(lambda name, item: found.append((name, item)) if isinstance(item, h5py.Dataset) else None)
     for name, item in found:
-        if not name.isprintable():
+        if isinstance(name, bytes) or not name.isprintable():  # bytes where they are not UTF-8
             raise ValueError(f"the name {name!r}")
         yield name, item

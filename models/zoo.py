@@ -3,7 +3,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import tf_keras as keras
 from lambdanet import configs
 from lambdanet.configs import published
 from lambdanet.configs.published import PublishedWeights
-from lambdanet.errors import InputError, check_counts, require_tf_keras
+from lambdanet.errors import InputError, check_counts, is_integer, require_tf_keras
 from lambdanet.models import (
     complexity,
     efficientnet,
@@ -187,7 +187,7 @@ def create_model(
     _check_overrides(name, architecture, overrides)
     for argument, value in {"kernel_regularizer": kernel_regularizer, **overrides}.items():
         require_tf_keras(value, argument)
-    check_counts(num_classes=num_classes, in_channels=in_channels)
+    num_classes, in_channels = check_counts(num_classes=num_classes, in_channels=in_channels)
     _check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)
     path = None if weights is None else pretrained.locate(name, weights, lambda: create_model(name))
     parts = Parts(kernel_regularizer, batch_norm or {}, _checked_activation(activation))
@@ -227,12 +227,12 @@ def _checked_activation(name: str | None) -> str | None:
 def _image_size(input_size: int | tuple[int, int] | None) -> tuple[int | None, int | None]:
     if input_size is None:
         return None, None
-    size = (input_size, input_size) if isinstance(input_size, int) else tuple(input_size)
-    if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
+    size = input_size if isinstance(input_size, Sequence) else (input_size, input_size)
+    if len(size) != 2 or not all(is_integer(side) and side > 0 for side in size):
         raise InputError(
             f"input_size must be a positive integer or a pair (height, width), got {input_size!r}"
         )
-    return size
+    return int(size[0]), int(size[1])
 
 
 def _check_rates(**rates: float) -> None:

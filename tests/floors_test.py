@@ -13,7 +13,7 @@ from source_tree import FLOORS, PEERS, ROOT
 THIRD_PARTY = {
     "core": {"absl", "numpy", "tensorflow", "tf_keras"},
     "configs": set(),
-    "models": {"h5py", "numpy", "official", "tensorflow", "tf_keras", "timm", "torch"},
+    "models": {"h5py", "numpy", "official", "tensorflow", "tf_keras", "timm", "torch", "tqdm"},
     "training": {"PIL", "numpy", "official", "sklearn", "tensorflow", "tensorflow_datasets", "tf_keras"}
     | {"ai_edge_litert", "matplotlib", "onnxruntime", "tf2onnx", "tqdm"}
     | {"jax", "jaxlib", "scipy"}  # tpu-check

@@ -4,42 +4,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from naive_attention import images, naive_attention, projected, weights_of
+from naive_attention import halves, images, naive_attention, naive_halo_attention, projected
 
 import lambdanet
 from lambdanet import cost, joint_heads
 from lambdanet.errors import InputError
-
-
-def halves(layer):
-    """The embedding of an offset: one half for height, one for width."""
-    rows, columns = weights_of(layer)["height_table"], weights_of(layer)["width_table"]
-    centre = len(rows) // 2
-    return lambda dy, dx: np.concatenate([rows[dy + centre], columns[dx + centre]])
-
-
-def sums(layer):
-    """The embedding of an offset: one for height plus one for width."""
-    rows, columns = weights_of(layer)["height_table"], weights_of(layer)["width_table"]
-    centre = len(rows) // 2
-    return lambda dy, dx: rows[dy + centre] + columns[dx + centre]
-
-
-def naive_halo_attention(layer, x):
-    """Of every query; the layer's strides keep some of them."""
-    block, halo, strides = layer.block_size, layer.halo_size, layer.strides
-
-    def sees(n, m):
-        first = [i // block * block for i in n]
-        return all(-halo <= j - start < block + halo for j, start in zip(m, first, strict=True))
-
-    def place(n):  # compact offsets count a block's second query to be next to its first
-        return [i // block * block + i % block // strides for i in n] if layer.compact_offsets else n
-
-    padding = 0 if layer.mask_padding else block + halo
-    embedding = sums(layer) if layer.positions == "added" else halves(layer)
-    outputs = naive_attention(*projected(layer, x), embedding, sees, padding, place)
-    return outputs[:, ::strides, ::strides]
 
 
 @pytest.mark.parametrize("kind", ["CPU", "TPU"])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models by name: features, overrides, sizes, saving, and what is refused."""
 
+import json
+
 import keras as keras_3
 import numpy as np
 import pytest
@@ -106,10 +108,11 @@ def test_order_of_the_batch_does_not_matter(tiny):
     np.testing.assert_allclose(tiny(x[::-1]), tiny(x)[::-1], atol=1e-5)
 
 
-def test_in_channels_and_overrides():
-    model = lambdanet.create_model(
-        "lambda_resnet_tiny", in_channels=1, key_dim=8, scope=3, input_size=(24, 40)
-    )
+@pytest.mark.parametrize("integer", [int, np.int64])
+def test_in_channels_and_overrides(integer):
+    sizes = {"in_channels": integer(1), "key_dim": integer(8), "scope": integer(3)}
+    model = lambdanet.create_model("lambda_resnet_tiny", **sizes, input_size=(integer(24), integer(40)))
+    assert json.loads(model.to_json())["config"]["name"] == "lambda_resnet_tiny"
     assert model.input_shape == (None, 24, 40, 1)
     layer = model.get_layer("c5_block1_spatial")
     assert (layer.key_dim, layer.position.scope) == (8, 3)

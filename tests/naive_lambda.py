@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lambda layer one query at a time in float64: what its tests compare with."""
+
+import itertools
+
+import numpy as np
+
+import lambdanet
+
+
+def weights_by_name(layer):
+    return {weight.name.removeprefix(f"{layer.name}/").removesuffix(":0"): weight for weight in layer.weights}
+
+
+def naive_lambda_layer(layer, x, context=None, mask=None):
+    """Equations 1 and 2 in float64 at inference, one query and one context position at a time."""
+    weights = {name: weight.numpy().astype(np.float64) for name, weight in weights_by_name(layer).items()}
+    context = x if context is None else context
+    rank, h, k, u = x.ndim - 2, layer.num_heads, layer.key_dim, layer.intra_depth
+    lambdas = h if layer.multi_head else 1
+
+    def project(y, name, shape, norm=True):
+        y = y @ weights[f"{name}/kernel"]
+        if norm and layer.use_batch_norm:
+            mean, variance = weights[f"{name}_norm/moving_mean"], weights[f"{name}_norm/moving_variance"]
+            y = (y - mean) / np.sqrt(variance + 1e-5) * weights[f"{name}_norm/gamma"] + weights[
+                f"{name}_norm/beta"
+            ]
+        return y.reshape([*y.shape[:-1], *shape])
+
+    def embedding(i, number, n, number_m, m):
+        """E_nm of lambda i, [k, u]."""
+        table = weights["position/table"]
+        table = table.reshape([lambdas, *table.shape[lambdas > 1 : table.ndim - 1 - (u > 1)], k, u])
+        if isinstance(layer.position, lambdanet.UnstructuredPositionEmbedding):
+            return table[i, number, number_m]
+        distance = [mi - layer.strides * ni for mi, ni in zip(m, n, strict=True)]
+        dilation = layer.position.dilation
+        offset = tuple(d // dilation + r // 2 for d, r in zip(distance, table.shape[1:], strict=False))
+        in_scope = all(0 <= o < r for o, r in zip(offset, table.shape[1:], strict=False))
+        return (
+            table[(i, *offset)] if in_scope and not any(d % dilation for d in distance) else np.zeros([k, u])
+        )
+
+    every = slice(None, None, layer.strides)
+    queries = project(x[(slice(None), *[every] * rank)], "queries", [h, k])
+    if layer.query_normalization == "softmax":
+        queries = np.exp(queries) / np.exp(queries).sum(-1, keepdims=True)
+    values = project(context, "values", [lambdas, layer.filters // h, u]).reshape(
+        [len(x), -1, lambdas, layer.filters // h, u]
+    )
+    if layer.content:
+        keys = project(context, "keys", [lambdas, k, u], norm=False).reshape([len(x), -1, lambdas, k, u])
+    contexts = list(itertools.product(*map(range, context.shape[1:-1])))
+    outputs = np.zeros([*queries.shape[:-1], layer.filters // h])
+    for number, n in enumerate(itertools.product(*map(range, queries.shape[1 : rank + 1]))):
+        allowed = [
+            j
+            for j in range(len(contexts))
+            if mask is None or (j <= number if isinstance(mask, str) else mask[number, j])
+        ]
+        for head in range(h):
+            i = head if layer.multi_head else 0
+            weight = np.zeros([len(x), len(allowed), k, u])
+            if layer.content:
+                weight = keys[:, allowed, i]
+                if layer.key_normalization == "softmax":
+                    weight = np.exp(weight) / np.exp(weight).sum(1, keepdims=True)
+                elif layer.key_normalization == "l2":
+                    weight = weight / np.sqrt((weight**2).sum(1, keepdims=True))
+            if layer.position is not None:
+                weight = weight + np.stack([embedding(i, number, n, j, contexts[j]) for j in allowed])
+            lambda_n = np.einsum("bmku,bmvu->bkv", weight, values[:, allowed, i])
+            if "position/bias" in weights:
+                lambda_n = lambda_n + weights["position/bias"][:, None]
+            outputs[(slice(None), *n, head)] = np.einsum(
+                "bk,bkv->bv", queries[(slice(None), *n, head)], lambda_n
+            )
+    return outputs.reshape([*outputs.shape[:-2], -1])
+
+
+def randomise(layer, seed=0):
+    """Gives the batch normalisations statistics and scales of their own, so that nothing is the identity."""
+    rng = np.random.default_rng(seed)
+    layer.set_weights([rng.uniform(0.5, 1.5, weight.shape) for weight in layer.get_weights()])
