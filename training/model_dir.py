@@ -63,7 +63,7 @@ def claim(
       model_dir: any folder; missing parents are made.
       recipe: what will be trained in it.
       class_names: kept with it, and compared as the recipe is; none are kept where there are none.
-      data_dir: kept for `data_dir`; None: what was kept before stays.
+      data_dir: kept for `find_data_dir`; None: what was kept before stays.
 
     Returns:
       The path of the folder.
