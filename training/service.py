@@ -7,6 +7,7 @@ these ask for more: in each pass over the data every image is seen once, by one 
 worker that is lost are not seen in that pass. An epoch of the training is a number of steps; passes follow
 each other without a break, so that the two drift apart by what is on its way. The order depends on who is
 faster and no seed repeats it: a run that goes on after an interruption begins a new pass.
+Of pictures in folders, workers read JPEG, PNG and still WebP; others are named as bad records.
 """
 
 import socket
