@@ -57,7 +57,7 @@ class LambdaLayer(Layer):
       strides: the distance of two queries along each axis; the output has 1 / strides of the positions.
       pool_size: with strides, average the outputs over windows of so many positions along each axis, as an
         average-pool with "same" padding would, at a fraction of the cost.
-      dilation: the distance of two positions within the scope.
+      dilation: the distance of two positions within the scope; 1 for the scope None.
       map_size: for the scope None, the size the table is made for; default: that of the first input.
       resize: for the scope None and other sizes, "slice" (no larger than `map_size`) or "interpolate".
       position_bias: add a vector to the position lambdas, as timm's networks do.

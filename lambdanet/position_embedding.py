@@ -101,7 +101,8 @@ class RelativePositionEmbedding(PositionEmbedding):
     Args:
       key_dim, intra_depth, num_lambdas: as in `LambdaLayer`, with one lambda a head if it is multi-head.
       scope: r, odd: a query sees r positions along each axis; None: the whole map.
-      dilation: the distance of two positions that a query sees; the ones between have no embedding.
+      dilation: the distance of two positions that a query sees; the ones between have no embedding. 1 for the
+        scope None.
       map_size: for the scope None, the size of the map that the table is made for, an integer or one for each
         axis; default: the size of the first input.
       resize: for the scope None and maps of another size: "slice" uses the offsets that occur, on maps no
