@@ -7,12 +7,16 @@ from absl import flags
 
 from lambdanet import command
 from lambdanet.command import Command, Flag
+from lambdanet.errors import Unfinished
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.detection.prediction import predict
 
-    predict(values.saved_model, arguments, values.out, values.min_score)
+    found = predict(values.saved_model, arguments, values.out, values.min_score)
+    if unreadable := found["unreadable"]:
+        total = len(unreadable) + len(found["images"])
+        raise Unfinished(f"{len(unreadable)} of {total} images cannot be read")
 
 
 COMMAND = Command(
@@ -30,9 +34,12 @@ COMMAND = Command(
             default=0.5,
         ),
     ),
-    arguments="IMAGE...",
+    arguments="IMAGE_OR_FOLDER...",
     num_arguments=(1, float("inf")),
-    examples=("python -m lambdanet.detection.predict --saved_model=/tmp/model --out=/tmp/found street.jpg",),
+    examples=(
+        "python -m lambdanet.detection.predict --saved_model=/tmp/model --out=/tmp/found street.jpg",
+        "python -m lambdanet.detection.predict --saved_model=/tmp/model --out=/tmp/found /tmp/photos",
+    ),
     module="lambdanet.detection.predict",
 )
 

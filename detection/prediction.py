@@ -13,7 +13,14 @@ import tensorflow as tf
 from lambdanet.detection.drawing import draw_detections
 from lambdanet.detection.masks import detections_of
 from lambdanet.errors import InputError
-from lambdanet.training.pictures import percent, picture_paths, read_image, save_picture
+from lambdanet.training.pictures import (
+    expand_folders,
+    percent,
+    picture_paths,
+    printable,
+    read_images,
+    save_picture,
+)
 from lambdanet.training.predict import load_saved_model, outputs_of
 
 EXPECTED = "expected a folder written by lambdanet.detection.export"
@@ -30,39 +37,39 @@ def predict(
 ) -> dict[str, Any]:
     """Draws what a detector finds on each image, and writes it down.
 
-    Every image is read once before anything is written.
+    An image that cannot be read is named, and the others go on.
 
     Args:
       saved_model: a folder that `lambdanet.detection.export` has written.
-      images: image files: JPEG, PNG or whatever else Pillow reads.
+      images: image files, JPEG, PNG or whatever else Pillow reads, and folders of them.
       out: folder for `NAME_prediction.png` of each image, and for `predictions.json`: a data set in the
-        format of COCO, whose annotations have a score, and run lengths as masks.
+        format of COCO, whose annotations have a score, and run lengths as masks. `unreadable` lists the files
+        that cannot be read.
       min_score: detections below are left out, from 0 to 1.
 
     Returns:
       What is in `predictions.json`.
 
     Raises:
-      InputError: an image cannot be read, `saved_model` is not an exported detector, `min_score` is out of
+      InputError: no image can be read, `saved_model` is not an exported detector, `min_score` is out of
         range, or `out` cannot be written.
 
     Example:
       >>> predict("exported/shapes", ["one.jpg"], out="predictions")
     """
-    paths = [os.path.expanduser(path) for path in ([images] if isinstance(images, str | Path) else images)]
-    if not paths:
-        raise InputError("no images given; expected one or more image files")
+    paths = expand_folders(images)
     if not 0 <= min_score <= 1:
         raise InputError(f"min_score={min_score!r} cannot be used; expected a number from 0 to 1")
-    for path in paths:
-        read_image(path)
     detector, names = load_detector(saved_model)
     pictures = picture_paths(paths, out)
     listed: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
-    for number, (path, picture) in enumerate(zip(paths, pictures, strict=True), 1):
-        image = read_image(path)
-        height, width = image.shape[:2]
+    unreadable: list[str] = []
+    for (path, image), picture in zip(read_images(paths), pictures, strict=True):
+        if isinstance(image, InputError):
+            unreadable.append(path)
+            continue
+        number, (height, width) = len(listed) + 1, image.shape[:2]
         detections = detections_of(detector(image), height, width, min_score)
         save_picture(draw_detections(image, detections, names), picture)
         _print(path, detections, names, picture)
@@ -70,7 +77,7 @@ def predict(
         for detection in detections:
             found.append({"id": len(found) + 1, "image_id": number, "iscrowd": 0, **detection})
     categories = [{"id": number, "name": name} for number, name in enumerate(names) if number]
-    results = {"images": listed, "annotations": found, "categories": categories}
+    results = {"images": listed, "annotations": found, "categories": categories, "unreadable": unreadable}
     write_json(results, os.path.join(os.path.expanduser(out), RESULTS))
     return results
 
@@ -113,10 +120,11 @@ def write_json(content: Any, path: str) -> None:
 
 def _print(path: str, detections: Sequence[dict[str, Any]], names: Sequence[str], picture: str) -> None:
     """Prints the name of an image file, and a line for each detection."""
-    print(path)
+    print(printable(path))
     width = max((len(names[detection["category_id"]]) for detection in detections), default=0)
     for detection in detections:
         x, y, box_width, box_height = (round(number) for number in detection["bbox"])
         name = names[detection["category_id"]]
         print(f"  {name:<{width}}  {percent(detection['score']):>7}  {box_width}x{box_height} px at {x}, {y}")
-    print(f"  {len(detections)} drawn in {picture}")
+    count = f"{len(detections)} object{'' if len(detections) == 1 else 's'}"
+    print(f"  {count}, drawn in {printable(picture)}")

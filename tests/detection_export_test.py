@@ -290,14 +290,41 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(exported, shapes, tmp_p
     image = os.path.join(shapes, "val", "000001.jpg")
     with pytest.raises(InputError, match="does not exist; expected a folder written by lambdanet.detection"):
         prediction.predict(tmp_path / "nothing", [image], tmp_path)
-    with pytest.raises(InputError, match=r"image '.*\.png' does not exist"):
-        prediction.predict(exported, [image, "nothing.png"], tmp_path / "out")
     with pytest.raises(InputError, match="min_score=2 cannot be used; expected a number from 0 to 1"):
         prediction.predict(exported, [image], tmp_path, min_score=2)
     tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
     with pytest.raises(InputError, match="other' is not a lambdanet detector"):
         prediction.predict(tmp_path / "other", [image], tmp_path / "out")
     assert os.listdir(tmp_path) == ["other"]
+
+
+def test_an_image_that_cannot_be_read_is_named(exported, loaded_once, picture, tmp_path, capsys):
+    """In a folder, with a file that is no picture, one cut short and one whose name has a line break."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    Image.fromarray(picture).save(folder / "line\nbreak.png")
+    whole = (folder / "line\nbreak.png").read_bytes()
+    (folder / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "notes.txt").write_text("no picture")
+    out = tmp_path / "out"
+    words = [f"--saved_model={exported}", f"--out={out}", "--min_score=1", str(folder)]
+    assert predict.command.main(predict.COMMAND, words) == 1
+    shown = capsys.readouterr()
+    assert shown.out == (
+        f"{folder}/line\\nbreak.png\n  0 objects, drawn in {out}/line\\nbreak_prediction.png\n"
+    )
+    left_out, skipped, end = shown.err.splitlines()
+    assert "1 of 3 files" in left_out and "notes.txt" in left_out
+    assert "cut.png' cannot be read" in skipped
+    assert end == "lambdanet.detection.predict: error: 1 of 2 images cannot be read"
+    assert sorted(os.listdir(out)) == ["line\nbreak_prediction.png", "predictions.json"]
+    content = json.loads((out / "predictions.json").read_text())
+    assert [entry["file_name"] for entry in content["images"]] == [str(folder / "line\nbreak.png")]
+    assert content["unreadable"] == [str(folder / "cut.png")]
+    os.mkfifo(tmp_path / "pipe.png")
+    words[-1] = str(tmp_path / "pipe.png")
+    assert predict.command.main(predict.COMMAND, words) == 2
+    assert "is not a regular file" in capsys.readouterr().err
 
 
 @pytest.fixture
