@@ -167,6 +167,16 @@ def test_black_ink_on_nothing_is_black_on_white():
     np.testing.assert_array_equal(decode(tf.constant(encoded(Image.fromarray(pixels)))), expected)
 
 
+def test_a_batch_without_images_is_refused_in_plain_words(served):
+    signatures = served[1].signatures
+    for name, empty in {
+        "serving_default": {"images": tf.zeros([0, 9, 9, 3], tf.uint8)},
+        "serving_bytes": {"image_bytes": tf.zeros([0], tf.string)},
+    }.items():
+        with pytest.raises(tf.errors.InvalidArgumentError, match="at least one image, got none"):
+            signatures[name](**empty)
+
+
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_jpeg_files_of_every_color_space_are_served(served, mode):
     smooth = Image.fromarray(noise(4, 5, 3)).resize((60, 50), Image.Resampling.BICUBIC)

@@ -105,7 +105,11 @@ class ServedClassifier(Served):
             raise InputError("the model gives probabilities (they sum to 1); expected logits")
 
     def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        probabilities = tf.nn.softmax(tf.cast(self._logits(images), tf.float32))
+        # TensorFlow's convolutions give an empty batch a wrong shape, at which a model would end.
+        given = tf.debugging.Assert(tf.shape(images)[0] > 0, ["there must be at least one image, got none"])
+        with tf.control_dependencies([given]):
+            logits = self._logits(images)
+        probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
         top_probabilities, top_classes = tf.math.top_k(probabilities, k=min(MAX_TOP, len(self._names)))
         return {
             "probabilities": probabilities,
