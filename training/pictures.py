@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 import tqdm
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from lambdanet.errors import InputError
-from lambdanet.training.image_bytes import JPEG, PNG, decode
+from lambdanet.training.image_bytes import JPEG, PNG, RIFF, WEBP, decode
 
 # All in pixels.
 PANEL = 320
@@ -87,17 +87,24 @@ def as_decodable(contents: bytes) -> bytes:
     Raises:
       InputError: it is no image, or its pixels have no range that is known, as those of float TIFFs.
     """
-    if contents.startswith((JPEG, PNG)):
+    if _is_decodable(contents):
         return contents
     file = io.BytesIO()
     try:
         with Image.open(io.BytesIO(contents)) as image:
-            if image.format == "WEBP" and not getattr(image, "is_animated", False):
-                return contents
             _in_8_bits(ImageOps.exif_transpose(image)).save(file, format="PNG", compress_level=1)
+    except UnidentifiedImageError:
+        raise InputError("it has no format that is known") from None
     except Exception as error:  # Pillow raises many kinds for damaged files, SyntaxError and struct.error too
         raise InputError(" ".join(str(error).split()) or type(error).__name__) from None
     return file.getvalue()
+
+
+def _is_decodable(contents: bytes) -> bool:
+    """Returns what `image_bytes.is_decodable` does, without TensorFlow: it is called within tf.data."""
+    animated = contents[12:16] == b"VP8X" and (contents[20:21] or b"\0")[0] & 2
+    is_webp = contents.startswith(RIFF) and contents[8:12] == WEBP
+    return contents.startswith((JPEG, PNG)) or (is_webp and not animated)
 
 
 def _in_8_bits(image: Image.Image) -> Image.Image:
