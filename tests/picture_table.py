@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small pictures in every format with their pixels, and a model that shows the pixels it is given."""
+
+import dataclasses
+import io
+import struct
+import zlib
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+from PIL import Image
+
+from lambdanet import configs
+from lambdanet.training.export import export_saved_model
+
+HEIGHT, WIDTH, SIDE = 24, 32, 24
+RANDOM = np.random.default_rng(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A file.
+
+    Attributes:
+      contents: its bytes.
+      expected: uint8 [h, w, 3]; None: every route refuses it.
+      tolerance: in gray levels.
+      plain: whether TensorFlow decodes it: models and records take only such files.
+    """
+
+    contents: bytes
+    expected: np.ndarray | None
+    tolerance: int = 1
+    plain: bool = True
+
+
+def samples(channels, depth=8):
+    return RANDOM.integers(0, 1 << depth, (HEIGHT, WIDTH, channels))
+
+
+def in_8_bits(values, depth):
+    return values >> 8 if depth == 16 else values * (255 // ((1 << depth) - 1))
+
+
+def on_white(colors, alpha):
+    return (colors * alpha + 255 * (255 - alpha) + 127) // 255
+
+
+def turned(image, orientation):
+    """Undoes an orientation by its definition in EXIF: where row 0 and column 0 of the file belong."""
+    sides = ["top left", "top right", "bottom right", "bottom left"]
+    sides += ["left top", "right top", "right bottom", "left bottom"]
+    row, column = sides[orientation - 1].split()
+    if row in ("left", "right"):
+        image = image.transpose(1, 0, 2)
+    if "bottom" in (row, column):
+        image = image[::-1]
+    return image[:, ::-1] if "right" in (row, column) else image
+
+
+def tiff_tags(tags, order="<", at=8, data=b""):
+    """Returns a TIFF file of one directory: 16-bit values by tag, behind the data. EXIF has the same form."""
+    entries = b""
+    behind = at + len(data) + 2 + 12 * len(tags) + 4
+    more = b""
+    for tag, values in sorted(tags.items()):
+        content = struct.pack(f"{order}{len(values)}H", *values)
+        if len(content) > 4:
+            place = struct.pack(f"{order}I", behind + len(more))
+            more += content
+        else:
+            place = content.ljust(4, b"\0")
+        entries += struct.pack(f"{order}HHI", tag, 3, len(values)) + place
+    header = struct.pack(f"{order}2sHI", b"II" if order == "<" else b"MM", 42, at + len(data))
+    return header + data + struct.pack(f"{order}H", len(tags)) + entries + bytes(4) + more
+
+
+def exif(orientation, order="<"):
+    return tiff_tags({0x0100: [1], 0x0112: [orientation], 0x0128: [2]}, order)
+
+
+def tiff(values, order="<", depth=8, kind=1, **tags):
+    """Returns an uncompressed TIFF file of samples [h, w, c]."""
+    height, width, channels = values.shape
+    content = values.astype(f"{order}{'f' if kind == 3 else 'u'}{depth // 8}").tobytes()
+    described = {
+        **{256: [width], 257: [height], 258: [depth] * channels, 259: [1], 262: [1 if channels == 1 else 2]},
+        **{273: [8], 277: [channels], 278: [height], 279: [len(content)], 339: [kind] * channels},
+        **({338: [2]} if channels == 4 else {}),
+    }
+    return tiff_tags({**described, **{int(tag[1:]): value for tag, value in tags.items()}}, order, 8, content)
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(values, depth, color, *chunks, last=()):
+    """Returns a PNG file of samples [h, w, c], with more chunks before and behind its data."""
+    height, width, _ = values.shape
+    bits = values[..., np.newaxis] >> np.arange(depth - 1, -1, -1) & 1
+    rows = np.packbits(bits.reshape(height, -1).astype(np.uint8), axis=1)
+    lines = b"".join(b"\0" + row.tobytes() for row in rows)
+    parts = [chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))]
+    parts += [*chunks, chunk(b"IDAT", zlib.compress(lines)), *last, chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def pngs():
+    """Yields each color type and depth of PNG, each with a transparent color where the format allows one."""
+    for color, name, channels, depths in [
+        (0, "gray", 1, (1, 2, 4, 8, 16)),
+        (2, "RGB", 3, (8, 16)),
+        (4, "gray and alpha", 2, (8, 16)),
+        (6, "RGBA", 4, (8, 16)),
+    ]:
+        for depth in depths:
+            values = samples(channels, depth)
+            shown = in_8_bits(values, depth)
+            if channels in (2, 4):
+                yield (
+                    f"PNG {name} {depth}",
+                    png(values, depth, color),
+                    on_white(shown[..., :-1], shown[..., -1:]),
+                )
+                continue
+            yield f"PNG {name} {depth}", png(values, depth, color), shown
+            values[3:9, 4:20] = key = values[0, 0]
+            if depth == 16:
+                values[5, 5] = key ^ 1  # not that color, though its upper 8 bits are the same
+            shown = in_8_bits(values, depth)
+            alpha = 255 * np.any(values != key, axis=-1, keepdims=True)
+            hidden = chunk(b"tRNS", struct.pack(f">{channels}H", *key))
+            yield (
+                f"PNG {name} {depth}, a color hidden",
+                png(values, depth, color, hidden),
+                on_white(shown, alpha),
+            )
+    for depth in (1, 2, 4, 8):
+        values, palette = samples(1, depth), RANDOM.integers(0, 256, (1 << depth, 3), np.uint8)
+        colors = chunk(b"PLTE", palette.tobytes())
+        yield f"PNG palette {depth}", png(values, depth, 3, colors), palette[values[..., 0]]
+        opacity = np.full(1 << depth, 255)
+        opacity[:depth] = (0, 100, 200, 30, 7, 0, 255, 1)[:depth]  # of the first colors
+        hidden = chunk(b"tRNS", opacity[:depth].astype(np.uint8).tobytes())
+        expected = on_white(palette[values[..., 0]].astype(int), opacity[values])
+        yield f"PNG palette {depth}, transparent", png(values, depth, 3, colors, hidden), expected
+
+
+def pngs_of_one_alpha():
+    for alpha in (0, 100, 254, 255):
+        values = samples(4)
+        values[..., 3] = alpha
+        yield f"PNG RGBA, alpha {alpha}", png(values, 8, 6), on_white(values[..., :3], alpha)
+
+
+def saved(image, kind, **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def as_pillow_reads_it(contents):
+    with Image.open(io.BytesIO(contents)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def bmp_of_32_bits(rgb):
+    """Returns a BMP whose fourth bytes mean nothing."""
+    height, width, _ = rgb.shape
+    rows = np.dstack([rgb[::-1, :, ::-1], np.zeros([height, width], int)]).astype(np.uint8).tobytes()
+    header = struct.pack("<2sIHHI", b"BM", 54 + len(rows), 0, 0, 54)
+    return header + struct.pack("<IiiHHIIiiII", 40, width, height, 1, 32, 0, len(rows), 1, 1, 0, 0) + rows
+
+
+def smooth(channels):
+    """Returns a picture without symmetry that JPEG and lossy WebP keep more or less."""
+    y, x = np.mgrid[:HEIGHT, :WIDTH] / HEIGHT
+    planes = [127 + 100 * np.sin(2 * (y + k) + (3 + k) * x * x) for k in range(channels)]
+    return np.stack(planes, -1).astype(np.uint8)
+
+
+def segment(marker, content):
+    return struct.pack(">BBH", 0xFF, marker, 2 + len(content)) + content
+
+
+def jpegs():
+    rgb = Image.fromarray(smooth(3))
+    for name, image, options in [
+        ("gray", Image.fromarray(smooth(1)[..., 0]), {}),
+        ("RGB", rgb, {}),
+        ("RGB without subsampling", rgb, {"subsampling": 0}),
+        ("CMYK", rgb.convert("CMYK"), {}),
+        ("progressive", rgb, {"progressive": True}),
+        ("with a profile", rgb, {"icc_profile": b"profile" * 20}),
+    ]:
+        contents = saved(image, "JPEG", quality=95, **options)
+        yield f"JPEG {name}", contents, as_pillow_reads_it(contents)
+    plain = saved(rgb, "JPEG", quality=95)
+    image = as_pillow_reads_it(plain)
+    jfif, rest = plain[2:20], plain[20:]
+    assert rest.startswith(b"\xff\xdb")
+
+    def with_exif(content, before=b"", behind=b""):
+        return b"\xff\xd8" + before + segment(0xE1, b"Exif\0\0" + content) + behind + rest
+
+    for orientation in range(1, 9):
+        upright = turned(image, orientation)
+        yield f"JPEG turned {orientation}", with_exif(exif(orientation)), upright
+        yield f"JPEG turned {orientation}, big-endian", with_exif(exif(orientation, ">"), jfif), upright
+    upright = turned(image, 6)
+    for name, before in {
+        "a comment": segment(0xFE, b"a comment"),
+        "XMP": segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0<x/>"),
+        "much": jfif + segment(0xED, bytes(60000)) + segment(0xE2, bytes(65000)),
+    }.items():
+        yield f"JPEG with EXIF behind {name}", with_exif(exif(6), before), upright
+    yield "JPEG with EXIF before JFIF", with_exif(exif(6), behind=jfif), upright
+    good = exif(6)
+    for name, content in {
+        "empty": b"",
+        "cut in its header": good[:6],
+        "cut before the value": good[:28],
+        "of another kind": b"XX" + good[2:],
+        "with its directory outside": good[:4] + b"\xff\xff\xff\xff" + good[8:],
+        "of value 0": exif(0),
+        "of value 9": exif(9),
+        "of value 65535": exif(65535),
+    }.items():
+        yield f"JPEG with EXIF {name}", with_exif(content), image
+    yield "JPEG with EXIF of too many entries", with_exif(good[:8] + b"\xff\xff" + good[10:]), upright
+
+
+def others():
+    """Yields pictures of the other formats: the name, the file, the pixels, and whether it is plain."""
+    rgba = samples(4).astype(np.uint8)
+    rgb, shown = rgba[..., :3], on_white(rgba[..., :3].astype(int), rgba[..., 3:].astype(int))
+    opaque, transparent = Image.fromarray(rgb), Image.fromarray(rgba)
+    later = Image.fromarray(255 - rgb)
+    for orientation in (3, 6):
+        tag = chunk(b"eXIf", exif(orientation, ">"))
+        yield f"PNG turned {orientation}", png(rgb, 8, 2, tag), turned(rgb, orientation), True
+    yield "PNG turned, at the end", png(rgba, 8, 6, last=[tag]), turned(shown, 6), True
+    exact = {"lossless": True, "exact": True}
+    yield "WebP lossless", saved(opaque, "WEBP", **exact), rgb, True
+    yield "WebP RGBA", saved(transparent, "WEBP", **exact), shown, True
+    yield "WebP turned", saved(opaque, "WEBP", **exact, exif=exif(8)), turned(rgb, 8), True
+    yield (
+        "WebP RGBA turned",
+        saved(transparent, "WEBP", **exact, exif=b"Exif\0\0" + exif(5)),
+        turned(shown, 5),
+        True,
+    )
+    lossy = saved(Image.fromarray(smooth(3)), "WEBP", quality=90)
+    yield "WebP lossy", lossy, as_pillow_reads_it(lossy), True
+    animated = saved(opaque, "WEBP", **exact, save_all=True, append_images=[later], duration=100)
+    yield "WebP animated", animated, rgb, False
+
+    indices, palette = samples(1, 4)[..., 0].astype(np.uint8), RANDOM.integers(0, 256, (16, 3), np.uint8)
+    colors = palette[indices]
+    image = Image.fromarray(indices, "P")
+    image.putpalette(palette.tobytes())
+    reverse = Image.fromarray(15 - indices, "P")
+    reverse.putpalette(palette.tobytes())
+    yield "GIF", saved(image, "GIF"), colors, False
+    white = np.where(indices[..., np.newaxis] == 5, 255, colors)
+    yield "GIF transparent", saved(image, "GIF", transparency=5), white, False
+    moving = saved(image, "GIF", save_all=True, append_images=[reverse], duration=100)
+    yield "GIF animated", moving, colors, False
+    yield "BMP palette", saved(image, "BMP"), colors, False
+    bits = samples(1, 1)
+    yield "BMP 1", saved(Image.fromarray(bits[..., 0].astype(bool)), "BMP"), 255 * bits, False
+    yield "BMP 24", saved(opaque, "BMP"), rgb, False
+    yield "BMP 32", bmp_of_32_bits(rgb), rgb, False
+    yield "TIFF gray", tiff(rgb[..., :1]), rgb[..., :1], False
+    yield "TIFF", tiff(rgb), rgb, False
+    yield "TIFF big-endian", tiff(rgb, ">"), rgb, False
+    yield "TIFF RGBA", tiff(rgba), shown, False
+    yield "TIFF turned", tiff(rgb, t274=[6]), turned(rgb, 6), False
+    for compression in ("tiff_lzw", "tiff_deflate", "packbits"):
+        yield f"TIFF {compression}", saved(opaque, "TIFF", compression=compression), rgb, False
+    deep = samples(3, 16)
+    for order, name in (("<", "little-endian"), (">", "big-endian")):
+        yield f"TIFF gray 16 {name}", tiff(deep[..., :1], order, 16), deep[..., :1] >> 8, False
+        yield f"TIFF RGB 16 {name}", tiff(deep, order, 16), deep >> 8, False
+    yield "TIFF of floats", tiff(deep[..., :1] / 65535, depth=32, kind=3), None, False
+    yield "TIFF of 32-bit integers", tiff(deep[..., :1], depth=32), None, False
+
+
+def table():
+    rows = {}
+    for name, contents, expected in jpegs():
+        rows[name] = Picture(contents, expected, tolerance=2)
+    for name, contents, expected in (*pngs(), *pngs_of_one_alpha()):
+        rows[name] = Picture(contents, expected)
+    for name, contents, expected, plain in others():
+        rows[name] = Picture(contents, expected, plain=plain)
+    for name, row in rows.items():
+        if row.expected is not None:
+            expected = np.broadcast_to(row.expected, [*row.expected.shape[:2], 3])
+            rows[name] = dataclasses.replace(row, expected=expected)
+    return rows
+
+
+PICTURES = table()
+
+# Data of this recipe shows the square in the middle of each picture, in 0..1.
+AS_THEY_ARE = dataclasses.replace(
+    configs.get_recipe("folder"),
+    eval_split="train",
+    input_size=SIDE,
+    mean=(0.0,) * 3,
+    std=(1.0,) * 3,
+    crop_fraction=1.0,
+    epochs=1,
+    warmup_epochs=0,
+    augmentation="none",
+    randaugment_layers=0,
+)
+
+
+def export_pixels(out):
+    """Exports a model whose logits are its pixels, and a last one that is above them all: see `pixels_of`."""
+    model = keras.Sequential(
+        [
+            keras.Input([SIDE, SIDE, 3]),
+            keras.layers.Flatten(),
+            keras.layers.Lambda(lambda pixels: tf.pad(pixels, [[0, 0], [0, 1]], constant_values=2.0)),
+        ]
+    )
+    names = [f"value {index}" for index in range(SIDE * SIDE * 3)] + ["last"]
+    return export_saved_model(model, out, SIDE, (0.0,) * 3, (1.0,) * 3, names)
+
+
+def pixels_of(probabilities):
+    """Returns the pixels [b, SIDE, SIDE, 3] that the model was given, in gray levels."""
+    logits = np.log(probabilities.astype(np.float64))
+    return 255 * (logits[..., :-1] - logits[..., -1:] + 2).reshape(-1, SIDE, SIDE, 3)
