@@ -95,10 +95,10 @@ def decode(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:
 @_called
 def _decode_any(contents: tf.Tensor) -> tf.Tensor:
     is_jpeg, is_png = _starts_with(contents, JPEG), _starts_with(contents, PNG)
-    known = tf.debugging.Assert(
-        is_decodable(contents),
-        ["the image must be a JPEG, PNG or still WebP file, got", _bytes(contents, 0, 24)],
-    )
+    # Python cannot read a message that is not UTF-8.
+    begin = tf.strings.unicode_transcode(_bytes(contents, 0, 24), "UTF-8", "UTF-8")
+    message = ["the image must be a JPEG, PNG or still WebP file, got one that begins with", begin]
+    known = tf.debugging.Assert(is_decodable(contents), message)
 
     def decode_webp() -> tf.Tensor:
         image = tf.io.decode_webp(contents)[0]  # its own channels, 3 or 4
@@ -130,16 +130,18 @@ def is_decodable(contents: tf.Tensor) -> tf.Tensor:
 def on_white(rgba: tf.Tensor) -> tf.Tensor:
     """Lays uint8 pictures [h, w, 4] on white: uint8 [h, w, 3].
 
-    An alpha plane of a single value hides nothing and is ignored. (TensorFlow decodes an opaque PNG of less
-    than 8 bits per pixel to an alpha plane of 1, 3 or 15.)
+    An alpha plane of nothing but 1, 3 or 15 is that of an opaque PNG of less than 8 bits per sample, as
+    TensorFlow decodes it.
     """
     alpha = rgba[..., 3:]
+    lowest, highest = tf.reduce_min(alpha), tf.reduce_max(alpha)
+    opaque = (lowest == highest) & tf.reduce_any(highest == tf.constant([1, 3, 15, 255], tf.uint8))
 
     def blend() -> tf.Tensor:
         colors, opacity = tf.cast(rgba[..., :3], tf.int32), tf.cast(alpha, tf.int32)
         return tf.cast((colors * opacity + 255 * (255 - opacity) + 127) // 255, tf.uint8)
 
-    return tf.cond(tf.reduce_min(alpha) < tf.reduce_max(alpha), blend, lambda: rgba[..., :3])
+    return tf.cond(opaque, lambda: rgba[..., :3], blend)
 
 
 def orientation(contents: tf.Tensor) -> tf.Tensor:
