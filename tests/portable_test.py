@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What LiteRT and ONNX give beside Keras, in float32 and with 8-bit weights; and what is refused."""
+"""What LiteRT and ONNX give beside Keras, on which pictures they are compared, and what is refused."""
 
 import dataclasses
+import io
+import os
+import pty
+import shutil
 import sys
+import termios
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
 from ai_edge_litert.interpreter import Interpreter
+from PIL import Image
+from sklearn import datasets
 
-from lambdanet import HaloAttention, LambdaLayer, configs
+from lambdanet import HaloAttention, LambdaLayer, cli, configs
 from lambdanet.errors import InputError
-from lambdanet.training import data, portable
+from lambdanet.training import data, portable, records
 from lambdanet.training import model_dir as model_dirs
 from lambdanet.training.assemble import build_model, build_optimizer
 from lambdanet.training.checkpoints import Checkpoints
+from lambdanet.training.train import train
 
 MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
 
@@ -54,7 +62,7 @@ def test_lambda_and_halo_layers_give_there_what_they_give_in_keras(model, tmp_pa
     for found, expected in zip(run(tmp_path, images), logits, strict=True):
         np.testing.assert_allclose(found["logits"][0], expected, atol=1e-4 * logits.std())
         np.testing.assert_allclose(found["probabilities"][0], tf.nn.softmax(expected), atol=1e-5)
-    assert check.same == check.images == 4 and check.difference < 1e-4 * check.spread
+    assert check.same == check.images == 64 and check.difference < 1e-4 * check.spread
     assert (tmp_path / "class_names.txt").read_text() == "".join(f"{name}\n" for name in names)
 
 
@@ -66,7 +74,7 @@ def test_weights_of_8_bits_are_smaller_and_near(model, tmp_path):
         sizes.append((tmp_path / format / "model.tflite").stat().st_size)
     assert sizes[1] < 0.9 * sizes[0]
     assert checks[0].difference < checks[1].difference < 0.5 * checks[1].spread
-    assert "largest difference from the Keras model: " in str(checks[1])
+    assert str(checks[1]).startswith("compared with Keras on 64 random pictures: the first class is the same")
 
 
 def test_a_grey_model_takes_pictures_in_colour(tmp_path):
@@ -98,7 +106,9 @@ def test_a_run_in_bfloat16_is_exported_in_float32_with_its_averages(tmp_path, mo
         return keras.Sequential(layers)
 
     monkeypatch.setattr("lambdanet.training.assemble.zoo.create_model", create)
-    path = model_dirs.claim(tmp_path / "run", recipe, [str(digit) for digit in range(10)])
+    (tmp_path / "datasets").mkdir()  # digits are not in it
+    names = [str(digit) for digit in range(10)]
+    path = model_dirs.claim(tmp_path / "run", recipe, names, str(tmp_path / "datasets"))
     model = build_model(recipe)
     checkpoints = Checkpoints(path / model_dirs.CHECKPOINTS, model, build_optimizer(recipe, 1))
     assert model.layers[-1].compute_dtype == "bfloat16"
@@ -107,7 +117,10 @@ def test_a_run_in_bfloat16_is_exported_in_float32_with_its_averages(tmp_path, mo
     check = portable.export(tmp_path / "run", tmp_path / "out")
     assert check.difference < 1e-4 * check.spread
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["class_names.txt", "model.tflite"]
-    assert capsys.readouterr().out.endswith(f"{check}\n")
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("no pictures of digits test to compare on: dataset digits is not on disk: ")
+    assert last == str(check) and "on 64 random pictures: " in last
+    assert not list((tmp_path / "datasets").iterdir())
     with pytest.raises(InputError, match="is not empty"):
         portable.export(tmp_path / "run", tmp_path / "out")
 
@@ -116,3 +129,144 @@ def test_a_converter_that_is_not_installed_is_named(model, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     with pytest.raises(InputError, match=r"format 'onnx' needs tf2onnx; pip install 'lambdanet\[onnx\]'"):
         portable.write(model, tmp_path, 20, MEAN, STD, list("abcdefg"), "onnx")
+
+
+def _gray(value):
+    """A PNG of one gray."""
+    file = io.BytesIO()
+    Image.new("RGB", (9, 7), (value, value, value)).save(file, format="PNG")
+    return file.getvalue()
+
+
+def _write_folder(root, count):
+    for label in range(2):
+        (root / "train" / str(label)).mkdir(parents=True)
+        (root / "validation" / str(label)).mkdir(parents=True)
+    for value in range(count):
+        (root / "validation" / str(2 * value // count) / f"{value:03d}.png").write_bytes(_gray(value))
+
+
+def _write_records(root, count):
+    root.mkdir()
+    with tf.io.TFRecordWriter(str(root / "validation-00000-of-00001")) as writer:
+        for value in range(count):
+            writer.write(records.record(_gray(value), 2 * value // count))
+
+
+@pytest.mark.parametrize("dataset", ["folder", "tfrecord"])
+@pytest.mark.parametrize("count", [3, 64, 75, 200])
+def test_pictures_come_from_all_over_the_evaluation_split(tmp_path, dataset, count):
+    write = {"folder": _write_folder, "tfrecord": _write_records}[dataset]
+    write(tmp_path / "data", count)
+    recipe = dataclasses.replace(configs.get_recipe("folder"), dataset=dataset, num_classes=2, input_size=8)
+    images, name = portable.evaluation_pictures(recipe, str(tmp_path / "data"))
+    assert images.shape == (min(count, 64), 8, 8, 3) and images.dtype == np.uint8
+    values = np.unique(images)  # the places of the pictures in the split
+    assert len(values) == len(images) and (images == images[:, :1, :1, :1]).all()
+    assert np.diff([-1, *values, count]).max() <= count // 5 + 1
+    assert name == f"pictures of {dataset} validation"
+
+
+def test_pictures_of_gray_digits_are_as_in_the_dataset(tmp_path):
+    recipe = dataclasses.replace(configs.get_recipe("digits"), input_size=8, mean=(0.3,), std=(0.4,))
+    data.num_examples(recipe, "eval", str(tmp_path))  # prepares it
+    images, name = portable.evaluation_pictures(recipe, str(tmp_path))
+    digits = np.round(datasets.load_digits().images * (255 / 16)).astype(np.uint8)
+    assert len({image.tobytes() for image in images}) == 64 and name == "pictures of digits test"
+    assert {image[..., 0].tobytes() for image in images} <= {digit.tobytes() for digit in digits}
+    assert (images == images[..., :1]).all()
+
+
+def test_pictures_that_cannot_be_read_are_left_out(tmp_path):
+    _write_folder(tmp_path, 3)
+    recipe = dataclasses.replace(configs.get_recipe("folder"), num_classes=2, input_size=8)
+    for value in range(3):
+        assert len(portable.evaluation_pictures(recipe, str(tmp_path)).images) == 3 - value
+        (tmp_path / "validation" / str(2 * value // 3) / f"{value:03d}.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match="none of the pictures of folder validation can be read"):
+        portable.evaluation_pictures(recipe, str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on pictures of noise, with 70 for evaluation, and the folder of these."""
+    root = tmp_path_factory.mktemp("noise")
+    random = np.random.default_rng(0)
+    for split, count in (("train", 8), ("validation", 35)):
+        for name in ("dark", "light"):
+            (root / "pictures" / split / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = random.integers(0, 128, (16, 16, 3)) + (127 if name == "light" else 0)
+                path = root / "pictures" / split / name / f"{index:02d}.png"
+                Image.fromarray(pixels.astype(np.uint8)).save(path)
+    changes = {"model": "lambda_resnet_tiny", "num_classes": 2, "input_size": 16, "global_batch_size": 8}
+    changes |= {
+        "epochs": 2,
+        "warmup_epochs": 1.0,
+        "randaugment_layers": 0,
+        "mean": MEAN,
+        "std": STD,
+        "crop_fraction": 1.0,
+    }
+    recipe = dataclasses.replace(configs.get_recipe("folder"), **changes)
+    train(recipe, root / "run", str(root / "pictures"))
+    return root
+
+
+def test_a_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys):
+    check = portable.export(trained / "run", tmp_path / "out", format="litert_int8")
+    assert capsys.readouterr().out.endswith(f"{check}\n")
+    assert str(check).startswith("compared with Keras on 64 pictures of folder validation: the first class ")
+
+    recipe = model_dirs.load_recipe(trained / "run")
+    images, _ = portable.evaluation_pictures(recipe, str(trained / "pictures"))
+    files = {
+        np.asarray(Image.open(path)).tobytes(): path.parent.name
+        for path in (trained / "pictures" / "validation").rglob("*.png")
+    }
+    classes = [files[image.tobytes()] for image in images]
+    assert 30 <= classes.count("dark") <= 34 and 30 <= classes.count("light") <= 34
+
+    model, _ = model_dirs.load_trained_model(trained / "run")
+    logits = model((images / 255.0 - np.array(MEAN)) / np.array(STD)).numpy()
+    found = _run(tmp_path / "out", images)
+    differences = tf.nn.softmax(logits) - np.concatenate([one["probabilities"] for one in found])
+    assert check.probability_difference == pytest.approx(np.abs(differences).max(), rel=0.01)
+    firsts = np.concatenate([one["logits"] for one in found]).argmax(-1)
+    assert check.same == np.sum(firsts == logits.argmax(-1))
+
+
+def test_a_run_without_its_pictures_is_compared_on_random_ones(trained, tmp_path, capsys):
+    shutil.copytree(trained / "run", tmp_path / "run")
+    gone = tmp_path / "gone"
+    (tmp_path / "run" / model_dirs.DATA_DIR).write_text(f"{gone}\n")
+    check = portable.export(tmp_path / "run", tmp_path / "out")
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("no pictures of folder validation to compare on: data_dir must be given: ")
+    assert last == str(check) and "on 64 random pictures: the first class is the same for 64, " in last
+
+    words = [f"--model_dir={tmp_path / 'run'}", f"--data_dir={gone}", f"--out={tmp_path / 'other'}"]
+    assert cli.main(["export", "--format=litert", *words]) == 2
+    assert f"data_dir {str(gone)!r} is not a directory" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_terminal_shows_how_far_the_comparison_is(tmp_path, monkeypatch):
+    images = keras.Input([4, 4, 3])
+    flat = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(images)))
+    ours, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    os.set_blocking(ours, False)
+    before = os.dup(2)
+    os.dup2(terminal, 2)
+    try:
+        with open(2, "w", closefd=False) as stderr, monkeypatch.context() as in_terminal:
+            in_terminal.setattr(sys, "stderr", stderr)
+            portable.write(flat, tmp_path, 4, MEAN, STD, ["a", "b"])
+        shown = os.read(ours, 2**16).decode()
+    finally:
+        os.dup2(before, 2)
+        for file in (ours, terminal, before):
+            os.close(file)
+    assert shown.startswith("\rcomparing with Keras:   0%|") and "/64 [" in shown
+    assert shown.endswith("\r")  # nothing of it stays

@@ -9,46 +9,70 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tf_keras as keras
+from tqdm import tqdm
 
+from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, unknown
 from lambdanet.models.preprocessing import Preprocessing
-from lambdanet.training import data, staging
+from lambdanet.training import data, folder, preprocess, records, sources, staging
 from lambdanet.training import model_dir as model_dirs
+from lambdanet.training.bad_records import readable
 from lambdanet.training.export import in_float32
+from lambdanet.training.shares import Share
 
 CLASSES = "class_names.txt"
-TRIALS = 4  # images on which the two are compared
+NUM_PICTURES = 64  # on which the two are compared
+NUM_PARTS = 8  # of the evaluation split, from which they are taken
 TOLERANCE = 1e-3  # of the spread of the logits, in float32
 OPSET = 17  # of ONNX
 
 Function = Any  # what `tf.function` returns
-Logits = Callable[[np.ndarray], np.ndarray]  # uint8 [1, h, w, 3] -> [1, num_classes]
+# uint8 [1, h, w, 3] -> "logits" and "probabilities", [1, num_classes].
+Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
+
+
+class Pictures(NamedTuple):
+    """Pictures on which two models are compared.
+
+    Attributes:
+      images: uint8 [n, input_size, input_size, 3].
+      name: what they are, such as "pictures of digits test".
+    """
+
+    images: np.ndarray
+    name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """How a converted model stands to the Keras model, on images of noise.
+    """A comparison of a converted model with the Keras model.
 
     Attributes:
+      pictures: the name of the pictures on which they were compared.
+      images: how many there are.
+      same: how many of them have the same first class in both models.
+      probability_difference: the largest between two probabilities.
       difference: the largest between two logits.
       spread: the standard deviation of the Keras model's logits.
-      same: images, of `images`, for which both have the same first class.
     """
 
+    pictures: str
+    images: int
+    same: int
+    probability_difference: float
     difference: float
     spread: float
-    same: int
-    images: int
 
     def __str__(self) -> str:
         return (
-            f"largest difference from the Keras model: {self.difference:.2g} in logits that spread by "
-            f"{self.spread:.2g}; the first class is the same for {self.same} of {self.images} images"
+            f"compared with Keras on {self.images} {self.pictures}: the first class is the same for "
+            f"{self.same}, the largest difference is {self.probability_difference:.2g} in probabilities and "
+            f"{self.difference:.2g} in logits that spread by {self.spread:.2g}"
         )
 
 
@@ -57,18 +81,22 @@ def export(
 ) -> Check:
     """Exports the model trained in `model_dir`, to a folder with what `write` writes.
 
+    The two models are compared on `NUM_PICTURES` pictures, spread over the recipe's `eval_split`. Where these
+    are not on disk, random ones do instead, and a line says why.
+
     Args:
       model_dir: a folder that `lambdanet train` has written, with at least one checkpoint.
       out: the folder to write; it must not exist yet, or be empty.
-      data_dir: as training had it; needed only where `model_dir` does not hold the names of the classes.
+      data_dir: where TFDS keeps its datasets, or the pictures of dataset `folder`; None: as in training. If
+        given, the pictures must be there.
       format: of `FORMATS`.
 
     Returns:
-      How the model stands to the Keras model.
+      The comparison with the Keras model.
 
     Raises:
-      InputError: there is no trained model in `model_dir`, it cannot be converted, or `out` is taken or
-        cannot be written.
+      InputError: there is no trained model in `model_dir`, it cannot be converted, the pictures are not in
+        the `data_dir` given, or `out` is taken or cannot be written.
 
     Example:
       >>> export("runs/digits", "exported/digits_litert").difference
@@ -79,8 +107,9 @@ def export(
     model, recipe = model_dirs.load_trained_model(model_dir)
     names = model_dirs.class_names(model_dir) or data.class_names(recipe, data_dir)
     model = in_float32(model)
-    with staging.staged(staging.absolute(out)) as folder:
-        check = write(model, folder, recipe.input_size, recipe.mean, recipe.std, names, format)
+    pictures = _find_pictures(model_dir, recipe, data_dir)
+    with staging.staged(staging.absolute(out)) as partial:
+        check = write(model, partial, recipe.input_size, recipe.mean, recipe.std, names, format, pictures)
     file = Path(out, FORMATS[format].file)
     print(f"exported {recipe.model} ({len(names)} classes, {recipe.input_size} px) to {file}")
     print(check)
@@ -95,6 +124,7 @@ def write(
     std: Sequence[float],
     class_names: Sequence[str],
     format: str = "litert",
+    pictures: Pictures | None = None,
 ) -> Check:
     """Writes the model and `class_names.txt`, once the other runtime has run the first.
 
@@ -109,7 +139,12 @@ def write(
       std: standard deviation of each channel, of pixels in 0..1.
       class_names: one name per class, in the order of the logits.
       format: "litert"; "litert_int8", in which the weights of convolutions and matrix products are 8-bit
-        integers: a quarter of the size; or "onnx".
+        integers: a quarter of the size (what lies between stays in float32, so that no pictures are needed to
+        calibrate it); or "onnx".
+      pictures: on which the two models are compared; default: random ones.
+
+    Returns:
+      The comparison with the Keras model.
 
     Raises:
       InputError: the model has operations that the runtime lacks, or gives something else there than in
@@ -117,10 +152,13 @@ def write(
     """
     chosen = FORMATS[format]
     classify = _classifier(model, input_size, mean, std)
+    pictures = pictures or _random_pictures(input_size)
     try:
         with _quiet():
             content = chosen.convert(classify, model)
-            check = _compare(classify, chosen.load(content), input_size)
+            run = chosen.load(content)
+            run(pictures.images[:1])  # runtimes log when they first run
+        check = _compare(classify, run, pictures)
     except ModuleNotFoundError as error:
         raise InputError(f"format {format!r} needs {error.name}; pip install {chosen.packages!r}") from None
     except Exception as error:  # whatever a converter or a runtime raises
@@ -150,17 +188,76 @@ def _classifier(model: keras.Model, input_size: int, mean: Sequence[float], std:
     return classify
 
 
-def _compare(classify: Function, run: Logits, input_size: int) -> Check:
-    """Runs both on the same images."""
+def _find_pictures(model_dir: str | Path, recipe: Recipe, data_dir: str | None) -> Pictures:
+    """Returns pictures of the evaluation; without a `data_dir`, random ones where they cannot be read."""
+    try:
+        return evaluation_pictures(recipe, model_dirs.find_data_dir(model_dir, data_dir))
+    except (InputError, OSError) as error:
+        if data_dir is not None:
+            raise
+        print(f"no pictures of {recipe.dataset} {recipe.eval_split} to compare on: {error}")
+        return _random_pictures(recipe.input_size)
+
+
+def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
+    """Reads pictures from several parts of the evaluation split, which may be in the order of its classes.
+
+    Args:
+      recipe: names the dataset and the split, and the size of the pictures.
+      data_dir: as `data.load` takes it; nothing is downloaded.
+
+    Returns:
+      `NUM_PICTURES` pictures, fewer where the split has fewer, without those that cannot be decoded.
+
+    Raises:
+      InputError: they are not on disk, or cannot be read.
+    """
+    split, name = recipe.eval_split, f"pictures of {recipe.dataset} {recipe.eval_split}"
+    if recipe.dataset not in (folder.NAME, records.NAME):
+        path = sources.open_tfds(recipe.dataset, data_dir).data_path
+        if not path.exists():  # reading it would first download it
+            raise InputError(f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist")
+    source = data._source(recipe, data_dir)
+    square = preprocess.of_recipe(recipe).square
+
+    def prepare(example: sources.Example) -> tf.Tensor:
+        pixels = square(source.image(example).whole())
+        return tf.cast(tf.round(255.0 * pixels), tf.uint8)
+
+    num_shares = max(1, source.num_examples(split) * NUM_PARTS // NUM_PICTURES)
+    chosen = sorted({num_shares * part // NUM_PARTS for part in range(NUM_PARTS)})
+    parts = [source.examples(split, None, Share(index, num_shares)) for index in chosen]
+    examples = readable(functools.reduce(tf.data.Dataset.concatenate, parts))
+    images = list(examples.map(prepare).ignore_errors().take(NUM_PICTURES).as_numpy_iterator())
+    if not images:
+        raise InputError(f"none of the {name} can be read")
+    shape = (len(images), recipe.input_size, recipe.input_size, 3)
+    return Pictures(np.broadcast_to(images, shape), name)  # gray becomes RGB
+
+
+def _random_pictures(input_size: int) -> Pictures:
     random = np.random.default_rng(0)
-    images = random.integers(0, 256, (TRIALS, 1, input_size, input_size, 3), dtype=np.uint8)
-    expected = np.concatenate([classify(tf.constant(image))["logits"].numpy() for image in images])
-    found = np.concatenate([run(image) for image in images])
+    shape = (NUM_PICTURES, input_size, input_size, 3)
+    return Pictures(random.integers(0, 256, shape, dtype=np.uint8), "random pictures")
+
+
+def _compare(classify: Function, run: Runner, pictures: Pictures) -> Check:
+    """Runs both models on the same pictures."""
+    expected, found = [], []
+    for image in tqdm(pictures.images[:, np.newaxis], "comparing with Keras", disable=None, leave=False):
+        expected.append(classify(tf.constant(image)))
+        found.append(run(image))
+    logits, probabilities = (
+        [np.concatenate([one[name] for one in outputs]) for outputs in (expected, found)]
+        for name in ("logits", "probabilities")
+    )
     return Check(
-        float(np.abs(expected - found).max()),
-        float(expected.std()),
-        int(np.sum(expected.argmax(-1) == found.argmax(-1))),
-        TRIALS,
+        pictures.name,
+        len(pictures.images),
+        int(np.sum(logits[0].argmax(-1) == logits[1].argmax(-1))),
+        float(np.abs(probabilities[0] - probabilities[1]).max()),
+        float(np.abs(logits[0] - logits[1]).max()),
+        float(logits[0].std()),
     )
 
 
@@ -171,11 +268,11 @@ def _to_litert(function: Function, model: keras.Model, int8: bool) -> bytes:
     return converter.convert()
 
 
-def _in_litert(content: bytes) -> Logits:
+def _in_litert(content: bytes) -> Runner:
     from ai_edge_litert.interpreter import Interpreter
 
     run = Interpreter(model_content=content).get_signature_runner()
-    return lambda image: run(images=image)["logits"]
+    return lambda image: run(images=image)
 
 
 def _to_onnx(function: Function, model: keras.Model) -> bytes:
@@ -186,11 +283,12 @@ def _to_onnx(function: Function, model: keras.Model) -> bytes:
     return converted.SerializeToString()
 
 
-def _in_onnx(content: bytes) -> Logits:
+def _in_onnx(content: bytes) -> Runner:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return lambda image: session.run(["logits"], {"images": image})[0]
+    names = [output.name for output in session.get_outputs()]
+    return lambda image: dict(zip(names, session.run(names, {"images": image}), strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,14 +300,14 @@ class Format:
       exact: whether it computes what Keras does, but for rounding.
       packages: what pip installs for it.
       convert: from the function, and the model that holds its variables, makes the content of the file.
-      load: from the content, makes what gives logits.
+      load: from the content, makes what runs it.
     """
 
     file: str
     exact: bool
     packages: str
     convert: Callable[[Function, keras.Model], bytes]
-    load: Callable[[bytes], Logits]
+    load: Callable[[bytes], Runner]
 
 
 FORMATS = {
