@@ -16,6 +16,7 @@ from lambdanet.models import pretrained, zoo
 from lambdanet.models import weights as weight_files
 from lambdanet.models.preprocessing import BILINEAR, Preprocessing, from_metadata
 from lambdanet.training import assemble
+from lambdanet.training import class_names as classes
 from lambdanet.training.serving import ServedClassifier
 from lambdanet.training.staging import absolute, refuse_taken, staged
 
@@ -46,7 +47,9 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
 
     refuse_taken(out)
     model, recipe = model_dirs.load_trained_model(model_dir)
-    names = model_dirs.class_names(model_dir) or data.class_names(recipe, data_dir)
+    names = model_dirs.class_names(model_dir) or data.class_names(
+        recipe, model_dirs.find_data_dir(model_dir, data_dir)
+    )
     path = export_saved_model(
         model,
         out,
@@ -92,7 +95,7 @@ def export_weights(
             f"weights {str(path)!r} do not tell input_size, mean and std; accepted: some that do"
         )
     names = _class_names(metadata, class_names)
-    _check_names(names)
+    classes.check(names, "the model")
     model = zoo.create_model(model_name, num_classes=len(names), weights=path)
     saved = _save(model, out, preprocessing, names)
     print(f"exported {model_name} ({len(names)} classes, {preprocessing.input_size} px) to {saved}")
@@ -103,10 +106,7 @@ def _class_names(metadata: Mapping[str, str], file: str | Path | None) -> list[s
     """The names of the classes of weights: those of a file, or of ImageNet."""
     count = int(metadata.get("num_classes", 0))
     if file is not None:
-        try:
-            names = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            raise InputError(f"class_names {str(file)!r} cannot be read: {error}") from None
+        names = classes.read(Path(file).expanduser())
         if count not in (0, len(names)):
             raise InputError(
                 f"class_names {str(file)!r} has {len(names)} lines; accepted: {count}, one a class"
@@ -160,7 +160,7 @@ def export_saved_model(
     """
     refuse_taken(out)
     _check_model(model)
-    _check_names(class_names)
+    classes.check(class_names, "the model")
     preprocessing = Preprocessing(input_size, tuple(mean), tuple(std), crop_fraction, interpolation)
     return _save(model, out, preprocessing, class_names)
 
@@ -185,13 +185,6 @@ def _check_model(model: Any) -> None:
     require_tf_keras(model, "the model")
     if not isinstance(model, keras.Model):
         raise InputError(f"the model is a {type(model).__name__}; expected a tf_keras model")
-
-
-def _check_names(class_names: Sequence[str]) -> None:
-    """Raises `InputError` unless every name is a string that fits on a line."""
-    for name in class_names:
-        if not isinstance(name, str) or not name.strip() or len(name.splitlines()) != 1:
-            raise InputError(f"class name {name!r} cannot be used; expected a string of one line")
 
 
 def in_float32(model: keras.Model) -> keras.Model:

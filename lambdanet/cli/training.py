@@ -103,7 +103,8 @@ _MODEL_DIR = Flag("model_dir", "DIR", "folder of the run, as `lambdanet train` m
 _DATA_DIR = Flag(
     "data_dir",
     "DIR",
-    "the pictures of dataset folder, or where TFDS keeps its datasets (default: ~/tensorflow_datasets)",
+    "the pictures of dataset folder, or where TFDS keeps its datasets (default: that of the run, else "
+    "~/tensorflow_datasets)",
 )
 _MAX_BAD_RECORDS = Flag(
     "max_bad_records",
