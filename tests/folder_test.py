@@ -2,10 +2,12 @@
 """One's own pictures: from folders through training to prediction; and folders that will not do."""
 
 import dataclasses
+import os
 import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras as keras
 from PIL import Image
 
@@ -16,6 +18,8 @@ from lambdanet.errors import InputError
 from lambdanet.models import weights
 from lambdanet.training import data, model_dir, preprocess, transfer
 from lambdanet.training.assemble import build_model
+from lambdanet.training.bad_records import BadRecords
+from lambdanet.training.pictures import read_image
 
 SMALL = {
     **{"model": "lambda_resnet_tiny", "input_size": 32, "global_batch_size": 8, "epochs": 12},
@@ -174,11 +178,82 @@ def test_other_folders_are_refused_in_one_line(tmp_path, folders, message):
 
 def test_a_class_without_pictures_is_refused(pictures, tmp_path):
     shutil.copytree(pictures, tmp_path, dirs_exist_ok=True)
-    for path in (tmp_path / "validation" / "red").iterdir():
-        path.rename(path.with_suffix(".webp"))
+    _rename(tmp_path / "validation" / "red", 5)
     recipe = data.resolve(RECIPE, str(tmp_path))
-    with pytest.raises(InputError, match=r"no file in .*red' is a picture, such as '00.webp'; .*\.jpg"):
-        data.load(recipe, "eval", str(tmp_path))
+    message = r"no file in .*red' is a picture, such as '.*00\.heic'; accepted: names that end in .*\.webp$"
+    with pytest.raises(InputError, match=message):
+        data.load(recipe, "eval", str(tmp_path), bad_records=BadRecords(100))
+
+
+def _rename(folder, count):
+    """Gives the first files of a folder an ending that no picture has."""
+    for path in sorted(folder.iterdir())[:count]:
+        path.rename(path.with_suffix(".heic"))
+
+
+@pytest.fixture
+def unknown_endings(tmp_path):
+    """The folder of pictures of which 20 of 24 of a class have an unknown ending, in both splits."""
+    for seed, split in enumerate(("train", "validation")):
+        _write(tmp_path / split, 24, seed, size=(8, 8))
+        _rename(tmp_path / split / "red", 20)
+    return tmp_path
+
+
+def _left_out(folder, split):
+    folder = folder / split / "red"
+    return f"20 of 24 files in '{folder}' are no pictures, such as '{folder / '00.heic'}'"
+
+
+def test_training_ends_where_a_class_loses_most_files(unknown_endings, tmp_path, capsys):
+    words = [f"--set={name}={value}" for name, value in SMALL.items()]
+    paths = [f"--data_dir={unknown_endings}", f"--model_dir={tmp_path / 'run'}"]
+    assert cli.main(["train", "--recipe=folder", *paths, *words]) == 2
+    message = f"{_left_out(unknown_endings, 'validation')}; --max_bad_records=20 or more leaves them out"
+    assert capsys.readouterr().err.splitlines()[-1].endswith(message)
+    assert not list((tmp_path / "run").rglob("*ckpt*"))
+
+
+def test_training_names_files_that_it_may_leave_out(unknown_endings, capsys):
+    recipe = dataclasses.replace(RECIPE, num_classes=2, augmentation="none", epochs=1, warmup_epochs=0)
+    bad = BadRecords(20)
+    batches = data.load(recipe, "train", str(unknown_endings), bad_records=bad)
+    labels = np.concatenate([labels for _, labels in batches])
+    assert len(labels) == 24 and (labels == 1).sum() <= 4  # of 28, without a last part of a batch
+    assert capsys.readouterr().out == f"left out: {_left_out(unknown_endings, 'train')}\n"
+    with pytest.raises(InputError, match="--max_bad_records=40 or more"):
+        data.leave_out(recipe, str(unknown_endings), bad)
+
+
+def test_evaluation_ends_or_names_what_it_leaves_out(trained, unknown_endings, capsys):
+    command = ["evaluate", f"--model_dir={trained}", f"--data_dir={unknown_endings}"]
+    left_out = _left_out(unknown_endings, "validation")
+    for flags in ([], ["--max_bad_records=19"]):
+        assert cli.main([*command, *flags]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.endswith(f"{left_out}; --max_bad_records=20 or more leaves them out")
+    assert cli.main([*command, "--max_bad_records=20"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"left out: {left_out}" in lines and "validation: 28 images" in lines[-1]
+
+
+def test_pictures_in_nested_folders_and_names_in_any_bytes(tmp_path, capsys):
+    for split in ("train", "validation"):
+        _write(tmp_path / split, 2, seed=0, size=(32, 32))
+    red = tmp_path / "validation" / "red"
+    deep = red / "2024" / "may"
+    deep.mkdir(parents=True)
+    (red / "00.jpg").rename(deep / "picture.jpg")
+    (red / "01.PNG").rename(os.fsdecode(os.fsencode(red) + b"/\xff\xfe.png"))
+    (red / "2024" / ".hidden").mkdir()
+    (red / "2024" / ".hidden" / "other.png").write_bytes(b"")
+    recipe = dataclasses.replace(RECIPE, num_classes=2)
+    bad = BadRecords(0)
+    ((images, labels),) = data.load(recipe, "eval", str(tmp_path), bad_records=bad)
+    assert labels.numpy().tolist() == [0, 0, 1, 1] and not bad.names
+    files = [deep / "picture.jpg", os.fsdecode(os.fsencode(red) + b"/\xff\xfe.png")]
+    expected = preprocess.of_recipe(recipe)(tf.stack([read_image(file) for file in files]))
+    np.testing.assert_allclose(images[2:], expected, atol=1e-5)
 
 
 def test_it_needs_a_data_dir(tmp_path):

@@ -175,6 +175,28 @@ def test_one_damaged_picture_more_than_the_limit_ends_it(teacher, pictures, tmp_
         pseudo_label(teacher, str(pictures), tmp_path, max_bad_records=0)
 
 
+def test_files_that_are_no_pictures_end_it_or_are_named(teacher, tmp_path, capsys):
+    for index in range(24):
+        _write(tmp_path / "data" / f"{index:02d}.png", (255, 0, 0))
+    for path in sorted((tmp_path / "data").iterdir())[:20]:
+        path.rename(path.with_suffix(".heic"))
+    command = [
+        "pseudo-label",
+        f"--teacher={teacher}",
+        f"--data={tmp_path / 'data'}",
+        f"--out={tmp_path / 'out'}",
+    ]
+    folder = tmp_path / "data"
+    left_out = f"20 of 24 files in '{folder}' are no pictures, such as '{folder / '00.heic'}'"
+    assert cli.main(command) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.endswith(f"{left_out}; --max_bad_records=20 or more leaves them out")
+    assert not (tmp_path / "out").exists()
+    assert cli.main([*command, "--max_bad_records=20"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"left out: {left_out}" in lines and "4 were seen" in lines[-1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
