@@ -63,7 +63,7 @@ def load(
     """
     if role not in ROLES:
         raise unknown("role", role, ROLES)
-    source = _source(recipe, data_dir)
+    source = open_source(recipe, data_dir)
     bad_records = bad_records or BadRecords()
     _leave_out(recipe, role, source, bad_records)
     if role == "eval":
@@ -81,7 +81,7 @@ def leave_out(recipe: Recipe, data_dir: str | None, bad_records: BadRecords) -> 
     Raises:
       InputError: they are too many.
     """
-    source = _source(recipe, data_dir)
+    source = open_source(recipe, data_dir)
     for role in ROLES:
         _leave_out(recipe, role, source, bad_records)
 
@@ -104,12 +104,12 @@ def for_validation(recipe: Recipe) -> Recipe:
 
 def class_names(recipe: Recipe, data_dir: str | None = None) -> list[str]:
     """Returns the name of each class, in the order of the labels; the data itself need not be on disk."""
-    return list(_source(recipe, data_dir).class_names)
+    return list(open_source(recipe, data_dir).class_names)
 
 
 def num_examples(recipe: Recipe, role: str, data_dir: str | None = None) -> int:
     """Returns how many images the split of a role holds."""
-    return _count(recipe, role, _source(recipe, data_dir))
+    return _count(recipe, role, open_source(recipe, data_dir))
 
 
 def steps_per_epoch(recipe: Recipe, data_dir: str | None = None) -> int:
@@ -118,12 +118,12 @@ def steps_per_epoch(recipe: Recipe, data_dir: str | None = None) -> int:
     Raises:
       InputError: the training split holds less than one batch.
     """
-    return _steps(recipe, _source(recipe, data_dir))
+    return _steps(recipe, open_source(recipe, data_dir))
 
 
 def eval_steps(recipe: Recipe, data_dir: str | None = None, share: Share = WHOLE) -> int:
     """Returns how many batches of all devices together the evaluation has."""
-    return _eval_steps(recipe, _source(recipe, data_dir), share)
+    return _eval_steps(recipe, open_source(recipe, data_dir), share)
 
 
 def _train(
@@ -242,7 +242,7 @@ def _open(recipe: Recipe, data_dir: str | None) -> Source:
     return own.get(recipe.dataset, TfdsSource)(recipe, data_dir)
 
 
-def _source(recipe: Recipe, data_dir: str | None) -> Source:
+def open_source(recipe: Recipe, data_dir: str | None) -> Source:
     """Returns the source of a recipe's images, once the two fit each other."""
     source = _open(recipe, data_dir)
     classes.check(source.class_names, f"dataset {recipe.dataset}")

@@ -217,7 +217,7 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
         path = sources.open_tfds(recipe.dataset, data_dir).data_path
         if not path.exists():  # reading it would first download it
             raise InputError(f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist")
-    source = data._source(recipe, data_dir)
+    source = data.open_source(recipe, data_dir)
     square = preprocess.of_recipe(recipe).square
 
     def prepare(example: sources.Example) -> tf.Tensor:
