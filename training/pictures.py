@@ -74,7 +74,7 @@ def read_image(path: str | Path) -> np.ndarray:
     except (InputError, OSError) as error:
         reason = str(error)
     except tf.errors.OpError:
-        reason = "its data is damaged"
+        reason = "its data is damaged, or it has too many pixels"
     raise InputError(f"image {name!r} cannot be read ({reason}); expected a whole JPEG, PNG or other image")
 
 
