@@ -14,10 +14,10 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-import pytest
 from fuzzing import rounds
 
-PNG_HEAD = 8
+SEED = 0
+PNG_HEAD = 8  # bytes
 LENGTHS = (
     0,
     1,
@@ -94,8 +94,8 @@ def _write(folder, seed, count):
         path.write_bytes(_mutated(one, pictures, dice))
 
 
-def _read(folder, number):
-    """Reads the files on every route, from a number on, which it prints before each."""
+def _read(folder):
+    """Reads the files on every route; prints the name of each before, and at the end how many were read."""
     import tensorflow as tf
     from picture_table import AS_THEY_ARE, SIDE, export_pixels, pixels_of
 
@@ -128,7 +128,7 @@ def _read(folder, number):
     paths = sorted((folder / "train" / "mutated").iterdir())
     shown = {}
     read_by = dict.fromkeys(["predict", "graph", "served", "input"], 0)
-    for path in paths[number:]:
+    for path in paths:
         print(path.name, flush=True)
         contents = tf.constant(path.read_bytes())
         found = {"predict": attempt(read_image, path), "graph": attempt(in_graph, contents)}
@@ -143,12 +143,11 @@ def _read(folder, number):
             np.testing.assert_allclose(pixels, 255 * square(pictures[0]), atol=0.05)
             height, width = pictures[0].shape[:2]
             expected = pictures[0][height // 3 :][: height // 2, width // 3 :][:, : width // 2]
-            np.testing.assert_array_equal(window[:, :-1], expected[:, :-1])
+            inner = slice(1, -1)  # at its sides a window of a JPEG lacks the colors beside it
+            np.testing.assert_array_equal(window[:, inner], expected[:, inner])
         shown[path] = pictures[0] if pictures else None
         for route, image in {**found, "served": served}.items():
             read_by[route] += image is not None
-    if number:
-        return
     print("the input pipeline", flush=True)
     bad = BadRecords(len(paths))
     recipe = dataclasses.replace(AS_THEY_ARE, num_classes=2, global_batch_size=8)
@@ -168,14 +167,13 @@ def _read(folder, number):
     print(*read_by.values(), flush=True)
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_pictures_of_mutated_bytes(seed, tmp_path):
+def test_pictures_of_mutated_bytes(tmp_path):
     count = rounds(400)
-    _write(tmp_path, seed, count)
+    _write(tmp_path, SEED, count)
     here = Path(__file__).resolve()
     path = os.pathsep.join([str(here.parent), *sys.path])
     child = subprocess.run(
-        [sys.executable, str(here), str(tmp_path), "0"],
+        [sys.executable, str(here), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -183,10 +181,10 @@ def test_pictures_of_mutated_bytes(seed, tmp_path):
     )
     lines = child.stdout.splitlines() or ["nothing"]
     said = "\n".join(child.stderr.splitlines()[-25:])
-    assert child.returncode == 0, f"seed {seed}, at {lines[-1]}: status {child.returncode}\n{said}"
+    assert child.returncode == 0, f"seed {SEED}, at {lines[-1]}: status {child.returncode}\n{said}"
     predict, graph, served, pipeline = map(int, lines[-1].split())
     assert count > predict == pipeline > graph == served > count / 10
 
 
 if __name__ == "__main__":
-    _read(Path(sys.argv[1]), int(sys.argv[2]))
+    _read(Path(sys.argv[1]))
