@@ -208,7 +208,7 @@ def test_bytes_of_no_image_end_with_an_error(served, file):
 def test_an_animation_ends_with_an_error(served):
     frames = [Image.fromarray(noise(9, 12, 3) // (step + 1)) for step in range(2)]
     file = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="JPEG or PNG"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be a JPEG, PNG or still WebP"):
         served[1].signatures["serving_bytes"](image_bytes=tf.constant([file]))
 
 
