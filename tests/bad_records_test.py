@@ -135,22 +135,25 @@ def test_other_errors_stay_what_they_are():
 def test_up_to_a_tenth_of_a_folder_is_left_out_and_named_once(capsys):
     bad = BadRecords()
     for _ in range(2):
-        bad.leave_out("cats", ["cats/1.heic"], 17)
-        bad.leave_out("dogs", ["dogs/1.heic", "dogs/2.heic"], 20)
-        bad.leave_out("cows", [], 3)
+        bad.leave_out(("cats", ["cats/1.heic"], 17))
+        bad.leave_out(("dogs", ["dogs/1.heic", "dogs/2.heic"], 20))
+        bad.leave_out(("cows", [], 3))
     assert capsys.readouterr().out.splitlines() == [
         "left out: 1 of 17 files in 'cats' are no pictures, such as 'cats/1.heic'",
         "left out: 2 of 20 files in 'dogs' are no pictures, such as 'dogs/1.heic'",
     ]
     with pytest.raises(InputError, match="2 of 19 files in 'hens' .*; --max_bad_records=5 or more leaves"):
-        bad.leave_out("hens", ["hens/1.heic", "hens/2.heic"], 19)
+        bad.leave_out(("hens", ["hens/1.heic", "hens/2.heic"], 19))
 
 
 def test_a_limit_counts_the_files_that_all_folders_leave_out():
     bad = BadRecords(limit=2)
-    bad.leave_out("cats", ["cats/1.heic", "cats/2.heic"], 3)
+    cats, dogs = ("cats", ["cats/1.heic", "cats/2.heic"], 3), ("dogs", ["dogs/1.heic"], 1000)
+    bad.leave_out(cats)
     with pytest.raises(InputError, match="1 of 1000 files in 'dogs' .*; --max_bad_records=3 or more leaves"):
-        bad.leave_out("dogs", ["dogs/1.heic"], 1000)
+        bad.leave_out(dogs)
+    with pytest.raises(InputError, match="2 of 3 files in 'cats' .*; --max_bad_records=3 or more leaves"):
+        BadRecords(limit=2).leave_out(cats, dogs)
 
 
 def test_a_negative_limit_is_refused():

@@ -154,25 +154,23 @@ class BadRecords:
         told = groups.map(lambda group: self._told(group, num_classes), tf.data.AUTOTUNE)
         return told.filter(lambda images, labels: tf.shape(labels)[0] > 0)
 
-    def leave_out(self, folder: str, files: Sequence[str], total: int) -> None:
-        """Names files of a folder that are no pictures, the first time it is asked to.
+    def leave_out(self, *folders: tuple[str, Sequence[str], int]) -> None:
+        """Names the files of folders that are no pictures, of each folder once.
 
         Args:
-          folder: its path.
-          files: those that are left out.
-          total: how many files it holds.
+          *folders: the path of each, the files in it that are left out, and the number of all files.
 
         Raises:
           InputError: they are too many.
         """
-        if not files or folder in self._left_out:
-            return
-        self._left_out[folder] = len(files)
+        new = [folder for folder in folders if folder[1] and folder[0] not in self._left_out]
+        self._left_out |= {path: len(files) for path, files, _ in new}
         count = sum(self._left_out.values())
-        found = f"{len(files)} of {total} files in {folder!r} are no pictures, such as {files[0]!r}"
-        if count > self._allowed if self._allowed is not None else len(files) > DEFAULT_SHARE * total:
-            raise InputError(f"{found}; --max_bad_records={count} or more leaves them out")
-        print(f"left out: {found}", flush=True)
+        for path, files, total in new:
+            found = f"{len(files)} of {total} files in {path!r} are no pictures, such as {files[0]!r}"
+            if count > self._allowed if self._allowed is not None else len(files) > DEFAULT_SHARE * total:
+                raise InputError(f"{found}; --max_bad_records={count} or more leaves them out")
+            print(f"left out: {found}", flush=True)
 
     def skip(self, name: str) -> None:
         """Counts a record, and names it unless it came before.

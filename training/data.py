@@ -65,7 +65,7 @@ def load(
         raise unknown("role", role, ROLES)
     source = open_source(recipe, data_dir)
     bad_records = bad_records or BadRecords()
-    _leave_out(recipe, role, source, bad_records)
+    bad_records.leave_out(*source.left_out(_split(recipe, role)))
     if role == "eval":
         return _eval(recipe, source, bad_records, share).prefetch(tf.data.AUTOTUNE)
     if data_service is not None:
@@ -82,8 +82,7 @@ def leave_out(recipe: Recipe, data_dir: str | None, bad_records: BadRecords) -> 
       InputError: they are too many.
     """
     source = open_source(recipe, data_dir)
-    for role in ROLES:
-        _leave_out(recipe, role, source, bad_records)
+    bad_records.leave_out(*(found for role in ROLES for found in source.left_out(_split(recipe, role))))
 
 
 def resolve(recipe: Recipe, data_dir: str | None = None) -> Recipe:
@@ -227,11 +226,6 @@ def _eval_steps(recipe: Recipe, source: Source, share: Share) -> int:
     return math.ceil(most / (recipe.global_batch_size // share.count))
 
 
-def _leave_out(recipe: Recipe, role: str, source: Source, bad_records: BadRecords) -> None:
-    for found in source.left_out(recipe.train_split if role == "train" else recipe.eval_split):
-        bad_records.leave_out(*found)
-
-
 def _open(recipe: Recipe, data_dir: str | None) -> Source:
     if not classes.is_utf8(data_dir or ""):
         raise InputError(f"data_dir must be a path in UTF-8, got {data_dir!r}")
@@ -259,9 +253,13 @@ def open_source(recipe: Recipe, data_dir: str | None) -> Source:
     return source
 
 
+def _split(recipe: Recipe, role: str) -> str:
+    return recipe.train_split if role == "train" else recipe.eval_split
+
+
 def _count(recipe: Recipe, role: str, source: Source, share: Share = WHOLE) -> int:
     """Returns how many images a share of a role's split holds, once the split is known to hold enough."""
-    split = recipe.train_split if role == "train" else recipe.eval_split
+    split = _split(recipe, role)
     count = source.num_examples(split)
     if count == 0:
         raise InputError(f"split {split!r} of dataset {recipe.dataset} is empty; accepted: one with images")

@@ -74,7 +74,7 @@ class FileInputs:
                 f"data {str(root)!r} holds no pictures; accepted: names that end in "
                 f"{', '.join(ENDINGS)}, or TFRecords"
             )
-        bad_records.leave_out(str(root), others, len(pictures) + len(others))
+        bad_records.leave_out((str(root), others, len(pictures) + len(others)))
         self._root = root
         order = np.random.default_rng(seed).permutation(len(found))
         self._names = [found[index] for index in order]
