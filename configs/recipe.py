@@ -321,7 +321,7 @@ _TEXT: _Check = (bool, "a text that is not empty")
 _RANGES: dict[str, _Check] = {
     "model": _TEXT,
     "num_classes": (lambda v: v >= 0, "an integer from 1 on, or 0 for those of the dataset"),
-    "input_size": _COUNT,
+    "input_size": (lambda v: 1 <= v < 1 << 16, "an integer from 1 to 65535"),
     "dropout_rate": _RATE,
     "stochastic_depth_rate": _RATE,
     "bn_momentum": _RATE,

@@ -4,11 +4,12 @@
 python -m lambdanet.detection.coco --annotations=instances_train2017.json --images=train2017 --num_classes=91
 """
 
+import io
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import tensorflow as tf
 from PIL import Image
@@ -112,13 +113,21 @@ def _check_file(where: str, picture: str, size: tuple[int, int], listed: dict[st
     if name not in listed[folder]:
         raise InputError(f"{where} is the file {picture!r}, which does not exist")
     try:
-        with tf.io.gfile.GFile(picture, "rb") as file, Image.open(file) as image:
+        with _open_binary(picture) as file, Image.open(file) as image:
             exif = Image.Exif()
             exif.load(image.info.get("exif", b""))
             found = image.size if exif.get(ORIENTATION, 1) >= 5 else image.size[::-1]
     except Exception as error:  # Pillow raises many kinds for damaged files
         raise InputError(f"{where} is the file {picture!r}, which is no picture ({error})") from None
     check_size(where, size, found)
+
+
+def _open_binary(path: str) -> IO[bytes]:
+    """Opens a file of this machine as it is; one in a bucket is read whole, for Pillow reads beyond the end."""
+    if os.path.isfile(path):
+        return open(path, "rb")
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return io.BytesIO(file.read())
 
 
 def check_size(where: str, annotated: tuple[int, int], found: tuple[int, int]) -> None:

@@ -161,7 +161,7 @@ def test_the_version(capsys):
         (["evaluate", "--model_dir=DIR"], "model_dir 'DIR' holds no recipe.json"),
         (["export", "--model_dir=DIR/no", "--out=DIR/x"], "model_dir 'DIR/no' is not a directory"),
         (["export", "--model_dir=DIR"], "`export` needs --out"),
-        (["predict", "--saved_model=DIR/no", "DIR/file"], "DIR/file"),
+        (["predict", "--saved_model=DIR/no", "DIR/file"], "DIR/no"),
         (["predict", "--saved_model=DIR"], "`predict` needs IMAGE..."),
         (["predict", "--saved_model=DIR", "--top=many", "DIR/file"], "--top must be an integer, got 'many'"),
         (["predict", "--saved_model=DIR", "--top=0", "DIR/file"], "top=0"),

@@ -254,7 +254,7 @@ COMMANDS = (
     ),
     Command(
         "predict",
-        "prints the likeliest classes of image files, by an exported model",
+        "prints the likeliest classes of image files, or of those in folders, by an exported model",
         _predict,
         flags=(
             Flag("saved_model", "DIR", "folder that `lambdanet export` has written", required=True),
@@ -267,7 +267,7 @@ COMMANDS = (
                 "top", "N", "number of classes to print (default: 5)", define=flags.DEFINE_integer, default=5
             ),
         ),
-        arguments="IMAGE_OR_FOLDER...",
+        arguments="IMAGE...",
         num_arguments=(1, float("inf")),
         examples=(
             "lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/pictures seven.png",
