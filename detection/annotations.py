@@ -123,7 +123,7 @@ def _check_file(where: str, picture: str, size: tuple[int, int], listed: dict[st
 
 
 def _open_binary(path: str) -> IO[bytes]:
-    """Opens a file of this machine as it is; one in a bucket is read whole, for Pillow reads beyond the end."""
+    """Opens a local file as it is; one in a bucket is read whole, for Pillow reads beyond the end."""
     if os.path.isfile(path):
         return open(path, "rb")
     with tf.io.gfile.GFile(path, "rb") as file:
