@@ -147,7 +147,7 @@ def lying(orientation=6):
 
 
 def test_annotations_belong_to_the_upright_picture(params, tmp_path):
-    """Those made on the picture as it lies in the file are refused: in training too, for each record."""
+    """Annotations made before the picture was turned upright are refused, in training for each record."""
     data = params["retina"].task.train_data
     upright = data.replace(input_path=write(tmp_path / "upright", lying(), height=SIDE, width=40))
     records.look_into("task.train_data", upright, params["retina"].task.model)

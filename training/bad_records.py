@@ -98,6 +98,11 @@ def grouped(
     )
 
 
+def describe_left_out(folder: str, files: Sequence[str], total: int) -> str:
+    """Says how many of the files in a folder are no pictures, with an example."""
+    return f"{len(files)} of {total} files in {folder!r} are no pictures, such as {files[0]!r}"
+
+
 class BadRecords:
     """Counts the records that were skipped, and says which they are.
 
@@ -167,7 +172,7 @@ class BadRecords:
         self._left_out |= {path: len(files) for path, files, _ in new}
         count = sum(self._left_out.values())
         for path, files, total in new:
-            found = f"{len(files)} of {total} files in {path!r} are no pictures, such as {files[0]!r}"
+            found = describe_left_out(path, files, total)
             if count > self._allowed if self._allowed is not None else len(files) > DEFAULT_SHARE * total:
                 raise InputError(f"{found}; --max_bad_records={count} or more leaves them out")
             print(f"left out: {found}", flush=True)

@@ -34,8 +34,8 @@ def evaluate(
       data_dir: where TFDS keeps its datasets, or the pictures of dataset `folder`; None: as in training.
       split: a split of the recipe's dataset, such as "test" or "train[:10%]"; None: the recipe's
         `eval_split`.
-      max_bad_records: how many images that cannot be read are named and left out, and as many
-        files that are no pictures; None: 100, and a tenth of the files of each class.
+      max_bad_records: the largest number of unreadable images, and of files that are no pictures, to name and
+        leave out; None: 100 images, and a tenth of the files of each class.
       out: a folder for `classes.csv`, a row for each class with its precision and recall, and for
         `confusion.png`, the confusion matrix; None: neither is written.
 

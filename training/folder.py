@@ -4,9 +4,8 @@
     PICTURES/train/cat/*.jpg    PICTURES/validation/cat/*.jpg
     PICTURES/train/dog/*.jpg    PICTURES/validation/dog/*.jpg
 
-The folders at the top are the splits, those in `train` the classes, in the order of their names. Pictures
-may lie in folders of their own within a class. Files whose names do not end as a picture's does are left out
-and named, hidden ones ignored.
+The folders at the top are the splits, those in `train` the classes, in the order of their names. A class
+may have folders within it. Files without one of the `ENDINGS` are named and left out, hidden ones ignored.
 """
 
 import os

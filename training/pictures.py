@@ -15,6 +15,7 @@ import tqdm
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from lambdanet.errors import InputError
+from lambdanet.training.bad_records import describe_left_out
 from lambdanet.training.image_bytes import JPEG, PNG, RIFF, WEBP, decode
 
 # All in pixels.
@@ -129,8 +130,8 @@ def expand_folders(images: Sequence[str | Path] | str | Path) -> list[str]:
             if not pictures:
                 raise InputError(f"image {path!r} is a folder without pictures: {', '.join(ENDINGS)}")
             if others:
-                found = f"{len(others)} of {len(pictures) + len(others)} files in {path!r} are no pictures"
-                print(f"left out: {found}, such as {others[0]!r}", file=sys.stderr, flush=True)
+                found = describe_left_out(path, others, len(pictures) + len(others))
+                print(f"left out: {found}", file=sys.stderr, flush=True)
             paths += pictures
         else:
             paths.append(os.fspath(path))

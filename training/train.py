@@ -50,8 +50,8 @@ def train(
       model_dir: the folder for the recipe, the checkpoints and the logs of the run.
       data_dir: where TFDS keeps its datasets, or the pictures of dataset `folder`; None: that of the run, if
         `model_dir` has one, else the default of TFDS, `~/tensorflow_datasets`.
-      max_bad_records: how many images that cannot be read are named and left out before the run ends,
-        and as many files that are no pictures; None: 100, and a tenth of the files of each class.
+      max_bad_records: the largest number of unreadable images, and of files that are no pictures, to name and
+        leave out; None: 100 images, and a tenth of the files of each class.
       save_every: steps between two checkpoints within an epoch; there is one after each epoch anyway.
       steps_per_execution: steps that run between two looks of Python at them; more are faster on a TPU, and
         SIGTERM, checkpoints and a loss that is not finite are then noticed only after the last.

@@ -109,7 +109,7 @@ _DATA_DIR = Flag(
 _MAX_BAD_RECORDS = Flag(
     "max_bad_records",
     "N",
-    "images that cannot be read, and files that are no pictures, are named and left out, up to so many "
+    "the largest number of unreadable images, and of files that are no pictures, to name and leave out "
     "(default: 100 images, and a tenth of the files of each class)",
     define=flags.DEFINE_integer,
 )

@@ -58,8 +58,8 @@ def pseudo_label(
       batch_size: pictures that the teacher sees at a time.
       shard_size: pictures that make a part.
       seed: of the order within a file, and of the copies.
-      max_bad_records: how many pictures that cannot be read are named and left out, and as many files that
-        are no pictures; None: 100, and a tenth of all files.
+      max_bad_records: the largest number of unreadable pictures, and of files that are no pictures, to name
+        and leave out; None: 100 pictures, and a tenth of all files.
 
     Returns:
       The manifest: settings, counts of each class, the files, and the histogram of the confidences.
