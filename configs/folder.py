@@ -14,8 +14,9 @@ and standard deviation: `folder:lambda_resnet50ts` is fine-tuned in 20 epochs.
 
 import dataclasses
 
-from lambdanet.configs import imagenet_350, published
+from lambdanet.configs import imagenet_350
 from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.registry import pretrained_weights
 
 BATCH = 64
 
@@ -32,7 +33,7 @@ RECIPE = dataclasses.replace(
 )
 
 
-def fine_tuned(one: published.PublishedWeights) -> Recipe:
+def fine_tuned(one: pretrained_weights.PublishedWeights) -> Recipe:
     """Returns the recipe that begins with published weights, with pictures made as theirs were."""
     return dataclasses.replace(
         RECIPE,
@@ -52,4 +53,4 @@ def fine_tuned(one: published.PublishedWeights) -> Recipe:
     )
 
 
-ROWS = {one.model: fine_tuned(one) for one in published.SETS}
+ROWS = {one.model: fine_tuned(one) for one in pretrained_weights.SETS}

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from lambdanet import command
-from lambdanet.command import Command, Flag
+from lambdanet import command_line
+from lambdanet.command_line import Command, Flag
 from lambdanet.errors import check_counts
 
 EXPERIMENTS = ("lambda_resnet/maskrcnn_resnetfpn_coco", "maskrcnn_resnetfpn_coco")
@@ -30,13 +30,13 @@ def measure(
     Returns:
       The seconds of each step, for each experiment.
     """
-    from lambdanet.detection import step
+    from lambdanet.detection.run import train_step
 
     override = (
         f"task.model.input_size=[{size},{size},3],runtime.mixed_precision_dtype=float32,"
         "task.train_data.dtype=float32"
     )
-    built = [step.build(experiment, override, batch_size) for experiment in experiments]
+    built = [train_step.build(experiment, override, batch_size) for experiment in experiments]
     seconds: list[list[float]] = [[] for _ in experiments]
     for turn in range(steps + 1):
         for (run, inputs), times in zip(built, seconds, strict=True):
@@ -87,4 +87,4 @@ COMMAND = Command(
 )
 
 if __name__ == "__main__":
-    sys.exit(command.main(COMMAND))
+    sys.exit(command_line.main(COMMAND))

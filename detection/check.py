@@ -5,12 +5,12 @@ import sys
 
 from absl import flags
 
-from lambdanet import command
-from lambdanet.command import Command, Flag
+from lambdanet import command_line
+from lambdanet.command_line import Command, Flag
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.detection import annotations
+    from lambdanet.detection.data import annotations
 
     found = annotations.check(values.annotations, values.images, values.num_classes, values.masks)
     print(
@@ -43,4 +43,4 @@ COMMAND = Command(
 )
 
 if __name__ == "__main__":
-    sys.exit(command.main(COMMAND))
+    sys.exit(command_line.main(COMMAND))

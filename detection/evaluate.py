@@ -5,12 +5,12 @@ import sys
 
 from absl import flags
 
-from lambdanet import command
-from lambdanet.command import Command, Flag
+from lambdanet import command_line
+from lambdanet.command_line import Command, Flag
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.detection.coco_table import evaluate
+    from lambdanet.detection.serving.coco_table import evaluate
 
     evaluate(values.saved_model, values.annotations, values.images, values.out)
 
@@ -33,4 +33,4 @@ COMMAND = Command(
 )
 
 if __name__ == "__main__":
-    sys.exit(command.main(COMMAND))
+    sys.exit(command_line.main(COMMAND))

@@ -12,9 +12,9 @@ Importing this module registers them, and the backbones and tasks that they need
 import functools
 from typing import Any
 
-from lambdanet.detection import tasks
-from lambdanet.detection.backbones import Backbone, LambdaResNet, MobileNetV2Lambda
-from lambdanet.detection.garden import ExperimentConfig, decoders, exp_factory, hyperparams
+from lambdanet.detection.model_garden import ExperimentConfig, decoders, exp_factory, hyperparams
+from lambdanet.detection.modeling import tasks
+from lambdanet.detection.modeling.backbones import Backbone, LambdaResNet, MobileNetV2Lambda
 from lambdanet.models import zoo
 
 COCO_TRAIN, COCO_VAL = 118_287, 5_000  # images of COCO 2017

@@ -5,15 +5,15 @@ import sys
 
 from absl import flags
 
-from lambdanet import command
-from lambdanet.command import Command, Flag
+from lambdanet import command_line
+from lambdanet.command_line import Command, Flag
 from lambdanet.errors import InputError
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
     size = _size(values.input_size) if values.input_size else None
 
-    from lambdanet.detection.saved_model import export
+    from lambdanet.detection.serving.saved_model import export
 
     export(values.model_dir, values.out, values.experiment, values.checkpoint, size, values.annotations)
 
@@ -45,4 +45,4 @@ COMMAND = Command(
 )
 
 if __name__ == "__main__":
-    sys.exit(command.main(COMMAND))
+    sys.exit(command_line.main(COMMAND))

@@ -5,13 +5,13 @@ import sys
 
 from absl import flags
 
-from lambdanet import command
-from lambdanet.command import Command, Flag
+from lambdanet import command_line
+from lambdanet.command_line import Command, Flag
 from lambdanet.errors import Unfinished
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.detection.prediction import predict
+    from lambdanet.detection.serving.prediction import predict
 
     found = predict(values.saved_model, arguments, values.out, values.min_score)
     if unreadable := found["unreadable"]:
@@ -44,4 +44,4 @@ COMMAND = Command(
 )
 
 if __name__ == "__main__":
-    sys.exit(command.main(COMMAND))
+    sys.exit(command_line.main(COMMAND))

@@ -5,12 +5,12 @@ import sys
 
 from absl import flags
 
-from lambdanet import command
-from lambdanet.command import Command, Flag
+from lambdanet import command_line
+from lambdanet.command_line import Command, Flag
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.detection.shapes_data import write_shapes
+    from lambdanet.detection.data.shapes import write_shapes
 
     path = write_shapes(values.out, values.train, values.val, values.seed)
     print(f"{values.train} pictures to train with and {values.val} to measure with are in {path}")
@@ -33,4 +33,4 @@ COMMAND = Command(
 )
 
 if __name__ == "__main__":
-    sys.exit(command.main(COMMAND))
+    sys.exit(command_line.main(COMMAND))

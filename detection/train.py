@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from lambdanet import command
-from lambdanet.command import Command, Flag
+from lambdanet import command_line
+from lambdanet.command_line import Command, Flag
 from lambdanet.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from lambdanet.detection.garden import ExperimentConfig
+    from lambdanet.detection.model_garden import ExperimentConfig
 
 
 def run(
@@ -41,18 +41,20 @@ def run(
     """
     import tensorflow as tf
 
-    from lambdanet.detection import configuration, records, run_folder
-    from lambdanet.detection.garden import performance, summary_manager, task_factory, train_lib
+    from lambdanet.detection.configs import resolve
+    from lambdanet.detection.data import records
+    from lambdanet.detection.model_garden import performance, summary_manager, task_factory, train_lib
+    from lambdanet.detection.run import model_dir as model_dirs
 
-    configuration.check(params, mode)
-    run_folder.check(params, mode, model_dir)
-    if run_folder.finished(params, mode, model_dir):
+    resolve.check(params, mode)
+    model_dirs.check(params, mode, model_dir)
+    if model_dirs.finished(params, mode, model_dir):
         print(f"{model_dir}: trained to the end, {params.trainer.train_steps} steps", flush=True)
         return
     strategy = strategy or _strategy(params.runtime)
     _check_batches(params, mode, strategy.num_replicas_in_sync)
     if "train" in mode:
-        run_folder.begin(params, experiment, model_dir)
+        model_dirs.begin(params, experiment, model_dir)
     if params.runtime.mixed_precision_dtype:
         performance.set_mixed_precision_policy(params.runtime.mixed_precision_dtype)
     with strategy.scope():
@@ -78,7 +80,7 @@ def run(
 
 
 def _strategy(runtime: Any) -> "tf.distribute.Strategy":
-    from lambdanet.detection.garden import distribute_utils
+    from lambdanet.detection.model_garden import distribute_utils
 
     try:
         return distribute_utils.get_distribution_strategy(
@@ -105,11 +107,11 @@ def _check_batches(params: "ExperimentConfig", mode: str, replicas: int) -> None
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.detection import configuration
+    from lambdanet.detection.configs import resolve
 
-    if values.mode not in configuration.MODES:
-        raise unknown("mode", values.mode, configuration.MODES)
-    params = configuration.resolve(
+    if values.mode not in resolve.MODES:
+        raise unknown("mode", values.mode, resolve.MODES)
+    params = resolve.resolve(
         values.experiment,
         values.config_file or (),
         values.params_override or "",
@@ -176,4 +178,4 @@ COMMAND = Command(
 )
 
 if __name__ == "__main__":
-    sys.exit(command.main(COMMAND))
+    sys.exit(command_line.main(COMMAND))

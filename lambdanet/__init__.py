@@ -10,39 +10,39 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lambdanet import ops
-    from lambdanet.attention import AxialAttention, GlobalAttention, LinearAttention
-    from lambdanet.centred_max_pooling import CentredMaxPooling2D
-    from lambdanet.efficient_channel_attention import EfficientChannelAttention
-    from lambdanet.halo_attention import HaloAttention, LocalAttention
-    from lambdanet.lambda_layer import LambdaLayer
+    from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
+    from lambdanet.layers.centered_max_pooling import CentredMaxPooling2D
+    from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
+    from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
+    from lambdanet.layers.lambda_layer import LambdaLayer
+    from lambdanet.layers.pooled_batch_norm import PooledBatchNormalization
+    from lambdanet.layers.position_embedding import RelativePositionEmbedding, UnstructuredPositionEmbedding
+    from lambdanet.layers.squeeze_excite import SqueezeExcite
+    from lambdanet.layers.stochastic_depth import StochasticDepth
     from lambdanet.models.names import list_models
-    from lambdanet.models.preprocessing import preprocess_for
+    from lambdanet.models.preprocessing.preprocessing import preprocess_for
     from lambdanet.models.zoo import create_model, model_info
-    from lambdanet.pooled_batch_norm import PooledBatchNormalization
-    from lambdanet.position_embedding import RelativePositionEmbedding, UnstructuredPositionEmbedding
-    from lambdanet.squeeze_excite import SqueezeExcite
-    from lambdanet.stochastic_depth import StochasticDepth
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AxialAttention": "lambdanet.attention",
-    "CentredMaxPooling2D": "lambdanet.centred_max_pooling",
-    "EfficientChannelAttention": "lambdanet.efficient_channel_attention",
-    "GlobalAttention": "lambdanet.attention",
-    "HaloAttention": "lambdanet.halo_attention",
-    "LambdaLayer": "lambdanet.lambda_layer",
-    "LinearAttention": "lambdanet.attention",
-    "LocalAttention": "lambdanet.halo_attention",
-    "PooledBatchNormalization": "lambdanet.pooled_batch_norm",
-    "RelativePositionEmbedding": "lambdanet.position_embedding",
-    "SqueezeExcite": "lambdanet.squeeze_excite",
-    "StochasticDepth": "lambdanet.stochastic_depth",
-    "UnstructuredPositionEmbedding": "lambdanet.position_embedding",
+    "AxialAttention": "lambdanet.layers.attention",
+    "CentredMaxPooling2D": "lambdanet.layers.centered_max_pooling",
+    "EfficientChannelAttention": "lambdanet.layers.efficient_channel_attention",
+    "GlobalAttention": "lambdanet.layers.attention",
+    "HaloAttention": "lambdanet.layers.halo_attention",
+    "LambdaLayer": "lambdanet.layers.lambda_layer",
+    "LinearAttention": "lambdanet.layers.attention",
+    "LocalAttention": "lambdanet.layers.halo_attention",
+    "PooledBatchNormalization": "lambdanet.layers.pooled_batch_norm",
+    "RelativePositionEmbedding": "lambdanet.layers.position_embedding",
+    "SqueezeExcite": "lambdanet.layers.squeeze_excite",
+    "StochasticDepth": "lambdanet.layers.stochastic_depth",
+    "UnstructuredPositionEmbedding": "lambdanet.layers.position_embedding",
     "create_model": "lambdanet.models.zoo",
     "list_models": "lambdanet.models.names",
     "model_info": "lambdanet.models.zoo",
-    "preprocess_for": "lambdanet.models.preprocessing",
+    "preprocess_for": "lambdanet.models.preprocessing.preprocessing",
 }
 
 __all__ = [

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from lambdanet.models.parts import Parts
+from lambdanet.models.layer_builder import Parts
 
 
 class Architecture(Protocol):

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 
 import tf_keras as keras
 
-from lambdanet.attention import AxialAttention, GlobalAttention, LinearAttention
-from lambdanet.efficient_channel_attention import EfficientChannelAttention
 from lambdanet.errors import InputError
-from lambdanet.halo_attention import HaloAttention, LocalAttention
-from lambdanet.lambda_layer import LambdaLayer
+from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
+from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
+from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
+from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.layers.squeeze_excite import SqueezeExcite
 from lambdanet.models.vision_transformer import VisionTransformerTrunk
-from lambdanet.squeeze_excite import SqueezeExcite
 
 
 def count_parameters(model: keras.Model, repeats: Mapping[str, int] | None = None) -> int:

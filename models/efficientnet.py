@@ -11,7 +11,7 @@ from typing import Any
 import tf_keras as keras
 
 from lambdanet.errors import InputError
-from lambdanet.models.parts import Parts
+from lambdanet.models.layer_builder import Parts
 
 INPUT_SIZES = {"b0": 224, "b1": 240, "b2": 260, "b3": 300, "b4": 380, "b5": 456, "b6": 528, "b7": 600}
 

@@ -11,9 +11,9 @@ the 1/8 that it states for detection.
 
 from functools import partial
 
-from lambdanet.halo_attention import HaloAttention
-from lambdanet.models.operations import PerStage
+from lambdanet.layers.halo_attention import HaloAttention
 from lambdanet.models.resnet import ResNet, patch_stem, strided_shortcut, vanilla_stem
+from lambdanet.models.spatial_ops import PerStage
 
 # Table A2: image size s, block b, halo h, value ratio r_v, bottleneck ratio r_b, blocks in the third stage
 # l_3, and width d_f of the final convolution.

@@ -9,7 +9,7 @@ Table 16 speaks of the last two stages; its FLOPs are those of lambda layers in 
 from collections.abc import Collection
 from functools import partial
 
-from lambdanet.lambda_layer import LambdaLayer
+from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.models.resnet import ResNet
 from lambdanet.models.resnet_rs import DEPTHS, INPUT_SIZES
 

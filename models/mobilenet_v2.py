@@ -7,10 +7,10 @@ from typing import Any
 
 import tf_keras as keras
 
-from lambdanet.lambda_layer import LambdaLayer
-from lambdanet.models.operations import options_of
-from lambdanet.models.parts import Parts
-from lambdanet.stochastic_depth import StochasticDepth
+from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.layers.stochastic_depth import StochasticDepth
+from lambdanet.models.layer_builder import Parts
+from lambdanet.models.spatial_ops import options_of
 
 # Sandler et al. 2018, table 2: expansion, channels and strides of each group of blocks.
 GROUPS = ((1, 16, 1), (6, 24, 2), (6, 32, 2), (6, 64, 2), (6, 96, 1), (6, 160, 2), (6, 320, 1))

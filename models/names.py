@@ -6,7 +6,7 @@
 
 import fnmatch
 
-from lambdanet.configs import published
+from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import unknown
 
 # Trainable parameters with 1000 classes. The comment is the paper's figure in millions, where it prints one.
@@ -115,7 +115,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
       pretrained: only those with published weights.
     """
     names = [name for name in PARAMETERS if fnmatch.fnmatchcase(name, pattern)]
-    return [name for name in names if published.sets_of(name) or not pretrained]
+    return [name for name in names if pretrained_weights.sets_of(name) or not pretrained]
 
 
 def check_model(name: str) -> None:

@@ -15,7 +15,10 @@ from typing import Any
 import tf_keras as keras
 
 from lambdanet.errors import InputError
-from lambdanet.models.operations import (
+from lambdanet.layers.squeeze_excite import SqueezeExcite
+from lambdanet.layers.stochastic_depth import StochasticDepth
+from lambdanet.models.layer_builder import Parts
+from lambdanet.models.spatial_ops import (
     Layer,
     Operation,
     PerStage,
@@ -24,9 +27,6 @@ from lambdanet.models.operations import (
     options_of,
     replacement,
 )
-from lambdanet.models.parts import Parts
-from lambdanet.squeeze_excite import SqueezeExcite
-from lambdanet.stochastic_depth import StochasticDepth
 
 # tf_keras walks a functional graph by recursion, one frame a layer, when it builds or loads a model; the
 # deepest trunk is a chain of 1,500 layers where Python allows 1,000 frames.

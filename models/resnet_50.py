@@ -9,12 +9,12 @@ from functools import partial
 
 import tf_keras as keras
 
-from lambdanet.attention import AxialAttention, GlobalAttention, LinearAttention
-from lambdanet.halo_attention import LocalAttention
-from lambdanet.lambda_layer import LambdaLayer
-from lambdanet.models.operations import Operation, Place, convolution
-from lambdanet.models.parts import Parts
+from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
+from lambdanet.layers.halo_attention import LocalAttention
+from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.models.layer_builder import Parts
 from lambdanet.models.resnet import ResNet, strided_shortcut, vanilla_stem
+from lambdanet.models.spatial_ops import Operation, Place, convolution
 
 DEPTHS = (3, 4, 6, 3)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The networks of timm with lambda, halo and bottleneck-attention layers, for which it has ImageNet weights.
 
-They bear timm's names and are its architectures, weight for weight: `lambdanet.models.timm_weights` fills
-them with its tensors. What they have in common, and differ in from the papers:
+They have timm's names and its architectures, weight for weight; `lambdanet.models.weights.timm_rules` says
+which of its tensors is which variable. What they have in common, and differ in from the papers:
 
 * Paddings are those of PyTorch, alike on both sides, also where a convolution or max-pool has strides.
 * The stem has three 3x3 convolutions; shortcuts are strided 1x1 convolutions; the layer of a strided block is
@@ -21,15 +21,15 @@ from functools import partial
 
 import tf_keras as keras
 
-from lambdanet.attention import GlobalAttention
-from lambdanet.centred_max_pooling import CentredMaxPooling2D
-from lambdanet.efficient_channel_attention import EfficientChannelAttention
-from lambdanet.halo_attention import HaloAttention
-from lambdanet.lambda_layer import LambdaLayer
-from lambdanet.models.operations import PerBlock, PerStage, grouped_convolution
-from lambdanet.models.parts import Parts
+from lambdanet.layers.attention import GlobalAttention
+from lambdanet.layers.centered_max_pooling import CentredMaxPooling2D
+from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
+from lambdanet.layers.halo_attention import HaloAttention
+from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.layers.squeeze_excite import SqueezeExcite
+from lambdanet.models.layer_builder import Parts
 from lambdanet.models.resnet import ResNet, linear_sum, no_shortcut, strided_shortcut
-from lambdanet.squeeze_excite import SqueezeExcite
+from lambdanet.models.spatial_ops import PerBlock, PerStage, grouped_convolution
 
 GROUP_SIZE = 16
 SE_RATIO = 1 / 16

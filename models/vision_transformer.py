@@ -8,8 +8,8 @@ from typing import Any
 import tf_keras as keras
 
 from lambdanet.errors import InputError
-from lambdanet.layer import Layer
-from lambdanet.models.parts import Parts
+from lambdanet.layers.layer import Layer
+from lambdanet.models.layer_builder import Parts
 
 PATCH_SIZES = {"ti16": 16, "s16": 16, "b16": 16, "b32": 32, "l16": 16}
 

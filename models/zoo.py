@@ -10,8 +10,8 @@ from typing import Any
 import tf_keras as keras
 
 from lambdanet import configs
-from lambdanet.configs import published
-from lambdanet.configs.published import PublishedWeights
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.errors import InputError, check_counts, is_integer, require_tf_keras
 from lambdanet.models import (
     complexity,
@@ -19,16 +19,15 @@ from lambdanet.models import (
     halonet,
     lambda_resnet,
     mobilenet_v2,
-    pretrained,
     resnet_50,
     resnet_rs,
     timm_networks,
     vision_transformer,
 )
-from lambdanet.models import weights as weight_files
 from lambdanet.models.architecture import Architecture
+from lambdanet.models.layer_builder import Parts
 from lambdanet.models.names import check_model
-from lambdanet.models.parts import Parts
+from lambdanet.models.weights import pretrained, weight_files
 
 MODELS: dict[str, Architecture] = {
     **resnet_50.MODELS,
@@ -107,7 +106,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
         input_size,
         architecture.source,
         recipes_of(name),
-        published.sets_of(name),
+        pretrained_weights.sets_of(name),
     )
 
 

@@ -12,7 +12,7 @@ import tf_keras as keras
 from PIL import Image
 
 from lambdanet import configs
-from lambdanet.training.export import export_saved_model
+from lambdanet.training.serving.export import export_saved_model
 
 HEIGHT, WIDTH, SIDE = 24, 32, 24
 RANDOM = np.random.default_rng(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the layout know of the checkout: its floors, their files, and what a file imports."""
+"""The layout of the checkout: its floors, their files, and what each file imports."""
 
 import ast
 import re
@@ -7,14 +7,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-# Floor -> the floors it may import. The order is from the ground up, so nothing can import upwards.
+# Floor -> the floors it may import. The order is from the bottom up, so nothing can import upwards.
 FLOORS = {
     "core": (),
+    "ops": ("core",),
+    "layers": ("core", "ops"),
     "configs": ("core",),
-    "models": ("core", "configs"),
-    "training": ("core", "configs", "models"),
-    "detection": ("core", "configs", "models", "training"),
-    "cli": ("core", "configs", "models", "training", "detection"),
+    "models": ("core", "ops", "layers", "configs"),
+    "training": ("core", "ops", "layers", "configs", "models"),
+    "detection": ("core", "ops", "layers", "configs", "models", "training"),
+    "cli": ("core", "ops", "layers", "configs", "models", "training", "detection"),
 }
 
 # What `lambdanet benchmark layers --peers` and `lambdanet convert` compare with, where it is installed.
@@ -30,7 +32,12 @@ def files_of(floor: str) -> list[Path]:
 
 def tests() -> list[Path]:
     """Returns every test file."""
-    return sorted((ROOT / "tests").glob("*_test.py"))
+    return sorted((ROOT / "tests").glob("**/*_test.py"))
+
+
+def name_of_test(path: Path) -> str:
+    """Returns the name of a test file in BUILD, such as `layers/lambda_layer_test`."""
+    return path.relative_to(ROOT / "tests").with_suffix("").as_posix()
 
 
 def floor_of(name: str) -> str:

@@ -10,13 +10,14 @@ import numpy as np
 import tf_keras as keras
 from tqdm import tqdm
 
-from lambdanet.configs import published
-from lambdanet.configs.published import PublishedWeights
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.errors import InputError
-from lambdanet.models import model_card, pretrained, timm_weights, torch_files, weights, zoo
-from lambdanet.models.pretrained import Source
-from lambdanet.models.timm_import import import_timm
-from lambdanet.training.staging import absolute, refuse_taken, staged
+from lambdanet.files import absolute, refuse_taken, staged
+from lambdanet.models import zoo
+from lambdanet.models.weights import model_card, pretrained, timm_rules, torch_files, weight_files
+from lambdanet.models.weights.pretrained import Source
+from lambdanet.models.weights.timm_import import import_timm
 
 METADATA = "metadata.json"
 CARD = "README.md"
@@ -51,7 +52,7 @@ def convert(
       >>> convert("lambda_resnet50ts", "model.safetensors", "converted")
       >>> model = create_model("lambda_resnet50ts", weights="converted")
     """
-    one = published.get(model_name)
+    one = pretrained_weights.get(model_name)
     if out is not None:
         refuse_taken(out)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +75,7 @@ def convert(
         model = zoo.create_model(model_name, num_classes=classes)
         bar.update()
         bar.set_description("converting")
-        timm_weights.load(model, tensors)
+        timm_rules.load(model, tensors)
         bar.update()
         bar.set_description("comparing with timm")
         compared = _compare(one, tensors, model)
@@ -125,8 +126,8 @@ def _write(one: PublishedWeights, model: keras.Model, metadata: dict[str, str], 
     path = absolute(out)
     with staged(path) as staging:
         folder = Path(staging)
-        weights.save(model, folder / weights.FOLDER_FILE, metadata)
-        everything = {"model": one.model, **weights.metadata_of(folder / weights.FOLDER_FILE)}
+        weight_files.save(model, folder / weight_files.FOLDER_FILE, metadata)
+        everything = {"model": one.model, **weight_files.metadata_of(folder / weight_files.FOLDER_FILE)}
         (folder / METADATA).write_text(json.dumps(everything, indent=2) + "\n", encoding="utf-8")
         (folder / CARD).write_text(model_card.render(one, everything), encoding="utf-8")
     return Path(path)

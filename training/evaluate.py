@@ -11,10 +11,10 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError
-from lambdanet.training import data
-from lambdanet.training.bad_records import BadRecords
-from lambdanet.training.files import replace_file, writable
-from lambdanet.training.model_dir import check_class_names, find_data_dir, load_trained_model
+from lambdanet.files import replace_file, writable
+from lambdanet.training.data import pipeline
+from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.run.model_dir import check_class_names, find_data_dir, load_trained_model
 
 
 def evaluate(
@@ -55,13 +55,13 @@ def evaluate(
     model, recipe = load_trained_model(model_dir)
     if split is not None:
         recipe = dataclasses.replace(recipe, eval_split=split)
-    names = data.class_names(recipe, data_dir)
+    names = pipeline.class_names(recipe, data_dir)
     check_class_names(model_dir, names)
     folder = None if out is None else writable(Path(out).expanduser())  # before anything takes time
     bad_records = BadRecords(max_bad_records)
-    batches = data.load(recipe, "eval", data_dir, bad_records=bad_records)
+    batches = pipeline.load(recipe, "eval", data_dir, bad_records=bad_records)
     with bad_records.ending_runs():
-        measured, labels, predicted = classify(model, batches, data.eval_steps(recipe, data_dir))
+        measured, labels, predicted = classify(model, batches, pipeline.eval_steps(recipe, data_dir))
     result = {"dataset": recipe.dataset, "split": recipe.eval_split, **measured}
     print(summary(result, recipe.num_classes))
     if folder:

@@ -14,16 +14,17 @@ import tf_keras as keras
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_counts
-from lambdanet.training import callbacks, dashboard, data, random_state, service, transfer
-from lambdanet.training import distribute as distribution
-from lambdanet.training import model_dir as model_dirs
-from lambdanet.training.assemble import build_model, build_optimizer, compile_model
-from lambdanet.training.bad_records import BadRecords
-from lambdanet.training.best_epoch import BestEpoch
-from lambdanet.training.checkpoints import Checkpoints
-from lambdanet.training.preemption import StopRequest
-from lambdanet.training.run_lock import locked
-from lambdanet.training.shares import Share
+from lambdanet.training.data import pipeline, service
+from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.shards import Share
+from lambdanet.training.run import callbacks, initial_weights, stateless_dropout, tensorboard
+from lambdanet.training.run import devices as distribution
+from lambdanet.training.run import model_dir as model_dirs
+from lambdanet.training.run.best_epoch import BestEpoch
+from lambdanet.training.run.build import build_model, build_optimizer, compile_model
+from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.run.preemption import StopRequest
+from lambdanet.training.run.run_lock import locked
 
 SAVE_EVERY = 1000  # steps
 
@@ -93,25 +94,25 @@ def train(
     lock = locked(path) if devices.chief else contextlib.nullcontext()
     with devices.noticing_who_is_gone(), lock:
         with devices.chief_first():
-            recipe = data.resolve(recipe, data_dir)
+            recipe = pipeline.resolve(recipe, data_dir)
             model_dirs.check(path, recipe)
-            names = data.class_names(recipe, data_dir)
+            names = pipeline.class_names(recipe, data_dir)
             model_dirs.check_class_names(path, names)
-            steps = data.steps_per_epoch(recipe, data_dir)
-            data.leave_out(data.for_validation(recipe), data_dir, bad_records)
+            steps = pipeline.steps_per_epoch(recipe, data_dir)
+            pipeline.leave_out(pipeline.for_validation(recipe), data_dir, bad_records)
         keras.utils.set_random_seed(recipe.seed)
         if deterministic:
             tf.config.experimental.enable_op_determinism()
         with devices.strategy.scope():
             model = build_model(recipe)
         load = functools.partial(
-            data.load, recipe, data_dir=data_dir, bad_records=bad_records, data_service=data_service
+            pipeline.load, recipe, data_dir=data_dir, bad_records=bad_records, data_service=data_service
         )
-        validation = data.for_validation(recipe)
+        validation = pipeline.for_validation(recipe)
         evaluation = devices.feed(
-            lambda share: data.load(validation, "eval", data_dir, bad_records=bad_records, share=share)
+            lambda share: pipeline.load(validation, "eval", data_dir, bad_records=bad_records, share=share)
         )
-        validation_steps = data.eval_steps(validation, data_dir, devices.share())
+        validation_steps = pipeline.eval_steps(validation, data_dir, devices.share())
         counted = devices.share().even or steps_per_execution > 1
         with devices.strategy.scope():
             optimizer = build_optimizer(recipe, steps)
@@ -121,10 +122,10 @@ def train(
                 kept = Checkpoints(path / model_dirs.BEST, model, optimizer, devices, kept=1)
                 best = BestEpoch(kept, recipe.patience)
             compile_model(recipe, model, optimizer, steps_per_execution)
-        random_state.follow_steps(model, optimizer.iterations, recipe.seed)
+        stateless_dropout.follow_steps(model, optimizer.iterations, recipe.seed)
         step = checkpoints.restore()
         if recipe.start_from and step == 0:
-            transfer.start_from(model, recipe.start_from, recipe.zero_head)
+            initial_weights.start_from(model, recipe.start_from, recipe.zero_head)
         if devices.chief:
             model_dirs.claim(path, recipe, names, data_dir)
         evaluated = not checkpoints.sums.numpy().any() or step % steps != 0
@@ -136,10 +137,10 @@ def train(
 
         with StopRequest() as stop, bad_records.ending_runs():
             if devices.chief and step == 0:
-                count = min(dashboard.MOST_PICTURES, recipe.global_batch_size)
+                count = min(tensorboard.MOST_PICTURES, recipe.global_batch_size)
                 few = dataclasses.replace(recipe, global_batch_size=count, pseudo_labels="", pseudo_share=0.0)
-                images, _ = next(iter(data.load(few, "train", data_dir, bad_records=bad_records)))
-                dashboard.show_pictures(path / model_dirs.LOGS, recipe, images)
+                images, _ = next(iter(pipeline.load(few, "train", data_dir, bad_records=bad_records)))
+                tensorboard.show_pictures(path / model_dirs.LOGS, recipe, images)
             if not evaluated:  # the run was stopped in the evaluation of its last epoch
                 sums, number = checkpoints.sums.numpy(), validation_steps if counted else None
                 callbacks.finish_epoch(model, around(step), step // steps - 1, evaluation, number, sums)

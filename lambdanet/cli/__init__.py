@@ -2,16 +2,16 @@
 """The command `lambdanet`: a thin front, which imports what a command needs when it runs.
 
 Help and mistakes in flags therefore need no TensorFlow. The modules beside this one hold the commands as
-data; `lambdanet.command` says what a command is, `lambdanet.program` turns errors into a line and a status.
+data; `lambdanet.command_line` defines what a command is, and turns errors into one line and an exit status.
 """
 
 import sys
 from collections.abc import Sequence
 
 import lambdanet
-from lambdanet import program
+from lambdanet import command_line
 from lambdanet.cli import benchmark, models, tpu_check, training
-from lambdanet.command import HELP, Command, aligned, run
+from lambdanet.command_line import HELP, Command, aligned, run
 from lambdanet.errors import unknown
 
 COMMANDS: tuple[Command, ...] = (
@@ -23,7 +23,7 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line and returns the exit status, which `lambdanet.program` explains.
+    """Runs a command line and returns the exit status, as `command_line.exit_status` defines it.
 
     Args:
       argv: the words after `lambdanet`; None: those of this process.
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       0
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    return program.run("lambdanet", lambda: _run(words))
+    return command_line.exit_status("lambdanet", lambda: _run(words))
 
 
 def _run(argv: list[str]) -> None:
@@ -57,5 +57,5 @@ def _overview() -> str:
     return (
         "lambdanet: lambda networks for TensorFlow and tf_keras\n\n"
         f"usage: lambdanet COMMAND [flags]\n\ncommands:\n{rows}\n\n"
-        "`lambdanet COMMAND --help` explains a command, `lambdanet --version` tells the version."
+        "`lambdanet COMMAND --help` explains a command, `lambdanet --version` prints the version."
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from absl import flags
 
-from lambdanet.command import Command, Flag
+from lambdanet.command_line import Command, Flag
 from lambdanet.errors import InputError, unknown
 
 

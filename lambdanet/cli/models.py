@@ -3,13 +3,13 @@
 
 from absl import flags
 
-from lambdanet.command import Command, Flag, aligned
+from lambdanet.command_line import Command, Flag, aligned
 from lambdanet.errors import InputError, unknown
 
 
 def _list(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet import text_table
     from lambdanet.models import names as zoo_names
-    from lambdanet.models import text_table
 
     form = values.format or "text"
     text_table.check(form)
@@ -19,9 +19,9 @@ def _list(values: flags.FlagValues, arguments: list[str]) -> None:
         pattern = repr(arguments[0]) if arguments else "every name"
         raise InputError(f"{what} matches {pattern}; `lambdanet list` shows all of them")
 
-    from lambdanet.models import catalogue
+    from lambdanet.models import model_list
 
-    print(catalogue.render(names, values.sizes, form), end="")
+    print(model_list.render(names, values.sizes, form), end="")
 
 
 def _info(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -46,8 +46,8 @@ def _info(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def _table(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.models import text_table
-    from lambdanet.models.paper_tables import TABLES
+    from lambdanet import text_table
+    from lambdanet.models.papers.sizes import TABLES
 
     numbers = list(TABLES) if values.all else [number.upper() for number in arguments]
     if not numbers:
@@ -58,17 +58,17 @@ def _table(values: flags.FlagValues, arguments: list[str]) -> None:
     form = values.format or "text"
     text_table.check(form)
 
-    from lambdanet.models import tables
+    from lambdanet.models.papers import comparison
 
     for index, number in enumerate(numbers):
         separator = "\n" if index and form != "csv" else ""
-        print(separator + tables.render(number, form, with_header=not index), end="", flush=True)
+        print(separator + comparison.render(number, form, with_header=not index), end="", flush=True)
 
 
 def _convert(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.configs import published
+    from lambdanet.configs.registry import pretrained_weights
 
-    published.get(arguments[0])
+    pretrained_weights.get(arguments[0])
 
     from lambdanet.training import convert
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import flags
 
-from lambdanet.command import Command, Flag
+from lambdanet.command_line import Command, Flag
 from lambdanet.errors import InputError, unknown
 
 
@@ -31,7 +31,7 @@ def _step(values: flags.FlagValues) -> None:
 
     of_batch = _of_batch(values)
 
-    from lambdanet.training.tpu import fit, report
+    from lambdanet.training.tpu import largest_batch, report
 
     check = _check(values)
 
@@ -41,7 +41,7 @@ def _step(values: flags.FlagValues) -> None:
     batch = {} if values.batch is None else {"batch": values.batch}
     if values.fit:
         start = batch or {"batch": 8 if values.experiment else 128}
-        found = fit.largest_batch(lambda batch: of(batch=batch), start["batch"], _tell)
+        found = largest_batch.largest_batch(lambda batch: of(batch=batch), start["batch"], _tell)
     else:
         found = of(**batch)
     if values.json:
@@ -60,7 +60,7 @@ def _of_batch(values: flags.FlagValues) -> Any:
 
     changes = values["set"].value or ()
     if values.experiment:
-        from lambdanet.detection import tpu_step
+        from lambdanet.detection.run import tpu_step
 
         return functools.partial(tpu_step.of_experiment, values.experiment, changes, values.mode)
     if values.model:
@@ -74,37 +74,38 @@ def _of_batch(values: flags.FlagValues) -> Any:
 
 
 def _table(values: flags.FlagValues) -> None:
-    from lambdanet.models import paper_speeds, text_table
+    from lambdanet import text_table
+    from lambdanet.models.papers import speeds
 
     form = values.format or "text"
     text_table.check(form)
-    if values.table not in paper_speeds.TABLES:
-        raise unknown("table of speeds", values.table, paper_speeds.TABLES)
+    if values.table not in speeds.TABLES:
+        raise unknown("table of speeds", values.table, speeds.TABLES)
     rows = _rows(values)
 
-    from lambdanet.training.tpu import speeds
+    from lambdanet.training.tpu import paper_speeds
 
-    found = speeds.lines(values.table, _check(values), rows, _tell)
+    found = paper_speeds.lines(values.table, _check(values), rows, _tell)
     if values.json:
-        _print_json(speeds.to_json(values.table, found))
+        _print_json(paper_speeds.to_json(values.table, found))
     else:
-        print(speeds.render(values.table, found, form), end="")
+        print(paper_speeds.render(values.table, found, form), end="")
 
 
 def _readme(values: flags.FlagValues) -> None:
-    from lambdanet.training.tpu import families
+    from lambdanet.training.tpu import readme_table
 
-    families.write(values.readme, _check(values), _tell, _rows(values))
+    readme_table.write(values.readme, _check(values), _tell, _rows(values))
     print(f"{values.readme}: the table between its markers is new")
 
 
 def _check(values: flags.FlagValues) -> Any:
     import functools
 
-    from lambdanet.training.tpu import isolated
+    from lambdanet.training.tpu import subprocess_check
     from lambdanet.training.tpu.cache import Cache
 
-    return functools.partial(isolated.check, cache=Cache.standard() if values.cache else None)
+    return functools.partial(subprocess_check.check, cache=Cache.standard() if values.cache else None)
 
 
 def _rows(values: flags.FlagValues) -> list[int]:

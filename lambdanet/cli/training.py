@@ -6,7 +6,7 @@ import textwrap
 
 from absl import flags
 
-from lambdanet.command import Command, Flag, aligned
+from lambdanet.command_line import Command, Flag, aligned
 from lambdanet.errors import InputError, Unfinished, unknown
 
 
@@ -64,9 +64,9 @@ def _export(values: flags.FlagValues, arguments: list[str]) -> None:
         if not values.model_dir:
             raise InputError(f"format is {values.format!r}; accepted with --model: {_FORMATS[0]}")
 
-        from lambdanet.training import portable
+        from lambdanet.training.serving import export_runtimes
 
-        portable.export(values.model_dir, values.out, values.data_dir, values.format)
+        export_runtimes.export(values.model_dir, values.out, values.data_dir, values.format)
         return
 
     if values.model:
@@ -74,7 +74,7 @@ def _export(values: flags.FlagValues, arguments: list[str]) -> None:
 
         check_model(values.model)
 
-    from lambdanet.training import export
+    from lambdanet.training.serving import export
 
     if values.model_dir:
         export.export(values.model_dir, values.out, values.data_dir)
@@ -83,7 +83,7 @@ def _export(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.training import predict
+    from lambdanet.training.serving import predict
 
     results = predict.predict(values.saved_model, arguments, values.out, values.top)
     failures = sum("error" in result for result in results)
@@ -92,7 +92,7 @@ def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def _pseudo_label(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.training.pseudo import label
+    from lambdanet.training.pseudo_labels import label
 
     given = {flag.name: values[flag.name].value for flag in _PSEUDO_FLAGS}
     label.pseudo_label(**{name: value for name, value in given.items() if value is not None})

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from lambdanet.training import records
+from lambdanet.training.data import records
 
 SIZES = ((375, 500), (375, 500), (500, 375))  # of ImageNet's pictures, the usual ones
 QUALITY = 90  # about 115 kB each; ImageNet's have 110 kB

@@ -18,9 +18,9 @@ import tensorflow as tf
 from lambdanet import configs
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_counts
-from lambdanet.training import data, records
 from lambdanet.training.benchmark import input_data, machine
 from lambdanet.training.benchmark.results import replace_file
+from lambdanet.training.data import pipeline, records
 
 LAYERS, MAGNITUDE = 2, 10.0  # of RandAugment
 REFERENCES = {"ours": "model_garden", "ours+randaugment": "model_garden+randaugment"}
@@ -141,9 +141,9 @@ def _contenders(folder: str, image_size: int, batch_size: int) -> dict[str, tf.d
     )
     changed = dataclasses.replace(recipe, randaugment_layers=LAYERS, randaugment_magnitude=MAGNITUDE)
     return {
-        "ours": data.load(recipe, "train", folder),
+        "ours": pipeline.load(recipe, "train", folder),
         "model_garden": _model_garden(recipe, folder, randaugment=False),
-        "ours+randaugment": data.load(changed, "train", folder),
+        "ours+randaugment": pipeline.load(changed, "train", folder),
         "model_garden+randaugment": _model_garden(recipe, folder, randaugment=True),
     }
 

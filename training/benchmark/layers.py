@@ -10,18 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from lambdanet.errors import InputError, unknown
+from lambdanet.files import replace_file, writable
 from lambdanet.training.benchmark import machine, plot, report
-from lambdanet.training.benchmark.cases import (
-    PAPER_MAPS,
-    PASSES,
-    PEER_PACKAGES,
-    Case,
-    cases,
-    has_own_scope,
-)
+from lambdanet.training.benchmark.cases import PAPER_MAPS, PASSES, PEER_PACKAGES, Case, cases, has_own_scope
 from lambdanet.training.benchmark.compare import Budget, Comparison
 from lambdanet.training.benchmark.results import Row, write_csv
-from lambdanet.training.files import replace_file, writable
 
 # What is compared with what: the beginnings of the names of a group, and its reference.
 GROUPS = ((("position/",), "position/einsum"), (("layer/", "attention/", "peer/"), "layer/einsum"))
@@ -139,9 +132,9 @@ def _interpreter(python: str | None) -> str:
 
 def _choose(patterns: Sequence[str], peers: bool, peers_python: str) -> dict[str, str]:
     """Returns the contenders that match and their references, as listed, each with its interpreter."""
-    from lambdanet.training.benchmark import ours  # here, so that other mistakes need no TensorFlow
+    from lambdanet.training.benchmark import contenders  # here, so that other mistakes need no TensorFlow
 
-    known = {name: sys.executable for name in ours.CONTENDERS}
+    known = {name: sys.executable for name in contenders.CONTENDERS}
     if peers:
         known |= dict.fromkeys(PEER_PACKAGES, peers_python)
     if not patterns:

@@ -14,13 +14,13 @@ import tf_keras as keras
 from lambdanet import configs
 from lambdanet.configs.recipe import Recipe, override
 from lambdanet.errors import check_counts
-from lambdanet.training import assemble, callbacks
-from lambdanet.training import model_dir as model_dirs
 from lambdanet.training.benchmark import machine
 from lambdanet.training.benchmark.layers import announce
-from lambdanet.training.checkpoints import Checkpoints
-from lambdanet.training.losses import SmoothedCrossEntropy
-from lambdanet.training.preemption import StopRequest
+from lambdanet.training.run import build, callbacks
+from lambdanet.training.run import model_dir as model_dirs
+from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.run.losses import SmoothedCrossEntropy
+from lambdanet.training.run.preemption import StopRequest
 
 NEVER = 10**9  # steps
 
@@ -99,8 +99,8 @@ class _Timer(keras.callbacks.Callback):
 
 def _train(recipe: Recipe, data: tf.data.Dataset, folder: str) -> Loop:
     """Returns the loop of `lambdanet train`."""
-    model, optimizer = assemble.build_model(recipe), assemble.build_optimizer(recipe, NEVER // recipe.epochs)
-    assemble.compile_model(recipe, model, optimizer)
+    model, optimizer = build.build_model(recipe), build.build_optimizer(recipe, NEVER // recipe.epochs)
+    build.compile_model(recipe, model, optimizer)
     path = model_dirs.claim(folder, recipe)
     checkpoints = Checkpoints(path / model_dirs.CHECKPOINTS, model, optimizer)
 
@@ -116,7 +116,7 @@ def _train(recipe: Recipe, data: tf.data.Dataset, folder: str) -> Loop:
 
 def _by_hand(recipe: Recipe, data: tf.data.Dataset) -> Loop:
     """Returns the same steps, as one writes them down."""
-    model, optimizer = assemble.build_model(recipe), assemble.build_optimizer(recipe, NEVER // recipe.epochs)
+    model, optimizer = build.build_model(recipe), build.build_optimizer(recipe, NEVER // recipe.epochs)
     optimizer.build(model.trainable_variables)
     cross_entropy = SmoothedCrossEntropy(recipe.label_smoothing)
     mean, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()

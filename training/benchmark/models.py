@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from lambdanet.errors import InputError, check_counts, unknown
+from lambdanet.files import replace_file, writable
 from lambdanet.models.zoo import ModelInfo
 from lambdanet.training.benchmark import machine, networks
 from lambdanet.training.benchmark.cases import DTYPES
@@ -19,7 +20,6 @@ from lambdanet.training.benchmark.layers import announce, budget
 from lambdanet.training.benchmark.networks import ModelCase, Network
 from lambdanet.training.benchmark.report import number
 from lambdanet.training.benchmark.results import Row, ran_on, rounded, write_csv
-from lambdanet.training.files import replace_file, writable
 
 TITLES = {"train": "a step of training", "infer": "inference"}
 

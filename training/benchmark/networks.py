@@ -13,8 +13,8 @@ import tf_keras as keras
 
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.training import assemble
-from lambdanet.training.benchmark.ours import Run, compiled, start
+from lambdanet.training.benchmark.contenders import Run, compiled, start
+from lambdanet.training.run import build
 
 __all__ = ["CASE", "CONTENDERS", "ModelCase", "Network", "start"]
 
@@ -96,7 +96,7 @@ class Network:
 def _run(text: str, case: ModelCase) -> Run:
     """Sets up a model and returns the function that runs it once."""
     network = Network.parse(text)
-    with assemble.policy("float32" if case.dtype == "float32" else f"mixed_{case.dtype}"):
+    with build.policy("float32" if case.dtype == "float32" else f"mixed_{case.dtype}"):
         model = zoo.create_model(network.name, input_size=network.size or None, **network.options)
     shape = [case.batch, *model.input_shape[1:]]
     if None in shape:  # a model that takes any size

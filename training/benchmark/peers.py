@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from lambdanet.models.timm_import import import_timm
+from lambdanet.models.weights.timm_import import import_timm
 from lambdanet.training.benchmark.cases import (
     ATTENTION_HEADS,
     HALO,
@@ -54,9 +54,9 @@ def _import_timm(threads: int) -> dict[str, str]:
 def _import_kecam(threads: int) -> dict[str, str]:
     import keras_cv_attention_models.halonet.halonet  # noqa: F401  (first: it chooses the Keras)
 
-    from lambdanet.training.benchmark import ours
+    from lambdanet.training.benchmark import contenders
 
-    return ours.start("peer/kecam_halo", threads)
+    return contenders.start("peer/kecam_halo", threads)
 
 
 def _lucidrains(case: Case) -> Run:
@@ -99,9 +99,9 @@ def _torch_runner(layer: Any, case: Case) -> Run:
 
 
 def _kecam_halo(case: Case) -> Run:
-    from lambdanet.training.benchmark import ours
+    from lambdanet.training.benchmark import contenders
 
-    return ours.run_layer(_create_kecam_halo, case)
+    return contenders.run_layer(_create_kecam_halo, case)
 
 
 def _create_kecam_halo(case: Case, filters: int, dtype: str) -> Any:

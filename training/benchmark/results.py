@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from lambdanet.files import replace_file
 from lambdanet.training.benchmark.cases import has_own_scope
-from lambdanet.training.files import replace_file
 
 
 @dataclasses.dataclass

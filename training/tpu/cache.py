@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from lambdanet.models.weights import cache_dir
+from lambdanet.models.weights.weight_files import cache_dir
 
 FOLDER = "tpu_check"
 

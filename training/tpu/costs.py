@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 
-from lambdanet.training.tpu import hlo, loops
+from lambdanet.training.tpu import hlo, trip_counts
 from lambdanet.training.tpu.hlo import Computation, Instruction, Module
 
 # What moves and computes nothing.
@@ -89,17 +89,17 @@ def profile(text: str) -> Profile:
     """
     module = hlo.parse(text)
     entry = module.computations[module.entry]
-    operations, open_loops = _walk(module, loops.Scope(module, entry, {}), entry, 1)
+    operations, open_loops = _walk(module, trip_counts.Scope(module, entry, {}), entry, 1)
     return Profile(tuple(operations), tuple(open_loops))
 
 
 def _walk(
-    module: Module, scope: loops.Scope, computation: Computation, times: int
+    module: Module, scope: trip_counts.Scope, computation: Computation, times: int
 ) -> tuple[list[Cost], list[str]]:
     operations: list[Cost] = []
     open_loops: list[str] = []
 
-    def enter(name: str, inner: loops.Scope, turns: int) -> None:
+    def enter(name: str, inner: trip_counts.Scope, turns: int) -> None:
         more, more_open = _walk(module, inner, module.computations[name], turns)
         operations.extend(more)
         open_loops.extend(more_open)
@@ -107,11 +107,11 @@ def _walk(
     for instruction in computation.instructions.values():
         called = instruction.called
         if instruction.opcode == "while":
-            turns, kept = loops.count_turns(module, instruction, scope)
+            turns, kept = trip_counts.count_turns(module, instruction, scope)
             if turns is None:
                 open_loops.append(instruction.op_name or instruction.name)
             body = called["body"]
-            inner = loops.Scope(module, module.computations[body], {0: kept})
+            inner = trip_counts.Scope(module, module.computations[body], {0: kept})
             enter(body, inner, times * (1 if turns is None else turns))
         elif instruction.opcode == "conditional":
             branches = [
@@ -124,14 +124,14 @@ def _walk(
         elif instruction.opcode in ("call", "async-start") and instruction.cycles is None and called:
             name = next(iter(called.values()))
             given = {index: scope.value(operand) for index, operand in enumerate(instruction.operands)}
-            enter(name, loops.Scope(module, module.computations[name], given), times)
+            enter(name, trip_counts.Scope(module, module.computations[name], given), times)
         elif instruction.opcode not in _FREE and "AllocateBuffer" not in instruction.attributes:
             operations.append(_cost(module, computation, instruction, times))
     return operations, open_loops
 
 
-def _open(module: Module, name: str) -> loops.Scope:
-    return loops.Scope(module, module.computations[name], {})
+def _open(module: Module, name: str) -> trip_counts.Scope:
+    return trip_counts.Scope(module, module.computations[name], {})
 
 
 def _cost(module: Module, computation: Computation, instruction: Instruction, times: int) -> Cost:

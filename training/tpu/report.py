@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from lambdanet.models import text_table
+from lambdanet import text_table
 from lambdanet.training.tpu import chips
 from lambdanet.training.tpu.costs import Cost, Totals
 

@@ -13,7 +13,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_counts, unknown
 from lambdanet.models import zoo
 from lambdanet.models.names import check_model
-from lambdanet.training.assemble import build_model, build_optimizer, compile_model
+from lambdanet.training.run.build import build_model, build_optimizer, compile_model
 
 MODES = ("train", "infer")
 BATCH = 128  # on a core: the paper's 1024 on 8

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The published weights: for each set where it lies, what it is, and what pictures it was trained on.
+
+The networks were trained by Ross Wightman and lie, as timm's, on the Hugging Face hub and in a release on
+GitHub. A revision or hash that is not known here is learnt at the first download and held to from then on
+(see `lambdanet.models.weights.pretrained`).
+"""
+
+import dataclasses
+import re
+from functools import partial
+
+from lambdanet.errors import unknown
+
+ALIAS = "imagenet"  # of the first set of a model
+RELEASE = "https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-attn-weights"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublishedWeights:
+    """One set of published weights, of a model of the same name.
+
+    Attributes:
+      model: the name of the model, here as in timm.
+      tag: the name of the set; `create_model(model, weights=tag)`.
+      revision: of the repository on the hub, a full commit; empty where it is not known.
+      sha256: of the file on the hub; empty where it is not known.
+      release_file: the same weights as a torch file in timm's release; its name ends in the first 8 digits of
+        its sha256.
+      input_size: the side of the square images that its accuracy was measured at, in pixels.
+      crop_fraction: the part of the shorter side that the central crop keeps.
+      interpolation: by which pictures are resized.
+      mean: per channel, of pixels in 0..1.
+      std: per channel, of pixels in 0..1.
+      num_classes: of ImageNet-1k.
+      top1: accuracy on the validation pictures of ImageNet as published by timm, in percent.
+      top5: the same, with five guesses.
+      licence: of the weights.
+      repository: on the hub.
+      file: in the repository.
+    """
+
+    model: str
+    tag: str
+    release_file: str
+    crop_fraction: float
+    top1: float
+    top5: float
+    revision: str = ""
+    sha256: str = ""
+    input_size: int = 256
+    interpolation: str = "bicubic"
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    num_classes: int = 1000
+    licence: str = "Apache-2.0"
+    file: str = "model.safetensors"
+
+    @property
+    def repository(self) -> str:
+        return f"timm/{self.model}.{self.tag}"
+
+    @property
+    def page(self) -> str:
+        """The address of the model card on the hub."""
+        return f"https://huggingface.co/{self.repository}"
+
+    @property
+    def release_url(self) -> str:
+        return f"{RELEASE}/{self.release_file}"
+
+    def facts(self) -> dict[str, str]:
+        """Returns what a person wants to know of the set, a line each."""
+        return {
+            "accuracy": f"top-1 {self.top1:.2f} %, top-5 {self.top5:.2f} % on ImageNet, as timm publishes it",
+            "pictures": f"{self.input_size}x{self.input_size} pixels, {self.interpolation}, a central crop "
+            f"of {self.crop_fraction:g}, mean {self.mean}, std {self.std}",
+            "classes": str(self.num_classes),
+            "licence": self.licence,
+            "source": f"{self.page}, {self.file}",
+            "revision": self.revision or "not known; that of the first download",
+            "sha256": self.sha256 or "not known; that of the first download",
+        }
+
+    def is_whole(self, file_sha256: str) -> bool | None:
+        """Tells whether a file has the sha256 of this set: True, False, or None where it cannot be known.
+
+        Args:
+          file_sha256: of the file, be it the hub's or the release's.
+        """
+        release_digits = re.findall("-([0-9a-f]{8})[.]pth", self.release_file)[0]
+        if file_sha256 == self.sha256 or file_sha256.startswith(release_digits):
+            return True
+        return False if self.sha256 else None
+
+
+_A1H = partial(PublishedWeights, tag="a1h_in1k")
+_C1 = partial(PublishedWeights, tag="c1_in1k")
+
+SETS: tuple[PublishedWeights, ...] = (
+    _C1(
+        model="lambda_resnet26t",
+        release_file="lambda_resnet26t_c_256-e5a5c857.pth",
+        crop_fraction=0.94,
+        top1=79.126,
+        top5=94.554,
+    ),
+    _C1(
+        model="lambda_resnet26rpt_256",
+        release_file="lambda_resnet26rpt_c_256-ab00292d.pth",
+        crop_fraction=0.94,
+        top1=78.960,
+        top5=94.420,
+    ),
+    _A1H(
+        model="lambda_resnet50ts",
+        revision="d1104e080d2725a19db5ec2ec58f589c490d674b",
+        sha256="bcb80eaa77910c72c9c0ff9e83f99d550270fc23ab0ccac69d01e35cb269cdf8",
+        release_file="lambda_resnet50ts_a1h_256-b87370f7.pth",
+        crop_fraction=0.95,
+        top1=81.184,
+        top5=95.094,
+    ),
+    _A1H(
+        model="lamhalobotnet50ts_256",
+        release_file="lamhalobotnet50ts_a1h2_256-fe3d9445.pth",
+        crop_fraction=0.95,
+        top1=81.552,
+        top5=95.510,
+    ),
+    _A1H(
+        model="halo2botnet50ts_256",
+        release_file="halo2botnet50ts_a1h2_256-fd9c11a3.pth",
+        crop_fraction=0.95,
+        top1=82.084,
+        top5=95.658,
+    ),
+    _A1H(
+        model="halonet26t",
+        sha256="15ac05274358e21a16596e4e7b0c8affcdb78fcc15547c021cc598a031385458",
+        release_file="halonet26t_a1h_256-3083328c.pth",
+        crop_fraction=0.95,
+        top1=79.134,
+        top5=94.340,
+    ),
+    PublishedWeights(
+        model="sehalonet33ts",
+        tag="ra2_in1k",
+        release_file="sehalonet33ts_256-87e053f9.pth",
+        crop_fraction=0.94,
+        top1=80.976,
+        top5=95.272,
+    ),
+    _A1H(
+        model="halonet50ts",
+        revision="8458517e329114000af89f1caf06bfcf29f860d6",
+        release_file="halonet50ts_a1h2_256-f3a3daee.pth",
+        crop_fraction=0.94,
+        top1=81.640,
+        top5=95.612,
+    ),
+    _C1(
+        model="eca_halonext26ts",
+        release_file="eca_halonext26ts_c_256-06906299.pth",
+        crop_fraction=0.94,
+        top1=79.518,
+        top5=94.582,
+    ),
+    PublishedWeights(
+        model="haloregnetz_b",
+        tag="ra3_in1k",
+        release_file="haloregnetz_c_raa_256-c8ad7616.pth",
+        input_size=224,
+        crop_fraction=0.94,
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+        top1=81.058,
+        top5=95.196,
+    ),
+    _C1(
+        model="botnet26t_256",
+        revision="78c4b93814894ef8e7038591935d86b67548ebb1",
+        release_file="botnet26t_c1_256-167a0e9f.pth",
+        crop_fraction=0.95,
+        top1=79.256,
+        top5=94.528,
+    ),
+    _A1H(
+        model="sebotnet33ts_256",
+        revision="c115c945abf6789e43e1f1475f9be9faed93e841",
+        sha256="f4e3af372c615699a90721d2f4ea89568e12dc9f12230976c6f8ea5f028455be",
+        release_file="sebotnet33ts_a1h2_256-957e3c3e.pth",
+        crop_fraction=0.94,
+        top1=81.156,
+        top5=94.840,
+    ),
+    _C1(
+        model="eca_botnext26ts_256",
+        sha256="f5e716741475d191e670fff43185714ea125e13a1d411bfefd775b1e22c3db77",
+        release_file="eca_botnext26ts_c_256-95a898f6.pth",
+        crop_fraction=0.95,
+        top1=79.262,
+        top5=94.600,
+    ),
+)
+
+
+def sets_of(model: str) -> tuple[PublishedWeights, ...]:
+    """Returns the published sets of a model; the first is the one meant by "imagenet"."""
+    return tuple(one for one in SETS if one.model == model)
+
+
+def find(model: str, name: str = ALIAS) -> PublishedWeights | None:
+    """Returns the published set of this name, or None where a model has none such.
+
+    Args:
+      model: the name of a model.
+      name: the tag of a set, or "imagenet".
+    """
+    sets = sets_of(model)
+    return next((one for one in sets if one.tag == name), sets[0] if sets and name == ALIAS else None)
+
+
+def get(model: str, name: str = ALIAS) -> PublishedWeights:
+    """Returns the published set of this name.
+
+    Raises:
+      InputError: for a model without published weights, or another name.
+    """
+    if not sets_of(model):
+        raise unknown("model with published weights", model, [one.model for one in SETS])
+    found = find(model, name)
+    if not found:
+        raise unknown(f"set of weights of {model}", name, [ALIAS, *(one.tag for one in sets_of(model))])
+    return found

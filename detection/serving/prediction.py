@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds objects in image files with an exported detector; needs TensorFlow, Pillow, pycocotools, no Keras."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lambdanet.detection.data.masks import detections_of
+from lambdanet.detection.serving.drawing import draw_detections
+from lambdanet.errors import InputError
+from lambdanet.training.data.image_files import (
+    expand_folders,
+    percent,
+    picture_paths,
+    printable,
+    read_images,
+    save_picture,
+)
+from lambdanet.training.serving.predict import load_saved_model, outputs_of
+
+EXPECTED = "expected a folder written by lambdanet.detection.export"
+RESULTS = "predictions.json"
+
+Detector = Callable[[np.ndarray], dict[str, np.ndarray]]
+
+
+def predict(
+    saved_model: str | Path,
+    images: Sequence[str | Path] | str | Path,
+    out: str | Path,
+    min_score: float = 0.5,
+) -> dict[str, Any]:
+    """Draws what a detector finds on each image, and writes it down.
+
+    An image that cannot be read is named, and the others go on.
+
+    Args:
+      saved_model: a folder that `lambdanet.detection.export` has written.
+      images: image files, JPEG, PNG or whatever else Pillow reads, and folders of them.
+      out: folder for `NAME_prediction.png` of each image, and for `predictions.json`: a data set in the
+        format of COCO, whose annotations have a score, and run lengths as masks. `unreadable` lists the files
+        that cannot be read.
+      min_score: detections below are left out, from 0 to 1.
+
+    Returns:
+      What is in `predictions.json`.
+
+    Raises:
+      InputError: no image can be read, `saved_model` is not an exported detector, `min_score` is out of
+        range, or `out` cannot be written.
+
+    Example:
+      >>> predict("exported/shapes", ["one.jpg"], out="predictions")
+    """
+    paths = expand_folders(images)
+    if not 0 <= min_score <= 1:
+        raise InputError(f"min_score={min_score!r} cannot be used; expected a number from 0 to 1")
+    detector, names = load_detector(saved_model)
+    pictures = picture_paths(paths, out)
+    listed: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    unreadable: list[str] = []
+    for (path, image), picture in zip(read_images(paths), pictures, strict=True):
+        if isinstance(image, InputError):
+            unreadable.append(path)
+            continue
+        number, (height, width) = len(listed) + 1, image.shape[:2]
+        detections = detections_of(detector(image), height, width, min_score)
+        save_picture(draw_detections(image, detections, names), picture)
+        _print(path, detections, names, picture)
+        listed.append({"id": number, "file_name": path, "height": height, "width": width})
+        for detection in detections:
+            found.append({"id": len(found) + 1, "image_id": number, "iscrowd": 0, **detection})
+    categories = [{"id": number, "name": name} for number, name in enumerate(names) if number]
+    results = {"images": listed, "annotations": found, "categories": categories, "unreadable": unreadable}
+    write_json(results, os.path.join(os.path.expanduser(out), RESULTS))
+    return results
+
+
+def load_detector(saved_model: str | Path) -> tuple[Detector, list[str]]:
+    """Loads what `lambdanet.detection.export` wrote.
+
+    Returns:
+      What finds objects in one picture (uint8 RGB [h, w, 3] -> `detection_boxes` [n, 4] and the other outputs
+      of `ServedDetector`), and the names of the classes by their number.
+
+    Raises:
+      InputError: there is no SavedModel, it is damaged, or it is not an exported detector.
+    """
+    loaded = load_saved_model(saved_model, EXPECTED)
+    if "detection_boxes" not in outputs_of(loaded) or not hasattr(loaded, "class_names"):
+        raise InputError(f"saved_model {str(saved_model)!r} is not a lambdanet detector; {EXPECTED}")
+    signature = loaded.signatures["serving_default"]
+
+    def detect(image: np.ndarray) -> dict[str, np.ndarray]:
+        outputs = signature(images=tf.constant(image[np.newaxis]))
+        return {name: output[0].numpy() for name, output in outputs.items()}
+
+    return detect, [name.decode() for name in loaded.class_names().numpy()]
+
+
+def write_json(content: Any, path: str) -> None:
+    """Writes a JSON file whole or not at all.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    try:
+        with open(f"{path}.partial", "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.replace(f"{path}.partial", path)
+    except OSError as error:
+        raise InputError(f"out {path!r} cannot be written ({error.strerror or error})") from error
+
+
+def _print(path: str, detections: Sequence[dict[str, Any]], names: Sequence[str], picture: str) -> None:
+    """Prints the name of an image file, and a line for each detection."""
+    print(printable(path))
+    width = max((len(names[detection["category_id"]]) for detection in detections), default=0)
+    for detection in detections:
+        x, y, box_width, box_height = (round(number) for number in detection["bbox"])
+        name = names[detection["category_id"]]
+        print(f"  {name:<{width}}  {percent(detection['score']):>7}  {box_width}x{box_height} px at {x}, {y}")
+    count = f"{len(detections)} object{'' if len(detections) == 1 else 's'}"
+    print(f"  {count}, drawn in {printable(picture)}")

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Self-attention layers to compare the lambda layer with (Bello 2021, Tables 3 and 4): global, axial, linear.
+
+Local self-attention and HaloAttention, which work on blocks of the map, are in `halo_attention`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.errors import InputError, check_count, unknown
+from lambdanet.layers.attention_base import Attention
+from lambdanet.ops import attention
+from lambdanet.tensors import Size, at_least_float32, sizes
+
+FEATURE_MAPS = ("softmax", "elu")
+
+
+class _MapAttention(Attention):
+    """Attention whose tables have an embedding for every offset within a map."""
+
+    def __init__(
+        self,
+        filters: int | None = None,
+        num_heads: int = 8,
+        key_dim: int | None = None,
+        map_size: int | Sequence[int] | None = None,
+        kernel_regularizer: Any = None,
+        **kwargs: Any,
+    ):
+        super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
+        if map_size is not None:
+            map_size = tuple(map_size) if isinstance(map_size, Sequence) else (map_size, map_size)
+            if len(map_size) != 2:
+                raise InputError(f"map_size must be an integer or (height, width), got {map_size}")
+            map_size = tuple(check_count("map_size", size) for size in map_size)
+        self.map_size = map_size
+
+    def get_config(self):
+        return {**super().get_config(), "map_size": self.map_size}
+
+    def _build(self, input_shape):
+        if self.map_size is None:
+            if None in input_shape[1:3].as_list():
+                raise InputError(
+                    f"the input has shape {input_shape}; with an unknown height or width "
+                    f"{type(self).__name__} needs map_size=, the largest map its position tables are for"
+                )
+            self.map_size = tuple(input_shape[1:3])
+        height, width = self.map_size
+        self.height_table = self._table("height_table", 2 * height - 1, self._key_dim)
+        self.width_table = self._table("width_table", 2 * width - 1, self._key_dim)
+
+    def _tables(self, query_size: Sequence[Size]) -> list[tf.Tensor]:
+        """Both tables in the compute dtype, after a check that they are long enough for the map."""
+        tables = [self.height_table, self.width_table]
+        for name, size, table in zip(("height", "width"), query_size, tables, strict=True):
+            largest = table.shape[0] // 2 + 1
+            if isinstance(size, int) and size > largest:
+                raise InputError(
+                    f"the {name} {size} of the map is larger than that of map_size={self.map_size}, "
+                    f"which the position tables of {type(self).__name__} are for"
+                )
+            if tf.is_tensor(size):
+                tf.debugging.assert_less_equal(size, largest, f"the map's {name} is larger than in map_size")
+        return [tf.cast(table, self.compute_dtype) for table in tables]
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class GlobalAttention(_MapAttention):
+    """Self-attention over the whole map with relative positions in height and width (Bello et al. 2019).
+
+    With m - n = (dy, dx) for a query n and a context position m,
+
+      y_n = sum over m of softmax_m(q_n . (k_m + height_table[dy] + width_table[dx]) / sqrt(k)) v_m.
+
+    It needs memory for heads * n^2 weights an image.
+
+    Input: [b, h, w, c]. Output: the same shape with `filters` channels.
+
+    Args:
+      filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
+      num_heads: h. The value depth is v = d / h.
+      key_dim: k, the depth of a query and a key. Default: d / h.
+      map_size: the height and width (or the side) of the largest map that the layer is for; the tables have
+        2 * size - 1 offsets each. Default: those of the first input, which must be known then.
+      kernel_regularizer: regularizer of the three projections; the tables have none.
+      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+
+    Raises:
+      InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
+        channels, an unknown size without `map_size`, a map larger than `map_size`, or a Keras 3 tensor.
+
+    Example:
+      >>> layer = GlobalAttention(filters=64, map_size=14)
+      >>> layer(tf.zeros([2, 14, 10, 32])).shape
+      TensorShape([2, 14, 10, 64])
+    """
+
+    def _build(self, input_shape):
+        super()._build(input_shape)
+        self._qkv = self._projections(input_shape[-1])
+
+    def call(self, inputs):
+        map_size = sizes(inputs)[1:3]
+        queries, keys, values = map(_flat, self._project(inputs, self._qkv))  # [b heads, n, depth]
+        logits = attention.map_logits(queries, self._tables(map_size), map_size, map_size)
+        bias = attention.map_bias(logits, map_size)
+        outputs = attention.attend(queries, keys, values, bias)
+        return self._joined(tf.reshape(outputs, [-1, *map_size, self._value_dim]))
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class AxialAttention(_MapAttention):
+    """Self-attention along the height, then along the width (Ho et al. 2019; Wang et al. 2020).
+
+    Each of the two has queries, keys, values and a table of relative positions of its own; together they let
+    every position see the whole map, for heads * n * (height + width) weights an image. For a query n and a
+    context position m at the offset d = m - n along the axis the logit is q_n . (k_m + table[d]) / sqrt(k).
+
+    Input: [b, h, w, c]. Output: the same shape with `filters` channels.
+
+    Args:
+      filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
+      num_heads: h. The value depth is v = d / h.
+      key_dim: k, the depth of a query and a key. Default: d / h.
+      map_size: the height and width (or the side) of the largest map that the layer is for; the tables have
+        2 * size - 1 offsets. Default: those of the first input, which must be known then.
+      kernel_regularizer: regularizer of the six projections; the tables have none.
+      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+
+    Raises:
+      InputError: as `GlobalAttention`.
+
+    Example:
+      >>> layer = AxialAttention(filters=64, map_size=56)
+      >>> layer(tf.zeros([2, 56, 40, 32])).shape
+      TensorShape([2, 56, 40, 64])
+    """
+
+    def _build(self, input_shape):
+        super()._build(input_shape)
+        self._along_height = self._projections(input_shape[-1], "height_")
+        self._along_width = self._projections(self._value_dim * self.num_heads, "width_")
+
+    def call(self, inputs):
+        height_table, width_table = self._tables(sizes(inputs)[1:3])
+        columns = tf.transpose(inputs, [0, 2, 1, 3])
+        columns = self._attend_in_rows(columns, self._along_height, height_table)
+        return self._attend_in_rows(tf.transpose(columns, [0, 2, 1, 3]), self._along_width, width_table)
+
+    def _attend_in_rows(self, x, projections, table):
+        """Attention of every row of [b, rows, n, c] to itself."""
+        rows, n = sizes(x)[1:3]
+        queries, keys, values = (  # [b heads rows, n, depth]
+            tf.reshape(part, [-1, n, part.shape[-1]]) for part in self._project(x, projections)
+        )
+        bias = attention.relative_logits(queries, attention.axis_embeddings(table, n, n))
+        outputs = attention.attend(queries, keys, values, bias)
+        return self._joined(tf.reshape(outputs, [-1, rows, n, self._value_dim]))
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class LinearAttention(Attention):
+    """Self-attention through a feature map f in place of the softmax, linear in the number of positions.
+
+      y_n = sum over m of f(q_n) . f(k_m) v_m, over the same sum without v_m,
+
+    computed as the product of f(q_n) with one k x v matrix a head: the content lambda of a multi-head lambda
+    layer (Bello 2021, appendix D.3). Two feature maps:
+
+    * "softmax": of queries over their depth and of keys over the map (Shen et al. 2018), where the weights of
+      every query add up to 1 without dividing;
+    * "elu": elu(x) + 1 (Katharopoulos et al. 2020). The division is split into a softmax of the keys over the
+      map and one of the queries over their depth, with logarithms of elu(x) + 1 in the exponents, so that
+      neither large nor small features leave the range of a float.
+
+    There are no positions in it: a permutation of the map permutes the output.
+
+    Input: [b, h, w, c]. Output: the same shape with `filters` channels.
+
+    Args:
+      filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
+      num_heads: h. The value depth is v = d / h.
+      key_dim: k, the depth of a query and a key. Default: d / h.
+      feature_map: "softmax" or "elu".
+      kernel_regularizer: regularizer of the three projections.
+      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+
+    Raises:
+      InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
+        channels, or a Keras 3 tensor.
+
+    Example:
+      >>> layer = LinearAttention(filters=64, feature_map="elu")
+      >>> layer(tf.zeros([2, 14, 10, 32])).shape
+      TensorShape([2, 14, 10, 64])
+    """
+
+    def __init__(
+        self,
+        filters: int | None = None,
+        num_heads: int = 8,
+        key_dim: int | None = None,
+        feature_map: str = "softmax",
+        kernel_regularizer: Any = None,
+        **kwargs: Any,
+    ):
+        super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
+        if feature_map not in FEATURE_MAPS:
+            raise unknown("feature map", feature_map, FEATURE_MAPS)
+        self.feature_map = feature_map
+
+    def get_config(self):
+        return {**super().get_config(), "feature_map": self.feature_map}
+
+    def _build(self, input_shape):
+        self._qkv = self._projections(input_shape[-1])
+
+    def call(self, inputs):
+        map_size = sizes(inputs)[1:3]
+        queries, keys, values = map(_flat, self._project(inputs, self._qkv, scale=False))
+        queries, keys = at_least_float32(queries), at_least_float32(keys)
+        if self.feature_map == "elu":
+            queries, keys = _log_elu_plus_one(queries), _log_elu_plus_one(keys)
+            queries += tf.reduce_logsumexp(keys, axis=1, keepdims=True)
+        queries = tf.cast(tf.nn.softmax(queries), values.dtype)
+        keys = tf.cast(tf.nn.softmax(keys, axis=1), values.dtype)
+        lambdas = tf.matmul(keys, values, transpose_a=True)  # [b heads, k, v]
+        outputs = tf.matmul(queries, lambdas)
+        return self._joined(tf.reshape(outputs, [-1, *map_size, self._value_dim]))
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    """[g, h, w, depth] -> [g, n, depth]."""
+    g, height, width, depth = sizes(x)
+    return tf.reshape(x, [g, height * width, depth])
+
+
+def _log_elu_plus_one(x: tf.Tensor) -> tf.Tensor:
+    return tf.minimum(x, 0.0) + tf.math.log1p(tf.nn.relu(x))

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the attention layers have in common as Keras layers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.errors import InputError, check_count, check_divisible
+from lambdanet.layers.layer import Layer
+from lambdanet.layers.sublayers import built
+from lambdanet.tensors import sizes
+
+
+class Attention(Layer):
+    """What the attention layers share: the projections to queries, keys and values, by heads.
+
+    Projections have no bias, and none follows the heads: the 1x1 convolution of the bottleneck does that.
+
+    Args:
+      filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
+      num_heads: h. The value depth is v = d / h.
+      key_dim: k, the depth of a query and a key. Default: d / h.
+      kernel_regularizer: regularizer of the projections; position tables have none.
+      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+    """
+
+    def __init__(
+        self,
+        filters: int | None = None,
+        num_heads: int = 8,
+        key_dim: int | None = None,
+        kernel_regularizer: Any = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = check_count("num_heads", num_heads)
+        self.filters = None if filters is None else check_count("filters", filters)
+        self.key_dim = None if key_dim is None else check_count("key_dim", key_dim)
+        if self.filters is not None:
+            check_divisible(self.filters, self.num_heads)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+
+    def build(self, input_shape):
+        input_shape = tf.TensorShape(input_shape)
+        if input_shape.rank != 4 or input_shape[-1] is None:
+            raise InputError(
+                f"the input has shape {input_shape}; {type(self).__name__} accepts [b, h, w, c] "
+                "with a known number of channels"
+            )
+        filters = self.filters or input_shape[-1]
+        check_divisible(filters, self.num_heads)
+        self._key_dim = self.key_dim or filters // self.num_heads
+        self._value_dim = self._output_filters(filters) // self.num_heads
+        self._build(input_shape)
+        super().build(input_shape)
+
+    def compute_output_shape(self, input_shape):
+        input_shape = tf.TensorShape(input_shape)
+        return input_shape[:-1].concatenate(self._output_filters(self.filters or input_shape[-1]))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+        }
+
+    def _build(self, input_shape: tf.TensorShape) -> None:
+        """Creates the layer's variables, for a shape that has been checked."""
+        raise NotImplementedError
+
+    def _output_filters(self, filters: int) -> int:
+        return filters
+
+    def _projections(self, channels: int, prefix: str = "") -> list[keras.layers.Dense]:
+        """Creates the projections to queries, keys and values."""
+        depths = {"queries": self._key_dim, "keys": self._key_dim, "values": self._value_dim}
+        return [
+            built(
+                keras.layers.Dense(
+                    self.num_heads * depth,
+                    use_bias=False,
+                    kernel_initializer=keras.initializers.RandomNormal(stddev=channels**-0.5),
+                    kernel_regularizer=self.kernel_regularizer,
+                    dtype=self.dtype_policy,
+                    name=prefix + name,
+                ),
+                [None, None, None, channels],
+            )
+            for name, depth in depths.items()
+        ]
+
+    def _table(self, name: str, length: int, depth: int) -> tf.Variable:
+        """Creates a table of relative embeddings, shared by the heads."""
+        initializer = keras.initializers.RandomNormal(stddev=self._key_dim**-0.5)
+        return self.add_weight(name, [length, depth], initializer=initializer)
+
+    def _project(
+        self,
+        x: tf.Tensor,
+        projections: Sequence[keras.layers.Dense],
+        scale: bool = True,
+        strides: int = 1,
+        together: int = 1,
+    ):
+        """Returns queries, divided by the root of their depth, keys and values: [b heads, h, w, depth]; with
+        strides, the queries of the positions that these keep; with so many heads side by side,
+        [b heads / together, h, w, together depth]."""
+        of_queries = x if strides == 1 else x[:, ::strides, ::strides]
+        inputs = (of_queries, x, x)
+        queries, keys, values = (
+            self._split(projection(y), together) for projection, y in zip(projections, inputs, strict=True)
+        )
+        return queries * self._key_dim**-0.5 if scale else queries, keys, values
+
+    def _split(self, x: tf.Tensor, together: int) -> tf.Tensor:
+        """Makes every head, or every few, an example: [b, h, w, parts depth] -> [b parts, h, w, depth]."""
+        (b, height, width, channels), parts = sizes(x), self.num_heads // together
+        x = tf.transpose(tf.reshape(x, [b, height, width, parts, channels // parts]), [0, 3, 1, 2, 4])
+        return tf.reshape(x, [b * parts, height, width, channels // parts])
+
+    def _joined(self, x: tf.Tensor, together: int = 1) -> tf.Tensor:
+        """Puts the heads side by side, the inverse of `_split`."""
+        (groups, height, width, v), parts = sizes(x), self.num_heads // together
+        x = tf.transpose(tf.reshape(x, [groups // parts, parts, height, width, v]), [0, 2, 3, 1, 4])
+        return tf.reshape(x, [groups // parts, height, width, parts * v])

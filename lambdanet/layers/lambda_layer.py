@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lambda layer (Bello 2021, section 3)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet import device
+from lambdanet.errors import InputError, check_count, check_counts, check_divisible, require_tf_keras, unknown
+from lambdanet.layers.layer import Layer
+from lambdanet.layers.position_embedding import (
+    PositionEmbedding,
+    RelativePositionEmbedding,
+    UnstructuredPositionEmbedding,
+    restored,
+)
+from lambdanet.layers.sublayers import BATCH_NORM, built
+from lambdanet.ops import content_lambdas, pooling
+from lambdanet.tensors import at_least_float32, product, sizes
+
+POSITIONS = ("relative", "unstructured", None)
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class LambdaLayer(Layer):
+    """Maps every position to a linear function of its context, a lambda, and applies it to its queries.
+
+    With queries q, normalised keys K, values V and relative position embeddings E,
+
+      lambda_n = sum over m of (softmax(K)_m + E_nm) V_m^T,    y_n = concat over heads of lambda_n^T q_n.
+
+    The layer follows the paper's defaults (appendix F.2): multi-query, a local scope for the position
+    lambdas and the whole map for the content lambda, batch normalisation of queries and values, no biases
+    and no output projection. Keep the BN and ReLU that follow the convolution it replaces. To reduce
+    resolution as the paper does, by a 3x3 average-pool of stride 2, set `strides=2` and `pool_size=3`.
+
+    Input: images [b, h, w, c], sequences [b, n, c], or volumes [b, t, h, w, c]. The spatial sizes may be
+    unknown and may change from call to call. Output: the same shape with `filters` channels.
+
+    Args:
+      filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
+      num_heads: h, the queries per position that share a lambda. The value depth is v = d / h.
+      key_dim: k, the depth of a query.
+      intra_depth: u, the depth summed over inside keys and values (appendix C.4). The paper pairs
+        u > 1 with a scope of 7.
+      scope: r, odd: the position lambda of n sees the r positions around it along each axis; None: all.
+      position: "relative", "unstructured" (one embedding for each pair of positions), None (content only),
+        or an embedding layer, which several lambda layers may share.
+      content: whether there is a content lambda.
+      key_normalization: of the keys over the context: "softmax", "l2" or None (Table 11).
+      query_normalization: of the queries over their depth: None or "softmax" (Table 11).
+      use_batch_norm: whether queries and values are batch normalised (Table 11).
+      multi_head: give every head keys, values and embeddings of its own (appendix C.3), for h times
+        the cost.
+      strides: the distance of two queries along each axis; the output has 1 / strides of the positions.
+      pool_size: with strides, average the outputs over windows of so many positions along each axis, as an
+        average-pool with "same" padding would, at a fraction of the cost.
+      dilation: the distance of two positions within the scope; 1 for the scope None.
+      map_size: for the scope None, the size the table is made for; default: that of the first input.
+      resize: for the scope None and other sizes, "slice" (no larger than `map_size`) or "interpolate".
+      position_bias: add a vector to the position lambdas, as timm's networks do.
+      implementation: the form of `lambdanet.ops.apply_position_lambdas` to use.
+      batch_norm: arguments of the batch normalisations, over momentum 0.9 and epsilon 1e-5.
+      kernel_regularizer: regularizer of the three projections; position embeddings have none.
+      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+
+    Raises:
+      InputError: for arguments outside these ranges, an input of another rank or with an unknown number
+        of channels, or a Keras 3 tensor.
+
+    Example:
+      >>> layer = LambdaLayer(filters=64, scope=7)
+      >>> layer(tf.zeros([2, 14, 10, 32])).shape
+      TensorShape([2, 14, 10, 64])
+    """
+
+    def __init__(
+        self,
+        filters: int | None = None,
+        num_heads: int = 4,
+        key_dim: int = 16,
+        intra_depth: int = 1,
+        scope: int | None = 23,
+        position: str | PositionEmbedding | None = "relative",
+        content: bool = True,
+        key_normalization: str | None = "softmax",
+        query_normalization: str | None = None,
+        use_batch_norm: bool = True,
+        multi_head: bool = False,
+        strides: int = 1,
+        pool_size: int = 1,
+        dilation: int = 1,
+        map_size: int | Sequence[int] | None = None,
+        resize: str = "slice",
+        position_bias: bool = False,
+        implementation: str = "auto",
+        batch_norm: Mapping[str, Any] | None = None,
+        kernel_regularizer: Any = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        num_heads, key_dim, intra_depth, strides, pool_size = check_counts(
+            num_heads=num_heads,
+            key_dim=key_dim,
+            intra_depth=intra_depth,
+            strides=strides,
+            pool_size=pool_size,
+        )
+        if filters is not None:
+            filters = check_count("filters", filters)
+            check_divisible(filters, num_heads)
+        if key_normalization not in content_lambdas.KEY_NORMALIZATIONS:
+            accepted = content_lambdas.KEY_NORMALIZATIONS
+            raise InputError(f"key_normalization must be one of {accepted}, got {key_normalization!r}")
+        if query_normalization not in ("softmax", None):
+            raise InputError(f"query_normalization must be 'softmax' or None, got {query_normalization!r}")
+        if position is None and not content:
+            raise InputError(
+                "a lambda layer needs content, positions or both, got content=False and position=None"
+            )
+        self.filters = filters
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.intra_depth = intra_depth
+        self.content = content
+        self.key_normalization = key_normalization
+        self.query_normalization = query_normalization
+        self.use_batch_norm = use_batch_norm
+        self.multi_head = multi_head
+        self.strides = strides
+        self.pool_size = pool_size
+        self.batch_norm = {**BATCH_NORM, **(batch_norm or {})}
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self._num_lambdas = num_heads if multi_head else 1
+        self._position_arguments: dict[str, Any] = {
+            "scope": scope,
+            "dilation": dilation,
+            "map_size": map_size,
+            "resize": resize,
+            "use_bias": position_bias,
+            "implementation": implementation,
+        }
+        self.position = self._position_embedding(position)
+        self._context_shape: tf.TensorShape | None = None
+
+    def __call__(self, inputs, context=None, mask=None, **kwargs):
+        if not self.built and context is not None:
+            self._context_shape = tf.TensorShape(context.shape)
+        # Passed on even where it is None, so that Keras does not put a padding mask of its own in its place.
+        return super().__call__(inputs, context=context, mask=mask, **kwargs)
+
+    def build(self, input_shape):
+        input_shape = _checked_shape(input_shape, "input")
+        context_shape = _checked_shape(self._context_shape or input_shape, "context")
+        if context_shape.rank != input_shape.rank:
+            raise InputError(f"input {input_shape} and context {context_shape} must have as many axes")
+        channels, context_channels = input_shape[-1], context_shape[-1]
+        filters = self.filters or channels
+        check_divisible(filters, self.num_heads)
+        self._value_dim = filters // self.num_heads
+        k = self.key_dim
+        keys, values = (self._num_lambdas * depth * self.intra_depth for depth in (k, self._value_dim))
+        self._queries = self._projection("queries", channels, self.num_heads * k, (k * channels) ** -0.5)
+        if self.content:
+            self._keys = self._projection("keys", context_channels, keys, context_channels**-0.5)
+        self._values = self._projection("values", context_channels, values, context_channels**-0.5)
+        if self.use_batch_norm:
+            self._queries_norm = self._norm("queries_norm", self.num_heads * k)
+            self._values_norm = self._norm("values_norm", values)
+        if self.position is not None:
+            with tf.name_scope(self.position.name):
+                distance = self.strides if self.pool_size == 1 else 1
+                query_size = [None if n is None else -(-n // distance) for n in input_shape[1:-1]]
+                self.position.build_for(query_size, context_shape[1:-1].as_list())
+        super().build(input_shape)
+
+    def call(self, inputs, context=None, mask=None, training=None):
+        """Computes the layer.
+
+        Args:
+          inputs: [b, *query_size, c].
+          context: what keys and values are made of, [b, *context_size, c'], with as many spatial axes;
+            default: the inputs.
+          mask: which context positions m a query n may see, the same for the whole batch: "causal" for
+            those up to n, in raster order, or 0 and 1 as [n, m].
+          training: whether batch normalisations use the batch's own statistics.
+
+        Returns:
+          [b, *query_size, d]; with strides, as many positions as the strides leave.
+        """
+        mask = self._checked_mask(mask, context)
+        context = inputs if context is None else context
+        if self.strides > 1 and self.pool_size == 1:
+            every = slice(None, None, self.strides)
+            inputs = inputs[(slice(None), *[every] * (inputs.shape.rank - 2))]
+        b, *query_size, _ = sizes(inputs)
+        context_size = sizes(context)[1:-1]
+        lambdas, k, u, v = self._num_lambdas, self.key_dim, self.intra_depth, self._value_dim
+        h = self.num_heads // lambdas
+        queries = self._project(inputs, self._queries, "_queries_norm", training)
+        values = self._project(context, self._values, "_values_norm", training)
+        if self.query_normalization == "softmax":
+            queries = tf.reshape(queries, [b, product(query_size), self.num_heads, k])
+            queries = tf.cast(tf.nn.softmax(at_least_float32(queries)), self.compute_dtype)
+        queries = pooled = tf.reshape(queries, [b, *query_size, lambdas, h, k])
+        if self.pool_size > 1:
+            pooled = pooling.mean(queries, len(query_size), self.pool_size, self.strides)
+        values = tf.reshape(values, [b, *context_size, lambdas, v, u])
+        outputs, joined = [], None
+        if self.content:
+            keys = self._project(context, self._keys)
+            keys = tf.reshape(keys, [b, product(context_size), lambdas, k, u])
+            if self.position is not None and mask is None and device.device_kind() == "TPU":
+                joined = self._content_lambdas(keys, values)  # fits into tiles that are padded anyway
+            else:
+                outputs.append(self._apply_content(pooled, keys, values, mask))
+        if self.position is not None:
+            outputs.append(
+                self.position(
+                    queries,
+                    values,
+                    strides=self.strides,
+                    mask=mask,
+                    pool_size=self.pool_size,
+                    content=joined,
+                )
+            )
+        shape = [b, *sizes(pooled)[1:-3], lambdas * h * v]
+        return sum(tf.reshape(output, shape) for output in outputs)
+
+    def get_build_config(self):
+        context_shape = self._context_shape
+        return {
+            **super().get_build_config(),
+            "context_shape": None if context_shape is None else context_shape.as_list(),
+        }
+
+    def build_from_config(self, config):
+        if config.get("context_shape") is not None:
+            self._context_shape = tf.TensorShape(config["context_shape"])
+        super().build_from_config(config)
+
+    def compute_output_shape(self, input_shape):
+        b, *spatial, channels = tf.TensorShape(input_shape)
+        spatial = [None if n is None else -(-n // self.strides) for n in spatial]
+        return tf.TensorShape([b, *spatial, self.filters or channels])
+
+    def get_config(self):
+        position: Any = self.position
+        arguments = dict(self._position_arguments)
+        arguments["position_bias"] = arguments.pop("use_bias")
+        if not self._owns_position:
+            position = None if position is None else position.serialized()
+        elif isinstance(position, RelativePositionEmbedding):
+            arguments["map_size"] = position.map_size  # known by now also where it is that of the first input
+            position = "relative"
+        else:
+            position = "unstructured"
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "intra_depth": self.intra_depth,
+            "position": position,
+            "content": self.content,
+            "key_normalization": self.key_normalization,
+            "query_normalization": self.query_normalization,
+            "use_batch_norm": self.use_batch_norm,
+            "multi_head": self.multi_head,
+            "strides": self.strides,
+            "pool_size": self.pool_size,
+            **arguments,
+            "batch_norm": dict(self.batch_norm),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        if isinstance(config.get("position"), Mapping):
+            config = {**config, "position": restored(config["position"])}
+        return super().from_config(config)
+
+    def _position_embedding(self, position: str | PositionEmbedding | None) -> PositionEmbedding | None:
+        self._owns_position = isinstance(position, str)
+        depth: dict[str, Any] = {
+            "key_dim": self.key_dim,
+            "intra_depth": self.intra_depth,
+            "num_lambdas": self._num_lambdas,
+        }
+        relative = RelativePositionEmbedding(
+            **depth, **self._position_arguments, dtype=self.dtype_policy, name="position"
+        )
+        self._position_arguments = {name: getattr(relative, name) for name in self._position_arguments}
+        if position == "relative":
+            return relative
+        if position == "unstructured":
+            return UnstructuredPositionEmbedding(**depth, dtype=self.dtype_policy, name="position")
+        if isinstance(position, str):
+            raise unknown("position", position, [name for name in POSITIONS if name])
+        if position is None:
+            return None
+        require_tf_keras(position, "position")
+        if not isinstance(position, PositionEmbedding):
+            raise InputError(f"position must be one of {POSITIONS} or a PositionEmbedding, got {position!r}")
+        for name, value in depth.items():
+            if getattr(position, name) != value:
+                raise InputError(
+                    f"the position embedding has {name}={getattr(position, name)}, the layer {value}"
+                )
+        position.num_users += 1
+        return position
+
+    def _projection(self, name: str, channels: int, units: int, stddev: float) -> keras.layers.Dense:
+        layer = keras.layers.Dense(
+            units,
+            use_bias=False,
+            kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),
+            kernel_regularizer=self.kernel_regularizer,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        return built(layer, [None, None, 1, channels])
+
+    def _norm(self, name: str, channels: int) -> keras.layers.BatchNormalization:
+        layer = keras.layers.BatchNormalization(**self.batch_norm, dtype=self.dtype_policy, name=name)
+        return built(layer, [None, None, 1, channels])
+
+    def _project(self, x, projection, norm: str | None = None, training=None):
+        """[b, *spatial, c] -> [b, n, 1, units]: one spatial axis serves every kind of input, and the axis of
+        size 1 lets the batch normalisation use its fused kernel."""
+        b, *size, channels = sizes(x)
+        x = projection(tf.reshape(x, [b, product(size), 1, channels]))
+        return getattr(self, norm)(x, training=training) if norm and self.use_batch_norm else x
+
+    def _content_lambdas(self, keys, values):
+        """Keys [b, m, l, k, u] and values [b, *size, l, v, u] -> content lambdas [b, l, k, v]."""
+        values = _flat(values)
+        lambdas = [
+            content_lambdas.content_lambda(keys[:, :, i], values[:, :, i], self.key_normalization)
+            for i in range(self._num_lambdas)
+        ]
+        return tf.stack(lambdas, axis=1)
+
+    def _apply_content(self, queries, keys, values, mask):
+        """Applies the content lambdas one by one: queries [b, *query_size, l, h, k] -> [b, n, l, h, v]."""
+        queries, values = _flat(queries), _flat(values)
+        outputs = [
+            content_lambdas.apply_content_lambda(
+                queries[:, :, i], keys[:, :, i], values[:, :, i], self.key_normalization, mask
+            )
+            for i in range(self._num_lambdas)
+        ]
+        return tf.stack(outputs, axis=2)
+
+    def _checked_mask(self, mask, context):
+        if isinstance(mask, str):
+            if mask != "causal":
+                raise unknown("mask", mask, ["causal"])
+            if context is not None or self.strides > 1 or self.pool_size > 1:
+                raise InputError(
+                    "a causal mask needs the inputs as context and strides of 1; give mask as [n, m]"
+                )
+        elif mask is not None:
+            if self.pool_size > 1:
+                raise InputError("a mask needs pool_size=1: the positions of a window have one each")
+            mask = tf.convert_to_tensor(mask)
+            if mask.shape.rank != 2:
+                raise InputError(f"mask must be 'causal' or have the shape [n, m], got {mask.shape}")
+        return mask
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    """Counts positions along one axis: [b, *size, l, h, k] -> [b, n, l, h, k]."""
+    b, *size = sizes(x)[:-3]
+    return tf.reshape(x, [b, product(size), *x.shape[-3:]])
+
+
+def _checked_shape(shape, what: str) -> tf.TensorShape:
+    shape = tf.TensorShape(shape)
+    if shape.rank not in (3, 4, 5):
+        raise InputError(
+            f"the {what} has shape {shape}; accepted: [b, n, c], [b, h, w, c] and [b, t, h, w, c]"
+        )
+    if shape[-1] is None:
+        raise InputError(f"the {what} has shape {shape}; LambdaLayer needs a known number of channels")
+    return shape

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch normalisation together with what squeeze-and-excitation asks of its output: the mean of each map."""
+
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet import device
+from lambdanet.layers.layer import Layer
+from lambdanet.ops import batch_norm
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
+    """`keras.layers.BatchNormalization` that also returns the mean of its output over each map.
+
+    The mean of a normalised map is the normalised mean of the map, so one pass over the input yields the
+    statistics of the batch and of every map, where a mean taken afterwards needs a second pass; the same is
+    true of the gradients. Training steps for a TPU, which spend their time on such passes, are built in this
+    way; all else, synchronised statistics included, takes two steps, with the same results.
+
+    Input: [b, h, w, c]. Output: the map [b, h, w, c] and the means [b, c]. The arguments are those of the
+    base class, with its channels last.
+    """
+
+    def call(self, inputs, training=None, mask=None):
+        if training is True and self.trainable and self._has_one_pass() and device.device_kind() == "TPU":
+            return self._in_one_pass(inputs)
+        outputs = super().call(inputs, training=training, mask=mask)
+        return [outputs, tf.reduce_mean(outputs, axis=[1, 2])]
+
+    def _has_one_pass(self) -> bool:
+        return bool(self.fused) and not self.synchronized and self.center and self.scale
+
+    def _in_one_pass(self, inputs):
+        outputs, means, mean, variance = batch_norm.normalize(inputs, self.gamma, self.beta, self.epsilon)
+        count = tf.cast(tf.size(inputs) // inputs.shape[-1], variance.dtype)
+        unbiased = variance * (count / tf.maximum(count - 1, 1))  # which the fused kernels average as well
+        for average, value in ((self.moving_mean, mean), (self.moving_variance, unbiased)):
+            average.assign_sub((average - value) * (1 - self.momentum))
+        return [outputs, means]

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Position embeddings as layers, so that one table can serve one lambda layer or several (Bello 2021)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet import tensors
+from lambdanet.errors import InputError, check_count, check_counts, check_scope, unknown
+from lambdanet.layers.layer import Layer
+from lambdanet.ops import contractions, pooling, position_lambdas, relative_positions
+
+RESIZES = ("slice", "interpolate")
+SHARED = "shared_object_id"  # Keras's key for what several layers share
+
+
+class PositionEmbedding(Layer):
+    """What the two kinds of embeddings share: the depth of an embedding, and applying them per lambda.
+
+    Args:
+      key_dim: k, the depth of an embedding.
+      intra_depth: u, where an embedding is a [k, u] matrix.
+      num_lambdas: how many lambdas a position has: 1, or the number of heads of a multi-head lambda layer.
+        Each has embeddings of its own.
+    """
+
+    def __init__(self, key_dim: int = 16, intra_depth: int = 1, num_lambdas: int = 1, **kwargs: Any):
+        # Computes in the precision of the lambda layer that uses it, whatever its own.
+        super().__init__(autocast=False, **kwargs)
+        self.key_dim, self.intra_depth, self.num_lambdas = check_counts(
+            key_dim=key_dim, intra_depth=intra_depth, num_lambdas=num_lambdas
+        )
+        self.num_users = 0  # lambda layers that it was given to
+        self.table: Any = None  # until the first `build_for`
+
+    def build_for(self, query_size: Sequence[int | None], context_size: Sequence[int | None]) -> None:
+        """Creates the embeddings, once, for maps of these sizes."""
+        raise NotImplementedError
+
+    def apply_one(self, queries, values, strides: int, mask, index: int, pool_size: int = 1, content=None):
+        """Applies the position lambdas of lambda number `index`, with its content [b, k, v]; see `call`."""
+        raise NotImplementedError
+
+    def call(self, queries, values, strides=1, mask=None, pool_size=1, content=None):
+        """Applies the position lambdas to their queries.
+
+        Args:
+          queries: [b, *query_size, l, h, k], with l = `num_lambdas`.
+          values: [b, *context_size, l, v, u].
+          strides: the distance of two queries.
+          mask: None, "causal", or 0 and 1 for each query and context position, [n, m].
+          pool_size: average the outputs over windows of so many positions along each axis, `strides` apart;
+            the queries then stand at every position.
+          content: content lambdas to add to those of every position, [b, l, k, v].
+
+        Returns:
+          [b, *query_size, l, h, v]; with a pool, as many positions as there are windows.
+        """
+        # Not slices: LiteRT has them of tensors of at most five axes.
+        parts = [tf.unstack(x, self.num_lambdas, axis=-3) for x in (queries, values)]
+        parts.append([None] * self.num_lambdas if content is None else tf.unstack(content, axis=1))
+        outputs = [
+            self.apply_one(one_queries, one_values, strides, mask, i, pool_size, one_content)
+            for i, (one_queries, one_values, one_content) in enumerate(zip(*parts, strict=True))
+        ]
+        return tf.stack(outputs, axis=-3)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "key_dim": self.key_dim,
+            "intra_depth": self.intra_depth,
+            "num_lambdas": self.num_lambdas,
+        }
+
+    def serialized(self) -> dict[str, Any]:
+        """Returns the configuration, marked where several layers share the embedding; see `restored`."""
+        config = keras.layers.serialize(self)
+        return config if self.num_users < 2 else {**config, SHARED: id(self)}
+
+    def _add_table(self, shape: Sequence[int]) -> tf.Variable:
+        """Adds embeddings for each index of `shape`, started from N(0, 1) as in the paper (appendix F.2)."""
+        lambdas = [self.num_lambdas] if self.num_lambdas > 1 else []
+        depth = [self.key_dim] + ([self.intra_depth] if self.intra_depth > 1 else [])
+        initializer = keras.initializers.RandomNormal(stddev=1.0)
+        return self.add_weight("table", [*lambdas, *shape, *depth], initializer=initializer)
+
+    def _table_of(self, index: int, dtype: tf.DType) -> tf.Tensor:
+        """The table of one lambda, [..., k, u]."""
+        table = tf.cast(self.table[index] if self.num_lambdas > 1 else self.table, dtype)
+        return table if self.intra_depth > 1 else table[..., tf.newaxis]
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class RelativePositionEmbedding(PositionEmbedding):
+    """Embeddings of the offset between query and context on a grid, which are translation equivariant.
+
+    Give one object to several lambda layers to share the table between them (Table 4 of the paper).
+
+    Args:
+      key_dim, intra_depth, num_lambdas: as in `LambdaLayer`, with one lambda a head if it is multi-head.
+      scope: r, odd: a query sees r positions along each axis; None: the whole map.
+      dilation: the distance of two positions that a query sees; the ones between have no embedding. 1 for the
+        scope None.
+      map_size: for the scope None, the size of the map that the table is made for, an integer or one for each
+        axis; default: the size of the first input.
+      resize: for the scope None and maps of another size: "slice" uses the offsets that occur, on maps no
+        larger than `map_size`; "interpolate" stretches the table over any map.
+      use_bias: add a vector of depth k to the position lambda of every value channel.
+      implementation: the form of `lambdanet.ops.apply_position_lambdas`.
+
+    Raises:
+      InputError: for arguments outside these ranges, a dilation with the scope None, or a map larger than
+        the table.
+    """
+
+    def __init__(
+        self,
+        key_dim: int = 16,
+        intra_depth: int = 1,
+        num_lambdas: int = 1,
+        scope: int | None = 23,
+        dilation: int = 1,
+        map_size: int | Sequence[int] | None = None,
+        resize: str = "slice",
+        use_bias: bool = False,
+        implementation: str = "auto",
+        **kwargs: Any,
+    ):
+        super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
+        self.dilation = check_count("dilation", dilation)
+        self.scope = None if scope is None else check_scope(scope)
+        if self.scope is None and self.dilation > 1:
+            raise InputError(f"dilation must be 1 with scope=None, the whole map, got {dilation}")
+        if resize not in RESIZES:
+            raise unknown("resize", resize, RESIZES)
+        if implementation not in ("auto", *position_lambdas.IMPLEMENTATIONS):
+            raise unknown("implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS))
+        if isinstance(map_size, Sequence):
+            map_size = tuple(check_count("map_size", size) for size in map_size)
+        elif map_size is not None:
+            map_size = check_count("map_size", map_size)
+        self.map_size: Any = map_size
+        self.resize = resize
+        self.use_bias = use_bias
+        self.implementation = implementation
+
+    def build_for(self, query_size, context_size):
+        rank = len(context_size)
+        if self.table is not None:
+            self._check_rank(rank)
+            return
+        if self.scope is None:
+            self.map_size = self._full_map_size(context_size)
+            lengths = [2 * size - 1 for size in self.map_size]
+        else:
+            lengths = [self.scope] * rank
+        self.table = self._add_table(lengths)
+        self.bias = self.add_weight("bias", [self.key_dim], initializer="zeros") if self.use_bias else None
+
+    def apply_one(self, queries, values, strides, mask, index, pool_size=1, content=None):
+        b, *query_size, h, k = tensors.sizes(queries)
+        context_size = tensors.sizes(values)[1:-2]
+        distance = strides if pool_size == 1 else 1
+        table = self._fitted(self._table_of(index, queries.dtype), query_size, context_size, distance)
+        if mask is None or isinstance(mask, str):
+            table = table if mask is None else relative_positions.causal(table, len(query_size))
+            outputs = position_lambdas.apply_position_lambdas(
+                queries,
+                values,
+                table,
+                self.implementation,
+                strides,
+                self.dilation,
+                pool_size=pool_size,
+                content=content,
+            )
+        else:
+            embeddings = relative_positions.expand_table(
+                table, query_size, context_size, None, strides, self.dilation
+            )
+            outputs = _apply_masked(queries, values, embeddings, mask, content)
+        if self.use_bias:
+            if pool_size > 1:
+                queries = pooling.mean(queries, len(query_size), pool_size, strides)
+            outputs += tf.einsum("...k,k->...", queries, tf.cast(self.bias, queries.dtype))[..., tf.newaxis]
+        return outputs
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "scope": self.scope,
+            "dilation": self.dilation,
+            "map_size": self.map_size,
+            "resize": self.resize,
+            "use_bias": self.use_bias,
+            "implementation": self.implementation,
+        }
+
+    def _check_rank(self, rank: int) -> None:
+        depth_axes = 1 + (self.intra_depth > 1) + (self.num_lambdas > 1)
+        if self.table.shape.rank - depth_axes != rank:
+            raise InputError(
+                f"the position table has {self.table.shape.rank - depth_axes} spatial axes, the input {rank}"
+            )
+
+    def _full_map_size(self, context_size: Sequence[int | None]) -> Sequence[int | None]:
+        if self.map_size is None:
+            if None in context_size:
+                raise InputError(f"a global scope on a map of size {tuple(context_size)} needs map_size=")
+            return tuple(context_size)
+        sizes = (self.map_size,) * len(context_size) if isinstance(self.map_size, int) else self.map_size
+        if len(sizes) != len(context_size):
+            raise InputError(f"map_size must have {len(context_size)} axes, got {sizes}")
+        return sizes
+
+    def _fitted(self, table, query_size, context_size, strides):
+        """A global table for maps of another size than it was made for; a local one serves every map."""
+        if self.scope is not None:
+            return table
+        extents = [_largest(m, (n - 1) * strides + 1) for n, m in zip(query_size, context_size, strict=True)]
+        if self.resize == "interpolate":
+            return relative_positions.resize_table(table, [2 * extent - 1 for extent in extents])
+        for extent, size in zip(extents, self.map_size, strict=True):
+            if isinstance(extent, int) and extent > size:
+                raise InputError(
+                    f"the map of size {tuple(extents)} is larger than the table's {self.map_size}; "
+                    "accepted: smaller maps, or resize='interpolate'"
+                )
+            if tf.is_tensor(extent):
+                tf.debugging.assert_less_equal(extent, size, "the map is larger than the position table")
+        return table
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class UnstructuredPositionEmbedding(PositionEmbedding):
+    """One embedding for each pair of a query and a context position, for inputs that are no grid: [n, m, k].
+
+    Args:
+      key_dim, intra_depth, num_lambdas: as in `LambdaLayer`, with one lambda a head if it is multi-head.
+      num_queries: n; default: that of the first input.
+      num_context: m; default: that of the first input.
+
+    Raises:
+      InputError: for a size that is not known, or an input with more positions than the table.
+    """
+
+    def __init__(
+        self,
+        key_dim: int = 16,
+        intra_depth: int = 1,
+        num_lambdas: int = 1,
+        num_queries: int | None = None,
+        num_context: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
+        self.num_queries: Any = num_queries
+        self.num_context: Any = num_context
+
+    def build_for(self, query_size, context_size):
+        if self.table is not None:
+            return
+        for name, sizes in (("num_queries", query_size), ("num_context", context_size)):
+            if getattr(self, name) is None:
+                if None in sizes:
+                    raise InputError(f"unstructured positions of a map of size {tuple(sizes)} need {name}=")
+                setattr(self, name, tensors.product(sizes))
+            setattr(self, name, check_count(name, getattr(self, name)))
+        self.table = self._add_table([self.num_queries, self.num_context])
+
+    def apply_one(self, queries, values, strides, mask, index, pool_size=1, content=None):
+        n = tensors.product(tensors.sizes(queries)[1:-2])
+        m = tensors.product(tensors.sizes(values)[1:-2])
+        for positions, size, of in ((n, self.num_queries, "query"), (m, self.num_context, "context")):
+            if isinstance(positions, int) and positions > size:
+                raise InputError(f"{positions} {of} positions are more than the {size} of the table")
+            if tf.is_tensor(positions):
+                tf.debugging.assert_less_equal(positions, size, f"more {of} positions than the table has")
+        table = tf.transpose(self._table_of(index, queries.dtype)[:n, :m], [0, 2, 1, 3])  # [n, k, m, u]
+        embeddings = tf.reshape(table, [n, self.key_dim, m * self.intra_depth])
+        if isinstance(mask, str):
+            mask = tf.linalg.band_part(tf.ones([n, m]), -1, 0)
+        outputs = _apply_masked(queries, values, embeddings, mask, content)
+        return outputs if pool_size == 1 else pooling.mean(outputs, len(values.shape) - 3, pool_size, strides)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_queries": self.num_queries,
+            "num_context": self.num_context,
+        }
+
+
+def restored(config: Mapping[str, Any]) -> PositionEmbedding:
+    """Makes the embedding that `serialized` described, one for all layers of a model that share it.
+
+    While Keras loads a model it keeps what is shared, in one way for .keras and in another for other forms.
+    The one in use gives the same object for the same configuration.
+
+    Raises:
+      InputError: layers share it, and Keras keeps nothing, so that each would have one of its own.
+    """
+    # By the registered name, which is the only one that Keras knows in a .h5 file.
+    config = {**config, "class_name": config.get("registered_name") or config["class_name"]}
+    for deserialize in (keras.saving.deserialize_keras_object, keras.utils.legacy.deserialize_keras_object):
+        embedding = deserialize(config)
+        if SHARED not in config or embedding is deserialize(config):
+            return embedding
+    raise InputError(
+        "layers that share a position embedding cannot be copied one by one, as `clone_model` does, because "
+        "each would have one of its own; copy the model by `Model.from_config(model.get_config())`"
+    )
+
+
+def _apply_masked(queries, values, embeddings, mask, content):
+    """Applies embeddings [n, k, m * u] of all pairs, those that `mask` [n, m] forbids set to zero."""
+    b, *query_size, h, k = tensors.sizes(queries)
+    _, *context_size, v, u = tensors.sizes(values)
+    n, m = tensors.product(query_size), tensors.product(context_size)
+    if mask is not None:
+        embeddings *= tf.repeat(tf.cast(mask, embeddings.dtype), u, axis=1)[:, tf.newaxis]
+    values = tf.reshape(tf.einsum("...vu->...uv", values), [b, m * u, v])
+    if content is not None:
+        values, embeddings = contractions.with_content(values, embeddings, content)
+    outputs = contractions.apply_embeddings(tf.reshape(queries, [b, n, h, k]), values, embeddings)
+    return tf.reshape(outputs, [b, *query_size, h, v])
+
+
+def _largest(a: tensors.Size, b: tensors.Size) -> tensors.Size:
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tf.maximum(a, b)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channel attention (Hu et al. 2018)."""
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet import device
+from lambdanet.errors import InputError, check_count
+from lambdanet.layers.layer import Layer
+from lambdanet.layers.sublayers import built
+from lambdanet.tensors import at_least_float32
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class SqueezeExcite(Layer):
+    """Scales every channel by a gate in (0, 1) computed from the mean of the map.
+
+    gate = sigmoid(W2 relu(W1 mean(x) + b1) + b2), with W1: c -> ratio * c and W2: ratio * c -> c, both
+    initialised by He's rule. The hidden width is rounded, and no less than `multiple_of`.
+
+    Input: the map [b, h, w, c], or the map and its means [b, c], where these are known. Output: [b, h, w, c].
+
+    Args:
+      ratio: of the hidden width to c, in (0, 1]. ResNet-RS and LambdaResNets use 1/4.
+      kernel_regularizer: of both projections.
+      multiple_of: what the hidden width is a multiple of; 8 in timm's networks.
+
+    Raises:
+      InputError: for a ratio outside (0, 1], or a `multiple_of` that is not a positive integer.
+    """
+
+    def __init__(
+        self, ratio: float = 0.25, kernel_regularizer: Any = None, multiple_of: int = 1, **kwargs: Any
+    ):
+        super().__init__(**kwargs)
+        if not 0 < ratio <= 1:
+            raise InputError(f"ratio must be in (0, 1], got {ratio!r}")
+        self.ratio = ratio
+        self.multiple_of = check_count("multiple_of", multiple_of)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+
+    def build(self, input_shape):
+        is_pair = isinstance(input_shape[0], (list, tuple, tf.TensorShape))
+        channels = (input_shape[0] if is_pair else input_shape)[-1]
+        hidden = self.multiple_of * max(1, int(channels * self.ratio / self.multiple_of + 0.5))
+        self._reduce = self._projection("reduce", channels, hidden, "relu")
+        self._expand = self._projection("expand", hidden, channels, "sigmoid")
+        super().build(input_shape)
+
+    def call(self, inputs):
+        x, means = inputs if isinstance(inputs, (list, tuple)) else (inputs, tf.reduce_mean(inputs, [1, 2]))
+        gate = self._expand(self._reduce(means))[:, tf.newaxis, tf.newaxis]  # [b, 1, 1, c]
+        if device.device_kind() == "TPU":  # sums of the gradient then join those of the normalisation before
+            return tf.cast(at_least_float32(x) * at_least_float32(gate), x.dtype)
+        return x * gate
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "ratio": self.ratio,
+            "multiple_of": self.multiple_of,
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+        }
+
+    def _projection(self, name: str, channels: int, units: int, activation: str) -> keras.layers.Dense:
+        layer = keras.layers.Dense(
+            units,
+            activation=activation,
+            kernel_initializer="he_normal",
+            kernel_regularizer=self.kernel_regularizer,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        return built(layer, [None, channels])

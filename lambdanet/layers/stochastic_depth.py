@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stochastic depth (Huang et al. 2016)."""
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.errors import InputError
+from lambdanet.layers.layer import Layer
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class StochasticDepth(Layer):
+    """Drops the residual branch of whole examples while training, and scales the kept ones by 1 / (1 - rate).
+
+    Input and output: [b, ...]; at inference the identity.
+
+    Args:
+      rate: the probability that an example's branch is dropped, in [0, 1).
+      seed: of the random numbers; default: that of `keras.utils.set_random_seed`.
+
+    Raises:
+      InputError: for a rate outside [0, 1).
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise InputError(f"rate must be in [0, 1), got {rate!r}")
+        self.rate = rate
+        self.seed = None if seed is None else int(seed)
+        self._dropout = keras.layers.Dropout(rate, seed=seed, dtype=self.dtype_policy)
+
+    def call(self, inputs, training=None):
+        kept = tf.ones([tf.shape(inputs)[0]] + [1] * (inputs.shape.rank - 1), inputs.dtype)
+        return inputs * self._dropout(kept, training=training)
+
+    def get_config(self):
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}

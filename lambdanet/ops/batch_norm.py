@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch normalization in one pass over the input, with the mean of every map."""
+
+import tensorflow as tf
+
+from lambdanet.tensors import sizes
+
+
+def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, ...]:
+    """Normalises over batch and maps, with one pass over the input for all sums, and one for all gradients'.
+
+    Every sum is one over a map first, so that a compiler can take all of them together.
+
+    Args:
+      x: [b, h, w, c].
+      gamma: [c], the scale of the result; its type is that of the arithmetic.
+      beta: [c], the offset of the result.
+      epsilon: is added to the variance.
+
+    Returns:
+      the normalised x, [b, h, w, c]; its mean over each map, [b, c]; mean and variance of x, [c] each, which
+      pass no gradient on.
+    """
+    b, h, w, _ = (tf.cast(size, gamma.dtype) for size in sizes(x))
+
+    @tf.custom_gradient
+    def normalized(x, gamma, beta):
+        wide = tf.cast(x, gamma.dtype)
+        means = tf.reduce_mean(wide, [1, 2])
+        squares = tf.reduce_mean(tf.square(wide), [1, 2])
+        mean = tf.reduce_mean(means, 0)
+        variance = tf.maximum(tf.reduce_mean(squares, 0) - tf.square(mean), 0)
+        precision = tf.math.rsqrt(variance + epsilon)
+        scale = gamma * precision
+        offset = beta - mean * scale
+
+        def grad(upstream, upstream_means, _mean, _variance):
+            upstream, upstream_means = (tf.cast(g, gamma.dtype) for g in (upstream, upstream_means))
+            wide = tf.cast(x, gamma.dtype)
+            sums = tf.reduce_sum(upstream, [1, 2]) + upstream_means
+            products = tf.reduce_sum(upstream * wide, [1, 2]) + upstream_means * means
+            by_beta = tf.reduce_sum(sums, 0)
+            by_gamma = (tf.reduce_sum(products, 0) - mean * by_beta) * precision
+            by_x = -scale * precision * by_gamma / (b * h * w)
+            by_map = scale * upstream_means / (h * w) - scale * by_beta / (b * h * w) - by_x * mean
+            gradient = upstream * scale + wide * by_x + by_map[:, tf.newaxis, tf.newaxis]
+            return tf.cast(gradient, x.dtype), by_gamma, by_beta
+
+        outputs, pooled = (tf.cast(y * scale + offset, x.dtype) for y in (wide, means))
+        return (outputs, pooled, mean, variance), grad
+
+    return normalized(x, gamma, beta)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Content lambdas and their products with queries: global, masked and causal (Bello 2021, equation 1)."""
+
+import tensorflow as tf
+
+from lambdanet.tensors import at_least_float32
+
+KEY_NORMALIZATIONS = ("softmax", "l2", None)
+
+
+# exp(40) / exp(-40) is still far from the largest float32.
+_LARGEST_KEY = 40.0
+
+
+def content_lambda(keys: tf.Tensor, values: tf.Tensor, normalization: str | None = "softmax") -> tf.Tensor:
+    """Returns the content lambda, the same for every query: keys and values as below -> [b, k, v]."""
+    keys = tf.cast(_normalized(at_least_float32(keys), normalization), values.dtype)
+    return tf.einsum("bmku,bmvu->bkv", keys, values)
+
+
+def apply_content_lambda(
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    values: tf.Tensor,
+    normalization: str | None = "softmax",
+    mask: tf.Tensor | str | None = None,
+) -> tf.Tensor:
+    """Applies the content lambda: one for all query positions, or one for each where there is a mask.
+
+    Args:
+      queries: [b, n, h, k].
+      keys: [b, m, k, u], before they are normalised.
+      values: [b, m, v, u].
+      normalization: of each key channel over the context: one of `KEY_NORMALIZATIONS`.
+      mask: None, or 0 and 1 for each query and context position, [n, m], or "causal" for the contexts
+        m <= n of n = m positions, which costs sums that are linear in n. Under a mask every query normalises
+        over its own context, and a softmax reads keys beyond +-40 as +-40: sums then need no look
+        at the rest of the context, on which a causal output must not depend.
+
+    Returns:
+      [b, n, h, v].
+    """
+    if mask is None:
+        return tf.einsum("bnhk,bkv->bnhv", queries, content_lambda(keys, values, normalization))
+    dtype = values.dtype
+    queries, keys, values = map(at_least_float32, (queries, keys, values))
+    weights = (
+        tf.exp(tf.clip_by_value(keys, -_LARGEST_KEY, _LARGEST_KEY)) if normalization == "softmax" else keys
+    )
+    apply = _apply_causal if isinstance(mask, str) else _apply_masked
+    outputs = [
+        apply(queries, weights[..., i], values[..., i], normalization, mask) for i in range(keys.shape[-1])
+    ]
+    return tf.cast(tf.add_n(outputs), dtype)
+
+
+def _normalized(keys, normalization):
+    """Keys [b, m, k, u] normalised over m."""
+    if normalization == "softmax":
+        return tf.nn.softmax(keys, axis=1)
+    return tf.math.l2_normalize(keys, axis=1) if normalization == "l2" else keys
+
+
+def _apply_masked(queries, weights, values, normalization, mask):
+    mask = tf.cast(mask, queries.dtype)
+    norms = _norms(weights, normalization, lambda x: tf.einsum("nm,bmk->bnk", mask, x))
+    similarity = tf.einsum("bnhk,bmk->bnhm", tf.math.divide_no_nan(queries, norms), weights)
+    return tf.einsum("bnhm,bmv->bnhv", similarity * mask[:, tf.newaxis], values)
+
+
+def _apply_causal(queries, weights, values, normalization, mask):
+    norms = _norms(weights, normalization, lambda x: tf.cumsum(x, axis=1))
+    lambdas = tf.cumsum(weights[..., tf.newaxis] * values[:, :, tf.newaxis], axis=1)  # [b, n, k, v]
+    return tf.matmul(tf.math.divide_no_nan(queries, norms), lambdas)
+
+
+def _norms(weights, normalization, total):
+    """What the keys of each query's context are divided by, [b, n, 1, k], from a sum over that context."""
+    if normalization == "softmax":
+        return total(weights)[:, :, tf.newaxis]
+    if normalization == "l2":
+        return tf.sqrt(total(tf.square(weights)) + 1e-12)[:, :, tf.newaxis]
+    return 1.0

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes that may be unknown, padding, and sums in float32."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import tensorflow as tf
+
+
+def at_least_float32(x: tf.Tensor) -> tf.Tensor:
+    """Casts half precision to float32, where sums and exponentials keep their range."""
+    return tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
+
+
+Size: TypeAlias = "int | tf.Tensor"
+
+
+def sizes(x: tf.Tensor) -> list[Size]:
+    """Returns the shape of `x`, as integers where they are known and as scalar tensors where not."""
+    dynamic = tf.shape(x)
+    return [dynamic[i] if size is None else size for i, size in enumerate(x.shape)]
+
+
+def product(factors: Sequence[Size]) -> Size:
+    """Returns the product of sizes, known or not."""
+    result: Size = 1
+    for factor in factors:
+        result = result * factor
+    return result
+
+
+def pad(x: tf.Tensor, axis: int, before: Size, after: Size) -> tf.Tensor:
+    """Pads an axis with zeros; a negative `after` crops its end."""
+    if all(isinstance(n, int) and n == 0 for n in (before, after)):
+        return x
+    after_positive = tf.maximum(after, 0) if tf.is_tensor(after) else max(after, 0)
+    paddings = [[0, 0] for _ in x.shape]
+    paddings[axis] = [before, after_positive]
+    size = before + sizes(x)[axis] + after
+    return tf.pad(x, paddings)[(slice(None),) * axis + (slice(0, size),)]

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The papers' tables of sizes: each printed figure beside that of the model as built."""
+
+import dataclasses
+import functools
+from decimal import Decimal
+from typing import Any
+
+from lambdanet import text_table
+from lambdanet.errors import unknown
+from lambdanet.models import complexity, zoo
+from lambdanet.models.papers.sizes import TABLES, Row, Table
+
+UNITS = {"M": 10**6, "G": 10**9, "GiB": 2**30}
+EQUAL, WITHIN_ROUNDING, DIFFERS = "equal", "within rounding", "differs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A quantity of a row.
+
+    Attributes:
+      quantity: "parameters", "FLOPs" or "memory".
+      unit: of the printed figure, one of `UNITS`.
+      printed: the paper's figure; empty where it prints none.
+      ours: that of the built model; None where none is built, or not counted.
+    """
+
+    quantity: str
+    unit: str
+    printed: str
+    ours: int | None
+
+    @property
+    def verdict(self) -> str:
+        """How the two compare; empty where there is only one."""
+        if not self.printed or self.ours is None:
+            return ""
+        return compare(self.printed, self.ours / UNITS[self.unit])
+
+    @property
+    def cells(self) -> tuple[str, str]:
+        """Both figures as they are shown, ours with three digits after the point."""
+        ours = "-" if self.ours is None else f"{self.ours / UNITS[self.unit]:.3f}"
+        return self.printed or "-", ours
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A row of a table with its figures."""
+
+    row: Row
+    figures: tuple[Figure, ...]
+
+    @property
+    def verdict(self) -> str:
+        """`EQUAL`, or each quantity that is not; empty where there is nothing to compare."""
+        verdicts = {figure.quantity: figure.verdict for figure in self.figures if figure.verdict}
+        unequal = [f"{quantity}: {verdict}" for quantity, verdict in verdicts.items() if verdict != EQUAL]
+        return ", ".join(unequal) or (EQUAL if verdicts else "")
+
+    @property
+    def model(self) -> str:
+        """The model and its options as one text, such as "resnet_50_llll key_dim=8"."""
+        return " ".join([self.row.model, *(f"{name}={value}" for name, value in self.row.options.items())])
+
+
+def compare(printed: str, ours: float) -> str:
+    """Compares a printed figure with ours.
+
+    Args:
+      printed: such as "15.0"; the zeros at the end of an integer are not taken for exact digits.
+      ours: in the same unit.
+
+    Returns:
+      `EQUAL` where ours rounds to the printed figure, `WITHIN_ROUNDING` where it is less than one unit of the
+      last printed digit away, as after rounding down or rounding twice, or `DIFFERS`.
+
+    Example:
+      >>> compare("15.0", 14.9956), compare("14.9", 14.9956), compare("14.8", 15.03)
+      ('equal', 'within rounding', 'differs')
+    """
+    digits = printed.partition(".")[2]
+    zeros = 0 if "." in printed else len(printed) - len(printed.rstrip("0"))
+    unit = Decimal(10) ** (zeros - len(digits))
+    distance = round(abs(Decimal(printed) - Decimal(ours)), 9)
+    return EQUAL if distance <= unit / 2 else WITHIN_ROUNDING if distance < unit else DIFFERS
+
+
+def lines(number: str) -> list[Line]:
+    """Builds the models of a table and returns its rows with their figures.
+
+    Args:
+      number: one of `TABLES`.
+
+    Raises:
+      InputError: for a table that is not here.
+    """
+    if number not in TABLES:
+        raise unknown("table", number, TABLES)
+    return [_line(TABLES[number], row) for row in TABLES[number].rows]
+
+
+def render(number: str, form: str = "text", with_header: bool = True) -> str:
+    """Returns a table as text: printed figures, ours, and how they compare.
+
+    Args:
+      number: one of `TABLES`.
+      form: one of `text_table.FORMATS`; "csv" has the same columns for every table.
+      with_header: False leaves the header of "csv" out, for a table that follows another.
+
+    Raises:
+      InputError: for a table or a form that is not here.
+
+    Example:
+      >>> print(render("9", "markdown"))
+    """
+    text_table.check(form)
+    computed = lines(number)
+    shown = [
+        i
+        for i, figure in enumerate(computed[0].figures)
+        if form == "csv" or figure.quantity != "memory" or any(line.row.memory for line in computed)
+    ]
+    figures = [computed[0].figures[i] for i in shown]
+    header = [
+        f"{figure.quantity} ({figure.unit}), {whose}" for figure in figures for whose in ("paper", "ours")
+    ]
+    header = ["row", *header, "verdict", "model", "pixels", "note"]
+    rows = [
+        [
+            line.row.label,
+            *(cell for i in shown for cell in line.figures[i].cells),
+            line.verdict or "-",
+            line.model or "-",
+            str(line.row.input_size),
+            line.row.note,
+        ]
+        for line in computed
+    ]
+    if form == "csv":
+        text = text_table.render(["table", *header], [[number, *row] for row in rows], form)
+        return text if with_header else text.partition("\n")[2]
+    return f"Table {number}: {TABLES[number].title}\n\n{text_table.render(header, rows, form)}"
+
+
+def _line(table: Table, row: Row) -> Line:
+    params = flops = memory = None
+    if row.memory:
+        model = zoo.create_model(row.model, input_size=row.input_size, **row.options)
+        params, flops = complexity.count_parameters(model), complexity.count_flops(model)
+        memory = complexity.count_pair_memory(model)
+    elif row.model:
+        options = tuple(row.options.items())
+        params, flops = _counts(row.model, options, row.input_size, table.count_lambdas)
+    return Line(
+        row,
+        (
+            Figure("parameters", "M", row.params, params),
+            Figure("FLOPs", table.flops_unit, row.flops, flops),
+            Figure("memory", "GiB", row.memory, memory),
+        ),
+    )
+
+
+@functools.cache
+def _counts(
+    name: str, options: tuple[tuple[str, Any], ...], input_size: int, count_lambdas: bool
+) -> tuple[int, int]:
+    model, repeats = zoo.abridged_model(name, input_size, **dict(options))
+    flops = complexity.count_flops(model, repeats, count_lambdas)
+    return complexity.count_parameters(model, repeats), flops

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: help, mistakes in one line each, exit statuses, and nothing half-written."""
+
+import csv
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+import lambdanet
+from lambdanet import cli, command_line
+from lambdanet.command_line import aligned, parse
+from lambdanet.configs.recipe import describe_fields
+from lambdanet.errors import unknown
+
+ROOT = Path(__file__).parents[2]
+TRAIN = ["train", "--recipe=digits"]
+
+
+def _lambdanet(*words, **kwargs):
+    command = [sys.executable, "-m", "lambdanet.cli", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, **kwargs)
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_the_overview_has_a_line_for_each_command(words, capsys):
+    assert cli.main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for command in cli.COMMANDS:
+        assert any(line.split() == [command.name, *command.summary.split()] for line in lines)
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+def test_the_help_of_a_command_has_its_usage_flags_and_examples(command, capsys):
+    assert cli.main([command.name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: lambdanet {command.name}") and "examples:\n" in shown
+    for flag in command.flags:
+        assert str(flag) in shown and flag.help in shown
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+def test_the_examples_are_accepted(command):
+    assert command.examples
+    for example in command.examples:
+        command_line, name, *words = example.replace("'", "").split()
+        assert (command_line, name) == ("lambdanet", command.name)
+        parse(command, words)
+
+
+def test_help_starts_no_tensorflow_and_prints_no_noise():
+    command_line = (
+        "import sys; from lambdanet import cli; cli.main(['train', '-h']); print('tensorflow' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", command_line], cwd=ROOT, capture_output=True, text=True)
+    assert shown.stdout.endswith("\nFalse\n") and "  digits\n" in shown.stdout and shown.stderr == ""
+
+
+MISTAKES_BEFORE_TENSORFLOW = [
+    ["list", "zzz*"],
+    ["list", "--format=html"],
+    ["info", "resnet_5"],
+    ["table", "99"],
+    ["table", "12", "--format=html"],
+    ["convert", "resnet_50"],
+    [*TRAIN, "--model_dir=x", "--set=model=resnet_51"],
+    ["export", "--model=resnet_51", "--weights=imagenet", "--out=x"],
+    ["tpu-check", "--model=resnet_51"],
+    ["tpu-check", "--recipe=digts"],
+    ["tpu-check", "--table=99"],
+    ["tpu-check", "--table=12", "--rows=x"],
+    ["tpu-check", "--model=resnet_50", "--topology=v9"],
+]
+
+
+def test_mistakes_are_found_before_tensorflow_starts():
+    command_line = "import sys; from lambdanet import cli\n"
+    command_line += f"for words in {MISTAKES_BEFORE_TENSORFLOW}: print(words, cli.main(words))\n"
+    command_line += "print('tensorflow' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", command_line], cwd=ROOT, capture_output=True, text=True)
+    assert shown.stdout.splitlines() == [*(f"{words} 2" for words in MISTAKES_BEFORE_TENSORFLOW), "False"]
+    assert len(shown.stderr.splitlines()) == len(MISTAKES_BEFORE_TENSORFLOW)
+
+
+def test_the_help_of_train_explains_each_field(capsys):
+    assert cli.main(["train", "--help"]) == 0
+    table = capsys.readouterr().out.partition("\nfields for --set")[2].partition("\n\n")[0]
+    header, *lines = table.splitlines()[1:]
+    described = describe_fields()
+    assert [line.split()[0] for line in lines] == [field.name for field in described]
+    for column in ("type", "default", "meaning"):  # begins where its header does
+        assert {line[header.index(column) - 2 : header.index(column)] for line in lines} == {"  "}
+    for field, line in zip(described, lines, strict=True):
+        assert line.endswith(f"  {field.help}") and (field.default or "") in line
+
+
+def test_a_message_lists_twenty_names_at_most():
+    names = [f"n{number:02}" for number in range(21)]
+    assert str(unknown("name", "qqq", names[:20])).endswith("; accepted: " + ", ".join(names[:20]))
+    assert str(unknown("name", "qqq", names)).endswith("n18, n19 and 1 more")
+    assert str(unknown("name", "qqq", names, see="`list`")) == "unknown name 'qqq'; see `list`"
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    assert aligned([("a", "bc", "d"), ("efg", "", "h")]) == "  a    bc  d\n  efg      h"
+
+
+def test_the_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lambdanet {lambdanet.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "unknown command 'trian'; did you mean train"),
+        (["--recipe=digits"], "unknown command '--recipe=digits'"),
+        (["train"], "`train` needs --recipe and --model_dir"),
+        ([*TRAIN, "--model_dir="], "`train` needs --model_dir"),
+        ([*TRAIN, "--model_dir"], "Missing value for flag --model_dir"),
+        ([*TRAIN, "--save_every=1.5"], "--save_every must be an integer, got '1.5'"),
+        ([*TRAIN, "--save_every="], "--save_every must be an integer, got ''"),
+        ([*TRAIN, "--deterministic=maybe"], "--deterministic must be true or false, got 'maybe'"),
+        ([*TRAIN, "--nodeterministic=x"], "--nodeterministic=x does not take an argument"),
+        (["pseudo-label", "--min_confidence=a: b"], "--min_confidence must be a number, got 'a: b'"),
+        (["tpu-check", '--rows="'], "--rows must be values separated by commas, got '\"'"),
+        ([*TRAIN, "--qqqqqq"], "unknown flag of `train` '--qqqqqq'; see `lambdanet train --help`"),
+        (["train", "--recipe=qqqqqq", "--model_dir=x"], "'qqqqqq'; see `lambdanet train --help`"),
+        (["qqqqqq"], "unknown command 'qqqqqq'; see `lambdanet --help`"),
+        ([*TRAIN, "--model_dri=DIR/x"], "unknown flag of `train` '--model_dri'; did you mean --model_dir"),
+        (
+            [*TRAIN, "--model_dir=DIR/x", "stray"],
+            "`train` received 'stray', one argument too many; see `lambdanet train --help`",
+        ),
+        (["train", "--recipe=digts", "--model_dir=DIR/x"], "unknown recipe 'digts'; did you mean digits"),
+        ([*TRAIN, "--model_dir=DIR/x", "--set=epoch=3"], "unknown recipe field 'epoch'; did you mean epochs"),
+        ([*TRAIN, "--model_dir=DIR/x", "--set=epochs=few"], "epochs received 'few'; accepted: an integer"),
+        ([*TRAIN, "--model_dir=DIR/x", "--set=epochs=-1"], "epochs is -1; accepted: an integer from 1"),
+        ([*TRAIN, "--model_dir=DIR/x", "--set=epochs"], "--set received 'epochs'; accepted: key=value"),
+        (
+            [*TRAIN, "--model_dir=DIR/x", "--set=model=resnet_51"],
+            "unknown model 'resnet_51'; did you mean resnet_50",
+        ),
+        (
+            [*TRAIN, "--model_dir=DIR/x", "--set=dataset=digts"],
+            "unknown dataset 'digts'; did you mean digits",
+        ),
+        ([*TRAIN, "--model_dir=DIR/x", "--data_dir=DIR/no"], "data_dir 'DIR/no' is not a directory"),
+        (
+            [*TRAIN, "--model_dir=DIR/file"],
+            "model_dir 'DIR/file' cannot be written: 'DIR/file' is not a directory",
+        ),
+        ([*TRAIN, "--model_dir=DIR/file/x"], "'DIR/file' is not a directory"),
+        (["evaluate"], "`evaluate` needs --model_dir"),
+        (["evaluate", "--model_dir=DIR/no"], "model_dir 'DIR/no' is not a directory"),
+        (["evaluate", "--model_dir=DIR"], "model_dir 'DIR' holds no recipe.json"),
+        (["export", "--model_dir=DIR/no", "--out=DIR/x"], "model_dir 'DIR/no' is not a directory"),
+        (["export", "--model_dir=DIR"], "`export` needs --out"),
+        (["predict", "--saved_model=DIR/no", "DIR/file"], "DIR/no"),
+        (["predict", "--saved_model=DIR"], "`predict` needs IMAGE..."),
+        (["predict", "--saved_model=DIR", "--top=many", "DIR/file"], "--top must be an integer, got 'many'"),
+        (["predict", "--saved_model=DIR", "--top=0", "DIR/file"], "top=0"),
+        (["info"], "`info` needs MODEL"),
+        (["info", "qqqqqq"], "unknown model 'qqqqqq'; see `lambdanet list`"),
+        (["info", "resnet_5"], "unknown model 'resnet_5'; did you mean resnet_50"),
+        (["list", "a*", "b*"], "`list` received 'b*', one argument too many"),
+        (["list", "resnet_50", "--format=html"], "unknown format 'html'; accepted: csv, markdown, text"),
+        (["list", "halonet_h*", "--pretrained"], "no model with published weights matches 'halonet_h*'"),
+        (["list", "zzz*"], "no model matches 'zzz*'"),
+        (["convert"], "`convert` needs MODEL"),
+        (["convert", "resnet_50", "--out=DIR/x"], "unknown model with published weights 'resnet_50'"),
+        (["convert", "halonet26t", "--checkpoint=DIR/none.pth"], "checkpoint must be an existing file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line_and_status_2_and_writes_nothing(words, message, tmp_path, capsys):
+    (tmp_path / "file").write_text("not a picture")
+    assert cli.main([word.replace("DIR", str(tmp_path)) for word in words]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("lambdanet: error: ") and shown.err.count("\n") == 1
+    assert message.replace("DIR", str(tmp_path)) in shown.err
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_another_recipe_in_a_folder_is_refused(tmp_path, capsys):
+    from lambdanet import configs
+    from lambdanet.training.run import model_dir
+
+    model_dir.claim(tmp_path, configs.get_recipe("digits"))
+    assert cli.main([*TRAIN, f"--model_dir={tmp_path}", "--set=epochs=3"]) == 2
+    assert "was made with another recipe: epochs is 40 there and 3 here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (KeyboardInterrupt(), 130, "lambdanet: interrupted"),
+        (
+            OSError(28, "No space left on device", "/x"),
+            1,
+            "lambdanet: error: [Errno 28] No space left on device: '/x'",
+        ),
+        (
+            ModuleNotFoundError("No module named 'sklearn'", name="sklearn"),
+            1,
+            "lambdanet: error: No module named 'sklearn'; "
+            "pip install 'lambdanet[train]' brings what is missing",
+        ),
+    ],
+    ids=["interrupted", "full disk", "missing package"],
+)
+def test_what_the_system_refuses_is_one_line(monkeypatch, capsys, error, status, message):
+    def fail(pattern="*", pretrained=False):
+        raise error
+
+    monkeypatch.setattr("lambdanet.models.names.list_models", fail)
+    assert cli.main(["list"]) == status
+    assert capsys.readouterr().err == message + "\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError(),
+        RecursionError(),
+        MemoryError(),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        UnicodeEncodeError("ascii", "ü", 0, 1, "ordinal not in range(128)"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_bug_shows_where_it_is(monkeypatch, error):
+    def fail(**_):
+        raise error
+
+    monkeypatch.setattr("lambdanet.models.names.list_models", fail)
+    with pytest.raises(type(error)):
+        cli.main(["list"])
+
+
+def test_list_and_info_name_a_model_with_its_size(capsys):
+    assert cli.main(["list", "lambda_resnet_t*", "--format=csv", "--sizes"]) == 0
+    header, row = csv.reader(capsys.readouterr().out.splitlines())
+    assert dict(zip(header, row, strict=True)) == {
+        "model": "lambda_resnet_tiny",
+        "parameters (M)": "0.93",
+        "FLOPs (G)": "0.01",
+        "pixels": "32",
+        "source": "for tests and the digits",
+        "recipe": "digits",
+        "weights": "-",
+    }
+    assert cli.main(["info", "lambda_resnet_tiny"]) == 0
+    info = lambdanet.model_info("lambda_resnet_tiny")
+    shown = capsys.readouterr().out
+    assert (
+        shown.startswith("lambda_resnet_tiny\n")
+        and f"{info.params:,}" in shown
+        and f"{info.flops:,}" in shown
+        and "recipes     digits\n" in shown
+    )
+
+
+def test_list_shows_every_model_in_a_line(capsys):
+    assert cli.main(["list"]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split() == ["model", "pixels", "source", "recipe", "weights"]
+    assert [line.split()[0] for line in lines] == lambdanet.list_models()
+
+
+def test_a_reader_that_stops_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        command = [sys.executable, "-m", "lambdanet.cli", "--help"]
+        done = subprocess.run(command, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+PROGRAM = "import sys; from lambdanet import program; sys.exit(program.run('x', lambda: {}))"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_characters_that_stdout_lacks_are_escaped(encoding):
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM.format("print('b\xefld \\udcff')"),
+        # \udcff stands for a byte of a file name that is not UTF-8
+    ]
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
+    shown = {"ascii": b"b\\xefld", "utf-8": "b\xefld".encode()}[encoding]
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown + b" \\udcff\n", b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "status", "shown"),
+    [
+        ("--help", ">&-", 0, ""),
+        ("--help", ">&- 2>&-", 0, ""),
+        ("nope", ">&-", 2, "lambdanet: error: unknown command 'nope'; did you mean info?\n"),
+        ("nope", "2>&-", 2, ""),
+    ],
+)
+def test_a_closed_stream_is_the_null_device(words, closed, status, shown):
+    command = f"{shlex.quote(sys.executable)} -m lambdanet.cli {words} {closed}"
+    done = subprocess.run(command, cwd=ROOT, shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", shown)
+
+
+def test_a_file_opened_later_does_not_take_the_place_of_stdout(tmp_path):
+    work = f"(f := open({str(tmp_path / 'f')!r}, 'w'), print('lost'), sys.exit(f.fileno()))"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(PROGRAM.format(work))} >&-"
+    assert subprocess.run(command, cwd=ROOT, shell=True).returncode > 2
+
+
+def test_a_large_picture_is_read_without_a_warning(monkeypatch, tmp_path):
+    Image.new("1", (30, 30)).save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 899)
+    with pytest.raises(Image.DecompressionBombWarning):
+        Image.open(tmp_path / "large.png")
+    assert command_line.exit_status("x", lambda: Image.open(tmp_path / "large.png").close()) == 0
+    with pytest.raises(Image.DecompressionBombWarning):  # only there
+        Image.open(tmp_path / "large.png")
+
+
+def test_a_model_without_gradients_is_loaded_without_a_warning(tmp_path, caplog):
+    module = tf.Module()
+    module.call = tf.function(
+        tf.custom_gradient(lambda x: (2 * x, lambda upstream: 3 * upstream)),
+        input_signature=[tf.TensorSpec([])],
+    )
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, tmp_path, options=options)
+    tf.saved_model.load(tmp_path)
+    assert "unsaved custom gradients" in caplog.text
+    caplog.clear()
+    assert command_line.exit_status("x", lambda: tf.saved_model.load(tmp_path)) == 0
+    assert caplog.text == ""
+
+
+def test_a_process_ends_with_the_status_and_without_a_traceback(tmp_path):
+    done = _lambdanet(*TRAIN, f"--model_dir={tmp_path / 'run'}", "--set=augmentation=afine")
+    assert done.returncode == 2 and done.stdout == "" and not list(tmp_path.iterdir())
+    assert done.stderr == "lambdanet: error: unknown augmentation 'afine'; did you mean affine or none?\n"

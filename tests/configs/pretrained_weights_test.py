@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The published weights: the rows are complete and agree with one another."""
+
+import re
+
+import pytest
+
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.errors import InputError
+
+
+def test_each_row_is_complete():
+    assert len({one.model for one in pretrained_weights.SETS}) == len(pretrained_weights.SETS) == 13
+    for one in pretrained_weights.SETS:
+        assert re.fullmatch("([0-9a-f]{40})?", one.revision)
+        assert re.fullmatch("([0-9a-f]{64})?", one.sha256)
+        assert one.release_file.startswith(one.model[:5])
+        assert one.licence == "Apache-2.0"
+        assert one.interpolation == "bicubic"
+        assert 0.9 < one.crop_fraction < 1
+        assert 78 < one.top1 < 83 < 94 < one.top5 < 96
+
+
+def test_names():
+    one = pretrained_weights.get("lambda_resnet50ts")
+    assert (
+        one
+        is pretrained_weights.get("lambda_resnet50ts", "a1h_in1k")
+        is pretrained_weights.find("lambda_resnet50ts", "imagenet")
+    )
+    assert one.repository == "timm/lambda_resnet50ts.a1h_in1k"
+    assert one.page == "https://huggingface.co/timm/lambda_resnet50ts.a1h_in1k"
+    assert one.release_url.endswith("/v0.1-attn-weights/lambda_resnet50ts_a1h_256-b87370f7.pth")
+    assert pretrained_weights.get("haloregnetz_b").mean == (0.5, 0.5, 0.5)
+    assert pretrained_weights.find("lambda_resnet_50") is None
+    assert pretrained_weights.find("lambda_resnet50ts", "mine") is None
+    with pytest.raises(InputError, match="unknown model with published weights 'lambda_resnet_50'"):
+        pretrained_weights.get("lambda_resnet_50")
+    with pytest.raises(InputError, match="unknown set of weights of lambda_resnet50ts 'a1_in1k'.*a1h_in1k"):
+        pretrained_weights.get("lambda_resnet50ts", "a1_in1k")
+
+
+def test_a_file_is_known_by_its_hash():
+    known, unknown = pretrained_weights.get("lambda_resnet50ts"), pretrained_weights.get("lambda_resnet26t")
+    assert known.is_whole(known.sha256) is True
+    assert known.is_whole("b87370f7" + 56 * "0") is True  # the release's
+    assert known.is_whole(64 * "0") is False
+    assert unknown.is_whole("e5a5c857" + 56 * "0") is True
+    assert unknown.is_whole(64 * "0") is None

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipes: their models and data exist, and their numbers are those that the papers print."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import lambdanet
+from lambdanet import configs
+from lambdanet.training.data import pipeline
+from lambdanet.training.run import build
+
+NAMES = configs.list_recipes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_names_a_model_of_the_zoo(name):
+    assert configs.get_recipe(name).model in lambdanet.list_models()
+
+
+@pytest.mark.parametrize("dataset", sorted({configs.get_recipe(name).dataset for name in NAMES}))
+def test_the_dataset_of_a_recipe_has_its_classes_and_channels(dataset, tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+    (tmp_path / "train-00000-of-00001").touch()
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    for name in NAMES:
+        recipe = pipeline.resolve(configs.get_recipe(name), str(tmp_path))
+        if recipe.dataset == dataset:
+            assert len(pipeline.class_names(recipe, str(tmp_path))) == recipe.num_classes
+            break
+
+
+# Recipe -> steps of an epoch, and the learning rate after some epochs, worked out by hand.
+IMAGENET_STEPS = 1_281_167 // 4096  # 312
+CORNERS = {
+    "imagenet_90:resnet_50_llll": (IMAGENET_STEPS, {0: 0.0, 2.5: 0.8, 5: 1.6, 47.5: 0.8, 90: 0.0}),
+    "imagenet_350:lambda_resnet_152@256": (IMAGENET_STEPS, {0: 0.0, 5: 1.6, 177.5: 0.8, 350: 0.0}),
+    "cifar10:resnet_50": (390, {0: 0.0, 1: 0.0005, 2: 0.001, 5: 0.0025, 47.5: 0.00125, 90: 0.0}),
+    "mobilenet:mobilenet_v2": (
+        IMAGENET_STEPS,
+        {0: 0.0, 5: 0.1, 7.99: 0.1, 8: 0.099, 11: 0.1 * 0.99**2, 350: 0.1 * 0.99**115},  # 345 / 3 = 115
+    ),
+    "halonet:halonet_h7": (IMAGENET_STEPS, {0: 0.0, 5: 1.6, 177.5: 0.8 + 0.8 / 128, 350: 1.6 / 128}),
+    "imagenet_pseudo:lambda_resnet_152@224": (
+        1_281_167 // 2048,  # the other half of each batch has pseudo-labels
+        {0: 0.0, 5: 0.8, 120: 0.6, 350: 0.0},  # cos(pi / 3) = 1 / 2
+    ),
+    "imagenet_pseudo:lambda_resnet_152@288": (1_281_167 // 1024, {0: 0.0, 5: 0.4, 120: 0.3, 350: 0.0}),
+    "halonet_21k:halonet_h4_base128": (14_200_000 // 4096, {0: 0.0, 2: 2.56, 46: 1.28, 90: 0.0}),
+    "halonet_finetune:halonet_h4_base128_c12@512": (
+        1_281_167 // 512,
+        {0: 0.0, 0.5: 0.016, 4.25: 0.008, 8: 0.0},
+    ),
+    "folder": (10, {0: 0.0, 5: 0.025, 52.5: 0.0125, 100: 0.0}),
+    "digits": (22, {0: 0.0, 1: 0.1, 20.5: 0.05, 40: 0.0}),
+}
+
+
+def test_every_setup_has_its_corners_checked():
+    assert {name.partition(":")[0] for name in NAMES} == {name.partition(":")[0] for name in CORNERS}
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_the_learning_rate_at_the_corners(name):
+    steps, rates = CORNERS[name]
+    schedule = build.build_schedule(configs.get_recipe(name), steps)
+    for epoch, rate in rates.items():
+        assert float(schedule(round(epoch * steps))) == pytest.approx(rate, abs=1e-6), f"after {epoch} epochs"
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("imagenet_90:resnet_50", {"weight_decay": 1e-4, "randaugment_layers": 0, "dropout_rate": 0.0}),
+        ("imagenet_90:resnet_50_se", {"bn_momentum": 0.9999, "ema_decay": 0.9999, "label_smoothing": 0.1}),
+        (
+            "imagenet_350:lambda_resnet_350@288",
+            {"train_split": "train[20shard:]", "held_out_split": "train[:20shard]", "patience": 20},
+        ),
+        ("imagenet_350:lambda_resnet_350@256", {"train_split": "train", "held_out_split": "", "patience": 0}),
+        (
+            "imagenet_pseudo:lambda_resnet_101@192",
+            {"num_pseudo_labels": 2048, "epochs": 350, "weight_decay": 4e-5, "randaugment_magnitude": 15},
+        ),
+        ("imagenet_pseudo:lambda_resnet_152@288", {"num_pseudo_labels": 3072, "stochastic_depth_rate": 0.1}),
+        (
+            "halonet_21k:halonet_h4_base128_patch",
+            {"weight_decay": 8e-5, "optimizer_options": {"nesterov": True}, "input_size": 256},
+        ),
+        (
+            "halonet_finetune:halonet_h4_base128@384",
+            {"zero_head": True, "label_smoothing": 0.1, "ema_decay": 0.0, "num_classes": 1000},
+        ),
+        (
+            "imagenet_350:lambda_resnet_101@192",
+            {"weight_decay": 4e-5, "randaugment_layers": 2, "randaugment_magnitude": 15, "dropout_rate": 0.2},
+        ),
+        (
+            "imagenet_350:resnet_rs_420_no_se@320",
+            {"stochastic_depth_rate": 0.2, "randaugment_magnitude": 15, "dropout_rate": 0.3},
+        ),
+        ("mobilenet:mobilenet_v2_lambda", {"weight_decay": 1e-5, "dropout_rate": 0.2, "momentum": 0.9}),
+        ("halonet:halonet_h4", {"weight_decay": 2e-5, "randaugment_magnitude": 17, "input_size": 384}),
+        ("cifar10:resnet_50_llll", {"global_batch_size": 128, "optimizer": "adam", "momentum": 0.9}),
+    ],
+)
+def test_the_numbers_of_the_papers(name, values):
+    recipe = configs.get_recipe(name)
+    assert {field: getattr(recipe, field) for field in values} == values
+
+
+def test_all_rows_of_table_18_are_there_for_each_family():
+    for family in ("lambda_resnet_{}@{}", "resnet_rs_{}@{}", "resnet_rs_{}_no_se@{}"):
+        for depth, size in [
+            *[(50, 128), (50, 160), (101, 160), (101, 192), (152, 192), (152, 224), (152, 256), (152, 288)],
+            *[(270, 256), (350, 256), (350, 288), (350, 320), (420, 320)],
+        ]:
+            recipe = configs.get_recipe(f"imagenet_350:{family.format(depth, size)}")
+            assert recipe.input_size == size and recipe.model == family.partition("@")[0].format(depth)
+
+
+@pytest.mark.parametrize("name", ["cifar10:resnet_50_llll", "imagenet_350:lambda_resnet_50@128"])
+def test_a_small_one_is_built_and_compiled(name):
+    recipe = dataclasses.replace(configs.get_recipe(name), mixed_precision=False)
+    model = build.build_model(recipe)
+    build.compile_model(recipe, model, build.build_optimizer(recipe, steps_per_epoch=10))
+    logits = model(np.zeros([1, recipe.input_size, recipe.input_size, 3], np.float32))
+    assert logits.shape == (1, recipe.num_classes) and bool(tf.reduce_all(tf.math.is_finite(logits)))

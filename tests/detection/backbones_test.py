@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The zoo's networks as Model Garden's backbones; those of convolutions against Model Garden's own ResNet."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.detection.model_garden import backbone_configs, backbone_factory, common
+from lambdanet.detection.modeling import backbones
+from lambdanet.detection.modeling.backbones import LambdaResNet, MobileNetV2Lambda
+from lambdanet.errors import InputError
+from lambdanet.layers.stochastic_depth import StochasticDepth
+
+NORM = common.NormActivation(norm_momentum=0.9, norm_epsilon=1e-5)
+# Model -> what Model Garden's ResNet is told to be the same.
+SAME = {
+    "resnet_50": {"model_id": 50},
+    "resnet_rs_50": {
+        "model_id": 50,
+        "stem_type": "v1",
+        "resnetd_shortcut": True,
+        "replace_stem_max_pool": True,
+        "se_ratio": 0.25,
+    },
+}
+
+
+def build(config, norm_activation=NORM, size=64, regularizer=None):
+    family = "lambda_resnet" if isinstance(config, LambdaResNet) else "mobilenet_v2_lambda"
+    return backbone_factory.build_backbone(
+        keras.layers.InputSpec(shape=[None, size, size, 3]),
+        backbones.Backbone(type=family, **{family: config}),
+        norm_activation,
+        regularizer,
+    )
+
+
+def stock(**options):
+    """Returns Model Garden's ResNet, with one thing put right.
+
+    Its shortcut of ResNet-D has a 2x2 average-pool in c2 too, where nothing is downsampled. The ResNet-RS of
+    the paper's authors pools with a stride of 2 alone, and so does the zoo.
+    """
+    config = backbone_configs.Backbone(type="resnet", resnet=backbone_configs.ResNet(**options))
+    model = backbone_factory.build_backbone(keras.layers.InputSpec(shape=[None, 64, 64, 3]), config, NORM)
+    first = next(layer for layer in model.layers if "bottleneck" in layer.name)
+    if options.get("resnetd_shortcut"):
+        first._shortcut0 = keras.layers.AveragePooling2D(1)
+    return model
+
+
+def copy_weights(ours, theirs):
+    """Copies the weights of Model Garden's ResNet, by what its blocks call their layers."""
+
+    def copy(name, layer):
+        target = ours.get_layer(name)
+        for weight, value in zip(target.weights, layer.get_weights(), strict=True):
+            weight.assign(np.reshape(value, weight.shape))  # the kernels of theirs in SE are 1x1 convolutions
+
+    parts = {"reduce": 1, "spatial": 2, "expand": 3}
+    blocks = [layer for layer in theirs.layers if "bottleneck" in layer.name]
+    stem = [layer for layer in theirs.layers if layer.weights and layer not in blocks]
+    own_stem = [layer.name for layer in ours.layers if layer.weights and layer.name.startswith("stem")]
+    for name, layer in zip(own_stem, stem, strict=True):
+        copy(name, layer)
+    names = [layer.name.removesuffix("_add") for layer in ours.layers if layer.name.endswith("_add")]
+    for name, block in zip(names, blocks, strict=True):
+        for part, number in parts.items():
+            copy(f"{name}_{part}_conv", getattr(block, f"_conv{number}"))
+            copy(f"{name}_{part}_norm", getattr(block, f"_norm{number}"))
+        if name.endswith("block1"):
+            copy(f"{name}_shortcut_conv", getattr(block, "_shortcut1", None) or block._shortcut)
+            copy(f"{name}_shortcut_norm", block._norm0)
+        if getattr(block, "_squeeze_excitation", None):
+            copy(f"{name}_se", block._squeeze_excitation)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_convolutional_network_is_model_gardens(name):
+    theirs = stock(**SAME[name], stochastic_depth_drop_rate=0.2)
+    ours = build(LambdaResNet(model_id=name, stochastic_depth_drop_rate=0.2))
+    assert sum(np.prod(w.shape) for w in ours.trainable_weights) == sum(
+        np.prod(w.shape) for w in theirs.trainable_weights
+    )
+    assert ours.output_specs == theirs.output_specs
+    rng = np.random.default_rng(0)
+    for weight in theirs.weights:  # statistics and gammas other than 0 and 1
+        if "kernel" not in weight.name:
+            weight.assign(rng.uniform(0.3, 0.9, weight.shape))
+    copy_weights(ours, theirs)
+    images = tf.constant(rng.normal(size=[1, 64, 64, 3]), tf.float32)
+    expected, got = theirs(images), ours(images)
+    for level in expected:
+        scale = np.abs(expected[level]).max()
+        np.testing.assert_allclose(got[level] / scale, expected[level] / scale, atol=2e-5)
+    blocks = [layer for layer in theirs.layers if "bottleneck" in layer.name]
+    rates = {layer.rate for layer in ours.layers if isinstance(layer, StochasticDepth)}
+    assert sorted(rates) == pytest.approx(
+        sorted({block.get_config()["stochastic_depth_drop_rate"] for block in blocks})
+    )
+
+
+@pytest.mark.parametrize("config", [LambdaResNet(model_id="lambda_resnet_tiny"), MobileNetV2Lambda()])
+def test_what_the_configuration_says_reaches_every_layer(config):
+    config = config.replace(stochastic_depth_drop_rate=0.2, bn_trainable=False)
+    norm = common.NormActivation(activation="swish", norm_momentum=0.997, norm_epsilon=1e-4, use_sync_bn=True)
+    backbone = build(config, norm, regularizer=keras.regularizers.L2(1e-5))
+    norms = [m for m in backbone.submodules if isinstance(m, keras.layers.BatchNormalization)]
+    assert len(norms) > 20
+    for layer in norms:
+        assert (layer.momentum, layer.epsilon) == (0.997, 1e-4)
+        assert layer.synchronized and not layer.trainable
+    acts = [m for m in backbone.submodules if isinstance(m, keras.layers.Activation)]
+    assert {layer.activation.__name__ for layer in acts} == {"swish"}
+    rates = [layer.rate for layer in backbone.layers if isinstance(layer, StochasticDepth)]
+    assert max(rates) == pytest.approx(0.2, rel=0.2) and min(rates) > 0
+    kernels = [w for w in backbone.trainable_weights if "kernel" in w.name]
+    assert len(backbone.losses) >= len(kernels) > 20
+    expected = 1e-5 * sum(tf.reduce_sum(w**2) for w in kernels)
+    assert tf.add_n(backbone.losses) >= expected * 0.999
+
+
+@pytest.mark.parametrize(
+    ("config", "own"), [(LambdaResNet(model_id="eca_halonext26ts"), "swish"), (MobileNetV2Lambda(), "relu6")]
+)
+def test_model_gardens_default_keeps_the_activation_of_the_model(config, own):
+    layers = [x for x in build(config).layers if isinstance(x, keras.layers.Activation)]
+    assert {layer.activation.__name__ for layer in layers} == {own}
+
+
+def test_options_of_the_layers():
+    options = {"key_dim": 8, "num_heads": 2, "scope": 0}
+    backbone = build(LambdaResNet(model_id="lambda_resnet_tiny", **options))
+    (layer,) = {layer for layer in backbone.layers if layer.name == "c5_block1_spatial"}
+    assert (layer.key_dim, layer.num_heads, layer.position.scope) == (8, 2, None)
+    halo = build(LambdaResNet(model_id="halo_resnet_50", block_size=32))
+    assert halo.get_layer("c5_block2_spatial").block_size == 32
+
+
+@pytest.mark.parametrize("config", [LambdaResNet(model_id="lambda_resnet_tiny"), MobileNetV2Lambda()])
+def test_a_backbone_comes_back_from_its_config(config):
+    backbone = build(config, size=96)
+    again = type(backbone).from_config(backbone.get_config())
+    assert [w.name for w in again.weights] == [w.name for w in backbone.weights]
+    assert again.output_specs == backbone.output_specs
+    assert list(backbone.output_specs) == ["2", "3", "4", "5"]
+    assert [shape[1] for shape in backbone.output_specs.values()] == [24, 12, 6, 3]
+
+
+def test_every_residual_model_is_accepted_and_no_other():
+    assert {"resnet_50", "resnet_rs_152_no_se", "lambda_resnet_152", "lambda_resnet_152_c4"} <= set(
+        backbones.names("lambda_resnet")
+    )
+    assert {"halonet_h4", "halo_resnet_101"} <= set(backbones.names("lambda_resnet"))
+    assert backbones.names("mobilenet_v2_lambda") == ["mobilenet_v2", "mobilenet_v2_lambda"]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            LambdaResNet(model_id="lambda_resnet_51"),
+            "unknown model_id of backbone 'lambda_resnet' 'lambda_resnet_51'",
+        ),
+        (
+            LambdaResNet(model_id="mobilenet_v2"),
+            "unknown model_id of backbone 'lambda_resnet' 'mobilenet_v2'",
+        ),
+        (
+            MobileNetV2Lambda(model_id="resnet_50"),
+            "unknown model_id of backbone 'mobilenet_v2_lambda' 'resnet_50'",
+        ),
+        (LambdaResNet(model_id="resnet_50", key_dim=8), "model 'resnet_50' has no option 'key_dim'"),
+        (LambdaResNet(stochastic_depth_drop_rate=1.0), r"stochastic_depth_drop_rate must be in \[0, 1\)"),
+    ],
+)
+def test_what_is_refused(config, message):
+    with pytest.raises(InputError, match=message):
+        build(config)
+
+
+def test_detection_leaves_tensorflow_text_alone_and_is_imported_under_one_name():
+    program = (
+        "import sys\nfrom lambdanet.detection import backbones\nprint('tensorflow_text' in sys.modules)\n"
+        "try: import detection\nexcept ImportError as error: print(error)"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert shown.stdout.splitlines() == ["False", "import lambdanet.detection, not detection"], shown.stderr

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exported detector: averaged weights, boxes in the pixels of the picture, and programs that use it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from pycocotools.coco import COCO
+
+from lambdanet.detection import evaluate, export, predict
+from lambdanet.detection.configs import resolve
+from lambdanet.detection.data.shapes import write_shapes
+from lambdanet.detection.model_garden import train_utils
+from lambdanet.detection.run import checkpoints, model_dir
+from lambdanet.detection.serving import coco_table, prediction, saved_model
+from lambdanet.detection.serving.module import _Detector
+from lambdanet.errors import InputError
+
+NAME = "maskrcnn_lambda_resnet_shapes"
+SIZE = 64
+SMALL = (
+    f"task.model.input_size=[{SIZE},{SIZE},3],task.model.decoder.fpn.num_filters=8,"
+    "task.model.rpn_head.num_filters=8,task.model.detection_head.num_filters=8,"
+    "task.model.detection_head.fc_dims=8,task.model.mask_head.num_filters=8,"
+    "task.model.roi_generator.test_num_proposals=8,task.model.detection_generator.max_num_detections=5,"
+    "task.annotation_file=null"
+)
+EMA = ",trainer.optimizer_config.ema.average_decay=0.9,trainer.best_checkpoint_export_subdir=best"
+NAMES = ["background", "disc", "triangle", "square", "star", "ring"]
+
+
+def _params(more=""):
+    return resolve.resolve(NAME, params_override=SMALL + more)
+
+
+def _randomize(variables, seed):
+    """Weights in the range of trained ones; variances stay positive."""
+    random = np.random.default_rng(seed)
+    for variable in variables:
+        noise = random.normal(0, 0.2, variable.shape).astype(np.float32)
+        variable.assign(np.abs(noise) + 0.5 if "variance" in variable.name else noise)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return _params(EMA)
+
+
+@pytest.fixture(scope="module")
+def model(params):
+    return saved_model._build(params)
+
+
+@pytest.fixture(scope="module")
+def run(params, model, tmp_path_factory):
+    """A model_dir as training leaves it: weights of the last step, and other ones as their averages."""
+    path = tmp_path_factory.mktemp("run")
+    _randomize(model.variables, 0)
+    optimizer = checkpoints._averaging(model, params)
+    _randomize(
+        [optimizer.get_slot(variable, "average") for variable in checkpoints._averaged(model, params)], 1
+    )
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=tf.Variable(3))
+    tf.train.CheckpointManager(checkpoint, str(path), None).save(checkpoint_number=3)
+    tf.train.CheckpointManager(checkpoint, str(path / "best"), 1, checkpoint_name="best_ckpt").save()
+    train_utils.serialize_config(params, str(path))
+    checkpoints.keep_name(path, NAME)
+    return path
+
+
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory):
+    annotations = tmp_path_factory.mktemp("names") / "instances.json"
+    categories = [{"id": number, "name": name} for number, name in enumerate(NAMES) if number]
+    annotations.write_text(json.dumps({"images": [], "annotations": [], "categories": categories}))
+    return saved_model.export(run, annotations.parent / "model", annotation_file=annotations)
+
+
+@pytest.fixture(scope="module")
+def loaded(exported):
+    return tf.saved_model.load(exported)
+
+
+@pytest.fixture(scope="module")
+def picture():
+    """Half as high as wide, so that padding shows; of the size of the model, so that nothing is resized."""
+    random = np.random.default_rng(2)
+    return np.kron(random.integers(0, 256, [4, 8, 3]), np.ones([8, 8, 1])).astype(np.uint8)
+
+
+def _images(loaded, *pictures):
+    return loaded.signatures["serving_default"](images=tf.constant(np.stack(pictures)))
+
+
+def test_it_computes_with_the_averaged_weights(run, params, model, loaded, picture):
+    """Against the model itself, given what the optimizer keeps, the picture normalised by hand and padded."""
+    assert checkpoints.load_weights(model, params, str(run / "ckpt-3")) == "averaged weights"
+    weights = [variable.numpy() for variable in checkpoints._averaged(model, params)]
+    _randomize(checkpoints._averaged(model, params), 1)
+    for read, variable in zip(weights, checkpoints._averaged(model, params), strict=True):
+        np.testing.assert_array_equal(read, variable.numpy())
+    normalised = (picture / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    padded = np.pad(normalised, [(0, SIZE - picture.shape[0]), (0, 0), (0, 0)])
+    images, shapes = tf.constant(padded[np.newaxis], tf.float32), tf.constant([[SIZE, SIZE]], tf.float32)
+    outputs = dict(model.call(images, shapes, training=False))
+    corner = [*picture.shape[:2], *picture.shape[:2]]
+    outputs["detection_boxes"] = np.minimum(outputs["detection_boxes"], corner)
+    found = _images(loaded, picture)
+    assert int(found["num_detections"][0]) == 5
+    for name in ("detection_boxes", "detection_scores", "detection_classes", "detection_masks"):
+        np.testing.assert_allclose(found[name], outputs[name], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("mode, steps, done", [("train", 3, True), ("train", 4, False), ("eval", 3, False)])
+def test_a_run_at_its_end_is_left_alone(run, mode, steps, done):
+    """The run has a checkpoint of step 3."""
+    params = _params(f",trainer.train_steps={steps}")
+    assert model_dir.finished(params, mode, str(run)) is done
+
+
+def test_the_best_checkpoint_holds_the_averages_themselves(run, params, model):
+    best = tf.train.latest_checkpoint(str(run / "best"))
+    assert checkpoints.load_weights(model, params, best) == "averaged weights"
+    weights = [variable.numpy() for variable in model.variables]
+    _randomize(model.variables, 0)  # as the fixture saved them
+    for read, variable in zip(weights, model.variables, strict=True):
+        np.testing.assert_array_equal(read, variable.numpy())
+
+
+def test_boxes_are_in_the_pixels_of_the_picture_as_it_is(loaded, picture):
+    """A picture of twice the size is halved to the very same one, so that its boxes are twice those."""
+    first = _images(loaded, picture)
+    second = _images(loaded, picture.repeat(2, axis=0).repeat(2, axis=1))
+    boxes = first["detection_boxes"].numpy()
+    np.testing.assert_allclose(second["detection_boxes"], 2 * boxes, rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(second["detection_scores"], first["detection_scores"], rtol=1e-3)
+    height, width = picture.shape[:2]
+    assert boxes.min() >= 0 and boxes[..., [0, 2]].max() <= height and boxes[..., [1, 3]].max() <= width
+
+
+def _write_transparent_and_turned(picture, transparent, turned):
+    """Writes a picture as two files without loss; returns how each is meant to be seen."""
+    rgba = Image.fromarray(picture).convert("RGBA")
+    rgba.putalpha(Image.linear_gradient("L").resize(rgba.size))
+    rgba.save(transparent)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(picture).save(turned, lossless=True, exif=exif)
+    on_white = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return np.asarray(on_white), np.rot90(picture, -1)
+
+
+def test_all_signatures_see_the_same(loaded, picture, tmp_path):
+    """Encoded pictures may be of different sizes within a batch, and gray, transparent or turned."""
+    files = [tmp_path / name for name in ("color.png", "gray.png", "transparent.png", "turned.webp")]
+    Image.fromarray(picture).save(files[0])
+    Image.fromarray(picture).convert("L").resize((50, 90)).save(files[1])
+    flat = [np.asarray(Image.open(file).convert("RGB")) for file in files[:2]]
+    flat += _write_transparent_and_turned(picture, *files[2:])
+    encoded = [file.read_bytes() for file in files]
+    found = loaded.signatures["serving_bytes"](image_bytes=tf.constant(encoded))
+    examples = [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={"image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[one]))}
+            )
+        ).SerializeToString()
+        for one in encoded
+    ]
+    of_examples = loaded.signatures["serving_examples"](examples=tf.constant(examples))
+    for index, image in enumerate(flat):
+        alone = _images(loaded, image)
+        for name, output in found.items():
+            np.testing.assert_allclose(output[index], alone[name][0], rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(of_examples[name][index], output[index], rtol=1e-3, atol=1e-3)
+
+
+def test_it_loads_and_runs_where_there_is_only_tensorflow(exported, tmp_path):
+    program = (
+        "import sys, tensorflow as tf\n"
+        f"loaded = tf.saved_model.load({exported!r})\n"
+        "found = loaded.signatures['serving_default'](images=tf.zeros([2, 30, 40, 3], tf.uint8))\n"
+        "print(sorted((name, str(value.dtype.name), value.shape[0]) for name, value in found.items()))\n"
+        "print([name.decode() for name in loaded.class_names().numpy()])\n"
+        "print({'lambdanet', 'official', 'tf_keras'} & set(sys.modules))\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    outputs, names, modules = shown.stdout.splitlines()
+    floats = ("detection_boxes", "detection_masks", "detection_scores")
+    kinds = {name: "float32" if name in floats else "int32" for name in (*floats, "detection_classes")}
+    kinds["num_detections"] = "int32"
+    assert eval(outputs) == sorted((name, kind, 2) for name, kind in kinds.items())
+    assert (names, modules) == (str(NAMES), "set()")
+
+
+def test_a_size_that_the_strides_do_not_divide_is_padded(model, picture):
+    params = _params()
+    size = saved_model._set_input_size(params, [40, 50])
+    assert (size, params.task.model.input_size) == ([40, 50], [64, 64, 3])
+    detector = _Detector(params=params, model=model, batch_size=None, input_image_size=size)
+    images, _, image_info = detector.preprocess(tf.constant(picture[np.newaxis]))
+    assert images.shape == (1, 64, 64, 3)
+    np.testing.assert_allclose(image_info[0, 2], [25 / 32, 50 / 64])  # its proportions are kept
+    assert not images[:, 25:].numpy().any() and not images[:, :, 50:].numpy().any()
+
+
+def test_the_size_of_training_is_the_default():
+    params = _params()
+    assert saved_model._set_input_size(params, None) == [SIZE, SIZE]
+    for size in ([64], [0, 64], [64, 64, 3]):
+        with pytest.raises(InputError, match="expected height and width in pixels"):
+            saved_model._set_input_size(params, size)
+
+
+def test_without_annotations_classes_are_called_by_their_numbers(capsys):
+    assert saved_model._class_names(_params(), None) == ["background", "1", "2", "3", "4", "5"]
+    assert "called by their numbers" in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_be_exported_is_refused_in_one_line(run, tmp_path, capsys):
+    def fails(model_dir, *more):
+        words = [f"--model_dir={model_dir}", f"--out={tmp_path / 'out'}", *more]
+        assert export.command.main(export.COMMAND, words) == 2
+        line = capsys.readouterr().err
+        assert line.startswith("lambdanet.detection.export: error: ") and line.count("\n") == 1
+        return line
+
+    assert "has no params.yaml" in fails(tmp_path)
+    train_utils.serialize_config(_params(), str(tmp_path))
+    assert "has no experiment.txt; name its experiment with --experiment" in fails(tmp_path)
+    assert "did you mean maskrcnn" in fails(tmp_path, "--experiment=maskrcnn_lambda_resnet_shape")
+    assert "holds no checkpoint" in fails(tmp_path, f"--experiment={NAME}")
+    assert "expected HEIGHT,WIDTH in pixels" in fails(run, "--input_size=big")
+    assert os.listdir(tmp_path) == ["params.yaml"]
+
+
+def test_a_checkpoint_of_another_model_is_refused(params, model, tmp_path):
+    other = tf.train.Checkpoint(model=tf.Module()).write(str(tmp_path / "ckpt-1"))
+    with pytest.raises(InputError, match=r"ckpt-1' does not fit the model of its experiment \(.*\)") as told:
+        checkpoints.load_weights(model, params, other)
+    assert "\n" not in str(told.value)
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory):
+    return write_shapes(tmp_path_factory.mktemp("data") / "shapes", train=1, val=3)
+
+
+def test_predictions_are_drawn_and_written_as_coco_has_them(exported, shapes, tmp_path, capsys):
+    images = [os.path.join(shapes, "val", f"00000{number}.jpg") for number in (1, 2)]
+    words = [f"--saved_model={exported}", f"--out={tmp_path}", "--min_score=0", *images]
+    assert predict.command.main(predict.COMMAND, words) == 0
+    shown = capsys.readouterr().out
+    assert sorted(os.listdir(tmp_path)) == [
+        "000001_prediction.png",
+        "000002_prediction.png",
+        "predictions.json",
+    ]
+    coco = COCO(str(tmp_path / "predictions.json"))
+    assert [entry["file_name"] for entry in coco.imgs.values()] == images
+    assert [category["name"] for category in coco.cats.values()] == NAMES[1:]
+    assert coco.anns
+    for annotation in coco.anns.values():
+        entry = coco.imgs[annotation["image_id"]]
+        assert coco.annToMask(annotation).shape == (entry["height"], entry["width"])
+        assert 0 <= annotation["score"] <= 1
+    for number, path in enumerate(images, 1):
+        assert path in shown
+        with Image.open(path) as image, Image.open(tmp_path / f"00000{number}_prediction.png") as drawn:
+            assert min(drawn.size) >= 640 and drawn.width / image.width == drawn.height / image.height
+
+
+def test_what_cannot_be_predicted_is_refused_in_one_line(exported, shapes, tmp_path):
+    image = os.path.join(shapes, "val", "000001.jpg")
+    with pytest.raises(InputError, match="does not exist; expected a folder written by lambdanet.detection"):
+        prediction.predict(tmp_path / "nothing", [image], tmp_path)
+    with pytest.raises(InputError, match="min_score=2 cannot be used; expected a number from 0 to 1"):
+        prediction.predict(exported, [image], tmp_path, min_score=2)
+    tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
+    with pytest.raises(InputError, match="other' is not a lambdanet detector"):
+        prediction.predict(tmp_path / "other", [image], tmp_path / "out")
+    assert os.listdir(tmp_path) == ["other"]
+
+
+def test_an_image_that_cannot_be_read_is_named(exported, loaded_once, picture, tmp_path, capsys):
+    """In a folder, with a file that is no picture, one cut short and one whose name has a line break."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    Image.fromarray(picture).save(folder / "line\nbreak.png")
+    whole = (folder / "line\nbreak.png").read_bytes()
+    (folder / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "notes.txt").write_text("no picture")
+    out = tmp_path / "out"
+    words = [f"--saved_model={exported}", f"--out={out}", "--min_score=1", str(folder)]
+    assert predict.command.main(predict.COMMAND, words) == 1
+    shown = capsys.readouterr()
+    assert shown.out == (
+        f"{folder}/line\\nbreak.png\n  0 objects, drawn in {out}/line\\nbreak_prediction.png\n"
+    )
+    left_out, skipped, end = shown.err.splitlines()
+    assert "1 of 3 files" in left_out and "notes.txt" in left_out
+    assert "cut.png' cannot be read" in skipped
+    assert end == "lambdanet.detection.predict: error: 1 of 2 images cannot be read"
+    assert sorted(os.listdir(out)) == ["line\nbreak_prediction.png", "predictions.json"]
+    content = json.loads((out / "predictions.json").read_text())
+    assert [entry["file_name"] for entry in content["images"]] == [str(folder / "line\nbreak.png")]
+    assert content["unreadable"] == [str(folder / "cut.png")]
+    os.mkfifo(tmp_path / "pipe.png")
+    words[-1] = str(tmp_path / "pipe.png")
+    assert predict.command.main(predict.COMMAND, words) == 2
+    assert "is not a regular file" in capsys.readouterr().err
+
+
+@pytest.fixture
+def loaded_once(loaded, monkeypatch):
+    """Spares `evaluate` the loading."""
+    monkeypatch.setattr(prediction, "load_saved_model", lambda *args: loaded)
+
+
+def test_the_table_of_the_exported_detector(exported, loaded_once, shapes, tmp_path, capsys):
+    annotations = os.path.join(shapes, "annotations", "instances_val.json")
+    words = [f"--saved_model={exported}", f"--annotations={annotations}", f"--images={shapes}/val"]
+    out = tmp_path / "results.json"
+    assert evaluate.command.main(evaluate.COMMAND, [*words, f"--out={out}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["AP", "box", "mask"]
+    coco = COCO(annotations)
+    results = coco.loadRes(str(out))  # as COCO's own programs read it
+    assert results.getAnnIds()
+    capsys.readouterr()
+    words[2] = f"--images={shapes}/annotations"
+    assert evaluate.command.main(evaluate.COMMAND, words) == 2
+    assert "which does not exist" in capsys.readouterr().err
+
+
+def test_programs_see_what_signatures_see(exported, loaded_once, loaded, picture, tmp_path):
+    files = [tmp_path / name for name in ("transparent.png", "turned.webp")]
+    flat = _write_transparent_and_turned(picture, *files)
+    found = prediction.predict(exported, files, tmp_path / "out", min_score=0)
+    images = [
+        {"id": number, "file_name": file.name, "height": image.shape[0], "width": image.shape[1]}
+        for number, (file, image) in enumerate(zip(files, flat, strict=True), 1)
+    ]
+    assert [entry["height"] for entry in found["images"]] == [image["height"] for image in images]
+    content = {"images": images, "annotations": [], "categories": found["categories"]}
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    coco_table.evaluate(exported, tmp_path / "instances.json", tmp_path, out=tmp_path / "results.json")
+    results = json.loads((tmp_path / "results.json").read_text())
+    for number, image in enumerate(flat, 1):
+        outputs = _images(loaded, image)
+        for detections in (found["annotations"], results):
+            boxes = np.array([d["bbox"] for d in detections if d["image_id"] == number])
+            ymin, xmin, ymax, xmax = np.split(outputs["detection_boxes"][0], 4, axis=-1)
+            expected = np.concatenate([xmin, ymin, xmax - xmin, ymax - ymin], -1)
+            np.testing.assert_allclose(boxes, expected[: len(boxes)], atol=0.1)
+            assert len(boxes) == int(outputs["num_detections"][0])
+
+
+def test_pictures_of_another_size_than_annotated_are_refused(exported, loaded_once, shapes, tmp_path):
+    with open(os.path.join(shapes, "annotations", "instances_val.json")) as file:
+        content = json.load(file)
+    content["images"][0]["height"] += 1
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(
+        InputError, match=r"image 2 is annotated as (\d+)x(\d+) pixels, and its file has .*x\2"
+    ):
+        coco_table.evaluate(exported, path, os.path.join(shapes, "val"))

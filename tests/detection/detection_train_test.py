@@ -1,0 +1,514 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training a detector: what it starts from, the data it refuses, and a whole run on two devices."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+import lambdanet
+from lambdanet import command_line, configs, detection
+from lambdanet.detection import train
+from lambdanet.detection.configs import resolve
+from lambdanet.detection.data import records
+from lambdanet.detection.model_garden import task_factory
+from lambdanet.detection.modeling import initialize
+from lambdanet.detection.modeling.backbones import ZooBackbone
+from lambdanet.detection.run import model_dir as model_dirs
+from lambdanet.detection.run import train_step
+from lambdanet.errors import InputError
+from lambdanet.models.weights import weight_files
+from lambdanet.training.run import model_dir
+from lambdanet.training.run.build import build_model, build_optimizer
+from lambdanet.training.run.checkpoints import Checkpoints
+
+TINY, AVERAGE = "lambda_resnet_tiny", 0.25
+EXPERIMENT = "lambda_resnet/maskrcnn_resnetfpn_coco"
+SMALL = """
+runtime: {distribution_strategy: one_device, mixed_precision_dtype: float32, enable_xla: false}
+task:
+  model:
+    num_classes: 3
+    input_size: [64, 64, 3]
+    min_level: 3
+    max_level: 5
+    anchor: {anchor_size: 3}
+    norm_activation: {norm_momentum: 0.1, norm_epsilon: 0.001, use_sync_bn: true}  # learns in two steps
+    backbone: {lambda_resnet: {model_id: lambda_resnet_tiny}}
+    decoder: {fpn: {num_filters: 16}}
+    rpn_head: {num_filters: 16}
+    detection_head: {num_convs: 1, num_filters: 16, fc_dims: 16}
+    mask_head: {num_convs: 1, num_filters: 16}
+    roi_generator: {pre_nms_top_k: 32, num_proposals: 16, test_pre_nms_top_k: 32, test_num_proposals: 16}
+    roi_sampler: {num_sampled_rois: 8}
+    mask_sampler: {num_sampled_masks: 4}
+    detection_generator: {pre_nms_top_k: 16, max_num_detections: 5, pre_nms_score_threshold: 0.0}
+  train_data:
+    global_batch_size: 2
+    shuffle_buffer_size: 4
+    dtype: float32
+    parser: {max_num_instances: 8, mask_crop_size: 28}
+  validation_data:
+    global_batch_size: 2
+    dtype: float32
+    num_examples: 3
+    parser: {max_num_instances: 8, mask_crop_size: 28}
+  annotation_file: null
+trainer:
+  train_steps: 2
+  steps_per_loop: 2
+  summary_interval: 2
+  checkpoint_interval: 2
+  validation_interval: 2
+  validation_steps: -1
+  continuous_eval_timeout: 1
+  optimizer_config:
+    learning_rate: {stepwise: {boundaries: [1], values: [0.01, 0.001]}}
+    warmup: {linear: {warmup_steps: 1}}
+"""
+
+
+def backbone(size=64, **options):
+    return ZooBackbone(TINY, (size, size, 3), options)
+
+
+def values(model):
+    return {name: variable.numpy() for name, variable in weight_files.named(model).items()}
+
+
+def picture(labels, number=0, box=(0.1, 0.2, 0.7, 0.9), channels=3, **changes):
+    """Returns a record with objects that all have one box."""
+    image = np.random.default_rng(number).integers(0, 256, [80, 100, channels], np.uint8)
+    masks = [np.ones([80, 100, 1], np.uint8)] * changes.pop("masks", len(labels))
+    return train_step.example(image, np.array([box] * len(labels)), labels, masks, number, **changes)
+
+
+def write(path, *examples):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for one in examples:
+            writer.write(one if isinstance(one, bytes) else one.SerializeToString())
+    return path
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    model = lambdanet.create_model(TINY, num_classes=7)
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.uniform(0.1, 0.9, weight.shape))
+    return model
+
+
+@pytest.fixture(scope="module")
+def mobile():
+    return ZooBackbone("mobilenet_v2", (32, 32, 3))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model_dir as `lambdanet train` leaves it, whose moving averages are all the same."""
+    recipe = dataclasses.replace(configs.get_recipe("digits"), ema_decay=0.9)
+    path = model_dir.claim(tmp_path_factory.mktemp("classification") / "run", recipe)
+    model, optimizer = build_model(recipe), build_optimizer(recipe, 1)
+    checkpoints = Checkpoints(path / model_dir.CHECKPOINTS, model, optimizer)
+    for average in optimizer._model_variables_moving_average:
+        average.assign(tf.fill(average.shape, AVERAGE))
+    checkpoints.save(1)
+    return path
+
+
+def test_a_backbone_starts_from_the_averages_of_a_classification_run(trained, capsys):
+    model = backbone()
+    assert initialize.from_zoo(model, str(trained))
+    for weight in model.trainable_weights:
+        np.testing.assert_array_equal(weight, np.full(weight.shape, AVERAGE), weight.name)
+    moving = [weight for weight in model.non_trainable_weights if "variance" in weight.name]
+    assert moving and all((weight.numpy() == 1).all() for weight in moving)
+    shown = capsys.readouterr().out
+    assert f"all {len(model.weights)} tensors from {trained}" in shown
+    assert shown.rstrip().endswith("left out: logits/bias, logits/kernel")
+
+
+def test_a_backbone_starts_from_a_file_of_weights(classifier, tmp_path, capsys):
+    file = tmp_path / "mine.safetensors"
+    weight_files.save(classifier, file)
+    model = backbone()
+    assert initialize.from_zoo(model, str(file))
+    expected = values(classifier)
+    for name, value in values(model).items():
+        np.testing.assert_array_equal(value, expected.pop(name))
+    assert sorted(expected) == ["logits/bias", "logits/kernel"]
+
+
+def test_a_backbone_starts_from_published_weights(tmp_path, monkeypatch, capsys):
+    published = lambdanet.create_model(TINY)
+    weight_files.save(published, tmp_path / f"{TINY}.imagenet.safetensors")
+    monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
+    model = backbone()
+    assert initialize.from_zoo(model, f"imagenet:{TINY}")
+    expected = values(published)
+    assert all((value == expected[name]).all() for name, value in values(model).items())
+    with pytest.raises(InputError, match="'imagenet:resnet_50' holds resnet_50, and the backbone is"):
+        initialize.from_zoo(model, "imagenet:resnet_50")
+    with pytest.raises(InputError, match="weights must be"):
+        initialize.from_zoo(model, f"imagenet21k:{TINY}")
+
+
+def test_a_table_over_the_whole_map_is_made_larger(tmp_path, capsys):
+    small = lambdanet.create_model(TINY, input_size=32, scope=None)
+    weight_files.save(small, tmp_path / "global.safetensors")
+    model = backbone(size=64, scope=None)
+    assert initialize.from_zoo(model, str(tmp_path / "global.safetensors"))
+    tables = {name for name, value in values(model).items() if value.shape != values(small)[name].shape}
+    assert tables and all(name.endswith("table") for name in tables)
+
+
+def test_the_classifier_of_a_family_is_what_is_left_out(mobile, classifier):
+    for whole, trunk in ((lambdanet.create_model("mobilenet_v2"), mobile), (classifier, backbone())):
+        rest = weight_files.named(whole).keys() - weight_files.named(trunk).keys()
+        assert rest == {key for key in weight_files.named(whole) if key.startswith(initialize.CLASSIFIER)}
+
+
+def test_weights_that_do_not_fit(classifier, trained, mobile, tmp_path):
+    with pytest.raises(
+        InputError, match=f"holds {TINY}, and the backbone is mobilenet_v2; accepted: the same"
+    ):
+        initialize.from_zoo(mobile, str(trained))
+    with pytest.raises(InputError, match="is for the backbones of lambdanet, not for"):
+        initialize.from_zoo(keras.Sequential(name="theirs"), str(trained))
+    arrays = values(classifier)
+    arrays["stray/kernel"] = arrays.pop("stem1_conv/kernel")
+    file = tmp_path / "changed.safetensors"
+    weight_files.safetensors.write(file, arrays, {"model": TINY})
+    with pytest.raises(InputError, match="stem1_conv/kernel is missing; stray/kernel belongs nowhere"):
+        initialize.from_zoo(backbone(), str(file))
+
+
+@pytest.fixture(scope="module")
+def classification():
+    """Model Garden's task of classification, with a small backbone."""
+    override = (
+        f"task.model.backbone.lambda_resnet.model_id={TINY},task.model.input_size=[32,32,3],"
+        "task.model.num_classes=7,task.init_checkpoint_modules=backbone"
+    )
+    params = resolve.resolve("lambda_resnet/resnet_imagenet", params_override=override)
+    return params, task_factory.get_task(params.task).build_model()
+
+
+def test_a_model_starts_from_a_checkpoint_of_model_garden(classification, tmp_path, capsys):
+    params, model = classification
+    step_number = tf.Variable(1, dtype=tf.int64)
+    checkpoint = tf.train.Checkpoint(model=model, backbone=model.backbone, global_step=step_number)
+    path = checkpoint.write(str(tmp_path / "ckpt"))
+    again = task_factory.get_task(params.task).build_model()
+    for modules, name in (("backbone", "backbone"), ("all", "model")):
+        task = task_factory.get_task(
+            params.task.replace(init_checkpoint=path, init_checkpoint_modules=modules)
+        )
+        task.initialize(again)
+        parts = (again.backbone, model.backbone) if modules == "backbone" else (again, model)
+        for left, right in zip(*(part.weights for part in parts), strict=True):
+            np.testing.assert_array_equal(left, right)
+        assert f"{name}: all {len(parts[0].weights)} tensors from {path}" in capsys.readouterr().out
+
+
+def test_checkpoints_that_do_not_fit(classification, tmp_path):
+    params, model = classification
+    path = tf.train.Checkpoint(backbone=keras.Sequential([keras.layers.Dense(1)])).write(
+        str(tmp_path / "ckpt")
+    )
+    for given, message in (
+        (path, "holds 0 tensors of the backbone"),
+        (str(tmp_path), "is no checkpoint; accepted"),
+    ):
+        task = task_factory.get_task(params.task.replace(init_checkpoint=given))
+        with pytest.raises(InputError, match=message):
+            task.initialize(model)
+
+
+@pytest.fixture
+def task():
+    return resolve.resolve(EXPERIMENT, params_override=SMALL).task
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (
+            picture([1, 3]),
+            r"record 0 of .*bad \(image 0\) has the classes 1, 3; .*num_classes=3 .* accepts 1 to 2",
+        ),
+        (picture([0]), "has the classes 0; .* accepts 1 to 2"),
+        (
+            picture([1], box=(0.1, 0.2, 1.2, 0.9)),
+            r"has a box that leaves the image: one reaches from 0.100 to 1.200",
+        ),
+        (picture([1], box=(-0.2, 0.2, 0.7, 0.9)), "has a box that leaves the image: one reaches from -0.200"),
+        (picture([1], box=(0.7, 0.2, 0.1, 0.9)), "has a box that leaves the image"),
+        (picture([1, 2], masks=0), "has 0 masks for 2 objects; .*include_mask=false"),
+        (tf.train.Example(), r"record 0 of .*bad .*holds no image/encoded; expected tf.Examples"),
+        (b"no example", r"'.*bad' holds something else; expected tf.Examples"),
+    ],
+    ids=["class", "background", "box beyond", "box before", "box turned", "masks", "empty", "other"],
+)
+def test_records_that_are_refused(task, tmp_path, example, message):
+    data = task.train_data.replace(input_path=str(write(tmp_path / "bad", example)))
+    with pytest.raises(InputError, match=message):
+        records.look_into("task.train_data", data, task.model)
+
+
+def test_files_that_are_refused(task, tmp_path):
+    (tmp_path / "text").write_text("no TFRecords")
+    write(tmp_path / "empty")
+    for name, message in {
+        "none*": "task.train_data.input_path '.*none\\*' matches no file",
+        "none": "task.train_data.input_path: there is no file '.*none'",
+        "text": "'.*text' holds something else; expected tf.Examples",
+        "empty": "task.train_data.input_path '.*empty': no record in 1 files",
+    }.items():
+        data = task.train_data.replace(input_path=str(tmp_path / name))
+        with pytest.raises(InputError, match=message):
+            records.look_into("task.train_data", data, task.model)
+
+
+def test_a_record_that_is_read_late_is_named(task, tmp_path):
+    good = [picture([1], number) for number in range(records.LOOKED_AT)]
+    file = write(tmp_path / "late", *good, picture([5], 99))
+    data = task.train_data.replace(input_path=str(file), global_batch_size=1)
+    records.look_into("task.train_data", data, task.model)
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        for _ in records.checked(data, task.model)([str(file)]):
+            pass
+    assert str(records.explained(raised.value)).startswith(
+        f"record 10 of {file} (image 99) has the classes 5;"
+    )
+    assert records.explained(ValueError("another")) is None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.train_data.input_path=", "task.train_data.input_path is not given"),
+        ("task.model.num_classes=1", "task.model.num_classes received 1; expected one more"),
+        ("task.model.roi_sampler.num_sampled_rois=99", "num_sampled_rois received 99; there are 24"),
+    ],
+)
+def test_a_run_that_cannot_work(override, message):
+    params = resolve.resolve(EXPERIMENT, params_override=SMALL)
+    resolve._override(params, override, "--params_override")
+    with pytest.raises(InputError, match=message):
+        resolve.check(params, "train")
+
+
+def test_the_program_ends_with_one_line(tmp_path, capsys):
+    small = tmp_path / "small.yaml"
+    small.write_text(SMALL)
+    common = [f"--experiment={EXPERIMENT}", f"--config_file={small}", f"--model_dir={tmp_path}/model"]
+    write(tmp_path / "data", picture([1]))
+    data = f"--params_override=task.validation_data.input_path={tmp_path}/data"
+    for arguments, message in {
+        ("--mode=evaluate",): "unknown mode 'evaluate'; did you mean",
+        ("--mode=train",): "task.train_data.input_path 'coco/train*' matches no file",
+        ("--mode=eval", data): "holds no checkpoint to evaluate",
+        ("--mode=eval", f"{data},task.validation_data.num_examples=-1"): "task.annotation_file is not given",
+    }.items():
+        assert command_line.main(train.COMMAND, [*common, *arguments]) == 2
+        shown = capsys.readouterr().err
+        assert message in shown and shown.count("\n") == 1
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_folder_in_which_a_run_cannot_go_on(tmp_path):
+    params = resolve.resolve(EXPERIMENT, params_override=SMALL)
+    model_dirs.begin(params, EXPERIMENT, str(tmp_path / "run"))
+    tf.train.CheckpointManager(tf.train.Checkpoint(), str(tmp_path / "run"), 1).save()
+    model_dirs.check(params, "eval", str(tmp_path / "run"))
+    key = "task.model.backbone.lambda_resnet"
+    with_others = f"{key}.stochastic_depth_drop_rate=0.1,{key}.implementation=einsum,trainer.train_steps=9"
+    resolve._override(params, with_others, "")
+    model_dirs.check(params, "train", str(tmp_path / "run"))
+    resolve._override(params, f"{key}.model_id=resnet_50", "")
+    with pytest.raises(
+        InputError, match="was trained with task.model.backbone={.*tiny.*}, which is {.*resnet_50"
+    ):
+        model_dirs.check(params, "train", str(tmp_path / "run"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="model_dir '.*file' cannot be written"):
+        model_dirs.begin(params, EXPERIMENT, str(tmp_path / "file"))
+
+
+# Pictures with objects, without, with a crowd alone, and a grey one; three to evaluate on two devices.
+PROGRAM = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+
+cpu, = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+import tf_keras as keras
+from lambdanet.detection import configuration, tasks, train
+from official.core import train_utils
+from official.vision.evaluation import coco_evaluator
+from official.vision.modeling.heads.instance_heads import MaskHead
+
+folder, start = sys.argv[1:]
+train_utils.try_count_flops = lambda model: None  # which traces the model once more
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+result = {"replicas": strategy.num_replicas_in_sync}
+
+# A mask head, of Model Garden's making, on a batch that two devices share.
+rois = np.random.default_rng(0).normal(2, 3, [4, 2, 14, 14, 3]).astype("float32")
+classes = np.ones([4, 2], "int32")
+def head():
+    return MaskHead(3, num_convs=1, num_filters=4)
+whole = head()
+expected = whole([rois, classes], training=True)
+with strategy.scope():
+    shared = head()
+    shared([rois, classes], training=False)
+    shared.set_weights([w.numpy() if "moving" not in w.name else w.numpy() * 0 for w in whole.weights])
+    def both(synchronized):
+        if synchronized:
+            tasks.synchronize(shared)
+        def of_a_replica():
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            own = tf.gather(tf.reshape(rois, [2, 2, 2, 14, 14, 3]), number)
+            return shared([own, classes[:2]], training=True)
+        part = tf.function(of_a_replica)
+        return np.concatenate([x.numpy() for x in strategy.run(part).values])
+    result["head"] = [float(np.abs(both(flag) - expected).max()) for flag in (False, True)]
+
+detections = []
+evaluate = coco_evaluator.COCOEvaluator.evaluate
+def kept(self):
+    found = {}
+    for name in ("source_id", "detection_boxes"):
+        found[name] = np.concatenate([np.concatenate(list(x)) if isinstance(x, tuple) else x
+                                      for x in self._predictions[name]])
+    order = np.argsort(found["source_id"].ravel())
+    detections.append([found["source_id"].ravel()[order].tolist(), found["detection_boxes"][order]])
+    return evaluate(self)
+coco_evaluator.COCOEvaluator.evaluate = kept
+
+synchronized = []
+build = tasks.MaskRCNN.build_model
+def built(self):
+    model = build(self)
+    synchronized.extend(bool(getattr(m, "synchronized", False)) or "Sync" in type(m).__name__
+                        for m in model.submodules if isinstance(m, keras.layers.BatchNormalization))
+    return model
+tasks.MaskRCNN.build_model = built
+
+data = f"task.train_data.input_path={folder}/train,task.validation_data.input_path={folder}/val"
+params = configuration.resolve("lambda_resnet/maskrcnn_resnetfpn_coco", [f"{folder}/small.yaml"],
+                               f"{data},task.init_checkpoint={start},task.init_checkpoint_modules=backbone")
+train.run(params, "train_and_eval", f"{folder}/model", strategy=strategy)
+train.run(params, "continuous_eval", f"{folder}/model")
+result["synchronized"] = [len(synchronized), all(synchronized)]
+result["images"] = [ids for ids, _ in detections]
+result["boxes"] = float(np.abs(detections[0][1] - detections[1][1]).max())
+result["largest"] = float(detections[0][1].max())
+result["text"] = "tensorflow_text" in sys.modules
+print("RESULT", json.dumps(result))
+"""
+
+
+@pytest.fixture(scope="module")
+def two_devices(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two_devices")
+    (folder / "small.yaml").write_text(SMALL)
+    kinds = [picture([1, 2], 1), picture([], 2), picture([1], 3, crowd=True), picture([2], 4, channels=1)]
+    write(folder / "train", *kinds)
+    write(folder / "val", *kinds[:3])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), str(trained)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert done.returncode == 0 and lines, done.stderr[-3000:]
+    return folder, json.loads(lines[0].removeprefix("RESULT ")), done.stdout
+
+
+def test_two_devices_train_with_batch_statistics_of_both(two_devices):
+    _, result, _ = two_devices
+    assert result["replicas"] == 2
+    number, synchronized = result["synchronized"]
+    assert number > 40 and synchronized
+    apart, together = result["head"]
+    assert together < 1e-4 < 1e-2 < apart
+
+
+def test_a_last_batch_that_leaves_a_device_without_an_image(two_devices):
+    """Three images in batches of two: the detections are those that one device makes."""
+    _, result, _ = two_devices
+    assert result["images"] == [[1, 2, 3]] * 2
+    assert result["boxes"] < 0.01 < 1 < result["largest"]  # pixels
+
+
+def test_a_run_leaves_what_it_needs_to_go_on(two_devices, trained):
+    folder, result, shown = two_devices
+    assert f"tensors from {trained}; left out: logits/bias, logits/kernel" in shown
+    assert tf.train.latest_checkpoint(str(folder / "model")).endswith("ckpt-2")
+    params = resolve.resolve(EXPERIMENT, [str(folder / "model" / "params.yaml")])
+    assert params.task.init_checkpoint == str(trained)
+    assert not result["text"]
+
+
+def test_a_step_of_retinanet():
+    override = """
+    runtime: {mixed_precision_dtype: float32}
+    task:
+      model:
+        num_classes: 3
+        input_size: [128, 128, 3]
+        backbone: {type: lambda_resnet, lambda_resnet: {model_id: lambda_resnet_tiny}}
+        decoder: {fpn: {num_filters: 16}}
+        head: {num_convs: 1, num_filters: 16}
+      train_data: {dtype: float32}
+    """
+    run, inputs = train_step.build("retinanet_resnetfpn_coco", override, batch_size=2)
+    assert inputs[0].shape == (2, 128, 128, 3)
+    losses = [float(run(*inputs)) for _ in range(3)]
+    assert np.isfinite(losses).all() and len(set(losses)) == 3
+
+
+def test_model_gardens_own_driver_with_one_import_more(tmp_path):
+    """The program in the documentation of `lambdanet.detection`, in a process of its own."""
+    program = re.search(r":\n\n((?:    .*\n|\n)+)", detection.__doc__)[1]
+    (tmp_path / "train.py").write_text(textwrap.dedent(program))
+    write(tmp_path / "data", picture([1, 2], 1), picture([1], 2))
+    (tmp_path / "small.yaml").write_text(f"""
+    runtime: {{distribution_strategy: one_device, mixed_precision_dtype: float32}}
+    task:
+      model:
+        num_classes: 3
+        input_size: [64, 64, 3]
+        max_level: 5
+        backbone: {{type: lambda_resnet, lambda_resnet: {{model_id: {TINY}}}}}
+        decoder: {{fpn: {{num_filters: 16}}}}
+        head: {{num_convs: 1, num_filters: 16}}
+      train_data: {{input_path: {tmp_path}/data, global_batch_size: 2, dtype: float32}}
+    trainer: {{train_steps: 1, steps_per_loop: 1, summary_interval: 1, checkpoint_interval: 1}}
+    """)
+    words = ["--experiment=lambda_resnet/retinanet_resnetfpn_coco", "--mode=train", "--model_dir=run"]
+    done = subprocess.run(
+        [sys.executable, "train.py", *words, "--config_file=small.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    kept = {name for name, _ in tf.train.list_variables(str(tmp_path / "run" / "ckpt-1"))}
+    assert any("backbone" in name for name in kept)

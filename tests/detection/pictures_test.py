@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A picture has the same pixels in a detector's training, evaluation and serving, and as Pillow reads it."""
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+from PIL import Image, ImageOps
+
+from lambdanet.detection.configs import resolve
+from lambdanet.detection.data import annotations, records
+from lambdanet.detection.model_garden import task_factory
+from lambdanet.detection.run import train_step
+from lambdanet.detection.serving.module import _Detector
+from lambdanet.errors import InputError
+from lambdanet.training.data import image_files
+
+SIDE = 64
+MEAN, SPREAD = np.array([123.675, 116.28, 103.53]), np.array([58.395, 57.12, 57.375])  # of ImageNet
+SMALL = (
+    f"task.model.num_classes=3,task.model.input_size=[{SIDE},{SIDE},3],task.model.min_level=3,"
+    "task.model.max_level=5,task.model.backbone.type=lambda_resnet,"
+    "task.model.backbone.lambda_resnet.model_id=lambda_resnet_tiny,"
+    "task.train_data.global_batch_size=1,task.train_data.dtype=float32,"
+    "task.train_data.parser.aug_rand_hflip=false,task.train_data.parser.aug_scale_min=1.0,"
+    "task.train_data.parser.aug_scale_max=1.0,task.train_data.shuffle_buffer_size=1,"
+    "task.validation_data.global_batch_size=1,task.validation_data.dtype=float32"
+)
+
+
+def waves(channels):
+    """A smooth picture, which JPEG keeps within a gray level or two, without any symmetry."""
+    y, x = np.mgrid[:SIDE, :SIDE] / SIDE
+    planes = [127 + 100 * np.sin(2 * (y + k) + (3 + k) * x * x) for k in range(channels)]
+    return np.stack(planes, -1).astype(np.uint8)
+
+
+def hidden_colors():
+    """Half of it transparent, over colors that nobody should see."""
+    rgba = waves(4)
+    rgba[..., 3] = np.linspace(0, 255, SIDE)
+    rgba[: SIDE // 4, :, :3] = (255, 0, 0)
+    rgba[: SIDE // 4, :, 3] = 0
+    return rgba
+
+
+def encoded(image, kind, orientation=1, **options):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    image.save(file, kind, exif=exif, **options)
+    return file.getvalue()
+
+
+RGB, RGBA = Image.fromarray(waves(3)), Image.fromarray(hidden_colors())
+GRAY = Image.fromarray(waves(1)[..., 0])
+LOSSLESS = {"lossless": True, "exact": True}
+FILES = {
+    "jpeg gray": encoded(GRAY, "JPEG", quality=98),
+    "jpeg cmyk": encoded(RGB.convert("CMYK"), "JPEG", quality=98),
+    "jpeg progressive": encoded(RGB, "JPEG", quality=98, progressive=True),
+    **{f"jpeg turned {n}": encoded(RGB, "JPEG", n, quality=98) for n in range(1, 9)},
+    "png": encoded(RGB, "PNG"),
+    "png gray": encoded(GRAY, "PNG"),
+    "png gray and alpha": encoded(RGBA.convert("LA"), "PNG"),
+    "png hidden colors": encoded(RGBA, "PNG"),
+    "png palette": encoded(RGB.quantize(16), "PNG"),
+    "png palette with a transparent color": encoded(RGB.quantize(16), "PNG", transparency=3),
+    "png 16 bits": encoded(Image.fromarray(waves(1)[..., 0].astype(np.uint16) * 257), "PNG"),
+    "png turned": encoded(RGB, "PNG", 6),
+    "webp": encoded(RGB, "WEBP", **LOSSLESS),
+    "webp hidden colors": encoded(RGBA, "WEBP", **LOSSLESS),
+    "webp turned": encoded(RGB, "WEBP", 8, **LOSSLESS),
+}
+
+
+def as_pillow_reads_it(contents):
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(contents)))
+    if image.mode.startswith("I;16"):
+        return np.stack([np.asarray(image) // 256] * 3, -1)
+    if not image.has_transparency_data:
+        return np.asarray(image.convert("RGB"))
+    white = Image.new("RGBA", image.size, "white")
+    return np.asarray(Image.alpha_composite(white, image.convert("RGBA")).convert("RGB"))
+
+
+def record(contents, height=SIDE, width=SIDE, number=17):
+    example = train_step.example(
+        np.zeros([height, width, 3], np.uint8),
+        np.array([[0.1, 0.2, 0.7, 0.9]]),
+        [1],
+        [np.ones([height, width, 1], np.uint8)],
+        number,
+    )
+    example.features.feature["image/encoded"].bytes_list.value[0] = contents
+    return example.SerializeToString()
+
+
+def write(path, contents, **options):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(record(contents, **options))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def params():
+    names = {"mask": "maskrcnn_resnetfpn_coco", "retina": "retinanet_resnetfpn_coco"}
+    return {key: resolve.resolve(name, params_override=SMALL) for key, name in names.items()}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_picture_in_training_validation_and_serving(name, params, tmp_path):
+    contents = FILES[name]
+    expected = as_pillow_reads_it(contents)
+    tolerance = 2.01 if name.startswith("jpeg") else 1.01
+    file = write(tmp_path / "data", contents)
+    (tmp_path / "picture").write_bytes(contents)
+    found = {"predict": image_files.read_image(tmp_path / "picture")}
+    for key, one in params.items():
+        task = task_factory.get_task(one.task)
+        for part in ("train_data", "validation_data"):
+            if (key, part) == ("retina", "validation_data"):
+                continue  # seconds, for what differs in neither the decoder nor the task
+            data = getattr(one.task, part).replace(input_path=file)
+            images, _ = next(iter(task.build_inputs(data)))
+            found[f"{key}, {part}"] = images[0] * SPREAD + MEAN
+    size = {"batch_size": None, "input_image_size": [SIDE, SIDE]}
+    detector = _Detector(params=params["mask"], model=keras.Sequential(), **size)
+    found["serving"] = detector.preprocess(tf.constant([contents]))[0][0] * SPREAD + MEAN
+    for route, image in found.items():
+        np.testing.assert_allclose(image, expected, atol=tolerance, err_msg=route)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF"])
+def test_a_record_of_another_format_is_refused(kind, params, tmp_path):
+    file = write(tmp_path / "data", encoded(RGB, kind))
+    data = params["retina"].task.train_data.replace(input_path=file)
+    with pytest.raises(
+        InputError, match=r"record 0 of .*data \(image 17\) holds a picture of another format"
+    ):
+        records.look_into("task.train_data", data, params["retina"].task.model)
+
+
+def lying(orientation=6):
+    """A picture of 40x64 pixels, height x width, that is 64x40 when upright."""
+    return encoded(RGB.crop((0, 0, SIDE, 40)), "JPEG", orientation)
+
+
+def test_annotations_belong_to_the_upright_picture(params, tmp_path):
+    """Annotations made before the picture was turned upright are refused, in training for each record."""
+    data = params["retina"].task.train_data
+    upright = data.replace(input_path=write(tmp_path / "upright", lying(), height=SIDE, width=40))
+    records.look_into("task.train_data", upright, params["retina"].task.model)
+    as_stored = data.replace(input_path=write(tmp_path / "stored", lying(), height=40, width=SIDE))
+    message = "image 17 is annotated as 40x64 pixels, and its picture has 64x40 pixels"
+    with pytest.raises(InputError, match=f"stored' has a picture that cannot be used: {message}"):
+        records.look_into("task.train_data", as_stored, params["retina"].task.model)
+    for one in params.values():
+        task = task_factory.get_task(one.task)
+        with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+            next(iter(task.build_inputs(one.task.train_data.replace(input_path=as_stored.input_path))))
+        assert str(records.explained(raised.value)).startswith(message)
+
+
+def test_a_picture_that_is_damaged(params, tmp_path):
+    data = params["retina"].task.train_data.replace(input_path=write(tmp_path / "cut", FILES["png"][:200]))
+    with pytest.raises(InputError, match="cut' has a picture that cannot be used: .*PNG"):
+        records.look_into("task.train_data", data, params["retina"].task.model)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_look_through_annotations_compares_sizes(orientation, tmp_path):
+    (tmp_path / "one.jpg").write_bytes(lying(orientation))
+    sizes = {(40, SIDE): orientation < 5, (SIDE, 40): orientation >= 5}
+    for (height, width), fits in sizes.items():
+        image = {"id": 7, "file_name": "one.jpg", "height": height, "width": width}
+        if fits:
+            annotations._check_images("instances.json", [image], tmp_path)
+            continue
+        with pytest.raises(
+            InputError, match=f"image 7 is annotated as {height}x{width} pixels, and its file"
+        ):
+            annotations._check_images("instances.json", [image], tmp_path)
+    (tmp_path / "one.jpg").write_bytes(b"no picture")
+    with pytest.raises(InputError, match="image 7 is the file .*one.jpg', which is no picture"):
+        annotations._check_images("instances.json", [image], tmp_path)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step of a detection experiment, as tpu-check takes it."""
+
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet import cli
+from lambdanet.detection.run import tpu_step, train_step
+from lambdanet.errors import InputError
+
+
+def test_nested_labels_are_taken_one_by_one(monkeypatch):
+    asked = []
+
+    def build(experiment, params_override="", batch_size=1):
+        asked.append((experiment, params_override, batch_size))
+        images = tf.ones([batch_size, 4])
+        labels = {"boxes": {"3": 2 * images, "4": 3 * images}, "classes": tf.range(batch_size)}
+
+        @tf.function
+        def train(images, labels):
+            boxes = labels["boxes"]
+            return images + 10 * boxes["3"] + 100 * boxes["4"], labels["classes"]
+
+        backbone = keras.Sequential([keras.layers.Dense(2)], name="backbone")
+        return train, (images, labels), keras.Sequential([backbone, keras.layers.Dense(2)], name="detector")
+
+    monkeypatch.setattr(train_step, "build_with_model", build)
+    found = tpu_step.of_experiment("some_experiment", ("a=1", "b.c=2"), batch=2)
+    assert asked == [("some_experiment", "a=1,b.c=2", 2)]
+    assert (found.batch, len(found.inputs)) == (2, 4)
+    assert set(found.roots) == {"detector", "backbone"}
+    sums, classes = found.function(*(tf.ones(spec.shape, spec.dtype) for spec in found.inputs))
+    assert sums.numpy().tolist() == [[111.0] * 4] * 2 and classes.numpy().tolist() == [1, 1]
+
+
+def test_mistakes():
+    with pytest.raises(InputError, match="mode is 'infer'; accepted: 'train'"):
+        tpu_step.of_experiment("maskrcnn_lambda_resnet_coco", mode="infer")
+    with pytest.raises(InputError, match="batch must be a positive integer, got 0"):
+        tpu_step.of_experiment("maskrcnn_lambda_resnet_coco", batch=0)
+
+
+def test_an_unknown_experiment_from_the_command_line(capsys):
+    assert cli.main(["tpu-check", "--experiment=maskrcnn_lambda_coco"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("lambdanet: error: unknown experiment 'maskrcnn_lambda_coco'")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random configurations of the layers against loops over queries, on a CPU and in the forms for a TPU."""
+
+import hypothesis
+import numpy as np
+from fuzzing import rounds
+from hypothesis import strategies
+from naive_attention import images, naive_halo_attention
+from naive_lambda import naive_lambda_layer, randomise
+
+import lambdanet
+from lambdanet import device
+
+
+@strategies.composite
+def lambda_layers(draw):
+    """A layer's arguments, the shapes of its input and context, and a kind of mask."""
+    num_heads = draw(strategies.sampled_from([1, 2, 3]))
+    rank = draw(strategies.sampled_from([1, 2, 2, 3]))
+    side = strategies.integers(1, {1: 9, 2: 5, 3: 3}[rank])
+    arguments = {
+        "filters": num_heads * draw(strategies.integers(1, 3)),
+        "num_heads": num_heads,
+        "key_dim": draw(strategies.integers(1, 4)),
+        "intra_depth": draw(strategies.sampled_from([1, 1, 2])),
+        "scope": draw(strategies.sampled_from([1, 3, 5, 9, None])),
+        "position": draw(strategies.sampled_from(["relative", "relative", "unstructured", None])),
+        "key_normalization": draw(strategies.sampled_from(["softmax", "l2", None])),
+        "query_normalization": draw(strategies.sampled_from([None, "softmax"])),
+        "use_batch_norm": draw(strategies.booleans()),
+        "multi_head": draw(strategies.booleans()),
+        "position_bias": draw(strategies.booleans()),
+        "implementation": draw(strategies.sampled_from(["auto", "einsum", "query_first", "blocked", "conv"])),
+    }
+    arguments["content"] = arguments["position"] is None or draw(strategies.booleans())
+    spatial = draw(strategies.lists(side, min_size=rank, max_size=rank))
+    context = draw(strategies.none() | strategies.lists(side, min_size=rank, max_size=rank))
+    if context is None:
+        mask = draw(strategies.sampled_from([None, "causal", "random"]))
+    else:
+        mask = draw(strategies.sampled_from([None, "random"]))
+    arguments["strides"] = 1 if mask == "causal" else draw(strategies.sampled_from([1, 1, 2]))
+    if arguments["scope"] is None:
+        arguments["map_size"] = 2 * max([*spatial, *(context or [])])
+    else:
+        arguments["dilation"] = draw(strategies.sampled_from([1, 1, 2]))
+    return arguments, spatial, context, mask
+
+
+@hypothesis.given(lambda_layers())
+@hypothesis.settings(max_examples=rounds(200), deadline=None, derandomize=True)
+def test_lambda_layers_equal_the_paper_equations(configuration):
+    """Random configurations against the naive loop, in float64 so that nothing hides in rounding."""
+    arguments, spatial, context_size, mask = configuration
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=[2, *spatial, 3])
+    context = None if context_size is None else rng.normal(size=[2, *context_size, 2])
+    layer = lambdanet.LambdaLayer(**arguments, dtype="float64")
+    if mask == "random":
+        n = np.prod([-(-side // arguments["strides"]) for side in spatial])
+        mask = rng.integers(0, 2, [n, np.prod(context_size or spatial)])
+        mask[:, 0] = 1
+    layer(x, context=context, mask=mask)
+    randomise(layer)
+    expected = naive_lambda_layer(layer, x, context, mask)
+    for kind in ("CPU", "TPU"):
+        with device.assume_device(kind):
+            outputs = layer(x, context=context, mask=mask)
+        np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-7)
+
+
+@strategies.composite
+def halo_attentions(draw):
+    """A layer's arguments, and the shape of its input."""
+    num_heads = draw(strategies.sampled_from([1, 2, 3]))
+    arguments = {
+        "filters": 2 * num_heads * draw(strategies.integers(1, 2)),
+        "num_heads": num_heads,
+        "block_size": draw(strategies.integers(1, 5)),
+        "halo_size": draw(strategies.integers(0, 3)),
+        "value_ratio": draw(strategies.sampled_from([1.0, 0.5, 2.0])),
+        "key_dim": draw(strategies.sampled_from([None, 2, 4])),
+        "mask_padding": draw(strategies.booleans()),
+        "strides": draw(strategies.sampled_from([1, 1, 2, 3])),
+        "positions": draw(strategies.sampled_from(["concatenated", "added"])),
+    }
+    if arguments["block_size"] % arguments["strides"] == 0:
+        arguments["compact_offsets"] = draw(strategies.booleans())
+    return arguments, draw(strategies.tuples(strategies.integers(1, 6), strategies.integers(1, 6)))
+
+
+@hypothesis.given(halo_attentions())
+@hypothesis.settings(max_examples=rounds(30), deadline=None, derandomize=True)
+def test_halo_attention_equals_the_loop(configuration):
+    arguments, size = configuration
+    x = images(2, *size, 3)
+    layer = lambdanet.HaloAttention(**arguments, dtype="float64")
+    layer(x)
+    randomise(layer)
+    expected = naive_halo_attention(layer, x)
+    for kind in ("CPU", "TPU"):
+        with device.assume_device(kind):
+            np.testing.assert_allclose(layer(x), expected, rtol=1e-6, atol=1e-8)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch normalisation with the means of its output, in one pass, against Keras's and a mean after it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+import lambdanet
+from lambdanet import device
+from lambdanet.models import zoo
+from lambdanet.ops.batch_norm import normalize
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def gradients(function, x, gamma, beta):
+    """Of a sum of outputs and of means, each number with a weight of its own."""
+    with tf.GradientTape() as tape:
+        tape.watch((x, gamma, beta))
+        outputs, means = function(x, gamma, beta)
+        by_output, by_mean = numbers(*outputs.shape, seed=1), numbers(*means.shape, seed=2)
+        total = tf.reduce_sum(outputs * by_output) + tf.reduce_sum(means * by_mean)
+    return tape.gradient(total, (x, gamma, beta))
+
+
+def test_results_and_gradients_are_those_of_the_definition():
+    def by_definition(x, gamma, beta):
+        mean, variance = tf.nn.moments(x, [0, 1, 2])
+        outputs = (x - mean) / tf.sqrt(variance + 1e-3) * gamma + beta
+        return outputs, tf.reduce_mean(outputs, [1, 2])
+
+    def in_one_pass(x, gamma, beta):
+        return normalize(x, gamma, beta, 1e-3)[:2]
+
+    x, gamma, beta = tf.constant(2 + numbers(3, 4, 5, 6)), tf.constant(numbers(6)), tf.constant(numbers(6))
+    for ours, expected in (
+        (in_one_pass(x, gamma, beta), by_definition(x, gamma, beta)),
+        (gradients(in_one_pass, x, gamma, beta), gradients(by_definition, x, gamma, beta)),
+    ):
+        for a, b in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_step_for_a_tpu_is_that_of_keras(dtype, training):
+    x = tf.constant(1 + numbers(8, 6, 5, 4), tf.float32)
+    arguments = {"momentum": 0.8, "epsilon": 1e-5, "dtype": dtype, "gamma_initializer": "ones"}
+    ours, theirs = (
+        lambdanet.PooledBatchNormalization(**arguments),
+        keras.layers.BatchNormalization(**arguments),
+    )
+    with device.assume_device("TPU"):
+        outputs, means = ours(x, training=training)
+    expected = theirs(x, training=training)
+    tolerance = 2e-2 if "16" in dtype else 2e-6
+    assert outputs.dtype == expected.dtype == means.dtype
+    np.testing.assert_allclose(tf.cast(outputs, "float32"), tf.cast(expected, "float32"), atol=tolerance)
+    np.testing.assert_allclose(
+        tf.cast(means, "float32"), tf.reduce_mean(tf.cast(expected, "float32"), [1, 2]), atol=tolerance
+    )
+    for a, b in zip(ours.weights, theirs.weights, strict=True):
+        assert a.name.split("/")[-1] == b.name.split("/")[-1]
+        np.testing.assert_allclose(a, b, rtol=2e-3 if "16" in dtype else 2e-6)
+
+
+def test_frozen_synchronized_and_double_precision_layers_do_as_keras_does():
+    x = tf.constant(1 + numbers(4, 3, 3, 2), tf.float32)
+    frozen = lambdanet.PooledBatchNormalization()
+    frozen.trainable = False
+    with device.assume_device("TPU"):
+        np.testing.assert_allclose(frozen(x, training=True)[0], x / np.sqrt(1.001), rtol=1e-5)
+        for options in ({"synchronized": True}, {"dtype": "float64"}, {"scale": False}):
+            outputs, means = lambdanet.PooledBatchNormalization(**options)(x, training=True)
+            np.testing.assert_allclose(np.mean(outputs, axis=(0, 1, 2)), 0, atol=1e-5)
+            np.testing.assert_allclose(means, np.mean(outputs, axis=(1, 2)), atol=1e-5)
+
+
+def test_squeeze_and_excitation_takes_means_that_are_known():
+    x = tf.constant(numbers(2, 5, 3, 8), tf.float32)
+    layer = lambdanet.SqueezeExcite(0.5)
+    expected = layer(x)
+    np.testing.assert_allclose(layer([x, tf.reduce_mean(x, [1, 2])]), expected, rtol=1e-6)
+    assert np.abs(layer([x, tf.zeros([2, 8])]) - expected).max() > 1e-3
+    with device.assume_device("TPU"):
+        np.testing.assert_allclose(layer(x), expected, rtol=1e-6)
+
+
+def test_a_training_step_of_a_whole_network_is_the_same_for_both_kinds_of_device():
+    x, y = tf.constant(numbers(4, 32, 32, 3), tf.float32), tf.constant([0, 1, 2, 1])
+    weights = []
+    for kind in ("CPU", "TPU"):
+        keras.utils.set_random_seed(0)
+        model, _ = zoo.abridged_model("resnet_rs_50", 32)
+        model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        with device.assume_device(kind):
+            model.train_on_batch(x, y)
+        weights.append(model.get_weights())
+    for a, b in zip(*weights, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The papers' tables beside the models, and `lambdanet table`."""
+
+import csv
+import io
+
+import pytest
+
+from lambdanet import cli, text_table
+from lambdanet.errors import InputError
+from lambdanet.models import zoo
+from lambdanet.models.papers import comparison
+from lambdanet.models.papers.sizes import TABLES, Row, Table
+
+# Every row whose figures are not equal. Those that differ by more than a rounding: no reading gives them.
+UNEQUAL = {
+    ("3", "Conv + linear attention (Chen et al. 2018)"): "parameters: within rounding",
+    ("4", "Lambda layer (|k|=8)"): "memory: within rounding",
+    ("8", "k=8 h=2 u=1"): "parameters: differs",
+    ("8", "k=8 h=16 u=1"): "parameters: differs",
+    ("8", "k=2 h=4 u=1"): "parameters: within rounding",
+    ("8", "k=2 h=8 u=1"): "parameters: differs",
+    ("8", "k=4 h=8 u=1"): "parameters: differs",
+    ("8", "k=32 h=8 u=1"): "parameters: within rounding",
+    ("9", "content and position"): "parameters: within rounding",
+    ("12", "C-C-L-L"): "parameters: differs",
+    ("17", "MobileNet-v2"): "FLOPs: differs",
+    ("17", "MobileNet-v2 with 2 lightweight lambda blocks"): "FLOPs: differs",
+    ("A2", "H3"): "parameters: differs",
+}
+
+
+@pytest.mark.parametrize(
+    ("printed", "ours", "verdict"),
+    [
+        ("15.0", 14.95, "equal"),
+        ("15.0", 14.949, "within rounding"),
+        ("15.0", 15.1, "differs"),
+        ("120", 122.8, "equal"),  # the last zero may stand for any digit
+        ("120", 130.1, "differs"),
+        ("34", 33.7, "equal"),
+        ("0.63", 0.62525, "equal"),
+        ("0.95", 0.9597, "within rounding"),
+    ],
+)
+def test_compare(printed, ours, verdict):
+    assert comparison.compare(printed, ours) == verdict
+
+
+@pytest.mark.parametrize("number", TABLES)
+def test_table(number):
+    """Each figure is met, or the row is one that is known and says why."""
+    for line in comparison.lines(number):
+        expected = UNEQUAL.get((number, line.row.label), "equal")
+        assert line.verdict in (expected, ""), line
+        assert line.verdict or line.row.note or not any(figure.printed for figure in line.figures)
+        assert line.row.note or expected == "equal"
+
+
+def test_rows_name_models_and_their_options():
+    for table in TABLES.values():
+        for row in table.rows:
+            assert not row.model or set(row.options) <= zoo.MODELS[row.model].overrides()
+
+
+def test_forms_of_a_table(capsys, monkeypatch):
+    small = Table("small", (Row("a", "lambda_resnet_tiny", {"key_dim": 8}, 32, "0.9", note="x, y"),))
+    monkeypatch.setitem(comparison.TABLES, "0", small)
+    text = comparison.render("0")
+    assert text.splitlines()[0] == "Table 0: small"
+    assert text.splitlines()[2].split("  ")[0] == "row"
+    assert comparison.render("0", "markdown").splitlines()[3].startswith("| --- | ---: | ---: |")
+    assert cli.main(["table", "0", "0", "--format=csv"]) == 0
+    header, first, second = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert first == second
+    row = dict(zip(header, first, strict=True))
+    assert row["table"] == "0" and row["model"] == "lambda_resnet_tiny key_dim=8" and row["note"] == "x, y"
+    assert (row["parameters (M), paper"], row["parameters (M), ours"]) == ("0.9", "0.918")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "`table` needs a table or --all; the tables: 3, 4, 8,"),
+        (["14"], "unknown table '14'"),
+        (["9", "--format=html"], "unknown format 'html'; accepted: csv, markdown, text"),
+    ],
+)
+def test_what_table_refuses(words, message, capsys):
+    assert cli.main(["table", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_text_table_refuses_other_forms():
+    with pytest.raises(InputError, match="unknown format 'xml'"):
+        text_table.render(["a"], [["b"]], "xml")

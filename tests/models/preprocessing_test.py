@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preprocessing of published weights, against Pillow's own resize and against timm's own transform."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+import lambdanet
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.errors import InputError
+from lambdanet.models.preprocessing.preprocessing import Preprocessing, from_metadata, pillow_square
+
+SHAPES = [(300, 400), (401, 299), (64, 64), (100, 37), (256, 256), (600, 801), (269, 269), (1, 3)]
+
+
+def noise(height, width):
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def steps(height, width):
+    """Black and white alone, so that the kernel overshoots wherever it can."""
+    return noise(height, width) // 128 * 255
+
+
+def waves(height, width):
+    rows, columns = np.mgrid[:height, :width]
+    return np.stack([127 + 127 * np.sin(rows / 7 + columns / 11 + c) for c in range(3)], -1).astype(np.uint8)
+
+
+def with_pillow(picture, size, crop_fraction):
+    """What torchvision's Resize and CenterCrop do with a picture of Pillow, the width first."""
+    image = Image.fromarray(picture)
+    short = math.floor(size / crop_fraction)
+    long = int(short * max(image.size) / min(image.size))
+    width, height = (short, long) if image.width <= image.height else (long, short)
+    at_once = image.resize((width, height), Image.Resampling.BICUBIC)
+    by_width = image.resize((width, image.height), Image.Resampling.BICUBIC)
+    if image.height <= 2 * image.width:  # else Pillow 13 begins with the height
+        assert by_width.resize((width, height), Image.Resampling.BICUBIC) == at_once
+    image = by_width.resize((width, height), Image.Resampling.BICUBIC)
+    left, top = (int(round((side - size) / 2)) for side in image.size)
+    return np.asarray(image.crop((left, top, left + size, top + size)))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("draw", [noise, steps, waves])
+def test_bicubic_is_pillows_to_the_bit(shape, draw):
+    picture = draw(*shape)
+    for size, crop_fraction in ((256, 0.95), (224, 0.94), (31, 1.0)):
+        got = 255 * pillow_square(tf.constant(picture), size, crop_fraction).numpy()
+        np.testing.assert_array_equal(np.rint(got), with_pillow(picture, size, crop_fraction))
+        np.testing.assert_allclose(got, np.rint(got), atol=1e-4)
+
+
+@pytest.mark.parametrize("one", pretrained_weights.SETS, ids=lambda one: one.model)
+def test_each_set_is_prepared_as_timm_does(one, timm):
+    """timm's own transform of its own configuration; a grey level is 1/255 before normalisation."""
+    from timm.data import create_transform, resolve_data_config
+
+    config = resolve_data_config(timm.get_pretrained_cfg(f"{one.model}.{one.tag}").to_dict())
+    transform = create_transform(**config, is_training=False)
+    prepare = lambdanet.preprocess_for(one.model)
+    for picture in (noise(281, 350), waves(500, 375)):
+        wanted = transform(Image.fromarray(picture)).numpy().transpose(1, 2, 0)
+        got = prepare(picture).numpy()
+        assert got.shape == wanted.shape == (one.input_size, one.input_size, 3)
+        assert np.abs((got - wanted) * one.std).max() < 0.01 / 255
+
+
+def test_batches_unknown_sizes_and_grey():
+    prepare = Preprocessing(32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 0.9, "bicubic")
+    traced = tf.function(
+        prepare, input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)], autograph=False
+    )
+    assert traced.get_concrete_function().output_shapes.as_list() == [None, 32, 32, 3]
+    pictures = np.stack([noise(50, 41), waves(50, 41)])
+    np.testing.assert_allclose(traced(pictures), [prepare(one) for one in pictures], atol=1e-6)
+    grey = pictures[..., :1]
+    np.testing.assert_array_equal(prepare(grey), prepare(grey.repeat(3, -1)))
+    assert prepare(pictures[:, np.newaxis]).shape == (2, 1, 32, 32, 3)
+
+
+def test_what_fits_a_model():
+    prepare = lambdanet.preprocess_for("lambda_resnet50ts")
+    assert prepare == Preprocessing(256, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.95, "bicubic")
+    assert lambdanet.preprocess_for("haloregnetz_b", "ra3_in1k", 288).input_size == 288
+    with pytest.raises(InputError, match="unknown model with published weights 'lambda_resnet_50'"):
+        lambdanet.preprocess_for("lambda_resnet_50")
+
+
+def test_metadata():
+    texts = {"input_size": "256", "mean": "0.5, 0.4, 0.3", "std": "1, 2, 3", "interpolation": "bicubic"}
+    assert from_metadata(texts) == Preprocessing(256, (0.5, 0.4, 0.3), (1.0, 2.0, 3.0), 1.0, "bicubic")
+    assert from_metadata({"mean": "0.5"}) is None
+    for wrong in ({"mean": "none"}, {"interpolation": "nearest"}, {"std": "0, 1, 1"}, {"input_size": "-3"}):
+        with pytest.raises(InputError):
+            from_metadata(texts | wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, (0.5,), (0.5,)), "input_size=0 cannot be used"),
+        ((8, (0.5, 0.5), (0.5, 0.5)), "expected 3 numbers each, or 1"),
+        ((8, (0.5,), (0.0,)), "std > 0"),
+        ((8, (0.5,), (0.5,), 1.5), "crop_fraction=1.5"),
+        ((8, (0.5,), (0.5,), 1.0, "bicubicc"), "unknown interpolation 'bicubicc'; did you mean bicubic"),
+    ],
+)
+def test_values_that_cannot_be_used(arguments, message):
+    with pytest.raises(InputError, match=message):
+        Preprocessing(*arguments)

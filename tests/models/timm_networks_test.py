@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The networks that timm has trained, against timm: random weights in, equal features and logits out."""
+
+import numpy as np
+import pytest
+import tf_keras as keras
+
+import lambdanet
+from lambdanet.models import complexity, zoo
+from lambdanet.models.layer_builder import Parts
+from lambdanet.models.timm_networks import MODELS
+from lambdanet.models.weights import timm_rules
+
+# The sizes of images that a network of timm takes with one set of weights: multiples of the halo blocks at
+# stride 32; a single one where bottleneck attention or `26rpt` has tables for it.
+SIZES = {
+    "lambda_resnet26t": [(256, 256), (96, 160)],
+    "lambda_resnet26rpt_256": [(256, 256)],
+    "lambda_resnet50ts": [(256, 256), (160, 96)],
+    "lamhalobotnet50ts_256": [(256, 256)],
+    "halo2botnet50ts_256": [(256, 256)],
+    "halonet26t": [(256, 256), (256, 512)],
+    "halonet50ts": [(256, 256), (512, 256)],
+    "sehalonet33ts": [(256, 256), (256, 512)],
+    "eca_halonext26ts": [(256, 256), (512, 256)],
+    "haloregnetz_b": [(224, 224), (224, 448)],
+    "botnet26t_256": [(256, 256)],
+    "sebotnet33ts_256": [(256, 256)],
+    "eca_botnext26ts_256": [(256, 256)],
+}
+# float32; tables of other sizes than those that the network was trained with, which timm makes on request.
+FLOAT32 = [
+    ("lambda_resnet26t", (256, 256)),
+    ("lambda_resnet26rpt_256", (128, 192)),
+    ("halonet26t", (256, 256)),
+    ("botnet26t_256", (192, 128)),
+    ("eca_botnext26ts_256", (128, 192)),
+]
+
+# Billions of multiply-adds at 256 pixels, as timm publishes them; it counts some sums that are none here.
+GIGA_MULTIPLY_ADDS = {"halonet26t": 3.19, "eca_halonext26ts": 2.44, "lambda_resnet26t": 3.02}
+
+
+@pytest.fixture
+def policy(freed):
+    """Sets the policy of the layers that a test makes."""
+    yield keras.mixed_precision.set_global_policy
+    keras.mixed_precision.set_global_policy("float32")
+
+
+def peer(timm, name, dtype, **arguments):
+    """A network of timm, every parameter and statistic of which makes a difference."""
+    import torch
+
+    net = timm.create_model(name, dtype=getattr(torch, dtype), **arguments).eval()
+    random = np.random.default_rng(0)
+    for key, tensor in net.state_dict().items():
+        if key.endswith("running_var"):
+            values = random.uniform(0.5, 1.5, tensor.shape)
+        elif key.endswith(".weight") and tensor.ndim == 1:  # of a normalisation, or zero
+            values = random.normal(0.5, 0.15, tensor.shape)
+        elif tensor.ndim == 1:
+            values = random.normal(0.0, 0.2, tensor.shape)
+        elif "pos_emb." in key or "pos_embed" in key:
+            values = random.normal(0.0, 0.2, tensor.shape)
+        elif "conv_lambda" in key or key.endswith("pos_emb"):  # sums over many positions
+            values = random.normal(0.0, 0.02, tensor.shape)
+        else:
+            continue
+        tensor.copy_(torch.tensor(values, dtype=tensor.dtype))
+    return net
+
+
+def ours(name, net, input_size=None):
+    """The same network here: images -> features of every stage, and logits."""
+    architecture, parts = zoo.MODELS[name], Parts()
+    images = keras.Input([*(input_size or (None, None)), 3])
+    endpoints = architecture.endpoints(images, parts)
+    logits = architecture.logits(endpoints, parts, 1000)
+    model = keras.Model(images, {**endpoints, "logits": logits}, name=name)
+    timm_rules.load(model, {key: tensor.numpy() for key, tensor in net.state_dict().items()})
+    return model
+
+
+def outputs_of(net, images):
+    """The same of timm's network."""
+    import torch
+
+    images = torch.tensor(images.transpose(0, 3, 1, 2), dtype=next(net.parameters()).dtype)
+    with torch.no_grad():
+        last, (_, *stages) = net.forward_intermediates(images, exclude_final_conv=True)
+        logits = net.forward_head(last).numpy()
+    features = {str(level): x.numpy().transpose(0, 2, 3, 1) for level, x in enumerate(stages, start=2)}
+    return {**features, "logits": logits}
+
+
+def images_of(size):
+    return np.random.default_rng(1).normal(size=[1, *size, 3]).astype(np.float32)
+
+
+def assert_equal(outputs, expected, tolerance):
+    assert outputs.keys() == expected.keys()
+    for key, values in expected.items():
+        assert outputs[key].dtype == values.dtype
+        np.testing.assert_allclose(outputs[key], values, rtol=0, atol=tolerance * np.abs(values).max())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_float64(timm, policy, name):
+    """Parameters to the integer; features and logits at every size to twelve digits."""
+    policy("float64")
+    net = peer(timm, name, "float64")
+    expected = [outputs_of(net, images_of(size)) for size in SIZES[name]]
+    model = ours(name, net)
+    assert complexity.count_parameters(model) == sum(p.numel() for p in net.parameters())
+    del net
+    for size, values in zip(SIZES[name], expected, strict=True):
+        assert_equal(model(images_of(size)), values, 1e-12)
+
+
+@pytest.mark.parametrize(("name", "size"), FLOAT32)
+def test_in_float32(timm, freed, name, size):
+    """Also with tables for images that are not square."""
+    square = size == (MODELS[name].input_size,) * 2
+    net = peer(timm, name, "float32", **({} if square else {"img_size": size}))
+    assert_equal(ours(name, net, size)(images_of(size)), outputs_of(net, images_of(size)), 1e-5)
+
+
+@pytest.mark.parametrize("name", GIGA_MULTIPLY_ADDS)
+def test_multiply_adds(name):
+    flops = lambdanet.model_info(name).flops
+    assert flops / 2e9 == pytest.approx(GIGA_MULTIPLY_ADDS[name], rel=0.01)
+
+
+def test_multiply_adds_of_strided_halo_attention():
+    """Projections, then products with keys, values and the embeddings of both tables."""
+    layer = lambdanet.HaloAttention(4, 2, 4, 1, strides=2, positions="added", key_dim=3)
+    images = keras.Input([8, 8, 6])
+    model = keras.Model(images, layer(images))
+    projections = 16 * 6 * 6 + 64 * 6 * (6 + 4)
+    assert complexity.count_flops(model) == 2 * (projections + 16 * 2 * (36 * (3 + 2) + 2 * 11 * 3))

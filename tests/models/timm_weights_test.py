@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors by timm's names in models: every one used, every variable filled, or nothing changed."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import lambdanet
+from lambdanet.errors import InputError
+from lambdanet.models import zoo
+from lambdanet.models.weights import timm_rules
+from lambdanet.ops import relative_positions
+
+MIXED = "lamhalobotnet50ts_256"  # all three kinds of layers
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    return zoo.abridged_model(MIXED)[0]
+
+
+def tensors_for(model, seed=0):
+    """Random tensors of a timm network, with the counters that its batch normalisations have."""
+    random = np.random.default_rng(seed)
+    shapes = timm_rules.expected(model)
+    values = {name: random.normal(0.0, 0.02, shape) for name, shape in shapes.items()}
+    tensors = {  # variances are positive
+        name: (np.abs(value) if "var" in name else value).astype(np.float32) for name, value in values.items()
+    }
+    counters = {name.replace("running_mean", "num_batches_tracked") for name in shapes if "mean" in name}
+    return tensors | {name: np.int64(7) for name in counters}
+
+
+def refused(model, tensors, **arguments):
+    before = model.get_weights()
+    with pytest.raises(InputError) as error:
+        timm_rules.load(model, tensors, **arguments)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    return str(error.value)
+
+
+def test_every_variable_takes_other_values(mixed):
+    before = mixed.get_weights()
+    timm_rules.load(mixed, tensors_for(mixed))
+    for old, new in zip(before, mixed.get_weights(), strict=True):
+        assert np.mean(old != new) > 0.99  # all but what happens to be the same
+    after = mixed.get_weights()
+    timm_rules.load(mixed, tensors_for(mixed))
+    for one, other in zip(after, mixed.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_missing_left_over_or_of_another_shape_is_named(mixed):
+    tensors = tensors_for(mixed)
+    tensors["stages.1.0.stranger"] = tensors.pop("stages.2.1.self_attn.kv.weight")
+    tensors["stem.conv1.bn.bias"] = np.zeros(23, np.float32)
+    message = refused(mixed, tensors)
+    assert "stages.2.1.self_attn.kv.weight is missing" in message
+    assert "stages.1.0.stranger belongs nowhere" in message
+    assert "stem.conv1.bn.bias has the shape (23,), not (24,)" in message
+    assert "\n" not in message
+
+
+def test_tensors_of_another_network(mixed):
+    """Names beyond a score are counted."""
+    tensors = tensors_for(zoo.abridged_model("halonet50ts")[0])
+    assert " more" in refused(mixed, tensors)
+
+
+def test_a_model_that_timm_has_not():
+    """Nothing in timm fills its gates after the expansion, and its lambda layers have no bias there."""
+    tiny = lambdanet.create_model("lambda_resnet_tiny")
+    assert "stages.0.0.conv1_1x1.conv.weight is missing" in refused(tiny, {})
+    assert "nothing fills c2_block1_se/reduce/kernel" in refused(tiny, tensors_for(tiny))
+
+
+def test_other_classes_keep_their_classifier():
+    name = "sebotnet33ts_256"  # with a convolution before the classifier, which is not replaced
+    model = lambdanet.create_model(name, num_classes=7)
+    trained = tensors_for(model)
+    trained["head.fc.weight"] = np.zeros([1000, 1280], np.float32)
+    trained["head.fc.bias"] = np.zeros([1000], np.float32)
+    message = refused(model, trained)
+    assert message.endswith(
+        "head.fc.weight has the shape (1000, 1280), not (7, 1280); "
+        "head.fc.bias has the shape (1000,), not (7,)"
+    )
+    kernel = model.get_layer("logits").kernel.numpy()
+    timm_rules.load(model, trained, head=False)
+    np.testing.assert_array_equal(model.get_layer("logits").kernel, kernel)
+    final = trained["final_conv.conv.weight"][:, :, 0, 0].T
+    np.testing.assert_array_equal(model.get_layer("final_conv").kernel[0, 0], final)
+    assert model(tf.zeros([1, 64, 96, 3])).shape == [1, 7]
+    features = lambdanet.create_model(name, features_only=True)
+    timm_rules.load(features, trained)
+    np.testing.assert_array_equal(features.get_weights()[0], model.get_weights()[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "tensor"),
+    [
+        ("botnet26t_256", "c5_block2_spatial", "stages.3.1.self_attn.pos_embed.{}_rel"),
+        ("lambda_resnet26rpt_256", "c5_block1_spatial", "stages.3.0.self_attn.pos_emb"),
+    ],
+)
+def test_tables_of_whole_maps_are_resized_to_other_images(name, layer, tensor):
+    """To images of 512 x 384: the ends of a table stay its ends, and the offset 0 stays in the middle."""
+    trained = tensors_for(lambdanet.create_model(name, input_size=256))
+    model = lambdanet.create_model(name, input_size=(512, 384))
+    timm_rules.load(model, trained)
+    if name.startswith("bot"):
+        found = {"height": model.get_layer(layer).height_table, "width": model.get_layer(layer).width_table}
+        sides = {"height": 16, "width": 12}
+        old = {axis: trained[tensor.format(axis)] * np.sqrt(128) for axis in found}
+    else:
+        found, sides = {"both": model.get_layer(layer).position.table}, {"both": (32, 24)}
+        old = {"both": trained[tensor]}
+    for axis, table in found.items():
+        lengths = 2 * np.atleast_1d(sides[axis]) - 1
+        assert table.shape[:-1] == lengths.tolist()
+        expected = relative_positions.resize_table(tf.constant(old[axis]), lengths)
+        np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-5)
+        kept, before = (
+            x[np.ix_(*([0, n // 2, n - 1] for n in x.shape[:-1]))] for x in (table.numpy(), old[axis])
+        )
+        np.testing.assert_allclose(kept, before, rtol=1e-4)
+    assert np.all(np.isfinite(model(tf.ones([1, 512, 384, 3]))))

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in files: what is written is what is read, and what does not fit changes nothing."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+import lambdanet
+from lambdanet.errors import InputError
+from lambdanet.models.weights import keras_h5, safetensors, weight_files
+
+NAME = "lambda_resnet_tiny"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return lambdanet.create_model(NAME, num_classes=10)
+
+
+@pytest.fixture
+def file(model, tmp_path):
+    weight_files.save(model, tmp_path / "tiny.safetensors", {"mean": "0.5", "licence": "Apache-2.0"})
+    return tmp_path / "tiny.safetensors"
+
+
+def images(*shape):
+    return tf.constant(np.random.default_rng(0).normal(size=shape), tf.float32)
+
+
+def refused(path, **arguments):
+    with pytest.raises(InputError) as error:
+        lambdanet.create_model(NAME, weights=path, **{"num_classes": 10, **arguments})
+    return str(error.value)
+
+
+def test_both_kinds_of_files(model, file, tmp_path):
+    model.save_weights(tmp_path / "tiny.weights.h5")
+    x = images(2, 32, 32, 3)
+    for path in (file, str(file), tmp_path / "tiny.weights.h5"):
+        same = lambdanet.create_model(NAME, num_classes=10, weights=path)
+        np.testing.assert_allclose(same(x), model(x), atol=1e-6)
+
+
+def test_a_keras_file_that_does_not_fit_is_refused_by_name_and_nothing_is_loaded(model, tmp_path):
+    path = tmp_path / "tiny.weights.h5"
+    model.save_weights(path)
+    message = refused(path, num_classes=11)
+    assert (
+        "does not hold the weights of 'lambda_resnet_tiny': logits/bias has the shape (10,), not (11,); "
+        in (message)
+    )
+    assert "\n" not in message
+    assert "position/table has the shape (7, 7, 16), not (5, 5, 16)" in refused(path, scope=5)
+    with h5py.File(path, "a") as file:
+        file["layers/stranger/vars/0"] = np.zeros(3)
+        del file["layers/dense/vars/1"]
+        file["layers/dense/vars/1"] = "text"
+    other = lambdanet.create_model(NAME, num_classes=10)
+    before = other.get_weights()
+    with pytest.raises(
+        InputError, match="layers/stranger/vars/0 belongs nowhere; logits/bias holds .*, not floating-point"
+    ):
+        weight_files.load(other, path)
+    for old, new in zip(before, other.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_keras_file_of_a_compiled_model(tmp_path):
+    """What it has of the optimizer is passed over."""
+    layers = [keras.layers.Dense(4, name="one"), keras.layers.BatchNormalization(name="two")]
+    model = keras.Sequential([keras.Input([3]), *layers])
+    model.compile("adam", "mse")
+    model.fit(images(2, 3), images(2, 4), verbose=0)
+    model.save_weights(tmp_path / "compiled.weights.h5")
+    with keras_h5.reading(tmp_path / "compiled.weights.h5", model) as found:
+        assert found.keys() == {variable.name.removesuffix(":0") for variable in model.weights}
+        for variable in model.weights:
+            np.testing.assert_array_equal(found[variable.name.removesuffix(":0")], variable)
+
+
+def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
+    x = images(2, 32, 32, 3)
+    wanted = keras.Model(model.input, model.get_layer("pool").input)(x)
+    backbone = lambdanet.create_model(NAME, features_only=True, weights=file)  # for 1000 classes
+    np.testing.assert_allclose(backbone(x)["5"], wanted, atol=1e-6)
+    with pytest.raises(InputError, match="position/table has the shape"):
+        lambdanet.create_model(NAME, features_only=True, weights=file, scope=5)
+    model.save_weights(tmp_path / "whole.weights.h5")
+    backbone.save_weights(tmp_path / "features.weights.h5")
+    for other in ("whole", "features"):
+        path = tmp_path / f"{other}.weights.h5"
+        again = lambdanet.create_model(NAME, features_only=True, weights=path)
+        np.testing.assert_allclose(again(x)["5"], wanted, atol=1e-6)
+    assert "logits/bias is missing; logits/kernel is missing" in refused(path)
+
+
+def test_metadata(file):
+    metadata = weight_files.metadata_of(file)
+    assert {**metadata, "sha256": ""} == {
+        "model": NAME,
+        "mean": "0.5",
+        "licence": "Apache-2.0",
+        "sha256": "",
+    }
+    assert len(metadata["sha256"]) == 64
+
+
+def test_named_weights_lie_in_the_cache(model, file, tmp_path, monkeypatch):
+    monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
+    assert "or the name of a set in" in refused("mine")
+    file.rename(tmp_path / f"{NAME}.mine.safetensors")
+    same = lambdanet.create_model(NAME, num_classes=10, weights="mine")
+    np.testing.assert_array_equal(same.get_weights()[0], model.get_weights()[0])
+    assert "got '../mine'" in refused("../mine")
+
+
+def test_tensors_that_do_not_fit_are_named_and_nothing_is_loaded(model, file):
+    message = refused(file, num_classes=11)
+    assert "logits/bias has the shape (10,), not (11,); logits/kernel has the shape (512, 10)" in message
+    assert "position/table has the shape (7, 7, 16), not (5, 5, 16)" in refused(file, scope=5)
+    arrays, metadata = safetensors.read(file)
+    arrays["stranger"] = arrays.pop("logits/bias")
+    safetensors.write(file, arrays, metadata)
+    other = lambdanet.create_model(NAME, num_classes=10)
+    before = other.get_weights()
+    with pytest.raises(InputError, match="logits/bias is missing; stranger belongs nowhere"):
+        weight_files.load(other, file)
+    for old, new in zip(before, other.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_damaged_files(model, file, tmp_path):
+    content = file.read_bytes()
+    length = 8 + int.from_bytes(content[:8], "little")
+    changed = bytearray(content)
+    changed[-1] ^= 1
+    header = json.loads(content[8:length])
+    header["logits/bias"]["data_offsets"] = [0, 10**9]
+    header["__metadata__"] = {}
+    moved = json.dumps(header).encode()
+    for damaged, message in (
+        (content[:-4], "its sha256 is"),
+        (bytes(changed), "its sha256 is"),
+        (content[:100], "cut short"),
+        (b"", "cut short"),
+        (bytes([160, 134, 1]) + bytes(5) + b"[" * 100_000, "its header is nested too deep"),
+        (b"\x02" + b"\0" * 7 + b"[]", "is damaged or no safetensors file"),
+        (len(moved).to_bytes(8, "little") + moved + content[length:], "logits/bias of shape"),
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(InputError) as error:
+            weight_files.load(model, file)
+        assert message in str(error.value)
+    assert "existing .weights.h5 or .safetensors file, got 'nowhere.weights.h5'" in refused(
+        "nowhere.weights.h5"
+    )
+    (tmp_path / "broken.weights.h5").write_bytes(b"no")
+    assert "is damaged or no .weights.h5 file" in refused(tmp_path / "broken.weights.h5")
+
+
+def test_arrays_of_every_type(tmp_path):
+    arrays = {name: np.arange(6).reshape(2, 3).astype(dtype) for name, dtype in safetensors.DTYPES.items()}
+    arrays["empty"] = np.zeros([0, 2], np.float32)
+    arrays["scalar"] = np.float32(3.0).reshape([])
+    safetensors.write(tmp_path / "x.safetensors", arrays, {})
+    read, _ = safetensors.read(tmp_path / "x.safetensors")
+    for name, array in arrays.items():
+        assert read[name].dtype == array.dtype
+        np.testing.assert_array_equal(read[name], array)
+
+
+def test_entries_that_overlap_or_have_one_name_are_refused(model, file, tmp_path):
+    content = file.read_bytes()
+    length = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:length])
+    header.pop("__metadata__")
+    bias = json.dumps(header["logits/bias"])
+    overlapping = {**header, "logits/bias": {**header["logits/bias"], "data_offsets": [4, 44]}}
+    metadata = '"__metadata__": {"mean": 3}'
+    for text, message in (
+        (json.dumps(header)[:-1] + f', "logits/bias": {bias}}}', "the name 'logits/bias' is there 2 times"),
+        (json.dumps(overlapping), "logits/bias overlap|logits/bias and .* overlap"),
+        (json.dumps(header).replace("logits/bias", "logits\\nbias"), r"the name 'logits\\nbias'"),
+        (json.dumps(header).replace('"F32"', '"I8"', 1), "has the type 'I8'; accepted: F64, F32, F16, BF16"),
+        (json.dumps(header)[:-1] + f", {metadata}}}", "its metadata are not texts"),
+    ):
+        encoded = text.encode()
+        file.write_bytes(len(encoded).to_bytes(8, "little") + encoded + content[length:])
+        with pytest.raises(InputError, match=message):
+            weight_files.load(model, file)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "weights.h5"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.full([10], np.nan, np.float32), "logits/bias holds NaN or infinity"),
+        (np.full([10], np.inf, np.float16), "logits/bias holds NaN or infinity"),
+        (np.full([10], 1e300), "logits/bias holds NaN or infinity"),
+        (np.arange(10, dtype=np.int32), "logits/bias holds int32, not floating-point numbers"),
+    ],
+)
+def test_values_that_are_no_weights_are_refused_by_name(model, file, tmp_path, form, value, message):
+    path = tmp_path / f"bad.{form}"
+    if form == "safetensors":
+        arrays, metadata = safetensors.read(file)
+        safetensors.write(path, {**arrays, "logits/bias": value}, metadata)
+    else:
+        model.save_weights(path)
+        with h5py.File(path, "a") as h5:
+            del h5["layers/dense/vars/1"]
+            h5["layers/dense/vars/1"] = value
+    before = model.get_weights()
+    with pytest.raises(InputError, match=message):
+        weight_files.load(model, path)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("shape", [[20_000_000_000], [200_001, 100_001, 16]])
+def test_a_small_file_of_a_large_array_is_not_read(model, tmp_path, shape, monkeypatch):
+    path = tmp_path / "bomb.weights.h5"
+    globally = lambdanet.create_model(NAME, input_size=32, scope=None)
+    globally.save_weights(path)
+    with h5py.File(path, "a") as file:
+        place = next(name for name, data in keras_h5._datasets(file) if data.shape == (7, 7, 16))
+        del file[place]
+        chunks = (2**20,) if len(shape) == 1 else (255, 255, 16)
+        file.create_dataset(place, shape, "f4", chunks=chunks, compression="gzip", fillvalue=1.0)
+    assert path.stat().st_size < 100_000_000
+    with pytest.raises(InputError, match=r"position/table has the shape \(20"):
+        weight_files.load(globally, path)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~nobody-here/x", "a\0b", "x" * 5000 + ".safetensors"])
+def test_text_that_names_no_file_is_refused(name):
+    assert "weights must be an existing .weights.h5 or .safetensors file" in refused(name)
+
+
+@pytest.mark.parametrize("name", ["imagenet", "mine"])
+@pytest.mark.parametrize("variable", ["LAMBDANET_HOME", "HOME"])
+def test_a_home_that_is_a_file_is_refused(file, monkeypatch, variable, name):
+    monkeypatch.delenv("LAMBDANET_HOME", raising=False)
+    monkeypatch.setenv(variable, str(file))
+    with pytest.raises(
+        InputError, match="LAMBDANET_HOME must be a folder, got '.*tiny.safetensors.*is a file"
+    ):
+        lambdanet.create_model("lambda_resnet26t", weights=name)
+
+
+@pytest.mark.parametrize("file", ["small.safetensors", "small.weights.h5"])
+def test_global_tables_are_resized(tmp_path, file):
+    """Kept at the offset 0 and at both ends; local tables need nothing."""
+    small = lambdanet.create_model(NAME, input_size=32, scope=None)
+    if file.endswith("h5"):
+        small.save_weights(tmp_path / file)
+    else:
+        weight_files.save(small, tmp_path / file)
+    large = lambdanet.create_model(NAME, input_size=64, scope=None, weights=tmp_path / file)
+    name = "c4_block1_spatial"
+    old, new = (net.get_layer(name).position.table.numpy() for net in (small, large))
+    assert (old.shape, new.shape) == ((7, 7, 16), (15, 15, 16))
+    np.testing.assert_allclose(new[::7, ::7], old[::3, ::3], atol=1e-6)
+
+
+def test_only_safetensors_are_written(model, tmp_path):
+    with pytest.raises(InputError, match="must end in .safetensors, got 'x.bin'"):
+        weight_files.save(model, "x.bin")

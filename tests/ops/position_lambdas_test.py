@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every implementation against a naive loop over queries, offsets, heads and depths."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lambdanet import device
+from lambdanet.errors import InputError
+from lambdanet.ops import (
+    content_lambdas,
+    contractions,
+    cost_model,
+    pooling,
+    position_lambdas,
+    relative_positions,
+)
+from lambdanet.ops.recompute import in_pieces
+from lambdanet.ops.tpu import row_convolution
+
+
+def naive_position_lambdas(queries, values, table, strides=1, dilation=1):
+    """Equation 1 and 2 of the paper for the position term, one pair (n, m) at a time, in float64."""
+    rank = queries.ndim - 3
+    if values.ndim == rank + 2:
+        values, table = values[..., None], table[..., None]
+    outputs = np.zeros([*queries.shape[:-1], values.shape[-2]])
+    for n in itertools.product(*map(range, queries.shape[1 : 1 + rank])):
+        for m in itertools.product(*map(range, values.shape[1 : 1 + rank])):
+            distance = [mi - strides * ni for mi, ni in zip(m, n, strict=True)]
+            offset = tuple(d // dilation + r // 2 for d, r in zip(distance, table.shape, strict=False))
+            in_scope = all(0 <= o < r for o, r in zip(offset, table.shape, strict=False))
+            if in_scope and all(d % dilation == 0 for d in distance):
+                position_lambda = np.einsum("ku,bvu->bkv", table[offset], values[(slice(None), *m)])
+                outputs[(slice(None), *n)] += np.einsum(
+                    "bhk,bkv->bhv", queries[(slice(None), *n)], position_lambda
+                )
+    return outputs
+
+
+def random_case(seed, spatial, scope, b=2, h=2, k=3, v=4, u=None, context=None):
+    rng = np.random.default_rng(seed)
+    depth = [] if u is None else [u]
+    return (
+        rng.normal(size=[b, *spatial, h, k]),
+        rng.normal(size=[b, *(context or spatial), v, *depth]),
+        rng.normal(size=[*scope, k, *depth]),
+    )
+
+
+CASES = {
+    "image": {"spatial": [5, 4], "scope": [3, 3]},
+    "scope larger than the map": {"spatial": [3, 4], "scope": [9, 11]},
+    "scope of one": {"spatial": [3, 4], "scope": [1, 1]},
+    "one row": {"spatial": [1, 5], "scope": [3, 3]},
+    "intra-depth": {"spatial": [4, 3], "scope": [3, 5], "u": 2},
+    "sequence": {"spatial": [7], "scope": [5]},
+    "video": {"spatial": [2, 3, 2], "scope": [3, 3, 3], "u": 2},
+    "another context": {"spatial": [3, 4], "scope": [5, 5], "context": [5, 2]},
+    "strides": {"spatial": [2, 3], "scope": [3, 5], "context": [4, 5], "strides": 2},
+    "dilation": {"spatial": [5, 6], "scope": [3, 3], "dilation": 2},
+    "strides and dilation": {
+        "spatial": [4],
+        "scope": [3],
+        "context": [8],
+        "strides": 2,
+        "dilation": 3,
+        "u": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("implementation", [*position_lambdas.IMPLEMENTATIONS, "auto"])
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_naive_loop(case, implementation):
+    geometry = {name: CASES[case][name] for name in ("strides", "dilation") if name in CASES[case]}
+    arguments = random_case(0, **{name: value for name, value in CASES[case].items() if name not in geometry})
+    if implementation == "depthwise_conv" and case == "video":
+        with pytest.raises(InputError, match="depthwise_conv takes sequences and images, got 3"):
+            position_lambdas.apply_position_lambdas(*map(tf.constant, arguments), implementation)
+        return
+    inputs = [tf.constant(x, tf.float32) for x in arguments]
+    outputs = position_lambdas.apply_position_lambdas(*inputs, implementation, **geometry)
+    np.testing.assert_allclose(outputs, naive_position_lambdas(*arguments, **geometry), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if "strides" not in name])
+@pytest.mark.parametrize("pools_first", [False, True])
+@pytest.mark.parametrize(("pool_size", "strides"), [(3, 2), (2, 2), (4, 3)])
+def test_pool_equals_an_average_pool(case, pools_first, pool_size, strides, monkeypatch):
+    """Whichever comes first, the context or the mean over windows; also the gradients."""
+    monkeypatch.setattr(cost_model, "pools_first", lambda *_: pools_first)
+    arguments = dict(CASES[case])
+    dilation = arguments.pop("dilation", 1)
+    inputs = [tf.Variable(x) for x in random_case(6, **arguments)]
+    with tf.GradientTape(persistent=True) as tape:
+        expected = position_lambdas.apply_position_lambdas(*inputs, "query_first", dilation=dilation)
+        for axis, n in enumerate(arguments["spatial"], start=1):
+            rows = tf.eye(n, dtype=tf.float64)[tf.newaxis]
+            means = tf.nn.avg_pool1d(rows, pool_size, strides, "SAME")[0]
+            expected = tf.experimental.numpy.moveaxis(tf.tensordot(means, expected, [[1], [axis]]), 0, axis)
+        outputs = position_lambdas.apply_position_lambdas(
+            *inputs, strides=strides, dilation=dilation, pool_size=pool_size
+        )
+        losses = [tf.reduce_sum(tf.sin(x)) for x in (outputs, expected)]
+    np.testing.assert_allclose(outputs, expected, atol=1e-10)
+    for got, gradient in zip(*(tape.gradient(loss, inputs) for loss in losses), strict=True):
+        np.testing.assert_allclose(got, gradient, atol=1e-10)
+
+
+@pytest.mark.parametrize("implementation", ["einsum", "query_first", "blocked", "blocked_query_first"])
+@pytest.mark.parametrize("case", CASES)
+def test_forms_for_a_tpu_equal_the_naive_loop(case, implementation):
+    geometry = {name: CASES[case][name] for name in ("strides", "dilation") if name in CASES[case]}
+    arguments = random_case(0, **{name: value for name, value in CASES[case].items() if name not in geometry})
+    inputs = [tf.Variable(x) for x in arguments]
+
+    def outputs_and_gradients():
+        with tf.GradientTape() as tape:
+            outputs = position_lambdas.apply_position_lambdas(*inputs, implementation, **geometry)
+            loss = tf.reduce_sum(tf.sin(outputs))
+        return outputs, *tape.gradient(loss, inputs)
+
+    expected = outputs_and_gradients()
+    np.testing.assert_allclose(expected[0], naive_position_lambdas(*arguments, **geometry), atol=1e-10)
+    with device.assume_device("TPU"):
+        for a, b in zip(outputs_and_gradients(), expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["CPU", "TPU"])
+@pytest.mark.parametrize("pool_size", [1, 3])
+@pytest.mark.parametrize("implementation", [*position_lambdas.IMPLEMENTATIONS, "auto"])
+def test_content_adds_one_lambda_to_all(implementation, pool_size, kind):
+    """Also to those of several blocks, with an intra-depth, and to means over windows."""
+    arguments = [tf.constant(x) for x in random_case(0, [9, 6], [5, 3], u=2)]
+    queries, values, _ = arguments
+    content = tf.constant(np.random.default_rng(1).normal(size=[2, queries.shape[-1], values.shape[-2]]))
+    options = {"implementation": implementation, "strides": 2, "pool_size": pool_size}
+    if pool_size == 1:
+        arguments[0] = queries = queries[:, :5, :3]
+    expected = position_lambdas.apply_position_lambdas(*arguments, **options)
+    if pool_size > 1:
+        queries = pooling.mean(queries, 2, pool_size, 2)
+    expected += tf.einsum("byxhk,bkv->byxhv", queries, content)
+    blocked = {"block": [2, 3]} if implementation.startswith("blocked") and pool_size == 1 else {}
+    with device.assume_device(kind):
+        outputs = position_lambdas.apply_position_lambdas(*arguments, **options, **blocked, content=content)
+    np.testing.assert_allclose(outputs, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("query_size", "context_size", "scope", "u", "content"),
+    [
+        ([12, 50], [12, 50], [5, 7], 1, True),  # two rows side by side, with room for the content
+        ([13, 64], [13, 64], [3, 1], 1, True),  # none left, and a last group of one row
+        ([7, 130], [7, 130], [3, 5], 2, True),  # wider than a tile
+        ([9, 42], [14, 20], [7, 9], 2, False),  # a context of another size, higher and less wide
+        ([16, 45], [8, 60], [3, 3], 1, False),  # lower, so that some queries see none of it
+    ],
+)
+def test_convolution_by_rows(query_size, context_size, scope, u, content, monkeypatch):
+    """Equals the products with all pairs, which equal the naive loop; also the gradients."""
+    monkeypatch.setattr(row_convolution, "LEAST", 8)
+    assert row_convolution.suits(8, query_size, context_size, scope)
+    rng = np.random.default_rng(3)
+    shapes = [[2, *query_size, 2, 3], [2, *context_size, 4, u], [*scope, 3, u], [2, 3, 4]]
+    inputs = [tf.Variable(rng.normal(size=shape)) for shape in shapes]
+
+    def outputs_and_gradients(implementation):
+        with tf.GradientTape() as tape:
+            added = inputs[3] if content else None
+            outputs = position_lambdas.apply_position_lambdas(*inputs[:3], implementation, content=added)
+            loss = tf.reduce_sum(tf.sin(outputs))
+        return outputs, *tape.gradient(loss, inputs[: 4 if content else 3])
+
+    expected = outputs_and_gradients("query_first")
+    with device.assume_device("TPU"):
+        results = outputs_and_gradients("blocked")
+        signature = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]
+        traced = tf.function(
+            lambda q, v, c: position_lambdas.apply_position_lambdas(
+                q, v, inputs[2], "blocked", content=c if content else None
+            )
+        ).get_concrete_function(signature[0], signature[1], signature[3])
+    for a, b in zip(results, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-10)
+    np.testing.assert_allclose(traced(inputs[0], inputs[1], inputs[3]), expected[0], atol=1e-10)
+    assert [op for op in traced.graph.get_operations() if op.type == "Conv2D"]
+
+
+@pytest.mark.parametrize(
+    ("images", "query_size", "context_size", "scope"),
+    [
+        (2048, [None, 50], [None, 50], [5, 5]),
+        (2048, [56], [56], [5]),
+        (2048, [14, 14], [14, 14], [23, 23]),
+        (128, [64, 64], [64, 64], [23, 23]),
+    ],
+)
+def test_maps_that_no_convolution_by_rows_suits(images, query_size, context_size, scope):
+    assert not row_convolution.suits(images, query_size, context_size, scope)
+
+
+@pytest.mark.parametrize("implementation", ["blocked", "blocked_query_first"])
+@pytest.mark.parametrize("block", [[1, 1], [2, 3], [4, 2], [3, 9]])
+def test_blocks_of_every_size(block, implementation):
+    """Also those that leave a remainder, and those that cover one axis or both."""
+    arguments = random_case(0, [5, 8], [5, 3], u=2)
+    outputs = position_lambdas.apply_position_lambdas(
+        *map(tf.constant, arguments), implementation, block=block
+    )
+    np.testing.assert_allclose(outputs, naive_position_lambdas(*arguments), atol=1e-10)
+
+
+@pytest.mark.parametrize("scope", [[5, 3], [11, 1]])
+@pytest.mark.parametrize(
+    ("implementation", "block"),
+    [(name, None) for name in position_lambdas.IMPLEMENTATIONS]
+    + [("blocked", [2, 3]), ("blocked_query_first", [3, 2])],
+)
+def test_gradients_equal_those_of_the_naive_contraction(implementation, block, scope):
+    """The reference says with ones and zeros which embedding each pair of positions uses."""
+    queries, values, table = random_case(1, [5, 4], scope, u=2)
+    uses = np.zeros([5, 4, 5, 4, *scope])
+    for yn, xn, ym, xm in itertools.product(range(5), range(4), range(5), range(4)):
+        row, column = ym - yn + scope[0] // 2, xm - xn + scope[1] // 2
+        if 0 <= row < scope[0] and 0 <= column < scope[1]:
+            uses[yn, xn, ym, xm, row, column] = 1
+    inputs = [tf.Variable(x) for x in (queries, values, table)]
+    weights = np.random.default_rng(2).normal(size=[2, 5, 4, 2, 4])
+    with tf.GradientTape(persistent=True) as tape:
+        naive = tf.einsum("yxpqrs,rsku,byxhk,bpqvu->byxhv", uses, inputs[2], inputs[0], inputs[1])
+        naive_loss = tf.reduce_sum(naive * weights)
+        outputs = position_lambdas.apply_position_lambdas(
+            *map(tf.convert_to_tensor, inputs), implementation, block=block
+        )
+        loss = tf.reduce_sum(outputs * weights)
+    np.testing.assert_allclose(outputs, naive, atol=1e-10)
+    for gradient, expected in zip(
+        tape.gradient(loss, inputs), tape.gradient(naive_loss, inputs), strict=True
+    ):
+        np.testing.assert_allclose(gradient, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("implementation", position_lambdas.IMPLEMENTATIONS)
+def test_unknown_batch_height_and_width(implementation):
+    """One traced function serves every size, also maps smaller than the scope."""
+    traced = tf.function(
+        lambda q, v, t: position_lambdas.apply_position_lambdas(q, v, t, implementation),
+        input_signature=[
+            tf.TensorSpec([None, None, None, 2, 3]),
+            tf.TensorSpec([None, None, None, 4]),
+            tf.TensorSpec([5, 5, 3]),
+        ],
+    )
+    for spatial in ([2, 2], [3, 7], [8, 4]):
+        inputs = [tf.constant(x, tf.float32) for x in random_case(3, spatial, [5, 5])]
+        expected = naive_position_lambdas(*[x.numpy() for x in inputs])
+        np.testing.assert_allclose(traced(*inputs), expected, atol=1e-5, rtol=1e-5)
+
+
+MASKS = {
+    "no mask": None,
+    "causal": "causal",
+    "mask": np.array([[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize("normalization", content_lambdas.KEY_NORMALIZATIONS)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("u", [1, 2])
+def test_content_lambda_equals_the_naive_loop(u, mask, normalization):
+    """Every query normalises the keys over its own context; one that may see nothing gets zero."""
+    rng = np.random.default_rng(4)
+    queries, keys, values = (rng.normal(size=size) for size in ([2, 4, 2, 3], [2, 4, 3, u], [2, 4, 5, u]))
+    norm = {
+        "softmax": lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True),
+        "l2": lambda x: x / np.sqrt((x**2).sum(1, keepdims=True)),
+        None: lambda x: x,
+    }[normalization]
+    allowed = {"no mask": np.ones([4, 4]), "causal": np.tril(np.ones([4, 4]))}.get(mask, MASKS[mask])
+    expected = np.zeros([2, 4, 2, 5])
+    for n in range(4):
+        context = np.flatnonzero(allowed[n])
+        if context.size:
+            content_lambda = np.einsum("bmku,bmvu->bkv", norm(keys[:, context]), values[:, context])
+            expected[:, n] = np.einsum("bhk,bkv->bhv", queries[:, n], content_lambda)
+    outputs = content_lambdas.apply_content_lambda(
+        *map(tf.constant, (queries, keys, values)), normalization, MASKS[mask]
+    )
+    np.testing.assert_allclose(outputs, expected, atol=1e-6 if normalization == "l2" else 1e-10)
+
+
+def test_content_lambda_does_not_notice_the_order_of_the_context():
+    rng = np.random.default_rng(5)
+    queries, keys, values = (rng.normal(size=size) for size in ([2, 4, 2, 3], [2, 6, 3, 1], [2, 6, 5, 1]))
+    order = rng.permutation(6)
+    outputs = content_lambdas.apply_content_lambda(*map(tf.constant, (queries, keys, values)))
+    shuffled = content_lambdas.apply_content_lambda(
+        *map(tf.constant, (queries, keys[:, order], values[:, order]))
+    )
+    np.testing.assert_allclose(outputs, shuffled, atol=1e-10)
+
+
+def test_masked_content_stays_finite_for_keys_far_apart():
+    """A query whose context lacks the largest key must not divide zero by zero."""
+    keys = tf.constant([[[[100.0]], [[-100.0]], [[0.0]]]])
+    mask = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 1]])
+    outputs = content_lambdas.apply_content_lambda(
+        tf.ones([1, 3, 1, 1]), keys, tf.constant([[[[1.0]], [[2.0]], [[3.0]]]]), mask=mask
+    )
+    np.testing.assert_allclose(tf.squeeze(outputs), [1, 2, 1], rtol=1e-5)
+
+
+def test_unknown_implementation_names_the_nearest():
+    inputs = random_case(5, [2, 2], [3, 3])
+    with pytest.raises(InputError, match="'queryfirst'.*query_first"):
+        position_lambdas.apply_position_lambdas(*map(tf.constant, inputs), "queryfirst")
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_pieces_give_the_same_values_and_gradients(size):
+    rng = np.random.default_rng(7)
+    inputs = [tf.Variable(rng.normal(size=shape)) for shape in ([5, 4, 2, 3], [5, 6, 2], [4, 3, 6])]
+    weights = rng.normal(size=[5, 4, 2, 2])
+
+    @tf.function
+    def value_and_gradients(function):
+        with tf.GradientTape() as tape:
+            outputs = function(*[tf.convert_to_tensor(x) for x in inputs])
+            loss = tf.reduce_sum(outputs * weights)
+        return outputs, tape.gradient(loss, inputs)
+
+    expected = value_and_gradients(contractions.apply_embeddings)
+    got = value_and_gradients(lambda *x: in_pieces(contractions.apply_embeddings, *x, size, [4, 2, 2]))
+    for a, b in zip(tf.nest.flatten(got), tf.nest.flatten(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-12)
+
+
+def test_pieces_compile_and_take_a_batch_of_unknown_size():
+    """On a map large enough that the blocked form is computed in pieces."""
+    rng = np.random.default_rng(8)
+    queries, values, table = (
+        tf.constant(rng.normal(size=shape), tf.float32)
+        for shape in ([4, 64, 64, 4, 2], [4, 64, 64, 2], [9, 9, 2])
+    )
+
+    def gradients(queries, values, table, *form):
+        with tf.GradientTape() as tape:
+            tape.watch([queries, values, table])
+            outputs = position_lambdas.apply_position_lambdas(queries, values, table, *form)
+        return outputs, tape.gradient(outputs, [queries, values, table])
+
+    sizes = cost_model.Problem(None, (64, 64), (64, 64), (9, 9), 4, 2, 2, 1, 1, 1, 4)
+    assert cost_model.bounded(sizes, cost_model.Plan(True, (16, 16))).size
+    expected = gradients(queries, values, table, "query_first")
+    unknown = [tf.TensorSpec([None, *x.shape[1:]]) for x in (queries, values)] + [tf.TensorSpec(table.shape)]
+    for jit_compile in (False, True):
+        traced = tf.function(
+            lambda *x: gradients(*x, "blocked_query_first", 1, 1, [16, 16]),
+            input_signature=unknown,
+            jit_compile=jit_compile,
+        )
+        for a, b in zip(
+            tf.nest.flatten(traced(queries, values, table)), tf.nest.flatten(expected), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("implementation", ["einsum", "query_first", "blocked"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_sums_in_float32(dtype, implementation):
+    """4096 ones add up to 4096, where sums in the dtype itself would stop at 2048 or 256.
+
+    The table of a global scope over so long a sequence is read without one-hot rows, which would take 500 GB.
+    """
+    ones = [tf.ones(shape, dtype) for shape in ([1, 4096, 1, 1], [1, 4096, 1], [8191, 1])]
+    outputs = position_lambdas.apply_position_lambdas(*ones, implementation, block=[1024])
+    np.testing.assert_array_equal(tf.cast(outputs, tf.float32), tf.fill([1, 4096, 1, 1], 4096.0))
+    content = content_lambdas.apply_content_lambda(ones[0], ones[0], ones[0], normalization=None)
+    np.testing.assert_array_equal(tf.cast(content, tf.float32), tf.fill([1, 4096, 1, 1], 4096.0))
+
+
+def test_both_ways_of_reading_a_table_agree(monkeypatch):
+    table = tf.random.stateless_normal([7, 5, 3, 2], [0, 0])
+    geometry = {"query_size": [4, 6], "context_size": [5, 9], "strides": 2, "dilation": 2}
+
+    def value_and_gradient():
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            embeddings = relative_positions.expand_table(table, **geometry)
+            loss = tf.reduce_sum(tf.sin(embeddings))
+        return embeddings, tape.gradient(loss, table)
+
+    by_product = value_and_gradient()
+    monkeypatch.setattr(relative_positions, "_LARGEST_ONE_HOT", 0)
+    by_gather = value_and_gradient()
+    for a, b in zip(by_product, by_gather, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BUILD says what is there: every source file in one target, every test file a test, dependencies by floor.
+
+Starlark is close enough to Python for BUILD to be run as Python, with functions here in the place of
+Bazel's that write down what they are called with.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import source_tree
+from source_tree import FLOORS, ROOT
+
+
+def _glob(include: list[str], exclude: tuple[str, ...] | list[str] = ()) -> list[str]:
+    """Stands for Bazel's `glob`: names relative to the root, in order."""
+    found = {path for pattern in include for path in ROOT.glob(pattern)}
+    found -= {path for pattern in exclude for path in ROOT.glob(pattern)}
+    return sorted(path.relative_to(ROOT).as_posix() for path in found)
+
+
+def _evaluate() -> dict[str, dict]:
+    """Returns the targets of BUILD, by name: the rule's arguments and, under `rule`, its name."""
+    targets: dict[str, dict] = {}
+
+    def rule(kind: str):
+        def declare(name: str, **arguments):
+            assert name not in targets, f"BUILD declares {name} twice"
+            targets[name] = {"rule": kind, **arguments}
+
+        return declare
+
+    names = {"glob": _glob, "load": lambda *_: None, "package": lambda **_: None}
+    names |= {kind: rule(kind) for kind in ("py_library", "py_test")}
+    exec(compile((ROOT / "BUILD").read_text(), "BUILD", "exec"), names)
+    return targets
+
+
+@pytest.fixture(scope="module")
+def targets() -> dict[str, dict]:
+    return _evaluate()
+
+
+def _reaches(targets: dict[str, dict], name: str) -> set[str]:
+    """Returns a target and everything it depends on."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [dep.removeprefix(":") for dep in targets[name].get("deps", [])]
+    return found
+
+
+def _relative(paths: list[Path]) -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in paths]
+
+
+def test_every_source_file_is_in_exactly_one_target(targets):
+    count = Counter(src for target in targets.values() for src in target.get("srcs", []))
+    mains = {target["main"] for target in targets.values() if "main" in target}
+    expected = [path for floor in FLOORS for path in source_tree.files_of(floor)]
+    expected += sorted((ROOT / "tests").glob("**/*.py"))
+    assert set(count) == set(_relative(expected))
+    assert {src: n for src, n in count.items() if n != 1 and src not in mains} == {}
+
+
+def test_every_top_level_folder_is_covered():
+    """A folder of sources that no floor knows would escape every check here."""
+    linked = {
+        (ROOT / "lambdanet" / floor).resolve()
+        for floor in FLOORS
+        if floor not in ("core", "ops", "layers", "cli")
+    }
+    folders = {path.parent.resolve() for path in ROOT.glob("*/__init__.py")}
+    assert folders == {(ROOT / "lambdanet").resolve(), *linked}
+
+
+def test_no_target_names_a_missing_file_or_target(targets):
+    for name, target in targets.items():
+        for file in target.get("srcs", []) + target.get("data", []):
+            assert (ROOT / file).is_file(), f"BUILD: {name} names {file}, which does not exist"
+        for dep in target.get("deps", []):
+            assert dep.removeprefix(":") in targets, f"BUILD: {name} depends on {dep}, which does not exist"
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_a_library_holds_its_floor_and_depends_on_the_floors_below(targets, floor):
+    assert targets[floor]["rule"] == "py_library"
+    assert sorted(targets[floor]["srcs"]) == _relative(source_tree.files_of(floor))
+    assert sorted(targets[floor].get("deps", [])) == sorted(f":{below}" for below in FLOORS[floor])
+
+
+@pytest.mark.parametrize("path", source_tree.tests(), ids=source_tree.name_of_test)
+def test_a_test_file_has_a_test_that_depends_on_what_it_uses(targets, path):
+    used = source_tree.own(source_tree.imports(path)) | source_tree.mentions(path)
+    needed = {source_tree.floor_of(name) for name in used}
+    if "face" in needed:
+        needed = needed - {"face"} | {"layers", "models"}
+    top = needed - {low for high in needed for low in _reaches(targets, high) if low != high}
+    name = source_tree.name_of_test(path)
+    line = f'    "{name}": {[f":{name}" for name in sorted(top)]},'.replace("'", '"')
+    if name not in targets:
+        pytest.fail(f"BUILD: the table TESTS lacks this line:\n{line}", pytrace=False)
+    target = targets[name]
+    assert target["rule"] == "py_test"
+    assert f"tests/{name}.py" in target["srcs"] and target["args"] == [f"tests/{name}.py"]
+    assert target["main"] in target["srcs"]
+    missing = sorted(needed - _reaches(targets, name))
+    if missing:
+        pytest.fail(f"BUILD: the line of {name} in TESTS lacks {missing}; write\n{line}", pytrace=False)
+
+
+def test_no_test_stands_for_a_file_that_is_gone(targets):
+    tests = {name for name, target in targets.items() if target["rule"] == "py_test"}
+    assert tests - set(map(source_tree.name_of_test, source_tree.tests())) == set()
+
+
+def test_the_module_is_of_the_version_of_the_package():
+    import lambdanet
+
+    assert f'version = "{lambdanet.__version__}"' in (ROOT / "MODULE.bazel").read_text()

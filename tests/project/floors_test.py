@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The floors hold: nothing imports upwards, and there is one Keras."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+import source_tree
+from source_tree import FLOORS, PEERS, ROOT
+
+# What each floor may import besides itself, the floors below and the standard library.
+THIRD_PARTY = {
+    "core": {"absl", "numpy", "tensorflow", "tf_keras"},
+    "ops": {"tensorflow"},
+    "layers": {"tensorflow", "tf_keras"},
+    "configs": set(),
+    "models": {"h5py", "numpy", "official", "tensorflow", "tf_keras", "timm", "torch", "tqdm"},
+    "training": {"PIL", "numpy", "official", "sklearn", "tensorflow", "tensorflow_datasets", "tf_keras"}
+    | {"ai_edge_litert", "matplotlib", "onnxruntime", "tf2onnx", "tqdm"}
+    | {"jax", "jaxlib", "scipy"}  # tpu-check
+    | PEERS,
+    "detection": {
+        "PIL",
+        "absl",
+        "matplotlib",
+        "numpy",
+        "official",
+        "pycocotools",
+        "scipy",
+        "tensorflow",
+        "tf_keras",
+        "tqdm",
+    },
+    "cli": {"absl", "tqdm"},
+}
+
+
+def test_every_folder_of_the_package_is_a_floor():
+    folders = {p.name for p in (ROOT / "lambdanet").iterdir() if (p / "__init__.py").exists()}
+    assert folders == FLOORS.keys() - {"core"}
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_a_floor_imports_only_floors_below(floor):
+    for path in source_tree.files_of(floor):
+        for name in source_tree.own(source_tree.imports(path)):
+            below = source_tree.floor_of(name)
+            assert below in {floor, *FLOORS[floor]}, f"{path}: {floor} imports {name}, which lies above it"
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_a_floor_imports_only_its_third_parties(floor):
+    accepted = THIRD_PARTY[floor] | sys.stdlib_module_names | {"lambdanet"}
+    for path in source_tree.files_of(floor):
+        for name in source_tree.imports(path):
+            assert name.split(".")[0] in accepted, f"{path}: {floor} imports {name}"
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_keras_is_tf_keras(floor):
+    for path in source_tree.files_of(floor):
+        for name in source_tree.imports(path):
+            parts = name.split(".")
+            assert parts[0] != "keras" and parts[:2] != ["tensorflow", "keras"], f"{path}: imports {name}"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr == "keras" and isinstance(node.value, ast.Name):
+                assert node.value.id not in ("tf", "tensorflow"), f"{path}:{node.lineno}: tf.keras"
+
+
+def test_configs_and_the_command_line_start_without_tensorflow():
+    modules = ["lambdanet", "lambdanet.errors", "lambdanet.cli"]
+    paths = [path.relative_to(ROOT).with_suffix("") for path in source_tree.files_of("configs")]
+    modules += [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    program = (
+        f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)\n"
+        "print({'tensorflow', 'tf_keras', 'keras'} & set(sys.modules) or 'none')"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (shown.stdout.strip(), shown.stderr) == ("none", "")

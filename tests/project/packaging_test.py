@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is installed is one package: wheel, source archive and editable install, seen from outside."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.message import Message
+from email.parser import HeaderParser
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+import source_tree
+from source_tree import FLOORS, ROOT
+
+BUILD_INPUTS = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "lambdanet")
+DATA = {"lambdanet/py.typed", "lambdanet/configs/registry/imagenet_classes.txt"}  # besides modules
+
+
+def _run(*command: object, cwd: Path) -> str:
+    """Runs a command that finds no module by way of PYTHONPATH; returns what it printed."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [str(part) for part in command]
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command} failed\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """A copy of what is built, in a folder with a space in its name; the checkout itself stays clean."""
+    copy = tmp_path_factory.mktemp("a checkout")
+    links = [path.name for path in (ROOT / "lambdanet").iterdir() if path.is_symlink()]
+    unwanted = shutil.ignore_patterns("__pycache__")
+    for name in [*BUILD_INPUTS, *links]:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=unwanted)
+        else:
+            shutil.copy(ROOT / name, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def built(checkout) -> tuple[Path, Path]:
+    """The source archive, and the wheel built from it."""
+    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", checkout / "out", ".", cwd=checkout)
+    (archive,) = (checkout / "out").glob("*.tar.gz")
+    (wheel,) = (checkout / "out").glob("*.whl")
+    return archive, wheel
+
+
+def _environment(folder: Path) -> Path:
+    """Makes an environment that has the packages of this one, but not the checkout; returns its Python."""
+    _run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    (site_packages,) = folder.glob("lib/python*/site-packages")
+    here = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (site_packages / "packages_of_the_tests.pth").write_text("\n".join(here))
+    return folder / "bin" / "python"
+
+
+def _install(python: Path, *what: object, cwd: Path) -> None:
+    offline = ("--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed", "--quiet")
+    _run(sys.executable, "-m", "pip", "--python", python, "install", *offline, *what, cwd=cwd)
+
+
+def _package_files() -> set[str]:
+    """The files that a complete package holds, by the path under which they are imported."""
+    paths = [path for floor in FLOORS for path in source_tree.files_of(floor)]
+    return {path.relative_to(ROOT).as_posix() for path in paths} | DATA
+
+
+def _metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return HeaderParser().parsestr(archive.read(name).decode())
+
+
+def test_the_wheel_holds_every_module_under_one_name(built):
+    names = set(zipfile.ZipFile(built[1]).namelist())
+    information = {name for name in names if name.split("/")[0].endswith(".dist-info")}
+    assert names - information == _package_files()
+    assert any(name.endswith("/licenses/LICENSE") for name in information)
+
+
+def test_the_source_archive_holds_the_modules_once(built):
+    with tarfile.open(built[0]) as archive:
+        members = [member for member in archive.getmembers() if not member.isdir()]
+    assert all(member.isfile() for member in members), "links do not unpack everywhere"
+    names = [member.name.partition("/")[2] for member in members]
+    assert {name for name in names if name.endswith(".py") or name in DATA} == _package_files()
+
+
+def test_a_wheel_straight_from_the_checkout_is_the_same(checkout, built, tmp_path):
+    options = ("--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--wheel-dir", tmp_path)
+    _run(sys.executable, "-m", "pip", "wheel", *options, ".", cwd=checkout)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert sorted(zipfile.ZipFile(wheel).namelist()) == sorted(zipfile.ZipFile(built[1]).namelist())
+
+
+def test_the_metadata(built):
+    metadata = _metadata(built[1])
+    version = re.search(r'__version__ = "(.*)"', (ROOT / "lambdanet" / "__init__.py").read_text())
+    assert (metadata["Name"], metadata["Version"]) == ("lambdanet", version and version[1])
+    assert (metadata["Requires-Python"], metadata["License-Expression"]) == (">=3.11", "Apache-2.0")
+    assert (ROOT / "README.md").read_text().strip() == metadata.get_payload().strip()
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_what_a_floor_imports_is_required(built, floor):
+    """By the base install, except that some floors may use what an extra adds, and peers."""
+    extras = {
+        "models": ("train",),
+        "training": ("train", "onnx", "tpu-check"),
+        "detection": ("detection",),
+    }.get(floor, ())
+    required = {"lambdanet"}
+    for line in _metadata(built[1]).get_all("Requires-Dist"):
+        name, _, condition = line.partition(";")
+        if not condition or any(f'extra == "{extra}"' in condition for extra in extras):
+            required.add(re.match(r"[\w.-]+", name)[0].lower().replace("_", "-"))
+    distributions = packages_distributions()
+    imports = set().union(*map(source_tree.imports, source_tree.files_of(floor)))
+    for name in {name.split(".")[0] for name in imports} - sys.stdlib_module_names - source_tree.PEERS:
+        providers = {found.lower().replace("_", "-") for found in distributions.get(name, [name])}
+        assert providers & required, f"{floor} imports {name}, which the install does not require"
+
+
+def test_the_wheel_works_from_another_folder(built, tmp_path):
+    python = _environment(tmp_path / "environment")
+    _install(python, built[1], cwd=tmp_path)
+    program = """
+import json, lambdanet, lambdanet.models.zoo
+from pathlib import Path
+installed = Path(lambdanet.__file__).parents[1]
+names = ("models", "training", "detection", "configs", "tests")
+others = [name for name in names if (installed / name).exists()]
+print(json.dumps([lambdanet.__file__, lambdanet.models.__file__, others, len(lambdanet.list_models("*"))]))
+"""
+    home, models, others, number = json.loads(_run(python, "-c", program, cwd=tmp_path).splitlines()[-1])
+    assert Path(home).is_relative_to(tmp_path / "environment")
+    assert Path(models) == Path(home).parent / "models" / "__init__.py"
+    assert others == [] and number > 0
+    shown = _run(python.parent / "lambdanet", "--help", cwd=tmp_path)
+    assert "train" in shown and "predict" in shown
+
+
+def test_an_editable_install_gives_one_name(checkout, tmp_path):
+    python = _environment(tmp_path / "environment")
+    _install(python, "--editable", checkout, cwd=tmp_path)
+    program = """
+import importlib.util, json
+names = ["lambdanet", "lambdanet.models", "lambdanet.training", "lambdanet.detection", "lambdanet.configs"]
+names += ["models", "training", "detection", "configs"]
+specs = [importlib.util.find_spec(name) for name in names]
+print(json.dumps([spec and spec.origin for spec in specs]))
+"""
+    found = json.loads(_run(python, "-c", program, cwd=tmp_path))
+    assert all(Path(home).is_relative_to(checkout / "lambdanet") for home in found[:5])
+    assert found[5:] == [None] * 4

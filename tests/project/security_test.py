@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SECURITY.md: the tests that it names exist, and the code keeps to what it says of calls and connections."""
+
+import ast
+import re
+
+import pytest
+import source_tree
+from source_tree import FLOORS, ROOT
+
+FILES = [path for floor in FLOORS for path in source_tree.files_of(floor)]
+# What runs, or may run, what it is given.
+BUILTINS = {"eval", "exec", "compile", "__import__"}
+METHODS = {"load_model", "model_from_config", "model_from_json", "unsafe_load"}
+CONNECTS = {"aiohttp", "ftplib", "http", "httpx", "requests", "smtplib", "socketserver", "urllib", "urllib3"}
+
+
+def _calls(path):
+    """Each call in a file, with the dotted name of what is called."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            yield node, ast.unparse(node.func)
+
+
+def test_the_tests_that_hold_the_promises_exist():
+    named = re.findall(r"`(tests/\w+\.py)::(\w+)`", (ROOT / "SECURITY.md").read_text())
+    assert len(named) >= 8
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text(), f"{file} has no {test}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_call_runs_what_it_reads(path):
+    for node, name in _calls(path):
+        arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        assert name not in BUILTINS and name.rpartition(".")[2] not in METHODS, f"{path}: {name}"
+        assert not re.fullmatch(r"(pickle|marshal|dill|joblib|shelve)\.\w*(load|loads|open)", name), path
+        assert name != "torch.load" or arguments["weights_only"] == "True", path
+        assert arguments.get("allow_pickle", "False") == "False", path
+        assert arguments.get("shell", "False") == "False", path
+
+
+def test_few_modules_open_connections():
+    found = {"socket": set(), "a client": set()}
+    for path in FILES:
+        imported = {name.split(".")[0] for name in source_tree.imports(path)}
+        for what, modules in (("socket", {"socket"}), ("a client", CONNECTS)):
+            if imported & modules:
+                found[what].add(path.relative_to(ROOT / "lambdanet").as_posix())
+    assert found["a client"] == {"models/weights/hub.py"}
+    connecting = {path for path in found["socket"] if "connect" in (ROOT / "lambdanet" / path).read_text()}
+    assert connecting == {"training/distribute.py", "training/service.py"}  # to addresses that were given

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random changes of images: against arithmetic, within their bounds, and decided by the seed alone."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lambdanet import configs
+from lambdanet.configs import recipe as recipes
+from lambdanet.training.data import augment, preprocess
+from lambdanet.training.data.image_bytes import Decoded, Encoded
+
+SEEDS = [tf.constant([0, number], tf.int64) for number in range(40)]
+
+
+def _random_image(*shape):
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def _naive_affine(image, seed):
+    """Turns, zooms and shifts about the centre, pixel by pixel."""
+    turn, zoom, shift_x, shift_y = tf.random.stateless_uniform([4], seed, -1.0, 1.0).numpy()
+    height, width, _ = image.shape
+    angle, scale = augment.MAX_TURN * turn, 1 + augment.MAX_ZOOM * zoom
+    result = np.zeros_like(image)
+    for y, x in np.ndindex(height, width):
+        dy, dx = y - (height - 1) / 2, x - (width - 1) / 2
+        from_x = scale * (np.cos(angle) * dx - np.sin(angle) * dy) + (width - 1) / 2
+        from_y = scale * (np.sin(angle) * dx + np.cos(angle) * dy) + (height - 1) / 2
+        from_x += augment.MAX_SHIFT * width * shift_x
+        from_y += augment.MAX_SHIFT * height * shift_y
+        top, left = int(np.floor(from_y)), int(np.floor(from_x))
+        for row, column in [(top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)]:
+            if 0 <= row < height and 0 <= column < width:
+                weight = (1 - abs(from_y - row)) * (1 - abs(from_x - column))
+                result[y, x] += weight * image[row, column]
+    return result
+
+
+@pytest.mark.parametrize("seed", [[0, 0], [3, 1], [7, 123]])
+def test_affine_is_a_turn_a_zoom_and_a_shift(seed):
+    image = np.random.default_rng(1).random([6, 9, 2]).astype(np.float32)
+    got = augment.move(tf.constant(image), tf.constant(seed, tf.int64))
+    assert got.shape == image.shape
+    np.testing.assert_allclose(got, _naive_affine(image, seed), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(40, 60, 3), (200, 20, 3), (1, 1, 3)])
+def test_a_random_window_lies_in_the_image_within_its_bounds(shape):
+    for seed in SEEDS:
+        top, left, height, width = augment.random_window(tf.constant(shape), seed).numpy()
+        assert top >= 0 and left >= 0 and top + height <= shape[0] and left + width <= shape[1]
+        if shape == (40, 60, 3):
+            assert 0.06 < height * width / (40 * 60) <= 1 and 0.65 < width / height < 1.5
+
+
+def test_crop_and_flip_shows_a_window_or_its_mirror_image():
+    """On an image whose pixels tell where they come from."""
+    rows, columns = np.meshgrid(np.arange(0, 200, 2), np.arange(0, 200, 2), indexing="ij")
+    image = Decoded(np.stack([rows, columns, np.zeros_like(rows)], axis=-1).astype(np.uint8))
+    mirrored = []
+
+    def no_square(pixels):
+        raise AssertionError("a random window is no central square")
+
+    for seed in SEEDS:
+        shown = augment.crop_flip(image, 8, no_square, seed).numpy().astype(int)
+        assert np.all(np.diff(shown[..., 0], axis=0) > 0)
+        across = np.diff(shown[..., 1], axis=1)
+        assert np.all(across > 0) or np.all(across < 0)
+        mirrored.append(across[0, 0] < 0)
+    assert 10 <= sum(mirrored) <= 30  # of 40
+
+
+def test_a_padded_crop_is_the_image_shifted_over_black():
+    image = _random_image(32, 32, 3) | 1  # nothing black
+    padded = np.pad(image, [(4, 4), (4, 4), (0, 0)])
+    offsets = set()
+    for seed in SEEDS:
+        shown = augment.padded_crop_flip(Decoded(image), 32, lambda pixels: pixels / 255, seed)
+        found = [
+            (top, left, mirrored)
+            for top in range(9)
+            for left in range(9)
+            for mirrored, crop in enumerate([shown, shown[:, ::-1]])
+            if np.array_equal(crop, padded[top : top + 32, left : left + 32])
+        ]
+        assert len(found) == 1
+        offsets |= set(found)
+    assert len(offsets) > 25
+
+
+def _jpeg(image):
+    return tf.io.encode_jpeg(image, quality=100, chroma_downsampling=False)
+
+
+@pytest.mark.parametrize("encode", [_jpeg, tf.io.encode_png])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_file_cropped_as_it_is_decoded_is_its_image_cropped(encode, channels):
+    contents = encode(_random_image(24, 32, channels))
+    file = Encoded(contents, channels)
+    window = tf.constant([3, 5, 10, 20])
+    assert file.whole().shape == (24, 32, channels)
+    np.testing.assert_array_equal(file.crop(lambda shape: window), file.whole()[3:13, 5:25])
+    np.testing.assert_array_equal(Decoded(file.whole()).crop(lambda shape: window), file.whole()[3:13, 5:25])
+
+
+@pytest.fixture(scope="module")
+def rand_augment():
+    """RandAugment on images of 16 pixels, traced once."""
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([16, 16, 3], tf.uint8), tf.TensorSpec([2], tf.int64)], autograph=False
+    )
+    def changed(pixels, seed):
+        return augment.rand_augment(pixels, 2, 10.0, seed)
+
+    return changed
+
+
+def test_rand_augment_is_decided_by_the_seed(rand_augment):
+    pixels = tf.constant(_random_image(16, 16, 3))
+    first = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
+    again = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
+    np.testing.assert_array_equal(first, again)
+    assert len({image.tobytes() for image in first}) > 20
+    assert all(image.dtype == np.uint8 for image in first)
+
+
+def test_rand_augment_in_parallel_and_in_another_process_state_is_the_same(rand_augment):
+    pixels = tf.constant(_random_image(16, 16, 3))
+    expected = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
+    tf.random.set_seed(7)
+    seeds = tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
+    got = seeds.map(lambda seed: augment.rand_augment(pixels, 2, 10.0, seed), num_parallel_calls=4)
+    np.testing.assert_allclose(list(got.as_numpy_iterator()), expected, atol=1e-6)
+
+
+def test_rand_augment_leaves_model_garden_as_it_was(rand_augment):
+    assert augment._model_garden().tf is tf
+
+
+def test_rand_augment_repeats_grey_and_applies_its_changes():
+    """Sixteen changes and none: over many seeds of one layer, some leave the image and most do not."""
+    pixels = tf.constant(_random_image(16, 16, 1))
+    seeds = tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
+    changed = seeds.map(lambda seed: augment.rand_augment(pixels, 1, 10.0, seed))
+    same = [np.allclose(image, np.repeat(pixels, 3, axis=-1), atol=1e-6) for image in changed]
+    assert 4 <= sum(same) <= 36
+
+
+@pytest.mark.parametrize("augmentation", recipes.AUGMENTATIONS)
+@pytest.mark.parametrize("layers", [0, 2])
+def test_every_augmentation_gives_the_size_and_is_decided_by_the_seed(augmentation, layers):
+    recipe = dataclasses.replace(
+        configs.get_recipe("digits"), augmentation=augmentation, randaugment_layers=layers, input_size=16
+    )
+    image = Decoded(_random_image(20, 18, 1))
+    first, again, *others = (
+        preprocess.for_training(image, recipe, tf.constant(seed, tf.int64)).numpy()
+        for seed in ([0, 1], [0, 1], [0, 2], [0, 3], [0, 4])
+    )
+    assert first.shape == (16, 16, 3 if layers else 1) and first.dtype == np.uint8
+    np.testing.assert_array_equal(first, again)
+    changes = max(np.abs(first.astype(int) - other).max() for other in others)
+    assert changes > 25 if layers or augmentation != "none" else changes == 0
+
+
+def test_recipes_name_every_augmentation():
+    assert sorted(augment.VIEWS) == sorted(recipes.AUGMENTATIONS)

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged images: skipped, named, counted, and too many of them end the run; so does a label of no class."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+import tf_keras as keras
+from PIL import Image
+
+from lambdanet import configs
+from lambdanet.errors import InputError
+from lambdanet.training.data import pipeline
+from lambdanet.training.data.bad_records import UNKNOWN, BadRecords, grouped
+from lambdanet.training.evaluate import measure
+from lambdanet.training.train import train
+
+RECIPE = dataclasses.replace(
+    configs.get_recipe("folder"),
+    num_classes=2,
+    input_size=8,
+    global_batch_size=4,
+    epochs=2,
+    warmup_epochs=0,
+    augmentation="none",
+    randaugment_layers=0,
+)
+COUNT = 18  # in each of the two splits: four whole batches, and two images
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Pictures that are grey in a level of their own, so that they can be told apart."""
+    for split in ("train", "validation"):
+        for index in range(COUNT):
+            folder = tmp_path / split / ("odd" if index % 2 else "even")
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full([8, 8, 3], 10 * index, np.uint8)).save(folder / f"{index:02d}.png")
+    return tmp_path
+
+
+def _levels(batches):
+    """The levels of the pictures in batches."""
+    mean, std = RECIPE.mean[0], RECIPE.std[0]
+    return [
+        [round(float(image[0, 0, 0] * std + mean) * 25.5) for image in images.numpy()]
+        for images, _ in batches
+    ]
+
+
+def _damage(pictures, split, *indices):
+    paths = [next((pictures / split).glob(f"*/{index:02d}.png")) for index in indices]
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:40])
+    return [str(path) for path in paths]
+
+
+@pytest.mark.parametrize("damaged", [(3,), (0, 1, 2), (17,), (0, 9, 10, 17)])
+def test_evaluation_goes_without_them_and_names_them(pictures, capfd, damaged):
+    paths = _damage(pictures, "validation", *damaged)
+    bad = BadRecords(limit=4)
+    levels = _levels(pipeline.load(RECIPE, "eval", str(pictures), bad_records=bad))
+    order = [*range(0, COUNT, 2), *range(1, COUNT, 2)]  # by class
+    assert sum(levels, []) == [index for index in order if index not in damaged]
+    assert sorted(bad.names) == sorted(paths)
+    said = [line for line in capfd.readouterr().out.splitlines() if line.startswith("skipped ")]
+    assert len(said) == len(damaged) and said[-1].endswith(f"({len(damaged)} of at most 4 bad records)")
+
+
+def test_every_batch_keeps_its_place_and_size_and_each_name_is_told_once(pictures, capfd):
+    before = _levels(pipeline.load(RECIPE, "train", str(pictures)))
+    paths = _damage(pictures, "train", 2, 5, 11)
+    bad = BadRecords(limit=3)
+    levels = _levels(pipeline.load(RECIPE, "train", str(pictures), bad_records=bad))
+    assert [len(batch) for batch in levels] == [4] * 8
+    for batch, whole in zip(levels, before, strict=True):
+        good = [level for level in whole if level not in (2, 5, 11)]
+        assert set(batch) == set(good)  # others of the batch come twice
+        assert [a for a, b in zip(batch, whole, strict=True) if b in good] == good
+    assert sorted(bad.names) == paths and capfd.readouterr().out.count("skipped ") == 3
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 7])
+def test_a_run_that_goes_on_at_any_step_sees_what_it_would_have_seen(pictures, step):
+    _damage(pictures, "train", 2, 5, 11)
+    recipe = dataclasses.replace(RECIPE, augmentation="crop_flip")
+    whole = [images.numpy() for images, _ in pipeline.load(recipe, "train", str(pictures))]
+    rest = [images.numpy() for images, _ in pipeline.load(recipe, "train", str(pictures), initial_step=step)]
+    np.testing.assert_array_equal(whole[step:], rest)
+
+
+def test_what_a_run_has_seen_before_is_not_even_decoded(pictures):
+    recipe = dataclasses.replace(RECIPE, epochs=1)
+    first, *_ = _levels(pipeline.load(recipe, "train", str(pictures)))
+    _damage(pictures, "train", *first)
+    bad = BadRecords(limit=0)
+    rest = _levels(pipeline.load(recipe, "train", str(pictures), initial_step=1, bad_records=bad))
+    assert len(rest) == 3 and not bad.names
+
+
+def test_a_batch_of_nothing_but_damage_is_the_first_of_its_epoch(pictures):
+    first, second, *_ = _levels(pipeline.load(RECIPE, "train", str(pictures)))
+    _damage(pictures, "train", *second)
+    levels = _levels(pipeline.load(RECIPE, "train", str(pictures)))
+    assert levels[:2] == [first, first]
+    _damage(pictures, "train", *set(range(COUNT)).difference(second))
+    bad = BadRecords()
+    with pytest.raises(InputError, match="none of the 4 images of a batch can be read"), bad.ending_runs():
+        list(pipeline.load(RECIPE, "train", str(pictures), bad_records=bad))
+
+
+def test_one_more_than_the_limit_ends_the_run(pictures):
+    _damage(pictures, "train", 2, 5, 11)
+    bad = BadRecords(limit=2)
+    message = "3 records cannot be read, the last of them .*png; accepted: max_bad_records, which is 2"
+    with pytest.raises(InputError, match=message) as caught, bad.ending_runs():
+        list(pipeline.load(RECIPE, "train", str(pictures), bad_records=bad))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_ends_with_one_line(pictures, tmp_path):
+    _damage(pictures, "train", 2, 5)
+    recipe = dataclasses.replace(RECIPE, model="lambda_resnet_tiny", input_size=32)
+    with pytest.raises(InputError, match="2 records cannot be read"):
+        train(recipe, tmp_path / "run", str(pictures), max_bad_records=1)
+
+
+def test_other_errors_stay_what_they_are():
+    with pytest.raises(tf.errors.DataLossError), BadRecords().ending_runs():
+        raise tf.errors.DataLossError(None, None, "a disk")
+
+
+def test_up_to_a_tenth_of_a_folder_is_left_out_and_named_once(capsys):
+    bad = BadRecords()
+    for _ in range(2):
+        bad.leave_out(("cats", ["cats/1.heic"], 17))
+        bad.leave_out(("dogs", ["dogs/1.heic", "dogs/2.heic"], 20))
+        bad.leave_out(("cows", [], 3))
+    assert capsys.readouterr().out.splitlines() == [
+        "left out: 1 of 17 files in 'cats' are no pictures, such as 'cats/1.heic'",
+        "left out: 2 of 20 files in 'dogs' are no pictures, such as 'dogs/1.heic'",
+    ]
+    with pytest.raises(InputError, match="2 of 19 files in 'hens' .*; --max_bad_records=5 or more leaves"):
+        bad.leave_out(("hens", ["hens/1.heic", "hens/2.heic"], 19))
+
+
+def test_a_limit_counts_the_files_that_all_folders_leave_out():
+    bad = BadRecords(limit=2)
+    cats, dogs = ("cats", ["cats/1.heic", "cats/2.heic"], 3), ("dogs", ["dogs/1.heic"], 1000)
+    bad.leave_out(cats)
+    with pytest.raises(InputError, match="1 of 1000 files in 'dogs' .*; --max_bad_records=3 or more leaves"):
+        bad.leave_out(dogs)
+    with pytest.raises(InputError, match="2 of 3 files in 'cats' .*; --max_bad_records=3 or more leaves"):
+        BadRecords(limit=2).leave_out(cats, dogs)
+
+
+def test_a_negative_limit_is_refused():
+    with pytest.raises(InputError, match="max_bad_records is -1"):
+        BadRecords(-1)
+
+
+def _label_alone(example, key):
+    return tf.zeros([2, 2, 1]), example["label"]
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_a_label_of_no_class_ends_the_run_with_its_name(label):
+    examples = tf.data.Dataset.from_tensor_slices(
+        {"name": ["first", "second", "third"], "label": tf.constant([0, label, 1], tf.int64)}
+    )
+    bad = BadRecords()
+    groups = grouped(examples.enumerate().map(lambda place, one: (one, place)), _label_alone, 3)
+    batches = bad.whole(groups, 3, num_classes=2)
+    with (
+        pytest.raises(InputError, match=f"record 'second' has the label {label}, outside"),
+        bad.ending_runs(),
+    ):
+        list(batches)
+
+
+def test_a_file_of_records_that_breaks_off_costs_its_rest(tmp_path, capfd):
+    """Of TFRecords, what follows a damaged record cannot be found: it is counted, without names."""
+    recipe = dataclasses.replace(configs.get_recipe("digits"), eval_split="test[:100]", input_size=8)
+    builder = tfds.builder("digits", data_dir=str(tmp_path / "data"))
+    builder.download_and_prepare()
+    (file,) = builder.data_path.glob("*test*tfrecord*")
+    contents = bytearray(file.read_bytes())
+    contents[len(contents) // 10] ^= 0xFF  # in the 36th of 355 records
+    file.write_bytes(contents)
+    bad = BadRecords(limit=100)
+    batches = pipeline.load(recipe, "eval", str(tmp_path / "data"), bad_records=bad)
+    left = sum(len(labels) for _, labels in batches)
+    assert 30 < left < 40 and bad.names == [UNKNOWN] * (100 - left)
+    assert capfd.readouterr().out.count(f"skipped {UNKNOWN}") == 100 - left
+
+
+def test_a_split_of_nothing_but_damage_is_refused(pictures):
+    _damage(pictures, "validation", *range(COUNT))
+    model = keras.Sequential([keras.Input([8, 8, 3]), keras.layers.Flatten(), keras.layers.Dense(2)])
+    with pytest.raises(InputError, match="no image of the split can be read"):
+        measure(model, pipeline.load(RECIPE, "eval", str(pictures)))

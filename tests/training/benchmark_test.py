@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layer benchmark: what is compared, in turns; processes that fail; what it prints and writes."""
+
+import csv
+import io
+import os
+import subprocess
+import sys
+import types
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from lambdanet import cli
+from lambdanet.errors import InputError
+from lambdanet.training.benchmark import compare, contenders, layers, memory, plot, report
+from lambdanet.training.benchmark.cases import PEER_PACKAGES, Case, cases
+from lambdanet.training.benchmark.process import ContenderFailed, Worker
+from lambdanet.training.benchmark.results import Row, ran_on
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = Case(4, 6, 16, 2, 3, backward=True)
+
+
+def rows_of(times, backward=True, **fields):
+    """Rows with one sample each, in ms; the first is the reference."""
+    case = Case(4, 6, 16, 2, 3, backward)
+    rows = [Row(case, name, seconds=[ms / 1000], **fields) for name, ms in times.items()]
+    for row in rows:
+        row.reference = rows[0]
+    return rows
+
+
+# What is measured.
+
+
+def test_the_cases_are_all_combinations_map_by_map():
+    found = cases(["7x5x16x1", "4x4x8x2"], ["3", "global"], ["forward", "both"], "bfloat16")
+    assert [(case.map, case.scope, case.backward) for case in found] == list(
+        product(["7x5x16x1", "4x4x8x2"], [3, None], [False, True])
+    )
+    assert found[0] == Case(7, 5, 16, 1, 3, False, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"maps": ["7x7x512"]}, "map '7x7x512' cannot be used; expected HEIGHTxWIDTHxCHANNELSxBATCH"),
+        ({"maps": ["0x7x512x1"]}, "map '0x7x512x1'"),
+        ({"maps": ["7x7x12x1"]}, "12 channels; expected a multiple of 8"),
+        ({"maps": []}, "no maps"),
+        ({"scopes": ["22"]}, "scope '22' cannot be used; expected an odd number"),
+        ({"scopes": ["gobal"]}, "scope 'gobal'"),
+        ({"passes": ["backward"]}, "unknown pass 'backward'; did you mean forward"),
+        ({"dtype": "float64"}, "unknown dtype 'float64'; did you mean"),
+        ({"contenders": ["position/ato"]}, "unknown contender 'position/ato'; did you mean position/auto"),
+        ({"contenders": ["peer/timm"]}, "'peer/timm' is of another library; expected --peers"),
+        ({"contenders": []}, "no contenders"),
+        ({"repeats": 0}, "repeats=0"),
+        ({"threads": 0}, "threads=0"),
+        ({"max_seconds": 0.0}, "max_seconds=0.0"),
+        ({"peers": True, "peers_python": "/no/python"}, "peers_python '/no/python' is no program"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_starts(arguments, message, capsys):
+    with pytest.raises(InputError) as error:
+        layers.benchmark_layers(**arguments)
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file' cannot be written"):
+        layers.benchmark_layers(out=tmp_path / "file")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_reference_is_measured_with_whatever_is_compared_with_it():
+    chosen = layers._choose(["attention/h*", "peer/timm"], True, "python")
+    assert chosen == {
+        "layer/einsum": sys.executable,
+        "attention/halo": sys.executable,
+        "peer/timm": "python",
+    }
+
+
+@pytest.mark.parametrize("lengths", [(3, 3), (5, 7)])  # local; all offsets of a 3x4 map
+def test_figure_3_is_the_sum_over_pairs(lengths):
+    rng = np.random.default_rng(0)
+    b, height, width, h, k, v = 2, 3, 4, 2, 3, 5
+    queries = rng.standard_normal([b, height, width, h, k])
+    values = rng.standard_normal([b, height, width, v])
+    table = rng.standard_normal([*lengths, k])
+    expected = np.zeros([b, height, width, h, v])
+    for y, x, to_y, to_x in product(range(height), range(width), range(height), range(width)):
+        row, column = to_y - y + lengths[0] // 2, to_x - x + lengths[1] // 2
+        if 0 <= row < lengths[0] and 0 <= column < lengths[1]:
+            weights = queries[:, y, x] @ table[row, column]  # [b, h]
+            expected[:, y, x] += weights[..., None] * values[:, None, to_y, to_x]
+    found = contenders.figure_3(*(tf.constant(array) for array in (queries, values, table)))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["position/query_first", "layer/auto", "attention/halo"])
+def test_contenders_run_in_half_precision(name):
+    for case in cases(["4x4x16x1"], ["global"], ["forward", "both"], "bfloat16"):
+        contenders.CONTENDERS[name](case)()
+
+
+# In turns.
+
+
+class ScriptedWorker:
+    """Stands for a process: its times follow a script, on a machine that becomes slower with every call."""
+
+    log: list[tuple[str, str]] = []
+    seconds = {"quick": 0.01, "slow": 0.02}
+    failures: dict[tuple[str, str], Exception] = {}
+
+    def __init__(self, python, name, threads, environment):
+        self._name = name
+        self._alive = True
+
+    def about(self):
+        return {"library": "script 1.0", "device": "paper", "counts_memory": True}
+
+    def ask(self, do, timeout, **arguments):
+        self.log.append((self._name, do))
+        failure = self.failures.get((self._name, do))
+        if failure:
+            self._alive = "stopped" not in str(failure)
+            raise failure
+        if do == "memory":
+            return {"bytes": 2**20}
+        return {"seconds": self.seconds[self._name] * 1.01 ** len(self.log)}
+
+    def was_ready(self):
+        return True
+
+    def alive(self):
+        return self._alive
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    monkeypatch.setattr(ScriptedWorker, "log", [])
+    monkeypatch.setattr(ScriptedWorker, "failures", {})
+    monkeypatch.setattr(compare, "Worker", ScriptedWorker)
+    monkeypatch.setattr(compare, "SETTLE_SECONDS", 0)
+    return ScriptedWorker
+
+
+def run_script(budget, *todo):
+    with compare.Comparison({"quick": "python", "slow": "python"}, budget) as comparison:
+        return [row for case in todo for row in comparison.run(case, ["quick", "slow"], "quick")]
+
+
+def test_contenders_take_turns_and_a_drift_of_the_machine_leaves_ratios_alone(scripted):
+    quick, slow = run_script(compare.Budget(5, 60.0, 1), SMALL)
+    turns = [name for name, do in scripted.log[4:] if do == "time"]
+    assert turns == ["quick", "slow", "slow", "quick"] * 2 + ["quick", "slow"]
+    assert len(quick.seconds) == len(slow.seconds) == 5
+    assert quick.seconds[-1] > 1.05 * quick.seconds[0]
+    assert slow.speed() == pytest.approx(0.5, rel=0.02) and quick.speed() == 1
+    assert slow.mebibytes() == 1 and slow.library == "script 1.0" and slow.note == ""
+
+
+def test_a_slow_contender_has_fewer_turns_spread_over_the_others(scripted, monkeypatch):
+    monkeypatch.setattr(scripted, "seconds", {"quick": 0.001, "slow": 0.3})
+    quick, slow = run_script(compare.Budget(8, 1.3, 1), SMALL)
+    assert len(quick.seconds) == 8 and 3 <= len(slow.seconds) < 8
+    assert f"{len(slow.seconds)} of 8 repeats: a call takes 0.3" in slow.note and quick.note == ""
+    turns = [name for name, do in scripted.log[4:] if do == "time"]
+    assert turns.index("slow") > 0 and "slow" in turns[-2:]
+
+
+def test_one_call_is_enough_of_a_very_slow_contender(scripted, monkeypatch):
+    monkeypatch.setattr(scripted, "seconds", {"quick": 0.001, "slow": 50.0})
+    quick, slow = run_script(compare.Budget(8, 10.0, 1), SMALL)
+    assert len(quick.seconds) == 8 and len(slow.seconds) == 1
+    assert slow.peak_bytes == 2**20
+
+
+def test_a_contender_that_fails_has_a_row_that_says_why_and_the_others_go_on(scripted):
+    scripted.failures["slow", "build"] = ContenderFailed("ValueError: odd maps alone")
+    quick, slow = run_script(compare.Budget(3, 10.0, 1), SMALL)
+    assert len(quick.seconds) == 3
+    assert (slow.seconds, slow.note, slow.speed()) == ([], "ValueError: odd maps alone", None)
+
+
+def test_what_was_stopped_is_not_tried_again_on_the_same_map_but_on_others(scripted):
+    scripted.failures["slow", "build"] = ContenderFailed("stopped after 60 s")
+    forward, wider = Case(4, 6, 16, 2, 3, False), Case(4, 8, 16, 2, 3, False)
+    rows = run_script(compare.Budget(3, 10.0, 1), forward, SMALL, wider)
+    notes = [row.note for row in rows if row.contender == "slow"]
+    stopped = "stopped after 60 s"
+    assert notes == [stopped, "not tried: the pass forward did not end", stopped]
+
+
+# Processes.
+
+
+@pytest.fixture(scope="module")
+def worker():
+    worker = Worker(sys.executable, "position/einsum", 1, {})
+    yield worker
+    worker.close()
+    assert not worker.alive()
+
+
+def test_a_process_times_calls_and_survives_a_case_that_fails(worker):
+    assert worker.about()["library"] == f"tensorflow {tf.__version__}"
+    assert worker.ask("build", 120, case=vars(SMALL))["seconds"] > 0
+    assert 0 < worker.ask("time", 120, calls=3, warm=True)["seconds"] < 10
+    with pytest.raises(ContenderFailed, match="InvalidArgument|Error"):
+        worker.ask("build", 120, case={**vars(SMALL), "dtype": "complex"})
+    assert worker.alive()
+
+
+def test_a_process_that_takes_too_long_is_ended(worker):
+    worker.ask("build", 120, case=vars(SMALL))
+    with pytest.raises(ContenderFailed, match="stopped after 0 s"):
+        worker.ask("time", 0.01, calls=10**9, warm=False)
+    assert not worker.alive()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            "raise ModuleNotFoundError('', name='lambda_networks')",
+            "not installed: no module 'lambda_networks'; "
+            "pip install torch lambda-networks, or --peers_python",
+        ),
+        ("import os; os._exit(3)", "ended with status 3"),
+        ("import os; os.kill(os.getpid(), 9)", "ended by the system, most likely for want of memory"),
+        ("raise RuntimeError('no such processor')", "RuntimeError: no such processor"),
+    ],
+)
+def test_a_process_that_does_not_start_says_why_each_time(tmp_path, spoil, message):
+    (tmp_path / "lambda_networks.py").write_text(spoil)
+    worker = Worker(sys.executable, "peer/lucidrains", 1, {"PYTHONPATH": str(tmp_path)})
+    for _ in range(2):
+        with pytest.raises(ContenderFailed) as failure:
+            worker.ask("build", 10, case=vars(SMALL))
+        assert str(failure.value) == message
+    worker.close()
+
+
+@pytest.mark.parametrize("name", PEER_PACKAGES)
+def test_a_peer_runs_or_says_that_it_is_not_installed(name):
+    worker = Worker(sys.executable, name, 1, memory.ENVIRONMENT)
+    try:
+        about = worker.about()
+    except ContenderFailed as failure:
+        assert f"pip install {' '.join(PEER_PACKAGES[name])}" in str(failure)
+    else:
+        assert PEER_PACKAGES[name][-1] in about["library"]
+        for case in cases(["8x8x16x1"], ["3", "global"], ["forward", "both"], "float32"):
+            assert worker.ask("build", 120, case=vars(case))["seconds"] > 0
+        assert worker.ask("memory", 120, calls=1)["bytes"] > 0
+    finally:
+        worker.close()
+
+
+def test_the_side_of_a_peer_needs_no_tensorflow():
+    program = (
+        "import sys, lambdanet.training.benchmark.worker, lambdanet.training.benchmark.peers\n"
+        "print({'tensorflow', 'tf_keras', 'torch', 'numpy'} & set(sys.modules) or 'none')"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (shown.stdout.strip(), shown.stderr) == ("none", "")
+
+
+# Memory.
+
+OF_ARRAYS = """
+import numpy as np
+from lambdanet.training.benchmark.memory import peak_bytes
+
+def run():
+    a = np.ones(2**21)  # 16 MiB
+    a = None
+    b, c = np.ones(2**20), np.ones(2**20)
+
+run()
+print(peak_bytes(run, 3))
+"""
+
+OF_TENSORS = """
+import tensorflow as tf
+from lambdanet.training.benchmark.memory import peak_bytes
+
+x = tf.ones([1024, 2048])  # 8 MiB
+
+@tf.function
+def run():
+    y = tf.exp(x)
+    return y + tf.math.unsorted_segment_sum(y, tf.range(1024), 1024)  # y, the sum, and one of them reused
+
+run()
+print(peak_bytes(run, 3))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resident memory is measured on Linux alone")
+@pytest.mark.parametrize("program", [OF_ARRAYS, OF_TENSORS])
+def test_peak_memory_is_what_is_in_use_at_once(program):
+    environment = {**os.environ, **memory.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"}
+    command = [sys.executable, "-c", program]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert shown.returncode == 0, shown.stderr
+    assert int(shown.stdout) == pytest.approx(16 * 2**20, rel=0.05)
+
+
+def test_on_a_gpu_the_allocator_counts(monkeypatch):
+    class Allocator:
+        current, peak = 5000, 9000
+
+        def list_physical_devices(self, kind):
+            return ["a GPU"]
+
+        def reset_memory_stats(self, device):
+            self.peak = self.current
+
+        def get_memory_info(self, device):
+            assert device == "GPU:0"
+            return {"current": self.current, "peak": self.peak}
+
+    config = Allocator()
+    config.experimental = config
+    monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(config=config))
+
+    def run():
+        config.peak = max(config.peak, config.current + 700)
+
+    assert memory.on_gpu() and memory.peak_bytes(run, 2) == 700
+
+
+# What it prints and writes.
+
+
+def test_a_table_fits_into_120_columns_and_holds_every_row():
+    times = {"position/einsum": 123456.0, "position/blocked_query_first": 0.01234, "position/auto": 617.28}
+    rows = rows_of(times, False, peak_bytes=5 * 2**30) + rows_of(times)
+    for name in ("position/conv", "position/depthwise_conv"):
+        rows.append(
+            Row(
+                rows[3].case,
+                name,
+                note=" ".join(["stopped after 60 s"] * (len(name) - 12)),
+                reference=rows[3],
+            )
+        )
+    lines = report.table(rows).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert lines[0].split("  ")[0] == "4x6, d=16, b=2, scope 3"
+    auto = next(line for line in lines if line.startswith("position/auto"))
+    assert auto.split() == ["position/auto"] + ["617.3", "617.3-617.3", "200", "5120"] + [
+        *("617.3", "617.3-617.3", "200", "-")
+    ]
+    assert next(line for line in lines if line.startswith("position/conv")).split()[1:] == ["-"] * 6
+    assert "  position/conv, forward + backward: stopped after 60 s" in lines
+
+
+def test_the_summary_holds_the_choice_against_the_best_of_the_others():
+    rows = rows_of({"position/einsum": 30.0, "position/conv": 9.0, "position/auto": 10.0})
+    assert report.summary(rows) == (
+        "forward + backward: position/auto runs at 0.90 times the speed of position/conv, "
+        "the fastest other form"
+    )
+    rows = rows_of({"layer/einsum": 9.0, "layer/auto": 4.0, "peer/timm": 12.0, "peer/lucidrains": 10.0})
+    assert "layer/auto runs at 2.50 times the speed of peer/lucidrains" in report.summary(rows)
+    assert report.summary(rows_of({"layer/einsum": 9.0, "layer/auto": 4.0})) == ""
+
+
+def test_what_ran_on_another_device_is_marked_and_not_compared():
+    """As the layers of PyTorch do on a machine with a GPU."""
+    rows = rows_of({"layer/einsum": 9.0, "layer/auto": 4.0, "peer/timm": 12.0}, device="a GPU")
+    rows[2].device = "CPU"
+    for row in rows:
+        row.mark_device()
+    assert [row.note for row in rows] == ["", "", "on CPU, and not on a GPU"]
+    assert report.summary(rows) == ""
+    assert "peer/timm, forward + backward: on CPU, and not on a GPU" in report.table(rows)
+
+
+def test_pictures_name_the_gpu():
+    machine = {"cpu": "a processor", "threads": 2, "tensorflow": "2.20"}
+    on_cpu = rows_of({"layer/einsum": 9.0}, device="CPU")
+    on_gpu = rows_of({"layer/einsum": 1.0, "layer/auto": 1.0}, device="a GPU")
+    assert ran_on(on_cpu, machine) == "a processor, 2 threads, tensorflow 2.20"
+    assert ran_on(on_gpu + on_cpu, machine) == "a GPU with a processor, 2 threads, tensorflow 2.20"
+    assert ran_on([row.columns() for row in on_gpu], machine).startswith("a GPU with a processor,")
+
+
+def test_pictures_have_a_dot_for_each_result_and_none_for_what_is_not_known():
+    machine = {"cpu": "a processor", "threads": 2, "tensorflow": "2.20"}
+    rows = rows_of({"position/einsum": 30.0, "position/auto": 10.0})
+    drawn = plot.pictures(rows, machine)
+    assert list(drawn) == ["layers_time.png"]
+    pixels = np.asarray(Image.open(io.BytesIO(drawn["layers_time.png"])))
+    blue = np.frombuffer(bytes.fromhex(plot.COLORS["auto"][1:]), np.uint8)
+    assert (pixels == blue).all(-1).sum() > 50
+    assert (pixels[:20] == 255).all() and (pixels[:, -20:] == 255).all()
+    rows[0].peak_bytes = rows[1].peak_bytes = 2**20
+    assert list(plot.pictures(rows, machine)) == ["layers_time.png", "layers_memory.png"]
+    assert plot.pictures([Row(SMALL, "position/auto", note="none")], machine) == {}
+
+
+@pytest.mark.parametrize("values", [[1.0], [0.012, 0.013], [0.5, 7.0], [0.02, 3e4], [1e-3, 1e6]])
+def test_an_axis_shows_all_values_and_a_few_ticks(values):
+    axis = plot._Axis.over(values, 100, 300)
+    assert all(100 < axis.place(value) < 300 for value in values)
+    assert 1 <= len(axis.ticks()) <= 10
+    assert axis.place(10 * values[0]) - axis.place(values[0]) == pytest.approx(
+        axis.place(values[0]) - axis.place(values[0] / 10)
+    )
+
+
+def test_the_command_measures_prints_and_writes(tmp_path, capfd):
+    words = ["benchmark", "layers", "--maps=8x8x16x4", "--scopes=3,global", "--passes=forward,both"]
+    words += ["--contenders=position/auto", "--repeats=2", "--max_seconds=20", "--threads=1"]
+    assert cli.main([*words, f"--out={tmp_path}"]) == 0
+    shown = capfd.readouterr()
+    assert shown.err == ""
+    lines = shown.out.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert sum(line.startswith("position/auto ") for line in lines) == 2
+    assert {"layers.csv", "layers_time.png"} <= set(os.listdir(tmp_path))
+    assert set(os.listdir(tmp_path)) <= {"layers.csv", "layers_time.png", "layers_memory.png"}
+    rows = list(csv.DictReader((tmp_path / "layers.csv").read_text().splitlines()))
+    keys = [(row["scope"], row["pass"], row["contender"]) for row in rows]
+    assert keys == list(product(["3", "global"], ["forward", "both"], ["position/einsum", "position/auto"]))
+    for row in rows:
+        assert float(row["ms_min"]) <= float(row["ms_median"]) <= float(row["ms_max"])
+        assert row["repeats"] == "2" and row["note"] == ""
+        assert not sys.platform.startswith("linux") or float(row["peak_mib"]) > 0
+        assert row["cpu"] and row["threads"] == "1" and row["tensorflow"] == tf.__version__
+    by_contender = {row["contender"]: float(row["ms_median"]) for row in rows[:2]}
+    ratio = by_contender["position/einsum"] / by_contender["position/auto"]
+    assert float(rows[1]["times_as_fast_as_einsum"]) == pytest.approx(ratio, rel=1e-3)
+
+
+def test_an_unknown_topic_is_an_error(capsys):
+    assert cli.main(["benchmark", "layer"]) == 2
+    assert capsys.readouterr().err == "lambdanet: error: unknown benchmark 'layer'; did you mean layers?\n"

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints: what is kept, what is damaged, what does not fit."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.errors import InputError
+from lambdanet.training.run.best_epoch import BestEpoch
+from lambdanet.training.run.checkpoints import Checkpoints
+
+
+def _model(width=4, extra=False, policy="float32"):
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        layers = [keras.layers.Dense(width, name="hidden"), keras.layers.BatchNormalization(name="norm")]
+        layers += [keras.layers.Dense(3, name="more")] if extra else []
+        return keras.Sequential([keras.Input([2]), *layers, keras.layers.Dense(2, name="head")], name="small")
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+def _checkpoints(path, optimizer=keras.optimizers.SGD, policy="float32", **kwargs):
+    options = {"momentum": 0.9, "use_ema": True} if optimizer is keras.optimizers.SGD else {}
+    return Checkpoints(path, _model(policy=policy, **kwargs), optimizer(**options))
+
+
+def _train(checkpoints, steps):
+    """Takes steps down an arbitrary slope."""
+    for step in range(steps):
+        gradients = [tf.ones_like(v) * 0.1 * (step + 1) for v in checkpoints.model.trainable_variables]
+        checkpoints.optimizer.apply_gradients(
+            zip(gradients, checkpoints.model.trainable_variables, strict=True)
+        )
+
+
+def _values(checkpoints):
+    variables = [*checkpoints.model.variables, *checkpoints.optimizer.variables]
+    return [variable.numpy() for variable in variables]
+
+
+def _assert_equal(left, right):
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A folder with the checkpoints of steps 1 and 2, and the values of each."""
+    checkpoints, values = _checkpoints(tmp_path), {}
+    for step in (1, 2):
+        _train(checkpoints, 2)
+        checkpoints.save(step)
+        values[step] = _values(checkpoints)
+    return tmp_path, values
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("optimizer", [keras.optimizers.SGD, keras.optimizers.Adam])
+def test_everything_comes_back(tmp_path, optimizer, policy):
+    saved = _checkpoints(tmp_path, optimizer, policy)
+    _train(saved, 3)
+    saved.save(7)
+    again = _checkpoints(tmp_path, optimizer, policy)
+    assert again.restore() == 7
+    _assert_equal(_values(again), _values(saved))
+    assert int(again.optimizer.iterations) == 3
+
+
+def test_an_empty_folder_is_step_zero(tmp_path):
+    checkpoints = _checkpoints(tmp_path / "none")
+    assert checkpoints.restore() == 0 and checkpoints.steps() == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_newest_three_are_kept_also_by_a_resumed_run(tmp_path):
+    checkpoints = _checkpoints(tmp_path)
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step)
+    assert checkpoints.steps() == [2, 3, 4]
+    resumed = _checkpoints(tmp_path)
+    assert resumed.restore() == 4
+    resumed.save(5)
+    assert resumed.steps() == [3, 4, 5]
+    assert tf.train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-5")
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("data-00000-of-00001", _cut),
+        ("data-00000-of-00001", _flip),
+        ("data-00000-of-00001", lambda path: path.unlink()),
+        ("data-00000-of-00001", lambda path: path.write_bytes(b"")),
+        ("index", _cut),
+        ("index", lambda path: path.write_bytes(b"")),
+    ],
+    ids=["cut data", "flipped data", "no data", "empty data", "cut index", "empty index"],
+)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(two, capsys, file, damage):
+    path, values = two
+    damage(path / f"ckpt-2.{file}")
+    checkpoints = _checkpoints(path)
+    assert checkpoints.restore() == 1
+    _assert_equal(_values(checkpoints), values[1])
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and f"{path / 'ckpt-2'} is damaged" in said
+
+
+def test_damaged_checkpoints_alone_are_not_a_fresh_start(two):
+    path, _ = two
+    for file in path.glob("ckpt-*.data*"):
+        _cut(file)
+    with pytest.raises(InputError, match="no checkpoint in .* can be read; remove that directory"):
+        _checkpoints(path).restore()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 5}, r"not of small with SGD: hidden/kernel is \(2, 4\) there and \(2, 5\) in the model"),
+        ({"extra": True}, r"not of small with SGD: more/kernel is \(4, 2\) there and \(4, 3\) in the model"),
+        ({"optimizer": keras.optimizers.Adam}, r"not of small with Adam: v/hidden/kernel is \(4,\) there"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_by_name(two, changes, message):
+    checkpoints = _checkpoints(two[0], **changes)
+    before = _values(checkpoints)
+    with pytest.raises(InputError, match=message) as caught:
+        checkpoints.restore()
+    assert "\n" not in str(caught.value)
+    _assert_equal(_values(checkpoints), before)
+
+
+def test_averages_are_the_moving_ones(tmp_path):
+    checkpoints = _checkpoints(tmp_path)
+    variable = checkpoints.model.trainable_variables[0]
+    expected = variable.numpy()
+    for _ in range(4):
+        _train(checkpoints, 1)
+        expected = 0.99 * expected + 0.01 * variable.numpy()
+    checkpoints.use_averages()
+    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_is_noticed(tmp_path, part, value):
+    checkpoints = _checkpoints(tmp_path)
+    assert checkpoints.all_finite()
+    variable = [v for v in getattr(checkpoints, part).variables if v.dtype == tf.float32][-1]
+    variable.assign(tf.fill(variable.shape, value))
+    assert not checkpoints.all_finite()
+
+
+def test_a_folder_that_cannot_be_written_is_an_os_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot write the checkpoint of step 1"):
+        _checkpoints(tmp_path / "file" / "inside").save(1)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff", b"[" * 100_000, b"[]", b"{}", b'{"epoch": Infinity, "accuracy": 1}']
+)
+def test_a_best_epoch_that_cannot_be_read_is_named(tmp_path, content):
+    (tmp_path / "best.json").write_bytes(content)
+    with pytest.raises(InputError, match="best.json' cannot be read: .*; remove it to go on") as caught:
+        BestEpoch(_checkpoints(tmp_path), patience=1)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of classes: what every source of data refuses before training, and how they are read and compared."""
+
+import dataclasses
+import json
+import os
+
+import pytest
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from lambdanet import cli, configs
+from lambdanet.errors import InputError
+from lambdanet.training.data import class_names, pipeline, records
+from lambdanet.training.run import build, model_dir
+from lambdanet.training.run.checkpoints import Checkpoints
+
+BREAKS = [chr(code) for code in range(0x110000) if len(f"a{chr(code)}b".splitlines()) > 1]
+RECIPE = dataclasses.replace(configs.get_recipe("folder"), input_size=8, global_batch_size=2)
+
+
+class OddNames(tfds.core.GeneratorBasedBuilder):
+    """A dataset of TFDS with a line break in the name of a class."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        label = tfds.features.ClassLabel(names=["cat", "dog\u2028wolf"])
+        features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": label}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        raise AssertionError("refused before it is prepared")
+
+    def _generate_examples(self):
+        raise AssertionError("refused before it is prepared")
+
+
+def _folder(root, name):
+    for split in ("train", "validation"):
+        for one in (b"cat", name):
+            folder = os.path.join(os.fsencode(root), split.encode(), one)
+            os.makedirs(folder)
+            Image.new("RGB", (8, 8)).save(os.path.join(os.fsdecode(folder), "1.png"))
+
+
+def _records(root, file, content):
+    for split in ("train", "validation"):
+        (root / records.shard_name(split, 0, 1)).touch()
+    (root / file).write_bytes(content)
+
+
+@pytest.mark.parametrize("name", [b"dog\nwolf", "dog\u2028".encode(), b"dog\xff", b"\r", b" "])
+def test_a_class_folder_without_a_plain_name_is_refused(tmp_path, capsys, name):
+    _folder(tmp_path / "pictures", name)
+    words = [f"--data_dir={tmp_path / 'pictures'}", f"--model_dir={tmp_path / 'run'}"]
+    assert cli.main(["train", "--recipe=folder", *words]) == 2
+    said = capsys.readouterr().err
+    names = [os.fsdecode(name), "cat"]
+    wrong = f"class {sorted(names).index(names[0])} of dataset folder must be a name of one line in UTF-8"
+    assert said == f"lambdanet: error: {wrong}, got {names[0]!r}\n"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("classes.txt", "cat\ndog\u2028wolf\n".encode(), r"class 1 of .* got 'dog\\u2028wolf'"),
+        ("classes.txt", b"cat\n\ndog\n", "class 1 of .* got ''"),
+        ("classes.txt", b"cat\n\xff\n", "classes.txt' cannot be read: .*utf-8"),
+        ("manifest.json", json.dumps({"classes": ["cat", "dog\n"]}).encode(), r"class 1 of .* got 'dog\\n'"),
+        ("manifest.json", json.dumps({"classes": ["cat", 7]}).encode(), "class 1 of .* got 7"),
+        ("manifest.json", b"[" * 100_000, "manifest.json' cannot be read: maximum recursion depth"),
+    ],
+)
+def test_records_without_plain_names_are_refused(tmp_path, file, content, message):
+    _records(tmp_path, file, content)
+    recipe = dataclasses.replace(RECIPE, dataset="tfrecord")
+    with pytest.raises(InputError, match=message) as caught:
+        pipeline.class_names(pipeline.resolve(recipe, str(tmp_path)), str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dataset_of_tfds_without_plain_names_is_refused(tmp_path):
+    recipe = dataclasses.replace(RECIPE, dataset="odd_names", num_classes=2)
+    with pytest.raises(InputError, match=r"class 1 of dataset odd_names must be .* got 'dog\\u2028wolf'"):
+        pipeline.class_names(recipe, str(tmp_path))
+
+
+@pytest.mark.parametrize("dataset", ["folder", "tfrecord", "digits"])
+def test_a_data_dir_that_is_not_utf8_is_refused(tmp_path, dataset):
+    data_dir = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(data_dir)
+    with pytest.raises(InputError, match="data_dir must be a path in UTF-8, got .*udcff'"):
+        pipeline.class_names(dataclasses.replace(RECIPE, dataset=dataset), data_dir)
+
+
+def test_every_line_break_of_python_is_refused():
+    assert len(BREAKS) > 8
+    for end in BREAKS:
+        for name in (f"a{end}b", f"a{end}", f"{end}a"):
+            with pytest.raises(
+                InputError, match="class 1 of it must be a name of one line in UTF-8, got 'a?"
+            ):
+                class_names.check(["plain", name], "it")
+    class_names.check(["a", " b c", "Hausboot, groß", "猫", "'\"", "a\tb"], "it")
+
+
+def test_names_are_read_one_a_line(tmp_path):
+    file = tmp_path / "classes.txt"
+    for content, names in [
+        ("a\nb c\n", ["a", "b c"]),
+        ("a\nb", ["a", "b"]),
+        ("a\r\nb\r\n", ["a", "b"]),
+        ("a\u2028b\x0b\n c\n", ["a\u2028b\x0b", " c"]),
+        ("a\n\n", ["a", ""]),
+    ]:
+        file.write_bytes(content.encode())
+        assert class_names.read(file) == names
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ("cat\n", "class 1 of the data is 'dog'; accepted: none, as in"),
+        ("cat\ndog\nwolf\n", "class 2 of the data is none; accepted: 'wolf', as in"),
+        ("cat\nwolf\n", "class 1 of the data is 'dog'; accepted: 'wolf', as in"),
+        ("", "class 0 of the data is 'cat'; accepted: '', as in"),
+    ],
+)
+def test_other_classes_than_those_of_a_model_dir_are_refused(tmp_path, kept, message):
+    model_dir.claim(tmp_path, RECIPE, ["cat", "dog"])
+    model_dir.claim(tmp_path, RECIPE, ["cat", "dog"])
+    (tmp_path / "classes.txt").write_text(kept)
+    for function in (model_dir.check_class_names, lambda path, names: model_dir.claim(path, RECIPE, names)):
+        with pytest.raises(InputError, match=message):
+            function(tmp_path, ["cat", "dog"])
+
+
+def test_classes_that_are_not_utf8_end_a_command_in_one_line(tmp_path, capsys):
+    recipe = configs.get_recipe("digits")
+    model_dir.claim(tmp_path / "run", recipe)
+    built = build.build_model(recipe), build.build_optimizer(recipe, 1)
+    Checkpoints(tmp_path / "run" / "checkpoints", *built).save(1)
+    (tmp_path / "run" / "classes.txt").write_bytes(b"cat\n\xff\n")
+    where = [f"--model_dir={tmp_path / 'run'}", f"--data_dir={tmp_path}"]
+    for words in (["evaluate", *where], ["export", *where, f"--out={tmp_path / 'out'}"]):
+        assert cli.main(words) == 2
+        said = capsys.readouterr().err
+        assert "classes.txt' cannot be read: 'utf-8' codec" in said and said.count("\n") == 1

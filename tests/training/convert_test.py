@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published weights: fetched from a hub on this machine, converted, cached, and refused where wrong."""
+
+import hashlib
+import json
+import os
+import pty
+import socket
+import sys
+import termios
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hub_server import COMMIT, serving
+
+import lambdanet
+from lambdanet import cli
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.errors import InputError
+from lambdanet.models.preprocessing.preprocessing import from_metadata
+from lambdanet.models.weights import pretrained, safetensors, timm_rules, torch_files, weight_files
+from lambdanet.training.convert import convert
+from lambdanet.training.run import initial_weights
+
+NAME = "lambda_resnet26t"
+FILE = f"timm/{NAME}.c1_in1k/model.safetensors"
+
+
+def tensors_for(model, seed=0):
+    """Random tensors of a network of timm, tame enough that logits stay small."""
+    random = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in timm_rules.expected(model).items():
+        scale = 1 / np.sqrt(np.prod(shape[1:])) if len(shape) > 1 else 0.1
+        tensors[name] = (scale * random.normal(size=shape) + name.endswith("running_var")).astype(np.float32)
+        if name.endswith("running_mean"):
+            tensors[name.replace("running_mean", "num_batches_tracked")] = np.array(7)
+    return tensors
+
+
+def images(size=64):
+    return tf.constant(np.random.default_rng(1).normal(size=[1, size, size, 3]), tf.float32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A network as timm would have trained it."""
+    network = lambdanet.create_model(NAME)
+    timm_rules.load(network, tensors_for(network))
+    return network
+
+
+@pytest.fixture(scope="module")
+def checkpoint(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("timm") / "model.safetensors"
+    safetensors.write(path, tensors_for(model), {"format": "pt"})
+    return path
+
+
+@pytest.fixture(scope="module")
+def hub(checkpoint):
+    with serving() as running:
+        running.files[FILE] = checkpoint.read_bytes()
+        yield running
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty cache, and no network."""
+    monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path / "home"))
+    with socket.socket() as closed:  # bound, but not listening
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        yield tmp_path / "home"
+
+
+@pytest.fixture(scope="module")
+def converted(checkpoint, tmp_path_factory):
+    """The folder of `lambdanet convert`."""
+    out = tmp_path_factory.mktemp("converted") / "net"
+    assert cli.main(["convert", NAME, f"--checkpoint={checkpoint}", f"--out={out}"]) == 0
+    return out
+
+
+def test_a_model_with_its_published_weights(model, hub, home, monkeypatch, capsys):
+    """Fetched and converted once; then it needs no network."""
+    with monkeypatch.context() as online:
+        online.setenv("HF_ENDPOINT", hub.address)
+        first = lambdanet.create_model(NAME, weights="imagenet")
+    np.testing.assert_allclose(first(images()), model(images()), atol=1e-5)
+    sha256 = hashlib.sha256(hub.files[FILE]).hexdigest()
+    source = json.loads((home / f"{NAME}.c1_in1k.source.json").read_text())
+    address = f"{hub.address}/timm/{NAME}.c1_in1k/resolve/main/model.safetensors"
+    assert source == {"url": address, "revision": COMMIT, "sha256": sha256}
+    metadata = weight_files.metadata_of(home / f"{NAME}.c1_in1k.safetensors")
+    assert (metadata["source_sha256"], metadata["source_revision"]) == (sha256, COMMIT)
+    assert metadata["as_published"] == "first download"
+    assert from_metadata(metadata) == lambdanet.preprocess_for(NAME)
+    assert capsys.readouterr().out == f"fetching {address}\n"
+
+    ten = lambdanet.create_model(NAME, num_classes=10, input_size=(96, 64), weights="c1_in1k")
+    assert ten(tf.zeros([1, 96, 64, 3])).shape == (1, 10)
+    assert "logits" in ten.layers[-1].name
+    for ours, theirs in zip(ten.layers[:-1], model.layers[:-1], strict=True):
+        for new, old in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+            np.testing.assert_array_equal(new, old)
+
+    stem = ten.get_layer("stem1_conv")
+    stem.set_weights([np.zeros_like(kernel) for kernel in stem.get_weights()])
+    initial_weights.start_from(ten, "imagenet", zero_head=True)  # as the recipe folder:lambda_resnet26t does
+    np.testing.assert_array_equal(stem.get_weights()[0], model.get_layer("stem1_conv").get_weights()[0])
+    assert not any(weight.any() for weight in ten.layers[-1].get_weights())
+
+
+def test_a_file_that_changed_on_the_hub_is_refused(hub, home, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    one = pretrained_weights.get(NAME)
+    path, source = pretrained.download(one, home / "first")
+    assert source.revision == COMMIT and path.read_bytes() == hub.files[FILE]
+    with monkeypatch.context() as later:
+        later.setitem(hub.files, FILE, b"something else")
+        with pytest.raises(InputError, match="is not what was meant: its sha256 is"):
+            pretrained.download(one, home / "second")
+        path, _ = pretrained.download(one, home / "second", "main")  # which a person asked for by name
+        assert path.read_bytes() == b"something else"
+    with pytest.raises(InputError, match=r"there is no http.*/resolve/0{40}/.*HTTP 404"):
+        pretrained.download(one, home / "third", "0" * 40)
+    (home / f"{NAME}.c1_in1k.source.json").write_text("{}")
+    with pytest.raises(InputError, match="source.json' cannot be read"):
+        pretrained.download(one, home / "fourth")
+
+
+def test_the_hub_must_have_the_hash_and_the_commit_that_are_published(home, monkeypatch):
+    one = pretrained_weights.get("lambda_resnet50ts")
+    with serving() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        hub.files[f"{one.repository}/{one.file}"] = b"not the network"
+        with pytest.raises(InputError, match=f"/resolve/{one.revision}/.*HTTP 404"):
+            lambdanet.create_model(one.model, weights="imagenet")
+        hub.commit = one.revision
+        with pytest.raises(InputError, match=f"its sha256 is .*, not {one.sha256}"):
+            lambdanet.create_model(one.model, weights="imagenet")
+    assert not home.exists() or list(home.iterdir()) == []
+
+
+def test_what_to_do_without_a_network(home, capsys):
+    assert cli.main(["convert", NAME]) == 1
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "cannot be reached: " in message
+    assert f"/timm/{NAME}.c1_in1k/resolve/main/model.safetensors" in message
+    assert "; download it where there is a network, and run" in message
+    assert f"`lambdanet convert {NAME} --checkpoint=FILE`" in message
+
+
+def test_a_progress_bar_in_a_terminal(checkpoint, tmp_path, monkeypatch):
+    ours, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    os.set_blocking(ours, False)
+    with os.fdopen(terminal, "w") as stderr, monkeypatch.context() as in_terminal:
+        in_terminal.setattr(sys, "stderr", stderr)
+        convert(NAME, checkpoint, tmp_path / "net")
+        shown = os.read(ours, 2**16).decode()
+    os.close(ours)
+    for step in (f"building {NAME}:   0%|", "converting:", "comparing with timm:"):
+        assert step in shown
+    assert shown.endswith("\r")
+
+
+def test_a_converted_folder(model, converted):
+    assert sorted(path.name for path in converted.iterdir()) == [
+        "README.md",
+        "metadata.json",
+        "weights.safetensors",
+    ]
+    metadata = json.loads((converted / "metadata.json").read_text())
+    assert metadata == weight_files.metadata_of(converted / "weights.safetensors")
+    assert metadata["source"] == "model.safetensors"
+    assert metadata["as_published"] == "not known"
+    assert (metadata["top1"], metadata["licence"], metadata["num_classes"]) == (
+        "79.126",
+        "Apache-2.0",
+        "1000",
+    )
+    card = (converted / "README.md").read_text()
+    for fact in ("license: apache-2.0", "# lambda_resnet26t.c1_in1k", metadata["source_sha256"], "79.126 %"):
+        assert fact in card
+    assert "Whether it is the published file cannot be told" in card
+    backbone = lambdanet.create_model(NAME, features_only=True, weights=converted)
+    whole = dict(zip((weight.name for weight in model.weights), model.get_weights(), strict=True))
+    for weight in backbone.weights:
+        np.testing.assert_array_equal(weight, whole[weight.name])
+
+
+def test_a_folder_that_is_taken(converted, capsys):
+    assert cli.main(["convert", NAME, f"--out={converted}"]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_logits_are_compared_with_timm(checkpoint, model, home, timm, capsys):
+    path = convert(NAME, checkpoint)
+    assert path == home / f"{NAME}.c1_in1k.safetensors"
+    told = capsys.readouterr().out
+    assert told.startswith("logits of 2 random images differ from timm 1.")
+    assert float(told.split("at most ")[1].split()[0]) < 1e-4
+    assert weight_files.metadata_of(path)["compared"] == told.strip()
+    wrong = safetensors.read(checkpoint)[0]
+    wrong["stages.0.0.conv2_kxk.conv.weight"] = wrong["stages.0.0.conv2_kxk.conv.weight"][..., ::-1, :]
+    other = {"head.fc.weight": np.zeros([4, 2048], np.float32), "head.fc.bias": np.zeros(4, np.float32)}
+    safetensors.write(checkpoint.with_name("other.safetensors"), wrong | other, {})
+    out = home / "other"
+    convert(NAME, checkpoint.with_name("other.safetensors"), out)  # a network of its own, for 4 classes
+    metadata = weight_files.metadata_of(out / "weights.safetensors")
+    assert (metadata["num_classes"], metadata["as_published"]) == ("4", "no")
+    assert "top1" not in metadata and "79.126" not in (out / "README.md").read_text()
+    with pytest.raises(InputError, match="is not the published file of lambda_resnet26t, its sha256 is"):
+        convert(NAME, checkpoint.with_name("other.safetensors"))
+
+
+def test_files_that_are_wrong_write_nothing(checkpoint, tmp_path, home):
+    tensors = safetensors.read(checkpoint)[0]
+    tensors["stages.0.0.stranger"] = tensors.pop("stem.conv1.conv.weight")
+    safetensors.write(tmp_path / "names.safetensors", tensors, {})
+    (tmp_path / "cut.safetensors").write_bytes(checkpoint.read_bytes()[:-1000])
+    (tmp_path / "of_nothing.txt").write_text("")
+    for kind, value in {"nan": np.nan, "integers": 3}.items():
+        changed = safetensors.read(checkpoint)[0]
+        changed["head.fc.bias"] = np.full([1000], value, np.asarray(value).dtype)
+        safetensors.write(tmp_path / f"{kind}.safetensors", changed, {})
+    for file, message in {
+        "names.safetensors": "stem.conv1.conv.weight is missing; stages.0.0.stranger belongs nowhere",
+        "cut.safetensors": "is damaged or no safetensors file",
+        "nan.safetensors": "head.fc.bias holds NaN or infinity",
+        "integers.safetensors": "head.fc.bias holds int64, not floating-point numbers",
+        "of_nothing.txt": "checkpoint must end in .safetensors or, for a file of PyTorch",
+        "nowhere.safetensors": "checkpoint must be an existing file",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            convert(NAME, tmp_path / file, tmp_path / "out")
+    with pytest.raises(InputError, match="revision is 'main' beside a checkpoint"):
+        convert(NAME, checkpoint, tmp_path / "out", "main")
+    assert not (tmp_path / "out").exists() and not home.exists()
+
+
+def test_files_of_pytorch(tmp_path):
+    torch = pytest.importorskip("torch")
+    weight, counter = torch.arange(6.0).reshape(2, 3), torch.tensor(3)
+    state = {"a.weight": weight, "a.half": weight.to(torch.bfloat16), "a.counter": counter}
+    for file, content in {
+        "plain.pth": state,
+        "run.pth.tar": {"epoch": 3, "state_dict": {f"module.{name}": t for name, t in state.items()}},
+        "average.bin": {"state_dict": {}, "state_dict_ema": state},
+    }.items():
+        torch.save(content, tmp_path / file)
+        found = torch_files.read(tmp_path / file)
+        assert found.keys() == state.keys()
+        np.testing.assert_array_equal(found["a.weight"], weight)
+        np.testing.assert_array_equal(found["a.half"], weight)
+        assert found["a.counter"] == 3
+    with zipfile.ZipFile(tmp_path / "plain.pth") as plain:
+        with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as bomb:
+            for part in plain.infolist():
+                content = bytes(10**7) if part.filename.endswith("data/0") else plain.read(part)
+                bomb.writestr(part.filename, content)
+    torch.save({"a.weight": torch.zeros(1, dtype=torch.float16).expand(10**6, 10**5)}, tmp_path / "wide.pth")
+    for file, message in {"bomb.pth": "is damaged, or holds more", "wide.pth": "not dense"}.items():
+        with pytest.raises(InputError, match=message):
+            torch_files.read(tmp_path / file)
+    torch.save({"epoch": 3}, tmp_path / "none.pth")
+    with pytest.raises(InputError, match="has no state dict"):
+        torch_files.read(tmp_path / "none.pth")
+
+
+def test_nothing_in_a_file_is_run(tmp_path):
+    torch = pytest.importorskip("torch")
+
+    class Attack:
+        def __reduce__(self):
+            return open, (str(tmp_path / "was run"), "w")
+
+    torch.save({"a.weight": Attack()}, tmp_path / "attack.pth")
+    with pytest.raises(
+        InputError, match="is damaged, or holds more than tensors, which may run code"
+    ) as error:
+        torch_files.read(tmp_path / "attack.pth")
+    assert "weights_only" not in str(error.value) and "\n" not in str(error.value)
+    assert "accepted: a .safetensors file, or" in str(error.value)
+    assert not (tmp_path / "was run").exists()
+
+
+def test_what_is_published_is_told(capsys):
+    assert cli.main(["list", "lambda_resnet26*", "--pretrained", "--format=csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["model", NAME, "lambda_resnet26rpt_256"]
+    assert "c1_in1k, 79.1 %" in lines[1]
+    assert cli.main(["info", NAME]) == 0
+    told = capsys.readouterr().out
+    for fact in (
+        "top-1 79.13 %, top-5 94.55 %",
+        "256x256 pixels, bicubic",
+        "Apache-2.0",
+        "https://huggingface.co/timm",
+    ):
+        assert fact in told
+    assert lambdanet.model_info(NAME).weights == (pretrained_weights.get(NAME),)
+    assert set(lambdanet.list_models(pretrained=True)) == {one.model for one in pretrained_weights.SETS}

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The digits by their TFDS name, and batches that depend on the recipe and the epoch alone."""
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from sklearn import datasets
+
+from lambdanet import configs
+from lambdanet.errors import InputError
+from lambdanet.training.data import pipeline
+
+RECIPE = dataclasses.replace(
+    configs.get_recipe("digits"), epochs=3, global_batch_size=20, train_split="train[:200]", input_size=8
+)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """The digits in four files, so that the order of files is shuffled too, prepared without a network."""
+    path = str(tmp_path_factory.mktemp("data"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", _no_network)
+        patch.setattr(socket.socket, "connect", _no_network)
+        builder = tfds.builder("digits", data_dir=path)
+        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=4))
+    return path
+
+
+def _no_network(*args, **kwargs):
+    raise AssertionError("the digits need no network")
+
+
+def _batches(recipe, role, data_dir, **kwargs):
+    return [(x.numpy(), y.numpy()) for x, y in pipeline.load(recipe, role, data_dir, **kwargs)]
+
+
+def _assert_equal(left, right):
+    assert len(left) == len(right)
+    for (images, labels), (other_images, other_labels) in zip(left, right, strict=True):
+        np.testing.assert_array_equal(labels, other_labels)
+        np.testing.assert_array_equal(images, other_images)
+
+
+def test_the_two_splits_are_the_images_of_scikit_learn(data_dir):
+    splits = tfds.load("digits", data_dir=data_dir, as_supervised=True)
+    images, labels = datasets.load_digits(return_X_y=True)
+    source = sorted(
+        (label, tuple(np.round(image * 255 / 16))) for image, label in zip(images, labels, strict=True)
+    )
+    pairs = {name: list(split.as_numpy_iterator()) for name, split in splits.items()}
+    assert {name: len(pair) for name, pair in pairs.items()} == {"train": 1442, "test": 355}
+    prepared = sorted((label, tuple(image.ravel())) for pair in pairs.values() for image, label in pair)
+    assert prepared == source
+    in_test = np.bincount([label for _, label in pairs["test"]]) / np.bincount(labels)
+    assert in_test.min() > 0.18 and in_test.max() <= 0.2
+
+
+def test_names_and_counts(data_dir):
+    assert pipeline.class_names(RECIPE, data_dir) == list("0123456789")
+    assert pipeline.num_examples(RECIPE, "train", data_dir) == 200
+    assert pipeline.num_examples(RECIPE, "eval", data_dir) == 355
+    assert pipeline.steps_per_epoch(dataclasses.replace(RECIPE, global_batch_size=30), data_dir) == 6
+
+
+def test_class_names_need_no_data_on_disk(tmp_path):
+    assert pipeline.class_names(RECIPE, str(tmp_path)) == list("0123456789")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_home_that_cannot_hold_data_is_named_with_the_flag(tmp_path):
+    (tmp_path / "home").touch()
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "lambdanet.cli",
+            "train",
+            "--recipe=digits",
+            f"--model_dir={tmp_path / 'run'}",
+        ],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+    )
+    folder = f"{tmp_path / 'home'}/tensorflow_datasets/digits"
+    reason = "(Not a directory); --data_dir names another folder"
+    said = [line for line in done.stderr.splitlines() if line.startswith("lambdanet: ")]
+    assert said == [f"lambdanet: error: dataset digits cannot be written to {folder!r} {reason}"]
+    assert done.returncode == 2 and "Traceback" not in done.stderr and not (tmp_path / "run").exists()
+
+
+def test_a_data_dir_that_cannot_be_written_is_named():
+    with pytest.raises(InputError, match="digits cannot be written to '/proc/digits' .*; --data_dir names"):
+        pipeline.num_examples(RECIPE, "train", "/proc")
+
+
+def test_evaluation_is_in_order_with_the_last_partial_batch(data_dir):
+    first, again = (_batches(RECIPE, "eval", data_dir) for _ in range(2))
+    _assert_equal(first, again)
+    assert [len(labels) for _, labels in first] == 17 * [20] + [15]
+    assert first[0][0].shape == (20, 8, 8, 3) and first[0][0].dtype == np.float32
+
+
+def test_training_has_whole_batches_for_all_epochs(data_dir):
+    batches = _batches(dataclasses.replace(RECIPE, global_batch_size=30), "train", data_dir)
+    assert [len(labels) for _, labels in batches] == 3 * 6 * [30]
+
+
+def test_every_epoch_holds_each_image_once_in_another_order(data_dir):
+    batches = _batches(dataclasses.replace(RECIPE, augmentation="none"), "train", data_dir)
+    epochs = [
+        [image.tobytes() for images, _ in batches[10 * e : 10 * e + 10] for image in images] for e in range(3)
+    ]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(epochs[2])
+    assert len(set(epochs[0])) > 195  # but for images that are alike
+    for left, right in [(0, 1), (0, 2), (1, 2)]:
+        assert np.mean([a == b for a, b in zip(epochs[left], epochs[right], strict=True)]) < 0.1
+
+
+def test_a_resumed_run_sees_what_it_would_have_seen(data_dir):
+    whole = _batches(RECIPE, "train", data_dir)
+    _assert_equal(whole[20:], _batches(RECIPE, "train", data_dir, initial_step=20))
+
+
+def test_no_seed_but_that_of_the_recipe_counts(data_dir):
+    tf.random.set_seed(1)
+    first = _batches(RECIPE, "train", data_dir)[:3]
+    tf.random.set_seed(0)
+    _assert_equal(first, _batches(RECIPE, "train", data_dir)[:3])
+    other = _batches(dataclasses.replace(RECIPE, seed=1), "train", data_dir)[:3]
+    assert any((a[1] != b[1]).any() for a, b in zip(first, other, strict=True))
+
+
+def test_the_same_image_changes_from_epoch_to_epoch(data_dir):
+    one = dataclasses.replace(RECIPE, train_split="train[:1]", global_batch_size=1)
+    images = [images for images, _ in _batches(one, "train", data_dir)]
+    assert np.abs(images[0] - images[1]).max() > 0.1 and np.abs(images[1] - images[2]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset": "digts"}, "unknown dataset 'digts'; did you mean digits"),
+        ({"dataset": "digits:9.9.9"}, "'digits:9.9.9' cannot be loaded: .*only: 1.0.0"),
+        ({"dataset": "digits/large"}, "'digits/large' cannot be loaded"),
+        ({"dataset": "two words"}, "'two words' cannot be loaded"),
+        ({"dataset": "coco"}, "coco has the features image, .*; accepted: an image named 'image'"),
+        ({"dataset": "imagenet2012", "num_classes": 1000}, "imagenet2012 has to be downloaded by hand"),
+        ({"num_classes": 9}, "num_classes is 9; accepted: 10"),
+        ({"mean": (0.5, 0.5), "std": (1, 1), "dataset": "cifar10"}, "have 2 channels; accepted: 3"),
+        ({"eval_split": "tets"}, "unknown split of dataset digits 'tets'; did you mean test"),
+        ({"eval_split": "test[x:]"}, r"split 'test\[x:\]' of digits cannot be read"),
+        ({"eval_split": "test[:0]"}, "is empty"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(data_dir, changes, message):
+    with pytest.raises(InputError, match=message) as caught:
+        pipeline.load(dataclasses.replace(RECIPE, **changes), "eval", data_dir)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_data_dir_that_is_not_there_is_named(tmp_path):
+    missing = str(tmp_path / "missing")
+    with pytest.raises(InputError, match=f"data_dir '{missing}' is not a directory"):
+        pipeline.load(RECIPE, "train", missing)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_data_dir_may_begin_with_a_tilde(data_dir, monkeypatch):
+    monkeypatch.setenv("HOME", data_dir)
+    assert pipeline.num_examples(RECIPE, "train", "~") == 200
+
+
+def test_less_than_a_batch_is_refused(data_dir):
+    with pytest.raises(InputError, match="global_batch_size is 201; accepted: at most 200"):
+        pipeline.steps_per_epoch(dataclasses.replace(RECIPE, global_batch_size=201), data_dir)
+
+
+def test_an_unknown_role_is_refused(data_dir):
+    with pytest.raises(InputError, match="unknown role 'test'; .*eval"):
+        pipeline.load(RECIPE, "test", data_dir)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accuracies and loss against a count by hand, on models whose logits are known."""
+
+import csv
+import dataclasses
+import math
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+from PIL import Image
+
+from lambdanet.configs import get_recipe
+from lambdanet.errors import InputError
+from lambdanet.training.data import digits
+from lambdanet.training.evaluate import evaluate, measure, summary
+from lambdanet.training.serving.export import export
+from lambdanet.training.train import train
+
+
+def identity(num_classes):
+    """A model that gives its inputs as logits."""
+    return keras.Sequential([keras.Input([num_classes]), keras.layers.Activation("linear")])
+
+
+def by_hand(logits, labels):
+    """top-1, top-5 and loss, one example after the other."""
+    top_1 = top_5 = loss = 0.0
+    for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
+        order = sorted(range(len(row)), key=lambda index: -row[index])
+        top_1 += label == order[0]
+        top_5 += label in order[:5]
+        loss += math.log(sum(math.exp(value) for value in row)) - row[label]
+    count = len(labels)
+    return {"examples": count, "top_1": top_1 / count, "top_5": top_5 / count, "loss": loss / count}
+
+
+@pytest.mark.parametrize("num_classes", [2, 5, 6, 50])
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_every_example_counts_once_in_whole_and_partial_batches(num_classes, batch_size):
+    random = np.random.default_rng(num_classes)
+    logits = random.normal(size=[30, num_classes]).astype(np.float32) * 3
+    labels = random.integers(0, num_classes, [30])
+    batches = tf.data.Dataset.from_tensor_slices((logits, labels)).batch(batch_size)
+    assert measure(identity(num_classes), batches) == pytest.approx(by_hand(logits, labels), abs=1e-6)
+
+
+def test_a_model_that_tells_nothing_apart_gets_no_credit():
+    labels = np.arange(100) % 10
+    batches = tf.data.Dataset.from_tensor_slices((np.zeros([100, 10], np.float32), labels)).batch(32)
+    expected = {"examples": 100, "top_1": 0.1, "top_5": 0.5, "loss": math.log(10)}
+    assert measure(identity(10), batches) == pytest.approx(expected, abs=1e-6)
+
+
+def test_dropout_is_off_and_penalties_are_no_part_of_the_loss():
+    penalty = keras.regularizers.L2(100.0)
+    model = keras.Sequential(
+        [
+            keras.Input([3]),
+            keras.layers.Dropout(0.9),
+            keras.layers.Dense(3, kernel_initializer="identity", kernel_regularizer=penalty),
+        ]
+    )
+    logits, labels = np.eye(3, dtype=np.float32), np.arange(3)
+    batches = tf.data.Dataset.from_tensor_slices((logits, labels)).batch(2)
+    assert measure(model, batches) == pytest.approx(by_hand(logits, labels), abs=1e-6)
+
+
+def test_the_summary_leaves_out_a_top_5_of_five_classes():
+    numbers = {"examples": 364, "top_1": 0.975, "top_5": 1.0, "loss": 0.25}
+    result = {"dataset": "digits", "split": "test", **numbers}
+    assert summary(result, 10) == "digits test: 364 images, top-1 97.50 %, top-5 100.00 %, loss 0.2500"
+    assert summary(result, 5) == "digits test: 364 images, top-1 97.50 %, loss 0.2500"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folders of a short run on digits, and of its data."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "data").mkdir()
+    short = {"epochs": 1, "warmup_epochs": 0.0, "bn_momentum": 0.5, "augmentation": "none"}
+    recipe = dataclasses.replace(get_recipe("digits"), **short)
+    train(recipe, folder / "model", str(folder / "data"))
+    return folder / "model", str(folder / "data")
+
+
+def test_the_exported_model_is_as_accurate_on_raw_images_as_evaluate_says(run, tmp_path, capsys):
+    model_dir, data_dir = run
+    result = evaluate(model_dir, data_dir)
+    assert capsys.readouterr().out == f"{summary(result, 10)}\n"
+    assert (result["dataset"], result["split"]) == ("digits", "test")
+
+    served = tf.saved_model.load(export(model_dir, tmp_path / "served"))
+    assert [name.decode() for name in served.class_names().numpy()] == list("0123456789")
+    examples = digits.Digits(data_dir=data_dir).as_dataset(split="test", batch_size=-1)
+    images, labels = tf.repeat(examples["image"], 3, -1), examples["label"].numpy()
+    probabilities = served.signatures["serving_default"](images=images)["probabilities"].numpy()
+    expected = by_hand(np.log(probabilities), labels)
+    assert {key: result[key] for key in expected} == pytest.approx(expected, abs=1e-4)
+    assert result["top_1"] > 0.3  # Three times chance: the weights are those that were trained.
+
+
+def test_the_data_is_found_where_it_was_in_training(run, tmp_path):
+    model_dir, data_dir = run
+    result = evaluate(model_dir)
+    assert result == evaluate(model_dir, data_dir)
+    with pytest.raises(InputError, match="nowhere"):  # what is given counts
+        evaluate(model_dir, str(tmp_path / "nowhere"))
+    shutil.copytree(model_dir, tmp_path / "moved")
+    (tmp_path / "moved" / "data_dir.txt").write_text("/gone\n")
+    with pytest.raises(InputError, match="data_dir must be given: .* was trained on '/gone'") as caught:
+        evaluate(tmp_path / "moved")
+    assert "\n" not in str(caught.value)
+
+
+def test_another_split_can_be_named_and_its_classes_are_written_one_by_one(run, tmp_path, capsys):
+    result = evaluate(*run, split="train[:100]", out=tmp_path / "new" / "folder")
+    assert (result["examples"], result["split"]) == (100, "train[:100]")
+    with (tmp_path / "new" / "folder" / "classes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == list("0123456789")
+    assert sum(int(row["support"]) for row in rows) == sum(int(row["predicted"]) for row in rows) == 100
+    right = sum(float(row["recall"] or 0) * int(row["support"]) for row in rows)
+    assert right == pytest.approx(100 * result["top_1"], abs=1e-3)
+    with Image.open(tmp_path / "new" / "folder" / "confusion.png") as picture:
+        assert picture.size == (1850, 1300)
+    assert "confusion.png" in capsys.readouterr().out
+    with pytest.raises(InputError, match="classes.csv' cannot be written"):
+        evaluate(*run, split="train[:100]", out=tmp_path / "new" / "folder" / "classes.csv")
+
+
+@pytest.mark.parametrize(
+    ("split", "message"), [("tset", "test"), ("validation", "train"), ("test[5:3", "test")]
+)
+def test_an_unknown_split_is_refused_with_those_there_are(run, split, message):
+    with pytest.raises(InputError, match=f"{split[:4]}.*{message}"):
+        evaluate(*run, split=split)
+
+
+def test_a_data_dir_that_is_not_there_is_refused(run, tmp_path):
+    with pytest.raises(InputError, match="nowhere"):
+        evaluate(run[0], str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("command", [evaluate, lambda path: export(path, path.parent / "served")])
+def test_a_folder_without_a_trained_model_is_refused(run, tmp_path, command):
+    with pytest.raises(InputError, match="nowhere"):
+        command(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=str(tmp_path)):
+        command(tmp_path)
+    (tmp_path / "model").mkdir()
+    shutil.copy(run[0] / "recipe.json", tmp_path / "model")
+    with pytest.raises(InputError, match="no checkpoint"):
+        command(tmp_path / "model")
+    assert not (tmp_path / "served").exists()

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What LiteRT and ONNX give beside Keras, on which pictures they are compared, and what is refused."""
+
+import dataclasses
+import io
+import os
+import pty
+import shutil
+import sys
+import termios
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+from ai_edge_litert.interpreter import Interpreter
+from PIL import Image
+from sklearn import datasets
+
+from lambdanet import HaloAttention, LambdaLayer, cli, configs
+from lambdanet.errors import InputError
+from lambdanet.training.data import pipeline, records
+from lambdanet.training.run import model_dir as model_dirs
+from lambdanet.training.run.build import build_model, build_optimizer
+from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.serving import export_runtimes
+from lambdanet.training.train import train
+
+MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Both kinds of layers, with norms and strides, on maps that blocks do not divide."""
+    keras.utils.set_random_seed(0)
+    x = images = keras.Input([20, 20, 3])
+    x = keras.layers.Conv2D(32, 3, strides=2, activation="relu")(x)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization()(LambdaLayer(32, scope=5)(x)))
+    x = keras.layers.ReLU()(
+        keras.layers.BatchNormalization()(HaloAttention(32, block_size=4, halo_size=1)(x))
+    )
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(images, keras.layers.Dense(7)(x), name="both")
+
+
+def _run(folder, images):
+    run = Interpreter(str(folder / "model.tflite")).get_signature_runner()
+    return [run(images=image[np.newaxis]) for image in images]
+
+
+def _run_onnx(folder, images):
+    session = pytest.importorskip("onnxruntime").InferenceSession(str(folder / "model.onnx"))
+    names = [output.name for output in session.get_outputs()]
+    return [dict(zip(names, session.run(None, {"images": image[None]}), strict=True)) for image in images]
+
+
+@pytest.mark.parametrize(("format", "run"), [("litert", _run), ("onnx", _run_onnx)])
+def test_lambda_and_halo_layers_give_there_what_they_give_in_keras(model, tmp_path, format, run):
+    names = [f"class {index}" for index in range(7)]
+    check = export_runtimes.write(model, tmp_path, 20, MEAN, STD, names, format)
+    images = np.random.default_rng(1).integers(0, 256, [3, 20, 20, 3], np.uint8)
+    logits = model((images / 255.0 - np.array(MEAN)) / np.array(STD)).numpy()
+    for found, expected in zip(run(tmp_path, images), logits, strict=True):
+        np.testing.assert_allclose(found["logits"][0], expected, atol=1e-4 * logits.std())
+        np.testing.assert_allclose(found["probabilities"][0], tf.nn.softmax(expected), atol=1e-5)
+    assert check.same == check.images == 64 and check.difference < 1e-4 * check.spread
+    assert (tmp_path / "class_names.txt").read_text() == "".join(f"{name}\n" for name in names)
+
+
+def test_weights_of_8_bits_are_smaller_and_near(model, tmp_path):
+    sizes, checks = [], []
+    for format in ("litert", "litert_int8"):
+        (tmp_path / format).mkdir()
+        checks.append(export_runtimes.write(model, tmp_path / format, 20, MEAN, STD, list("abcdefg"), format))
+        sizes.append((tmp_path / format / "model.tflite").stat().st_size)
+    assert sizes[1] < 0.9 * sizes[0]
+    assert checks[0].difference < checks[1].difference < 0.5 * checks[1].spread
+    assert str(checks[1]).startswith("compared with Keras on 64 random pictures: the first class is the same")
+
+
+def test_a_grey_model_takes_pictures_in_colour(tmp_path):
+    images = keras.Input([4, 4, 1])
+    flat = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(images)))
+    export_runtimes.write(flat, tmp_path, 4, (0.0,), (1.0,), ["a", "b"])
+    picture = np.random.default_rng(0).integers(0, 256, [1, 4, 4, 3], np.uint8)
+    grey = tf.image.rgb_to_grayscale(tf.constant(picture, tf.float32) / 255.0)
+    np.testing.assert_allclose(_run(tmp_path, picture)[0]["logits"], flat(grey), atol=1e-4)
+
+
+def test_an_operation_that_litert_lacks_is_named_in_one_line(tmp_path):
+    images = keras.Input([4, 4, 3])
+    spectrum = keras.layers.Lambda(lambda x: tf.math.bessel_i0(x))(images)
+    odd = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(spectrum)), name="odd")
+    with pytest.raises(InputError, match="model 'odd' cannot be written as litert: .*BesselI0") as error:
+        export_runtimes.write(odd, tmp_path, 4, MEAN, STD, ["a", "b"])
+    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_a_run_in_bfloat16_is_exported_in_float32_with_its_averages(tmp_path, monkeypatch, capsys):
+    recipe = dataclasses.replace(
+        configs.get_recipe("digits"),
+        **{"mixed_precision": True, "ema_decay": 0.5, "input_size": 32},
+    )
+
+    def create(*_, **__):  # in the precision of the moment
+        layers = [keras.Input([32, 32, 3]), keras.layers.Flatten(), keras.layers.Dense(10)]
+        return keras.Sequential(layers)
+
+    monkeypatch.setattr("lambdanet.training.run.build.zoo.create_model", create)
+    (tmp_path / "datasets").mkdir()  # digits are not in it
+    names = [str(digit) for digit in range(10)]
+    path = model_dirs.claim(tmp_path / "run", recipe, names, str(tmp_path / "datasets"))
+    model = build_model(recipe)
+    checkpoints = Checkpoints(path / model_dirs.CHECKPOINTS, model, build_optimizer(recipe, 1))
+    assert model.layers[-1].compute_dtype == "bfloat16"
+    checkpoints.save(1)
+    monkeypatch.setattr(pipeline, "class_names", None)  # those of the run will do
+    check = export_runtimes.export(tmp_path / "run", tmp_path / "out")
+    assert check.difference < 1e-4 * check.spread
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["class_names.txt", "model.tflite"]
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("no pictures of digits test to compare on: dataset digits is not on disk: ")
+    assert last == str(check) and "on 64 random pictures: " in last
+    assert not list((tmp_path / "datasets").iterdir())
+    with pytest.raises(InputError, match="is not empty"):
+        export_runtimes.export(tmp_path / "run", tmp_path / "out")
+
+
+def test_a_converter_that_is_not_installed_is_named(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)
+    with pytest.raises(InputError, match=r"format 'onnx' needs tf2onnx; pip install 'lambdanet\[onnx\]'"):
+        export_runtimes.write(model, tmp_path, 20, MEAN, STD, list("abcdefg"), "onnx")
+
+
+def _gray(value):
+    """A PNG of one gray."""
+    file = io.BytesIO()
+    Image.new("RGB", (9, 7), (value, value, value)).save(file, format="PNG")
+    return file.getvalue()
+
+
+def _write_folder(root, count):
+    for label in range(2):
+        (root / "train" / str(label)).mkdir(parents=True)
+        (root / "validation" / str(label)).mkdir(parents=True)
+    for value in range(count):
+        (root / "validation" / str(2 * value // count) / f"{value:03d}.png").write_bytes(_gray(value))
+
+
+def _write_records(root, count):
+    root.mkdir()
+    with tf.io.TFRecordWriter(str(root / "validation-00000-of-00001")) as writer:
+        for value in range(count):
+            writer.write(records.record(_gray(value), 2 * value // count))
+
+
+@pytest.mark.parametrize("dataset", ["folder", "tfrecord"])
+@pytest.mark.parametrize("count", [3, 64, 75, 200])
+def test_pictures_come_from_all_over_the_evaluation_split(tmp_path, dataset, count):
+    write = {"folder": _write_folder, "tfrecord": _write_records}[dataset]
+    write(tmp_path / "data", count)
+    recipe = dataclasses.replace(configs.get_recipe("folder"), dataset=dataset, num_classes=2, input_size=8)
+    images, name = export_runtimes.evaluation_pictures(recipe, str(tmp_path / "data"))
+    assert images.shape == (min(count, 64), 8, 8, 3) and images.dtype == np.uint8
+    values = np.unique(images)  # the places of the pictures in the split
+    assert len(values) == len(images) and (images == images[:, :1, :1, :1]).all()
+    assert np.diff([-1, *values, count]).max() <= count // 5 + 1
+    assert name == f"pictures of {dataset} validation"
+
+
+def test_pictures_of_gray_digits_are_as_in_the_dataset(tmp_path):
+    recipe = dataclasses.replace(configs.get_recipe("digits"), input_size=8, mean=(0.3,), std=(0.4,))
+    pipeline.num_examples(recipe, "eval", str(tmp_path))  # prepares it
+    images, name = export_runtimes.evaluation_pictures(recipe, str(tmp_path))
+    digits = np.round(datasets.load_digits().images * (255 / 16)).astype(np.uint8)
+    assert len({image.tobytes() for image in images}) == 64 and name == "pictures of digits test"
+    assert {image[..., 0].tobytes() for image in images} <= {digit.tobytes() for digit in digits}
+    assert (images == images[..., :1]).all()
+
+
+def test_pictures_that_cannot_be_read_are_left_out(tmp_path):
+    _write_folder(tmp_path, 3)
+    recipe = dataclasses.replace(configs.get_recipe("folder"), num_classes=2, input_size=8)
+    for value in range(3):
+        assert len(export_runtimes.evaluation_pictures(recipe, str(tmp_path)).images) == 3 - value
+        (tmp_path / "validation" / str(2 * value // 3) / f"{value:03d}.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match="none of the pictures of folder validation can be read"):
+        export_runtimes.evaluation_pictures(recipe, str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on pictures of noise, with 70 for evaluation, and the folder of these."""
+    root = tmp_path_factory.mktemp("noise")
+    random = np.random.default_rng(0)
+    for split, count in (("train", 8), ("validation", 35)):
+        for name in ("dark", "light"):
+            (root / "pictures" / split / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = random.integers(0, 128, (16, 16, 3)) + (127 if name == "light" else 0)
+                path = root / "pictures" / split / name / f"{index:02d}.png"
+                Image.fromarray(pixels.astype(np.uint8)).save(path)
+    changes = {"model": "lambda_resnet_tiny", "num_classes": 2, "input_size": 16, "global_batch_size": 8}
+    changes |= {
+        "epochs": 2,
+        "warmup_epochs": 1.0,
+        "randaugment_layers": 0,
+        "mean": MEAN,
+        "std": STD,
+        "crop_fraction": 1.0,
+    }
+    recipe = dataclasses.replace(configs.get_recipe("folder"), **changes)
+    train(recipe, root / "run", str(root / "pictures"))
+    return root
+
+
+def test_a_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys):
+    check = export_runtimes.export(trained / "run", tmp_path / "out", format="litert_int8")
+    assert capsys.readouterr().out.endswith(f"{check}\n")
+    assert str(check).startswith("compared with Keras on 64 pictures of folder validation: the first class ")
+
+    recipe = model_dirs.load_recipe(trained / "run")
+    images, _ = export_runtimes.evaluation_pictures(recipe, str(trained / "pictures"))
+    files = {
+        np.asarray(Image.open(path)).tobytes(): path.parent.name
+        for path in (trained / "pictures" / "validation").rglob("*.png")
+    }
+    classes = [files[image.tobytes()] for image in images]
+    assert 30 <= classes.count("dark") <= 34 and 30 <= classes.count("light") <= 34
+
+    model, _ = model_dirs.load_trained_model(trained / "run")
+    logits = model((images / 255.0 - np.array(MEAN)) / np.array(STD)).numpy()
+    found = _run(tmp_path / "out", images)
+    differences = tf.nn.softmax(logits) - np.concatenate([one["probabilities"] for one in found])
+    assert check.probability_difference == pytest.approx(np.abs(differences).max(), rel=0.01)
+    firsts = np.concatenate([one["logits"] for one in found]).argmax(-1)
+    assert check.same == np.sum(firsts == logits.argmax(-1))
+
+
+def test_a_run_without_its_pictures_is_compared_on_random_ones(trained, tmp_path, capsys):
+    shutil.copytree(trained / "run", tmp_path / "run")
+    gone = tmp_path / "gone"
+    (tmp_path / "run" / model_dirs.DATA_DIR).write_text(f"{gone}\n")
+    check = export_runtimes.export(tmp_path / "run", tmp_path / "out")
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("no pictures of folder validation to compare on: data_dir must be given: ")
+    assert last == str(check) and "on 64 random pictures: the first class is the same for 64, " in last
+
+    words = [f"--model_dir={tmp_path / 'run'}", f"--data_dir={gone}", f"--out={tmp_path / 'other'}"]
+    assert cli.main(["export", "--format=litert", *words]) == 2
+    assert f"data_dir {str(gone)!r} is not a directory" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_terminal_shows_how_far_the_comparison_is(tmp_path, monkeypatch):
+    images = keras.Input([4, 4, 3])
+    flat = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(images)))
+    ours, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    os.set_blocking(ours, False)
+    before = os.dup(2)
+    os.dup2(terminal, 2)
+    try:
+        with open(2, "w", closefd=False) as stderr, monkeypatch.context() as in_terminal:
+            in_terminal.setattr(sys, "stderr", stderr)
+            export_runtimes.write(flat, tmp_path, 4, MEAN, STD, ["a", "b"])
+        shown = os.read(ours, 2**16).decode()
+    finally:
+        os.dup2(before, 2)
+        for file in (ours, terminal, before):
+            os.close(file)
+    assert shown.startswith("\rcomparing with Keras:   0%|") and "/64 [" in shown
+    assert shown.endswith("\r")  # nothing of it stays

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exported model gives, in a process without lambdanet, what the Keras model gives here."""
+
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+from PIL import Image
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+
+import lambdanet
+from lambdanet import cli
+from lambdanet.configs.registry import imagenet_classes
+from lambdanet.errors import InputError
+from lambdanet.models.preprocessing.preprocessing import Preprocessing
+from lambdanet.models.weights import weight_files
+from lambdanet.training.data.image_bytes import decode
+from lambdanet.training.data.image_files import read_image
+from lambdanet.training.serving.export import export_saved_model, export_weights
+
+SIZE, MEAN, STD, CROP = 24, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9
+NAMES = [f"class {index}" for index in range(7)]
+
+# Runs in isolation: no lambdanet, no Keras of either kind that the script could ask for by name.
+SERVE = """
+import json, sys
+import numpy as np
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("lambdanet", "tf_keras"):
+            raise ModuleNotFoundError(f"blocked: {name}")
+
+sys.meta_path.insert(0, Blocker())
+import tensorflow as tf
+
+folder = sys.argv[1]
+served = tf.saved_model.load(f"{folder}/served")
+by_images, by_bytes = served.signatures["serving_default"], served.signatures["serving_bytes"]
+results = {}
+for name, images in np.load(f"{folder}/images.npz").items():
+    results[name] = by_images(images=tf.constant(images))["probabilities"].numpy()
+files = [tf.io.encode_png(images[0]) for images in np.load(f"{folder}/images.npz").values()]
+outputs = by_bytes(image_bytes=tf.stack(files))
+results["files"] = outputs["probabilities"].numpy()
+results["top_probabilities"] = outputs["top_probabilities"].numpy()
+np.savez(f"{folder}/results.npz", **results)
+names = {"all": served.class_names(), "top": outputs["top_names"]}
+assert not {"lambdanet", "tf_keras"} & set(sys.modules)
+print(json.dumps({key: np.char.decode(value.numpy().astype(bytes)).tolist() for key, value in names.items()}))
+"""
+
+
+def small_model(num_classes=7, last=None):
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [
+            keras.Input([None, None, 3]),
+            keras.layers.Conv2D(8, 3, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(num_classes, activation=last, dtype="float32"),
+        ]
+    )
+
+
+def noise(*shape):
+    return np.random.default_rng(shape).integers(0, 256, shape, dtype=np.uint8)
+
+
+def export_small(out, model=None, class_names=NAMES, **options):
+    model = small_model() if model is None else model
+    return export_saved_model(model, out, options.pop("input_size", SIZE), MEAN, STD, class_names, **options)
+
+
+def dtypes_computed(saved_model):
+    """The types of all attributes of all operations of a SavedModel."""
+    proto = saved_model_pb2.SavedModel()
+    proto.ParseFromString((saved_model / "saved_model.pb").read_bytes())
+    graph = proto.meta_graphs[0].graph_def
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return {attr.type for node in nodes for attr in node.attr.values()}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A model of random weights, not trivial ones, and its SavedModel as loaded."""
+    model = small_model()
+    model.set_weights([abs(noise(*weight.shape) / 255.0) for weight in model.get_weights()])
+    out = tmp_path_factory.mktemp("served") / "model"
+    assert export_small(out, model, crop_fraction=CROP) == str(out)
+    return model, tf.saved_model.load(str(out))
+
+
+def test_a_process_without_lambdanet_computes_the_same_from_any_size_and_batch(tmp_path):
+    keras.utils.set_random_seed(1)
+    model = lambdanet.create_model("lambda_resnet_tiny", num_classes=len(NAMES))
+    # Statistics and the last gammas are changed, so that no branch is a zero or an identity.
+    model.set_weights([weight + 0.05 * (noise(*weight.shape) / 255.0) for weight in model.get_weights()])
+    export_small(tmp_path / "served", model, crop_fraction=CROP)
+    images = {"one": noise(1, 24, 24, 3), "three": noise(3, 17, 40, 3), "large": noise(2, 300, 200, 3)}
+    np.savez(tmp_path / "images.npz", **images)
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    command = [sys.executable, "-I", "-c", SERVE, str(tmp_path)]
+    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+    results = np.load(tmp_path / "results.npz")
+    expected = {}
+    for name, batch in images.items():
+        prepared = Preprocessing(SIZE, MEAN, STD, CROP)(tf.constant(batch))
+        expected[name] = tf.nn.softmax(model(prepared, training=False)).numpy()
+        np.testing.assert_allclose(results[name], expected[name], atol=1e-5)
+    firsts = np.stack([batch[0] for batch in expected.values()])
+    assert firsts.max(-1).min() > 1.1 / len(NAMES)  # The model does tell classes apart.
+    np.testing.assert_allclose(results["files"], firsts, atol=1e-5)
+    np.testing.assert_allclose(results["top_probabilities"], -np.sort(-firsts)[:, :5], atol=1e-5)
+    printed = json.loads(done.stdout)
+    assert printed["all"] == NAMES
+    assert [names[0] for names in printed["top"]] == [NAMES[index] for index in firsts.argmax(-1)]
+
+
+def encoded(image, format="PNG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def sixteen_bits():
+    return Image.fromarray(np.random.default_rng(3).integers(0, 2**16, (9, 12), dtype=np.uint16))
+
+
+FILES = {
+    "rgb": encoded(Image.fromarray(noise(9, 12, 3))),
+    "grey": encoded(Image.fromarray(noise(9, 12))),
+    "one bit": encoded(Image.fromarray(noise(9, 12)).convert("1")),
+    "sixteen bits": encoded(sixteen_bits()),
+    "palette": encoded(Image.fromarray(noise(9, 12, 3)).quantize(8)),
+    "palette with a transparent color": encoded(Image.fromarray(noise(9, 12, 3)).quantize(8), transparency=3),
+    "rgba": encoded(Image.fromarray(noise(9, 12, 4))),
+    "grey with alpha": encoded(Image.fromarray(noise(9, 12, 2), "LA")),
+    "rgba with nothing visible": encoded(Image.fromarray(noise(9, 12, 4) * np.uint8([1, 1, 1, 0]))),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_model_and_predict_decode_a_png_to_the_same_pixels(kind, tmp_path):
+    (tmp_path / "image.png").write_bytes(FILES[kind])
+    decoded = decode(tf.constant(FILES[kind])).numpy()
+    assert decoded.shape == (9, 12, 3)
+    np.testing.assert_array_equal(decoded, read_image(tmp_path / "image.png"))
+
+
+def test_black_ink_on_nothing_is_black_on_white():
+    pixels = np.zeros([4, 4, 4], np.uint8)
+    pixels[1, :, 3] = 255
+    expected = np.full([4, 4, 3], 255)
+    expected[1] = 0
+    np.testing.assert_array_equal(decode(tf.constant(encoded(Image.fromarray(pixels)))), expected)
+
+
+def test_a_batch_without_images_is_refused_in_plain_words(served):
+    signatures = served[1].signatures
+    for name, empty in {
+        "serving_default": {"images": tf.zeros([0, 9, 9, 3], tf.uint8)},
+        "serving_bytes": {"image_bytes": tf.zeros([0], tf.string)},
+    }.items():
+        with pytest.raises(tf.errors.InvalidArgumentError, match="at least one image, got none"):
+            signatures[name](**empty)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_jpeg_files_of_every_color_space_are_served(served, mode):
+    smooth = Image.fromarray(noise(4, 5, 3)).resize((60, 50), Image.Resampling.BICUBIC)
+    file = encoded(smooth.convert(mode), "JPEG", quality=95)
+    pixels = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
+    signatures = served[1].signatures
+    by_bytes = signatures["serving_bytes"](image_bytes=tf.constant([file]))
+    by_pixels = signatures["serving_default"](images=tf.constant(pixels[np.newaxis]))
+    np.testing.assert_allclose(by_bytes["probabilities"], by_pixels["probabilities"], atol=0.01)
+
+
+def test_bytes_of_different_sizes_and_kinds_make_one_batch(served):
+    model, loaded = served
+    files = [*FILES.values(), encoded(Image.fromarray(noise(30, 50, 3)))]
+    outputs = loaded.signatures["serving_bytes"](image_bytes=tf.constant(files))
+    prepared = [Preprocessing(SIZE, MEAN, STD, CROP)(decode(file)) for file in files]
+    expected = tf.nn.softmax(model(tf.stack(prepared), training=False))
+    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "file", [b"", b"not an image", FILES["rgb"][:50], FILES["rgb"][:8], b"\xff\xd8\xff\xe0 no more"]
+)
+def test_bytes_of_no_image_end_with_an_error(served, file):
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        served[1].signatures["serving_bytes"](image_bytes=tf.constant([FILES["rgb"], file]))
+
+
+def test_an_animation_ends_with_an_error(served):
+    frames = [Image.fromarray(noise(9, 12, 3) // (step + 1)) for step in range(2)]
+    file = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be a JPEG, PNG or still WebP"):
+        served[1].signatures["serving_bytes"](image_bytes=tf.constant([file]))
+
+
+def lambda_model():
+    return lambdanet.create_model("lambda_resnet_tiny", num_classes=7)
+
+
+@pytest.mark.parametrize(
+    ("build", "policy"),
+    [
+        (small_model, "mixed_bfloat16"),
+        (small_model, "mixed_float16"),
+        (small_model, "bfloat16"),
+        (lambda_model, "mixed_bfloat16"),
+    ],
+)
+def test_a_model_of_any_policy_is_exported_in_float32(tmp_path, build, policy):
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        model = build()
+        export_small(tmp_path / "served", model)
+        assert keras.mixed_precision.global_policy().name == policy
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    same = build()
+    same.set_weights([np.asarray(weight, np.float32) for weight in model.get_weights()])
+
+    assert not {types_pb2.DT_BFLOAT16, types_pb2.DT_HALF} & dtypes_computed(tmp_path / "served")
+    images = noise(2, SIZE, SIZE, 3)
+    loaded = tf.saved_model.load(str(tmp_path / "served"))
+    outputs = loaded.signatures["serving_default"](images=tf.constant(images))
+    prepared = Preprocessing(SIZE, MEAN, STD, 1.0)(tf.constant(images))
+    expected = tf.nn.softmax(same(prepared, training=False))
+    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
+
+
+def test_a_model_of_grey_images_is_served_the_same_grey(tmp_path):
+    model = keras.Sequential([keras.Input([8, 8, 1]), keras.layers.Flatten(), keras.layers.Dense(3)])
+    out = export_saved_model(model, tmp_path / "served", 8, (0.5,), (0.25,), ["a", "b", "c"])
+    grey = np.arange(256, dtype=np.uint8).reshape(4, 8, 8, 1)
+    served = tf.saved_model.load(out).signatures["serving_default"]
+    prepared = Preprocessing(8, (0.5,), (0.25,), 1.0)(tf.constant(grey))
+    expected = tf.nn.softmax(model(prepared))
+    outputs = served(images=tf.constant(grey.repeat(3, -1)))
+    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-6)
+
+
+def test_the_names_lie_in_an_asset(tmp_path):
+    names = ["cat, tabby", "Straße", "日本", "x" * 300]
+    export_small(tmp_path / "served", small_model(len(names)), names)
+    lines = (tmp_path / "served" / "assets" / "class_names.txt").read_text(encoding="utf-8").splitlines()
+    assert lines == names
+    loaded = tf.saved_model.load(str(tmp_path / "served"))
+    assert [name.decode() for name in loaded.class_names().numpy()] == names
+    outputs = loaded.signatures["serving_default"](images=tf.constant(noise(1, 8, 8, 3)))
+    assert {name.decode() for name in outputs["top_names"].numpy()[0]} == set(names)
+
+
+def test_a_folder_that_is_there_is_taken_when_empty_and_refused_when_not(tmp_path):
+    (tmp_path / "empty").mkdir()
+    export_small(tmp_path / "empty")
+    assert tf.saved_model.contains_saved_model(str(tmp_path / "empty"))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="not empty"):
+        export_small(tmp_path / "empty")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="is a file"):
+        export_small(tmp_path / "file")
+    with pytest.raises(InputError, match="cannot be written"):
+        export_small(tmp_path / "file" / "below")
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "file"])
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(OSError(28, "disk full"), InputError), (KeyboardInterrupt(), KeyboardInterrupt)]
+)
+def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, monkeypatch, error, raised):
+    def save(module, path, signatures):
+        (tmp_path.joinpath(path) / "saved_model.pb").write_text("half")
+        raise error
+
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    with pytest.raises(raised):
+        export_small(tmp_path / "served")
+    assert list(tmp_path.iterdir()) == []
+
+
+def keras_3_model():
+    import keras as keras_3
+
+    return keras_3.Sequential([keras_3.layers.Input([None, None, 3])])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (lambda: {"model": keras_3_model()}, "Keras 3 Sequential"),
+        (lambda: {"model": keras.layers.Dense(7)}, "expected a tf_keras model"),
+        (lambda: {"model": small_model(last="softmax")}, "expected logits"),
+        (lambda: {"model": small_model(6)}, r"gives \(None, 6\) for 7 class names; expected logits \[b, 7\]"),
+        (lambda: {"model": keras.Sequential([keras.Input([9, 9, 3])])}, "does not take"),
+        (lambda: {"model": keras.Sequential([keras.Input([None, None, 3])])}, "expected logits"),
+        (lambda: {"class_names": ["two\nlines"] * 7}, r"a name of one line in UTF-8, got 'two\\nlines'"),
+        (lambda: {"class_names": list(range(7))}, "class 0 of the model must be a name of one line"),
+        (lambda: {"class_names": ["alone"], "model": small_model(1)}, "two or more"),
+        (lambda: {"crop_fraction": 1.5}, "crop_fraction=1.5"),
+        (lambda: {"input_size": 0}, "input_size=0"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        export_small(tmp_path / "served", **options())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def tiny_weights(tmp_path_factory):
+    """Weights that tell how pictures are made, as those of `lambdanet convert` do."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.safetensors"
+    texts = {
+        "mean": "0.4, 0.5, 0.6",
+        "std": "0.2, 0.25, 0.3",
+        "interpolation": "bicubic",
+        "crop_fraction": "0.9",
+    }
+    model = lambdanet.create_model("lambda_resnet_tiny", num_classes=7)
+    weight_files.save(model, path, {**texts, "input_size": str(SIZE), "num_classes": "7"})
+    return model, path
+
+
+def test_a_model_of_the_zoo_is_exported_with_its_weights_and_pictures_are_made_as_pillow_does(
+    tiny_weights, tmp_path, capsys
+):
+    model, path = tiny_weights
+    (tmp_path / "names.txt").write_text("\n".join(NAMES), encoding="utf-8")
+    words = ["--model=lambda_resnet_tiny", f"--weights={path}", f"--class_names={tmp_path / 'names.txt'}"]
+    assert cli.main(["export", *words, f"--out={tmp_path / 'served'}"]) == 0
+    assert "exported lambda_resnet_tiny (7 classes, 24 px) to" in capsys.readouterr().out
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    assert [name.decode() for name in served.class_names().numpy()] == NAMES
+    picture = noise(40, 52, 3)
+    image = Image.fromarray(picture).resize((33, 26), Image.Resampling.BICUBIC).crop((4, 1, 28, 25))
+    prepared = (np.asarray(image, np.float32) / 255 - MEAN) / STD  # 26 = 24 / 0.9, and 33 = 26 * 52 / 40
+    outputs = served.signatures["serving_default"](images=tf.constant(picture[np.newaxis]))
+    expected = tf.nn.softmax(model(prepared[np.newaxis].astype(np.float32), training=False))
+    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
+
+
+def test_weights_that_do_not_tell_what_is_needed(tiny_weights, tmp_path):
+    model, path = tiny_weights
+    (tmp_path / "two.txt").write_text("a\nb\n")
+    model.save_weights(tmp_path / "keras.weights.h5")
+    for file, names, message in (
+        (path, None, "class_names is missing; accepted: a file"),
+        (path, tmp_path / "two.txt", "has 2 lines; accepted: 7"),
+        (path, tmp_path / "none.txt", "cannot be read"),
+        (tmp_path / "keras.weights.h5", None, "do not tell input_size, mean and std"),
+        ("nothing", None, "weights must be an existing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            export_weights("lambda_resnet_tiny", file, tmp_path / "served", names)
+    assert not (tmp_path / "served").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--model=x"], ["--model_dir=x", "--model=y", "--weights=z"]])
+def test_one_of_two_things_is_exported(words, capsys):
+    assert cli.main(["export", "--out=nowhere", *words]) == 2
+    assert "--model_dir, or --model and --weights; give one" in capsys.readouterr().err
+
+
+def test_the_classes_of_imagenet():
+    names = imagenet_classes.class_names()
+    assert len(names) == len(set(names)) == 1000
+    places = {
+        0: "tench",
+        134: "crane (bird)",
+        207: "golden retriever",
+        517: "crane (machine)",
+        999: "toilet tissue",
+    }
+    assert {place: names[place] for place in places} == places

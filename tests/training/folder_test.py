@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One's own pictures: from folders through training to prediction; and folders that will not do."""
+
+import dataclasses
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+from PIL import Image
+
+import lambdanet
+from lambdanet import cli, configs
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.errors import InputError
+from lambdanet.models.weights import weight_files
+from lambdanet.training.data import pipeline, preprocess
+from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.image_files import read_image
+from lambdanet.training.run import initial_weights, model_dir
+from lambdanet.training.run.build import build_model
+
+SMALL = {
+    **{"model": "lambda_resnet_tiny", "input_size": 32, "global_batch_size": 8, "epochs": 12},
+    **{"learning_rate": 0.05, "warmup_epochs": 1.0, "randaugment_layers": 0, "dropout_rate": 0.0},
+}
+RECIPE = dataclasses.replace(configs.get_recipe("folder"), **SMALL)
+COLOURS = {"blue sky": (40, 60, 220), "red": (220, 50, 40)}
+
+
+def _write(folder, count, seed, size=(48, 40)):
+    """Writes noisy pictures, a colour for each class."""
+    random = np.random.default_rng(seed)
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            pixels = np.clip(random.normal(colour, 40, (*size, 3)), 0, 255).astype(np.uint8)
+            ending = ("jpg", "PNG", "jpeg")[index % 3]
+            Image.fromarray(pixels).save(folder / name / f"{index:02d}.{ending}")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pictures")
+    _write(root / "train", 16, seed=0)
+    _write(root / "validation", 5, seed=1)
+    (root / "train" / "red" / ".DS_Store").write_text("no picture")
+    (root / "train" / "red" / "notes.txt").write_text("no picture")
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(pictures, tmp_path_factory):
+    """A model_dir, made by the command."""
+    path = tmp_path_factory.mktemp("run")
+    words = [f"--set={name}={value}" for name, value in SMALL.items()]
+    command = ["train", "--recipe=folder", f"--data_dir={pictures}", f"--model_dir={path}", *words]
+    assert cli.main(command) == 0
+    return path
+
+
+def test_the_classes_are_found_from_the_folders(trained):
+    assert model_dir.load_recipe(trained).num_classes == 2
+    assert model_dir.class_names(trained) == list(COLOURS)
+
+
+def test_evaluate_export_and_predict(trained, pictures, tmp_path, capsys):
+    assert cli.main(["evaluate", f"--model_dir={trained}", f"--data_dir={pictures}"]) == 0
+    assert "folder validation: 10 images, top-1 100.00 %" in capsys.readouterr().out
+    assert cli.main(["export", f"--model_dir={trained}", f"--out={tmp_path / 'model'}"]) == 0
+    picture = str(pictures / "validation" / "blue sky" / "00.jpg")
+    assert cli.main(["predict", f"--saved_model={tmp_path / 'model'}", picture]) == 0
+    first = capsys.readouterr().out.splitlines()[-2]
+    assert first.split("  ")[1] == "blue sky"
+
+
+def test_another_set_of_classes_is_refused(trained, tmp_path, capsys):
+    for name in ("blue sky", "green"):
+        for split in ("train", "validation"):
+            (tmp_path / split / name).mkdir(parents=True)
+    assert cli.main(["evaluate", f"--model_dir={trained}", f"--data_dir={tmp_path}"]) == 2
+    assert "class 1 of the data is 'green'; accepted: 'red'" in capsys.readouterr().err
+
+
+def test_training_may_start_from_weights_of_other_classes(trained):
+    recipe = dataclasses.replace(RECIPE, num_classes=3)
+    model, fresh = build_model(recipe), build_model(recipe)
+    initial_weights.start_from(model, trained)
+    source, _ = model_dir.load_trained_model(trained)
+    for layer, wanted in zip(model.layers, source.layers, strict=True):
+        if layer.name != "logits":
+            for a, b in zip(layer.get_weights(), wanted.get_weights(), strict=True):
+                np.testing.assert_array_equal(a, b)
+    assert (
+        model.get_layer("logits").get_weights()[0].shape == fresh.get_layer("logits").get_weights()[0].shape
+    )
+
+
+@pytest.mark.parametrize("file", ["net.safetensors", "net.weights.h5"])
+def test_training_may_start_from_a_file_of_weights_of_other_classes(tmp_path, file):
+    source = build_model(dataclasses.replace(RECIPE, num_classes=2))
+    if file.endswith("h5"):
+        source.save_weights(tmp_path / file)
+    else:
+        weight_files.save(source, tmp_path / file)
+    model = build_model(dataclasses.replace(RECIPE, num_classes=3))
+    initial_weights.start_from(model, tmp_path / file, zero_head=True)
+    for layer, wanted in zip(model.layers[:-1], source.layers[:-1], strict=True):
+        for a, b in zip(layer.get_weights(), wanted.get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert model.layers[-1].name == "logits" and not any(w.any() for w in model.layers[-1].get_weights())
+    with pytest.raises(InputError, match="weights must be an existing .* got 'none.safetensors'"):
+        initial_weights.start_from(model, "none.safetensors")
+
+
+def test_rows_begin_with_published_weights_and_make_pictures_as_theirs_were():
+    for one in pretrained_weights.SETS:
+        recipe = configs.get_recipe(f"folder:{one.model}")
+        assert (recipe.model, recipe.start_from, recipe.num_classes) == (one.model, one.tag, 0)
+        assert preprocess.of_recipe(recipe) == lambdanet.preprocess_for(one.model)
+
+
+def test_fine_tuning_starts_from_a_classifier_of_zeros(trained, tmp_path):
+    recipe = dataclasses.replace(RECIPE, num_classes=2)
+    source, _ = model_dir.load_trained_model(trained)
+    weight_files.save(source, tmp_path / "mine.safetensors")
+    for start, num_classes in [
+        (trained, 2),
+        (tmp_path / "mine.safetensors", 2),
+        (tmp_path / "mine.safetensors", 3),
+    ]:
+        model = build_model(dataclasses.replace(recipe, num_classes=num_classes))
+        initial_weights.start_from(model, start, zero_head=True)
+        for layer, wanted in zip(model.layers, source.layers, strict=True):
+            for a, b in zip(layer.get_weights(), wanted.get_weights(), strict=True):
+                np.testing.assert_array_equal(a, np.zeros_like(a) if layer.name == "logits" else b)
+
+
+def test_weights_of_another_model_are_refused(trained):
+    other = build_model(dataclasses.replace(RECIPE, num_classes=2, model_options={"scope": 3}))
+    with pytest.raises(InputError, match=r"start_from .* does not fit: .*there and"):
+        initial_weights.start_from(other, trained)
+    other = keras.Sequential([keras.Input([2]), keras.layers.Dense(2)], name="small")
+    with pytest.raises(InputError, match=r"holds lambda_resnet_tiny; accepted: small"):
+        initial_weights.start_from(other, trained)
+
+
+def test_every_picture_comes_once_an_epoch_and_evaluation_is_in_order(pictures):
+    recipe = dataclasses.replace(RECIPE, num_classes=2, augmentation="none", epochs=1)
+    images = [
+        image.tobytes()
+        for batch, _ in pipeline.load(recipe, "train", str(pictures))
+        for image in batch.numpy()
+    ]
+    assert len(images) == len(set(images)) == 32
+    labels = np.concatenate([labels for _, labels in pipeline.load(recipe, "eval", str(pictures))])
+    np.testing.assert_array_equal(labels, [0] * 5 + [1] * 5)
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        ([], "holds no folders; accepted: one with train/CLASS"),
+        (["cats", "dogs"], "unknown split in .* 'train'; .*cats"),
+        (["train/cat", "validation/cat"], "the classes in .*train' are: cat; accepted: two or more"),
+        (["train/cat", "train/dog"], "unknown split in .* 'validation'; .*train"),
+        (["train/cat", "train/dog", "validation/cow"], "unknown class in .*validation' 'cow'; .*cat"),
+        (["train/cat", "train/dog", "validation/dog"], "split 'validation' of dataset folder is empty"),
+    ],
+)
+def test_other_folders_are_refused_in_one_line(tmp_path, folders, message):
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+    with pytest.raises(InputError, match=message) as caught:
+        recipe = pipeline.resolve(RECIPE, str(tmp_path))
+        pipeline.load(recipe, "eval", str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_class_without_pictures_is_refused(pictures, tmp_path):
+    shutil.copytree(pictures, tmp_path, dirs_exist_ok=True)
+    _rename(tmp_path / "validation" / "red", 5)
+    recipe = pipeline.resolve(RECIPE, str(tmp_path))
+    message = r"no file in .*red' is a picture, such as '.*00\.heic'; accepted: names that end in .*\.webp$"
+    with pytest.raises(InputError, match=message):
+        pipeline.load(recipe, "eval", str(tmp_path), bad_records=BadRecords(100))
+
+
+def _rename(folder, count):
+    """Gives the first files of a folder an ending that no picture has."""
+    for path in sorted(folder.iterdir())[:count]:
+        path.rename(path.with_suffix(".heic"))
+
+
+@pytest.fixture
+def unknown_endings(tmp_path):
+    """The folder of pictures of which 20 of 24 of a class have an unknown ending, in both splits."""
+    for seed, split in enumerate(("train", "validation")):
+        _write(tmp_path / split, 24, seed, size=(8, 8))
+        _rename(tmp_path / split / "red", 20)
+    return tmp_path
+
+
+def _left_out(folder, split):
+    folder = folder / split / "red"
+    return f"20 of 24 files in '{folder}' are no pictures, such as '{folder / '00.heic'}'"
+
+
+def test_training_ends_where_a_class_loses_most_files(unknown_endings, tmp_path, capsys):
+    words = [f"--set={name}={value}" for name, value in SMALL.items()]
+    paths = [f"--data_dir={unknown_endings}", f"--model_dir={tmp_path / 'run'}"]
+    assert cli.main(["train", "--recipe=folder", *paths, *words]) == 2
+    message = f"{_left_out(unknown_endings, 'validation')}; --max_bad_records=40 or more leaves them out"
+    assert capsys.readouterr().err.splitlines()[-1].endswith(message)
+    assert not list((tmp_path / "run").rglob("*ckpt*"))
+
+
+def test_training_names_files_that_it_may_leave_out(unknown_endings, capsys):
+    recipe = dataclasses.replace(RECIPE, num_classes=2, augmentation="none", epochs=1, warmup_epochs=0)
+    bad = BadRecords(20)
+    batches = pipeline.load(recipe, "train", str(unknown_endings), bad_records=bad)
+    labels = np.concatenate([labels for _, labels in batches])
+    assert len(labels) == 24 and (labels == 1).sum() <= 4  # of 28, without a last part of a batch
+    assert capsys.readouterr().out == f"left out: {_left_out(unknown_endings, 'train')}\n"
+    with pytest.raises(InputError, match="--max_bad_records=40 or more"):
+        pipeline.leave_out(recipe, str(unknown_endings), bad)
+
+
+def test_evaluation_ends_or_names_what_it_leaves_out(trained, unknown_endings, capsys):
+    command = ["evaluate", f"--model_dir={trained}", f"--data_dir={unknown_endings}"]
+    left_out = _left_out(unknown_endings, "validation")
+    for flags in ([], ["--max_bad_records=19"]):
+        assert cli.main([*command, *flags]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.endswith(f"{left_out}; --max_bad_records=20 or more leaves them out")
+    assert cli.main([*command, "--max_bad_records=20"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"left out: {left_out}" in lines and "validation: 28 images" in lines[-1]
+
+
+def test_pictures_in_nested_folders_and_names_in_any_bytes(tmp_path, capsys):
+    for split in ("train", "validation"):
+        _write(tmp_path / split, 2, seed=0, size=(32, 32))
+    red = tmp_path / "validation" / "red"
+    deep = red / "2024" / "may"
+    deep.mkdir(parents=True)
+    (red / "00.jpg").rename(deep / "picture.jpg")
+    (red / "01.PNG").rename(os.fsdecode(os.fsencode(red) + b"/\xff\xfe.png"))
+    (red / "2024" / ".hidden").mkdir()
+    (red / "2024" / ".hidden" / "other.png").write_bytes(b"")
+    recipe = dataclasses.replace(RECIPE, num_classes=2)
+    bad = BadRecords(0)
+    ((images, labels),) = pipeline.load(recipe, "eval", str(tmp_path), bad_records=bad)
+    assert labels.numpy().tolist() == [0, 0, 1, 1] and not bad.names
+    files = [deep / "picture.jpg", os.fsdecode(os.fsencode(red) + b"/\xff\xfe.png")]
+    expected = preprocess.of_recipe(recipe)(tf.stack([read_image(file) for file in files]))
+    np.testing.assert_allclose(images[2:], expected, atol=1e-5)
+
+
+def test_it_needs_a_data_dir(tmp_path):
+    with pytest.raises(InputError, match="dataset folder needs --data_dir"):
+        pipeline.resolve(RECIPE)
+    with pytest.raises(InputError, match="missing' is not a directory"):
+        pipeline.resolve(RECIPE, str(tmp_path / "missing"))

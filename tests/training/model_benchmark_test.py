@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks of models and of the loop: what they run, what they compare, what they print and draw."""
+
+import csv
+import io
+import re
+
+import numpy as np
+import pytest
+import tf_keras as keras
+from PIL import Image
+
+from lambdanet import cli
+from lambdanet.errors import InputError
+from lambdanet.models import zoo
+from lambdanet.training.benchmark import compare, loop, networks
+from lambdanet.training.benchmark.networks import ModelCase, Network
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("resnet_50", ("resnet_50", {}, 0)),
+        ("resnet_50@160", ("resnet_50", {}, 160)),
+        ("resnet_50_llll:key_dim=8", ("resnet_50_llll", {"key_dim": 8}, 0)),
+        ("resnet_50_clll:scope=None,key_dim=4@96", ("resnet_50_clll", {"scope": None, "key_dim": 4}, 96)),
+    ],
+)
+def test_a_model_is_named_with_options_and_size(text, expected):
+    network = Network.parse(text)
+    assert (network.name, network.options, network.size) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["resnet_50@", "resnet_50@big", "resnet_50@0", "resnet_50:scope", "resnet_50:scope=x"]
+)
+def test_what_names_no_model_is_refused(text):
+    with pytest.raises(InputError, match=f"model '{re.escape(text)}' cannot be read; expected NAME") as error:
+        Network.parse(text)
+    assert "\n" not in str(error.value)
+
+
+def _small_model(name, input_size, **options):
+    """Two layers; the images are of any size."""
+    images = keras.Input([input_size, input_size, 3])
+    x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3, strides=2)(images))
+    x = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(x))
+    return keras.Model(images, keras.layers.Activation("linear", dtype="float32")(x), name=name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_training_changes_weights_and_statistics_and_inference_does_not(monkeypatch, dtype):
+    built = []
+
+    def create(*args, **kwargs):
+        built.append(_small_model(*args, **kwargs))
+        return built[-1]
+
+    monkeypatch.setattr(networks.zoo, "create_model", create)
+    for backward in (False, True):
+        run = networks.CONTENDERS["model/resnet_50@16"](ModelCase(4, backward, dtype))
+        before = built[-1].get_weights()
+        run()
+        changed = [not np.array_equal(a, b) for a, b in zip(before, built[-1].get_weights(), strict=True)]
+        assert any(changed) == backward
+    assert all(changed[:2]) and built[-1].input_shape == (
+        None,
+        16,
+        16,
+        3,
+    )  # kernel and bias of the convolution
+    assert built[-1].layers[1].compute_dtype == dtype
+    assert keras.mixed_precision.global_policy().name == "float32"
+
+
+class ScriptedWorker:
+    """Stands for the process of a model: the second is half as fast and takes three times the memory."""
+
+    def __init__(self, python, name, threads, environment):
+        self._slow = "llll" in name
+        self._training = False
+
+    def about(self):
+        return {"library": "script 1.0", "device": "paper", "counts_memory": True}
+
+    def ask(self, do, timeout, **arguments):
+        if do == "build":
+            self._training = ModelCase(**arguments["case"]).backward
+        if do == "memory":
+            return {"bytes": (3 if self._slow else 1) * 2**20}
+        return {"seconds": (2 if self._slow else 1) * (0.3 if self._training else 0.1)}
+
+    def was_ready(self):
+        return True
+
+    def alive(self):
+        return True
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    monkeypatch.setattr(compare, "Worker", ScriptedWorker)
+    monkeypatch.setattr(compare, "SETTLE_SECONDS", 0)
+    info = zoo.ModelInfo("resnet_50", 25_000_000, 4_000_000_000, 224, "source", (), ())
+    monkeypatch.setattr(networks.zoo, "model_info", lambda *_, **__: info)
+
+
+def test_models_are_measured_against_the_first(scripted, tmp_path, capsys):
+    words = [
+        "benchmark",
+        "models",
+        "resnet_50",
+        "resnet_50_llll",
+        "--batch=6",
+        "--repeats=3",
+        f"--out={tmp_path}",
+    ]
+    assert cli.main(words) == 0
+    shown = capsys.readouterr().out
+    with (tmp_path / "models.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["model"], row["pass"]) for row in rows] == [
+        *(("resnet_50", "train"), ("resnet_50_llll", "train")),
+        *(("resnet_50", "infer"), ("resnet_50_llll", "infer")),
+    ]
+    assert [float(row["ms_median"]) for row in rows] == pytest.approx([300, 600, 100, 200])
+    assert [float(row["images_per_second"]) for row in rows] == pytest.approx([20, 10, 60, 30])
+    assert [float(row["times_as_fast_as_first"]) for row in rows] == pytest.approx([1, 0.5, 1, 0.5])
+    assert [float(row["peak_as_share_of_first"]) for row in rows] == pytest.approx([1, 3, 1, 3])
+    assert "a step of training, 6 images; x and share: to resnet_50\n" in shown
+    assert max(map(len, shown.splitlines())) <= 120
+    picture = Image.open(io.BytesIO((tmp_path / "models.png").read_bytes()))
+    blue = np.all(np.asarray(picture.convert("RGB")) == (37, 99, 235), axis=-1)
+    assert blue[:, : picture.width // 2].any() and blue[:, picture.width // 2 :].any()  # a dot in each panel
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["models"], "no models given; expected one or more"),
+        (["models", "resnet_50", "--passes=both"], "unknown pass 'both'; accepted: infer, train"),
+        (["models", "resnet_50", "--dtype=float64"], "unknown dtype 'float64'"),
+        (["models", "resnet_50", "--batch=0"], "batch must be a positive integer, got 0"),
+        (["models", "resnet_50", "--scopes=3"], "unknown flag of `benchmark models` '--scopes'"),
+        (["layers", "--batch=3"], "unknown flag of `benchmark layers` '--batch'"),
+        (["layers", "resnet_50"], "'resnet_50' is one word too many"),
+        (["loop", "--steps=0"], "steps must be a positive integer, got 0"),
+        (["loop", "--recipe=digts"], "unknown recipe 'digts'; did you mean digits"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(words, message, capsys):
+    assert cli.main(["benchmark", *words]) == 2
+    said = capsys.readouterr()
+    assert message in said.err and said.err.count("\n") == 1 and said.out == ""
+
+
+def test_the_loop_of_train_and_that_by_hand_train_alike(monkeypatch, capsys):
+    monkeypatch.setattr(
+        "lambdanet.training.run.build.zoo.create_model",
+        lambda name, input_size, **_: _small_model(name, input_size),
+    )
+    built, build = [], loop.assemble.build_model
+
+    def recorded(recipe):
+        keras.utils.set_random_seed(0)
+        built.append(build(recipe))
+        return built[-1]
+
+    monkeypatch.setattr(loop.assemble, "build_model", recorded)
+    settings = ["input_size=16", "global_batch_size=4", "num_classes=5", "warmup_epochs=0"]
+    result = loop.benchmark_loop(settings=settings, steps=3, repeats=2)
+    for left, right in zip(built[0].get_weights(), built[1].get_weights(), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-5)
+    assert result["train_ms"] > 0 and result["by_hand_ms"] > 0 and result["ratio"] > 0
+    assert re.search(
+        r"2 turns of 3 steps: [\d.]+ ms a step in train, [\d.]+ by hand; train takes [+-]",
+        capsys.readouterr().out,
+    )

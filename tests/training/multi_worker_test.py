@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two worker processes train as one device does, stop together, and go on after one of them was killed."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet import configs
+from lambdanet.errors import InputError
+from lambdanet.training.data import pipeline
+from lambdanet.training.data.shards import Share
+from lambdanet.training.run import build, callbacks, devices, model_dir
+
+EPOCHS, BATCH = 6, 16
+SETTINGS = {
+    **{"epochs": EPOCHS, "train_split": "train[:64]", "eval_split": "test[:21]", "global_batch_size": BATCH},
+    **{"sync_batch_norm": True, "learning_rate": 0.001, "warmup_epochs": 1.0, "ema_decay": 0.5},
+}
+RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
+SIGNALS = [(signal.SIGKILL, 7), (signal.SIGTERM, 13)]  # and after which step
+
+# In the place of the recipe's own model, so that a worker starts quickly.
+MODEL = """
+import tf_keras as keras
+
+def small_model(name, num_classes, input_size, in_channels, kernel_regularizer, batch_norm, **_):
+    x = images = keras.Input([input_size, input_size, in_channels])
+    for filters in (16, 32):
+        x = keras.layers.Conv2D(filters, 3, strides=2, kernel_regularizer=kernel_regularizer)(x)
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization(**batch_norm)(x))
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(images, keras.layers.Dense(num_classes, name="logits")(x), name="small")
+"""
+
+# Starts both workers for each signal, as forks of a process that has imported everything. Worker 1 sends
+# itself the signal after a step.
+PROGRAM = """
+import ctypes, glob, json, os, signal, socket, sys
+
+folder, signals, words = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
+import lambdanet.training.train
+from lambdanet import cli
+from lambdanet.models import zoo
+from lambdanet.training import callbacks
+
+zoo.create_model = small_model
+
+def free_ports():
+    sockets = [socket.socket() for _ in range(2)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    return [one.getsockname()[1] for one in sockets]
+
+def send_itself(signal_, step):
+    original = callbacks.SaveCheckpoints.on_train_batch_end
+
+    def act(self, batch, logs=None):
+        if int(self.model.optimizer.iterations.numpy()) == step:
+            os.kill(os.getpid(), signal_)
+        original(self, batch, logs)
+
+    callbacks.SaveCheckpoints.on_train_batch_end = act
+
+def work(index, ports, time_):
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # once its parent is gone
+    task = {"type": "worker", "index": index}
+    workers = [f"localhost:{port}" for port in ports]
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+    log = os.open(f"{folder}/log{time_}_{index}", os.O_CREAT | os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    where = [f"--model_dir={folder}/run", f"--data_dir={folder}"]
+    status = cli.main(["train", "--recipe=digits", *where, *words])
+    sys.stdout.flush()
+    sys.exit(status)
+
+def newest():
+    files = glob.glob(f"{folder}/run/checkpoints/ckpt-*.index")
+    return max([int(file.rpartition("-")[2].removesuffix(".index")) for file in files], default=0)
+
+def start(time_):
+    ports, children = free_ports(), []
+    for index in range(2):
+        child = os.fork()
+        if not child:
+            if index:
+                send_itself(*signals[time_])
+            work(index, ports, time_)
+        children.append(child)
+    return children
+
+reached, statuses = [], []
+for time_ in range(len(signals)):
+    children = start(time_)
+    statuses.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+    reached.append(newest())
+print(json.dumps({"reached": reached, "statuses": statuses}))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def ended(folder):
+    """How far the workers came each time, and how they ended."""
+    pipeline.num_examples(RECIPE, "train", str(folder))
+    words = ["--distribute=multi_worker", *(f"--set={name}={value}" for name, value in SETTINGS.items())]
+    command = [sys.executable, "-c", MODEL + PROGRAM, str(folder), json.dumps(SIGNALS), "--save_every=3"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run([*command, *words], cwd=root, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _log(folder, time, worker):
+    return (folder / f"log{time}_{worker}").read_text()
+
+
+def _last_words(folder, time, worker):
+    """The lines in which the command says how it ended; gRPC may write before and after them."""
+    return [line for line in _log(folder, time, worker).splitlines() if line.startswith("lambdanet: ")]
+
+
+def test_a_killed_worker_stops_the_other_and_both_go_on_from_the_last_checkpoint(folder, ended):
+    assert (ended["statuses"][0], ended["reached"][0]) == ([75, -9], 6)
+    (said,) = _last_words(folder, 0, 0)
+    assert said.startswith("lambdanet: worker 0 of 2 stopped, as another one is gone (")
+    assert f"after epoch 1 of {EPOCHS} and 2 of 4 steps, step 6\n" in _log(folder, 1, 0)
+    assert "worker 1 of 2, from 0, at step 6\n" in _log(folder, 1, 1)
+
+
+def test_sigterm_to_one_worker_stops_all_at_one_step_which_is_saved(folder, ended):
+    step = 16  # the end of the epoch, where they ask each other
+    assert (ended["statuses"][1], ended["reached"][1]) == ([75, 75], step)
+    for worker in range(2):
+        (said,) = _last_words(folder, 1, worker)
+        assert said.startswith(f"lambdanet: stopped by SIGTERM at step {step}, which is saved")
+
+
+def test_the_chief_alone_writes_and_tells(folder, ended):
+    files = ["checkpoints", "classes.txt", "data_dir.txt", "history.csv", "logs", "recipe.json"]
+    assert sorted(file.name for file in (folder / "run").iterdir()) == files
+    assert not list(folder.glob("run/checkpoints/*temp*"))
+    each = (
+        "batches of 16 images, 8 on each of 2 devices of 2 machines, in float32; the learning rate rises to"
+    )
+    assert each in _log(folder, 0, 0) and "Epoch 1/" in _log(folder, 0, 0)
+    assert "Epoch" not in _log(folder, 0, 1) and "batches" not in _log(folder, 0, 1)
+
+
+def test_losses_and_weights_are_those_of_one_device_on_the_same_batches(folder, ended, monkeypatch):
+    defined: dict = {}
+    exec(MODEL, defined)
+    monkeypatch.setattr("lambdanet.models.zoo.create_model", defined["small_model"])
+    shares = [pipeline.load(RECIPE, "train", str(folder), share=Share(index, 2, 2)) for index in range(2)]
+    batches = tf.data.Dataset.zip(tuple(shares)).map(
+        lambda left, right: tuple(tf.concat(pair, 0) for pair in zip(left, right, strict=True))
+    )
+    epochs = ended["reached"][-1] // 4
+    keras.utils.set_random_seed(RECIPE.seed)
+    model = build.build_model(RECIPE)
+    start = _flat(model)
+    build.compile_model(RECIPE, model, build.build_optimizer(RECIPE, 4))
+    losses = model.fit(batches.take(4 * epochs), epochs=epochs, steps_per_epoch=4, verbose=0).history["loss"]
+    rows = callbacks.read_history(folder / "run" / "history.csv")
+    assert [float(row["loss"]) for row in rows] == pytest.approx(losses, rel=1e-4)
+    assert [int(row["step"]) for row in rows] == [4 * epoch for epoch in range(1, epochs + 1)]
+
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    loss, accuracy = model.evaluate(pipeline.load(RECIPE, "eval", str(folder)), verbose=0)
+    assert float(rows[-1]["val_loss"]) == pytest.approx(loss, rel=1e-3)
+    assert float(rows[-1]["val_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
+    trained, _ = model_dir.load_trained_model(folder / "run")
+    way = np.linalg.norm(_flat(model) - start)
+    assert np.linalg.norm(_flat(trained) - _flat(model)) < 0.02 * way
+
+
+def _flat(model):
+    return np.concatenate([variable.numpy().ravel() for variable in model.trainable_variables])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "",
+        "{",
+        pytest.param("[" * 100_000, id="deep"),
+        '{"cluster": {"worker": ["a:1"]}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
+    ],
+)
+def test_several_workers_need_to_know_of_each_other(monkeypatch, config):
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(
+        InputError, match=r"several workers need .* TF_CONFIG, .*; accepted: \{\"cluster\""
+    ) as error:
+        devices.choose("multi_worker", 8)
+    assert "\n" not in str(error.value)

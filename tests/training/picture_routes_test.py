@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A picture has the same pixels on every route: training, evaluation, records, pseudo-labels and serving."""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, pixels_of
+
+from lambdanet.errors import InputError
+from lambdanet.training.data import pipeline, records
+from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.image_bytes import Encoded, decode
+from lambdanet.training.data.image_files import as_decodable, read_image
+from lambdanet.training.pseudo_labels.label import pseudo_label
+from lambdanet.training.serving.predict import load_classifier
+
+NAMES = list(PICTURES)
+REFUSED = [name for name, row in PICTURES.items() if row.expected is None]
+PLAIN = [name for name, row in PICTURES.items() if row.plain]
+
+
+def central(image):
+    """The square in the middle, which is what a model of this input size takes."""
+    top, left = ((side - SIDE) // 2 for side in image.shape[:2])
+    return image[top : top + SIDE, left : left + SIDE]
+
+
+def check(found, names, whole=False):
+    """Compares images by name with what is expected, and lists all that differ."""
+    assert sorted(found) == sorted(names)
+    wrong = {}
+    for name, image in found.items():
+        row = PICTURES[name]
+        expected = (row.expected if whole else central(row.expected)).astype(int)
+        difference = np.abs(np.asarray(image) - expected).max() if image.shape == expected.shape else "shape"
+        if isinstance(difference, str) or difference > row.tolerance + 0.01:
+            wrong[name] = difference
+    assert not wrong
+
+
+RECIPE = dataclasses.replace(AS_THEY_ARE, num_classes=len(PICTURES), global_batch_size=len(PICTURES))
+
+
+def ending(name):
+    return {"JPEG": ".jpg", "TIFF": ".tiff"}.get(name.split()[0], f".{name.split()[0].lower()}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Each picture is in a class of its own."""
+    root = tmp_path_factory.mktemp("folder")
+    for index, (name, row) in enumerate(PICTURES.items()):
+        path = root / "train" / f"{index:03d}" / f"picture{ending(name)}"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(row.contents)
+    return root
+
+
+@pytest.fixture(scope="module")
+def paths(folder):
+    return dict(zip(NAMES, sorted((folder / "train").glob("*/*")), strict=True))
+
+
+@pytest.fixture(scope="module")
+def record_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("records") / "train-00000-of-00001"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for index, row in enumerate(PICTURES.values()):
+            writer.write(records.record(row.contents, index))
+    return path
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    return export_pixels(tmp_path_factory.mktemp("classifier") / "model")
+
+
+@pytest.fixture(scope="module")
+def signatures(classifier):
+    return load_classifier(classifier).signatures
+
+
+def loaded(recipe, role, data_dir):
+    """Returns the images of a dataset by name, and what was named as unreadable."""
+    bad = BadRecords(len(PICTURES))
+    found = {}
+    for images, labels in pipeline.load(recipe, role, str(data_dir), bad_records=bad):
+        found.update({NAMES[label]: 255 * image for image, label in zip(images.numpy(), labels, strict=True)})
+    return found, sorted(bad.names)
+
+
+def test_predict_reads_the_whole_picture(paths):
+    check(
+        {name: read_image(paths[name]) for name in NAMES if name not in REFUSED},
+        set(NAMES) - set(REFUSED),
+        True,
+    )
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_predict_refuses_values_without_a_range(paths, name):
+    with pytest.raises(InputError, match=r"cannot be read \(its pixels are (floats|32-bit integers)\)"):
+        read_image(paths[name])
+
+
+@pytest.mark.parametrize("role", ["train", "eval"])
+def test_pictures_in_folders(folder, paths, role):
+    found, bad = loaded(RECIPE, role, folder)
+    check(found, set(NAMES) - set(REFUSED))
+    assert bad == sorted(str(paths[name]) for name in REFUSED)
+
+
+@pytest.mark.parametrize("role", ["train", "eval"])
+def test_pictures_in_records(record_file, role):
+    found, bad = loaded(dataclasses.replace(RECIPE, dataset="tfrecord"), role, record_file.parent)
+    check(found, PLAIN)
+    assert bad == sorted(f"{record_file.name}:{NAMES.index(name)}" for name in NAMES if name not in PLAIN)
+
+
+def test_bytes_that_are_served(signatures):
+    serve = signatures["serving_bytes"]
+    contents = tf.constant([PICTURES[name].contents for name in PLAIN])
+    images = pixels_of(serve(image_bytes=contents)["probabilities"].numpy())
+    check(dict(zip(PLAIN, images, strict=True)), PLAIN)
+    for name in set(NAMES) - set(PLAIN):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be a JPEG, PNG or still WebP file"):
+            serve(image_bytes=tf.constant([PICTURES[name].contents]))
+
+
+def test_images_that_are_served(signatures, paths):
+    names = set(NAMES) - set(REFUSED)
+    images = {name: tf.constant(read_image(paths[name])[np.newaxis]) for name in names}
+    serve = signatures["serving_default"]
+    check(
+        {name: pixels_of(serve(images=one)["probabilities"].numpy())[0] for name, one in images.items()},
+        names,
+    )
+
+
+def test_pseudo_labels(classifier, folder, paths, tmp_path):
+    """The teacher sees the pixels, and what is written for training has them too."""
+    names = set(NAMES) - set(REFUSED)
+    manifest = pseudo_label(
+        classifier, str(folder / "train"), tmp_path, min_confidence=0, per_class=len(names), labels="soft"
+    )
+    refused = [os.path.relpath(paths[name], folder / "train") for name in REFUSED]
+    assert sorted(manifest["unreadable"]) == sorted(refused)
+    by_contents = {as_decodable(PICTURES[name].contents): name for name in names}
+    seen, written = {}, {}
+    for path in tmp_path.glob("*.tfrecord"):
+        for text in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            features = tf.train.Example.FromString(text).features.feature
+            (contents,) = features[records.IMAGE].bytes_list.value
+            name = by_contents[contents]
+            written[name] = decode(tf.constant(contents)).numpy()
+            seen[name] = pixels_of(np.array(features[records.PROBABILITIES].float_list.value))[0]
+    check(seen, by_contents.values())
+    check(written, by_contents.values(), whole=True)
+
+
+def test_a_crop_is_a_window_of_the_whole_picture():
+    @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
+    def both(contents):
+        image = Encoded(contents, 3)
+        return image.whole(), image.crop(lambda shape: tf.constant([3, 5, 11, 17]))
+
+    for name in PLAIN:
+        whole, crop = both(tf.constant(PICTURES[name].contents))
+        compared = 16 if name.startswith("JPEG") else 17  # a last column lacks the colors of the next one
+        np.testing.assert_array_equal(crop[:, :compared], whole[3:14, 5:22][:, :compared], err_msg=name)

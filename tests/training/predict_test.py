@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predictions of a model whose answers are known, printed and drawn; and every input that cannot be used."""
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+from PIL import Image
+
+from lambdanet import cli
+from lambdanet.errors import InputError
+from lambdanet.training.data import image_files
+from lambdanet.training.serving.export import export_saved_model
+from lambdanet.training.serving.predict import predict
+
+NAMES = ["red", "green", "blue"]
+MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A classifier that says which color a picture has: its logits are the means of the channels."""
+    model = keras.Sequential([keras.Input([None, None, 3]), keras.layers.GlobalAveragePooling2D()])
+    out = tmp_path_factory.mktemp("served") / "colors"
+    return export_saved_model(model, out, 8, MEAN, STD, NAMES)
+
+
+def expected_probabilities(color):
+    """softmax of the normalised color."""
+    powers = [math.exp((channel / 255 - 0.5) / 0.5) for channel in color]
+    return [power / sum(powers) for power in powers]
+
+
+def write(path, color=(250, 40, 0), size=(12, 9), **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, color).save(path, **options)
+    return path
+
+
+def test_the_classes_come_with_their_probabilities_the_likeliest_first(served, tmp_path, capsys):
+    reddish, bluish = write(tmp_path / "reddish.png"), write(tmp_path / "bluish.bmp", (10, 60, 200), (300, 7))
+    first, second = predict(served, [reddish, bluish], top=2)
+
+    red, green, _ = expected_probabilities((250, 40, 0))
+    _, less_green, blue = expected_probabilities((10, 60, 200))
+    assert first["top"] == [("red", pytest.approx(red)), ("green", pytest.approx(green))]
+    assert second["top"] == [("blue", pytest.approx(blue)), ("green", pytest.approx(less_green))]
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        str(reddish),
+        f"  red     {100 * red:.1f} %",
+        f"  green   {100 * green:.1f} %",
+        str(bluish),
+        f"  blue    {100 * blue:.1f} %",
+        f"  green   {100 * less_green:.1f} %",
+    ]
+    assert printed.err == ""
+
+
+def test_more_classes_than_there_are_means_all_of_them(served, tmp_path):
+    (result,) = predict(served, str(write(tmp_path / "one.png")), top=5)
+    assert [name for name, _ in result["top"]] == NAMES
+    assert sum(probability for _, probability in result["top"]) == pytest.approx(1)
+
+
+def test_each_image_gets_a_picture_of_its_own_and_none_is_overwritten(served, tmp_path):
+    images = [
+        write(tmp_path / "a" / "x.png"),
+        write(tmp_path / "b" / "x.png", (0, 255, 0)),
+        write(tmp_path / "b" / "x.jpg", (0, 0, 255)),
+        write(tmp_path / "out" / "x_prediction.png", (1, 2, 3)),
+    ]
+    before = images[3].read_bytes()
+    results = predict(served, images, out=tmp_path / "out")
+    drawn = [result["picture"] for result in results]
+    assert [os.path.basename(path) for path in drawn] == [
+        "x_prediction_2.png",
+        "x_prediction_3.png",
+        "x_prediction_4.png",
+        "x_prediction_prediction.png",
+    ]
+    assert images[3].read_bytes() == before
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(["x_prediction.png", *map(os.path.basename, drawn)])
+    # In the middle of the left panel stands the image in its own color.
+    colors = [
+        Image.open(path).getpixel((image_files.MARGIN + 160, image_files.MARGIN + 160)) for path in drawn
+    ]
+    assert colors[:2] == [(250, 40, 0), (0, 255, 0)]
+
+
+def test_a_second_run_replaces_the_pictures_of_the_first(served, tmp_path):
+    image = write(tmp_path / "x.png")
+    first = predict(served, image, out=tmp_path / "out")
+    assert predict(served, image, out=tmp_path / "out") == first
+    assert os.listdir(tmp_path / "out") == ["x_prediction.png"]
+
+
+def test_the_picture_enlarges_small_images_by_whole_pixels_and_bars_are_as_long_as_probabilities():
+    image = np.random.default_rng(0).integers(0, 256, [8, 8, 3], dtype=np.uint8)
+    picture = np.asarray(image_files.draw_prediction(image, "x.png", [("a", 0.75), ("b", 0.25), ("c", 0.0)]))
+    left = picture[image_files.MARGIN :, image_files.MARGIN :][:320, :320]
+    np.testing.assert_array_equal(left, image.repeat(40, 0).repeat(40, 1))
+    first, others = (
+        (picture == np.frombuffer(bytes.fromhex(color[1:]), np.uint8)).all(-1).any(0).sum()
+        for color in (image_files.FIRST, image_files.OTHERS)
+    )
+    assert abs(first - 0.75 * image_files.CHART) <= 1
+    assert abs(others - 0.25 * image_files.CHART) <= 1
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3000, 2), (2, 3000), (640, 480)])
+def test_images_of_any_shape_and_names_of_any_length_are_drawn_inside_the_picture(size):
+    image = np.zeros([size[1], size[0], 3], np.uint8)
+    top = [("long name " * 30, 0.5)] + [(f"class {index}", 0.01) for index in range(40)]
+    picture = np.asarray(image_files.draw_prediction(image, "file " * 50, top))
+    for border in (picture[:20], picture[-20:], picture[:, :20], picture[:, -20:]):
+        assert (border == 255).all()
+
+
+def test_an_image_that_the_camera_turned_is_read_upright(tmp_path):
+    pixels = np.zeros([16, 32, 3], np.uint8)
+    pixels[:, :16] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # The camera was turned: the left side of the stored pixels is the top.
+    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    image = image_files.read_image(tmp_path / "turned.png")
+    assert image.shape == (32, 16, 3)
+    assert (image[:16] == 255).all() and (image[16:] == 0).all()
+
+
+def test_of_an_animation_the_first_frame_counts(tmp_path):
+    frames = [Image.new("RGB", (5, 5), color) for color in ("red", "blue")]
+    frames[0].save(tmp_path / "two.gif", save_all=True, append_images=frames[1:])
+    assert (image_files.read_image(tmp_path / "two.gif") == (255, 0, 0)).all()
+
+
+def truncated(path):
+    write(path, size=(64, 64))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def damaged(path):
+    noise = np.random.default_rng(0).integers(0, 256, [64, 64, 3], dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    content = bytearray(path.read_bytes())
+    content[3000:3010] = bytes(10)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        ("half.png", truncated, "cannot be read"),
+        ("half.jpg", truncated, "cannot be read"),
+        ("damaged.png", damaged, "cannot be read"),
+        ("text.png", lambda path: path.write_text("no image"), "cannot be read"),
+        ("empty.png", lambda path: path.touch(), "cannot be read"),
+        ("folder.png", lambda path: path.mkdir(), "is a folder"),
+        ("missing.png", lambda path: None, "does not exist"),
+    ],
+)
+def test_a_bad_image_is_named_and_the_others_go_on(served, tmp_path, capsys, name, spoil, message):
+    good = [write(tmp_path / "good.png"), write(tmp_path / "last.png")]
+    spoil(tmp_path / name)
+    if name == "folder.png":
+        with pytest.raises(InputError, match=f"{name}' {message}"):
+            predict(served, [tmp_path / name], out=tmp_path / "out")
+        return
+    results = predict(served, [good[0], tmp_path / name, good[1]], out=tmp_path / "out")
+    assert [os.path.basename(result["image"]) for result in results] == ["good.png", name, "last.png"]
+    assert [sorted(result) for result in results][1] == ["error", "image"]
+    printed = capsys.readouterr()
+    assert printed.out.count("drawn in") == 2
+    assert printed.err.count("\n") == 1 and f"{name}' {message}" in printed.err
+    assert len(os.listdir(tmp_path / "out")) == 2
+    with pytest.raises(InputError, match=f"{name}' {message}") as error:
+        predict(served, [tmp_path / name])
+    assert "\n" not in str(error.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_pipe_is_refused(served, tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(InputError, match="pipe.png' is not a regular file"):
+        predict(served, tmp_path / "pipe.png")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_table_of_a_folder_holds_what_is_printed(served, tmp_path, capsys, ending):
+    colors = {"a.png": (250, 40, 0), "b\nc.webp": (10, 200, 60), "sub/d.tiff": (1, 2, 200)}
+    for name, color in colors.items():
+        write(tmp_path / "in" / name, color)
+    truncated(tmp_path / "in" / "half.png")
+    (tmp_path / "in" / "notes.txt").touch()
+    out = tmp_path / "new" / f"table.{ending}"
+    results = [result for result in predict(served, tmp_path / "in", out=out, top=2) if "top" in result]
+    printed = capsys.readouterr()
+    assert "of 3 images" in printed.out
+    assert "notes.txt" in printed.err and "half.png" in printed.err
+    assert [os.path.relpath(result["image"], tmp_path / "in") for result in results] == list(colors)
+    wanted = [(result["image"], *pair) for result in results for pair in result["top"]]
+    if ending == "csv":
+        with open(out, newline="") as file:
+            rows = [(row["image"], row["class"], float(row["probability"])) for row in csv.DictReader(file)]
+    else:
+        lines = [json.loads(line) for line in out.read_text().split("\n")[:-1]]
+        assert [set(line) for line in lines if "half.png" in line["image"]] == [{"image", "error"}]
+        rows = [
+            (line["image"], *pair)
+            for line in lines
+            if "classes" in line
+            for pair in zip(line["classes"], line["probabilities"], strict=True)
+        ]
+    assert [row[:2] for row in rows] == [row[:2] for row in wanted]
+    np.testing.assert_allclose([row[2] for row in rows], [row[2] for row in wanted], rtol=1e-5)
+
+
+def test_a_name_with_a_line_break_is_drawn_and_printed_on_one_line(served, tmp_path, capsys):
+    (result,) = predict(served, write(tmp_path / "a\nb.png"), out=tmp_path / "out")
+    assert os.path.basename(result["picture"]) == "a\nb_prediction.png"
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(NAMES) + 1
+
+
+def foreign(path):
+    module = tf.Module()
+    module.double = tf.function(lambda x: 2 * x, input_signature=[tf.TensorSpec([])])
+    tf.saved_model.save(module, path)
+
+
+def not_protobuf(path):
+    os.makedirs(path)
+    Path(path, "saved_model.pb").write_bytes(b"spoiled")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "does not exist"),
+        (os.makedirs, "holds no SavedModel"),
+        (lambda path: Path(path).touch(), "holds no SavedModel"),
+        (foreign, "is not a lambdanet classifier"),
+        (not_protobuf, "cannot be loaded"),
+    ],
+)
+def test_what_is_not_an_exported_classifier_is_refused(tmp_path, make, message):
+    path = str(tmp_path / "model")
+    make(path)
+    with pytest.raises(InputError, match=f"model' {message}.*lambdanet export"):
+        predict(path, write(tmp_path / "good.png"), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("top", [0, -3, 2.5, True, "5"])
+def test_a_number_of_classes_below_one_is_refused(served, tmp_path, top):
+    with pytest.raises(InputError, match=f"top={top!r}"):
+        predict(served, write(tmp_path / "good.png"), top=top)
+
+
+def test_no_images_at_all_are_refused(served):
+    with pytest.raises(InputError, match="no images"):
+        predict(served, [])
+
+
+def test_a_folder_for_pictures_that_cannot_be_written_is_refused(served, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file' cannot be written"):
+        predict(served, write(tmp_path / "good.png"), out=tmp_path / "file")
+    assert capsys.readouterr().out == ""
+
+
+WITHOUT_KERAS = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("tf_keras", "tensorflow_datasets", "sklearn", "lambdanet.models")):
+            raise ModuleNotFoundError(f"blocked: {name}")
+
+sys.meta_path.insert(0, Blocker())
+sys.path.insert(0, sys.argv[1])
+from lambdanet.training.predict import predict
+
+predict(sys.argv[2], sys.argv[3])
+"""
+
+
+def test_predicting_needs_neither_tf_keras_nor_the_models(served, tmp_path):
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-I", "-c", WITHOUT_KERAS, str(root), served, str(write(tmp_path / "red.png"))]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "  red  " in done.stdout
+
+
+def test_the_command_line_ends_with_1_where_an_image_cannot_be_read(served, tmp_path, capsys):
+    truncated(tmp_path / "half.png")
+    write(tmp_path / "good.png")
+    assert cli.main(["predict", f"--saved_model={served}", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith(str(tmp_path / "good.png"))
+    assert printed.err.splitlines()[-1] == "lambdanet: error: 1 of 2 images cannot be read"
+
+
+def test_the_command_line_ends_with_one_line_about_a_corrupt_image(served, tmp_path):
+    truncated(tmp_path / "half.png")
+    command = [sys.executable, "-m", "lambdanet.cli", "predict", f"--saved_model={served}", "half.png"]
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("lambdanet: error: image 'half.png' cannot be read")
+    assert done.stderr.count("\n") == 1

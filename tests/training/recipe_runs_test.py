@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run of a step of every recipe on ImageNet and CIFAR-10, on datasets of TFDS with a few made images.
+
+All that a recipe says is done: files are decoded, cropped and changed, RandAugment, precision, optimizer,
+schedule, averages, smoothing, decay. The model alone is a small one; others test that each can be trained.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+import tf_keras as keras
+
+from lambdanet import configs
+from lambdanet.training.run import callbacks, model_dir
+from lambdanet.training.run.schedules import WarmupSchedule
+from lambdanet.training.train import train
+
+IMAGES, BATCH = 16, 8
+DATASETS = {"cifar10": ("train", "test"), "imagenet2012": ("train", "validation")}
+
+
+def _one_row_of_each_module():
+    rows = {}
+    for name in configs.list_recipes():
+        recipe = configs.get_recipe(name)
+        if recipe.dataset in DATASETS and not recipe.pseudo_share:
+            rows.setdefault(name.partition(":")[0], name)
+    return list(rows.values())
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """Both datasets, as TFDS writes them to disk, with images of their kind."""
+    path = str(tmp_path_factory.mktemp("data"))
+    random = np.random.default_rng(0)
+
+    def examples(builder):
+        for index in range(IMAGES):
+            shape = (32, 32, 3) if builder.name == "cifar10" else tuple(random.integers(40, 90, 2)) + (3,)
+            image = random.integers(0, 256, shape, dtype=np.uint8)
+            name = {"id": str(index)} if builder.name == "cifar10" else {"file_name": f"{index}.JPEG"}
+            yield index, {"image": image, "label": index % 10, **name}
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, splits in DATASETS.items():
+            builder = tfds.builder(name, data_dir=path)
+            made = {split: examples for split in splits}
+            patch.setattr(
+                type(builder),
+                "_split_generators",
+                lambda self, *_, made=made: {split: make(self) for split, make in made.items()},
+            )
+            builder.download_and_prepare()
+    return path
+
+
+def _small_model(name, num_classes, input_size, dropout_rate, kernel_regularizer, batch_norm, **_):
+    images = keras.Input([input_size, input_size, 3])
+    x = keras.layers.Conv2D(8, 3, strides=4, kernel_regularizer=kernel_regularizer)(images)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization(**batch_norm)(x))
+    x = keras.layers.Dropout(dropout_rate)(keras.layers.GlobalAveragePooling2D()(x))
+    x = keras.layers.Dense(num_classes, kernel_regularizer=kernel_regularizer, name="logits")(x)
+    return keras.Model(images, keras.layers.Activation("linear", dtype="float32")(x), name=name)
+
+
+@pytest.mark.parametrize("name", _one_row_of_each_module())
+def test_a_recipe_trains_evaluates_and_leaves_what_can_be_loaded(data_dir, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("lambdanet.training.run.build.zoo.create_model", _small_model)
+    whole = configs.get_recipe(name)
+    recipe = dataclasses.replace(
+        whole,
+        **{"global_batch_size": BATCH, "epochs": 1, "warmup_epochs": 0.5, "input_size": 32},
+        **{"train_split": "train", "held_out_split": "", "patience": 0, "zero_head": False},
+        randaugment_layers=min(1, whole.randaugment_layers),  # each is a large graph
+    )
+    result = train(recipe, tmp_path, data_dir)
+    assert result["step"] == IMAGES // BATCH and math.isfinite(result["loss"])
+    assert result["loss"] > 0.5 * math.log(recipe.num_classes)  # cross-entropy, of a model that knows nothing
+
+    (row,) = callbacks.read_history(tmp_path / "history.csv")
+    rate = WarmupSchedule(recipe.learning_rate, 2, 1, recipe.schedule)(1)
+    assert float(row["learning_rate"]) == pytest.approx(float(rate), rel=1e-3)
+    model, loaded = model_dir.load_trained_model(tmp_path)
+    assert loaded == recipe and model.count_params() > 0
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TFRecords of one's own: parts of splits, orders, machines, and a tf.data service that reads them."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lambdanet import configs
+from lambdanet.errors import InputError
+from lambdanet.training.data import pipeline, records, service
+from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.records import RecordsSource
+from lambdanet.training.data.shards import Share
+from lambdanet.training.train import train
+
+FILES, EACH = 20, 6  # more files than are read at a time
+RECIPE = dataclasses.replace(
+    configs.get_recipe("digits"),
+    dataset="tfrecord",
+    eval_split="train[:1shard]",
+    augmentation="none",
+    global_batch_size=16,
+    epochs=3,
+    input_size=8,
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Pictures that are grey in a level of their own."""
+    folder = tmp_path_factory.mktemp("records")
+    for index in range(FILES):
+        with tf.io.TFRecordWriter(str(folder / records.shard_name("train", index, FILES))) as writer:
+            for number in range(EACH * index, EACH * (index + 1)):
+                image = tf.io.encode_png(np.full([8, 8, 3], 2 * number, np.uint8)).numpy()
+                writer.write(records.record(image, number % 10))
+    return str(folder)
+
+
+def _numbers(batches):
+    """The number of each picture in batches."""
+    mean, std = RECIPE.mean[0], RECIPE.std[0]
+    return [[round(float(x[0, 0, 0] * std + mean) * 127.5) for x in images.numpy()] for images, *_ in batches]
+
+
+def test_every_epoch_has_each_record_at_most_once_in_another_order(root):
+    batches = _numbers(pipeline.load(RECIPE, "train", root))
+    epochs = [sum(batches[7 * epoch : 7 * epoch + 7], []) for epoch in range(3)]
+    assert all(len(set(epoch)) == 7 * 16 and set(epoch) < set(range(FILES * EACH)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert (
+        np.abs(np.diff(epochs[0])).mean() > 20
+    )  # files are mixed: 40 in a random order, 1 in that of the files
+
+
+@pytest.mark.parametrize("step", [3, 7, 20])
+def test_a_run_goes_on_where_it_was(root, step):
+    whole = _numbers(pipeline.load(RECIPE, "train", root))
+    assert _numbers(pipeline.load(RECIPE, "train", root, initial_step=step)) == whole[step:]
+
+
+def test_files_that_lie_before_are_not_opened(root, tmp_path):
+    """The pictures of the first row of files are damaged once they have been read."""
+    whole = _numbers(pipeline.load(RECIPE, "train", root))
+    first = {number // EACH for number in sum(whole[:6], [])}  # 96 records are those of 16 files
+    assert len(first) == 16
+    for index in range(FILES):
+        name = records.shard_name("train", index, FILES)
+        contents = (type(tmp_path)(root) / name).read_bytes()
+        (tmp_path / name).write_bytes(contents)
+    source = RecordsSource(dataclasses.replace(RECIPE, num_classes=10), str(tmp_path))
+    assert source.num_examples("train") == FILES * EACH  # counted before
+    for index in first:
+        (tmp_path / records.shard_name("train", index, FILES)).write_bytes(b"no records")
+    tf.compat.v1.set_random_seed(RECIPE.seed + 1)
+    rest = source.examples("train", tf.constant(0, tf.int64), first=96)
+    assert len(list(rest)) == 24
+
+
+@pytest.mark.parametrize(
+    ("split", "count"),
+    [("train", 120), ("train[:3shard]", 18), ("train[3shard:]", 102), ("train[1shard:3shard]", 12)],
+)
+def test_a_part_of_a_split_is_some_of_its_files(root, split, count):
+    recipe = dataclasses.replace(RECIPE, eval_split=split)
+    begin = int(split.partition("[")[2][:1] or 0) if "[:" not in split else 0
+    numbers = sum(_numbers(pipeline.load(recipe, "eval", root)), [])
+    assert numbers == list(range(begin * EACH, begin * EACH + count))
+
+
+def test_machines_share_the_records_out(root):
+    recipe = dataclasses.replace(RECIPE, epochs=1, global_batch_size=12)
+    parts = [_numbers(pipeline.load(recipe, "train", root, share=Share(i, 3, 3))) for i in range(3)]
+    assert [len(part) for part in parts] == [10, 10, 10]
+    assert sorted(sum(sum(parts, []), [])) == list(range(FILES * EACH))
+
+
+@pytest.mark.parametrize(
+    ("files", "recipe", "message"),
+    [
+        ([], {}, "holds no TFRecords; accepted: train-00000-of-00008"),
+        (["train-00001-of-00002"], {}, "lacks 1 of 2 files, the first of them number 0"),
+        (["test-00000-of-00001"], {}, "unknown split in .* 'train'; accepted: test"),
+        (["train-00000-of-00001"], {"num_classes": 0}, "num_classes is 0 and .*classes.txt' is missing"),
+        (
+            ["train-00000-of-00001"],
+            {"train_split": "train[:5%]"},
+            r"'train\[:5%\]' of tfrecord cannot be read",
+        ),
+        (["train-00000-of-00001"], {}, "split 'train' of dataset tfrecord is empty"),
+    ],
+)
+def test_other_files_are_refused_in_one_line(tmp_path, files, recipe, message):
+    for file in files:
+        (tmp_path / file).touch()
+    recipe = dataclasses.replace(RECIPE, **recipe)
+    with pytest.raises(InputError, match=message) as caught:
+        pipeline.load(pipeline.resolve(recipe, str(tmp_path)), "train", str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_breaks_off_counts_its_whole_records(root, tmp_path):
+    contents = (type(tmp_path)(root) / records.shard_name("train", 0, FILES)).read_bytes()
+    (tmp_path / "cut").write_bytes(contents[:-10])
+    assert records.count_records(tmp_path / "cut") == EACH - 1
+
+
+@pytest.fixture(scope="module")
+def address():
+    """A real dispatcher with two workers, on this machine."""
+    dispatcher = tf.data.experimental.service.DispatchServer()
+    config = tf.data.experimental.service.WorkerConfig(dispatcher.target.removeprefix("grpc://"))
+    workers = [tf.data.experimental.service.WorkerServer(config) for _ in range(2)]
+    yield dispatcher.target
+    del workers, dispatcher
+
+
+def test_a_service_deals_every_record_out_once_a_pass(root, address):
+    """What a slow worker still holds of a pass arrives late; drawn at random, some counts would be 10 off."""
+    passes = 20
+    recipe = dataclasses.replace(RECIPE, global_batch_size=4)
+    batches = pipeline.load(recipe, "train", root, data_service=address).take(passes * FILES * EACH // 4)
+    counts = collections.Counter(sum(_numbers(batches), []))
+    assert set(counts) == set(range(FILES * EACH))
+    assert all(abs(count - passes) <= 4 for count in counts.values())
+
+
+def test_what_a_worker_cannot_read_is_named_by_the_training(tmp_path, address):
+    with tf.io.TFRecordWriter(str(tmp_path / records.shard_name("train", 0, 1))) as writer:
+        for number in range(8):
+            image = tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
+            writer.write(records.record(b"no picture" if number == 5 else image, number))
+    bad = BadRecords()
+    recipe = dataclasses.replace(RECIPE, global_batch_size=4)
+    batches = list(
+        pipeline.load(recipe, "train", str(tmp_path), bad_records=bad, data_service=address).take(6)
+    )
+    assert [len(labels) for _, labels in batches] == [4] * 6
+    assert bad.names == ["train-00000-of-00001.tfrecord:5"]
+
+
+def test_a_run_with_a_service_trains(root, address, tmp_path):
+    recipe = dataclasses.replace(RECIPE, epochs=1, input_size=16)
+    assert train(recipe, tmp_path, root, data_service=address)["step"] == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"data_service": "host:5000"}, "data_service is 'host:5000'; accepted: grpc://HOST:PORT"),
+        (
+            {"data_service": "grpc://localhost:1", "deterministic": True},
+            "no order that repeats; accepted: it",
+        ),
+        ({"data_service": "grpc://localhost:1"}, "no tf.data service answers at 'grpc://localhost:1'"),
+    ],
+)
+def test_a_service_that_cannot_be_used_is_refused(root, tmp_path, arguments, message):
+    with pytest.raises(InputError, match=message):
+        train(RECIPE, tmp_path / "run", root, **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_service_and_pseudo_labels_exclude_each_other(root):
+    recipe = dataclasses.replace(RECIPE, num_classes=10, pseudo_labels="somewhere", pseudo_share=0.5)
+    with pytest.raises(InputError, match="data_service cannot mix in pseudo_labels"):
+        service.check("grpc://localhost:1", recipe)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The learning rate at steps worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.configs import recipe as recipes
+from lambdanet.errors import InputError
+from lambdanet.training.run import schedules
+from lambdanet.training.run.schedules import WarmupSchedule
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [
+        (0, 0.0),
+        (1, 0.02),  # 0.1 * 1 / 5
+        (4, 0.08),
+        (5, 0.1),  # the peak
+        (10, 0.1 * 0.5 * (1 + math.cos(math.pi / 4))),  # a quarter of the 20 steps that follow
+        (15, 0.05),  # half
+        (20, 0.1 * 0.5 * (1 - math.cos(math.pi / 4))),
+        (25, 0.0),
+        (1000, 0.0),
+    ],
+)
+def test_warmup_then_cosine(step, rate):
+    schedule = WarmupSchedule(0.1, total_steps=25, warmup_steps=5)
+    assert float(schedule(step)) == pytest.approx(rate, abs=1e-8)
+
+
+@pytest.mark.parametrize(("step", "rate"), [(0, 0.0), (5, 0.15), (10, 0.3), (99, 0.3), (500, 0.3)])
+def test_warmup_then_constant(step, rate):
+    schedule = WarmupSchedule(0.3, total_steps=100, warmup_steps=10, shape="constant")
+    assert float(schedule(step)) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [(0, 0.0), (5, 0.1), (15, 0.1 * (1 / 128 + 127 / 256)), (25, 0.1 / 128), (99, 0.1 / 128)],
+)
+def test_a_cosine_ends_at_its_floor(step, rate):
+    schedule = WarmupSchedule(0.1, total_steps=25, warmup_steps=5, floor=1 / 128)
+    assert float(schedule(step)) == pytest.approx(rate, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [
+        (5, 0.05),  # half of the rise
+        (10, 0.1),
+        (15, 0.1),  # 5 of the 7.5 steps of the first stair
+        (17, 0.1),
+        (18, 0.099),  # 0.1 * 0.99
+        (25, 0.1 * 0.99**2),
+        (40, 0.1 * 0.99**4),
+        (999, 0.1 * 0.99**4),  # the run is over after step 40
+    ],
+)
+def test_warmup_then_stairs(step, rate):
+    schedule = WarmupSchedule(0.1, 40, 10, "exponential", decay_rate=0.99, decay_steps=7.5)
+    assert float(schedule(step)) == pytest.approx(rate, rel=1e-5)
+
+
+def test_without_warmup_the_first_step_has_the_peak():
+    assert float(WarmupSchedule(0.4, total_steps=10)(0)) == pytest.approx(0.4)
+
+
+def test_a_run_that_is_all_warmup_ends_below_the_peak():
+    schedule = WarmupSchedule(0.4, total_steps=4, warmup_steps=4)
+    np.testing.assert_allclose([float(schedule(step)) for step in range(4)], [0, 0.1, 0.2, 0.3], rtol=1e-6)
+
+
+def test_it_takes_a_step_of_an_optimizer_and_survives_serialisation():
+    schedule = WarmupSchedule(
+        0.1, total_steps=25, warmup_steps=5, shape="constant", floor=0.5, decay_rate=0.9
+    )
+    again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
+    assert isinstance(again, WarmupSchedule) and again.get_config() == schedule.get_config()
+    assert float(again(tf.Variable(2, dtype=tf.int64))) == pytest.approx(0.04)
+
+
+def test_an_unknown_shape_is_refused():
+    with pytest.raises(InputError, match="did you mean cosine"):
+        WarmupSchedule(0.1, 10, shape="cosin")
+
+
+def test_recipes_name_every_shape():
+    assert sorted(schedules.SHAPES) == sorted(recipes.SCHEDULES)

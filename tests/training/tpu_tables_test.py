@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `lambdanet tpu-check` makes of the compiler's answers: figures, batches that fit, tables."""
+
+import io
+import itertools
+import re
+import sys
+
+import pytest
+
+from lambdanet.cli import tpu_check
+from lambdanet.errors import InputError
+from lambdanet.models import zoo
+from lambdanet.models.papers import speeds
+from lambdanet.training.tpu import chips, costs, hlo, largest_batch, paper_speeds, readme_table
+from lambdanet.training.tpu.cache import Cache
+from lambdanet.training.tpu.check import DoesNotFit
+from lambdanet.training.tpu.costs import Cost
+from lambdanet.training.tpu.report import Report, layer_of
+
+
+def _instruction(text):
+    """The one instruction of a program."""
+    program = hlo.parse(f"ENTRY %main (x: f32[]) -> f32[] {{\n  ROOT %y = {text}\n}}")
+    return program.computations[program.entry].root
+
+
+def test_a_convolution_counts_what_is_not_padding():
+    """Against a loop over outputs, kernel and input, also where the input is dilated, as in gradients."""
+    cases = itertools.product((5, 6), (1, 3), (1, 2), (1, 2), (1, 2), (0, 1))
+    for inputs, size, stride, lhs_dilate, rhs_dilate, pad in cases:
+        outputs = ((inputs - 1) * lhs_dilate + 1 + 2 * pad - (size - 1) * rhs_dilate - 1) // stride + 1
+        places = {i * lhs_dilate for i in range(inputs)}
+        naive = sum(
+            o * stride - pad + place * rhs_dilate in places for o in range(outputs) for place in range(size)
+        )
+        window = f"size={size} stride={stride} pad={pad}_{pad}"
+        window += f" lhs_dilate={lhs_dilate} rhs_dilate={rhs_dilate}"
+        convolution = f"f32[2,{outputs},7] convolution(%x, %w), window={{{window}}}, dim_labels=b0f_0io->b0f"
+        flops = costs.convolution_flops(_instruction(convolution), (2, inputs, 3), (size, 3, 7))
+        assert flops == 2 * 2 * 7 * 3 * naive
+
+
+@pytest.mark.parametrize(
+    "text, size, in_hbm",
+    [
+        ("f32[10]", 40, True),
+        ("bf16[3,100]{1,0:T(8,128)(2,1)}", 8 * 128 * 2, True),
+        ("bf16[3,100]{0,1:T(8,128)(2,1)}", 104 * 128 * 2, True),
+        ("f32[5,3,100]{2,1,0:T(8,128)S(1)}", 5 * 8 * 128 * 4, False),
+        ("pred[]{:T(256)}", 1, True),
+    ],
+)
+def test_arrays_take_the_padding_of_their_tiles(text, size, in_hbm):
+    (array,) = _instruction(f"{text} copy(%x)").arrays
+    assert (array.bytes, array.in_hbm) == (size, in_hbm)
+
+
+@pytest.mark.parametrize(
+    "op_name, layer",
+    [
+        ("gradient_tape/net/stem_norm/mul", "stem_norm"),
+        ("net/stem_norm/mul", "stem_norm"),
+        ("call.3/net/c4_spatial/position/map/while/MatMul", "c4_spatial"),
+        ("StatefulPartitionedCall/gradient_tape/net/stem_norm/mul", "stem_norm"),
+        ("SGD/add_2", "SGD"),
+        ("XLA_Args", "weights and inputs"),
+        ("reduce.17", "unnamed"),
+        ("", "unnamed"),
+    ],
+)
+def test_the_layer_of_an_operation(op_name, layer):
+    assert layer_of(op_name, ["net"]) == layer
+
+
+@pytest.mark.parametrize("topology", chips.TOPOLOGIES)
+def test_the_clock_and_the_peak_of_a_chip_fit_each_other(topology):
+    """The peak is so many matrix units of 128 x 128 multiply-adds, or four times that, in every cycle."""
+    chip = chips.chip_of(topology)
+    units = chip.peak / chip.clock / (2 * 128 * 128)
+    assert units == pytest.approx(round(units), rel=0.01) and round(units) in (1, 2, 4, 8, 16)
+
+
+def _fake(batch: int, seconds: float = 1.0, hbm: int = 0, topology: str = "v3:2x2") -> Report:
+    cost = Cost("c", "fusion", "net/layer/op", 1, round(seconds * chips.chip_of(topology).clock), 1e12, 1e9)
+    return Report("fake", topology, 8, batch, {"temporaries": hbm}, (cost,), ("net",))
+
+
+@pytest.mark.parametrize("start", [1, 8, 128, 1000])
+@pytest.mark.parametrize("largest", [1, 2, 3, 7, 50, 130, 1023])
+def test_the_largest_batch_is_found_with_few_compilations(start, largest):
+    asked = []
+
+    def check(batch):
+        asked.append(batch)
+        if batch > largest:
+            raise DoesNotFit("too large")
+        return _fake(batch, hbm=int(chips.GIB * (1 + 15 * batch / (largest + 0.5))))
+
+    found = largest_batch.largest_batch(check, start).batch
+    assert found <= largest < found + max(1, 2 ** (largest.bit_length() - 1) // largest_batch.STEPS)
+    doublings = abs(start.bit_length() - largest.bit_length())
+    assert len(asked) == len(set(asked)) <= doublings + 5
+    power = largest_batch.largest_batch(check, start, refine=False).batch
+    assert power <= largest < 2 * power
+
+
+def test_where_not_even_one_example_fits():
+    def check(batch):
+        raise DoesNotFit("too large")
+
+    with pytest.raises(DoesNotFit):
+        largest_batch.largest_batch(check, 8)
+
+
+def _paper_like(factor, refused=()):
+    """Stands for the compiler: slower than the paper by a factor; some models and batches do not fit."""
+
+    def check(build, topology):
+        recipe, mode, batch = build.args
+        assert topology == "v3:2x2"
+        for number, table in speeds.TABLES.items():
+            for row in table.rows:
+                if (row.model, row.input_size, table.mode) == (recipe.model, recipe.input_size, mode):
+                    assert recipe.mixed_precision == table.mixed_precision
+                    if (recipe.model, batch) in refused or (recipe.model, None) in refused:
+                        raise DoesNotFit(f"{recipe.model} does not fit, table {number}")
+                    return _fake(batch, factor * table.seconds(row.printed) * batch * 8 / 1024)
+        raise AssertionError(recipe)
+
+    return check
+
+
+@pytest.mark.parametrize("number", speeds.TABLES)
+def test_speeds_stand_beside_those_of_the_paper(number):
+    refused = {("lambda_resnet_420", 128), ("lambda_resnet_420", 64), ("lambda_resnet_270", None)}
+    found = paper_speeds.lines(number, _paper_like(2.0, refused))
+    table = speeds.TABLES[number]
+    assert paper_speeds.rank_correlation(table, found) == pytest.approx(1)
+    for entry, row in zip(paper_speeds.to_json(number, found)["rows"], table.rows, strict=True):
+        assert row.model in zoo.MODELS and entry["paper"] == row.printed
+        if row.model == "lambda_resnet_270":
+            assert entry["ours"] is None and "does not fit" in entry["note"]
+        else:
+            assert entry["ours"] == pytest.approx(row.printed * (2 if table.unit == "s" else 0.5), rel=1e-6)
+            assert entry["batch"] == (256 if row.model == "lambda_resnet_420" else 1024)
+    text = paper_speeds.render(number, found)
+    assert "no input pipeline, no collectives" in text and "rank correlation" in text and "1.000" in text
+    markdown = paper_speeds.render(number, found, "markdown").splitlines()
+    for line in markdown:
+        if line.startswith("| ") and "resnet" in line and "does not fit" not in line:
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            assert cells[5] == cells[6]  # times relative to the first row are the paper's
+    assert len(paper_speeds.render(number, found, "csv").splitlines()) == len(found) + 1
+
+
+def test_a_table_has_a_progress_bar_in_a_terminal_alone(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    shown = []
+    for stderr in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        paper_speeds.lines("12", _paper_like(2.0), told=tpu_check._tell)
+        shown.append(stderr.getvalue())
+    assert "| 0/8 " in shown[0] and "| 0/8 " not in shown[1]
+    assert len(shown[1].splitlines()) == len(speeds.TABLES["12"].rows)
+    assert set(shown[1].splitlines()) <= set(re.split("[\r\n]+", shown[0]))  # above the bar, not inside
+
+
+def test_the_table_of_families_is_written_between_its_markers(tmp_path, monkeypatch):
+    models = ("mobilenet_v2", "mobilenet_v2_lambda")
+    monkeypatch.setattr(readme_table, "ROWS", tuple(readme_table.Row(model, 224, 128) for model in models))
+
+    def check(build, topology):
+        recipe, mode, batch = build.args
+        assert recipe.mixed_precision and mode == "train"
+        if batch > 200:
+            raise DoesNotFit("too large")
+        return _fake(batch, 0.5, batch * chips.GIB // 16, topology)
+
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{readme_table.BEGIN}\nold\n{readme_table.END}\nafter\n")
+    readme_table.write(readme, check, rows=[1])
+    lines = readme.read_text().splitlines()
+    assert (lines[0], lines[1], lines[-2], lines[-1]) == (
+        "before",
+        readme_table.BEGIN,
+        readme_table.END,
+        "after",
+    )
+    row = "| `mobilenet_v2` | 224 | 3.5 | 0.6 | 128 | 8.00 | 500.0 | 500.0 | 128 |"
+    assert row in lines and "old" not in lines and "mobilenet_v2_lambda" not in readme.read_text()
+    assert "`lambdanet tpu-check --readme=README.md --rows=1`" in readme.read_text()
+    readme_table.write(readme, check)
+    assert "| `mobilenet_v2_lambda` | 224" in readme.read_text() and "make tpu-table" in readme.read_text()
+    with pytest.raises(InputError, match="rows received 3; accepted: 1 to 2, as the table of families has"):
+        readme_table.write(readme, check, rows=[3])
+    readme.write_text("no markers")
+    with pytest.raises(InputError, match="lacks the lines <!-- tpu-check: begin"):
+        readme_table.write(readme, check)
+
+
+def test_the_cache_gives_what_it_was_given_and_nothing_from_a_broken_file(tmp_path):
+    cache = Cache(tmp_path / "folder")
+    assert cache.read("key") is None
+    cache.write("key", {"text": "a\nb"})
+    assert cache.read("key") == {"text": "a\nb"}
+    next(cache.folder.iterdir()).write_bytes(b"broken")
+    assert cache.read("key") is None
+    Cache(tmp_path / "folder" / "key.json.gz" / "below").write("key", {})  # not a folder: nothing is kept

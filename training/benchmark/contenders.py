@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contenders of the layer benchmark that are in this library, and the pseudo-code of the paper."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
+from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
+from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.ops import position_lambdas
+from lambdanet.training.benchmark.cases import ATTENTION_HEADS, HALO, HALO_BLOCK, HEADS, KEY_DIM, Case
+
+Run = Callable[[], object]
+
+
+def start(name: str, threads: int) -> dict[str, str]:
+    """Limits TensorFlow to `threads` and returns the version and the device that it runs on."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    gpus = tf.config.list_physical_devices("GPU")
+    device = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
+    return {"library": f"tensorflow {tf.__version__}", "device": device}
+
+
+def figure_3(queries: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    """Applies the position lambdas as Figure 3 of the paper writes them down.
+
+    The embeddings [n, m, k] that the figure is given are gathered from the relative table, with zeros for
+    pairs out of scope. It is what one writes who follows the paper, and what nobody should use.
+
+    Args:
+      queries: [b, height, width, h, k].
+      values: [b, height, width, v].
+      table: [r, r, k].
+
+    Returns:
+      [b, height, width, h, v].
+    """
+    b, height, width, h, k = queries.shape
+    rows = tf.concat([tf.reshape(table, [-1, k]), tf.zeros([1, k], table.dtype)], 0)
+    embeddings = tf.gather(rows, _rows_of_pairs(height, width, table.shape[0], table.shape[1]))  # [n, m, k]
+    values = tf.reshape(values, [b, height * width, -1])
+    position_lambdas = tf.einsum("nmk,bmv->bnkv", embeddings, values)
+    outputs = tf.einsum("bnhk,bnkv->bnhv", tf.reshape(queries, [b, -1, h, k]), position_lambdas)
+    return tf.reshape(outputs, [b, height, width, h, -1])
+
+
+def _rows_of_pairs(height: int, width: int, r_height: int, r_width: int) -> tf.Tensor:
+    """The row of a flattened table for each pair of positions, [n, m]; the last if out of scope."""
+    y, x = (tf.reshape(axis, [-1]) for axis in tf.meshgrid(tf.range(height), tf.range(width), indexing="ij"))
+    down = y[tf.newaxis] - y[:, tf.newaxis] + r_height // 2
+    right = x[tf.newaxis] - x[:, tf.newaxis] + r_width // 2
+    in_scope = (down >= 0) & (down < r_height) & (right >= 0) & (right < r_width)
+    return tf.where(in_scope, down * r_width + right, r_height * r_width)
+
+
+def _position(apply: Callable[..., tf.Tensor], case: Case) -> Run:
+    """The position lambdas alone, of given queries and values."""
+    b, height, width, v = case.batch, case.height, case.width, case.channels // HEADS
+    lengths = [case.scope] * 2 if case.scope else [2 * height - 1, 2 * width - 1]
+    inputs = [
+        _random([b, height, width, HEADS, KEY_DIM], case, 0),
+        _random([b, height, width, v], case, 1),
+        _random([*lengths, KEY_DIM], case, 2),
+    ]
+    return _runner(apply, inputs, lambda: [], [b, height, width, HEADS, v], case)
+
+
+def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
+    """Sets up a whole layer, with as many channels in its output as in its input.
+
+    Args:
+      create: given the case, `filters` and a `dtype` policy, returns the layer.
+      case: what to run it on.
+
+    Returns:
+      The function that runs it once.
+    """
+    policy = case.dtype if case.dtype == "float32" else f"mixed_{case.dtype}"
+    layer = create(case, filters=case.channels, dtype=policy)
+    shape = [case.batch, case.height, case.width, case.channels]
+    apply = partial(layer, training=case.backward) if isinstance(layer, LambdaLayer) else layer
+    return _runner(apply, [_random(shape, case, 0)], lambda: layer.trainable_variables, shape, case)
+
+
+def _runner(
+    apply: Callable[..., tf.Tensor],
+    inputs: Sequence[tf.Tensor],
+    weights: Callable[[], Sequence[tf.Variable]],
+    output_shape: Sequence[int],
+    case: Case,
+) -> Run:
+    """A graph of the outputs or, in the backward pass, of the gradients of all inputs and weights."""
+
+    def gradients(output_gradient, *inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = apply(*inputs)
+        return tape.gradient(outputs, [*inputs, *weights()], output_gradient)
+
+    if not case.backward:
+        return compiled(apply, inputs)
+    return compiled(gradients, [_random(output_shape, case, 3), *inputs])
+
+
+def compiled(function: Callable[..., Any], arguments: Sequence[tf.Tensor]) -> Run:
+    """Returns what runs the graph of a function once, to its end."""
+    compiled = tf.function(function)
+
+    def run():
+        compiled(*arguments)
+        tf.test.experimental.sync_devices()
+
+    return run
+
+
+def _random(shape: Sequence[int], case: Case, seed: int) -> tf.Tensor:
+    values = np.random.default_rng(seed).standard_normal(shape, np.float32)
+    return tf.cast(values, case.dtype)
+
+
+def _lambda_layer(implementation: str, case: Case, **arguments: Any) -> keras.layers.Layer:
+    return LambdaLayer(
+        num_heads=HEADS, key_dim=KEY_DIM, scope=case.scope, implementation=implementation, **arguments
+    )
+
+
+def _attention(kind: type[keras.layers.Layer], case: Case, **arguments: Any) -> keras.layers.Layer:
+    return kind(num_heads=ATTENTION_HEADS, **arguments)
+
+
+def _halo_attention(case: Case, **arguments: Any) -> keras.layers.Layer:
+    return HaloAttention(num_heads=ATTENTION_HEADS, block_size=HALO_BLOCK, halo_size=HALO, **arguments)
+
+
+IMPLEMENTATIONS = (*position_lambdas.IMPLEMENTATIONS, "auto")
+
+# Name -> from a case, the function that runs it once. The attention layers have a scope of their own: 7x7
+# positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
+CONTENDERS: dict[str, Callable[[Case], Run]] = {
+    "position/figure_3": partial(_position, figure_3),
+    **{
+        f"position/{name}": partial(
+            _position, partial(position_lambdas.apply_position_lambdas, implementation=name)
+        )
+        for name in IMPLEMENTATIONS
+    },
+    **{f"layer/{name}": partial(run_layer, partial(_lambda_layer, name)) for name in ("einsum", "auto")},
+    "attention/global": partial(run_layer, partial(_attention, GlobalAttention)),
+    "attention/axial": partial(run_layer, partial(_attention, AxialAttention)),
+    "attention/linear": partial(run_layer, partial(_attention, LinearAttention)),
+    "attention/local": partial(run_layer, partial(_attention, LocalAttention)),
+    "attention/halo": partial(run_layer, _halo_attention),
+}

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What training changes in an image at random: the part it shows, mirroring, and RandAugment.
+
+Every change is a function of the image and a seed, so that a run that is interrupted sees the very images
+that it would have seen.
+"""
+
+import contextlib
+import itertools
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from lambdanet.training.data.image_bytes import Decoded, Encoded
+
+# The largest turn, zoom and shift of `affine`: small enough that no character becomes another one.
+MAX_TURN = 0.2  # radians, 11 degrees
+MAX_ZOOM = 0.1  # of the size
+MAX_SHIFT = 0.1  # of the size
+
+# The window of `crop_flip`, as Szegedy et al. (2015) have it: its part of the area, its width by its height.
+CROP_AREAS = (0.08, 1.0)
+CROP_RATIOS = (3 / 4, 4 / 3)
+PADDING = 1 / 8  # of the size, on each side: 4 pixels of 32, as He et al. (2016) pad CIFAR
+# Pixels at magnitude 10. The papers do not say; this is what Model Garden's classifiers are trained with.
+TRANSLATION = 10.0
+
+STRIDE = 1 << 40  # between the seeds that are made of one
+
+# The central square of pixels as evaluation takes it: float32 [size, size, c] in 0..1.
+Square = Callable[[tf.Tensor], tf.Tensor]
+# An image, the size of the result, its central square, a seed -> uint8 [size, size, c].
+View = Callable[[Encoded | Decoded, int, Square, tf.Tensor], tf.Tensor]
+
+
+def affine(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the central square turned, zoomed and shifted a little; what comes in from outside is black."""
+    del size
+    return _levels(move(square(image.whole()), seed))
+
+
+def crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
+    """Returns a random window of the image, stretched to the size and mirrored in half of the cases."""
+    del square
+    window = image.crop(lambda shape: random_window(shape, another(seed, 0)))
+    return flip(_resized(window, size), another(seed, 1))
+
+
+def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the central square shifted by up to `PADDING` over black, mirrored in half of the cases."""
+    pixels = _levels(square(image.whole()))
+    pad = round(PADDING * size)
+    padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
+    top, left = tf.unstack(tf.random.stateless_uniform([2], another(seed, 0), 0, 2 * pad + 1, tf.int32))
+    moved = tf.ensure_shape(padded[top : top + size, left : left + size], pixels.shape)
+    return flip(moved, another(seed, 1))
+
+
+def unchanged(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the central square as it is."""
+    del size, seed
+    return _levels(square(image.whole()))
+
+
+VIEWS: dict[str, View] = {
+    "affine": affine,
+    "crop_flip": crop_flip,
+    "none": unchanged,
+    "padded_crop_flip": padded_crop_flip,
+}
+
+
+def another(seed: tf.Tensor, number: int) -> tf.Tensor:
+    """Returns another seed for each number: any two that differ are independent to TensorFlow's generators.
+
+    `tf.random.fold_in` would do the same in many small operations, which on an image count.
+    """
+    return seed + tf.constant([(number + 1) * STRIDE, 0], tf.int64)
+
+
+def _levels(pixels: tf.Tensor) -> tf.Tensor:
+    """Returns pixels in 0..1 in 256 levels, with which what follows is faster and smaller."""
+    return tf.cast(255.0 * tf.clip_by_value(pixels, 0.0, 1.0) + 0.5, tf.uint8)
+
+
+def _resized(window: tf.Tensor, size: int) -> tf.Tensor:
+    """Stretches uint8 [h, w, c] to uint8 [size, size, c].
+
+    Up to half of the size, bilinear interpolation passes over no pixel; averaging them would cost as much as
+    decoding does.
+    """
+    pixels = tf.cond(
+        tf.reduce_max(tf.shape(window)[:2]) > 2 * size,
+        lambda: tf.image.resize(window, [size, size], antialias=True),
+        lambda: tf.image.resize(window, [size, size]),
+    )
+    return tf.ensure_shape(tf.cast(pixels + 0.5, tf.uint8), [size, size, window.shape[-1]])
+
+
+def random_window(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the top, left, height and width of a random window in an image of this shape.
+
+    Its area and its ratio of sides lie in `CROP_AREAS` and `CROP_RATIOS`, wherever such a window fits.
+    """
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        shape,
+        bounding_boxes=tf.zeros([1, 0, 4]),
+        seed=seed,
+        min_object_covered=0.0,
+        aspect_ratio_range=CROP_RATIOS,
+        area_range=CROP_AREAS,
+        max_attempts=100,
+        use_image_if_no_bounding_boxes=True,
+    )
+    return tf.concat([begin[:2], size[:2]], axis=0)
+
+
+def flip(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the image, mirrored left to right for half of the seeds."""
+    mirror = tf.random.stateless_uniform([], seed) < 0.5
+    return tf.cond(mirror, lambda: tf.reverse(pixels, [1]), lambda: pixels)
+
+
+def move(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the image turned, zoomed and shifted a little at random; what comes in from outside is black.
+
+    Args:
+      image: float32 [h, w, c].
+      seed: int64 [2].
+    """
+    turn, zoom, shift_x, shift_y = tf.unstack(tf.random.stateless_uniform([4], seed, -1.0, 1.0))
+    size = tf.cast(tf.shape(image)[:2], tf.float32)
+    center_y, center_x = tf.unstack((size - 1) / 2)
+    scale = 1 + MAX_ZOOM * zoom
+    cosine, sine = scale * tf.cos(MAX_TURN * turn), scale * tf.sin(MAX_TURN * turn)
+    # The pixel (x, y) of the result is read at (cosine x - sine y + x_0, sine x + cosine y + y_0).
+    x_0 = center_x - cosine * center_x + sine * center_y + MAX_SHIFT * size[1] * shift_x
+    y_0 = center_y - sine * center_x - cosine * center_y + MAX_SHIFT * size[0] * shift_y
+    changed = tf.raw_ops.ImageProjectiveTransformV3(
+        images=image[tf.newaxis],
+        transforms=tf.stack([cosine, -sine, x_0, sine, cosine, y_0, 0.0, 0.0])[tf.newaxis],
+        output_shape=tf.shape(image)[:2],
+        fill_value=0.0,
+        interpolation="BILINEAR",
+        fill_mode="CONSTANT",
+    )
+    return tf.ensure_shape(changed[0], image.shape)
+
+
+def rand_augment(pixels: tf.Tensor, layers: int, magnitude: float, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the image after RandAugment (Cubuk et al. 2019), as Model Garden has it.
+
+    Args:
+      pixels: uint8 [h, w, 3] or [h, w, 1].
+      layers: how many changes are made, one after the other.
+      magnitude: how strong each is; 10 is the usual scale's end.
+      seed: int64 [2].
+
+    Returns:
+      uint8 [h, w, 3].
+    """
+    module = _model_garden()
+    policy = module.RandAugment(layers, magnitude, translate_const=TRANSLATION)
+    image = tf.broadcast_to(pixels, [*pixels.shape[:2], 3])
+    with _drawing_from(module, seed):
+        changed = policy.distort(image)
+    return tf.ensure_shape(changed, image.shape)
+
+
+def _model_garden() -> Any:
+    """Imports Model Garden's augmentation, which takes seconds and is noisy."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from official.vision.ops import augment
+    return augment
+
+
+class _SeededTensorFlow:
+    """TensorFlow with a `random.uniform` that draws from one seed, a number further with each call."""
+
+    def __init__(self, seed: tf.Tensor):
+        calls = itertools.count()
+
+        def uniform(shape: Any, minval: Any = 0, maxval: Any = 1, dtype: tf.DType = tf.float32) -> tf.Tensor:
+            return tf.random.stateless_uniform(shape, another(seed, next(calls)), minval, maxval, dtype)
+
+        self.random = types.SimpleNamespace(uniform=uniform)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(tf, name)
+
+
+@contextlib.contextmanager
+def _drawing_from(module: Any, seed: tf.Tensor) -> Iterator[None]:
+    """Lets a module of Model Garden, which knows no seeds, draw from one while its graph is built.
+
+    Its own random operations keep a state: in a parallel `map` no two runs would see the same images.
+    """
+    before = module.tf
+    module.tf = _SeededTensorFlow(seed)
+    try:
+        yield
+    finally:
+        module.tf = before

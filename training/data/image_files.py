@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads image files, and draws predictions beside the picture they belong to."""
+
+import contextlib
+import io
+import itertools
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+import tqdm
+from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
+
+from lambdanet.errors import InputError
+from lambdanet.training.data.bad_records import describe_left_out
+from lambdanet.training.data.image_bytes import JPEG, PNG, RIFF, WEBP, decode
+
+# All in pixels.
+PANEL = 320
+MARGIN = 28
+ROW = 46
+BAR = 12
+CHART = 420
+MAX_ROWS = 20
+
+INK, FAINT, TRACK, FIRST, OTHERS = "#111827", "#6b7280", "#eef1f5", "#2563eb", "#93b4f5"
+
+
+# The names of files that are taken for pictures in a folder.
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+
+
+def find_pictures(folder: str | Path) -> tuple[list[str], list[str]]:
+    """Returns the paths of the pictures below a folder, by their names, and of all other files there.
+
+    Hidden files and folders are ignored. A link to a folder is one of the others.
+    """
+    pictures: list[str] = []
+    others: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                below = find_pictures(entry.path)
+                pictures += below[0]
+                others += below[1]
+            elif entry.name.lower().endswith(ENDINGS) and entry.is_file():
+                pictures.append(entry.path)
+            else:
+                others.append(entry.path)
+    return pictures, others
+
+
+def read_image(path: str | Path) -> np.ndarray:
+    """Reads an image file as uint8 RGB [h, w, 3]: the pixels that training and serving see.
+
+    JPEG, PNG and WebP are decoded by `image_bytes.decode`, other formats as `as_decodable` says.
+
+    Raises:
+      InputError: there is no such file, or it is not a whole, readable image.
+    """
+    name = str(path)
+    if not os.path.exists(name):
+        raise InputError(f"image {name!r} does not exist")
+    if os.path.isdir(name):
+        raise InputError(f"image {name!r} is a folder; expected an image file")
+    if not os.path.isfile(name):
+        raise InputError(f"image {name!r} is not a regular file; expected an image file")
+    try:
+        return decode(as_decodable(Path(name).read_bytes())).numpy()
+    except (InputError, OSError) as error:
+        reason = str(error)
+    except tf.errors.OpError:
+        reason = "its data is damaged, or it has too many pixels"
+    raise InputError(f"image {name!r} cannot be read ({reason}); expected a whole JPEG, PNG or other image")
+
+
+def as_decodable(contents: bytes) -> bytes:
+    """Returns an image file in a format that `image_bytes.decode` takes: itself, or its picture as a PNG.
+
+    GIF, BMP, TIFF, animated WebP and whatever else Pillow reads become PNGs: the first frame, turned upright,
+    of 16 bits the upper 8.
+
+    Raises:
+      InputError: it is no image, or its pixels have no range that is known, as those of float TIFFs.
+    """
+    if _is_decodable(contents):
+        return contents
+    file = io.BytesIO()
+    try:
+        with Image.open(io.BytesIO(contents)) as image:
+            _in_8_bits(ImageOps.exif_transpose(image)).save(file, format="PNG", compress_level=1)
+    except UnidentifiedImageError:
+        raise InputError("it has no format that is known") from None
+    except Exception as error:  # Pillow raises many kinds for damaged files, SyntaxError and struct.error too
+        raise InputError(" ".join(str(error).split()) or type(error).__name__) from None
+    return file.getvalue()
+
+
+def _is_decodable(contents: bytes) -> bool:
+    """Returns what `image_bytes.is_decodable` does, without TensorFlow: it is called within tf.data."""
+    animated = contents[12:16] == b"VP8X" and (contents[20:21] or b"\0")[0] & 2
+    is_webp = contents.startswith(RIFF) and contents[8:12] == WEBP
+    return contents.startswith((JPEG, PNG)) or (is_webp and not animated)
+
+
+def _in_8_bits(image: Image.Image) -> Image.Image:
+    """Returns an image as RGB, or as RGBA where it is transparent."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise InputError(f"its pixels are {'floats' if image.mode == 'F' else '32-bit integers'}")
+    return image.convert("RGBA" if image.has_transparency_data else "RGB")
+
+
+def expand_folders(images: Sequence[str | Path] | str | Path) -> list[str]:
+    """Returns the paths of image files, of a folder those of the pictures below it.
+
+    Raises:
+      InputError: there are none.
+    """
+    paths: list[str] = []
+    for path in map(os.path.expanduser, [images] if isinstance(images, str | Path) else images):
+        if os.path.isdir(path):
+            pictures, others = find_pictures(path)
+            if not pictures:
+                raise InputError(f"image {path!r} is a folder without pictures: {', '.join(ENDINGS)}")
+            if others:
+                found = describe_left_out(path, others, len(pictures) + len(others))
+                print(f"left out: {found}", file=sys.stderr, flush=True)
+            paths += pictures
+        else:
+            paths.append(os.fspath(path))
+    if not paths:
+        raise InputError("no images given; expected one or more image files, or folders of them")
+    return paths
+
+
+def read_images(
+    paths: Sequence[str], show_progress: bool = False
+) -> Iterator[tuple[str, np.ndarray | InputError]]:
+    """Yields each path and its image, uint8 RGB [h, w, 3], or why it cannot be read.
+
+    What cannot be read is named on stderr.
+
+    Args:
+      paths: of the files.
+      show_progress: whether a terminal shows a progress bar, for callers that print nothing meanwhile.
+
+    Raises:
+      InputError: no image can be read.
+    """
+    failures = []
+    for path in tqdm.tqdm(paths, unit="image", disable=None if show_progress else True, leave=False):
+        try:
+            yield path, read_image(path)
+        except InputError as error:
+            failures.append(error)
+            if len(failures) == len(paths):
+                raise
+            tqdm.tqdm.write(f"skipped: {error}", file=sys.stderr)
+            yield path, error
+
+
+def printable(text: str) -> str:
+    """Returns a text on one line: line breaks and what else cannot be printed as escapes, such as `\\n`."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
+    """Makes the folder `out` and chooses a file in it for each image.
+
+    Two images of one name get `NAME_prediction.png` and `NAME_prediction_2.png`, and none of the
+    images is overwritten.
+
+    Raises:
+      InputError: the folder cannot be made or written.
+    """
+    folder = os.path.expanduser(out)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out {folder!r} cannot be written ({error.strerror}); expected a folder") from error
+    taken = {os.path.realpath(path).casefold() for path in images}
+    chosen = []
+    for image in images:
+        stem = os.path.join(folder, f"{os.path.splitext(os.path.basename(image))[0]}_prediction")
+        candidates = itertools.chain([f"{stem}.png"], (f"{stem}_{n}.png" for n in itertools.count(2)))
+        picture = next(path for path in candidates if os.path.realpath(path).casefold() not in taken)
+        taken.add(os.path.realpath(picture).casefold())
+        chosen.append(picture)
+    return chosen
+
+
+def save_picture(picture: Image.Image, path: str) -> None:
+    """Writes a PNG whole or not at all.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
+    partial = f"{path}.partial"
+    try:
+        picture.save(partial, format="PNG")
+        os.replace(partial, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+        raise InputError(f"out {path!r} cannot be written ({error.strerror or error})") from error
+
+
+def draw_prediction(image: np.ndarray, title: str, top: Sequence[tuple[str, float]]) -> Image.Image:
+    """Draws the picture at a readable size, and beside it a bar for each class.
+
+    Args:
+      image: uint8 RGB [h, w, 3]; a small one is enlarged pixel by pixel, without smoothing.
+      title: what stands above the bars, such as the name of the file.
+      top: names and probabilities, the likeliest first; the first 20 are drawn.
+
+    Returns:
+      An RGB picture.
+    """
+    rows = top[:MAX_ROWS]
+    shown = _fit(Image.fromarray(image))
+    height = 2 * MARGIN + max(PANEL, 40 + ROW * len(rows))
+    canvas = Image.new("RGB", (3 * MARGIN + PANEL + CHART, height), "white")
+    corner = (MARGIN + (PANEL - shown.width) // 2, MARGIN + (PANEL - shown.height) // 2)
+    canvas.paste(shown, corner)
+    draw = ImageDraw.Draw(canvas)
+    draw.rectangle(
+        (corner[0] - 1, corner[1] - 1, corner[0] + shown.width, corner[1] + shown.height), outline="#d1d5db"
+    )
+    left = 2 * MARGIN + PANEL
+    _text(draw, (left, MARGIN), title, 15, FAINT, CHART)
+    for index, (name, probability) in enumerate(rows):
+        _draw_row(draw, left, MARGIN + 40 + ROW * index, name, probability, first=index == 0)
+    return canvas
+
+
+def _fit(image: Image.Image) -> Image.Image:
+    factor = PANEL / max(image.size)
+    if factor >= 2:
+        factor = int(factor)
+    size = (max(1, round(image.width * factor)), max(1, round(image.height * factor)))
+    return image.resize(size, Image.Resampling.NEAREST if factor >= 2 else Image.Resampling.LANCZOS)
+
+
+def _draw_row(
+    draw: ImageDraw.ImageDraw, left: int, y: int, name: str, probability: float, first: bool
+) -> None:
+    right = left + CHART
+    draw.text((right, y), percent(probability), INK, ImageFont.load_default(17), anchor="ra")
+    _text(draw, (left, y), name, 17, INK, CHART - 90)
+    bar = y + 24
+    draw.rectangle((left, bar, right, bar + BAR), fill=TRACK)
+    filled = round(CHART * probability)
+    if filled:
+        draw.rectangle((left, bar, left + filled, bar + BAR), fill=FIRST if first else OTHERS)
+
+
+def _text(
+    draw: ImageDraw.ImageDraw, corner: tuple[int, int], text: str, size: int, color: str, width: int
+) -> None:
+    font = ImageFont.load_default(size)
+    text = printable(text)
+    if draw.textlength(text, font) > width:
+        while text and draw.textlength(f"{text}...", font) > width:
+            text = text[:-1]
+        text = f"{text}..."
+    draw.text(corner, text, color, font)
+
+
+def percent(probability: float) -> str:
+    """Writes a probability with one decimal: 0.9876 -> '98.8 %'."""
+    return f"{100 * probability:.1f} %"

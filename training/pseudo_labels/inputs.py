@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures without labels, in parts of a known order: files in a folder, TFRecords, or a dataset of TFDS."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from lambdanet.errors import InputError
+from lambdanet.training.data import records, sources
+from lambdanet.training.data.bad_records import BadRecords, readable
+from lambdanet.training.data.image_files import ENDINGS, find_pictures
+
+
+class Inputs(Protocol):
+    """Pictures in parts, each of which is read in one go and always in the same order.
+
+    Attributes:
+      description: what they are, in a line.
+      num_parts: how many parts there are.
+      fingerprint: changes where the pictures do.
+    """
+
+    description: str
+    num_parts: int
+    fingerprint: str
+
+    def read(self, part: int) -> Iterator[tuple[str, bytes]]:
+        """Yields the name and the contents of each picture of a part."""
+        ...
+
+
+def open_inputs(
+    data: str, split: str, data_dir: str | None, part_size: int, seed: int, bad_records: BadRecords
+) -> Inputs:
+    """Finds the pictures.
+
+    Args:
+      data: a folder of pictures, also in folders of their own; a folder of TFRecords, as `records` has them;
+        or the name of a dataset of TFDS with images named "image".
+      split: of TFRecords or a dataset.
+      data_dir: where TFDS keeps its datasets.
+      part_size: pictures in a part.
+      seed: of the order of the files in a folder, so that a part holds pictures of every kind.
+      bad_records: names the files in a folder that are no pictures.
+
+    Raises:
+      InputError: there are none.
+    """
+    root = Path(data).expanduser()
+    if not root.is_dir():
+        if os.sep in data:
+            raise InputError(
+                f"data {data!r} is not a directory; accepted: one of pictures or TFRecords, or a dataset"
+            )
+        return TfdsInputs(data, split, data_dir, part_size)
+    if records.splits(root):
+        return RecordInputs(root, split, part_size)
+    return FileInputs(root, part_size, seed, bad_records)
+
+
+class FileInputs:
+    """Picture files below a folder, in a random order."""
+
+    def __init__(self, root: Path, part_size: int, seed: int, bad_records: BadRecords):
+        pictures, others = find_pictures(root)
+        found = sorted(os.path.relpath(path, root) for path in pictures)
+        if not found:
+            raise InputError(
+                f"data {str(root)!r} holds no pictures; accepted: names that end in "
+                f"{', '.join(ENDINGS)}, or TFRecords"
+            )
+        bad_records.leave_out((str(root), others, len(pictures) + len(others)))
+        self._root = root
+        order = np.random.default_rng(seed).permutation(len(found))
+        self._names = [found[index] for index in order]
+        self._part_size = part_size
+        self.num_parts = -(-len(found) // part_size)
+        self.description = f"{len(found)} files"
+        self.fingerprint = _digest(f"{name}:{(root / name).stat().st_size}" for name in found)
+
+    def read(self, part: int) -> Iterator[tuple[str, bytes]]:
+        for name in self._names[part * self._part_size : (part + 1) * self._part_size]:
+            try:
+                yield name, (self._root / name).read_bytes()
+            except OSError:
+                yield name, b""  # named as one that cannot be read
+
+
+class RecordInputs:
+    """Files of TFRecords with `image/encoded`."""
+
+    def __init__(self, root: Path, split: str, part_size: int):
+        files = [(path, records.count_records(path)) for path in records.files_of(root, split)]
+        count = sum(number for _, number in files)
+        if not count:
+            raise InputError(f"split {split!r} in {str(root)!r} is empty; accepted: one with images")
+        begins = range(0, count, part_size)
+        self._parts = [records.cut(files, begin, begin + part_size) for begin in begins]
+        self.num_parts = len(self._parts)
+        self.description = f"{count} records of {split}"
+        self.fingerprint = _digest(f"{path.name}:{path.stat().st_size}" for path, _ in files)
+
+    def read(self, part: int) -> Iterator[tuple[str, bytes]]:
+        yield from records.read_in_order(self._parts[part])
+
+
+class TfdsInputs:
+    """A split of a dataset of TFDS with images named "image"."""
+
+    def __init__(self, name: str, split: str, data_dir: str | None, part_size: int):
+        self._builder = sources.on_disk(sources.open_tfds(name, data_dir))
+        info = self._builder.info
+        if "image" not in info.features or not isinstance(info.features["image"], tfds.features.Image):
+            raise InputError(
+                f"dataset {name} has the features {', '.join(info.features)}; accepted: an image named "
+                f"'image'"
+            )
+        count = sources.num_examples(self._builder, split)
+        if not count:
+            raise InputError(f"split {split!r} of dataset {name} is empty; accepted: one with images")
+        self.num_parts = -(-count // part_size)
+        self._parts = tfds.even_splits(split, self.num_parts)
+        self.description = f"{info.full_name} {split}, {count} images"
+        self.fingerprint = _digest([self.description])
+
+    def read(self, part: int) -> Iterator[tuple[str, bytes]]:
+        examples = sources.read_tfds(self._builder, self._parts[part])
+        for example in readable(examples).as_numpy_iterator():
+            yield example["tfds_id"].decode(), example["image"]
+
+
+def _digest(lines: Iterator[str] | Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode(errors="surrogateescape") + b"\n")
+    return digest.hexdigest()

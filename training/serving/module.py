@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an exported classifier computes: pictures in, probabilities and names out."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.errors import InputError
+from lambdanet.models.preprocessing.preprocessing import Preprocessing
+from lambdanet.training.data.image_bytes import decode
+
+MAX_TOP = 5
+
+
+class Served(tf.Module):
+    """A model with everything it needs from pictures to names of classes.
+
+    It holds the variables of the Keras model and traced functions, but no Keras object: what
+    `tf.saved_model.save` writes of it loads where only TensorFlow is installed.
+
+    Args:
+      name: of the module.
+      class_names: one name per number of a class.
+      class_names_file: a file with the names, one a line, which is stored with the model.
+    """
+
+    # The functions of this object that the SavedModel offers to TF Serving, by the names there.
+    SIGNATURES = {"serving_default": "serve_images", "serving_bytes": "serve_bytes"}
+
+    def __init__(self, name: str, class_names: Sequence[str], class_names_file: str):
+        super().__init__(name=name)
+        self.class_names_file = tf.saved_model.Asset(class_names_file)
+        self._names = list(class_names)
+
+    @tf.function(input_signature=[])
+    def class_names(self) -> tf.Tensor:
+        """The names of all classes, by number."""
+        return tf.constant(self._names)
+
+    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        """What the SavedModel offers to TF Serving, by name."""
+        return {name: getattr(self, of).get_concrete_function() for name, of in self.SIGNATURES.items()}
+
+
+class ServedClassifier(Served):
+    """A classifier with everything it needs from pictures to names of classes.
+
+    Args:
+      model: float32 images [b, input_size, input_size, c], normalised -> logits [b, num_classes].
+      preprocessing: what is done to the pictures; with a mean of a single channel, they become grey first.
+      class_names: one name per class, in the order of the logits.
+      class_names_file: a file with the names, one a line, which is stored with the model.
+
+    Raises:
+      InputError: the model does not take such images, or does not give one logit per name.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        preprocessing: Preprocessing,
+        class_names: Sequence[str],
+        class_names_file: str,
+    ):
+        if len(class_names) < 2:
+            raise InputError(f"class_names {list(class_names)} cannot be told apart; expected two or more")
+        super().__init__("classifier", class_names, class_names_file)
+        channels = len(preprocessing.mean)
+        self._input_shape = [preprocessing.input_size, preprocessing.input_size, channels]
+
+        def prepare(images: tf.Tensor) -> tf.Tensor:
+            return preprocessing(tf.image.rgb_to_grayscale(images) if channels == 1 else images)
+
+        self._prepare = prepare
+
+        # The model stays in this closure: as an attribute it would become a part of the SavedModel.
+        @tf.function(input_signature=[tf.TensorSpec([None, *self._input_shape], tf.float32)])
+        def logits(images: tf.Tensor) -> tf.Tensor:
+            return model(images, training=False)
+
+        self._logits = logits
+        self._check_logits()
+        self.model_variables = list(model.variables)  # a model that was never called has them only now
+
+    def _check_logits(self) -> None:
+        num_classes = len(self._names)
+        try:
+            traced = self._logits.get_concrete_function()
+        except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
+            reason = " ".join(str(error).split())
+            shape = ", ".join(map(str, self._input_shape))
+            raise InputError(f"the model does not take images [b, {shape}]: {reason}") from error
+        output = traced.structured_outputs
+        if not tf.TensorShape([None, num_classes]).is_compatible_with(getattr(output, "shape", [])):
+            raise InputError(
+                f"the model gives {getattr(output, 'shape', output)} for {num_classes} class names; "
+                f"expected logits [b, {num_classes}]"
+            )
+        noise = tf.random.stateless_normal([2, *self._input_shape], seed=(0, 0))
+        values = tf.cast(traced(noise), tf.float32)
+        if not tf.reduce_all(tf.math.is_finite(values)):
+            raise InputError("the model gives values that are not finite on random images; expected logits")
+        if tf.reduce_all(values >= 0) and tf.reduce_all(tf.abs(tf.reduce_sum(values, -1) - 1) < 1e-3):
+            raise InputError("the model gives probabilities (they sum to 1); expected logits")
+
+    def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        # TensorFlow's convolutions give an empty batch a wrong shape, at which a model would end.
+        given = tf.debugging.Assert(tf.shape(images)[0] > 0, ["there must be at least one image, got none"])
+        with tf.control_dependencies([given]):
+            logits = self._logits(images)
+        probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
+        top_probabilities, top_classes = tf.math.top_k(probabilities, k=min(MAX_TOP, len(self._names)))
+        return {
+            "probabilities": probabilities,
+            "top_probabilities": top_probabilities,
+            "top_names": tf.gather(tf.constant(self._names), top_classes),
+        }
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
+    def serve_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        """uint8 images [b, h, w, 3] of any size -> probabilities [b, num_classes] and the top names."""
+        return self._classify(self._prepare(images))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
+    def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        """JPEG, PNG or WebP files [b], sizes may differ -> the same as `serve_images`; see `decode`."""
+        images = tf.map_fn(
+            lambda one: self._prepare(decode(one)),
+            image_bytes,
+            fn_output_signature=tf.TensorSpec(self._input_shape, tf.float32),
+        )
+        return self._classify(images)
