@@ -13,62 +13,76 @@ from lambdanet.errors import unknown
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What a forward and backward pass gets out of a kind of device.
+    """The speed and memory of a kind of device, as the cost model uses them.
 
     Attributes:
-      rate: multiply-adds a second of the forward pass in matrix products.
-      results: numbers a second of the forward pass that products which sum over k alone can yield and move.
-      bandwidth: bytes of the forward pass a second, for arrays that are stored.
-      largest: bytes that an intermediate result may take before it is computed in pieces.
-      piece: bytes that it then takes at a time.
-      tile: how many numbers the last axis of an array is padded to a multiple of.
+      rate: multiply-adds per second in the matrix products of a forward pass.
+      elementwise_rate: numbers per second that products with a sum over k alone can write.
+      bandwidth: bytes per second of arrays that a forward pass stores.
+      max_intermediate_bytes: the size above which an intermediate result is computed in chunks.
+      chunk_bytes: the size of such a chunk.
+      tile: the last axis of an array is padded to a multiple of this.
     """
 
     rate: float
-    results: float
+    elementwise_rate: float
     bandwidth: float
-    largest: float
-    piece: float
+    max_intermediate_bytes: float
+    chunk_bytes: float
     tile: int = 1
 
 
-# CPU: two cores with AVX-512, fitted by least squares to 44 measured forms and blocks on maps of 7 to 64.
-# TPU: a v3 core, from its memory bandwidth and the 128 x 128 tiles of its arrays and matrix unit; it makes
-# the choices that the TPU compiler's own estimates favour. GPU: in the proportions of an A100, not measured.
+# CPU: two cores with AVX-512, a least-squares fit to 44 measured forms and blocks on maps of 7 to 64.
+# TPU: a v3 core, from its memory bandwidth and the 128 x 128 tiles of its arrays and matrix unit; the choices
+# agree with the TPU compiler's own estimates. GPU: in the proportions of an A100, not measured.
 DEVICES = {
-    "CPU": Device(rate=8.5e10, results=1.2e9, bandwidth=2.2e9, largest=1.2e8, piece=1.2e7),
-    "GPU": Device(rate=1e13, results=1.5e11, bandwidth=2.5e11, largest=1e9, piece=2.5e8),
-    "TPU": Device(rate=1e13, results=6e10, bandwidth=1.5e11, largest=1e9, piece=2.5e8, tile=128),
+    "CPU": Device(
+        rate=8.5e10, elementwise_rate=1.2e9, bandwidth=2.2e9, max_intermediate_bytes=1.2e8, chunk_bytes=1.2e7
+    ),
+    "GPU": Device(
+        rate=1e13, elementwise_rate=1.5e11, bandwidth=2.5e11, max_intermediate_bytes=1e9, chunk_bytes=2.5e8
+    ),
+    "TPU": Device(
+        rate=1e13,
+        elementwise_rate=6e10,
+        bandwidth=1.5e11,
+        max_intermediate_bytes=1e9,
+        chunk_bytes=2.5e8,
+        tile=128,
+    ),
 }
 
 
 def tiled(size: int, tile: int = DEVICES["TPU"].tile) -> int:
-    """Returns how many numbers the last axis of an array takes in whole tiles; by default those of a TPU."""
+    """Returns a size rounded up to whole tiles, by default to those of a TPU."""
     return -(-size // tile) * tile
 
 
 _assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar("assumed_device_kind", default=None)
 
 
-def device_kind() -> str:
-    """Returns "TPU", "GPU" or "CPU": the kind assumed, or else the fastest that this process can see."""
+def kind() -> str:
+    """Returns "TPU", "GPU" or "CPU": the kind in `assume`, or else the fastest that this process can see.
+
+    It holds for the whole process: a layer that is placed on another device still takes the forms of this kind.
+    """
     if assumed := _assumed.get():
         return assumed
     return next((kind for kind in ("TPU", "GPU") if tf.config.list_logical_devices(kind)), "CPU")
 
 
 @contextlib.contextmanager
-def assume_device(kind: str) -> Iterator[None]:
-    """Makes the layers that are traced inside choose what is fastest on a kind of device not at hand.
+def assume(kind: str) -> Iterator[None]:
+    """Makes layers that are traced inside choose the forms that are fastest on another kind of device.
 
     Args:
       kind: a key of `DEVICES`.
 
     Raises:
-      InputError: for another kind.
+      InputError: there is no such kind.
 
     Example:
-      >>> with assume_device("TPU"):
+      >>> with device.assume("TPU"):
       ...     graph = tf.function(model).get_concrete_function(images)
     """
     if kind not in DEVICES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a file whole or not at all; needs nothing but the standard library."""
+"""Files and folders that are written completely or not at all."""
 
 import contextlib
 import os
@@ -8,13 +8,47 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import tensorflow as tf
-
 from lambdanet.errors import InputError
 
 
-def writable(folder: Path) -> Path:
-    """Makes a folder and sees that files can be written there, before anything that takes time.
+@contextlib.contextmanager
+def atomic_file(path: str | Path) -> Iterator[Path]:
+    """Yields a path beside `path` to write to, which is renamed to `path` at the end, and removed on failure."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_atomic(path: str | Path, content: bytes | str) -> None:
+    """Writes a file, text as UTF-8, so that no reader ever sees a part of it.
+
+    Raises:
+      OSError: it cannot be written; a file that was there before stays as it was.
+    """
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_output(path: Path, content: bytes | str) -> None:
+    """Writes a file that the user asked for, completely or not at all, and makes its folder.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
+    except OSError as error:
+        raise InputError(f"out {str(path)!r} cannot be written ({error.strerror or error})") from error
+
+
+def writable_dir(folder: Path) -> Path:
+    """Makes a folder and checks that files can be written in it, before anything that takes time.
 
     Raises:
       InputError: they cannot.
@@ -28,31 +62,16 @@ def writable(folder: Path) -> Path:
     return folder
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all.
-
-    Raises:
-      InputError: it cannot be written.
-    """
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise InputError(f"out {str(path)!r} cannot be written ({error.strerror or error})") from error
-
-
 def absolute(path: str | Path) -> str:
     """Makes a local path absolute; one with a scheme, such as gs://, stays as it is."""
     path = str(path)
     return path.rstrip("/") if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
-def refuse_taken(out: str | Path) -> None:
+def check_output_dir(out: str | Path) -> None:
     """Raises `InputError` where `out` is a file, or a folder with something in it."""
+    import tensorflow as tf
+
     path = absolute(out)
     if not tf.io.gfile.exists(path):
         return
@@ -63,12 +82,14 @@ def refuse_taken(out: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def staged(path: str) -> Iterator[str]:
-    """Yields a folder beside `path` that takes its place at the end, and is gone if anything fails.
+def atomic_dir(path: str) -> Iterator[str]:
+    """Yields a new folder beside `path`, which is renamed to `path` at the end, and removed if anything fails.
 
     Raises:
       InputError: the folder cannot be written.
     """
+    import tensorflow as tf
+
     staging = f"{path}.partial-{uuid.uuid4().hex[:8]}"
     try:
         tf.io.gfile.makedirs(staging)

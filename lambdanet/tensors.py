@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that may be unknown, padding, and sums in float32."""
+"""Sizes that may be unknown, padding, and precision."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import tensorflow as tf
-
-
-def at_least_float32(x: tf.Tensor) -> tf.Tensor:
-    """Casts half precision to float32, where sums and exponentials keep their range."""
-    return tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
-
 
 Size: TypeAlias = "int | tf.Tensor"
 
@@ -29,6 +23,11 @@ def product(factors: Sequence[Size]) -> Size:
     return result
 
 
+def ceil_div(size: Size, divisor: Size) -> Size:
+    """Returns `size / divisor`, rounded up."""
+    return -(-size // divisor)
+
+
 def pad(x: tf.Tensor, axis: int, before: Size, after: Size) -> tf.Tensor:
     """Pads an axis with zeros; a negative `after` crops its end."""
     if all(isinstance(n, int) and n == 0 for n in (before, after)):
@@ -38,3 +37,8 @@ def pad(x: tf.Tensor, axis: int, before: Size, after: Size) -> tf.Tensor:
     paddings[axis] = [before, after_positive]
     size = before + sizes(x)[axis] + after
     return tf.pad(x, paddings)[(slice(None),) * axis + (slice(0, size),)]
+
+
+def at_least_float32(x: tf.Tensor) -> tf.Tensor:
+    """Casts half precision to float32, in which sums and exponentials keep their range."""
+    return tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x

@@ -10,16 +10,16 @@ from lambdanet.errors import unknown
 FORMATS = ("text", "markdown", "csv")
 
 
-def render(header: Sequence[str], rows: Sequence[Sequence[str]], form: str = "text") -> str:
+def render(header: Sequence[str], rows: Sequence[Sequence[str]], table_format: str = "text") -> str:
     """Returns a table as text that ends with a line break.
 
     Args:
       header: the names of the columns.
-      rows: one text a column.
-      form: one of `FORMATS`.
+      rows: one text per column.
+      table_format: one of `FORMATS`.
 
     Raises:
-      InputError: for another form.
+      InputError: there is no such format.
 
     Example:
       >>> print(render(["model", "size"], [["a", "7"], ["bc", "12"]]), end="")
@@ -27,14 +27,14 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]], form: str = "te
       a         7
       bc       12
     """
-    check(form)
-    if form == "csv":
+    check_format(table_format)
+    if table_format == "csv":
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows([header, *rows])
         return out.getvalue()
     columns = list(zip(header, *rows, strict=True))
     flush_right = [all(_is_number(cell) for cell in column[1:]) for column in columns]
-    if form == "markdown":
+    if table_format == "markdown":
         rule = ["---:" if right else "---" for right in flush_right]
         return "".join(f"| {' | '.join(row)} |\n" for row in [header, rule, *rows])
     widths = [max(map(len, column)) for column in columns]
@@ -45,10 +45,10 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]], form: str = "te
     return "".join(lines)
 
 
-def check(form: str) -> None:
-    """Raises `InputError` for a form that is not one of `FORMATS`."""
-    if form not in FORMATS:
-        raise unknown("format", form, FORMATS)
+def check_format(table_format: str) -> None:
+    """Raises `InputError` for a format that is not one of `FORMATS`."""
+    if table_format not in FORMATS:
+        raise unknown("format", table_format, FORMATS)
 
 
 def _is_number(cell: str) -> bool:

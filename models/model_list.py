@@ -19,7 +19,7 @@ def render(names: Sequence[str], with_sizes: bool = False, form: str = "text") -
     Raises:
       InputError: for an unknown model or form.
     """
-    text_table.check(form)
+    text_table.check_format(form)
     sizes = ["parameters (M)", "FLOPs (G)"] if with_sizes else []
     rows = [
         [

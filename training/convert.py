@@ -13,7 +13,7 @@ from tqdm import tqdm
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.errors import InputError
-from lambdanet.files import absolute, refuse_taken, staged
+from lambdanet.files import absolute, check_output_dir, atomic_dir
 from lambdanet.models import zoo
 from lambdanet.models.weights import model_card, pretrained, timm_rules, torch_files, weight_files
 from lambdanet.models.weights.pretrained import Source
@@ -54,7 +54,7 @@ def convert(
     """
     one = pretrained_weights.get(model_name)
     if out is not None:
-        refuse_taken(out)
+        check_output_dir(out)
     with tempfile.TemporaryDirectory() as folder:
         if checkpoint is None:
             path, source = pretrained.download(one, Path(folder), revision or "")
@@ -124,7 +124,7 @@ def _compare(one: PublishedWeights, tensors: Mapping[str, np.ndarray], model: ke
 
 def _write(one: PublishedWeights, model: keras.Model, metadata: dict[str, str], out: str | Path) -> Path:
     path = absolute(out)
-    with staged(path) as staging:
+    with atomic_dir(path) as staging:
         folder = Path(staging)
         weight_files.save(model, folder / weight_files.FOLDER_FILE, metadata)
         everything = {"model": one.model, **weight_files.metadata_of(folder / weight_files.FOLDER_FILE)}

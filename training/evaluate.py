@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError
-from lambdanet.files import replace_file, writable
+from lambdanet.files import write_output, writable_dir
 from lambdanet.training.data import pipeline
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.run.model_dir import check_class_names, find_data_dir, load_trained_model
@@ -57,7 +57,7 @@ def evaluate(
         recipe = dataclasses.replace(recipe, eval_split=split)
     names = pipeline.class_names(recipe, data_dir)
     check_class_names(model_dir, names)
-    folder = None if out is None else writable(Path(out).expanduser())  # before anything takes time
+    folder = None if out is None else writable_dir(Path(out).expanduser())  # before anything takes time
     bad_records = BadRecords(max_bad_records)
     batches = pipeline.load(recipe, "eval", data_dir, bad_records=bad_records)
     with bad_records.ending_runs():
@@ -133,8 +133,8 @@ def _write(folder: Path, labels: np.ndarray, predicted: np.ndarray, names: list[
     from lambdanet.training import confusion  # here: matplotlib takes a second to import
 
     rows = confusion.per_class(labels, predicted, names)
-    replace_file(folder / "classes.csv", confusion.to_csv(rows).encode())
-    replace_file(folder / "confusion.png", confusion.draw(labels, predicted, names, title))
+    write_output(folder / "classes.csv", confusion.to_csv(rows).encode())
+    write_output(folder / "confusion.png", confusion.draw(labels, predicted, names, title))
     print(f"each class: {folder / 'classes.csv'}; what it is taken for: {folder / 'confusion.png'}")
 
 

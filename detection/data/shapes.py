@@ -13,7 +13,7 @@ from lambdanet.detection.data import annotations
 from lambdanet.detection.data.polygons import polygons, run_lengths
 from lambdanet.detection.data.scenes import CLASSES, Thing, scene
 from lambdanet.errors import InputError, check_counts
-from lambdanet.files import absolute, refuse_taken, staged
+from lambdanet.files import absolute, check_output_dir, atomic_dir
 
 SPLITS = ("train", "val")
 NUM_CLASSES = len(CLASSES) + 1  # with the background
@@ -53,9 +53,9 @@ def write_shapes(
     check_counts(train=train, val=val, num_shards=num_shards)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed={seed!r} cannot be used; expected a whole number from 0")
-    refuse_taken(out)
+    check_output_dir(out)
     path = absolute(out)
-    with staged(path) as staging:
+    with atomic_dir(path) as staging:
         for folder in (*SPLITS, "annotations", "tfrecords"):
             os.makedirs(os.path.join(staging, folder))
         for number, (split, count) in enumerate(zip(SPLITS, (train, val), strict=True)):

@@ -15,7 +15,7 @@ from lambdanet.detection.model_garden import maskrcnn, retinanet, task_factory
 from lambdanet.detection.run import checkpoints
 from lambdanet.detection.serving.module import ServedDetector
 from lambdanet.errors import InputError
-from lambdanet.files import absolute, refuse_taken, staged
+from lambdanet.files import absolute, check_output_dir, atomic_dir
 
 # isort: split
 from official.vision.ops import preprocess_ops
@@ -50,7 +50,7 @@ def export(
       >>> export("runs/shapes", "exported/shapes")
       >>> served = tf.saved_model.load("exported/shapes")
     """
-    refuse_taken(out)
+    check_output_dir(out)
     params = checkpoints.load_experiment(model_dir, experiment)
     found = checkpoints.checkpoint_of(checkpoint or model_dir)
     names = _class_names(params, annotation_file)
@@ -80,7 +80,7 @@ def export_detector(
     Returns:
       The path of the SavedModel.
     """
-    refuse_taken(out)
+    check_output_dir(out)
     path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
         names_file = os.path.join(folder, "class_names.txt")
@@ -88,7 +88,7 @@ def export_detector(
             lines.writelines(f"{name}\n" for name in class_names)
         served = ServedDetector(params, model, input_size, class_names, names_file)
         signatures = served.signatures()
-        with staged(path) as staging:
+        with atomic_dir(path) as staging:
             # Nobody trains it further; without gradients it is smaller, and sooner written and loaded.
             options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
             tf.saved_model.save(served, staging, signatures=signatures, options=options)

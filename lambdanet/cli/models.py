@@ -12,7 +12,7 @@ def _list(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.models import names as zoo_names
 
     form = values.format or "text"
-    text_table.check(form)
+    text_table.check_format(form)
     names = zoo_names.list_models(*arguments, pretrained=values.pretrained)
     if not names:
         what = "no model with published weights" if values.pretrained else "no model"
@@ -56,7 +56,7 @@ def _table(values: flags.FlagValues, arguments: list[str]) -> None:
         if number not in TABLES:
             raise unknown("table", number, TABLES)
     form = values.format or "text"
-    text_table.check(form)
+    text_table.check_format(form)
 
     from lambdanet.models.papers import comparison
 

@@ -78,7 +78,7 @@ def _table(values: flags.FlagValues) -> None:
     from lambdanet.models.papers import speeds
 
     form = values.format or "text"
-    text_table.check(form)
+    text_table.check_format(form)
     if values.table not in speeds.TABLES:
         raise unknown("table of speeds", values.table, speeds.TABLES)
     rows = _rows(values)

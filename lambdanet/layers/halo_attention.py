@@ -45,7 +45,7 @@ class _BlockAttention(Attention):
     def call(self, inputs):
         block_size, halo_size, _ = self._geometry()
         together = 1
-        if device.device_kind() == "TPU":
+        if device.kind() == "TPU":
             together = packed_heads.most(self.num_heads, max(self._key_dim, self._value_dim))
         strides = self.strides if block_size % self.strides == 0 else 1  # of the queries that are computed
         queries, keys, values = self._project(inputs, self._qkv, strides=strides, together=together)
@@ -287,7 +287,7 @@ def attend_in_blocks(
         _axis(*of_axis, block_size, halo_size, mask_padding, strides)
         for of_axis in zip(query_size, map_size, strict=True)
     ]
-    on_tpu = device.device_kind() == "TPU"
+    on_tpu = device.kind() == "TPU"
     visible = [  # along each axis
         _visible(axis, size, table.shape[0] // 2, offset_strides, mask_padding)
         for axis, size, table in zip(axes, map_size, tables, strict=True)

@@ -212,7 +212,7 @@ class LambdaLayer(Layer):
         if self.content:
             keys = self._project(context, self._keys)
             keys = tf.reshape(keys, [b, product(context_size), lambdas, k, u])
-            if self.position is not None and mask is None and device.device_kind() == "TPU":
+            if self.position is not None and mask is None and device.kind() == "TPU":
                 joined = self._content_lambdas(keys, values)  # fits into tiles that are padded anyway
             else:
                 outputs.append(self._apply_content(pooled, keys, values, mask))

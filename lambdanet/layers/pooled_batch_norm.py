@@ -23,7 +23,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     """
 
     def call(self, inputs, training=None, mask=None):
-        if training is True and self.trainable and self._has_one_pass() and device.device_kind() == "TPU":
+        if training is True and self.trainable and self._has_one_pass() and device.kind() == "TPU":
             return self._in_one_pass(inputs)
         outputs = super().call(inputs, training=training, mask=mask)
         return [outputs, tf.reduce_mean(outputs, axis=[1, 2])]

@@ -52,7 +52,7 @@ class SqueezeExcite(Layer):
     def call(self, inputs):
         x, means = inputs if isinstance(inputs, (list, tuple)) else (inputs, tf.reduce_mean(inputs, [1, 2]))
         gate = self._expand(self._reduce(means))[:, tf.newaxis, tf.newaxis]  # [b, 1, 1, c]
-        if device.device_kind() == "TPU":  # sums of the gradient then join those of the normalisation before
+        if device.kind() == "TPU":  # sums of the gradient then join those of the normalisation before
             return tf.cast(at_least_float32(x) * at_least_float32(gate), x.dtype)
         return x * gate
 

@@ -49,7 +49,7 @@ def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tens
     def gradient(upstream):
         means = tf.reduce_sum(at_least_float32(upstream) * at_least_float32(outputs), -1, keepdims=True)
         means = tf.cast(means, upstream.dtype)
-        if device.device_kind() == "TPU":
+        if device.kind() == "TPU":
             d_weights = tf.matmul(upstream, values, transpose_b=True) - means
         else:
             upstream_and_means = tf.concat([upstream, -means], -1)

@@ -23,7 +23,7 @@ def apply_embeddings(
     """
     b, n, h, k = tensors.sizes(queries)
     _, m, v = tensors.sizes(values)
-    if query_first and device.device_kind() == "TPU":  # whose compiler knows best where to transpose
+    if query_first and device.kind() == "TPU":  # whose compiler knows best where to transpose
         similarity = tf.einsum("bnhk,nkm->bhnm", queries, embeddings)
         return tf.einsum("bhnm,bmv->bnhv", similarity, values)
     # Matrix products and transpositions are written out, and not left to einsum, so that the backward pass

@@ -113,7 +113,7 @@ def estimate(problem: Problem, plan: Plan, kind: str = "CPU") -> float:
         stored += num_blocks * window * p.u * padded(p.v)
     if plan.query_first:
         similarity = n * p.h * padded(window * p.u)
-        arithmetic = similarity * ((p.k + padded(p.v)) / device.rate + 1 / device.results)
+        arithmetic = similarity * ((p.k + padded(p.v)) / device.rate + 1 / device.elementwise_rate)
     else:
         stored += n * p.k * padded(p.v)
         arithmetic = n * window * p.u * p.k * p.v / device.rate
@@ -147,9 +147,9 @@ def bounded(problem: Problem, plan: Plan, kind: str = "CPU") -> Plan:
     p, device = problem, devices.DEVICES[kind]
     length, window, counts = _cut(p, plan.block)
     per_block = length * p.bytes * (p.h * window * p.u if plan.query_first else p.k * p.v)
-    if (p.b or 8) * counts * per_block <= device.largest:
+    if (p.b or 8) * counts * per_block <= device.max_intermediate_bytes:
         return plan
-    return dataclasses.replace(plan, size=max(1, int(device.piece / per_block)))
+    return dataclasses.replace(plan, size=max(1, int(device.chunk_bytes / per_block)))
 
 
 def _blocks(problem: Problem) -> list[tuple[int, ...]]:

@@ -74,7 +74,7 @@ def apply_position_lambdas(
         plan = cost_model.Plan(query_first=implementation == "query_first")
     else:
         order = {"blocked": False, "blocked_query_first": True}.get(implementation)
-        problem, kind = cost_model.Problem.of(queries, values, table, strides, dilation), device.device_kind()
+        problem, kind = cost_model.Problem.of(queries, values, table, strides, dilation), device.kind()
         plan = cost_model.choose(problem, order, kind)
         if block is not None:
             plan = cost_model.Plan(plan.query_first, tuple(block))
@@ -91,7 +91,7 @@ def _matrix_products(queries, values, table, strides, dilation, plan, content):
     b, *query_size, h, k = tensors.sizes(queries)
     _, *context_size, v, u = tensors.sizes(values)
     rank, scope = len(query_size), tensors.sizes(table)[:-2]
-    on_tpu = device.device_kind() == "TPU"
+    on_tpu = device.kind() == "TPU"
     keywise_on_tpu = on_tpu and not plan.query_first
     if keywise_on_tpu and strides == dilation == 1:
         if row_convolution.suits(b * v, query_size, context_size, scope):
@@ -134,7 +134,7 @@ def _pooled(queries, values, table, implementation, strides, dilation, pool_size
     b, *size, h, k = tensors.sizes(queries)
     _, *context_size, v, u = tensors.sizes(values)
     axes = [pooling.Windows.of(n, pool_size, strides) for n in size]
-    problem, kind = cost_model.Problem.of(queries, values, table, 1, dilation), device.device_kind()
+    problem, kind = cost_model.Problem.of(queries, values, table, 1, dilation), device.kind()
     if implementation != "auto" or not cost_model.pools_first(problem, pool_size, strides, kind):
         outputs = apply_position_lambdas(queries, values, table, implementation, 1, dilation, content=content)
         return pooling.mean(outputs, len(size), pool_size, strides)

@@ -115,7 +115,7 @@ def render(number: str, form: str = "text", with_header: bool = True) -> str:
     Example:
       >>> print(render("9", "markdown"))
     """
-    text_table.check(form)
+    text_table.check_format(form)
     computed = lines(number)
     shown = [
         i

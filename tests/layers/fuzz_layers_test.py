@@ -64,7 +64,7 @@ def test_lambda_layers_equal_the_paper_equations(configuration):
     randomise(layer)
     expected = naive_lambda_layer(layer, x, context, mask)
     for kind in ("CPU", "TPU"):
-        with device.assume_device(kind):
+        with device.assume(kind):
             outputs = layer(x, context=context, mask=mask)
         np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-7)
 
@@ -99,5 +99,5 @@ def test_halo_attention_equals_the_loop(configuration):
     randomise(layer)
     expected = naive_halo_attention(layer, x)
     for kind in ("CPU", "TPU"):
-        with device.assume_device(kind):
+        with device.assume(kind):
             np.testing.assert_allclose(layer(x), expected, rtol=1e-6, atol=1e-8)

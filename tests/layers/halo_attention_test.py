@@ -24,7 +24,7 @@ def test_halo_attention_equals_the_loop(map_size, block_size, halo_size, mask_pa
         4, 2, block_size, halo_size, value_ratio=2.0, key_dim=6, mask_padding=mask_padding
     )
     x = images(2, *map_size, 3)
-    with device.assume_device(kind):
+    with device.assume(kind):
         outputs = layer(x.astype(np.float32))
     assert outputs.shape == [2, *map_size, 8]
     np.testing.assert_allclose(outputs, naive_halo_attention(layer, x), rtol=1e-5, atol=1e-5)
@@ -53,7 +53,7 @@ def test_strided_queries_equal_the_loop(map_size, block_size, strides, mask_padd
     )
     x = images(2, *map_size, 3)
     traced = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 3])])
-    with device.assume_device(kind):
+    with device.assume(kind):
         outputs, of_any_size = layer(x.astype(np.float32)), traced(x.astype(np.float32))
     assert outputs.shape == layer.compute_output_shape(x.shape)
     expected = naive_halo_attention(layer, x)
@@ -82,7 +82,7 @@ def test_what_is_refused(arguments, message):
 def test_local_attention_equals_the_loop_for_any_block(block_size, kind):
     layer = lambdanet.LocalAttention(8, num_heads=2, scope=3, block_size=block_size)
     x = images(2, 5, 6, 3)
-    with device.assume_device(kind):
+    with device.assume(kind):
         outputs = layer(x.astype(np.float32))
     expected = naive_attention(
         *projected(layer, x), halves(layer), lambda n, m: max(abs(m[0] - n[0]), abs(m[1] - n[1])) <= 1
@@ -187,7 +187,7 @@ def test_heads_together_on_a_tpu_give_the_same_with_the_same_gradients(num_heads
         return [outputs, *tape.gradient(loss, [x, *layer.trainable_weights])]
 
     expected = results()
-    with device.assume_device("TPU"):
+    with device.assume("TPU"):
         for result, of_a_head in zip(results(), expected, strict=True):
             np.testing.assert_allclose(result, of_a_head, rtol=1e-4, atol=1e-5 * np.abs(of_a_head).max())
 

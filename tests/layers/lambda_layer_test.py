@@ -37,7 +37,7 @@ def test_pool_of_the_layer_is_that_after_it(size, options, kind):
     randomise(whole)
     pooled.set_weights(whole.get_weights())
     expected = average_pool(whole(x))
-    with device.assume_device(kind):
+    with device.assume(kind):
         np.testing.assert_allclose(pooled(x), expected, atol=1e-10)
     with pytest.raises(InputError, match="a mask needs pool_size=1"):
         pooled(x, mask=np.ones([np.prod(size), np.prod(size)]))

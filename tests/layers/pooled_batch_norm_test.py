@@ -53,7 +53,7 @@ def test_a_step_for_a_tpu_is_that_of_keras(dtype, training):
         lambdanet.PooledBatchNormalization(**arguments),
         keras.layers.BatchNormalization(**arguments),
     )
-    with device.assume_device("TPU"):
+    with device.assume("TPU"):
         outputs, means = ours(x, training=training)
     expected = theirs(x, training=training)
     tolerance = 2e-2 if "16" in dtype else 2e-6
@@ -71,7 +71,7 @@ def test_frozen_synchronized_and_double_precision_layers_do_as_keras_does():
     x = tf.constant(1 + numbers(4, 3, 3, 2), tf.float32)
     frozen = lambdanet.PooledBatchNormalization()
     frozen.trainable = False
-    with device.assume_device("TPU"):
+    with device.assume("TPU"):
         np.testing.assert_allclose(frozen(x, training=True)[0], x / np.sqrt(1.001), rtol=1e-5)
         for options in ({"synchronized": True}, {"dtype": "float64"}, {"scale": False}):
             outputs, means = lambdanet.PooledBatchNormalization(**options)(x, training=True)
@@ -85,7 +85,7 @@ def test_squeeze_and_excitation_takes_means_that_are_known():
     expected = layer(x)
     np.testing.assert_allclose(layer([x, tf.reduce_mean(x, [1, 2])]), expected, rtol=1e-6)
     assert np.abs(layer([x, tf.zeros([2, 8])]) - expected).max() > 1e-3
-    with device.assume_device("TPU"):
+    with device.assume("TPU"):
         np.testing.assert_allclose(layer(x), expected, rtol=1e-6)
 
 
@@ -96,7 +96,7 @@ def test_a_training_step_of_a_whole_network_is_the_same_for_both_kinds_of_device
         keras.utils.set_random_seed(0)
         model, _ = zoo.abridged_model("resnet_rs_50", 32)
         model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        with device.assume_device(kind):
+        with device.assume(kind):
             model.train_on_batch(x, y)
         weights.append(model.get_weights())
     for a, b in zip(*weights, strict=True):

@@ -115,14 +115,14 @@ def test_large_intermediates_are_computed_in_pieces():
 
 
 def test_a_kind_of_device_can_be_assumed_for_a_while():
-    here = device.device_kind()
-    with pytest.raises(RuntimeError, match="inside"), device.assume_device("TPU"):
-        assert device.device_kind() == "TPU"
-        with device.assume_device("GPU"):
-            assert device.device_kind() == "GPU"
-        assert device.device_kind() == "TPU"
+    here = device.kind()
+    with pytest.raises(RuntimeError, match="inside"), device.assume("TPU"):
+        assert device.kind() == "TPU"
+        with device.assume("GPU"):
+            assert device.kind() == "GPU"
+        assert device.kind() == "TPU"
         raise RuntimeError("inside")
-    assert device.device_kind() == here
+    assert device.kind() == here
     with pytest.raises(InputError, match="unknown kind of device 'NPU'; .*CPU"):
-        with device.assume_device("NPU"):
+        with device.assume("NPU"):
             pass

@@ -125,7 +125,7 @@ def test_forms_for_a_tpu_equal_the_naive_loop(case, implementation):
 
     expected = outputs_and_gradients()
     np.testing.assert_allclose(expected[0], naive_position_lambdas(*arguments, **geometry), atol=1e-10)
-    with device.assume_device("TPU"):
+    with device.assume("TPU"):
         for a, b in zip(outputs_and_gradients(), expected, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-10)
 
@@ -146,7 +146,7 @@ def test_content_adds_one_lambda_to_all(implementation, pool_size, kind):
         queries = pooling.mean(queries, 2, pool_size, 2)
     expected += tf.einsum("byxhk,bkv->byxhv", queries, content)
     blocked = {"block": [2, 3]} if implementation.startswith("blocked") and pool_size == 1 else {}
-    with device.assume_device(kind):
+    with device.assume(kind):
         outputs = position_lambdas.apply_position_lambdas(*arguments, **options, **blocked, content=content)
     np.testing.assert_allclose(outputs, expected, atol=1e-10)
 
@@ -177,7 +177,7 @@ def test_convolution_by_rows(query_size, context_size, scope, u, content, monkey
         return outputs, *tape.gradient(loss, inputs[: 4 if content else 3])
 
     expected = outputs_and_gradients("query_first")
-    with device.assume_device("TPU"):
+    with device.assume("TPU"):
         results = outputs_and_gradients("blocked")
         signature = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]
         traced = tf.function(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lambdanet.errors import InputError, unknown
-from lambdanet.files import replace_file, writable
+from lambdanet.files import write_output, writable_dir
 from lambdanet.training.benchmark import machine, plot, report
 from lambdanet.training.benchmark.cases import PAPER_MAPS, PASSES, PEER_PACKAGES, Case, cases, has_own_scope
 from lambdanet.training.benchmark.compare import Budget, Comparison
@@ -71,7 +71,7 @@ def benchmark_layers(
     todo = cases(maps, scopes, passes, dtype)
     limits = budget(repeats, max_seconds, threads)
     pythons = _choose(contenders, peers, _interpreter(peers_python))
-    folder = None if out is None else writable(Path(out).expanduser())
+    folder = None if out is None else writable_dir(Path(out).expanduser())
     about = machine.describe(limits.threads)
     announce(about, dtype)
     rows: list[Row] = []
@@ -163,5 +163,5 @@ def _by_table(todo: Sequence[Case]) -> list[list[Case]]:
 
 def _draw(folder: Path, rows: Sequence[Row], about: Mapping[str, str | float]) -> None:
     for name, content in plot.pictures(rows, about).items():
-        replace_file(folder / name, content)
+        write_output(folder / name, content)
         print(f"drawn in {folder / name}")

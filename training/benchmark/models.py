@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from lambdanet.errors import InputError, check_counts, unknown
-from lambdanet.files import replace_file, writable
+from lambdanet.files import write_output, writable_dir
 from lambdanet.models.zoo import ModelInfo
 from lambdanet.training.benchmark import machine, networks
 from lambdanet.training.benchmark.cases import DTYPES
@@ -67,7 +67,7 @@ def benchmark_models(
         raise unknown("dtype", dtype, DTYPES)
     check_counts(batch=batch)
     limits = budget(repeats, max_seconds, threads)
-    folder = None if out is None else writable(Path(out).expanduser())
+    folder = None if out is None else writable_dir(Path(out).expanduser())
     infos = {f"{networks.PREFIX}{text}": Network.parse(text).info() for text in dict.fromkeys(models)}
     about = machine.describe(limits.threads)
     announce(about, dtype)
@@ -82,7 +82,7 @@ def benchmark_models(
             if folder:
                 write_csv(folder / "models.csv", rows, about)
     if folder and any(row["images_per_second"] for row in rows):
-        replace_file(folder / "models.png", draw(rows, about))
+        write_output(folder / "models.png", draw(rows, about))
         print(f"drawn in {folder / 'models.png'}")
     return rows
 

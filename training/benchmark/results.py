@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lambdanet.files import replace_file
+from lambdanet.files import write_output
 from lambdanet.training.benchmark.cases import has_own_scope
 
 
@@ -121,4 +121,4 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], machine: Mapping[st
             writer = csv.DictWriter(text, list(columns), lineterminator="\n")
             writer.writeheader()
         writer.writerow(columns)
-    replace_file(path, text.getvalue().encode())
+    write_output(path, text.getvalue().encode())

@@ -12,7 +12,7 @@ import tf_keras as keras
 
 from lambdanet.configs.registry import imagenet_classes
 from lambdanet.errors import InputError, require_tf_keras
-from lambdanet.files import absolute, refuse_taken, staged
+from lambdanet.files import absolute, check_output_dir, atomic_dir
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing.preprocessing import BILINEAR, Preprocessing, from_metadata
 from lambdanet.models.weights import pretrained, weight_files
@@ -45,7 +45,7 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
     from lambdanet.training.data import pipeline
     from lambdanet.training.run import model_dir as model_dirs
 
-    refuse_taken(out)
+    check_output_dir(out)
     model, recipe = model_dirs.load_trained_model(model_dir)
     names = model_dirs.class_names(model_dir) or pipeline.class_names(
         recipe, model_dirs.find_data_dir(model_dir, data_dir)
@@ -86,7 +86,7 @@ def export_weights(
     Example:
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported")
     """
-    refuse_taken(out)
+    check_output_dir(out)
     path = pretrained.locate(model_name, weights, lambda: zoo.create_model(model_name))
     metadata = {} if path.name.endswith(weight_files.H5) else weight_files.metadata_of(path)
     preprocessing = from_metadata(metadata)
@@ -158,7 +158,7 @@ def export_saved_model(
       >>> model = lambdanet.create_model("lambda_resnet_tiny", num_classes=2)
       >>> export_saved_model(model, "exported", 32, [0.5] * 3, [0.5] * 3, ["cat", "dog"])
     """
-    refuse_taken(out)
+    check_output_dir(out)
     _check_model(model)
     classes.check(class_names, "the model")
     preprocessing = Preprocessing(input_size, tuple(mean), tuple(std), crop_fraction, interpolation)
@@ -175,7 +175,7 @@ def _save(
             lines.writelines(f"{name}\n" for name in class_names)
         served = ServedClassifier(in_float32(model), preprocessing, class_names, names_file)
         signatures = served.signatures()
-        with staged(path) as staging:
+        with atomic_dir(path) as staging:
             tf.saved_model.save(served, staging, signatures=signatures)
     return path
 

@@ -104,12 +104,12 @@ def export(
     """
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    files.refuse_taken(out)
+    files.check_output_dir(out)
     model, recipe = model_dirs.load_trained_model(model_dir)
     names = model_dirs.class_names(model_dir) or pipeline.class_names(recipe, data_dir)
     model = in_float32(model)
     pictures = _find_pictures(model_dir, recipe, data_dir)
-    with files.staged(files.absolute(out)) as partial:
+    with files.atomic_dir(files.absolute(out)) as partial:
         check = write(model, partial, recipe.input_size, recipe.mean, recipe.std, names, format, pictures)
     file = Path(out, FORMATS[format].file)
     print(f"exported {recipe.model} ({len(names)} classes, {recipe.input_size} px) to {file}")

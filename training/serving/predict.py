@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from lambdanet.errors import InputError
-from lambdanet.files import replace_file, writable
+from lambdanet.files import write_output, writable_dir
 from lambdanet.training.data.image_files import (
     draw_prediction,
     expand_folders,
@@ -61,7 +61,7 @@ def predict(
     classifier = load_classifier(saved_model)
     names = [name.decode() for name in classifier.class_names().numpy()]
     if file and write_table:
-        writable(file.parent)
+        writable_dir(file.parent)
     pictures = [None] * len(paths) if out is None or write_table else picture_paths(paths, out)
     results: list[dict[str, Any]] = []
     for (path, image), picture in zip(
@@ -80,7 +80,7 @@ def predict(
             _print_prediction(path, likeliest, picture)
         results.append({"image": path, "top": likeliest, "picture": picture})
     if file and write_table:
-        replace_file(file, write_table(results).encode(errors="backslashreplace"))
+        write_output(file, write_table(results).encode(errors="backslashreplace"))
         print(f"predictions of {sum('top' in result for result in results)} images in {out}")
     return results
 

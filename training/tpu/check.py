@@ -105,7 +105,7 @@ def check(step: Step, topology: str = "v3:2x2", cache: Cache | None = None) -> R
 def _lowered(step: Step) -> Callable[[str], Any]:
     """Traces a step as for a TPU; the result gives its HLO in the form that it is asked for."""
     function = tf.function(step.function, input_signature=step.inputs, jit_compile=True, autograph=False)
-    with device.assume_device("TPU"):
+    with device.assume("TPU"):
         return function.experimental_get_compiler_ir(*step.inputs)
 
 

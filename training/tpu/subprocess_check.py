@@ -56,6 +56,6 @@ def _check(build: Callable[[], Step], topology: str, cache: Cache | None) -> Rep
     from lambdanet import device
     from lambdanet.training.tpu import check as checks
 
-    with device.assume_device("TPU"):
+    with device.assume("TPU"):
         step = build()
     return checks.check(step, topology, cache)
