@@ -182,6 +182,8 @@ def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
         if not tf.io.gfile.isdir(data_dir):
             raise InputError(f"data_dir {data_dir!r} is not a directory; accepted: one that exists")
     try:
+        if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:  # elsewhere, with code from there
+            raise ValueError("it is not one of TFDS itself")
         return tfds.builder(name, data_dir=data_dir)
     except tfds.core.registered.DatasetNotFoundError:
         raise unknown("dataset", name, tfds.list_builders(with_community_datasets=False)) from None
