@@ -46,7 +46,16 @@ def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> Inp
     more = f" and {len(accepted) - SHOWN} more" if len(accepted) > SHOWN else ""
     others = f"see {see}" if see else f"accepted: {', '.join(accepted[:SHOWN])}{more}"
     hint = f"did you mean {' or '.join(near)}?" if near else others
-    return InputError(f"unknown {kind} {name!r}; {hint}")
+    return InputError(f"unknown {kind} {short(name)}; {hint}")
+
+
+def short(value: object) -> str:
+    """Returns a value as a message quotes it: what Python prints, its first 200 characters."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested very deep, or an integer of thousands of digits
+        return f"{type(value).__name__} that is too large to print"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def is_integer(value: Any) -> bool:
