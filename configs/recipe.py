@@ -6,10 +6,11 @@ import dataclasses
 import json
 import math
 import typing
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeGuard
 
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, short, unknown
 
 # Each with the options that it takes besides `learning_rate` and `momentum`.
 OPTIMIZERS = {"adam": ("beta_2", "epsilon"), "rmsprop": ("epsilon", "rho"), "sgd": ("nesterov",)}
@@ -253,7 +254,8 @@ def _parsed(text: str, kind: type) -> object:
         if kind in (int, float):
             return kind(text)
         if kind is not str:
-            return ast.literal_eval(text)
+            with warnings.catch_warnings(action="ignore"):  # of Python, about texts such as "1if 1else 2"
+                return ast.literal_eval(text)
     except (KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         pass  # the last two for brackets and signs nested very deep
     return text
@@ -272,13 +274,13 @@ def _typed(field: str, value: Any, kind: type) -> Any:
         return {key: _plain(f"{field}[{key!r}]", v) for key, v in value.items()}
     if origin in (int, str, bool) and type(value) is origin and (origin is not int or value in INTEGERS):
         return value
-    raise InputError(f"{field} received {_short(value)}; accepted: {_ACCEPTED[origin]}")
+    raise InputError(f"{field} received {short(value)}; accepted: {_ACCEPTED[origin]}")
 
 
 def _plain(field: str, value: object, levels: int = LEVELS) -> object:
     """Returns a value that survives JSON, with lists as tuples."""
     if not levels:
-        raise InputError(f"{_short(field)} must be nested at most {LEVELS} deep")
+        raise InputError(f"{short(field)} must be nested at most {LEVELS} deep")
     if isinstance(value, tuple | list):
         return tuple(_plain(field, v, levels - 1) for v in value)
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
@@ -286,20 +288,12 @@ def _plain(field: str, value: object, levels: int = LEVELS) -> object:
     if value is None or isinstance(value, bool | str) or _is_number(value) and math.isfinite(value):
         return value
     raise InputError(
-        f"{field} received {_short(value)}; accepted: a number, text, True, False, None, a list of them"
+        f"{field} received {short(value)}; accepted: a number, text, True, False, None, a list of them"
     )
 
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, float) or type(value) is int and value in INTEGERS
-
-
-def _short(value: object) -> str:
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):  # nested very deep, or an integer of thousands of digits
-        return f"{type(value).__name__} that is too large to print"
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 _ACCEPTED = {

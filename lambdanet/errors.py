@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one exception that stands for a mistake in what the caller gave."""
+"""Exceptions for the mistakes of a caller, the form of their messages, and checks of common arguments."""
 
 import difflib
 import numbers
@@ -11,25 +11,46 @@ SHOWN = 20  # names in a message at most
 
 
 class InputError(ValueError):
-    """Something the caller gave cannot be used.
+    """A value from the caller that cannot be used.
 
-    The message is one line: what was wrong, the value received, and what would be accepted. The
-    command line prints it without a traceback and exits with status 2; in Python it is a `ValueError`.
+    The message is one line, "NAME must be ACCEPTED, got VALUE", as `invalid` makes it. The command line
+    prints it without a traceback and exits with status 2; in Python it is a `ValueError`.
     """
 
 
 class Preempted(Exception):
-    """Training was asked to stop by SIGTERM, and has saved what it had reached.
+    """Training that stopped on SIGTERM, after saving a checkpoint.
 
-    The command line prints the message and exits with status 75, which says: try again.
+    The command line prints the message and exits with status 75, which means: try again.
     """
 
 
 class Unfinished(Exception):
-    """Some of what the caller gave could not be used, and has been named; the rest is done.
+    """A task of which a part failed: the message names the inputs that could not be used; the rest is done.
 
     The command line prints the message and exits with status 1.
     """
+
+
+def invalid(name: str, accepted: str, value: object, hint: str = "") -> InputError:
+    """Returns the error for a wrong value, in the form of all such messages.
+
+    Args:
+      name: the argument or file that has the value.
+      accepted: the values that it may have, as they follow "must be".
+      value: the value received.
+      hint: what follows after a semicolon, such as the nearest accepted values.
+
+    Example:
+      >>> invalid("scope", "odd", 4, hint="3 and 5 would do")
+      InputError('scope must be odd, got 4; 3 and 5 would do')
+    """
+    return InputError(f"{name} must be {accepted}, got {short(value)}{hint and '; '}{hint}")
+
+
+def one_line(error: BaseException) -> str:
+    """Returns the message of an exception of a library on one line, or else the name of its class."""
+    return " ".join(str(getattr(error, "message", error)).split()) or type(error).__name__
 
 
 def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> InputError:
@@ -46,7 +67,16 @@ def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> Inp
     more = f" and {len(accepted) - SHOWN} more" if len(accepted) > SHOWN else ""
     others = f"see {see}" if see else f"accepted: {', '.join(accepted[:SHOWN])}{more}"
     hint = f"did you mean {' or '.join(near)}?" if near else others
-    return InputError(f"unknown {kind} {name!r}; {hint}")
+    return InputError(f"unknown {kind} {short(name)}; {hint}")
+
+
+def short(value: object) -> str:
+    """Returns a value as a message quotes it: what Python prints, its first 200 characters."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested very deep, or an integer of thousands of digits
+        return f"{type(value).__name__} that is too large to print"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def is_integer(value: Any) -> bool:

@@ -13,7 +13,7 @@ from lambdanet.errors import InputError
 
 @contextlib.contextmanager
 def atomic_file(path: str | Path) -> Iterator[Path]:
-    """Yields a path beside `path` to write to, which is renamed to `path` at the end, and removed on failure."""
+    """Yields a temporary path to write to, which is renamed to `path` at the end and removed on failure."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
@@ -83,7 +83,7 @@ def check_output_dir(out: str | Path) -> None:
 
 @contextlib.contextmanager
 def atomic_dir(path: str) -> Iterator[str]:
-    """Yields a new folder beside `path`, which is renamed to `path` at the end, and removed if anything fails.
+    """Yields a new folder, which is renamed to `path` at the end and removed if anything fails.
 
     Raises:
       InputError: the folder cannot be written.

@@ -149,10 +149,17 @@ def pngs():
 
 
 def pngs_of_one_alpha():
-    for alpha in (0, 100, 254, 255):
+    for alpha in (0, 1, 3, 15, 100, 254, 255):
         values = samples(4)
         values[..., 3] = alpha
         yield f"PNG RGBA, alpha {alpha}", png(values, 8, 6), on_white(values[..., :3], alpha)
+        gray = values[..., 2:]
+        yield f"PNG gray and alpha {alpha}", png(gray, 8, 4), on_white(gray[..., :1], alpha)
+    for depth, alpha in ((1, 1), (2, 3), (4, 15), (4, 255)):
+        values, palette = samples(1, depth), RANDOM.integers(0, 256, (1 << depth, 3), np.uint8)
+        chunks = chunk(b"PLTE", palette.tobytes()), chunk(b"tRNS", bytes([alpha] * (1 << depth)))
+        expected = on_white(palette[values[..., 0]].astype(int), alpha)
+        yield f"PNG palette {depth}, alpha {alpha}", png(values, depth, 3, *chunks), expected
 
 
 def saved(image, kind, **options):
@@ -217,6 +224,22 @@ def jpegs():
     }.items():
         yield f"JPEG with EXIF behind {name}", with_exif(exif(6), before), upright
     yield "JPEG with EXIF before JFIF", with_exif(exif(6), behind=jfif), upright
+    app1 = segment(0xE1, b"Exif\0\0" + exif(6))
+    tables, frame, scan = (rest.index(marker) for marker in (b"\xff\xdb", b"\xff\xc0", b"\xff\xda"))
+    second = rest.index(b"\xff\xdb", tables + 1)
+    for name, at in {"a table": second, "tables": frame, "all tables": scan}.items():
+        for more, fill in {"": b"", " and fill": b"\xff" * 3, " and much": segment(0xFE, bytes(999))}.items():
+            contents = b"\xff\xd8" + jfif + rest[:at] + fill + app1 + rest[at:]
+            yield f"JPEG with EXIF behind {name}{more}", contents, upright
+    for name, between in {
+        "one fill byte": b"\xff",
+        "fill bytes": b"\xff" * 20,
+        "other bytes": b"\0\x12\xff\0\x34",
+        "a marker without a length": b"\xff\xd0",
+    }.items():
+        yield f"JPEG with EXIF behind {name}", with_exif(exif(6), jfif + between), upright
+    late = rest[:-2] + app1 + rest[-2:]
+    yield "JPEG with EXIF behind its scan", b"\xff\xd8" + jfif + late, image
     good = exif(6)
     for name, content in {
         "empty": b"",

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.errors import InputError
-from lambdanet.files import absolute, check_output_dir, atomic_dir
+from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.models import zoo
 from lambdanet.models.weights import model_card, pretrained, timm_rules, torch_files, weight_files
 from lambdanet.models.weights.pretrained import Source

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError
-from lambdanet.files import write_output, writable_dir
+from lambdanet.files import writable_dir, write_output
 from lambdanet.training.data import pipeline
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.run.model_dir import check_class_names, find_data_dir, load_trained_model

@@ -13,7 +13,7 @@ from lambdanet.detection.data import annotations
 from lambdanet.detection.data.polygons import polygons, run_lengths
 from lambdanet.detection.data.scenes import CLASSES, Thing, scene
 from lambdanet.errors import InputError, check_counts
-from lambdanet.files import absolute, check_output_dir, atomic_dir
+from lambdanet.files import absolute, atomic_dir, check_output_dir
 
 SPLITS = ("train", "val")
 NUM_CLASSES = len(CLASSES) + 1  # with the background

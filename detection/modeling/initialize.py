@@ -20,7 +20,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.detection.modeling.backbones import ZooBackbone
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, one_line
 from lambdanet.models import zoo
 from lambdanet.models.weights import safetensors, weight_files
 from lambdanet.training.run.model_dir import RECIPE, load_trained_model
@@ -108,7 +108,7 @@ def explained(source: str, model: keras.Model, modules: str | list[str]) -> Iter
     try:
         yield
     except (AssertionError, ValueError, tf.errors.OpError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error)[:300]
         raise InputError(f"{described} does not fit {model.name}: {reason}") from None
     for name, part in parts.items():
         print(f"{name}: all {len(part.weights)} tensors from {path}", flush=True)

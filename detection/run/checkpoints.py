@@ -10,7 +10,7 @@ import tf_keras as keras
 
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.model_garden import optimization, task_factory
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, one_line
 
 PARAMS = "params.yaml"
 EXPERIMENT = "experiment.txt"
@@ -87,7 +87,7 @@ def load_weights(model: keras.Model, params: Any, checkpoint: str) -> str:
         status = tf.train.Checkpoint(**parts).read(checkpoint)
         status.assert_existing_objects_matched().expect_partial()
     except (AssertionError, ValueError, tf.errors.OpError) as error:
-        reason = " ".join(str(getattr(error, "message", error)).split())[:300]
+        reason = one_line(error)[:300]
         raise InputError(
             f"checkpoint {checkpoint!r} does not fit the model of its experiment ({reason})"
         ) from error

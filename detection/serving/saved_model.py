@@ -15,7 +15,7 @@ from lambdanet.detection.model_garden import maskrcnn, retinanet, task_factory
 from lambdanet.detection.run import checkpoints
 from lambdanet.detection.serving.module import ServedDetector
 from lambdanet.errors import InputError
-from lambdanet.files import absolute, check_output_dir, atomic_dir
+from lambdanet.files import absolute, atomic_dir, check_output_dir
 
 # isort: split
 from official.vision.ops import preprocess_ops

@@ -14,7 +14,7 @@ import h5py
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, one_line
 
 LAYERS = "layers/"  # besides these, a file may hold an optimizer and metrics
 
@@ -43,7 +43,7 @@ def reading(path: Path, model: keras.Model) -> Iterator[dict[str, h5py.Dataset]]
     except InputError:
         raise
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise InputError(f"{str(path)!r} is damaged or no .weights.h5 file: {reason}") from error
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, short
 from lambdanet.layers.attention import AxialAttention, GlobalAttention
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
 from lambdanet.models.weights import keras_h5, safetensors
@@ -55,7 +55,8 @@ def find(model_name: str, weights: str | Path) -> Path:
     path = Path(os.path.expanduser(weights))
     if path.name.endswith((H5, SAFETENSORS)):
         if not os.path.isfile(path):  # False also for what cannot be the name of a file
-            raise InputError(f"weights must be an existing {H5} or {SAFETENSORS} file, got {str(weights)!r}")
+            kinds = f"{H5} or {SAFETENSORS}"
+            raise InputError(f"weights must be an existing {kinds} file, got {short(str(weights))}")
         return path
     named = cache_dir() / f"{model_name}.{weights}{SAFETENSORS}"
     if os.sep not in str(weights) and os.path.isfile(named):
@@ -69,7 +70,7 @@ def find(model_name: str, weights: str | Path) -> Path:
     )
     raise InputError(
         f"weights must be an existing {H5} or {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
-        f"or the name of a set in {str(cache_dir())!r}, got {str(weights)!r}"
+        f"or the name of a set in {str(cache_dir())!r}, got {short(str(weights))}"
     )
 
 

@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import warnings
 
 import pytest
 from hypothesis import given, settings
@@ -112,6 +113,7 @@ def test_override_takes_the_last_of_two_and_changes_nothing_else():
             "model_options['a'] received int that is too large to print; accepted: a number",
         ),
         ("model_options={[]: 1}", "model_options received '{[]: 1}'; accepted: a dictionary"),
+        ("optimizer=" + "9" * 5000, "unknown optimizer '" + "9" * 199 + "...; accepted: adam"),
         ("epochs=" + "9" * 5000, "epochs received '" + "9" * 199 + "...; accepted: an integer"),
     ],
 )
@@ -119,6 +121,13 @@ def test_override_refuses_with_the_value_and_what_is_accepted(assignment, messag
     with pytest.raises(InputError) as caught:
         override(DIGITS, [assignment])
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_override_keeps_warnings_of_python_off_the_screen(recwarn):
+    warnings.simplefilter("always")
+    with pytest.raises(InputError, match="model_options received '1if 1else 2'; accepted: a dictionary"):
+        override(DIGITS, ["model_options=1if 1else 2"])
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(

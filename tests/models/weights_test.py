@@ -238,7 +238,9 @@ def test_a_small_file_of_a_large_array_is_not_read(model, tmp_path, shape, monke
 
 @pytest.mark.parametrize("name", ["x" * 5000, "~nobody-here/x", "a\0b", "x" * 5000 + ".safetensors"])
 def test_text_that_names_no_file_is_refused(name):
-    assert "weights must be an existing .weights.h5 or .safetensors file" in refused(name)
+    message = refused(name)
+    assert "weights must be an existing .weights.h5 or .safetensors file" in message
+    assert len(message) < 600
 
 
 @pytest.mark.parametrize("name", ["imagenet", "mine"])

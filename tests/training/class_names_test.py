@@ -137,14 +137,21 @@ def test_other_classes_than_those_of_a_model_dir_are_refused(tmp_path, kept, mes
             function(tmp_path, ["cat", "dog"])
 
 
-def test_classes_that_are_not_utf8_end_a_command_in_one_line(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"cat\n\xff\n", "classes.txt' cannot be read: 'utf-8' codec"),
+        (b"cat\ndog\n", "classes.txt' must have 10 lines, one per class, got 2"),
+    ],
+)
+def test_damaged_classes_end_a_command_in_one_line(tmp_path, capsys, content, message):
     recipe = configs.get_recipe("digits")
     model_dir.claim(tmp_path / "run", recipe)
     built = build.build_model(recipe), build.build_optimizer(recipe, 1)
     Checkpoints(tmp_path / "run" / "checkpoints", *built).save(1)
-    (tmp_path / "run" / "classes.txt").write_bytes(b"cat\n\xff\n")
+    (tmp_path / "run" / "classes.txt").write_bytes(content)
     where = [f"--model_dir={tmp_path / 'run'}", f"--data_dir={tmp_path}"]
     for words in (["evaluate", *where], ["export", *where, f"--out={tmp_path / 'out'}"]):
         assert cli.main(words) == 2
         said = capsys.readouterr().err
-        assert "classes.txt' cannot be read: 'utf-8' codec" in said and said.count("\n") == 1
+        assert message in said and said.count("\n") == 1

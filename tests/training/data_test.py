@@ -151,6 +151,7 @@ def test_the_same_image_changes_from_epoch_to_epoch(data_dir):
     ("changes", "message"),
     [
         ({"dataset": "digts"}, "unknown dataset 'digts'; did you mean digits"),
+        ({"dataset": "huggingface:x"}, "'huggingface:x' cannot be loaded: it is not one of TFDS itself"),
         ({"dataset": "digits:9.9.9"}, "'digits:9.9.9' cannot be loaded: .*only: 1.0.0"),
         ({"dataset": "digits/large"}, "'digits/large' cannot be loaded"),
         ({"dataset": "two words"}, "'two words' cannot be loaded"),

@@ -91,6 +91,22 @@ def test_a_folder_without_a_readable_recipe_is_refused(tmp_path, content, messag
         model_dir.load_trained_model(tmp_path)
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("recipe.json", model_dir.load_recipe),
+        ("recipe.json", lambda path: model_dir.claim(path, RECIPE)),
+        ("classes.txt", model_dir.class_names),
+        ("data_dir.txt", model_dir.find_data_dir),
+    ],
+)
+def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused(tmp_path, make, name, read):
+    make(tmp_path / name)
+    with pytest.raises(InputError, match=f"^{name} must be a regular file, got '{tmp_path / name}'$"):
+        read(tmp_path)
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(InputError, match=f"model_dir '{tmp_path / 'no'}' is not a directory"):
         model_dir.load_recipe(tmp_path / "no")

@@ -18,8 +18,8 @@ import tensorflow as tf
 from lambdanet import configs
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_counts
+from lambdanet.files import write_output
 from lambdanet.training.benchmark import input_data, machine
-from lambdanet.training.benchmark.results import replace_file
 from lambdanet.training.data import pipeline, records
 
 LAYERS, MAGNITUDE = 2, 10.0  # of RandAugment
@@ -108,7 +108,7 @@ def benchmark_input(
         writer = csv.DictWriter(text, [*rows[0], *about], lineterminator="\n")
         writer.writeheader()
         writer.writerows({**row, **about} for row in rows)
-        replace_file(Path(out).expanduser() / "input.csv", text.getvalue().encode())
+        write_output(Path(out).expanduser() / "input.csv", text.getvalue().encode())
     return rows
 
 

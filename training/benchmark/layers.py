@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lambdanet.errors import InputError, unknown
-from lambdanet.files import write_output, writable_dir
+from lambdanet.files import writable_dir, write_output
 from lambdanet.training.benchmark import machine, plot, report
 from lambdanet.training.benchmark.cases import PAPER_MAPS, PASSES, PEER_PACKAGES, Case, cases, has_own_scope
 from lambdanet.training.benchmark.compare import Budget, Comparison

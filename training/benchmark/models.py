@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from lambdanet.errors import InputError, check_counts, unknown
-from lambdanet.files import write_output, writable_dir
+from lambdanet.files import writable_dir, write_output
 from lambdanet.models.zoo import ModelInfo
 from lambdanet.training.benchmark import machine, networks
 from lambdanet.training.benchmark.cases import DTYPES

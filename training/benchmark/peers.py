@@ -137,7 +137,7 @@ _IMPORTS = {
     "peer/kecam_halo": _import_kecam,
 }
 
-# As in `ours`.
+# As in `contenders`.
 CONTENDERS: dict[str, Callable[[Case], Run]] = {
     "peer/lucidrains": _lucidrains,
     "peer/timm": _timm,

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from lambdanet import errors
 from lambdanet.training.benchmark import memory
 from lambdanet.training.benchmark.cases import Case
 
-HOMES = {"model": "networks", "peer": "peers"}  # by what a name begins with; others are in `ours`
+HOMES = {"model": "networks", "peer": "peers"}  # by what a name begins with; others are in `contenders`
 
 
 class Contender:
@@ -31,7 +32,7 @@ class Contender:
     """
 
     def __init__(self, name: str, threads: int):
-        home = HOMES.get(name.partition("/")[0], "ours")
+        home = HOMES.get(name.partition("/")[0], "contenders")
         self._module = importlib.import_module(f"lambdanet.training.benchmark.{home}")
         self._name = name
         self._run: Callable[[], object] | None = None
@@ -62,9 +63,9 @@ class Contender:
         return {"bytes": memory.peak_bytes(self._run, calls)}
 
 
-def one_line(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Returns what an exception says, in about 200 characters: TensorFlow names the reason at the end."""
-    text = " ".join(str(error).split()) or "no message"
+    text = errors.one_line(error)
     return f"{type(error).__name__}: {text if len(text) <= 200 else f'{text[:60]} ... {text[-135:]}'}"
 
 
@@ -74,7 +75,7 @@ def _answer(answers: TextIO, function: Callable[..., dict[str, Any]], **argument
     except ModuleNotFoundError as error:
         answer = {"missing": error.name}
     except Exception as error:  # whatever a library raises is the contender's result
-        answer = {"error": one_line(error)}
+        answer = {"error": describe(error)}
     print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tqdm
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, one_line
 from lambdanet.training.data.bad_records import describe_left_out
 from lambdanet.training.data.image_bytes import JPEG, PNG, RIFF, WEBP, decode
 
@@ -97,7 +97,7 @@ def as_decodable(contents: bytes) -> bytes:
     except UnidentifiedImageError:
         raise InputError("it has no format that is known") from None
     except Exception as error:  # Pillow raises many kinds for damaged files, SyntaxError and struct.error too
-        raise InputError(" ".join(str(error).split()) or type(error).__name__) from None
+        raise InputError(one_line(error)) from None
     return file.getvalue()
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, one_line, unknown
 from lambdanet.training.data import digits
 from lambdanet.training.data.image_bytes import Encoded
 from lambdanet.training.data.shards import WHOLE, Share
@@ -149,7 +149,7 @@ def num_examples(builder: tfds.core.DatasetBuilder, split: str, share: Share = W
         names = sorted(builder.info.splits)
         if split.partition("[")[0] not in names:
             raise unknown(f"split of dataset {builder.name}", split, names) from None
-        raise InputError(f"split {split!r} of {builder.name} cannot be read: {_line(error)}") from None
+        raise InputError(f"split {split!r} of {builder.name} cannot be read: {one_line(error)}") from None
 
 
 def read_tfds(
@@ -182,11 +182,13 @@ def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
         if not tf.io.gfile.isdir(data_dir):
             raise InputError(f"data_dir {data_dir!r} is not a directory; accepted: one that exists")
     try:
+        if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:  # elsewhere, with code from there
+            raise ValueError("it is not one of TFDS itself")
         return tfds.builder(name, data_dir=data_dir)
     except tfds.core.registered.DatasetNotFoundError:
         raise unknown("dataset", name, tfds.list_builders(with_community_datasets=False)) from None
     except (AssertionError, ImportError, ValueError) as error:  # no such version or configuration
-        raise InputError(f"dataset {name!r} cannot be loaded: {_line(error)}") from None
+        raise InputError(f"dataset {name!r} cannot be loaded: {one_line(error)}") from None
 
 
 def _prepare(builder: tfds.core.DatasetBuilder) -> None:
@@ -210,7 +212,7 @@ def _prepare(builder: tfds.core.DatasetBuilder) -> None:
     except AssertionError as error:
         if not builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
             raise
-        raise InputError(f"dataset {builder.name} has to be downloaded by hand: {_line(error)}") from None
+        raise InputError(f"dataset {builder.name} has to be downloaded by hand: {one_line(error)}") from None
 
 
 @contextlib.contextmanager
@@ -237,8 +239,3 @@ def _quiet(name: str) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _line(error: Exception) -> str:
-    """Returns the message of an error on one line."""
-    return " ".join(str(error).split())

@@ -9,7 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, one_line
 from lambdanet.training.run.devices import ONE_DEVICE, Devices
 
 KEPT = 3  # the newest ones
@@ -113,7 +113,7 @@ class Checkpoints:
             try:
                 shapes = _read_shapes(path)
             except _DAMAGED as error:
-                reason = " ".join(str(error).split())
+                reason = one_line(error)
                 print(f"checkpoint {path} is damaged ({reason}); trying the one before", flush=True)
                 continue
             self._check_fit(path, shapes)

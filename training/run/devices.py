@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lambdanet.errors import InputError, Preempted, unknown
+from lambdanet.errors import InputError, Preempted, one_line, unknown
 from lambdanet.training.data.shards import WHOLE, Share
 
 CHOICES = ("auto", "mirrored", "multi_worker", "one_device", "tpu")
@@ -198,7 +198,7 @@ def _tpu(name: str) -> tf.distribute.Strategy:
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except Exception as error:  # of TensorFlow, of the client of Google Cloud, of the network
-        reason = " ".join(str(getattr(error, "message", error)).split()) or type(error).__name__
+        reason = one_line(error)
         raise InputError(
             f"no TPU can be reached as tpu {name!r} ({reason[:160]}); accepted: local on a TPU VM with "
             "tensorflow-tpu, the name of a TPU in Google Cloud, or grpc://HOST:PORT"

@@ -49,7 +49,7 @@ def check(model_dir: str | Path, recipe: Recipe | None = None) -> Path:
         raise InputError(
             f"model_dir {str(path)!r} cannot be written: no permission to write to {str(there)!r}"
         )
-    if recipe and (path / RECIPE).exists():
+    if recipe and _has(path / RECIPE):
         _refuse_other(path, recipes.differences(load_recipe(path), recipe))
     return path
 
@@ -81,7 +81,7 @@ def claim(
     try:
         path.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            if text and not (path / name).exists():
+            if text and not _has(path / name):
                 write_text(path / name, text)
         for name in (CHECKPOINTS, BEST):
             remove_unfinished(path / name)
@@ -110,17 +110,21 @@ def find_data_dir(model_dir: str | Path, data_dir: str | None = None) -> str | N
 
 def _kept_data_dir(path: Path) -> str | None:
     file = path / DATA_DIR
-    return file.read_bytes().decode(errors="replace").removesuffix("\n") if file.exists() else None
+    return file.read_bytes().decode(errors="replace").removesuffix("\n") if _has(file) else None
 
 
 def class_names(model_dir: str | Path) -> list[str]:
     """Returns the names of the classes that were trained in a model_dir; none where they were not kept.
 
     Raises:
-      InputError: they cannot be read.
+      InputError: they cannot be read, or are not one per class of the recipe.
     """
-    file = Path(model_dir).expanduser() / CLASSES
-    return classes.read(file) if file.exists() else []
+    path = Path(model_dir).expanduser()
+    names = classes.read(path / CLASSES) if _has(path / CLASSES) else []
+    count = load_recipe(path).num_classes if names and _has(path / RECIPE) else 0
+    if count not in (0, len(names)):
+        raise InputError(f"{str(path / CLASSES)!r} must have {count} lines, one per class, got {len(names)}")
+    return names
 
 
 def check_class_names(model_dir: str | Path, names: Sequence[str]) -> None:
@@ -145,13 +149,13 @@ def load_recipe(model_dir: str | Path) -> Recipe:
         raise InputError(
             f"model_dir {str(path)!r} is not a directory; accepted: one that `lambdanet train` made"
         )
-    try:
-        return recipes.from_json((path / RECIPE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not _has(path / RECIPE):
         raise InputError(
             f"model_dir {str(path)!r} holds no {RECIPE}; accepted: one that `lambdanet train` made"
-        ) from None
-    except ValueError as error:  # no text, no JSON, or no recipe
+        )
+    try:
+        return recipes.from_json((path / RECIPE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # no permission, no text, no JSON, or no recipe
         raise InputError(f"{str(path / RECIPE)!r} cannot be read: {error}") from None
 
 
@@ -189,6 +193,13 @@ def write_text(path: Path, text: str) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _has(file: Path) -> bool:
+    """Returns whether a file exists; refuses a pipe, which would be waited for, or a folder in its place."""
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file.name} must be a regular file, got {str(file)!r}")
+    return file.exists()
 
 
 def _refuse_other(path: Path, differences: dict[str, tuple[object, object]]) -> None:

@@ -11,8 +11,8 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.configs.registry import imagenet_classes
-from lambdanet.errors import InputError, require_tf_keras
-from lambdanet.files import absolute, check_output_dir, atomic_dir
+from lambdanet.errors import InputError, one_line, require_tf_keras
+from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing.preprocessing import BILINEAR, Preprocessing, from_metadata
 from lambdanet.models.weights import pretrained, weight_files
@@ -197,7 +197,7 @@ def in_float32(model: keras.Model) -> keras.Model:
         with build.policy("float32"), keras.utils.custom_object_scope(classes):
             copy = type(model).from_config(_with_float32(model.get_config()))
     except (NotImplementedError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise InputError(
             f"the model {model.name!r} computes in {model.dtype_policy.name} and cannot be made again in "
             f"float32 ({reason}); build it under the float32 policy and load its weights"

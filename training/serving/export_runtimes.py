@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from lambdanet import files
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, one_line, unknown
 from lambdanet.models.preprocessing.preprocessing import Preprocessing
 from lambdanet.training.data import folder, pipeline, preprocess, records, sources
 from lambdanet.training.data.bad_records import readable
@@ -163,7 +163,7 @@ def write(
     except ModuleNotFoundError as error:
         raise InputError(f"format {format!r} needs {error.name}; pip install {chosen.packages!r}") from None
     except Exception as error:  # whatever a converter or a runtime raises
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise InputError(f"model {model.name!r} cannot be written as {format}: {reason[:300]}") from None
     if chosen.exact and not check.difference <= TOLERANCE * check.spread:
         raise InputError(f"model {model.name!r} cannot be written as {format}: {check}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, one_line
 from lambdanet.models.preprocessing.preprocessing import Preprocessing
 from lambdanet.training.data.image_bytes import decode
 
@@ -88,7 +88,7 @@ class ServedClassifier(Served):
         try:
             traced = self._logits.get_concrete_function()
         except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             shape = ", ".join(map(str, self._input_shape))
             raise InputError(f"the model does not take images [b, {shape}]: {reason}") from error
         output = traced.structured_outputs

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lambdanet.errors import InputError
-from lambdanet.files import write_output, writable_dir
+from lambdanet.errors import InputError, one_line
+from lambdanet.files import writable_dir, write_output
 from lambdanet.training.data.image_files import (
     draw_prediction,
     expand_folders,
@@ -142,7 +142,7 @@ def load_saved_model(saved_model: str | Path, expected: str) -> Any:
     try:
         return tf.saved_model.load(path)
     except Exception as error:  # a damaged SavedModel can end in any of a dozen kinds
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         raise InputError(f"saved_model {path!r} cannot be loaded ({reason}); {expected}") from error
 
 
