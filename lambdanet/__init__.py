@@ -2,7 +2,8 @@
 """lambdanet: LambdaNetworks (Bello 2021) for TensorFlow and tf_keras.
 
 The public names below are loaded when they are first used, so that `import lambdanet` and the help of the
-command line cost no start of TensorFlow.
+command line cost no start of TensorFlow. `import lambdanet.models.zoo` registers all layers with Keras, which
+`load_model` needs.
 """
 
 import importlib

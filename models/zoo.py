@@ -171,7 +171,7 @@ def create_model(
 
     Returns:
       A functional model: normalised float32 images [b, h, w, in_channels] -> float32 logits
-      [b, num_classes].
+      [b, num_classes]. On a CPU, b = 0 needs XLA or TF_ENABLE_ONEDNN_OPTS=0.
 
     Raises:
       InputError: for an unknown model or override, a value outside its range, or weights that do not fit.

@@ -2,6 +2,9 @@
 """Models by name: features, overrides, sizes, saving, and what is refused."""
 
 import json
+import os
+import subprocess
+import sys
 
 import keras as keras_3
 import numpy as np
@@ -144,6 +147,26 @@ def test_save_and_load(tiny, form, tmp_path):
     np.testing.assert_allclose(loaded(x), tiny(x), atol=1e-5)
     if form == "model.keras":  # a SavedModel holds a graph, not the configuration
         assert loaded.get_config() == tiny.get_config()
+
+
+def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
+    """As the README says: with the layers registered, and without oneDNN's convolutions."""
+    tiny.save(tmp_path / "model.keras")
+    program = (
+        "import sys; import lambdanet.models.zoo; import tensorflow as tf; import tf_keras as keras\n"
+        "print(keras.models.load_model(sys.argv[1])(tf.zeros([0, 32, 32, 3])).shape)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "model.keras"],
+        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert shown.stdout == "(0, 10)\n", shown.stderr
+
+
+def test_a_model_compiled_by_xla_takes_no_images(tiny):
+    assert tf.function(tiny, jit_compile=True)(images(0, 32, 32, 3)).shape == (0, 10)
 
 
 @pytest.mark.parametrize(

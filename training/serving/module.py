@@ -105,7 +105,7 @@ class ServedClassifier(Served):
             raise InputError("the model gives probabilities (they sum to 1); expected logits")
 
     def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        # TensorFlow's convolutions give an empty batch a wrong shape, at which a model would end.
+        # TensorFlow's oneDNN convolutions give an empty batch a wrong shape, at which a model would end.
         given = tf.debugging.Assert(tf.shape(images)[0] > 0, ["there must be at least one image, got none"])
         with tf.control_dependencies([given]):
             logits = self._logits(images)
