@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files in tests/saved/, written when all modules were in flat folders, still load and give the same outputs."""
+"""Files that were written when all modules were in flat folders still load and give the same outputs."""
 
 import tarfile
 from pathlib import Path
@@ -17,7 +17,7 @@ SAVED = Path(__file__).parents[1] / "saved"
 
 @pytest.fixture
 def run(tmp_path):
-    """A copy of a run on digits that was stopped after the first of two epochs, weights replaced by a pattern."""
+    """A run on digits that stopped after the first of two epochs, with a pattern in place of its weights."""
     with tarfile.open(SAVED / "run.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path / "run"
