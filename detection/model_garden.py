@@ -45,7 +45,7 @@ with _hidden("tensorflow_text"):
         maskrcnn,
         retinanet,
     )
-    from official.vision.dataloaders import tf_example_decoder
+    from official.vision.dataloaders import classification_input, tf_example_decoder
     from official.vision.modeling.backbones import factory as backbone_factory
     from official.vision.tasks import image_classification as image_classification_tasks
     from official.vision.tasks import maskrcnn as maskrcnn_tasks
@@ -56,6 +56,7 @@ __all__ = [
     "ExperimentConfig",
     "backbone_configs",
     "backbone_factory",
+    "classification_input",
     "common",
     "dataset_fn",
     "decoders",

@@ -2,8 +2,8 @@
 """The records that a detector learns from, checked one by one as they are read.
 
 Model Garden trains without a word on labels of classes that the model does not have and on boxes outside the
-image; records of another kind end it with a message that names no file. Its decoder also reads the colors
-under transparent pixels, and ignores the orientation that EXIF gives.
+image; records of another kind end it with a message that names no file. Its decoders also read the colors
+under transparent pixels, and ignore the orientation that EXIF gives.
 """
 
 import contextlib
@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
-from lambdanet.detection.model_garden import hyperparams, input_reader, tf_example_decoder
+from lambdanet.detection.model_garden import (
+    classification_input,
+    hyperparams,
+    input_reader,
+    tf_example_decoder,
+)
 from lambdanet.errors import InputError
 from lambdanet.training.data import image_bytes
 
@@ -91,17 +96,22 @@ def explained(error: Exception) -> InputError | None:
 
 @contextlib.contextmanager
 def own_decoder() -> Iterator[None]:
-    """Lets the readers of records that are built inside decode pictures with `decode_image`.
+    """Makes the readers of records that are built inside decode pictures with `image_bytes.decode`.
 
     Model Garden's tasks make their decoder themselves and leave no other way to it.
     """
-    decoder = tf_example_decoder.TfExampleDecoder
-    theirs = decoder._decode_image
-    decoder._decode_image = lambda self, record: decode_image(record)
+    detection, classification = tf_example_decoder.TfExampleDecoder, classification_input.Decoder
+    theirs = detection._decode_image, classification.decode
+
+    def decode(self: classification_input.Decoder, record: tf.Tensor) -> dict[str, tf.Tensor]:
+        features = theirs[1](self, record)  # a picture and a label
+        return {name: image_bytes.decode(x) if x.dtype == tf.string else x for name, x in features.items()}
+
+    detection._decode_image, classification.decode = lambda self, record: decode_image(record), decode
     try:
         yield
     finally:
-        decoder._decode_image = theirs
+        detection._decode_image, classification.decode = theirs
 
 
 def decode_image(record: Mapping[str, tf.Tensor]) -> tf.Tensor:

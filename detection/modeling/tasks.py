@@ -110,7 +110,7 @@ def check_model(model: hyperparams.Config) -> None:
 class _Added:
     """What the tasks here add to those of Model Garden.
 
-    * Pictures of detection are decoded upright and on white, as an exported detector decodes them.
+    * Pictures are decoded upright and on white, as exported models decode them.
     * A model is checked before it is built, and a record before it is used.
     * The batch normalisation of the mask head is synchronised where that of the rest is.
     * `init_checkpoint` may also name a model_dir of `lambdanet train`, a file of weights, or published ones.
@@ -135,6 +135,10 @@ class _Added:
             with initialize.explained(source, model, self.task_config.init_checkpoint_modules):
                 super().initialize(model)  # type: ignore[misc]
 
+    def build_inputs(self, *args: Any, **options: Any) -> tf.data.Dataset:
+        with records.own_decoder():
+            return super().build_inputs(*args, **options)  # type: ignore[misc]
+
     def build_metrics(self, training: bool = True) -> list[Any]:
         generated = os.path.join(self._logging_dir or "", "annotation.json")
         if not training and self._logging_dir and tf.io.gfile.exists(generated):
@@ -145,10 +149,6 @@ class _Added:
 
 class _Detection(_Added):
     coco_metric: Any
-
-    def build_inputs(self, *args: Any, **options: Any) -> tf.data.Dataset:
-        with records.own_decoder():
-            return super().build_inputs(*args, **options)  # type: ignore[misc]
 
     def validation_step(self, inputs: Any, model: keras.Model, metrics: list[Any] | None = None) -> Any:
         """Evaluates a batch; one without images as a black image, whose detections are thrown away.

@@ -104,6 +104,22 @@ def write(path, contents, **options):
     return str(path)
 
 
+# A centered crop of the whole picture is read as Model Garden reads any crop.
+CLASSIFIER = (
+    f"task.model.num_classes=3,task.model.input_size=[{SIDE},{SIDE},3],task.model.backbone.type=lambda_resnet,"
+    "task.model.backbone.lambda_resnet.model_id=lambda_resnet_tiny,"
+    "task.train_data.global_batch_size=1,task.train_data.dtype=float32,"
+    "task.train_data.aug_rand_hflip=false,task.train_data.aug_crop=false,task.train_data.shuffle_buffer_size=1,"
+    "task.validation_data.global_batch_size=1,task.validation_data.dtype=float32,"
+    "task.validation_data.center_crop_fraction=1.0"
+)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return resolve.resolve("image_classification", params_override=CLASSIFIER)
+
+
 @pytest.fixture(scope="module")
 def params():
     names = {"mask": "maskrcnn_resnetfpn_coco", "retina": "retinanet_resnetfpn_coco"}
@@ -111,14 +127,14 @@ def params():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_picture_in_training_validation_and_serving(name, params, tmp_path):
+def test_a_picture_in_training_validation_and_serving(name, params, classifier, tmp_path):
     contents = FILES[name]
     expected = as_pillow_reads_it(contents)
     tolerance = 2.01 if name.startswith("jpeg") else 1.01
     file = write(tmp_path / "data", contents)
     (tmp_path / "picture").write_bytes(contents)
     found = {"predict": image_files.read_image(tmp_path / "picture")}
-    for key, one in params.items():
+    for key, one in {**params, "classifier": classifier}.items():
         task = task_factory.get_task(one.task)
         for part in ("train_data", "validation_data"):
             if (key, part) == ("retina", "validation_data"):
