@@ -30,6 +30,11 @@ def files_of(floor: str) -> list[Path]:
     return sorted((ROOT / "lambdanet" / floor).glob("**/*.py"))
 
 
+def module_of(path: Path) -> str:
+    """Returns the dotted name under which a file is imported."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
 def tests() -> list[Path]:
     """Returns every test file."""
     return sorted((ROOT / "tests").glob("**/*_test.py"))

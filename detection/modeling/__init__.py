@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Backbones, tasks and initial weights for the detectors of Model Garden."""

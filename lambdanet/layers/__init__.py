@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Keras layers: lambda layers, attention, and the other layers of the models."""

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Weight files: reading, writing, downloading, and conversion from timm."""

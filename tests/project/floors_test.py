@@ -2,6 +2,7 @@
 """The floors hold: nothing imports upwards, and there is one Keras."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 
@@ -47,6 +48,19 @@ def test_a_floor_imports_only_floors_below(floor):
         for name in source_tree.own(source_tree.imports(path)):
             below = source_tree.floor_of(name)
             assert below in {floor, *FLOORS[floor]}, f"{path}: {floor} imports {name}, which lies above it"
+
+
+def test_rooms_import_each_other_in_one_direction():
+    """Inside a floor too, where a room is a folder, or a file beside the folders."""
+    modules = {source_tree.module_of(path): path for floor in FLOORS for path in source_tree.files_of(floor)}
+    roots = {ROOT / "lambdanet", *(ROOT / "lambdanet" / floor for floor in FLOORS)}
+    rooms = {name: path if path.parent in roots else path.parent for name, path in modules.items()}
+    imported: dict[object, set[object]] = {}
+    for name, path in modules.items():
+        names = source_tree.own(source_tree.imports(path))
+        others = {rooms.get(other, rooms.get(other.rpartition(".")[0])) for other in names}
+        imported.setdefault(rooms[name], set()).update(others - {rooms[name], None})
+    tuple(graphlib.TopologicalSorter(imported).static_order())  # raises CycleError
 
 
 @pytest.mark.parametrize("floor", FLOORS)

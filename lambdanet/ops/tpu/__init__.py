@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Forms for TPUs of the functions in `ops`."""
