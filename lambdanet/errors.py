@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-SHOWN = 20  # names in a message at most
+SHOWN = 20  # the largest number of names in a message
 
 
 class InputError(ValueError):
@@ -54,13 +54,13 @@ def one_line(error: BaseException) -> str:
 
 
 def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> InputError:
-    """Returns the error for a name that is not known, with the nearest known ones.
+    """Returns the error for an unknown name, with the nearest known ones.
 
     Args:
-      kind: what the name stands for, such as "model".
+      kind: the kind of thing that is named, such as "model".
       name: the name received.
-      accepted: every name that would do.
-      see: where to find them; by default the message lists them, the first `SHOWN` of many.
+      accepted: all known names.
+      see: the place where they are listed; by default the message lists the first `SHOWN`.
     """
     accepted = sorted(accepted)
     near = difflib.get_close_matches(name, accepted, n=4, cutoff=0.4)
@@ -71,7 +71,7 @@ def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> Inp
 
 
 def short(value: object) -> str:
-    """Returns a value as a message quotes it: what Python prints, its first 200 characters."""
+    """Returns the first 200 characters of `repr(value)`, for a message."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested very deep, or an integer of thousands of digits
@@ -80,32 +80,29 @@ def short(value: object) -> str:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is an integer, of Python or of NumPy, and no boolean."""
+    """Returns whether a value is an integer of Python or NumPy, and not a boolean."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def check_counts(**counts: Any) -> tuple[int, ...]:
-    """Refuses the first argument that is not a positive integer; those of NumPy are accepted.
-
-    Returns:
-      the arguments in their order, as Python's integers.
+    """Checks that all arguments are positive integers, of Python or NumPy, and returns them as `int`.
 
     Raises:
-      InputError: with the argument's name and the value received.
+      InputError: for the first argument that is not.
     """
     for name, value in counts.items():
         if not is_integer(value) or value < 1:
-            raise InputError(f"{name} must be a positive integer, got {value!r}")
+            raise invalid(name, "a positive integer", value)
     return tuple(map(int, counts.values()))
 
 
 def check_count(name: str, value: Any) -> int:
-    """Does the same for one argument, and returns it as Python's integer."""
+    """Checks that one argument is a positive integer, and returns it as `int`."""
     return check_counts(**{name: value})[0]
 
 
 def check_divisible(filters: int, num_heads: int) -> None:
-    """Refuses a width that heads cannot share."""
+    """Checks that the heads can share the output channels equally."""
     if filters % num_heads:
         raise InputError(
             f"filters must be divisible by num_heads, got filters={filters} and num_heads={num_heads}"
@@ -113,14 +110,10 @@ def check_divisible(filters: int, num_heads: int) -> None:
 
 
 def check_scope(scope: Any, name: str = "scope") -> int:
-    """Refuses a scope, or the side of a window, that has no centre: it must be a positive odd integer.
-
-    Returns:
-      it, as Python's integer.
-    """
+    """Checks that a scope, or the side of a window, is a positive odd integer, and returns it as `int`."""
     scope = check_count(name, scope)
     if scope % 2 == 0:
-        raise InputError(f"{name} must be odd, got {scope}; {scope - 1} and {scope + 1} would do")
+        raise invalid(name, "odd", scope, hint=f"{scope - 1} and {scope + 1} would do")
     return scope
 
 
@@ -133,12 +126,11 @@ _BUILD_WITH_TF_KERAS = (
 def require_tf_keras(value: object, what: str) -> None:
     """Refuses a Keras 3 object, which tf_keras layers and models cannot hold.
 
-    Looks at the modules of the value's classes alone, so neither Keras is imported. Anything that is
-    not of Keras 3 passes: TensorFlow tensors, arrays, tf_keras objects.
+    Reads the module names of the value's classes, so that neither Keras is imported. All else is accepted.
 
     Args:
-      value: what the caller gave: a layer, a model, a symbolic tensor, or anything else.
-      what: what it was given as, such as "model" or "the inputs of LambdaLayer".
+      value: a layer, a model, a symbolic tensor, or anything else.
+      what: the name of the value in the message, such as "model" or "the inputs of LambdaLayer".
 
     Raises:
       InputError: the value is a Keras 3 layer, model or KerasTensor.
@@ -150,8 +142,8 @@ def require_tf_keras(value: object, what: str) -> None:
 def require_tf_keras_model(layer: object) -> None:
     """Refuses the call of a layer by a Keras 3 layer or model, which would neither train nor save it.
 
-    Reads the state that Keras 3 keeps of its calls, and does not import it. Keras 3 may be imported, and its
-    models may run beside those of tf_keras.
+    Reads the state of current calls in Keras 3, without importing it. Models of Keras 3 may run in the same
+    process as those of tf_keras.
 
     Raises:
       InputError: a Keras 3 layer or model is being called.
