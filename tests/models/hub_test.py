@@ -2,14 +2,11 @@
 """Downloads, from a server on this machine that answers as the hub does, and misbehaves."""
 
 import hashlib
-import os
-import pty
 import socket
-import sys
-import termios
 
 import pytest
 from hub_server import COMMIT, serving
+from terminal import terminal_as_stderr
 
 from lambdanet.errors import InputError
 from lambdanet.models.weights import hub
@@ -46,19 +43,13 @@ def test_a_file_comes_with_its_commit_and_hash(server, path):
     hub.fetch(address(COMMIT), path, COMMIT, SHA256)  # over the one that is there
 
 
-def test_a_progress_bar_in_a_terminal_alone(server, path, monkeypatch, capsys):
+def test_a_progress_bar_in_a_terminal_alone(server, path, capsys):
     hub.fetch(address(), path)
     assert capsys.readouterr().err == ""
-    ours, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (24, 80))
-    os.set_blocking(ours, False)
-    with os.fdopen(terminal, "w") as stderr, monkeypatch.context() as in_terminal:
-        in_terminal.setattr(sys, "stderr", stderr)
+    with terminal_as_stderr() as shown:
         hub.fetch(address(), path)
-        shown = os.read(ours, 2**16).decode()
-    os.close(ours)
-    assert "fetching:   0%|" in shown and "/3.07M [" in shown
-    assert shown.endswith("\r")  # nothing of it stays
+    assert b"fetching:   0%|" in shown and b"/3.07M [" in shown
+    assert shown.endswith(b"\r")  # nothing of it stays
 
 
 def test_without_a_mirror_it_is_the_hub_itself(monkeypatch):

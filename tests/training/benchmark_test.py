@@ -208,7 +208,7 @@ def test_what_was_stopped_is_not_tried_again_on_the_same_map_but_on_others(scrip
 # Processes.
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def worker():
     worker = Worker(sys.executable, "position/einsum", 1, {})
     yield worker

@@ -3,17 +3,14 @@
 
 import hashlib
 import json
-import os
-import pty
 import socket
-import sys
-import termios
 import zipfile
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from hub_server import COMMIT, serving
+from terminal import terminal_as_stderr
 
 import lambdanet
 from lambdanet import cli
@@ -155,18 +152,12 @@ def test_what_to_do_without_a_network(home, capsys):
     assert f"`lambdanet convert {NAME} --checkpoint=FILE`" in message
 
 
-def test_a_progress_bar_in_a_terminal(checkpoint, tmp_path, monkeypatch):
-    ours, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (24, 80))
-    os.set_blocking(ours, False)
-    with os.fdopen(terminal, "w") as stderr, monkeypatch.context() as in_terminal:
-        in_terminal.setattr(sys, "stderr", stderr)
+def test_a_progress_bar_in_a_terminal(checkpoint, tmp_path):
+    with terminal_as_stderr() as shown:
         convert(NAME, checkpoint, tmp_path / "net")
-        shown = os.read(ours, 2**16).decode()
-    os.close(ours)
     for step in (f"building {NAME}:   0%|", "converting:", "comparing with timm:"):
-        assert step in shown
-    assert shown.endswith("\r")
+        assert step.encode() in shown
+    assert shown.endswith(b"\r")
 
 
 def test_a_converted_folder(model, converted):

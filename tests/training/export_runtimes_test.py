@@ -3,11 +3,8 @@
 
 import dataclasses
 import io
-import os
-import pty
 import shutil
 import sys
-import termios
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ import tf_keras as keras
 from ai_edge_litert.interpreter import Interpreter
 from PIL import Image
 from sklearn import datasets
+from terminal import terminal_as_stderr
 
 from lambdanet import HaloAttention, LambdaLayer, cli, configs
 from lambdanet.errors import InputError
@@ -252,22 +250,10 @@ def test_a_run_without_its_pictures_is_compared_on_random_ones(trained, tmp_path
     assert not (tmp_path / "other").exists()
 
 
-def test_a_terminal_shows_how_far_the_comparison_is(tmp_path, monkeypatch):
+def test_a_terminal_shows_how_far_the_comparison_is(tmp_path):
     images = keras.Input([4, 4, 3])
     flat = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(images)))
-    ours, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (24, 80))
-    os.set_blocking(ours, False)
-    before = os.dup(2)
-    os.dup2(terminal, 2)
-    try:
-        with open(2, "w", closefd=False) as stderr, monkeypatch.context() as in_terminal:
-            in_terminal.setattr(sys, "stderr", stderr)
-            export_runtimes.write(flat, tmp_path, 4, MEAN, STD, ["a", "b"])
-        shown = os.read(ours, 2**16).decode()
-    finally:
-        os.dup2(before, 2)
-        for file in (ours, terminal, before):
-            os.close(file)
-    assert shown.startswith("\rcomparing with Keras:   0%|") and "/64 [" in shown
-    assert shown.endswith("\r")  # nothing of it stays
+    with terminal_as_stderr() as shown:
+        export_runtimes.write(flat, tmp_path, 4, MEAN, STD, ["a", "b"])
+    assert shown.startswith(b"\rcomparing with Keras:   0%|") and b"/64 [" in shown
+    assert shown.endswith(b"\r")  # nothing of it stays

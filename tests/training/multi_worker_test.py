@@ -53,11 +53,14 @@ from lambdanet.training import callbacks
 
 zoo.create_model = small_model
 
-def free_ports():
-    sockets = [socket.socket() for _ in range(2)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    return [one.getsockname()[1] for one in sockets]
+os.environ["TF_GRPC_REUSE_PORT"] = "true"
+held = []  # sockets that keep the ports of the workers, which bind them too, from every other process
+
+def free_port():
+    held.append(socket.socket())
+    held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held[-1].bind(("localhost", 0))
+    return held[-1].getsockname()[1]
 
 def send_itself(signal_, step):
     original = callbacks.SaveCheckpoints.on_train_batch_end
@@ -87,7 +90,7 @@ def newest():
     return max([int(file.rpartition("-")[2].removesuffix(".index")) for file in files], default=0)
 
 def start(time_):
-    ports, children = free_ports(), []
+    ports, children = [free_port(), free_port()], []
     for index in range(2):
         child = os.fork()
         if not child:

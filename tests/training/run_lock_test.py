@@ -19,17 +19,19 @@ from lambdanet.training.run import model_dir, run_lock
 from lambdanet.training.run.run_lock import locked
 from lambdanet.training.train import train
 
-# Takes the lock of a folder, says so, and holds it until its input ends; with "fork" prints a child's id.
+# Takes the lock of a folder, says so, and holds it until its input ends; with "fork" a child prints its id,
+# once it runs and so has let go of the lock.
 HOLDER = """
 import os, pathlib, signal, sys
 from lambdanet.errors import InputError
 from lambdanet.training.run_lock import locked
 try:
     with locked(pathlib.Path(sys.argv[1])):
-        child = os.fork() if "fork" in sys.argv else "held"
-        if not child:
+        if "fork" not in sys.argv:
+            print("held", flush=True)
+        elif not os.fork():
+            print(os.getpid(), flush=True)
             signal.pause()
-        print(child, flush=True)
         sys.stdin.read()
 except InputError as error:
     print(error, flush=True)
