@@ -1,36 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the zoo asks of an architecture, whatever its family."""
+"""The interface between the zoo and its families of networks."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from lambdanet.models.layer_builder import Parts
+from lambdanet.models.layer_builder import LayerBuilder
 
 
-class Architecture(Protocol):
-    """A network as data, which builds itself of `Parts`.
+class Architecture:
+    """A network as data, which a `LayerBuilder` turns into layers.
 
     Attributes:
-      source: where the architecture and its size come from.
+      source: the table or section that gives the architecture and its size.
       input_size: the side of the square images it is measured at, in pixels.
     """
 
-    @property
-    def source(self) -> str: ...
+    source: str
+    input_size: int
 
-    @property
-    def input_size(self) -> int: ...
-
-    def overrides(self) -> set[str]:
-        """The names of the options that a caller may override."""
+    def option_names(self) -> set[str]:
+        """The names of the layer options that a caller may override."""
+        return set()
 
     def endpoints(
-        self, images, parts: Parts, stochastic_depth_rate: float = 0.0, **overrides: Any
+        self, images, builder: LayerBuilder, stochastic_depth_rate: float = 0.0, **overrides: Any
     ) -> dict[str, Any]:
         """Builds the trunk: images [b, h, w, c] -> {"2": ..., "5": ...} at strides 4, 8, 16 and 32."""
+        raise NotImplementedError
 
-    def logits(self, endpoints: Mapping[str, Any], parts: Parts, num_classes: int, dropout_rate: float = 0.0):
+    def logits(
+        self, endpoints: Mapping[str, Any], builder: LayerBuilder, num_classes: int, dropout_rate: float = 0.0
+    ):
         """Builds the classifier on the endpoints: float32 [b, num_classes]."""
+        return builder.classifier(endpoints["5"], num_classes, dropout_rate)
 
-    def abridged(self) -> tuple["Architecture", dict[str, int]]:
-        """Returns a network on which this one can be counted, as `ResNet.abridged` does."""
+    def condensed(self) -> tuple["Architecture", dict[str, int]]:
+        """Returns a smaller network from which parameters and FLOPs of this one can be counted.
+
+        Returns:
+          the network, and for blocks that stand for several, such as "c4_block2", their number.
+        """
+        return self, {}

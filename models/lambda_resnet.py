@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """LambdaResNets (Bello 2021, Table 19): ResNet-RS with lambda layers in c4 and c5.
 
-The table numbers the blocks of c4; it is read as counting from 1 within the stage, block 1 being the
-strided one. Squeeze-and-excitation stands in c2 and c3 alone: the placement that meets the sizes of Table 13.
-Table 16 speaks of the last two stages; its FLOPs are those of lambda layers in the last three.
+The blocks of c4 that the table lists are counted from 1, the strided one. Only c2 and c3 have
+squeeze-and-excitation: with this placement, the sizes are those of Table 13. Table 16 names the last two
+stages, but its FLOPs are those of lambda layers in the last three.
 """
 
 from collections.abc import Collection
 from functools import partial
 
-from lambdanet.layers.lambda_layer import LambdaLayer
-from lambdanet.models.resnet import ResNet
+from lambdanet.models.resnet import Bottleneck, ResNet, Stem, rs_stem
 from lambdanet.models.resnet_rs import DEPTHS, INPUT_SIZES
+from lambdanet.models.spatial_ops import LambdaOperation
 
-# Table 19: which blocks of c4 have a lambda layer.
+# Table 19: the blocks of c4 that have a lambda layer.
 C4_LAMBDAS = {
     50: (3,),
     101: (6, 12, 18),
@@ -24,7 +24,8 @@ C4_LAMBDAS = {
     420: (10, 20, 30, 40, 50, 60, 70, 80),
 }
 
-Lambda = partial(ResNet, layers={"L": LambdaLayer}, se_ratios=(1 / 4, 1 / 4, 0, 0))
+BLOCKS = {"C": Bottleneck(), "L": Bottleneck(LambdaOperation())}
+Lambda = partial(ResNet, blocks=BLOCKS, se_ratios=(1 / 4, 1 / 4, 0, 0))
 
 
 def _stages(depth: int, c4_lambdas: Collection[int], c3: str = "C") -> tuple[str, ...]:
@@ -54,8 +55,9 @@ MODELS = {
         ("C", "CL", "LL", "L"),
         "for tests and the digits",
         input_size=32,
-        options={"L": {"scope": 7}},
+        blocks={**BLOCKS, "L": Bottleneck(LambdaOperation(options={"scope": 7}))},
+        stem=Stem(rs_stem, 16),
         filters=(16, 32, 64, 128),
-        stem_filters=16,
+        output_filters=(64, 128, 256, 512),
     ),
 }

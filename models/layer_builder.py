@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers that every network of the zoo is built of: each constant is said here, once."""
+"""Builds the layers that every network of the zoo consists of; says each of their constants once."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,27 +10,39 @@ import tf_keras as keras
 from lambdanet.layers.pooled_batch_norm import PooledBatchNormalization
 from lambdanet.layers.sublayers import BATCH_NORM
 
+CLASSIFIER = "logits"  # the name of the last layer
+
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
-    """The layers of one network.
+class LayerBuilder:
+    """The settings of one network, and its convolutions, norms, activations and classifier.
 
     Attributes:
-      kernel_regularizer: of every convolution, projection and classifier.
-      batch_norm: arguments of every batch normalisation, over momentum 0.9 and epsilon 1e-5.
-      activation: of every block; None: that of the family.
+      kernel_regularizer: the regularizer of every convolution, projection and classifier.
+      batch_norm: arguments of every batch normalization, over momentum 0.9 and epsilon 1e-5.
+      activation: the activation of every block; None: that of the network (see `for_network`).
+      symmetric_padding: whether strided convolutions pad both sides equally, as in PyTorch, or as
+        TensorFlow's "same".
     """
 
     kernel_regularizer: Any = None
     batch_norm: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     activation: str | None = None
+    symmetric_padding: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "batch_norm", {**BATCH_NORM, **self.batch_norm})
 
+    def for_network(self, activation: str, symmetric_padding: bool = False) -> "LayerBuilder":
+        """Returns the builder with the settings of a network; an activation that is set already stays."""
+        activation = self.activation or activation
+        return dataclasses.replace(self, activation=activation, symmetric_padding=symmetric_padding)
+
     def convolution(self, x, filters: int, kernel_size: int, strides: int, name: str, groups: int = 1):
         """A convolution without a bias: [b, h, w, c] -> [b, h / strides, w / strides, filters]."""
-        x, padding = self.padded(x, kernel_size, strides, name)
+        padding = "same"
+        if self.symmetric_padding and kernel_size > 1 and strides > 1:
+            x, padding = keras.layers.ZeroPadding2D(kernel_size // 2, name=f"{name}_padding")(x), "valid"
         return keras.layers.Conv2D(
             filters,
             kernel_size,
@@ -43,25 +55,29 @@ class Parts:
             name=name,
         )(x)
 
-    def padded(self, x, kernel_size: int, strides: int, name: str) -> tuple[Any, str]:
-        """The map that a convolution reads, and its padding: by default TensorFlow's own."""
-        return x, "same"
-
     def norm(self, x, name: str, zero: bool = False, pooled: bool = False):
-        """Batch normalisation; `zero` starts it at zero, so that a residual block starts as the identity.
+        """Batch normalization.
 
-        With `pooled` it gives the mean of each map too.
+        Args:
+          x: [b, h, w, c].
+          name: the name of the layer.
+          zero: whether gamma starts at zero, so that a residual block starts as the identity.
+          pooled: whether to return the mean of each map, too.
         """
         layer = PooledBatchNormalization if pooled else keras.layers.BatchNormalization
         return layer(gamma_initializer="zeros" if zero else "ones", **self.batch_norm, name=name)(x)
 
-    def act(self, x, name: str, default: str = "relu"):
-        """The activation of the network, or that of the family, `default`."""
-        return keras.layers.Activation(self.activation or default, name=name)(x)
+    def act(self, x, name: str):
+        return keras.layers.Activation(self.activation, name=name)(x)
+
+    def norm_act(self, x, name: str):
+        return self.act(self.norm(x, f"{name}_norm"), f"{name}_act")
+
+    def conv_norm(self, x, filters: int, kernel_size: int, strides: int, name: str):
+        return self.norm(self.convolution(x, filters, kernel_size, strides, f"{name}_conv"), f"{name}_norm")
 
     def conv_norm_act(self, x, filters: int, kernel_size: int, strides: int, name: str):
-        x = self.convolution(x, filters, kernel_size, strides, f"{name}_conv")
-        return self.act(self.norm(x, f"{name}_norm"), f"{name}_act")
+        return self.act(self.conv_norm(x, filters, kernel_size, strides, name), f"{name}_act")
 
     def classifier(self, x, num_classes: int, dropout_rate: float = 0.0):
         """Mean over the map, dropout, projection: [b, h, w, c] -> float32 logits [b, num_classes]."""
@@ -77,5 +93,5 @@ class Parts:
             kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
             kernel_regularizer=self.kernel_regularizer,
             dtype="float64" if is_double else "float32",
-            name="logits",
+            name=CLASSIFIER,
         )(x)

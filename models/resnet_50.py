@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResNet-50 of the studies (Bello 2021): convolutions, lambda layers or attention in its four stages.
+"""ResNet-50s of the ablation studies (Bello 2021): convolutions, lambda layers or attention in four stages.
 
 Tables 8 to 11 vary options of the lambda layer, such as `create_model("resnet_50_llll", key_dim=8)`. Table 10
-says that it replaces the last two stages; its FLOPs are those of the last three, "resnet_50_clll".
+says that lambda layers replace the last two stages, but its FLOPs are those of three, "resnet_50_clll".
 """
 
 from functools import partial
@@ -11,86 +11,80 @@ import tf_keras as keras
 
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.halo_attention import LocalAttention
-from lambdanet.layers.lambda_layer import LambdaLayer
-from lambdanet.models.layer_builder import Parts
-from lambdanet.models.resnet import ResNet, strided_shortcut, vanilla_stem
-from lambdanet.models.spatial_ops import Operation, Place, convolution
-
-DEPTHS = (3, 4, 6, 3)
-
-Vanilla = partial(ResNet, stem=vanilla_stem, shortcut=strided_shortcut)
-Lambda = partial(Vanilla, layers={"L": LambdaLayer})
+from lambdanet.models.layer_builder import LayerBuilder
+from lambdanet.models.resnet import Bottleneck, ResNet, Stem, repeat, strided_shortcut, vanilla_stem
+from lambdanet.models.spatial_ops import Convolution, LambdaOperation, LayerOperation, SpatialOperation
+from lambdanet.tensors import ceil_div
 
 
-def pattern(letters: str) -> tuple[str, ...]:
-    """Repeats the letter of each stage over its blocks: "CCCL" -> ("CCC", "CCCC", "CCCCCC", "LLL")."""
-    return tuple(letter * depth for letter, depth in zip(letters, DEPTHS, strict=True))
-
-
-def augmented_convolution(parts: Parts) -> Operation:
+class AugmentedConvolution(SpatialOperation):
     """A convolution beside global attention, which gives a tenth of the channels (Bello et al. 2019).
 
     That tenth is rounded to a multiple of the 8 heads, of 20 query channels each; a 1x1 convolution mixes
-    them. Where the block downsamples, so does a 3x3 average-pool before the attention.
+    them. Where the block downsamples, a 3x3 average-pool precedes the attention.
     """
 
-    def apply(x, place: Place):
-        filters = 8 * round(place.filters / 80)
-        convolved = parts.convolution(x, place.filters - filters, 3, place.strides, f"{place.name}_conv")
-        if place.strides > 1:
-            x = keras.layers.AveragePooling2D(3, place.strides, "same", name=f"{place.name}_pool")(x)
-        map_size = -(-place.side // place.strides) if None in x.shape[1:3] else None
+    def __call__(self, builder, x, context):
+        name, strides = f"{context.name}_spatial", context.strides
+        filters = 8 * round(context.filters / 80)
+        convolved = builder.convolution(x, context.filters - filters, 3, strides, f"{name}_conv")
+        if strides > 1:
+            x = keras.layers.AveragePooling2D(3, strides, "same", name=f"{name}_pool")(x)
         x = GlobalAttention(
             filters,
             key_dim=20,
-            map_size=map_size,
-            kernel_regularizer=parts.kernel_regularizer,
-            name=f"{place.name}_attention",
+            map_size=ceil_div(context.map_size, strides) if None in x.shape[1:3] else None,
+            kernel_regularizer=builder.kernel_regularizer,
+            name=f"{name}_attention",
         )(x)
-        x = parts.convolution(x, filters, 1, 1, f"{place.name}_heads")
-        return keras.layers.Concatenate(name=f"{place.name}_concat")([convolved, x])
-
-    return apply
+        x = builder.convolution(x, filters, 1, 1, f"{name}_heads")
+        return keras.layers.Concatenate(name=f"{name}_concat")([convolved, x])
 
 
-def double_attention(parts: Parts, x, name: str):
+def double_attention(builder: LayerBuilder, x, name: str):
     """Linear attention beside the identity (Chen et al. 2018): one head, of half the channels."""
     channels = x.shape[-1]
     attention = LinearAttention(
-        channels // 2, num_heads=1, kernel_regularizer=parts.kernel_regularizer, name=f"{name}_attention"
+        channels // 2, num_heads=1, kernel_regularizer=builder.kernel_regularizer, name=f"{name}_attention"
     )
-    y = parts.convolution(attention(x), channels, 1, 1, f"{name}_expand")
-    return keras.layers.Add(name=f"{name}_add")([x, parts.norm(y, f"{name}_norm", zero=True)])
+    y = builder.convolution(attention(x), channels, 1, 1, f"{name}_expand")
+    return keras.layers.Add(name=f"{name}_add")([x, builder.norm(y, f"{name}_norm", zero=True)])
+
+
+Block = partial(Bottleneck, shortcut=strided_shortcut)
+BLOCKS = {
+    "C": Block(Convolution()),
+    "D": Block(Convolution(), post_block=double_attention),
+    "A": Block(AugmentedConvolution()),
+    "W": Block(LayerOperation(LocalAttention)),  # W for its windows
+    "X": Block(LayerOperation(AxialAttention, fixed_map=True)),
+    "G": Block(LayerOperation(GlobalAttention, fixed_map=True)),
+    "L": Block(LambdaOperation()),
+}
+Vanilla = partial(ResNet, blocks=BLOCKS, stem=Stem(vanilla_stem))
+
+
+def stages(letters: str) -> tuple[str, ...]:
+    """Returns the blocks of a ResNet-50: "CCCL" -> ("CCC", "CCCC", "CCCCCC", "LLL")."""
+    return repeat(letters, (3, 4, 6, 3))
 
 
 MODELS = {
-    "resnet_50": Vanilla(pattern("CCCC"), "Table 3, convolution; Table 12"),
-    "resnet_50_se": Vanilla(pattern("CCCC"), "Table 3, channel attention", se_ratios=(1 / 16,) * 4),
+    "resnet_50": Vanilla(stages("CCCC"), "Table 3, convolution; Table 12"),
+    "resnet_50_se": Vanilla(stages("CCCC"), "Table 3, channel attention", se_ratios=(1 / 16,) * 4),
     "resnet_50_linear_attention": Vanilla(
         ("CCC", "CDCD", "CDCDCD", "CCC"),
         "Table 3, linear attention (Chen et al. 2018)",
-        operations={"D": convolution},
-        additions={"D": double_attention},
     ),
-    "resnet_50_augmented": Vanilla(
-        pattern("CAAA"),
-        "Table 3, relative self-attention (Bello et al. 2019)",
-        operations={"A": augmented_convolution},
-    ),
-    "resnet_50_local_attention": Vanilla(
-        pattern("AAAA"), "Tables 3, 4, local self-attention", layers={"A": LocalAttention}
-    ),
-    "resnet_50_axial_attention": Vanilla(
-        pattern("AAAA"), "Table 4, axial self-attention", layers={"A": AxialAttention}
-    ),
-    "resnet_50_global_attention": Vanilla(
-        pattern("AAAA"), "Table 4, global self-attention", layers={"A": GlobalAttention}
-    ),
-    "resnet_50_lccc": Lambda(pattern("LCCC"), "Table 12"),
-    "resnet_50_llcc": Lambda(pattern("LLCC"), "Table 12"),
-    "resnet_50_lllc": Lambda(pattern("LLLC"), "Table 12"),
-    "resnet_50_llll": Lambda(pattern("LLLL"), "Table 3, lambda layer; Tables 4, 8, 9, 11, 12"),
-    "resnet_50_clll": Lambda(pattern("CLLL"), "Tables 10, 12"),
-    "resnet_50_ccll": Lambda(pattern("CCLL"), "Table 12"),
-    "resnet_50_cccl": Lambda(pattern("CCCL"), "Table 12"),
+    "resnet_50_augmented": Vanilla(stages("CAAA"), "Table 3, relative self-attention (Bello et al. 2019)"),
+    "resnet_50_local_attention": Vanilla(stages("WWWW"), "Tables 3, 4, local self-attention"),
+    "resnet_50_axial_attention": Vanilla(stages("XXXX"), "Table 4, axial self-attention"),
+    "resnet_50_global_attention": Vanilla(stages("GGGG"), "Table 4, global self-attention"),
+    "resnet_50_lccc": Vanilla(stages("LCCC"), "Table 12"),
+    "resnet_50_llcc": Vanilla(stages("LLCC"), "Table 12"),
+    "resnet_50_lllc": Vanilla(stages("LLLC"), "Table 12"),
+    "resnet_50_llll": Vanilla(stages("LLLL"), "Table 3, lambda layer; Tables 4, 8, 9, 11, 12"),
+    "resnet_50_clll": Vanilla(stages("CLLL"), "Tables 10, 12"),
+    "resnet_50_ccll": Vanilla(stages("CCLL"), "Table 12"),
+    "resnet_50_cccl": Vanilla(stages("CCCL"), "Table 12"),
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResNet-RS (Bello et al. 2021), with and without squeeze-and-excitation: the baselines of LambdaResNets."""
+"""ResNet-RS (Bello et al. 2021), with and without squeeze-and-excitation: the LambdaResNets' baselines."""
 
-from lambdanet.models.resnet import ResNet
+from lambdanet.models.resnet import ResNet, repeat
 
 # Blocks in c2, c3, c4 and c5.
 DEPTHS = {
@@ -20,12 +20,12 @@ INPUT_SIZES = {50: 160, 101: 192, 152: 288, 200: 256, 270: 256, 350: 320, 420: 3
 def _rows(suffix: str, se_ratio: float) -> dict[str, ResNet]:
     return {
         f"resnet_rs_{depth}{suffix}": ResNet(
-            tuple("C" * count for count in counts),
+            repeat("CCCC", depths),
             "Tables 5, 13, 18",
             input_size=INPUT_SIZES[depth],
             se_ratios=(se_ratio,) * 4,
         )
-        for depth, counts in DEPTHS.items()
+        for depth, depths in DEPTHS.items()
     }
 
 

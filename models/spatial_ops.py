@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spatial operations of a residual block: a convolution, or a layer in its place."""
+"""Spatial operations of a bottleneck block: a 3x3 convolution, a lambda layer, attention."""
 
 import dataclasses
 import inspect
@@ -8,117 +8,182 @@ from typing import Any
 
 import tf_keras as keras
 
-from lambdanet.models.layer_builder import Parts
+from lambdanet.errors import InputError
+from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.models.layer_builder import LayerBuilder
 
 Layer = Callable[..., keras.layers.Layer]
+SET_BY_THE_TRUNK = {"filters", "strides", "pool_size", "batch_norm", "kernel_regularizer", "kwargs"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where in a network a spatial operation stands.
+class BlockContext:
+    """The position of a block in its network, and what the network prescribes there.
 
     Attributes:
-      name: of the operation; the names of its layers begin with it.
+      name: the name of the block; the names of its layers begin with it.
+      stage: the index of its stage, 0 for c2.
+      index: its number within the stage, from 1.
       filters: the width of the bottleneck.
-      strides: by how much the operation reduces the resolution.
-      stage: its stage, counted from 0 for c2.
-      index: of its block within the stage, counted from 1.
-      side: the side of the map that it reads, for images of the size that the architecture is measured at.
+      output_filters: the channels of the block's output.
+      strides: the factor by which the block reduces the resolution.
+      map_size: the side of the map that it reads, for images of the network's `input_size`.
+      se_ratio: the ratio of squeeze-and-excitation; 0 for none.
+      drop_rate: the rate of stochastic depth.
     """
 
     name: str
-    filters: int
-    strides: int
     stage: int
     index: int
-    side: int
+    filters: int
+    output_filters: int
+    strides: int
+    map_size: int
+    se_ratio: float = 0.0
+    drop_rate: float = 0.0
 
 
-# Takes a map [b, h, w, c] and its place; returns the transformed map at 1 / strides of the resolution.
-Operation = Callable[[Any, Place], Any]
+class SpatialOperation:
+    """What a bottleneck does between its 1x1 convolutions: [b, h, w, c] -> [b, h / s, w / s, filters]."""
+
+    def option_names(self) -> set[str]:
+        """The names of the options that a caller may override."""
+        return set()
+
+    def with_options(self, overrides: Mapping[str, Any]) -> "SpatialOperation":
+        """Returns the operation for one network, with those of the overrides that are options of its."""
+        return self
+
+    def __call__(self, builder: LayerBuilder, x, context: BlockContext):
+        raise NotImplementedError
 
 
-def convolution(parts: Parts) -> Operation:
-    """The spatial operation of a plain ResNet (v1.5): a 3x3 convolution, strided where the block is."""
-    return lambda x, place: parts.convolution(x, place.filters, 3, place.strides, f"{place.name}_conv")
+@dataclasses.dataclass(frozen=True)
+class Convolution(SpatialOperation):
+    """A 3x3 convolution, strided where the block is (ResNet v1.5).
 
-
-def grouped_convolution(group_size: int) -> Callable[[Parts], Operation]:
-    """The same convolution in groups of so many channels (Xie et al. 2016), for `ResNet.operations`."""
-
-    def of(parts: Parts) -> Operation:
-        def apply(x, place: Place):
-            groups = place.filters // group_size
-            return parts.convolution(x, place.filters, 3, place.strides, f"{place.name}_conv", groups)
-
-        return apply
-
-    return of
-
-
-def replacement(layer: Layer, parts: Parts, options: Mapping[str, Any], pool_size: int = 3) -> Operation:
-    """A layer that keeps the resolution in the place of the convolution, average-pooled where the block
-    downsamples (Bello 2021, appendix F.2); a layer that can pool does so itself, at a lower cost.
-
-    Args:
-      layer: a class of layers; it takes `filters` and `name` beside its options.
-      parts: gives the layer its regularizer and arguments of batch normalisation, if it takes them.
-      options: of the layer; one given as `PerStage` has a value for each stage, one as `PerBlock` for each
-        block. With "share_positions", the layers on maps of one size share one position embedding (Table 4).
-      pool_size: of the average-pool; 0: none, the layer has `strides`.
+    Attributes:
+      group_size: the channels per group (Xie et al. 2016); 0: a single group.
     """
-    accepted = set(inspect.signature(layer).parameters)
-    common = {"batch_norm": parts.batch_norm, "kernel_regularizer": parts.kernel_regularizer}
-    arguments = {**{name: value for name, value in common.items() if name in accepted}, **options}
-    share_positions = arguments.pop("share_positions", False)
-    pools_itself = pool_size > 0 and "pool_size" in accepted
-    positions: dict[int, keras.layers.Layer] = {}
 
-    def apply(x, place: Place):
-        own = {name: _at(value, place) for name, value in arguments.items()}
-        if pool_size == 0 or pools_itself:
-            own["strides"] = place.strides
-        if pools_itself and place.strides > 1:
-            own["pool_size"] = pool_size
-        if "map_size" in accepted and None in x.shape[1:3]:
-            own.setdefault("map_size", place.side)
-        if share_positions:
-            if place.side not in positions:
-                positions[place.side] = _position(layer(**own), f"position_{len(positions) + 1}")
-            own["position"] = positions[place.side]
-        x = layer(filters=place.filters, name=place.name, **own)(x)
-        if pool_size and place.strides > 1 and not pools_itself:
-            name = f"{place.name}_pool"
-            x = keras.layers.AveragePooling2D(pool_size, place.strides, "same", name=name)(x)
-        return x
+    group_size: int = 0
 
-    return apply
-
-
-class PerStage(tuple):
-    """The values of an option in c2, c3, c4 and c5."""
+    def __call__(self, builder, x, context):
+        groups = context.filters // self.group_size if self.group_size else 1
+        name = f"{context.name}_spatial_conv"
+        return builder.convolution(x, context.filters, 3, context.strides, name, groups)
 
 
 @dataclasses.dataclass(frozen=True)
 class PerBlock:
-    """An option whose value follows from where the layer stands."""
+    """An option of a layer whose value depends on its block."""
 
-    at: Callable[[Place], Any]
-
-
-def options_of(layer: Layer) -> set[str]:
-    """Returns the names of the options of a layer that the trunk leaves open."""
-    fixed_by_the_trunk = {"filters", "strides", "pool_size", "batch_norm", "kernel_regularizer", "kwargs"}
-    options = set(inspect.signature(layer).parameters) - fixed_by_the_trunk
-    return options | ({"share_positions"} if "position" in options else set())
+    value: Callable[[BlockContext], Any]
 
 
-def _at(value: Any, place: Place) -> Any:
-    if isinstance(value, PerBlock):
-        return value.at(place)
-    return value[place.stage] if isinstance(value, PerStage) else value
+def per_stage(*values: Any) -> PerBlock:
+    """Returns an option with a value for each of c2, c3, c4 and c5."""
+    return PerBlock(lambda context: values[context.stage])
 
 
-def _position(layer: keras.layers.Layer, name: str) -> keras.layers.Layer:
-    """Returns an embedding such as the one of the layer, but nobody's own."""
-    return type(layer.position).from_config({**layer.position.get_config(), "name": name})
+@dataclasses.dataclass(frozen=True)
+class LayerOperation(SpatialOperation):
+    """A layer in place of the convolution, average-pooled where the block downsamples (Bello 2021, F.2).
+
+    Attributes:
+      layer: a class of layers that takes `filters`, `kernel_regularizer` and `name` beside its options.
+      options: options of the layer; a value may be `PerBlock`.
+      pool_size: the size of the average-pool; 0: none, as the layer takes `strides`.
+      fixed_map: whether the layer needs a `map_size` where the size of the map is unknown.
+    """
+
+    layer: Layer
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    pool_size: int = 3
+    fixed_map: bool = False
+
+    def option_names(self) -> set[str]:
+        return option_names(self.layer)
+
+    def with_options(self, overrides):
+        given = {name: value for name, value in overrides.items() if name in self.option_names()}
+        return dataclasses.replace(self, options={**self.options, **given})
+
+    def __call__(self, builder, x, context):
+        x = self.layer(**self._arguments(builder, x, context))(x)
+        if self.pool_size and context.strides > 1:
+            name = f"{context.name}_spatial_pool"
+            x = keras.layers.AveragePooling2D(self.pool_size, context.strides, "same", name=name)(x)
+        return x
+
+    def _arguments(self, builder: LayerBuilder, x, context: BlockContext) -> dict[str, Any]:
+        options = {
+            name: option.value(context) if isinstance(option, PerBlock) else option
+            for name, option in self.options.items()
+        }
+        if self.fixed_map and None in x.shape[1:3]:
+            options.setdefault("map_size", context.map_size)
+        if not self.pool_size:
+            options["strides"] = context.strides
+        return {
+            "filters": context.filters,
+            "kernel_regularizer": builder.kernel_regularizer,
+            "name": f"{context.name}_spatial",
+            **options,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class LambdaOperation(LayerOperation):
+    """A lambda layer, which pools its outputs itself, at a lower cost.
+
+    With the option `share_positions`, the layers on maps of one size share a position embedding (Table 4).
+    """
+
+    layer: Layer = LambdaLayer
+    fixed_map: bool = True
+    positions: "SharedPositions | None" = None
+
+    def option_names(self) -> set[str]:
+        return super().option_names() | {"share_positions"}
+
+    def with_options(self, overrides):
+        own = dict(overrides)
+        shared = own.pop("share_positions", False)
+        if shared and "position" in own:
+            raise InputError("share_positions and position= exclude each other; pass only one")
+        positions = SharedPositions() if shared else None
+        return dataclasses.replace(super().with_options(own), positions=positions)
+
+    def __call__(self, builder, x, context):
+        arguments = {
+            "batch_norm": builder.batch_norm,
+            **self._arguments(builder, x, context),
+            "strides": context.strides,
+        }
+        if context.strides > 1:
+            arguments["pool_size"] = self.pool_size
+        if self.positions is not None:
+            arguments["position"] = self.positions.get(context.map_size, arguments)
+        return LambdaLayer(**arguments)(x)
+
+
+class SharedPositions:
+    """The position embeddings of one network, of which there is one for each size of map."""
+
+    def __init__(self) -> None:
+        self._by_map_size: dict[int, keras.layers.Layer] = {}
+
+    def get(self, map_size: int, arguments: Mapping[str, Any]) -> keras.layers.Layer:
+        """Returns the embedding for maps of a size; the first time, one as of a lambda layer of these
+        arguments."""
+        if map_size not in self._by_map_size:
+            own: Any = LambdaLayer(**arguments).position
+            config = {**own.get_config(), "name": f"position_{len(self._by_map_size) + 1}"}
+            self._by_map_size[map_size] = type(own).from_config(config)
+        return self._by_map_size[map_size]
+
+
+def option_names(layer: Layer) -> set[str]:
+    """Returns the names of a layer's options: its constructor's parameters that the trunk does not set."""
+    return set(inspect.signature(layer).parameters) - SET_BY_THE_TRUNK

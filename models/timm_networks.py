@@ -1,166 +1,162 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks of timm with lambda, halo and bottleneck-attention layers, for which it has ImageNet weights.
+"""timm's networks with lambda, halo and bottleneck-attention layers, for which it has ImageNet weights.
 
-They have timm's names and its architectures, weight for weight; `lambdanet.models.weights.timm_rules` says
-which of its tensors is which variable. What they have in common, and differ in from the papers:
+They have timm's names and its architectures, weight for weight; `lambdanet.models.weights.timm_rules`
+maps its tensors to variables. They differ from the papers' networks:
 
-* Paddings are those of PyTorch, alike on both sides, also where a convolution or max-pool has strides.
+* Strided convolutions and max-pools are padded as in PyTorch, equally on both sides.
 * The stem has three 3x3 convolutions; shortcuts are strided 1x1 convolutions; the layer of a strided block is
   followed by a 2x2 average-pool, or (halo layers of even blocks) computes only every second query.
-* Lambda layers have a scope of 9 or 13 and a bias of the position lambda; in `26rpt` a table for all the map.
-* Halo layers do not mask what lies outside the map, and add an embedding for height to one for width.
-* Channel attention, where there is any, follows the 3x3 convolution; blocks with other layers have none.
+* Lambda layers have a scope of 9 or 13 and a bias of the position lambda; in `26rpt` a table for the whole
+  map.
+* Halo layers do not mask positions outside the map, and add an embedding for height to one for width.
+* Channel attention, if any, follows the 3x3 convolution; blocks with other layers have none.
 
 The names: 26, 33 and 50 count layers, t is the stem, s the activation SiLU, x are grouped convolutions.
 Networks with bottleneck attention (`bot`) or `26rpt` have tables for maps of images of `input_size`; smaller
 images use a part of them.
 """
 
-import dataclasses
 from functools import partial
-
-import tf_keras as keras
+from typing import Any
 
 from lambdanet.layers.attention import GlobalAttention
 from lambdanet.layers.centered_max_pooling import CentredMaxPooling2D
 from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
 from lambdanet.layers.halo_attention import HaloAttention
-from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.squeeze_excite import SqueezeExcite
-from lambdanet.models.layer_builder import Parts
-from lambdanet.models.resnet import ResNet, linear_sum, no_shortcut, strided_shortcut
-from lambdanet.models.spatial_ops import PerBlock, PerStage, grouped_convolution
-
-GROUP_SIZE = 16
-SE_RATIO = 1 / 16
+from lambdanet.models.layer_builder import LayerBuilder
+from lambdanet.models.resnet import Bottleneck, ResNet, Stem, linear_sum, no_shortcut, strided_shortcut
+from lambdanet.models.spatial_ops import Convolution, LambdaOperation, LayerOperation, PerBlock, per_stage
 
 
-class SymmetricParts(Parts):
-    """Parts whose strided convolutions are padded alike on both sides, as in PyTorch."""
-
-    def padded(self, x, kernel_size, strides, name):
-        if kernel_size == 1 or strides == 1:
-            return x, "same"  # pads alike on both sides, too
-        return keras.layers.ZeroPadding2D(kernel_size // 2, name=f"{name}_padding")(x), "valid"
-
-
-def symmetric(activation: str, parts: Parts) -> Parts:
-    """Makes symmetric parts of others; their activation, if they have none."""
-    given = {field.name: getattr(parts, field.name) for field in dataclasses.fields(parts)}
-    return SymmetricParts(**{**given, "activation": parts.activation or activation})
-
-
-def tiered_stem(parts: Parts, x, filters: int, last_strides: int = 2):
+def tiered_stem(builder: LayerBuilder, x, filters: int, last_strides: int = 2):
     """3x3 convolutions of 3/8, 1/2 and all of the filters, first and last strided: -> [b, h/4, w/4, f]."""
-    x = parts.conv_norm_act(x, 3 * filters // 8, 3, 2, "stem1")
-    x = parts.conv_norm_act(x, filters // 2, 3, 1, "stem2")
-    return parts.conv_norm_act(x, filters, 3, last_strides, "stem3")
+    x = builder.conv_norm_act(x, 3 * filters // 8, 3, 2, "stem1")
+    x = builder.conv_norm_act(x, filters // 2, 3, 1, "stem2")
+    return builder.conv_norm_act(x, filters, 3, last_strides, "stem3")
 
 
-def pooled_tiered_stem(parts: Parts, x, filters: int):
-    """The same with a max-pool in the place of the last stride."""
-    return CentredMaxPooling2D(name="stem_pool")(tiered_stem(parts, x, filters, last_strides=1))
+def pooled_tiered_stem(builder: LayerBuilder, x, filters: int):
+    """The same with a max-pool instead of the last stride."""
+    return CentredMaxPooling2D(name="stem_pool")(tiered_stem(builder, x, filters, last_strides=1))
 
 
-def single_stem(parts: Parts, x, filters: int):
+def single_stem(builder: LayerBuilder, x, filters: int):
     """One strided 3x3 convolution (RegNet): -> [b, h/2, w/2, filters]."""
-    return parts.conv_norm_act(x, filters, 3, 2, "stem")
+    return builder.conv_norm_act(x, filters, 3, 2, "stem")
 
 
-def squeeze_excite(ratio: float, parts: Parts, x, name: str):
+def squeeze_excite(ratio: float, builder: LayerBuilder, x, name: str):
     """Squeeze-and-excitation with a hidden width that is a multiple of 8."""
-    return SqueezeExcite(ratio, parts.kernel_regularizer, multiple_of=8, name=name)(x)
+    return SqueezeExcite(ratio, builder.kernel_regularizer, multiple_of=8, name=name)(x)
 
 
-def efficient_channel_attention(parts: Parts, x, name: str):
-    return EfficientChannelAttention(kernel_regularizer=parts.kernel_regularizer, name=name)(x)
+def efficient_channel_attention(builder: LayerBuilder, x, name: str):
+    return EfficientChannelAttention(kernel_regularizer=builder.kernel_regularizer, name=name)(x)
 
 
-LAMBDA = {"scope": 9, "position_bias": True}
-# Blocks of 8 with halos of 3, the layer's defaults.
-HALO = {"positions": "added", "mask_padding": False, "compact_offsets": True}
-BOTTLENECK = {"num_heads": 4}
-EFFICIENT = {
-    "gates": {"C": efficient_channel_attention},
-    "operations": {"C": grouped_convolution(GROUP_SIZE)},
-}
+Block = partial(Bottleneck, shortcut=strided_shortcut)
 
-relu, silu = partial(symmetric, "relu"), partial(symmetric, "swish")
+
+def lambda_block(scope: int | None = 9, position_bias: bool = True) -> Bottleneck:
+    options = {"scope": scope, "position_bias": position_bias}
+    return Block(LambdaOperation(options=options, pool_size=2))
+
+
+def halo_block(pool_size: int = 0, block: Any = Block, **options: Any) -> Bottleneck:
+    """Blocks of 8 with halos of 3, the layer's defaults."""
+    options = {"positions": "added", "mask_padding": False, "compact_offsets": True, **options}
+    return block(LayerOperation(HaloAttention, options, pool_size))
+
+
+def attention_block(**options: Any) -> Bottleneck:
+    operation = LayerOperation(GlobalAttention, {"num_heads": 4, **options}, pool_size=2, fixed_map=True)
+    return Block(operation)
+
+
+BLOCKS = {"C": Block(), "L": lambda_block(), "H": halo_block(), "B": attention_block()}
+SE_BLOCKS = {**BLOCKS, "C": Block(channel_attention=partial(squeeze_excite, 1 / 16))}
+ECA_BLOCKS = {**BLOCKS, "C": Block(Convolution(16), channel_attention=efficient_channel_attention)}
+# RegNetZ: no residual in the first block of a stage, and linear outputs.
+RegNetBlock = partial(Bottleneck, shortcut=no_shortcut, merge=linear_sum)
+
 Tiered = partial(
-    ResNet, input_size=256, stem=pooled_tiered_stem, shortcut=strided_shortcut, pool_size=2, dress=silu
+    ResNet,
+    input_size=256,
+    blocks=BLOCKS,
+    stem=Stem(pooled_tiered_stem),
+    activation="swish",
+    symmetric_padding=True,
 )
-Lambda = partial(Tiered, layers={"L": LambdaLayer}, options={"L": LAMBDA})
-Halo = partial(Tiered, layers={"H": HaloAttention}, options={"H": HALO}, pool_size=0)
-Bottleneck = partial(Tiered, layers={"B": GlobalAttention}, options={"B": BOTTLENECK})
-# c5 is narrower; squeeze-and-excitation, and a convolution before the classifier.
-OF_33 = {
-    "stem": tiered_stem,
-    "gates": {"C": partial(squeeze_excite, SE_RATIO)},
-    "expansion": PerStage((4, 4, 4, 3)),
-    "final_filters": 1280,
-}
+# c5 is narrower, and a convolution precedes the classifier.
+Tiered33 = partial(
+    Tiered,
+    blocks=SE_BLOCKS,
+    stem=Stem(tiered_stem),
+    output_filters=(256, 512, 1024, 1536),
+    head_filters=1280,
+)
 
 MODELS = {
-    "lambda_resnet26t": Lambda(("CC", "CC", "CL", "LL"), "timm", dress=relu),
-    "lambda_resnet26rpt_256": Lambda(
+    "lambda_resnet26t": Tiered(("CC", "CC", "CL", "LL"), "timm", activation="relu"),
+    "lambda_resnet26rpt_256": Tiered(
         ("CC", "CC", "CL", "LL"),
         "timm, relative positions over the whole map",
-        options={"L": {"scope": None}},
-        dress=relu,
+        blocks={**BLOCKS, "L": lambda_block(scope=None, position_bias=False)},
+        activation="relu",
     ),
-    "lambda_resnet50ts": Lambda(("CCC", "CCCL", "CLCLCL", "CLC"), "timm"),
+    "lambda_resnet50ts": Tiered(("CCC", "CCCL", "CLCLCL", "CLC"), "timm"),
     "lamhalobotnet50ts_256": Tiered(
         ("CCC", "CLCL", "CHCHCH", "CBC"),
         "timm",
-        layers={"L": LambdaLayer, "H": HaloAttention, "B": GlobalAttention},
-        options={"L": {**LAMBDA, "scope": 13}, "H": HALO, "B": BOTTLENECK},
-        stem=tiered_stem,
+        blocks={**BLOCKS, "L": lambda_block(scope=13), "H": halo_block(pool_size=2)},
+        stem=Stem(tiered_stem),
     ),
     "halo2botnet50ts_256": Tiered(
         ("CCC", "CHCH", "CHCHCH", "CBC"),
         "timm",
-        layers={"H": HaloAttention, "B": GlobalAttention},
-        options={"H": HALO, "B": BOTTLENECK},
-        stem=tiered_stem,
+        blocks={**BLOCKS, "H": halo_block(pool_size=2)},
+        stem=Stem(tiered_stem),
     ),
-    "halonet26t": Halo(("CC", "CC", "CH", "HH"), "timm", options={"H": {**HALO, "halo_size": 2}}, dress=relu),
-    "halonet50ts": Halo(
+    "halonet26t": Tiered(
+        ("CC", "CC", "CH", "HH"), "timm", blocks={**BLOCKS, "H": halo_block(halo_size=2)}, activation="relu"
+    ),
+    "halonet50ts": Tiered(
         ("CCC", "CCCH", "CHCHCH", "CHC"),
         "timm",
-        options={"H": {**HALO, "num_heads": PerStage((8, 4, 8, 8))}},
+        blocks={**BLOCKS, "H": halo_block(num_heads=per_stage(8, 4, 8, 8))},
     ),
-    "sehalonet33ts": Halo(("CC", "CCH", "CCH", "HH"), "timm", **OF_33),
-    "eca_halonext26ts": Halo(
+    "sehalonet33ts": Tiered33(("CC", "CCH", "CCH", "HH"), "timm"),
+    "eca_halonext26ts": Tiered(
         ("CC", "CC", "CH", "HH"),
         "timm",
-        options={"H": {**HALO, "halo_size": 2, "key_dim": 16}},
-        **EFFICIENT,
+        blocks={**ECA_BLOCKS, "H": halo_block(halo_size=2, key_dim=16)},
     ),
-    "haloregnetz_b": Halo(
+    "haloregnetz_b": Tiered(
         ("CC", "CCCCCC", "CCCHCCCHCCCH", "HH"),
         "timm, RegNetZ (Dollar et al. 2021)",
         input_size=224,
-        # The queries of all heads have a third of the channels: 24 in a head, and 36 where there are 864.
-        options={
-            "H": {**HALO, "block_size": 7, "halo_size": 2, "key_dim": PerBlock(lambda at: at.filters // 24)}
+        blocks={
+            "C": RegNetBlock(Convolution(16), channel_attention=partial(squeeze_excite, 1 / 4)),
+            # The queries of all heads have a third of the channels: 24 in a head, and 36 where there are 864.
+            "H": halo_block(
+                pool_size=2,
+                block=RegNetBlock,
+                block_size=7,
+                halo_size=2,
+                key_dim=PerBlock(lambda context: context.filters // 24),
+            ),
         },
-        operations={"C": grouped_convolution(GROUP_SIZE)},
-        gates={"C": partial(squeeze_excite, 1 / 4)},
-        pool_size=2,
-        stem=single_stem,
-        shortcut=no_shortcut,
-        end=linear_sum,
-        strides=(2, 2, 2, 2),
+        stem=Stem(single_stem, 32, strides=2),
         # Three times the channels that a block reads.
-        first_filters=(96, 144, 288, 576),
-        filters=(144, 288, 576, 864),
-        expansion=1 / 3,
-        stem_filters=32,
-        final_filters=1536,
+        filters=((96, 144), (144, 288), (288, 576), (576, 864)),
+        output_filters=(48, 96, 192, 288),
+        head_filters=1536,
     ),
-    "botnet26t_256": Bottleneck(("CC", "CC", "CB", "BB"), "timm", dress=relu),
-    "sebotnet33ts_256": Bottleneck(("CC", "CCB", "CCB", "BB"), "timm", **OF_33),
-    "eca_botnext26ts_256": Bottleneck(
-        ("CC", "CC", "CB", "BB"), "timm", options={"B": {**BOTTLENECK, "key_dim": 16}}, **EFFICIENT
+    "botnet26t_256": Tiered(("CC", "CC", "CB", "BB"), "timm", activation="relu"),
+    "sebotnet33ts_256": Tiered33(("CC", "CCB", "CCB", "BB"), "timm"),
+    "eca_botnext26ts_256": Tiered(
+        ("CC", "CC", "CB", "BB"), "timm", blocks={**ECA_BLOCKS, "B": attention_block(key_dim=16)}
     ),
 }

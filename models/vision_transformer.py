@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Vision Transformer (Dosovitskiy et al. 2020), to compare with: the networks of TF Model Garden."""
+"""The Vision Transformer (Dosovitskiy et al. 2020) of TF Model Garden, to compare with."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import tf_keras as keras
 
 from lambdanet.errors import InputError
 from lambdanet.layers.layer import Layer
-from lambdanet.models.layer_builder import Parts
+from lambdanet.models.architecture import Architecture
+from lambdanet.models.layer_builder import LayerBuilder
 
 PATCH_SIZES = {"ti16": 16, "s16": 16, "b16": 16, "b32": 32, "l16": 16}
 
 
 @keras.saving.register_keras_serializable("lambdanet")
 class VisionTransformerTrunk(Layer):
-    """Everything before the classifier of a network of Model Garden, which imports it when it is built.
+    """A network of Model Garden without its classifier; imports Model Garden when it is built.
 
     Images [b, h, w, c] of one known size -> {"map": [b, h / patch, w / patch, d], "token": [b, d]}.
 
     Args:
-      variant: "ti16", "s16", "b16", "b32" or "l16": size, and side of the patches in pixels.
-      stochastic_depth_rate: of the last block.
+      variant: "ti16", "s16", "b16", "b32" or "l16": the size, and the side of the patches in pixels.
+      stochastic_depth_rate: the rate of the last block.
     """
 
     def __init__(self, variant: str, stochastic_depth_rate: float = 0.0, **kwargs: Any):
@@ -60,12 +60,12 @@ class VisionTransformerTrunk(Layer):
 
 
 @dataclasses.dataclass(frozen=True)
-class VisionTransformer:
+class VisionTransformer(Architecture):
     """A network of TF Model Garden.
 
     Attributes:
       variant: see `VisionTransformerTrunk`.
-      source: where it comes from.
+      source: the library.
       input_size: the side of the square images that it is measured at, in pixels.
     """
 
@@ -73,21 +73,15 @@ class VisionTransformer:
     source: str = "TF Model Garden, for comparison"
     input_size: int = 224
 
-    def overrides(self) -> set[str]:
-        """No options."""
-        return set()
-
-    def endpoints(
-        self, images, parts: Parts, stochastic_depth_rate: float = 0.0, **overrides: Any
-    ) -> dict[str, Any]:
-        """Builds the trunk: its one map, "4" at stride 16 or "5" at stride 32, and the "token" of the class.
+    def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
+        """Builds the trunk: its only map, "4" at stride 16 or "5" at stride 32, and the class "token".
 
         Raises:
-          InputError: for a regularizer or arguments of batch normalisation, which it does not take, or
-            images of no known size or one that is not a multiple of the patches'.
+          InputError: a regularizer or arguments of batch normalization were given, or the size of the images
+            is unknown or not a multiple of the patches'.
         """
         name, patch = f"vit_{self.variant}", PATCH_SIZES[self.variant]
-        if parts != Parts():
+        if builder != LayerBuilder():
             raise InputError(
                 f"{name} is there for comparison as TF Model Garden makes it: "
                 "it takes neither kernel_regularizer nor batch_norm"
@@ -101,13 +95,9 @@ class VisionTransformer:
         outputs = VisionTransformerTrunk(self.variant, stochastic_depth_rate, name="trunk")(images)
         return {{16: "4", 32: "5"}[patch]: outputs["map"], "token": outputs["token"]}
 
-    def logits(self, endpoints: Mapping[str, Any], parts: Parts, num_classes: int, dropout_rate: float = 0.0):
-        """The classifier on the token: dropout, projection -> float32 [b, num_classes]."""
-        return parts.projection(endpoints["token"], num_classes, dropout_rate)
-
-    def abridged(self) -> tuple["VisionTransformer", dict[str, int]]:
-        """Returns the network itself; see `ResNet.abridged`."""
-        return self, {}
+    def logits(self, endpoints, builder, num_classes, dropout_rate=0.0):
+        """Builds the classifier on the token: dropout, projection -> float32 [b, num_classes]."""
+        return builder.projection(endpoints["token"], num_classes, dropout_rate)
 
 
 MODELS = {f"vit_{variant}": VisionTransformer(variant) for variant in PATCH_SIZES}

@@ -25,7 +25,7 @@ from lambdanet.models import (
     vision_transformer,
 )
 from lambdanet.models.architecture import Architecture
-from lambdanet.models.layer_builder import Parts
+from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.names import check_model
 from lambdanet.models.weights import pretrained, weight_files
 
@@ -98,7 +98,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     """
     architecture = _architecture(name)
     input_size = input_size or architecture.input_size
-    model, repeats = abridged_model(name, input_size, **overrides)
+    model, repeats = condensed_model(name, input_size, **overrides)
     return ModelInfo(
         name,
         complexity.count_parameters(model, repeats),
@@ -110,7 +110,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     )
 
 
-def abridged_model(
+def condensed_model(
     name: str, input_size: int | None = None, **overrides: Any
 ) -> tuple[keras.Model, dict[str, int]]:
     """Builds a model with each kind of block once, on which the whole one can be counted.
@@ -130,10 +130,10 @@ def abridged_model(
     repeats: dict[str, int] = {}
     _check_overrides(name, architecture, overrides)
     if not overrides.get("share_positions"):  # layers that share cannot be counted one by one
-        architecture, repeats = architecture.abridged()
-    images, parts = keras.Input([*_image_size(input_size), 3]), Parts()
-    endpoints = architecture.endpoints(images, parts, **overrides)
-    return keras.Model(images, architecture.logits(endpoints, parts, 1000)), repeats
+        architecture, repeats = architecture.condensed()
+    images, builder = keras.Input([*_image_size(input_size), 3]), LayerBuilder()
+    endpoints = architecture.endpoints(images, builder, **overrides)
+    return keras.Model(images, architecture.logits(endpoints, builder, 1000)), repeats
 
 
 def create_model(
@@ -189,12 +189,12 @@ def create_model(
     num_classes, in_channels = check_counts(num_classes=num_classes, in_channels=in_channels)
     _check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)
     path = None if weights is None else pretrained.locate(name, weights, lambda: create_model(name))
-    parts = Parts(kernel_regularizer, batch_norm or {}, _checked_activation(activation))
+    builder = LayerBuilder(kernel_regularizer, batch_norm or {}, _checked_activation(activation))
     images = keras.Input([*_image_size(input_size), in_channels], name="images")
-    features = architecture.endpoints(images, parts, stochastic_depth_rate, **overrides)
+    features = architecture.endpoints(images, builder, stochastic_depth_rate, **overrides)
     if features_only and path is None:
         return keras.Model(images, features, name=name)
-    whole = keras.Model(images, architecture.logits(features, parts, num_classes, dropout_rate), name=name)
+    whole = keras.Model(images, architecture.logits(features, builder, num_classes, dropout_rate), name=name)
     model = keras.Model(images, features, name=name) if features_only else whole
     if path is not None:
         weight_files.load(model, path, whole)
@@ -208,8 +208,8 @@ def _architecture(name: str) -> Architecture:
 
 def _check_overrides(name: str, architecture: Architecture, overrides: Mapping[str, Any]) -> None:
     for override in overrides:
-        if override not in architecture.overrides():
-            accepted = ", ".join(sorted(architecture.overrides())) or "none"
+        if override not in architecture.option_names():
+            accepted = ", ".join(sorted(architecture.option_names())) or "none"
             raise InputError(f"model {name!r} has no option {override!r}; its options: {accepted}")
 
 

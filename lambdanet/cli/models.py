@@ -36,7 +36,7 @@ def _info(values: flags.FlagValues, arguments: list[str]) -> None:
         "parameters": f"{info.params:,}",
         "FLOPs": f"{info.flops:,} for an image of {info.input_size}x{info.input_size} pixels",
         "source": info.source,
-        "options": ", ".join(sorted(zoo.MODELS[info.name].overrides())) or "none",
+        "options": ", ".join(sorted(zoo.MODELS[info.name].option_names())) or "none",
         "recipes": ", ".join(info.recipes) or "none",
         "weights": ", ".join(one.tag for one in info.weights) or "none",
     }

@@ -167,6 +167,6 @@ def _line(table: Table, row: Row) -> Line:
 def _counts(
     name: str, options: tuple[tuple[str, Any], ...], input_size: int, count_lambdas: bool
 ) -> tuple[int, int]:
-    model, repeats = zoo.abridged_model(name, input_size, **dict(options))
+    model, repeats = zoo.condensed_model(name, input_size, **dict(options))
     flops = complexity.count_flops(model, repeats, count_lambdas)
     return complexity.count_parameters(model, repeats), flops

@@ -94,7 +94,7 @@ def test_a_training_step_of_a_whole_network_is_the_same_for_both_kinds_of_device
     weights = []
     for kind in ("CPU", "TPU"):
         keras.utils.set_random_seed(0)
-        model, _ = zoo.abridged_model("resnet_rs_50", 32)
+        model, _ = zoo.condensed_model("resnet_rs_50", 32)
         model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         with device.assume(kind):
             model.train_on_batch(x, y)

@@ -46,7 +46,7 @@ def test_save_and_load_under_mixed_precision(freed, name, tmp_path):
     """Logits stay in float32, and what is loaded computes the same with the same configuration."""
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
-        model, _ = zoo.abridged_model(name, 32)
+        model, _ = zoo.condensed_model(name, 32)
     finally:
         keras.mixed_precision.set_global_policy("float32")
     x = images(2, 32, 32, 3)
@@ -60,7 +60,7 @@ def test_save_and_load_under_mixed_precision(freed, name, tmp_path):
 
 def test_saved_model_of_a_halonet(tmp_path):
     """A SavedModel takes images of other sizes than those that it has seen."""
-    model, _ = zoo.abridged_model("halo_resnet_50")
+    model, _ = zoo.condensed_model("halo_resnet_50")
     model(images(1, 32, 32, 3))
     model.save(tmp_path / "model")
     x = images(2, 40, 56, 3)

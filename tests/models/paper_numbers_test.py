@@ -32,8 +32,9 @@ def parameters_by_hand(row, num_classes=1000):
     def conv_norm(size, inputs, outputs):
         return size * size * inputs * outputs + 2 * outputs
 
-    if row.stem is rs_stem:
-        half, full = row.stem_filters // 2, row.stem_filters
+    channels = row.stem.filters
+    if row.stem.build is rs_stem:
+        half, full = channels // 2, channels
         total = (
             conv_norm(3, 3, half)
             + conv_norm(3, half, half)
@@ -41,15 +42,14 @@ def parameters_by_hand(row, num_classes=1000):
             + conv_norm(3, full, full)
         )
     else:
-        total = conv_norm(7, 3, row.stem_filters)
-    channels = row.stem_filters
+        total = conv_norm(7, 3, channels)
     for letters, d, se_ratio in zip(row.stages, row.filters, row.se_ratios, strict=True):
         for index, letter in enumerate(letters):
             total += conv_norm(1, channels, d) + conv_norm(1, d, 4 * d) + 2 * d
             if letter == "C":
                 total += 9 * d * d
             else:  # W_q, W_k, W_v, BN of queries and values, the table
-                h, k, v, r = 4, 16, d // 4, row.options.get("L", {}).get("scope", 23)
+                h, k, v, r = 4, 16, d // 4, row.blocks["L"].operation.options.get("scope", 23)
                 total += d * (h * k + k + v) + 2 * (h * k + v) + r * r * k
             if index == 0:
                 total += conv_norm(1, channels, 4 * d)
@@ -91,7 +91,7 @@ def test_parameters_and_a_gradient_step(freed, name):
     What it computes follows from its configuration, as files hold it, and its weights alone.
     """
     size = 224 if name.startswith("vit") else None
-    model, repeats = zoo.abridged_model(name, size)
+    model, repeats = zoo.condensed_model(name, size)
     assert complexity.count_parameters(model, repeats) == PARAMETERS[name]
     if name.startswith(("efficientnet", "vit")):
         return  # the libraries' own
@@ -114,7 +114,7 @@ def test_parameters_and_a_gradient_step(freed, name):
 
 
 @pytest.mark.parametrize("name", ["resnet_50_linear_attention", "lambda_resnet_420"])
-def test_counts_of_the_abridged_network_are_those_of_the_whole(name):
+def test_counts_of_the_condensed_network(name):
     """The second is the deepest there is; it is run once, too."""
     info = lambdanet.model_info(name, input_size=64)
     model = lambdanet.create_model(name, input_size=64)

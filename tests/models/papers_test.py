@@ -60,7 +60,7 @@ def test_table(number):
 def test_rows_name_models_and_their_options():
     for table in TABLES.values():
         for row in table.rows:
-            assert not row.model or set(row.options) <= zoo.MODELS[row.model].overrides()
+            assert not row.model or set(row.options) <= zoo.MODELS[row.model].option_names()
 
 
 def test_forms_of_a_table(capsys, monkeypatch):

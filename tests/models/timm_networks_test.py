@@ -7,7 +7,7 @@ import tf_keras as keras
 
 import lambdanet
 from lambdanet.models import complexity, zoo
-from lambdanet.models.layer_builder import Parts
+from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.timm_networks import MODELS
 from lambdanet.models.weights import timm_rules
 
@@ -73,10 +73,10 @@ def peer(timm, name, dtype, **arguments):
 
 def ours(name, net, input_size=None):
     """The same network here: images -> features of every stage, and logits."""
-    architecture, parts = zoo.MODELS[name], Parts()
+    architecture, builder = zoo.MODELS[name], LayerBuilder()
     images = keras.Input([*(input_size or (None, None)), 3])
-    endpoints = architecture.endpoints(images, parts)
-    logits = architecture.logits(endpoints, parts, 1000)
+    endpoints = architecture.endpoints(images, builder)
+    logits = architecture.logits(endpoints, builder, 1000)
     model = keras.Model(images, {**endpoints, "logits": logits}, name=name)
     timm_rules.load(model, {key: tensor.numpy() for key, tensor in net.state_dict().items()})
     return model

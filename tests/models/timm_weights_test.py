@@ -16,7 +16,7 @@ MIXED = "lamhalobotnet50ts_256"  # all three kinds of layers
 
 @pytest.fixture(scope="module")
 def mixed():
-    return zoo.abridged_model(MIXED)[0]
+    return zoo.condensed_model(MIXED)[0]
 
 
 def tensors_for(model, seed=0):
@@ -64,7 +64,7 @@ def test_what_is_missing_left_over_or_of_another_shape_is_named(mixed):
 
 def test_tensors_of_another_network(mixed):
     """Names beyond a score are counted."""
-    tensors = tensors_for(zoo.abridged_model("halonet50ts")[0])
+    tensors = tensors_for(zoo.condensed_model("halonet50ts")[0])
     assert " more" in refused(mixed, tensors)
 
 
