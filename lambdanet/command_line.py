@@ -13,7 +13,7 @@ from logging import LogRecord
 
 from absl import flags, logging
 
-from lambdanet.errors import InputError, Preempted, Unfinished, unknown
+from lambdanet.errors import InputError, Preempted, Unfinished, invalid, unknown
 
 HELP = ("--help", "-h")
 
@@ -23,12 +23,12 @@ class Flag:
     """A flag of a command.
 
     Attributes:
-      name: as it is written, without dashes.
-      value: what stands for its value in the help, such as "DIR"; empty for a switch.
-      help: one line.
-      required: whether it must be given.
-      define: the absl function that defines it.
-      default: its value when it is not given.
+      name: the name without dashes.
+      value: the placeholder of the value in the help, such as "DIR"; empty for a switch.
+      help: the description, one line.
+      required: whether a command line without the flag is refused.
+      define: the absl function that defines the flag.
+      default: the value without the flag.
     """
 
     name: str
@@ -44,18 +44,19 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command.
+    """A command of `lambdanet`, or a program that is run with `python -m`.
 
     Attributes:
-      name: as it is written.
-      summary: one line.
-      run: what it does, given the values of its flags and its other arguments.
-      flags: its flags.
-      arguments: what it takes besides flags, as the usage line shows it; empty for none.
-      num_arguments: the least and the largest number of them.
+      name: the name on the command line.
+      summary: what the command does, one line.
+      run: the program, called with the values of the flags and the positional arguments.
+      flags: the flags of the command.
+      arguments: the positional arguments as the usage line shows them; empty for none.
+      num_arguments: the smallest and the largest number of positional arguments.
       examples: command lines.
-      notes: more to tell in the help, once it is asked for.
-      module: the module that is run with `python -m`, for one that is not a command of `lambdanet`.
+      notes: returns further help; called only for `--help`.
+      module: the module to run with `python -m`; empty for a command of `lambdanet`.
+      extra: the extra of the package that installs what the command imports.
     """
 
     name: str
@@ -67,67 +68,70 @@ class Command:
     examples: tuple[str, ...] = ()
     notes: Callable[[], str] = str
     module: str = ""
+    extra: str = "train"
 
     @property
-    def call(self) -> str:
-        """How it is called: `lambdanet NAME`, or `python -m MODULE`."""
+    def invocation(self) -> str:
+        """The command line without arguments: `lambdanet NAME` or `python -m MODULE`."""
         return f"python -m {self.module}" if self.module else f"lambdanet {self.name}"
 
 
 def main(command: Command, argv: Sequence[str] | None = None) -> int:
-    """Runs a program that is one command, and returns its exit status; see `exit_status`.
+    """Runs a command that has a `module`, and returns its exit status; see `exit_status`.
 
     Args:
-      command: one with a `module`.
-      argv: the words after that module; None: those of this process.
+      command: the command.
+      argv: the arguments after the module; default: those of this process.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    return exit_status(command.module, lambda: run(command, words), extra=command.module.split(".")[1])
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return exit_status(command.module, lambda: run(command, arguments), command.extra)
 
 
-def run(command: Command, words: list[str]) -> None:
-    """Runs a command, or shows its help where that is asked for."""
-    if any(word in HELP for word in words):
-        print(help_of(command))
+def run(command: Command, argv: list[str]) -> None:
+    """Runs a command, or prints its help if `argv` contains one of `HELP`."""
+    if any(word in HELP for word in argv):
+        print(format_help(command))
     else:
-        command.run(*parse(command, words))
+        command.run(*parse(command, argv))
 
 
-def parse(command: Command, words: list[str]) -> tuple[flags.FlagValues, list[str]]:
-    """Returns the values of a command's flags, and its other arguments."""
+def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str]]:
+    """Returns the values of a command's flags, and its positional arguments.
+
+    Raises:
+      InputError: a flag is unknown, missing or has a wrong value, or the number of arguments is wrong.
+    """
     values = flags.FlagValues()
     values.set_gnu_getopt()  # flags may follow arguments
     for flag in command.flags:
         flag.define(flag.name, flag.default, flag.help, flag_values=values)
-    see = f"`{command.call} --help`"
+    see = f"`{command.invocation} --help`"
     try:
-        arguments = values([command.name, *words])[1:]
+        arguments = values([command.name, *argv])[1:]
     except flags.UnrecognizedFlagError as error:
         name = f"--{error.flagname}"
         raise unknown(f"flag of `{command.name}`", name, _flag_names(command), see) from None
     except flags.IllegalFlagValueError as error:
-        raise InputError(_illegal_value(command, error)) from None
+        raise _illegal_value(command, error) from None
     except (flags.Error, ValueError) as error:
         raise InputError(f"{error}; see {see}") from None
-    missing = [flag.name for flag in command.flags if flag.required and not values[flag.name].value]
+    missing = [f"--{flag.name}" for flag in command.flags if flag.required and not values[flag.name].value]
     if missing:
-        needed = " and ".join(f"--{name}" for name in missing)
-        raise InputError(f"`{command.name}` needs {needed}; see {see}")
-    least, most = command.num_arguments
-    if len(arguments) < least:
+        raise InputError(f"`{command.name}` needs {' and '.join(missing)}; see {see}")
+    fewest, most = command.num_arguments
+    if len(arguments) < fewest:
         raise InputError(f"`{command.name}` needs {command.arguments}; see {see}")
     if len(arguments) > most:
-        stray = arguments[int(most)]
-        raise InputError(f"`{command.name}` received {stray!r}, one argument too many; see {see}")
+        raise InputError(f"unexpected argument {arguments[int(most)]!r} of `{command.name}`; see {see}")
     return values, arguments
 
 
-def _illegal_value(command: Command, error: flags.IllegalFlagValueError) -> str:
-    """Returns absl's message "flag --NAME=VALUE: CAUSE" without the cause, which is in Python's words."""
+def _illegal_value(command: Command, error: flags.IllegalFlagValueError) -> InputError:
+    """Returns the error for absl's message "flag --NAME=VALUE: CAUSE"."""
     given = str(error).removesuffix(f": {error.__context__}").removeprefix("flag ")
     name, _, value = given.partition("=")
-    defined = {str(flag).partition("=")[0]: flag.define for flag in command.flags}
-    return f"{name} must be {_ACCEPTED[defined[name]]}, got {value!r}"
+    defined = {f"--{flag.name}": flag.define for flag in command.flags}
+    return invalid(name, _ACCEPTED[defined[name]], value)
 
 
 def _flag_names(command: Command) -> list[str]:
@@ -135,13 +139,15 @@ def _flag_names(command: Command) -> list[str]:
 
 
 def usage(command: Command) -> str:
-    words = [str(flag) if flag.required else f"[{flag}]" for flag in command.flags]
-    return " ".join([command.call, *words, *filter(None, [command.arguments])])
+    """Returns the command line with all flags and arguments; the optional flags are in brackets."""
+    shown = [str(flag) if flag.required else f"[{flag}]" for flag in command.flags]
+    return " ".join(filter(None, [command.invocation, *shown, command.arguments]))
 
 
-def help_of(command: Command) -> str:
-    shown = textwrap.fill(f"usage: {usage(command)}", 100, subsequent_indent="  ", break_on_hyphens=False)
-    parts = [shown, f"`{command.name}` {command.summary}."]
+def format_help(command: Command) -> str:
+    """Returns the text that `--help` prints."""
+    line = textwrap.fill(f"usage: {usage(command)}", 100, subsequent_indent="  ", break_on_hyphens=False)
+    parts = [line, f"`{command.name}` {command.summary}."]
     if command.flags:
         parts.append(f"flags:\n{aligned([(str(flag), flag.help) for flag in command.flags])}")
     parts.append(command.notes())
@@ -150,11 +156,11 @@ def help_of(command: Command) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Returns rows of cells as indented lines; each column is as wide as its widest cell.
+    """Returns rows of cells as indented lines of aligned columns.
 
     Example:
-      >>> print(aligned([("list", "shows the models"), ("pseudo-label", "labels pictures")]))
-        list          shows the models
+      >>> print(aligned([("list", "lists the models"), ("pseudo-label", "labels pictures")]))
+        list          lists the models
         pseudo-label  labels pictures
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -171,14 +177,17 @@ _ACCEPTED = {
 
 
 def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> int:
-    """Calls `main` and returns the exit status; what went wrong goes to stderr in one line.
+    """Calls `main` and returns the exit status; an expected error becomes one line on stderr.
 
     Args:
-      name: the program's, which begins that line.
-      main: does the work. Exceptions that are nobody's mistake but ours are raised on.
-      extra: of the package, which installs what the program imports.
+      name: the name of the program, with which that line begins.
+      main: the program. Unexpected exceptions propagate with their traceback.
+      extra: the extra of the package that installs what the program imports.
+
+    Returns:
+      0, or 2 for an `InputError`, 75 for `Preempted`, 130 for an interrupt, and 1 for other errors.
     """
-    # 3 hides what TensorFlow logs about processors and missing GPUs; its exceptions say what went wrong.
+    # Level 3 hides TensorFlow's log lines about processors and missing GPUs; errors are raised anyway.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     _prepare_streams()
     try:
@@ -200,13 +209,13 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "lambdanet":
             raise
-        return _fail(name, f"{error}; pip install 'lambdanet[{extra}]' brings what is missing", 1)
+        return _fail(name, f"{error}; install it with pip install 'lambdanet[{extra}]'", 1)
     except OSError as error:
         return _fail(name, str(error), 1)
 
 
 def _prepare_streams() -> None:
-    """Opens closed streams on the null device, and escapes characters that the others cannot encode."""
+    """Opens closed streams on the null device, and escapes characters that open ones cannot encode."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # as in `lambdanet list >&-`
@@ -217,10 +226,10 @@ def _prepare_streams() -> None:
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Hides two warnings of libraries that nothing is to be done about.
+    """Hides two harmless warnings.
 
-    Pillow's, that a large picture may be an attack: it refuses those of twice that size. TensorFlow's, that a
-    loaded model lacks gradients: programs take none.
+    Pillow warns that a large picture may be an attack (it refuses pictures of twice that size), and
+    TensorFlow that a loaded model has no gradients, which no program here computes.
     """
 
     def is_wanted(record: LogRecord) -> bool:

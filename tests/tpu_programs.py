@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small programs for the tests of tpu-check, compiled in a process of their own: the compiler stays in it."""
+"""Small programs for the tests of tpu-check, to compile in another process."""
 
 import functools
 from pathlib import Path
@@ -11,7 +11,7 @@ import lambdanet
 from lambdanet.errors import InputError
 from lambdanet.training.tpu import cache, check, compiler, steps
 
-N, TURNS, INNER = 512, 7, 3
+N, TRIPS, INNER = 512, 7, 3
 
 
 def product(a, b):
@@ -29,12 +29,12 @@ def nested(stack):
     )
 
 
-def open_ended(a, turns):
-    return tf.while_loop(lambda i, x: i < turns, lambda i, x: (i + 1, tf.matmul(x, x)), (0, a))[1]
+def unbounded(a, trips):
+    return tf.while_loop(lambda i, x: i < trips, lambda i, x: (i + 1, tf.matmul(x, x)), (0, a))[1]
 
 
 def networks(images, kernel):
-    """Two layers of two models, one inside the other, so that names can be told apart."""
+    """Two layers in two nested models."""
     with tf.name_scope("outer"), tf.name_scope("inner"):
         with tf.name_scope("first"):
             images = tf.nn.relu(tf.nn.conv2d(images, kernel, 1, "SAME"))
@@ -61,7 +61,7 @@ def attention() -> lambdanet.HaloAttention:
 
 
 def halos(images):
-    """A layer of the third stage of HaloNet H1, forth and back."""
+    """A layer of the third stage of HaloNet H1, with its gradients."""
     with tf.GradientTape() as tape:
         tape.watch(images)
         loss = tf.reduce_sum(attention()(images))
@@ -75,45 +75,45 @@ def _square(*shape: int) -> tf.TensorSpec:
 KERNEL = _square(3, 3, 128, 128)
 PROGRAMS = {
     "product": (product, [_square(8192, 8192)] * 2, ("v3:2x2", "v5e:2x2")),
-    "mapped": (mapped, [_square(TURNS, N, N)], ("v3:2x2",)),
-    "nested": (nested, [_square(TURNS, N, N)], ("v3:2x2",)),
+    "mapped": (mapped, [_square(TRIPS, N, N)], ("v3:2x2",)),
+    "nested": (nested, [_square(TRIPS, N, N)], ("v3:2x2",)),
     "once": (product, [_square(N, N)] * 2, ("v3:2x2",)),
-    "open_ended": (open_ended, [_square(N, N), tf.TensorSpec([], tf.int32)], ("v3:2x2",)),
+    "unbounded": (unbounded, [_square(N, N), tf.TensorSpec([], tf.int32)], ("v3:2x2",)),
     "networks": (networks, [_square(8, 32, 32, 128), KERNEL], ("v3:2x2",)),
     "too_large": (too_large, [_square(4096, 128, 128, 128), KERNEL], ("v3:2x2",)),
     "texts": (texts, [_square(8)], ("v3:2x2",)),
     "halos": (halos, [_square(8, 32, 32, 128)], ("v3:2x2", "v5e:2x2")),
 }
-AGAIN = "networks"
+COMPILED_TWICE = "networks"
 
 
 def compile_all(folder: str) -> dict[tuple[str, str], Any]:
-    """Returns for each program and topology its report, or the error; `AGAIN` is checked twice, with a cache.
+    """Returns the report or error of each program and topology.
 
-    Beside them, by name: "bytes", what the compiler counts of the bytes of each program, and "compilations",
-    how often it was asked.
+    `COMPILED_TWICE` comes twice, so the second result is from the cache in `folder`. The key "bytes" has the
+    HBM traffic by the compiler's own count, and "compilations" the number of compilations.
     """
     found: dict[Any, Any] = {"bytes": {}, "compilations": 0}
-    answer = compiler._answer
+    describe = compiler.describe
 
     def counted(executable, num_devices):
         found["compilations"] += 1
         found["bytes"][name, topology] = executable.cost_analysis()["bytes accessed"]
-        return answer(executable, num_devices)
+        return describe(executable, num_devices)
 
-    compiler._answer = counted
-    attention()  # a step finds its variables
-    kept = cache.Cache(Path(folder))
-    for name in (*PROGRAMS, AGAIN):
+    compiler.describe = counted
+    attention()  # creates the variables
+    compilations = cache.Cache(Path(folder))
+    for name in (*PROGRAMS, COMPILED_TWICE):
         function, inputs, topologies = PROGRAMS[name]
         for topology in topologies:
-            step = steps.Step(name, function, tuple(inputs), 1, ("outer", "inner"))
-            found[name, topology] = _checked(step, topology, kept)
+            step = steps.TpuStep(name, function, tuple(inputs), 1, ("outer", "inner"))
+            found[name, topology] = _check(step, topology, compilations)
     return found
 
 
-def _checked(step: steps.Step, topology: str, kept: cache.Cache) -> Any:
+def _check(step: steps.TpuStep, topology: str, compilations: cache.Cache) -> Any:
     try:
-        return check.check(step, topology, kept)
+        return check.check(step, topology, compilations)
     except InputError as error:
         return error

@@ -9,14 +9,14 @@ import tf_keras as keras
 
 from lambdanet.detection.run import train_step
 from lambdanet.errors import InputError, check_counts
-from lambdanet.training.tpu.steps import Step
+from lambdanet.training.tpu.steps import TpuStep
 
 BATCH = 8  # images on a core: 64 on 8
 
 
-def of_experiment(
+def experiment_step(
     experiment: str, changes: Sequence[str] = (), mode: str = "train", batch: int = BATCH
-) -> Step:
+) -> TpuStep:
     """Returns the training step of an experiment.
 
     Args:
@@ -38,4 +38,4 @@ def of_experiment(
         return function(*tf.nest.pack_sequence_as(inputs, values))
 
     models = [layer.name for layer in model.submodules if isinstance(layer, keras.Model)]
-    return Step(f"{experiment}, train", flat, specs, batch, (model.name, *models))
+    return TpuStep(f"{experiment}, train", flat, specs, batch, (model.name, *models))

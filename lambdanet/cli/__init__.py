@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `lambdanet`: a thin front, which imports what a command needs when it runs.
+"""The command `lambdanet`.
 
-Help and mistakes in flags therefore need no TensorFlow. The modules beside this one hold the commands as
-data; `lambdanet.command_line` defines what a command is, and turns errors into one line and an exit status.
+The modules of this package declare the commands; `lambdanet.command_line` parses and runs them. A command
+imports its dependencies when it runs, so help and wrong flags do not start TensorFlow.
 """
 
 import sys
@@ -23,17 +23,17 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line and returns the exit status, as `command_line.exit_status` defines it.
+    """Runs a command line and returns the exit status; see `command_line.exit_status`.
 
     Args:
-      argv: the words after `lambdanet`; None: those of this process.
+      argv: the arguments after `lambdanet`; default: those of this process.
 
     Example:
       >>> main(["table", "12", "--format=markdown"])
       0
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    return command_line.exit_status("lambdanet", lambda: _run(words))
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return command_line.exit_status("lambdanet", lambda: _run(arguments))
 
 
 def _run(argv: list[str]) -> None:

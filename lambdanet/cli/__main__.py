@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m lambdanet.cli` is the command `lambdanet`."""
+"""`python -m lambdanet.cli`: the command `lambdanet`."""
 
 import sys
 

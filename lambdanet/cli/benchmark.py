@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that measures: benchmark."""
+"""The command `benchmark`."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -12,66 +13,62 @@ from lambdanet.errors import InputError, unknown
 
 @dataclasses.dataclass(frozen=True)
 class _Topic:
-    """Something to measure.
+    """A subject of the benchmark.
 
     Attributes:
-      summary: one line.
-      run: measures it, given the words after the topic and the flags that were given.
-      flags: those that it takes.
+      summary: the subject, one line.
+      run: the benchmark, called with the flags on the command line as keyword arguments.
+      flags: the flags that it accepts.
     """
 
     summary: str
-    run: Callable[..., object]
+    run: Callable[..., None]
     flags: tuple[Flag, ...]
 
 
-def _layers(words: list[str], **given: object) -> None:
+def _layers(**options: Any) -> None:
     from lambdanet.training.benchmark import layers
 
-    _no_more(words)
-    layers.benchmark_layers(**given)  # type: ignore[arg-type]
+    layers.benchmark_layers(**options)
 
 
-def _models(words: list[str], **given: object) -> None:
+def _models(**options: Any) -> None:
     from lambdanet.training.benchmark import models
 
-    models.benchmark_models(words, **given)  # type: ignore[arg-type]
+    models.benchmark_models(**options)
 
 
-def _loop(words: list[str], **given: object) -> None:
+def _loop(set: Sequence[str] = (), **options: Any) -> None:
     from lambdanet.training.benchmark import loop
 
-    _no_more(words)
-    loop.benchmark_loop(settings=given.pop("set", ()), **given)  # type: ignore[arg-type]
+    loop.benchmark_loop(settings=set, **options)
 
 
-def _input(words: list[str], **given: object) -> None:
+def _input(**options: Any) -> None:
     from lambdanet.training.benchmark import inputs
 
-    _no_more(words)
-    inputs.benchmark_input(**given)  # type: ignore[arg-type]
-
-
-def _no_more(words: list[str]) -> None:
-    if words:
-        raise InputError(f"{words[0]!r} is one word too many; expected flags alone after the topic")
+    inputs.benchmark_input(**options)
 
 
 def _benchmark(values: flags.FlagValues, arguments: list[str]) -> None:
-    topic = arguments[0]
+    topic, *models = arguments
     if topic not in _TOPICS:
         raise unknown("benchmark", topic, _TOPICS)
-    values_given = {flag.name: values[flag.name].value for flag in _FLAGS}
-    given = {name: value for name, value in values_given.items() if value is not None}
+    flag_values = {flag.name: values[flag.name].value for flag in _FLAGS}
+    options = {name: value for name, value in flag_values.items() if value is not None}
     accepted = {flag.name for flag in _TOPICS[topic].flags}
-    for name in given:
+    for name in options:
         if name not in accepted:
             raise unknown(f"flag of `benchmark {topic}`", f"--{name}", [f"--{flag}" for flag in accepted])
-    _TOPICS[topic].run(arguments[1:], **given)
+    if topic == "models":
+        options["models"] = models
+    elif models:
+        raise InputError(f"unexpected argument {models[0]!r} of `benchmark {topic}`")
+    _TOPICS[topic].run(**options)
 
 
 def _benchmark_notes() -> str:
-    lines = ["topics, and the flags of each:"]
+    lines = ["topics and their flags:"]
     for name, topic in _TOPICS.items():
         lines += [f"  {name}: {topic.summary}", f"    {', '.join(f'--{flag.name}' for flag in topic.flags)}"]
     return "\n".join(lines)
@@ -80,25 +77,25 @@ def _benchmark_notes() -> str:
 _PASSES = Flag(
     "passes",
     "PASS,...",
-    "layers: forward, both (with the backward pass); models: train, infer (default: two of them)",
+    "layers: forward, both (forward and backward); models: train, infer (default: all)",
     define=flags.DEFINE_list,
 )
-_REPEATS = Flag("repeats", "N", "turns of each (default: 7 to 11)", define=flags.DEFINE_integer)
+_REPEATS = Flag("repeats", "N", "turns per contender (default: 7 to 11)", define=flags.DEFINE_integer)
 _MAX_SECONDS = Flag(
     "max_seconds",
     "SECONDS",
-    "time for all turns of one in a case; slower ones have fewer turns (default: 10; models: 60)",
+    "time limit per contender and case; slow ones get fewer turns (default: 10; models: 60)",
     define=flags.DEFINE_float,
 )
 _DTYPE = Flag("dtype", "DTYPE", "float32 (the default), bfloat16 or float16")
-_THREADS = Flag("threads", "N", "threads of each (default: one per core)", define=flags.DEFINE_integer)
-_OUT = Flag("out", "DIR", "folder for a csv file and pictures (default: none)")
+_THREADS = Flag("threads", "N", "threads per contender (default: one per core)", define=flags.DEFINE_integer)
+_OUT = Flag("out", "DIR", "folder for a CSV file and plots (default: none)")
 _BATCH = Flag("batch", "N", "batch size (default: 32; input: 128)", define=flags.DEFINE_integer)
 _LAYER_FLAGS = (
     Flag(
         "maps",
         "HxWxDxB,...",
-        "height, width, channels and batch of each map (default: those of the papers)",
+        "height, width, channels and batch of each map (default: the papers' maps)",
         define=flags.DEFINE_list,
     ),
     Flag(
@@ -111,7 +108,7 @@ _LAYER_FLAGS = (
     Flag(
         "contenders",
         "PATTERN,...",
-        "what to measure, such as 'position/*' (default: everything)",
+        "contenders to measure, such as 'position/*' (default: all)",
         define=flags.DEFINE_list,
     ),
     _REPEATS,
@@ -121,60 +118,57 @@ _LAYER_FLAGS = (
     Flag(
         "peers",
         "",
-        "measure the layers of lucidrains, timm and kecam too, where they are installed",
+        "also measure the layers of lucidrains, timm and kecam, if installed",
         define=flags.DEFINE_boolean,
     ),
-    Flag("peers_python", "PATH", "the Python in which they are installed (default: this one)"),
+    Flag("peers_python", "PATH", "the Python interpreter that has the peers (default: this one)"),
     _OUT,
 )
-_MODEL_FLAGS = (
-    _BATCH,
-    *(_PASSES, _REPEATS, _MAX_SECONDS, _DTYPE, _THREADS, _OUT),
-)
+_MODEL_FLAGS = (_BATCH, _PASSES, _REPEATS, _MAX_SECONDS, _DTYPE, _THREADS, _OUT)
 _LOOP_FLAGS = (
-    Flag("recipe", "NAME", "the recipe of the steps (default: digits)"),
+    Flag("recipe", "NAME", "the recipe to train (default: digits)"),
     Flag(
         "set",
         "KEY=VALUE",
-        "changes a field of it; may be repeated",
+        "change a field of the recipe; may be repeated",
         define=flags.DEFINE_multi_string,
     ),
     Flag("steps", "N", "steps per turn (default: 50)", define=flags.DEFINE_integer),
     _REPEATS,
 )
 _INPUT_FLAGS = (
-    Flag("data_dir", "DIR", "JPEG TFRecords with a split train (default: pictures made here)"),
-    Flag(
-        "image_size", "PIXELS", "side of the images that come out (default: 224)", define=flags.DEFINE_integer
-    ),
+    Flag("data_dir", "DIR", "JPEG TFRecords with a split train (default: synthetic pictures)"),
+    Flag("image_size", "PIXELS", "side of the output images (default: 224)", define=flags.DEFINE_integer),
     Flag("images", "N", "images per turn (default: 2048)", define=flags.DEFINE_integer),
-    Flag("pictures", "N", "different pictures that are made (default: 256)", define=flags.DEFINE_integer),
+    Flag(
+        "pictures", "N", "number of different synthetic pictures (default: 256)", define=flags.DEFINE_integer
+    ),
     *(_BATCH, _REPEATS, _OUT),
 )
 _TOPICS = {
     "layers": _Topic(
-        "implementations of the position lambda; lambda layers; attention layers beside them",
+        "implementations of the position lambda, lambda layers, and attention layers",
         _layers,
         _LAYER_FLAGS,
     ),
     "models": _Topic(
-        "whole models, MODEL... (also as NAME@SIZE or NAME:KEY=VALUE,...), beside the first of them",
+        "models, MODEL... (also NAME@SIZE or NAME:KEY=VALUE,...), relative to the first",
         _models,
         _MODEL_FLAGS,
     ),
     "input": _Topic(
-        "images per second from JPEG TFRecords, beside Model Garden's reader on the same files",
+        "images per second from JPEG TFRecords, compared with Model Garden's reader",
         _input,
         _INPUT_FLAGS,
     ),
-    "loop": _Topic("a step of `train`, beside a loop written by hand", _loop, _LOOP_FLAGS),
+    "loop": _Topic("a training step of `train`, compared with a hand-written loop", _loop, _LOOP_FLAGS),
 }
 _FLAGS = tuple({flag.name: flag for topic in _TOPICS.values() for flag in topic.flags}.values())
 
 COMMANDS = (
     Command(
         "benchmark",
-        "measures time and memory, as ratios within one run",
+        "measures time and memory, and compares them within one run",
         _benchmark,
         flags=_FLAGS,
         arguments="TOPIC [MODEL...]",

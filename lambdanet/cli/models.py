@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands on models: list, info, table, convert."""
+"""The commands on models: list, info, table and convert."""
 
 from absl import flags
 
@@ -11,8 +11,8 @@ def _list(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet import text_table
     from lambdanet.models import names as zoo_names
 
-    form = values.format or "text"
-    text_table.check_format(form)
+    table_format = values.format or "text"
+    text_table.check_format(table_format)
     names = zoo_names.list_models(*arguments, pretrained=values.pretrained)
     if not names:
         what = "no model with published weights" if values.pretrained else "no model"
@@ -21,7 +21,7 @@ def _list(values: flags.FlagValues, arguments: list[str]) -> None:
 
     from lambdanet.models import model_list
 
-    print(model_list.render(names, values.sizes, form), end="")
+    print(model_list.render(names, values.sizes, table_format), end="")
 
 
 def _info(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -51,18 +51,18 @@ def _table(values: flags.FlagValues, arguments: list[str]) -> None:
 
     numbers = list(TABLES) if values.all else [number.upper() for number in arguments]
     if not numbers:
-        raise InputError(f"`table` needs a table or --all; the tables: {', '.join(TABLES)}")
+        raise InputError(f"`table` needs TABLE... or --all; the tables are {', '.join(TABLES)}")
     for number in numbers:
         if number not in TABLES:
             raise unknown("table", number, TABLES)
-    form = values.format or "text"
-    text_table.check_format(form)
+    table_format = values.format or "text"
+    text_table.check_format(table_format)
 
     from lambdanet.models.papers import comparison
 
     for index, number in enumerate(numbers):
-        separator = "\n" if index and form != "csv" else ""
-        print(separator + comparison.render(number, form, with_header=not index), end="", flush=True)
+        separator = "\n" if index and table_format != "csv" else ""
+        print(separator + comparison.render(number, table_format, with_header=not index), end="", flush=True)
 
 
 def _convert(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -79,13 +79,13 @@ def _convert(values: flags.FlagValues, arguments: list[str]) -> None:
 COMMANDS = (
     Command(
         "list",
-        "shows the models, all or those that match a pattern",
+        "lists the models, all or those that match a pattern",
         _list,
         flags=(
             Flag(
-                "sizes", "", "parameters and FLOPs too; takes a second per model", define=flags.DEFINE_boolean
+                "sizes", "", "add parameters and FLOPs; takes a second per model", define=flags.DEFINE_boolean
             ),
-            Flag("pretrained", "", "only those with published weights", define=flags.DEFINE_boolean),
+            Flag("pretrained", "", "only models with published weights", define=flags.DEFINE_boolean),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
         arguments="[PATTERN]",
@@ -94,7 +94,7 @@ COMMANDS = (
     ),
     Command(
         "info",
-        "prints the size, the cost and the source of a model",
+        "prints the size, cost and source of a model",
         _info,
         arguments="MODEL",
         num_arguments=(1, 1),
@@ -102,10 +102,10 @@ COMMANDS = (
     ),
     Command(
         "table",
-        "shows the sizes in the papers' tables beside those of the models as built",
+        "compares the sizes in the papers' tables with those of the models here",
         _table,
         flags=(
-            Flag("all", "", "every table of both papers; takes a minute", define=flags.DEFINE_boolean),
+            Flag("all", "", "all tables of both papers; takes a minute", define=flags.DEFINE_boolean),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
         arguments="[TABLE...]",
@@ -114,22 +114,20 @@ COMMANDS = (
     ),
     Command(
         "convert",
-        "converts the trained weights of a network of timm to Keras",
+        "converts trained weights of a timm network to Keras",
         _convert,
         flags=(
             Flag(
                 "checkpoint",
                 "FILE",
-                "model.safetensors, or a file of PyTorch (default: the published one, from its hub)",
+                "a safetensors or PyTorch file (default: the published one, from its hub)",
             ),
             Flag(
                 "out",
                 "DIR",
                 'folder for weights, metadata and model card (default: the cache, for weights="imagenet")',
             ),
-            Flag(
-                "revision", "COMMIT", "commit of the repository on the hub (default: the one that is known)"
-            ),
+            Flag("revision", "COMMIT", "commit of the hub's repository (default: the tested one)"),
         ),
         arguments="MODEL",
         num_arguments=(1, 1),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that asks the TPU compiler what a step would need and take: tpu-check."""
+"""The command `tpu-check`."""
 
 import json
 import sys
@@ -9,49 +9,48 @@ from typing import Any
 from absl import flags
 
 from lambdanet.command_line import Command, Flag
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, check_count, invalid, unknown
 
 
 def _tpu_check(values: flags.FlagValues, arguments: list[str]) -> None:
-    subjects = [name for name in _SUBJECTS if values[name].value]
-    if len(subjects) != 1:
-        given = f", got {' and '.join(f'--{name}' for name in subjects)}" if subjects else ""
-        raise InputError(f"`tpu-check` needs one of {', '.join(f'--{name}' for name in _SUBJECTS)}{given}")
-    if values.top < 1:
-        raise InputError(f"--top must be an integer from 1 on, got {values.top}")
+    targets = [name for name in _HANDLERS if values[name].value]
+    if len(targets) != 1:
+        got = f", got {' and '.join(f'--{name}' for name in targets)}" if targets else ""
+        raise InputError(f"`tpu-check` needs one of {', '.join(f'--{name}' for name in _HANDLERS)}{got}")
+    check_count("--top", values.top)
 
     from lambdanet.training.tpu import chips
 
     chips.chip_of(values.topology)
-    _RUNS[subjects[0]](values)
+    _HANDLERS[targets[0]](values)
 
 
 def _step(values: flags.FlagValues) -> None:
     import functools
 
-    of_batch = _of_batch(values)
+    build_step = _step_builder(values)
 
     from lambdanet.training.tpu import largest_batch, report
 
     check = _check(values)
 
-    def of(**batch: int) -> report.Report:
-        return check(functools.partial(of_batch, **batch), values.topology)
+    def check_batch(**batch: int) -> report.Report:
+        return check(functools.partial(build_step, **batch), values.topology)
 
     batch = {} if values.batch is None else {"batch": values.batch}
     if values.fit:
-        start = batch or {"batch": 8 if values.experiment else 128}
-        found = largest_batch.largest_batch(lambda batch: of(batch=batch), start["batch"], _tell)
+        start = batch.get("batch", 8 if values.experiment else 128)
+        found = largest_batch.largest_batch(lambda batch: check_batch(batch=batch), start, log)
     else:
-        found = of(**batch)
+        found = check_batch(**batch)
     if values.json:
         _print_json(found.to_json(values.top))
     else:
         print(report.render(found, values.top), end="")
 
 
-def _of_batch(values: flags.FlagValues) -> Any:
-    """Returns the function of a batch that builds the step, with everything else about it given."""
+def _step_builder(values: flags.FlagValues) -> Any:
+    """Returns the function that builds the step for a `batch`."""
     import functools
 
     from lambdanet import configs
@@ -62,41 +61,41 @@ def _of_batch(values: flags.FlagValues) -> Any:
     if values.experiment:
         from lambdanet.detection.run import tpu_step
 
-        return functools.partial(tpu_step.of_experiment, values.experiment, changes, values.mode)
+        return functools.partial(tpu_step.experiment_step, values.experiment, changes, values.mode)
     if values.model:
         check_model(values.model)
     recipe = override(configs.get_recipe(values.recipe), changes) if values.recipe else None
 
     from lambdanet.training.tpu import steps
 
-    recipe = recipe or override(steps.recipe_of(values.model), changes)
-    return functools.partial(steps.of_recipe, recipe, values.mode)
+    recipe = recipe or override(steps.recipe_for(values.model), changes)
+    return functools.partial(steps.recipe_step, recipe, values.mode)
 
 
 def _table(values: flags.FlagValues) -> None:
     from lambdanet import text_table
     from lambdanet.models.papers import speeds
 
-    form = values.format or "text"
-    text_table.check_format(form)
+    table_format = values.format or "text"
+    text_table.check_format(table_format)
     if values.table not in speeds.TABLES:
         raise unknown("table of speeds", values.table, speeds.TABLES)
     rows = _rows(values)
 
     from lambdanet.training.tpu import paper_speeds
 
-    found = paper_speeds.lines(values.table, _check(values), rows, _tell)
+    estimates = paper_speeds.estimate(values.table, _check(values), rows, log)
     if values.json:
-        _print_json(paper_speeds.to_json(values.table, found))
+        _print_json(paper_speeds.to_json(values.table, estimates))
     else:
-        print(paper_speeds.render(values.table, found, form), end="")
+        print(paper_speeds.render(values.table, estimates, table_format), end="")
 
 
 def _readme(values: flags.FlagValues) -> None:
     from lambdanet.training.tpu import readme_table
 
-    readme_table.write(values.readme, _check(values), _tell, _rows(values))
-    print(f"{values.readme}: the table between its markers is new")
+    readme_table.write(values.readme, _check(values), log, _rows(values))
+    print(f"updated the table in {values.readme}")
 
 
 def _check(values: flags.FlagValues) -> Any:
@@ -111,14 +110,15 @@ def _check(values: flags.FlagValues) -> Any:
 def _rows(values: flags.FlagValues) -> list[int]:
     for text in values.rows or ():
         if not text.isdigit():
-            raise InputError(f"--rows must be numbers from 1 on, such as 1,5, got {text!r}")
+            raise invalid("--rows", "numbers from 1, such as 1,5", text)
     return [int(text) for text in values.rows or ()]
 
 
-def _tell(line: str) -> None:
+def log(line: str) -> None:
+    """Prints a line to stderr, above the progress bar if there is one."""
     from tqdm import tqdm
 
-    tqdm.write(line, file=sys.stderr)  # above the progress bar, if there is one
+    tqdm.write(line, file=sys.stderr)
 
 
 def _print_json(value: dict[str, Any]) -> None:
@@ -133,46 +133,37 @@ def _notes() -> str:
     )
 
 
-_RUNS = {
-    "recipe": _step,
-    "model": _step,
-    "experiment": _step,
-    "table": _table,
-    "readme": _readme,
-}
-_SUBJECTS = tuple(_RUNS)
+_HANDLERS = {"recipe": _step, "model": _step, "experiment": _step, "table": _table, "readme": _readme}
 
 COMMANDS = (
     Command(
         "tpu-check",
-        "compiles a step for a TPU, without one: does it fit, how long would it take, and where",
+        "estimates the memory and time of a step on a TPU with the TPU compiler; no TPU is needed",
         _tpu_check,
         flags=(
-            Flag("recipe", "NAME", "the step that `lambdanet train` runs for this recipe"),
-            Flag(
-                "model", "NAME", "a model of the zoo, in the recipe that trains it or one like imagenet_350"
-            ),
-            Flag("experiment", "NAME", "the step of a detection experiment"),
-            Flag("table", "N", "12, 13 or 18: the paper's speeds beside estimates, all rows; takes an hour"),
-            Flag("readme", "FILE", "writes the table of families into a README, between its markers"),
+            Flag("recipe", "NAME", "check the training step of this recipe"),
+            Flag("model", "NAME", "check a model of the zoo, with its recipe or one like imagenet_350"),
+            Flag("experiment", "NAME", "check the step of a detection experiment"),
+            Flag("table", "N", "compare the paper's speed table 12, 13 or 18 with estimates; takes an hour"),
+            Flag("readme", "FILE", "update the table of families between the markers of a README"),
             Flag(
                 "topology",
                 "NAME",
-                "topology of the TPU (default: v3:2x2, the 8 cores of the paper)",
+                "TPU topology (default: v3:2x2, the 8 cores of the paper)",
                 default="v3:2x2",
             ),
             Flag("mode", "MODE", "train (the default) or infer", default="train"),
             Flag(
                 "batch",
                 "N",
-                "images per core (default: 128, or that of the experiment)",
+                "images per core (default: 128, or the experiment's own)",
                 define=flags.DEFINE_integer,
             ),
             Flag("fit", "", "find the largest batch that fits in memory", define=flags.DEFINE_boolean),
             Flag(
                 "set",
                 "KEY=VALUE",
-                "changes a field of the recipe or experiment; may be repeated",
+                "change a field of the recipe or experiment; may be repeated",
                 define=flags.DEFINE_multi_string,
                 default=(),
             ),
@@ -189,12 +180,12 @@ COMMANDS = (
                 define=flags.DEFINE_integer,
                 default=10,
             ),
-            Flag("format", "FORMAT", "format of --table: text (the default), markdown or csv"),
+            Flag("format", "FORMAT", "for --table: text (the default), markdown or csv"),
             Flag("json", "", "print JSON", define=flags.DEFINE_boolean),
             Flag(
                 "cache",
                 "",
-                "keep the compiler's answers in $LAMBDANET_HOME/tpu_check (the default; --nocache does not)",
+                "cache compilations in $LAMBDANET_HOME/tpu_check (the default; --nocache: do not)",
                 define=flags.DEFINE_boolean,
                 default=True,
             ),

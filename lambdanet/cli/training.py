@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of a model's life: train, evaluate, export, predict."""
+"""The commands train, evaluate, export, predict and pseudo-label."""
 
 import dataclasses
 import textwrap
@@ -7,7 +7,7 @@ import textwrap
 from absl import flags
 
 from lambdanet.command_line import Command, Flag, aligned
-from lambdanet.errors import InputError, Unfinished, unknown
+from lambdanet.errors import InputError, Unfinished, invalid, unknown
 
 
 def _train(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -20,10 +20,10 @@ def _train(values: flags.FlagValues, arguments: list[str]) -> None:
 
     from lambdanet.training import train
 
-    how = {flag.name: values[flag.name].value for flag in (_MAX_BAD_RECORDS, *_HOW_TO_TRAIN)}
-    result = train.train(recipe, values.model_dir, values.data_dir, **how)
+    options = {flag.name: values[flag.name].value for flag in (_MAX_BAD_RECORDS, *_TRAIN_FLAGS)}
+    result = train.train(recipe, values.model_dir, values.data_dir, **options)
     line = f"{result['model_dir']}: epoch {result['epoch']}, step {result['step']}"
-    if "val_accuracy" in result:  # not where the history was removed
+    if "val_accuracy" in result:  # missing if the history was removed
         split = recipe.held_out_split or recipe.eval_split
         line += f", accuracy on {split} {100 * result['val_accuracy']:.2f} %"
     if "best_epoch" in result:
@@ -37,7 +37,7 @@ def _train_notes() -> str:
 
     fields = [("field", "type", "default", "meaning")]
     for name, kind, default, meaning in describe_fields():
-        fields.append((name, kind, "of the recipe" if default is None else default or "empty", meaning))
+        fields.append((name, kind, "the recipe's" if default is None else default or "empty", meaning))
     modules: dict[str, list[str]] = {}
     for name in configs.list_recipes():
         modules.setdefault(name.partition(":")[0], []).append(name)
@@ -45,7 +45,7 @@ def _train_notes() -> str:
         textwrap.fill(", ".join(names), 100, initial_indent="  ", subsequent_indent="    ")
         for names in modules.values()
     )
-    title = "fields for --set (recipes have values of their own for many):"
+    title = "fields for --set (each recipe overrides some of the defaults):"
     return f"recipes:\n{recipes}\n\n{title}\n{aligned(fields)}"
 
 
@@ -57,12 +57,12 @@ def _evaluate(values: flags.FlagValues, arguments: list[str]) -> None:
 
 def _export(values: flags.FlagValues, arguments: list[str]) -> None:
     if bool(values.model_dir) == bool(values.model and values.weights):
-        raise InputError("`export` needs --model_dir, or --model and --weights; give one of the two")
+        raise InputError("`export` needs either --model_dir, or --model and --weights")
     if values.format not in _FORMATS:
         raise unknown("format", values.format, _FORMATS)
     if values.format != _FORMATS[0]:
         if not values.model_dir:
-            raise InputError(f"format is {values.format!r}; accepted with --model: {_FORMATS[0]}")
+            raise invalid("format", f"{_FORMATS[0]} with --model", values.format)
 
         from lambdanet.training.serving import export_runtimes
 
@@ -99,101 +99,96 @@ def _pseudo_label(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 _FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
-_MODEL_DIR = Flag("model_dir", "DIR", "folder of the run, as `lambdanet train` made it", required=True)
+_MODEL_DIR = Flag("model_dir", "DIR", "folder of a run of `lambdanet train`", required=True)
 _DATA_DIR = Flag(
     "data_dir",
     "DIR",
-    "the pictures of dataset folder, or where TFDS keeps its datasets (default: that of the run, else "
+    "folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else "
     "~/tensorflow_datasets)",
 )
 _MAX_BAD_RECORDS = Flag(
     "max_bad_records",
     "N",
-    "the largest number of unreadable images, and of files that are no pictures, to name and leave out "
-    "(default: 100 images, and a tenth of the files of each class)",
+    "the largest number of unreadable images, and of files that are not pictures, to leave out "
+    "(default: 100 images, and a tenth of each class's files)",
     define=flags.DEFINE_integer,
 )
-_HOW_TO_TRAIN = (
+_TRAIN_FLAGS = (
     Flag(
         "distribute",
         "CHOICE",
-        "auto (the default: all GPUs), one_device, mirrored, multi_worker (with TF_CONFIG), or tpu",
+        "auto (the default: all GPUs), one_device, mirrored, multi_worker (with TF_CONFIG) or tpu",
         default="auto",
     ),
     Flag(
         "data_service",
         "ADDRESS",
-        "grpc://HOST:PORT of a tf.data service that prepares the training data (default: this machine does)",
+        "grpc://HOST:PORT of a tf.data service that prepares the training data (default: none)",
     ),
     Flag("tpu", "TPU", "local, the name of a TPU in Google Cloud, or grpc://HOST:PORT (default: none)"),
     Flag(
         "save_every",
         "STEPS",
-        "steps between two checkpoints within an epoch (default: 1000)",
+        "steps between checkpoints within an epoch (default: 1000)",
         define=flags.DEFINE_integer,
         default=1000,
     ),
     Flag(
         "steps_per_execution",
         "STEPS",
-        "steps that TensorFlow runs per call from Python, for TPUs (default: 1)",
+        "steps per call of the compiled function, for TPUs (default: 1)",
         define=flags.DEFINE_integer,
         default=1,
     ),
     Flag(
         "deterministic",
         "",
-        "the same recipe gives the same weights to the bit; slower",
+        "make runs of the same recipe bitwise reproducible; slower",
         define=flags.DEFINE_boolean,
         default=False,
     ),
 )
 
 _PSEUDO_FLAGS = (
-    Flag("teacher", "DIR", "folder that `lambdanet export` has written", required=True),
-    Flag("data", "DATA", "folder of pictures or TFRecords, or a dataset of TFDS", required=True),
+    Flag("teacher", "DIR", "folder that `lambdanet export` wrote", required=True),
+    Flag("data", "DATA", "folder of pictures or TFRecords, or a TFDS dataset", required=True),
     Flag("out", "DIR", "folder for TFRecords, manifest.json and pseudo_labels.png", required=True),
-    Flag("split", "SPLIT", "split of the TFRecords or the dataset (default: train)"),
-    Flag("data_dir", "DIR", "where TFDS keeps its datasets (default: ~/tensorflow_datasets)"),
+    Flag("split", "SPLIT", "split of the TFRecords or dataset (default: train)"),
+    Flag("data_dir", "DIR", "folder of TFDS's datasets (default: ~/tensorflow_datasets)"),
     Flag(
         "min_confidence",
         "P",
-        "least probability of the likeliest class (default: 0.3)",
+        "smallest accepted probability of the top class (default: 0.3)",
         define=flags.DEFINE_float,
     ),
     Flag(
         "per_class",
         "N",
-        "pictures of each class: the surest, or copies where there are fewer (default: the mean)",
+        "records per class: the most confident, with copies if there are fewer (default: the mean)",
         define=flags.DEFINE_integer,
     ),
     Flag("labels", "KIND", "soft (the default: the probabilities of all classes) or hard"),
-    Flag("batch_size", "N", "pictures at a time (default: 64)", define=flags.DEFINE_integer),
-    Flag(
-        "shard_size",
-        "N",
-        "pictures per part, and per file written (default: 1024)",
-        define=flags.DEFINE_integer,
-    ),
-    Flag("seed", "N", "seed of the order and of the copies (default: 0)", define=flags.DEFINE_integer),
+    Flag("batch_size", "N", "pictures per batch (default: 64)", define=flags.DEFINE_integer),
+    Flag("shard_size", "N", "pictures per file (default: 1024)", define=flags.DEFINE_integer),
+    Flag("seed", "N", "random seed (default: 0)", define=flags.DEFINE_integer),
     _MAX_BAD_RECORDS,
 )
 
 COMMANDS = (
     Command(
         "train",
-        "trains a recipe; the same command again goes on where it stopped",
+        "trains a recipe; run the same command again to resume",
         _train,
         flags=(
-            Flag("recipe", "NAME", "what to train, such as digits", required=True),
-            Flag("model_dir", "DIR", "folder for recipe, checkpoints and logs of the run", required=True),
+            Flag("recipe", "NAME", "the recipe to train, such as digits", required=True),
+            Flag("model_dir", "DIR", "folder for the run's recipe, checkpoints and logs", required=True),
             _DATA_DIR,
             _MAX_BAD_RECORDS,
-            *_HOW_TO_TRAIN,
+            *_TRAIN_FLAGS,
             Flag(
                 "set",
                 "KEY=VALUE",
-                "changes a field of the recipe; may be repeated",
+                "change a field of the recipe; may be repeated",
                 define=flags.DEFINE_multi_string,
                 default=(),
             ),
@@ -214,7 +209,7 @@ COMMANDS = (
             _MODEL_DIR,
             _DATA_DIR,
             _MAX_BAD_RECORDS,
-            Flag("split", "SPLIT", "a split of the dataset (default: the recipe's eval_split)"),
+            Flag("split", "SPLIT", "split of the dataset (default: the recipe's eval_split)"),
             Flag("out", "DIR", "folder for classes.csv and confusion.png (default: none)"),
         ),
         examples=(
@@ -224,7 +219,7 @@ COMMANDS = (
     ),
     Command(
         "export",
-        "writes a trained model as a SavedModel that takes pictures as they are",
+        "writes a trained model as a SavedModel that takes raw pictures",
         _export,
         flags=(
             dataclasses.replace(_MODEL_DIR, required=False),
@@ -240,11 +235,9 @@ COMMANDS = (
             Flag(
                 "weights",
                 "WEIGHTS",
-                "for --model: imagenet, or a folder that `lambdanet convert` has written",
+                "for --model: imagenet, or a folder that `lambdanet convert` wrote",
             ),
-            Flag(
-                "class_names", "FILE", "for --model: a name for each class, one a line (default: ImageNet's)"
-            ),
+            Flag("class_names", "FILE", "for --model: the class names, one per line (default: ImageNet's)"),
         ),
         examples=(
             "lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_model",
@@ -254,14 +247,14 @@ COMMANDS = (
     ),
     Command(
         "predict",
-        "prints the likeliest classes of image files, or of those in folders, by an exported model",
+        "prints the top classes of image files with an exported model",
         _predict,
         flags=(
-            Flag("saved_model", "DIR", "folder that `lambdanet export` has written", required=True),
+            Flag("saved_model", "DIR", "folder that `lambdanet export` wrote", required=True),
             Flag(
                 "out",
                 "PATH",
-                "folder for pictures with the predictions on them, or a file .csv or .jsonl (default: none)",
+                "folder for pictures with predictions, or a .csv or .jsonl file (default: none)",
             ),
             Flag(
                 "top", "N", "number of classes to print (default: 5)", define=flags.DEFINE_integer, default=5
@@ -276,7 +269,7 @@ COMMANDS = (
     ),
     Command(
         "pseudo-label",
-        "labels pictures with an exported model, the same number of each class, to train on",
+        "labels pictures with an exported model, as balanced training data",
         _pseudo_label,
         flags=_PSEUDO_FLAGS,
         examples=("lambdanet pseudo-label --teacher=/tmp/model --data=/tmp/pictures --out=/tmp/pseudo",),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: help, mistakes in one line each, exit statuses, and nothing half-written."""
+"""Tests of the command line: help, one-line errors, exit statuses, and no partial output."""
 
 import csv
 import os
@@ -28,7 +28,7 @@ def _lambdanet(*words, **kwargs):
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
-def test_the_overview_has_a_line_for_each_command(words, capsys):
+def test_overview_lists_every_command(words, capsys):
     assert cli.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     for command in cli.COMMANDS:
@@ -36,7 +36,7 @@ def test_the_overview_has_a_line_for_each_command(words, capsys):
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
-def test_the_help_of_a_command_has_its_usage_flags_and_examples(command, capsys):
+def test_help_has_usage_flags_and_examples(command, capsys):
     assert cli.main([command.name, "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: lambdanet {command.name}") and "examples:\n" in shown
@@ -45,23 +45,23 @@ def test_the_help_of_a_command_has_its_usage_flags_and_examples(command, capsys)
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
-def test_the_examples_are_accepted(command):
+def test_examples_are_valid(command):
     assert command.examples
     for example in command.examples:
-        command_line, name, *words = example.replace("'", "").split()
-        assert (command_line, name) == ("lambdanet", command.name)
-        parse(command, words)
+        program, name, *arguments = example.replace("'", "").split()
+        assert (program, name) == ("lambdanet", command.name)
+        parse(command, arguments)
 
 
-def test_help_starts_no_tensorflow_and_prints_no_noise():
-    command_line = (
+def test_help_does_not_import_tensorflow():
+    program = (
         "import sys; from lambdanet import cli; cli.main(['train', '-h']); print('tensorflow' in sys.modules)"
     )
-    shown = subprocess.run([sys.executable, "-c", command_line], cwd=ROOT, capture_output=True, text=True)
+    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert shown.stdout.endswith("\nFalse\n") and "  digits\n" in shown.stdout and shown.stderr == ""
 
 
-MISTAKES_BEFORE_TENSORFLOW = [
+WRONG_ARGUMENTS = [
     ["list", "zzz*"],
     ["list", "--format=html"],
     ["info", "resnet_5"],
@@ -78,39 +78,39 @@ MISTAKES_BEFORE_TENSORFLOW = [
 ]
 
 
-def test_mistakes_are_found_before_tensorflow_starts():
-    command_line = "import sys; from lambdanet import cli\n"
-    command_line += f"for words in {MISTAKES_BEFORE_TENSORFLOW}: print(words, cli.main(words))\n"
-    command_line += "print('tensorflow' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", command_line], cwd=ROOT, capture_output=True, text=True)
-    assert shown.stdout.splitlines() == [*(f"{words} 2" for words in MISTAKES_BEFORE_TENSORFLOW), "False"]
-    assert len(shown.stderr.splitlines()) == len(MISTAKES_BEFORE_TENSORFLOW)
+def test_wrong_arguments_do_not_import_tensorflow():
+    program = "import sys; from lambdanet import cli\n"
+    program += f"for words in {WRONG_ARGUMENTS}: print(words, cli.main(words))\n"
+    program += "print('tensorflow' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert shown.stdout.splitlines() == [*(f"{words} 2" for words in WRONG_ARGUMENTS), "False"]
+    assert len(shown.stderr.splitlines()) == len(WRONG_ARGUMENTS)
 
 
-def test_the_help_of_train_explains_each_field(capsys):
+def test_help_of_train_describes_every_field(capsys):
     assert cli.main(["train", "--help"]) == 0
     table = capsys.readouterr().out.partition("\nfields for --set")[2].partition("\n\n")[0]
     header, *lines = table.splitlines()[1:]
     described = describe_fields()
     assert [line.split()[0] for line in lines] == [field.name for field in described]
-    for column in ("type", "default", "meaning"):  # begins where its header does
+    for column in ("type", "default", "meaning"):  # aligned with the header
         assert {line[header.index(column) - 2 : header.index(column)] for line in lines} == {"  "}
     for field, line in zip(described, lines, strict=True):
         assert line.endswith(f"  {field.help}") and (field.default or "") in line
 
 
-def test_a_message_lists_twenty_names_at_most():
+def test_unknown_lists_at_most_20_names():
     names = [f"n{number:02}" for number in range(21)]
     assert str(unknown("name", "qqq", names[:20])).endswith("; accepted: " + ", ".join(names[:20]))
     assert str(unknown("name", "qqq", names)).endswith("n18, n19 and 1 more")
     assert str(unknown("name", "qqq", names, see="`list`")) == "unknown name 'qqq'; see `list`"
 
 
-def test_columns_are_as_wide_as_their_widest_cell():
+def test_aligned_columns():
     assert aligned([("a", "bc", "d"), ("efg", "", "h")]) == "  a    bc  d\n  efg      h"
 
 
-def test_the_version(capsys):
+def test_version(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"lambdanet {lambdanet.__version__}\n"
 
@@ -135,7 +135,7 @@ def test_the_version(capsys):
         ([*TRAIN, "--model_dri=DIR/x"], "unknown flag of `train` '--model_dri'; did you mean --model_dir"),
         (
             [*TRAIN, "--model_dir=DIR/x", "stray"],
-            "`train` received 'stray', one argument too many; see `lambdanet train --help`",
+            "unexpected argument 'stray' of `train`; see `lambdanet train --help`",
         ),
         (["train", "--recipe=digts", "--model_dir=DIR/x"], "unknown recipe 'digts'; did you mean digits"),
         ([*TRAIN, "--model_dir=DIR/x", "--set=epoch=3"], "unknown recipe field 'epoch'; did you mean epochs"),
@@ -168,7 +168,7 @@ def test_the_version(capsys):
         (["info"], "`info` needs MODEL"),
         (["info", "qqqqqq"], "unknown model 'qqqqqq'; see `lambdanet list`"),
         (["info", "resnet_5"], "unknown model 'resnet_5'; did you mean resnet_50"),
-        (["list", "a*", "b*"], "`list` received 'b*', one argument too many"),
+        (["list", "a*", "b*"], "unexpected argument 'b*' of `list`"),
         (["list", "resnet_50", "--format=html"], "unknown format 'html'; accepted: csv, markdown, text"),
         (["list", "halonet_h*", "--pretrained"], "no model with published weights matches 'halonet_h*'"),
         (["list", "zzz*"], "no model matches 'zzz*'"),
@@ -178,7 +178,7 @@ def test_the_version(capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_one_line_and_status_2_and_writes_nothing(words, message, tmp_path, capsys):
+def test_input_error_is_one_line_with_status_2(words, message, tmp_path, capsys):
     (tmp_path / "file").write_text("not a picture")
     assert cli.main([word.replace("DIR", str(tmp_path)) for word in words]) == 2
     shown = capsys.readouterr()
@@ -187,7 +187,7 @@ def test_a_mistake_is_one_line_and_status_2_and_writes_nothing(words, message, t
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
-def test_another_recipe_in_a_folder_is_refused(tmp_path, capsys):
+def test_train_refuses_another_recipe_in_the_same_folder(tmp_path, capsys):
     from lambdanet import configs
     from lambdanet.training.run import model_dir
 
@@ -208,13 +208,12 @@ def test_another_recipe_in_a_folder_is_refused(tmp_path, capsys):
         (
             ModuleNotFoundError("No module named 'sklearn'", name="sklearn"),
             1,
-            "lambdanet: error: No module named 'sklearn'; "
-            "pip install 'lambdanet[train]' brings what is missing",
+            "lambdanet: error: No module named 'sklearn'; install it with pip install 'lambdanet[train]'",
         ),
     ],
     ids=["interrupted", "full disk", "missing package"],
 )
-def test_what_the_system_refuses_is_one_line(monkeypatch, capsys, error, status, message):
+def test_system_error_is_one_line(monkeypatch, capsys, error, status, message):
     def fail(pattern="*", pretrained=False):
         raise error
 
@@ -234,7 +233,7 @@ def test_what_the_system_refuses_is_one_line(monkeypatch, capsys, error, status,
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_bug_shows_where_it_is(monkeypatch, error):
+def test_unexpected_error_propagates(monkeypatch, error):
     def fail(**_):
         raise error
 
@@ -243,7 +242,7 @@ def test_a_bug_shows_where_it_is(monkeypatch, error):
         cli.main(["list"])
 
 
-def test_list_and_info_name_a_model_with_its_size(capsys):
+def test_list_and_info_print_the_size(capsys):
     assert cli.main(["list", "lambda_resnet_t*", "--format=csv", "--sizes"]) == 0
     header, row = csv.reader(capsys.readouterr().out.splitlines())
     assert dict(zip(header, row, strict=True)) == {
@@ -266,14 +265,14 @@ def test_list_and_info_name_a_model_with_its_size(capsys):
     )
 
 
-def test_list_shows_every_model_in_a_line(capsys):
+def test_list_prints_a_line_per_model(capsys):
     assert cli.main(["list"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split() == ["model", "pixels", "source", "recipe", "weights"]
     assert [line.split()[0] for line in lines] == lambdanet.list_models()
 
 
-def test_a_reader_that_stops_is_no_error():
+def test_closed_pipe_is_not_an_error():
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as pipe:
@@ -282,17 +281,15 @@ def test_a_reader_that_stops_is_no_error():
     assert (done.returncode, done.stderr) == (1, "")
 
 
-PROGRAM = "import sys; from lambdanet import program; sys.exit(program.run('x', lambda: {}))"
+PROGRAM = (
+    "import sys; from lambdanet import command_line; sys.exit(command_line.exit_status('x', lambda: {}))"
+)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_characters_that_stdout_lacks_are_escaped(encoding):
-    command = [
-        sys.executable,
-        "-c",
-        PROGRAM.format("print('b\xefld \\udcff')"),
-        # \udcff stands for a byte of a file name that is not UTF-8
-    ]
+def test_stdout_escapes_characters_it_cannot_encode(encoding):
+    program = PROGRAM.format("print('b\xefld \\udcff')")  # \udcff: a byte of a file name that is not UTF-8
+    command = [sys.executable, "-c", program]
     environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": encoding}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
     shown = {"ascii": b"b\\xefld", "utf-8": "b\xefld".encode()}[encoding]
@@ -308,29 +305,29 @@ def test_characters_that_stdout_lacks_are_escaped(encoding):
         ("nope", "2>&-", 2, ""),
     ],
 )
-def test_a_closed_stream_is_the_null_device(words, closed, status, shown):
+def test_closed_streams_become_the_null_device(words, closed, status, shown):
     command = f"{shlex.quote(sys.executable)} -m lambdanet.cli {words} {closed}"
     done = subprocess.run(command, cwd=ROOT, shell=True, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", shown)
 
 
-def test_a_file_opened_later_does_not_take_the_place_of_stdout(tmp_path):
+def test_closed_stdout_is_not_reused_by_a_file(tmp_path):
     work = f"(f := open({str(tmp_path / 'f')!r}, 'w'), print('lost'), sys.exit(f.fileno()))"
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(PROGRAM.format(work))} >&-"
     assert subprocess.run(command, cwd=ROOT, shell=True).returncode > 2
 
 
-def test_a_large_picture_is_read_without_a_warning(monkeypatch, tmp_path):
+def test_large_picture_gives_no_warning(monkeypatch, tmp_path):
     Image.new("1", (30, 30)).save(tmp_path / "large.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 899)
     with pytest.raises(Image.DecompressionBombWarning):
         Image.open(tmp_path / "large.png")
     assert command_line.exit_status("x", lambda: Image.open(tmp_path / "large.png").close()) == 0
-    with pytest.raises(Image.DecompressionBombWarning):  # only there
+    with pytest.raises(Image.DecompressionBombWarning):  # suppressed by exit_status alone
         Image.open(tmp_path / "large.png")
 
 
-def test_a_model_without_gradients_is_loaded_without_a_warning(tmp_path, caplog):
+def test_model_without_gradients_gives_no_warning(tmp_path, caplog):
     module = tf.Module()
     module.call = tf.function(
         tf.custom_gradient(lambda x: (2 * x, lambda upstream: 3 * upstream)),
@@ -345,7 +342,7 @@ def test_a_model_without_gradients_is_loaded_without_a_warning(tmp_path, caplog)
     assert caplog.text == ""
 
 
-def test_a_process_ends_with_the_status_and_without_a_traceback(tmp_path):
+def test_process_exits_without_a_traceback(tmp_path):
     done = _lambdanet(*TRAIN, f"--model_dir={tmp_path / 'run'}", "--set=augmentation=afine")
     assert done.returncode == 2 and done.stdout == "" and not list(tmp_path.iterdir())
     assert done.stderr == "lambdanet: error: unknown augmentation 'afine'; did you mean affine or none?\n"

@@ -27,19 +27,19 @@ def test_nested_labels_are_taken_one_by_one(monkeypatch):
         return train, (images, labels), keras.Sequential([backbone, keras.layers.Dense(2)], name="detector")
 
     monkeypatch.setattr(train_step, "build_with_model", build)
-    found = tpu_step.of_experiment("some_experiment", ("a=1", "b.c=2"), batch=2)
+    found = tpu_step.experiment_step("some_experiment", ("a=1", "b.c=2"), batch=2)
     assert asked == [("some_experiment", "a=1,b.c=2", 2)]
     assert (found.batch, len(found.inputs)) == (2, 4)
-    assert set(found.roots) == {"detector", "backbone"}
+    assert set(found.model_names) == {"detector", "backbone"}
     sums, classes = found.function(*(tf.ones(spec.shape, spec.dtype) for spec in found.inputs))
     assert sums.numpy().tolist() == [[111.0] * 4] * 2 and classes.numpy().tolist() == [1, 1]
 
 
 def test_mistakes():
     with pytest.raises(InputError, match="mode is 'infer'; accepted: 'train'"):
-        tpu_step.of_experiment("maskrcnn_lambda_resnet_coco", mode="infer")
+        tpu_step.experiment_step("maskrcnn_lambda_resnet_coco", mode="infer")
     with pytest.raises(InputError, match="batch must be a positive integer, got 0"):
-        tpu_step.of_experiment("maskrcnn_lambda_resnet_coco", batch=0)
+        tpu_step.experiment_step("maskrcnn_lambda_resnet_coco", batch=0)
 
 
 def test_an_unknown_experiment_from_the_command_line(capsys):

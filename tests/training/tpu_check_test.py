@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lambdanet tpu-check`: small programs and a small model through the TPU compiler itself."""
+"""Tests of `lambdanet tpu-check` with the TPU compiler: small programs and a small model."""
 
 import concurrent.futures
 import dataclasses
@@ -16,7 +16,7 @@ import tensorflow as tf
 import tf_keras as keras
 import tpu_programs
 from source_tree import ROOT
-from tpu_programs import INNER, TURNS, N
+from tpu_programs import INNER, TRIPS, N
 
 from lambdanet import cli, configs
 from lambdanet.errors import InputError
@@ -39,7 +39,7 @@ needs_compiler = pytest.mark.skipif(not _installed(), reason="the extra tpu-chec
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """The small programs, compiled in a process of their own."""
+    """The reports of the small programs, compiled in another process."""
     folder = str(tmp_path_factory.mktemp("cache"))
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
@@ -48,10 +48,10 @@ def compiled(tmp_path_factory):
 
 @needs_compiler
 @pytest.mark.parametrize("topology", ["v3:2x2", "v5e:2x2"])
-def test_a_large_product_comes_near_the_peak(compiled, topology):
+def test_large_product_is_near_peak(compiled, topology):
     report = compiled["product", topology]
     assert report.flops == 2 * 8192**3
-    assert 0.85 < report.of_peak <= 1
+    assert 0.85 < report.peak_fraction <= 1
     assert report.num_cores == {"v3:2x2": 8, "v5e:2x2": 4}[topology]
     matrix = 2 * 8192**2  # bytes
     assert report.hbm == {"arguments": 2 * matrix, "outputs": matrix, "temporaries": 0}
@@ -59,37 +59,37 @@ def test_a_large_product_comes_near_the_peak(compiled, topology):
 
 
 @needs_compiler
-def test_loops_count_as_often_as_they_turn(compiled):
+def test_loops_count_once_per_trip(compiled):
     once, mapped = compiled["once", "v3:2x2"], compiled["mapped", "v3:2x2"]
-    assert once.flops == 2 * N**3 and not mapped.open_loops
-    assert mapped.flops == TURNS * once.flops
-    assert mapped.seconds == pytest.approx(TURNS * once.seconds, rel=0.1)
-    assert mapped.costliest(1)[0].times == TURNS
+    assert once.flops == 2 * N**3 and not mapped.unbounded_loops
+    assert mapped.flops == TRIPS * once.flops
+    assert mapped.seconds == pytest.approx(TRIPS * once.seconds, rel=0.1)
+    assert mapped.costliest(1)[0].times == TRIPS
     nested = compiled["nested", "v3:2x2"]
-    assert nested.flops == TURNS * INNER * once.flops and not nested.open_loops
-    assert max(operation.times for operation in nested.operations) == TURNS * INNER
+    assert nested.flops == TRIPS * INNER * once.flops and not nested.unbounded_loops
+    assert max(operation.times for operation in nested.operations) == TRIPS * INNER
 
 
 @needs_compiler
-def test_a_loop_of_unknown_length_counts_once_and_is_told(compiled):
-    report = compiled["open_ended", "v3:2x2"]
-    assert report.flops == 2 * N**3 and report.open_loops == ("while",)
+def test_loop_of_unknown_length_counts_once(compiled):
+    report = compiled["unbounded", "v3:2x2"]
+    assert report.flops == 2 * N**3 and report.unbounded_loops == ("while",)
     assert "counted once  loops of unknown length: while" in render(report)
 
 
 @needs_compiler
-def test_bytes_are_those_that_the_compiler_counts(compiled):
+def test_bytes_match_the_compiler_count(compiled):
     for key in [("product", "v3:2x2"), ("once", "v3:2x2"), ("networks", "v3:2x2")]:
         assert compiled[key].bytes == pytest.approx(compiled["bytes"][key], rel=0.02)
-    of_a_turn = compiled["bytes"]["mapped", "v3:2x2"]  # it counts a loop once
-    assert compiled["mapped", "v3:2x2"].bytes == pytest.approx(TURNS * of_a_turn, rel=0.1)
+    per_trip = compiled["bytes"]["mapped", "v3:2x2"]  # the compiler counts a loop once
+    assert compiled["mapped", "v3:2x2"].bytes == pytest.approx(TRIPS * per_trip, rel=0.1)
 
 
 @needs_compiler
-def test_time_is_told_by_layer(compiled):
+def test_costs_by_layer(compiled):
     report = compiled["networks", "v3:2x2"]
     layers = report.layers()
-    assert list(layers)[:2] == ["first", "second"]  # the second computes a quarter of the outputs
+    assert list(layers)[:2] == ["first", "second"]  # the second has a quarter of the outputs
     assert layers["first"].flops == pytest.approx(4 * layers["second"].flops, rel=0.1)
     for quantity in ("cycles", "flops", "bytes"):
         whole = sum(getattr(operation, quantity) for operation in report.operations)
@@ -100,29 +100,29 @@ def test_time_is_told_by_layer(compiled):
 
 @needs_compiler
 @pytest.mark.parametrize("topology", ["v3:2x2", "v5e:2x2"])
-def test_collecting_halos_takes_little_of_their_layer(compiled, topology):
+def test_halo_windows_take_little_time(compiled, topology):
     report = compiled["halos", topology]
-    collecting = [operation for operation in report.operations if "/windows" in operation.op_name]
-    assert {operation.op_name.startswith("gradient_tape") for operation in collecting} == {True, False}
-    assert sum(operation.cycles for operation in collecting) < 0.15 * report.cycles
+    windows = [operation for operation in report.operations if "/windows" in operation.op_name]
+    assert {operation.op_name.startswith("gradient_tape") for operation in windows} == {True, False}
+    assert sum(operation.cycles for operation in windows) < 0.15 * report.cycles
 
 
 @needs_compiler
-def test_an_answer_is_kept_and_given_again(compiled):
-    asked = sum(len(topologies) for *_, topologies in tpu_programs.PROGRAMS.values())
+def test_second_compilation_comes_from_the_cache(compiled):
+    programs = sum(len(topologies) for *_, topologies in tpu_programs.PROGRAMS.values())
     refused = sum(isinstance(found, InputError) for found in compiled.values())
-    assert compiled["compilations"] == asked - refused
+    assert compiled["compilations"] == programs - refused
 
 
 @needs_compiler
-def test_what_does_not_fit_is_told_with_its_layer(compiled):
+def test_error_of_a_step_that_does_not_fit_names_the_layer(compiled):
     error = compiled["too_large", "v3:2x2"]
     assert isinstance(error, DoesNotFit)
     assert re.search(r"needs [\d.]+ GiB of HBM, and a core has 15\.\d+; .*: greedy 32.00 GiB", str(error))
 
 
 @needs_compiler
-def test_what_has_no_form_for_a_tpu_is_told_with_its_layer(compiled):
+def test_error_of_an_unsupported_operation_names_the_layer(compiled):
     error = compiled["texts", "v3:2x2"]
     assert isinstance(error, DoesNotCompile) and not isinstance(error, DoesNotFit)
     assert str(error) == "texts does not compile for a TPU in layer wordy: AsString has no form for a TPU"
@@ -130,7 +130,7 @@ def test_what_has_no_form_for_a_tpu_is_told_with_its_layer(compiled):
 
 @needs_compiler
 @pytest.mark.parametrize("topology", ["v3:2x2", "v5e:2x2"])
-def test_a_small_model_from_the_command_line(topology, tmp_path, monkeypatch):
+def test_command_with_a_small_model(topology, tmp_path, monkeypatch):
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
     mode, batch = ("train", 8) if topology == "v3:2x2" else ("infer", 4)
     words = (f"--topology={topology}", f"--mode={mode}", f"--batch={batch}", "--json", "--top=5")
@@ -155,14 +155,14 @@ def test_a_small_model_from_the_command_line(topology, tmp_path, monkeypatch):
     assert len(list((tmp_path / "tpu_check").glob("*.json.gz"))) == 1
 
 
-def test_the_step_is_that_of_fit():
-    """Loss, weights, averages and the state of the optimizer are those of one step of `fit`."""
+def test_recipe_step_equals_a_step_of_fit():
+    """Loss, weights, averages and the state of the optimizer equal those after one step of `fit`."""
     recipe = dataclasses.replace(configs.get_recipe("digits"), dropout_rate=0.0, stochastic_depth_rate=0.0)
     recipe = dataclasses.replace(recipe, ema_decay=0.5, weight_decay=0.1, label_smoothing=0.1)
     images = np.random.default_rng(0).normal(size=[4, recipe.input_size, recipe.input_size, 3])
     images, labels = tf.constant(images, tf.float32), tf.range(4, dtype=tf.int64)
     keras.utils.set_random_seed(1)
-    step = steps.of_recipe(recipe, "train", 4)
+    step = steps.recipe_step(recipe, "train", 4)
     function = tf.function(step.function).get_concrete_function(*step.inputs)
     loss = float(function(images, labels)["loss"])
     keras.utils.set_random_seed(1)
@@ -180,18 +180,18 @@ def test_the_step_is_that_of_fit():
     assert len(moved) == len(model.trainable_variables)
 
 
-def test_the_step_of_a_recipe_whose_classes_are_open():
-    with pytest.raises(InputError, match="num_classes is 0.*--set=num_classes"):
-        steps.of_recipe(configs.get_recipe("folder"))
+def test_recipe_step_refuses_wrong_arguments():
+    with pytest.raises(InputError, match="num_classes must be .*--set=num_classes=1000, got 0"):
+        steps.recipe_step(configs.get_recipe("folder"))
     with pytest.raises(InputError, match="unknown mode 'test'"):
-        steps.of_recipe(configs.get_recipe("digits"), "test")
+        steps.recipe_step(configs.get_recipe("digits"), "test")
 
 
-def test_a_model_has_the_recipe_of_its_size():
-    assert steps.recipe_of("lambda_resnet_152", 192) == configs.get_recipe(
+def test_recipe_for_a_model_and_size():
+    assert steps.recipe_for("lambda_resnet_152", 192) == configs.get_recipe(
         "imagenet_350:lambda_resnet_152@192"
     )
-    other = steps.recipe_of("efficientnet_b0")
+    other = steps.recipe_for("efficientnet_b0")
     assert (other.model, other.input_size, other.epochs) == ("efficientnet_b0", 224, 350)
 
 
@@ -204,22 +204,22 @@ def test_a_model_has_the_recipe_of_its_size():
         (["--model=resnet_50", "--recipe=digits"], "needs one of .*--recipe and --model"),
         ([], "needs one of --recipe, --model, --experiment, --table, --readme"),
         (["--recipe=digits", "--set=model_options={'scop': 3}"], "no option 'scop'"),
-        (["--recipe=digits", "--top=0"], "--top must be an integer from 1 on, got 0"),
+        (["--recipe=digits", "--top=0"], "--top must be a positive integer, got 0"),
         (["--recipe=digits", "--fit", "--batch=0"], "batch must be a positive integer, got 0"),
         (["--table=11"], "unknown table of speeds '11'.*12"),
-        (["--table=12", "--rows=9"], "rows received 9; accepted: 1 to 8"),
-        (["--table=12", "--rows=one"], "--rows must be numbers from 1 on, .*, got 'one'"),
-        (["--readme=no/such/README.md"], "no/such/README.md.* no file"),
+        (["--table=12", "--rows=9"], "rows must be from 1 to 8 for table 12, got 9"),
+        (["--table=12", "--rows=one"], "--rows must be numbers from 1, .*, got 'one'"),
+        (["--readme=no/such/README.md"], "--readme must be a file, got 'no/such/README.md'"),
     ],
 )
-def test_mistakes_are_told_in_one_line(words, message, capsys):
+def test_wrong_argument_is_one_line(words, message, capsys):
     assert cli.main(["tpu-check", *words]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("lambdanet: error: ") and told.count("\n") == 1
-    assert re.search(message, told)
+    printed = capsys.readouterr().err
+    assert printed.startswith("lambdanet: error: ") and printed.count("\n") == 1
+    assert re.search(message, printed)
 
 
-def test_without_the_packages_the_error_says_what_to_install(monkeypatch, capsys):
+def test_missing_packages_are_named(monkeypatch, capsys):
     def version(package):
         raise metadata.PackageNotFoundError(package)
 
@@ -228,8 +228,10 @@ def test_without_the_packages_the_error_says_what_to_install(monkeypatch, capsys
     assert "jax is not installed; pip install 'lambdanet[tpu-check]'" in capsys.readouterr().err
 
 
-def test_when_the_inside_of_a_package_has_moved_the_error_says_so(monkeypatch):
+def test_other_versions_of_the_packages_are_named(monkeypatch):
     monkeypatch.setattr(compiler, "versions", lambda: {"jax": "9.9", "jaxlib": "9.9", "libtpu": "9.9"})
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(InputError, match=r"inside of jax 9.9, .*ModuleNotFoundError.*lambdanet\[tpu-check\]"):
+    with pytest.raises(
+        InputError, match=r"cannot use jax 9.9, .*ModuleNotFoundError.*lambdanet\[tpu-check\]"
+    ):
         compiler.compile_hlo(b"", "v3:2x2")

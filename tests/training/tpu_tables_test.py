@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `lambdanet tpu-check` makes of the compiler's answers: figures, batches that fit, tables."""
+"""Tests of `lambdanet tpu-check` without the TPU compiler: costs, largest batches and tables."""
 
 import io
 import itertools
@@ -20,19 +20,19 @@ from lambdanet.training.tpu.report import Report, layer_of
 
 
 def _instruction(text):
-    """The one instruction of a program."""
+    """Returns the only instruction of a program."""
     program = hlo.parse(f"ENTRY %main (x: f32[]) -> f32[] {{\n  ROOT %y = {text}\n}}")
     return program.computations[program.entry].root
 
 
-def test_a_convolution_counts_what_is_not_padding():
-    """Against a loop over outputs, kernel and input, also where the input is dilated, as in gradients."""
+def test_convolution_flops_without_padding():
+    """Compares with a loop over outputs and kernel, also for dilated inputs, as in gradients."""
     cases = itertools.product((5, 6), (1, 3), (1, 2), (1, 2), (1, 2), (0, 1))
     for inputs, size, stride, lhs_dilate, rhs_dilate, pad in cases:
         outputs = ((inputs - 1) * lhs_dilate + 1 + 2 * pad - (size - 1) * rhs_dilate - 1) // stride + 1
-        places = {i * lhs_dilate for i in range(inputs)}
+        positions = {i * lhs_dilate for i in range(inputs)}
         naive = sum(
-            o * stride - pad + place * rhs_dilate in places for o in range(outputs) for place in range(size)
+            o * stride - pad + k * rhs_dilate in positions for o in range(outputs) for k in range(size)
         )
         window = f"size={size} stride={stride} pad={pad}_{pad}"
         window += f" lhs_dilate={lhs_dilate} rhs_dilate={rhs_dilate}"
@@ -51,7 +51,7 @@ def test_a_convolution_counts_what_is_not_padding():
         ("pred[]{:T(256)}", 1, True),
     ],
 )
-def test_arrays_take_the_padding_of_their_tiles(text, size, in_hbm):
+def test_array_bytes_with_tile_padding(text, size, in_hbm):
     (array,) = _instruction(f"{text} copy(%x)").arrays
     assert (array.bytes, array.in_hbm) == (size, in_hbm)
 
@@ -69,13 +69,13 @@ def test_arrays_take_the_padding_of_their_tiles(text, size, in_hbm):
         ("", "unnamed"),
     ],
 )
-def test_the_layer_of_an_operation(op_name, layer):
+def test_layer_of_an_operation(op_name, layer):
     assert layer_of(op_name, ["net"]) == layer
 
 
 @pytest.mark.parametrize("topology", chips.TOPOLOGIES)
-def test_the_clock_and_the_peak_of_a_chip_fit_each_other(topology):
-    """The peak is so many matrix units of 128 x 128 multiply-adds, or four times that, in every cycle."""
+def test_peak_of_a_chip_is_a_multiple_of_its_clock(topology):
+    """The peak is a power of two of matrix units with 128 x 128 multiply-adds per cycle."""
     chip = chips.chip_of(topology)
     units = chip.peak / chip.clock / (2 * 128 * 128)
     assert units == pytest.approx(round(units), rel=0.01) and round(units) in (1, 2, 4, 8, 16)
@@ -88,11 +88,11 @@ def _fake(batch: int, seconds: float = 1.0, hbm: int = 0, topology: str = "v3:2x
 
 @pytest.mark.parametrize("start", [1, 8, 128, 1000])
 @pytest.mark.parametrize("largest", [1, 2, 3, 7, 50, 130, 1023])
-def test_the_largest_batch_is_found_with_few_compilations(start, largest):
-    asked = []
+def test_largest_batch_takes_few_compilations(start, largest):
+    tried = []
 
     def check(batch):
-        asked.append(batch)
+        tried.append(batch)
         if batch > largest:
             raise DoesNotFit("too large")
         return _fake(batch, hbm=int(chips.GIB * (1 + 15 * batch / (largest + 0.5))))
@@ -100,12 +100,12 @@ def test_the_largest_batch_is_found_with_few_compilations(start, largest):
     found = largest_batch.largest_batch(check, start).batch
     assert found <= largest < found + max(1, 2 ** (largest.bit_length() - 1) // largest_batch.STEPS)
     doublings = abs(start.bit_length() - largest.bit_length())
-    assert len(asked) == len(set(asked)) <= doublings + 5
+    assert len(tried) == len(set(tried)) <= doublings + 5
     power = largest_batch.largest_batch(check, start, refine=False).batch
     assert power <= largest < 2 * power
 
 
-def test_where_not_even_one_example_fits():
+def test_largest_batch_if_no_example_fits():
     def check(batch):
         raise DoesNotFit("too large")
 
@@ -114,7 +114,7 @@ def test_where_not_even_one_example_fits():
 
 
 def _paper_like(factor, refused=()):
-    """Stands for the compiler: slower than the paper by a factor; some models and batches do not fit."""
+    """A fake compiler: slower than the paper by a factor; the models and batches in `refused` do not fit."""
 
     def check(build, topology):
         recipe, mode, batch = build.args
@@ -132,9 +132,9 @@ def _paper_like(factor, refused=()):
 
 
 @pytest.mark.parametrize("number", speeds.TABLES)
-def test_speeds_stand_beside_those_of_the_paper(number):
+def test_paper_speeds_beside_estimates(number):
     refused = {("lambda_resnet_420", 128), ("lambda_resnet_420", 64), ("lambda_resnet_270", None)}
-    found = paper_speeds.lines(number, _paper_like(2.0, refused))
+    found = paper_speeds.estimate(number, _paper_like(2.0, refused))
     table = speeds.TABLES[number]
     assert paper_speeds.rank_correlation(table, found) == pytest.approx(1)
     for entry, row in zip(paper_speeds.to_json(number, found)["rows"], table.rows, strict=True):
@@ -150,11 +150,11 @@ def test_speeds_stand_beside_those_of_the_paper(number):
     for line in markdown:
         if line.startswith("| ") and "resnet" in line and "does not fit" not in line:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
-            assert cells[5] == cells[6]  # times relative to the first row are the paper's
+            assert cells[5] == cells[6]  # times relative to the first row
     assert len(paper_speeds.render(number, found, "csv").splitlines()) == len(found) + 1
 
 
-def test_a_table_has_a_progress_bar_in_a_terminal_alone(monkeypatch):
+def test_progress_bar_only_in_a_terminal(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -162,16 +162,17 @@ def test_a_table_has_a_progress_bar_in_a_terminal_alone(monkeypatch):
     shown = []
     for stderr in (Terminal(), io.StringIO()):
         monkeypatch.setattr(sys, "stderr", stderr)
-        paper_speeds.lines("12", _paper_like(2.0), told=tpu_check._tell)
+        paper_speeds.estimate("12", _paper_like(2.0), log=tpu_check.log)
         shown.append(stderr.getvalue())
     assert "| 0/8 " in shown[0] and "| 0/8 " not in shown[1]
     assert len(shown[1].splitlines()) == len(speeds.TABLES["12"].rows)
     assert set(shown[1].splitlines()) <= set(re.split("[\r\n]+", shown[0]))  # above the bar, not inside
 
 
-def test_the_table_of_families_is_written_between_its_markers(tmp_path, monkeypatch):
+def test_readme_table_is_written_between_its_markers(tmp_path, monkeypatch):
     models = ("mobilenet_v2", "mobilenet_v2_lambda")
-    monkeypatch.setattr(readme_table, "ROWS", tuple(readme_table.Row(model, 224, 128) for model in models))
+    settings = tuple(readme_table.Setting(model, 224, 128) for model in models)
+    monkeypatch.setattr(readme_table, "SETTINGS", settings)
 
     def check(build, topology):
         recipe, mode, batch = build.args
@@ -195,18 +196,18 @@ def test_the_table_of_families_is_written_between_its_markers(tmp_path, monkeypa
     assert "`lambdanet tpu-check --readme=README.md --rows=1`" in readme.read_text()
     readme_table.write(readme, check)
     assert "| `mobilenet_v2_lambda` | 224" in readme.read_text() and "make tpu-table" in readme.read_text()
-    with pytest.raises(InputError, match="rows received 3; accepted: 1 to 2, as the table of families has"):
+    with pytest.raises(InputError, match="rows must be from 1 to 2 for the table of families, got 3"):
         readme_table.write(readme, check, rows=[3])
     readme.write_text("no markers")
-    with pytest.raises(InputError, match="lacks the lines <!-- tpu-check: begin"):
+    with pytest.raises(InputError, match="must be a file with the lines <!-- tpu-check: begin"):
         readme_table.write(readme, check)
 
 
-def test_the_cache_gives_what_it_was_given_and_nothing_from_a_broken_file(tmp_path):
+def test_cache_ignores_broken_files(tmp_path):
     cache = Cache(tmp_path / "folder")
     assert cache.read("key") is None
     cache.write("key", {"text": "a\nb"})
     assert cache.read("key") == {"text": "a\nb"}
     next(cache.folder.iterdir()).write_bytes(b"broken")
     assert cache.read("key") is None
-    Cache(tmp_path / "folder" / "key.json.gz" / "below").write("key", {})  # not a folder: nothing is kept
+    Cache(tmp_path / "folder" / "key.json.gz" / "below").write("key", {})  # not a folder: no error

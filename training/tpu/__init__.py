@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step would cost on a TPU, asked of the TPU compiler on a machine that has none."""
+"""Estimates of what a step costs on a TPU, by the TPU compiler on a machine without one."""

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of the compiler, kept in a folder: a compilation takes minutes and always gives the same."""
+"""A cache of compilations, which take minutes and are deterministic."""
 
+import contextlib
 import gzip
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from lambdanet.files import write_atomic
 from lambdanet.models.weights.weight_files import cache_dir
 
 FOLDER = "tpu_check"
 
 
 class Cache:
-    """Answers as JSON, each in a file named by the hash of its question.
+    """Results as gzipped JSON, each in a file named by its key.
 
     Args:
-      folder: of the files; it is made when something is written.
+      folder: the folder of the files; the first write makes it.
     """
 
     def __init__(self, folder: Path):
@@ -29,22 +29,17 @@ class Cache:
         return cls(cache_dir() / FOLDER)
 
     def read(self, key: str) -> dict[str, Any] | None:
-        """Returns an answer; None where there is none, or none that can be read."""
+        """Returns a result; None if it is missing or cannot be read."""
         try:
             return json.loads(gzip.decompress(self._path(key).read_bytes()))
         except (OSError, EOFError, ValueError):
             return None
 
-    def write(self, key: str, answer: dict[str, Any]) -> None:
-        """Keeps an answer; where the folder cannot be written, nothing is kept."""
-        try:
+    def write(self, key: str, result: dict[str, Any]) -> None:
+        """Stores a result, unless the folder cannot be written."""
+        with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle, partial = tempfile.mkstemp(dir=self.folder)
-            with os.fdopen(handle, "wb") as file:
-                file.write(gzip.compress(json.dumps(answer).encode(), compresslevel=6))
-            os.replace(partial, self._path(key))
-        except OSError:
-            return
+            write_atomic(self._path(key), gzip.compress(json.dumps(result).encode(), compresslevel=6))
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json.gz"

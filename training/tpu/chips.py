@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TPUs that a step can be compiled for, and what their makers say that they can do."""
+"""The TPU chips and topologies that a step can be compiled for."""
 
 import dataclasses
 
@@ -10,13 +10,13 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One device, as TensorFlow sees it: a core of a v2, v3 or v4, a whole chip of the others.
+    """One device of TensorFlow: a core of a v2, v3 or v4, a whole chip otherwise.
 
     Attributes:
-      name: such as "TPU v3 core".
-      clock: cycles a second.
-      peak: bfloat16 FLOPs a second of its matrix units.
-      hbm: bytes of its memory.
+      name: the name, such as "TPU v3 core".
+      clock: cycles per second.
+      peak: bfloat16 FLOPs per second of the matrix units.
+      hbm: the size of the memory in bytes.
     """
 
     name: str
@@ -25,8 +25,8 @@ class Chip:
     hbm: int
 
 
-# The peak of a chip, shared by its cores where it has two; the clock is the peak over the FLOPs a cycle of
-# its matrix units: 128 x 128 multiply-adds each, 256 x 256 on v6e.
+# The published peak of a chip, divided by its cores on v2 to v4. The clock is that peak divided by the FLOPs
+# per cycle of the matrix units, which do 128 x 128 multiply-adds each (256 x 256 on v6e).
 CHIPS = {
     "v2": Chip("TPU v2 core", 700e6, 23e12, 8 * GIB),
     "v3": Chip("TPU v3 core", 940e6, 61.5e12, 16 * GIB),
@@ -36,7 +36,7 @@ CHIPS = {
     "v6e": Chip("TPU v6e", 1750e6, 918e12, 32 * GIB),
 }
 
-# As slices are named: the chips along each axis. `v3:2x2` is the 8 cores of the papers' measurements.
+# The chips along each axis of a slice. The papers measured on the 8 cores of `v3:2x2`.
 TOPOLOGIES = (
     *(f"{kind}:{shape}" for kind in ("v2", "v3") for shape in ("2x2", "4x4", "4x8", "8x8")),
     *(f"{kind}:{shape}" for kind in ("v4", "v5p") for shape in ("2x2x1", "2x2x2", "2x2x4")),
@@ -51,7 +51,7 @@ def chip_of(topology: str) -> Chip:
       topology: one of `TOPOLOGIES`, such as "v5e:2x2".
 
     Raises:
-      InputError: for another, with those that would do.
+      InputError: the topology is unknown.
     """
     if topology not in TOPOLOGIES:
         raise InputError(f"unknown topology {topology!r}; accepted: {', '.join(TOPOLOGIES)}")

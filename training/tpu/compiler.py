@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TPU compiler, as jax and libtpu hold it: the one module that knows the inside of these packages.
+"""The TPU compiler of jax and libtpu.
 
-`libtpu` compiles for a named topology on any Linux machine; no TPU, network or account is needed. What is
-imported here from `jax._src` and `jaxlib._jax` is nobody's public interface, so the extra `[tpu-check]` pins
-the versions, and whatever is missing is told in one line.
+`libtpu` compiles for a named topology on any Linux machine, without a TPU, network or account. Only this
+module imports private parts of jax and jaxlib (`jax._src`, `jaxlib._jax`). The extra `[tpu-check]` pins their
+versions; other versions give an `InputError`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from lambdanet.training.tpu.cache import Cache
 PACKAGES = ("jax", "jaxlib", "libtpu")
 INSTALL = "pip install 'lambdanet[tpu-check]'"
 
-# No look for a TPU's metadata server, several processes at a time, and silence on what is not there.
+# Skip the search for a metadata server, and allow several processes at a time.
 ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_ACCELERATOR_TYPE": "v3-8",
@@ -30,17 +30,18 @@ ENVIRONMENT = {
 
 
 class CompileError(Exception):
-    """The TPU compiler refused a program; the message is its own."""
+    """A program that the TPU compiler refuses, with the compiler's message."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A program as the TPU compiler made it, for one device.
+    """A program compiled for one device.
 
     Attributes:
-      text: the optimised HLO, scheduled, with the compiler's estimates of cycles.
-      num_devices: of the topology.
-      arguments, outputs, aliased, temporaries: bytes of HBM; `aliased` is what outputs share with arguments.
+      text: the optimized and scheduled HLO, with the compiler's estimates of cycles.
+      num_devices: the number of devices in the topology.
+      arguments, outputs, temporaries: their HBM in bytes.
+      aliased: the HBM that outputs share with arguments, in bytes.
     """
 
     text: str
@@ -55,7 +56,7 @@ def versions() -> dict[str, str]:
     """Returns the versions of `PACKAGES`.
 
     Raises:
-      InputError: one is not installed.
+      InputError: a package is not installed.
     """
     found = {}
     for package in PACKAGES:
@@ -72,13 +73,13 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
     """Compiles a program for one device of a topology.
 
     Args:
-      hlo: a serialized HLO module, before optimisation, as `experimental_get_compiler_ir` gives it.
-      topology: such as "v3:2x2".
-      cache: answers what this compiler has been asked before: the same program, topology and versions.
+      hlo: a serialized, unoptimized HLO module, from `experimental_get_compiler_ir`.
+      topology: the topology, such as "v3:2x2".
+      cache: earlier results for the same program, topology and versions.
 
     Raises:
       CompileError: the compiler refuses the program.
-      InputError: the packages are not installed, or not of the versions that this is written for.
+      InputError: the packages are missing or have other versions.
     """
     installed = versions()
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
@@ -99,22 +100,23 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
         with mlir.make_ir_context():
             module = ir.Module.parse(stablehlo)
             _drop_copies(module.operation)
-            module.operation.attributes["sym_name"] = ir.StringAttr.get("step")  # a new number each time
+            module.operation.attributes["sym_name"] = ir.StringAttr.get("step")  # the name has a counter
             key = _key(str(module.operation.get_asm(enable_debug_info=True)), topology, installed)
-            answer = cache.read(key) if cache else None
-            if answer is None:
+            result = cache.read(key) if cache else None
+            if result is None:
                 try:
-                    answer = _answer(client.compile(module, device_list, options), len(devices))
+                    result = describe(client.compile(module, device_list, options), len(devices))
                 except _jax.JaxRuntimeError as error:
-                    answer = {"refused": str(error)}
+                    result = {"refused": str(error)}
                 if cache:
-                    cache.write(key, answer)
-    if "refused" in answer:
-        raise CompileError(answer["refused"])
-    return Compiled(**answer)
+                    cache.write(key, result)
+    if "refused" in result:
+        raise CompileError(result["refused"])
+    return Compiled(**result)
 
 
-def _answer(executable: Any, num_devices: int) -> dict[str, Any]:
+def describe(executable: Any, num_devices: int) -> dict[str, Any]:
+    """Returns the fields of `Compiled` for an executable of jax."""
     memory = executable.get_compiled_memory_stats()
     return {
         "text": executable.hlo_modules()[0].to_string(),
@@ -127,12 +129,12 @@ def _answer(executable: Any, num_devices: int) -> dict[str, Any]:
 
 
 def _key(program: str, topology: str, installed: dict[str, str]) -> str:
-    """The name of a question: a hash of all that the answer depends on."""
+    """Returns the cache key: a hash of everything that the result depends on."""
     return hashlib.sha256(repr((program, topology, sorted(installed.items()))).encode()).hexdigest()
 
 
 def _drop_copies(operation: Any) -> None:
-    """Replaces each `mhlo.copy`, which does nothing and cannot be lowered, by what it copies."""
+    """Replaces each `mhlo.copy`, a no-op that cannot be lowered, by its operand."""
     for region in operation.regions:
         for block in region.blocks:
             for inner in list(block.operations):
@@ -144,12 +146,12 @@ def _drop_copies(operation: Any) -> None:
 
 @contextlib.contextmanager
 def _internals(installed: dict[str, str]) -> Iterator[None]:
-    """Tells in one line that a package has moved what is used of it."""
+    """Turns an error about a missing private part of jax into an `InputError`."""
     try:
         yield
     except (AttributeError, ImportError, KeyError, TypeError) as error:
-        have = ", ".join(f"{package} {version}" for package, version in installed.items())
+        packages = ", ".join(f"{package} {version}" for package, version in installed.items())
         raise InputError(
-            f"tpu-check cannot use the inside of {have} ({type(error).__name__}: {error}); accepted: "
-            f"the versions of {INSTALL}"
+            f"tpu-check cannot use {packages} ({type(error).__name__}: {error}); {INSTALL} installs the "
+            "versions that it needs"
         ) from error

@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each operation of a compiled program costs: cycles, FLOPs and bytes, as often as it runs.
+"""Cycles, FLOPs and bytes of each operation of a compiled program, times the number of its runs.
 
-Cycles are the compiler's estimates. FLOPs are twice the multiply-adds of convolutions and products, of the
-positions that are not padding. Bytes are those of HBM that an operation reads and writes, with the padding of
-tiles.
+Cycles are the compiler's estimates. FLOPs are twice the multiply-adds of convolutions and products, without
+those on padding. Bytes are what an operation reads from and writes to HBM, with the padding of tiles.
+
+    profile(text)
+      hlo.parse            text -> Module of Computations of Instructions
+      _Walk.visit(entry)   in order, with the number of runs so far:
+        while                the body, times its trip count (trip_counts.count_trips)
+        conditional          the branch with the most cycles
+        call, async-start    the computation that it calls
+        parameter, tuple...  nothing: no work
+        everything else      a Cost of cycles, _flops and _bytes
 """
 
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 
-from lambdanet.training.tpu import hlo, trip_counts
+from lambdanet.training.tpu import hlo
 from lambdanet.training.tpu.hlo import Computation, Instruction, Module
+from lambdanet.training.tpu.trip_counts import Scope, count_trips
 
-# What moves and computes nothing.
-_FREE = (
+_NO_WORK = (
     "bitcast",
     "constant",
     "get-tuple-element",
@@ -29,15 +38,16 @@ _SLICES = ("dynamic-slice", "gather", "slice")
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """An operation of the program.
+    """The cost of an operation of the program, summed over all its runs.
 
     Attributes:
-      name: of its instruction.
-      opcode: such as "fusion".
-      op_name: the TensorFlow operation that it comes from; empty if that is not told.
-      times: how often it runs.
-      cycles: estimated, of all times together.
-      flops, bytes: of all times together.
+      name: the name of the instruction.
+      opcode: the opcode, such as "fusion".
+      op_name: the TensorFlow operation that the instruction comes from; empty if unknown.
+      times: the number of runs.
+      cycles: the compiler's estimate of the cycles.
+      flops: the FLOPs of convolutions and products.
+      bytes: the HBM traffic in bytes.
     """
 
     name: str
@@ -50,116 +60,120 @@ class Cost:
 
 
 class Totals:
-    """What the `operations` of a class cost together."""
+    """The total cost of the `operations` of a subclass."""
 
     operations: tuple[Cost, ...]
 
     @property
     def cycles(self) -> int:
-        """Estimated by the compiler."""
+        """The compiler's estimate of the cycles."""
         return sum(cost.cycles for cost in self.operations)
 
     @property
     def flops(self) -> float:
-        """Of the convolutions and products."""
+        """The FLOPs of convolutions and products."""
         return sum(cost.flops for cost in self.operations)
 
     @property
     def bytes(self) -> float:
-        """Moved to and from HBM."""
+        """The HBM traffic in bytes."""
         return sum(cost.bytes for cost in self.operations)
 
 
 @dataclasses.dataclass(frozen=True)
 class Profile(Totals):
-    """The operations of a program in their order, and its loops whose length is not known."""
+    """The operations of a program in their order, and the loops with unknown trip counts."""
 
     operations: tuple[Cost, ...]
-    open_loops: tuple[str, ...]
+    unbounded_loops: tuple[str, ...]
 
 
 def profile(text: str) -> Profile:
-    """Returns what each operation of a program costs.
+    """Returns the costs of the operations of a program.
 
-    Loops count as often as they run, a loop of unknown length once; of the branches of a condition, the one
-    that takes most cycles counts.
+    A loop with an unknown trip count counts once.
 
     Args:
-      text: of an optimised HLO module.
+      text: an optimized HLO module.
     """
     module = hlo.parse(text)
-    entry = module.computations[module.entry]
-    operations, open_loops = _walk(module, trip_counts.Scope(module, entry, {}), entry, 1)
-    return Profile(tuple(operations), tuple(open_loops))
+    walk = _Walk()
+    walk.visit(Scope(module, module.computations[module.entry], {}), 1)
+    return Profile(tuple(walk.operations), tuple(walk.unbounded_loops))
 
 
-def _walk(
-    module: Module, scope: trip_counts.Scope, computation: Computation, times: int
-) -> tuple[list[Cost], list[str]]:
-    operations: list[Cost] = []
-    open_loops: list[str] = []
+class _Walk:
+    """Collects the costs of computations, in the order in which they run."""
 
-    def enter(name: str, inner: trip_counts.Scope, turns: int) -> None:
-        more, more_open = _walk(module, inner, module.computations[name], turns)
-        operations.extend(more)
-        open_loops.extend(more_open)
+    def __init__(self) -> None:
+        self.operations: list[Cost] = []
+        self.unbounded_loops: list[str] = []
 
-    for instruction in computation.instructions.values():
-        called = instruction.called
-        if instruction.opcode == "while":
-            turns, kept = trip_counts.count_turns(module, instruction, scope)
-            if turns is None:
-                open_loops.append(instruction.op_name or instruction.name)
-            body = called["body"]
-            inner = trip_counts.Scope(module, module.computations[body], {0: kept})
-            enter(body, inner, times * (1 if turns is None else turns))
-        elif instruction.opcode == "conditional":
-            branches = [
-                _walk(module, _open(module, name), module.computations[name], times)
-                for name in called.values()
-            ]
-            costliest = max(branches, key=lambda branch: sum(cost.cycles for cost in branch[0]))
-            operations += costliest[0]
-            open_loops += costliest[1]
-        elif instruction.opcode in ("call", "async-start") and instruction.cycles is None and called:
-            name = next(iter(called.values()))
-            given = {index: scope.value(operand) for index, operand in enumerate(instruction.operands)}
-            enter(name, trip_counts.Scope(module, module.computations[name], given), times)
-        elif instruction.opcode not in _FREE and "AllocateBuffer" not in instruction.attributes:
-            operations.append(_cost(module, computation, instruction, times))
-    return operations, open_loops
+    def visit(self, scope: Scope, times: int) -> None:
+        for instruction in scope.computation.instructions.values():
+            _VISITORS.get(instruction.opcode, _Walk._operation)(self, scope, instruction, times)
 
+    def _loop(self, scope: Scope, loop: Instruction, times: int) -> None:
+        trips, constants = count_trips(loop, scope)
+        if trips is None:
+            self.unbounded_loops.append(loop.op_name or loop.name)
+        self.visit(scope.enter(loop.called["body"], {0: constants}), times * (1 if trips is None else trips))
 
-def _open(module: Module, name: str) -> trip_counts.Scope:
-    return trip_counts.Scope(module, module.computations[name], {})
+    def _conditional(self, scope: Scope, conditional: Instruction, times: int) -> None:
+        branches = []
+        for name in conditional.called.values():
+            branches.append(_Walk())
+            branches[-1].visit(scope.enter(name, {}), times)
+        costliest = max(branches, key=lambda branch: sum(cost.cycles for cost in branch.operations))
+        self.operations += costliest.operations
+        self.unbounded_loops += costliest.unbounded_loops
 
+    def _call(self, scope: Scope, call: Instruction, times: int) -> None:
+        if call.cycles is not None or not call.called:
+            self._operation(scope, call, times)
+            return
+        arguments = {index: scope.value(operand) for index, operand in enumerate(call.operands)}
+        self.visit(scope.enter(next(iter(call.called.values())), arguments), times)
 
-def _cost(module: Module, computation: Computation, instruction: Instruction, times: int) -> Cost:
-    return Cost(
-        instruction.name,
-        instruction.opcode,
-        _origin(computation, instruction),
-        times,
-        times * (instruction.cycles or 0),
-        times * _flops(module, computation, instruction),
-        times * _bytes(module, computation, instruction),
-    )
+    def _operation(self, scope: Scope, instruction: Instruction, times: int) -> None:
+        if instruction.opcode in _NO_WORK or "AllocateBuffer" in instruction.attributes:
+            return
+        module, computation = scope.module, scope.computation
+        self.operations.append(
+            Cost(
+                instruction.name,
+                instruction.opcode,
+                _op_name(computation, instruction),
+                times,
+                times * (instruction.cycles or 0),
+                times * _flops(module, computation, instruction),
+                times * _bytes(module, computation, instruction),
+            )
+        )
 
 
-def _origin(computation: Computation, instruction: Instruction) -> str:
-    """The operation that an instruction comes from; for a copy without a name, that of what it copies."""
-    seen: Instruction | None = instruction
+_VISITORS: dict[str, Callable[[_Walk, Scope, Instruction, int], None]] = {
+    "while": _Walk._loop,
+    "conditional": _Walk._conditional,
+    "call": _Walk._call,
+    "async-start": _Walk._call,
+}
+
+
+def _op_name(computation: Computation, instruction: Instruction) -> str:
+    """The operation that an instruction comes from; for an unnamed copy, the one that it copies."""
+    source: Instruction | None = instruction
     for _ in range(8):
-        if seen is None or seen.op_name:
+        if source is None or source.op_name:
             break
-        seen = computation.instructions.get(seen.operands[0])
-    return seen.op_name if seen and seen.opcode != "parameter" else ""
+        source = computation.instructions.get(source.operands[0])
+    return source.op_name if source and source.opcode != "parameter" else ""
 
 
 def _flops(module: Module, computation: Computation, instruction: Instruction) -> float:
     if instruction.opcode == "fusion":
-        inner = module.computations[instruction.called["calls"]]
-        return sum(_flops(module, inner, fused) for fused in inner.instructions.values())
+        fused = module.fused(instruction)
+        return sum(_flops(module, fused, inner) for inner in fused.instructions.values())
     if instruction.opcode == "convolution":
         return convolution_flops(instruction, *_operand_shapes(computation, instruction))
     if instruction.opcode == "dot":
@@ -175,52 +189,47 @@ def _operand_shapes(computation: Computation, instruction: Instruction) -> list[
 
 
 def convolution_flops(instruction: Instruction, inputs: tuple[int, ...], kernel: tuple[int, ...]) -> float:
-    """Returns the FLOPs of a convolution, counting at each position what is not padding.
+    """Returns the FLOPs of a convolution, without those on padding.
 
     Args:
-      instruction: of it, with its `dim_labels` and `window`.
-      inputs: the shape of its input.
-      kernel: the shape of its kernel.
+      instruction: the convolution, with the attributes `dim_labels` and `window`.
+      inputs: the shape of the input.
+      kernel: the shape of the kernel.
     """
-    of_inputs, of_kernel, of_outputs = re.split("_|->", instruction.attribute("dim_labels"))
+    input_labels, kernel_labels, output_labels = re.split("_|->", instruction.attribute("dim_labels"))
     outputs = instruction.arrays[0].shape
     window = _window(instruction.attributes)
-    flops = (
-        2.0 * outputs[of_outputs.index("b")] * outputs[of_outputs.index("f")] * kernel[of_kernel.index("i")]
-    )
+    flops = 2.0 * outputs[output_labels.index("b")] * outputs[output_labels.index("f")]
+    flops *= kernel[kernel_labels.index("i")]
     flops /= int(instruction.attribute("batch_group_count") or 1)
-    for axis, label in enumerate(sorted(set(of_outputs) - {"b", "f"})):
+    for axis, label in enumerate(sorted(set(output_labels) - {"b", "f"})):
         settings = {name: values[axis] for name, values in window.items()}
-        sizes = (shape[labels.index(label)] for shape, labels in ((inputs, of_inputs), (outputs, of_outputs)))
-        flops *= _valid(*sizes, **settings)
+        sizes = (inputs[input_labels.index(label)], outputs[output_labels.index(label)])
+        flops *= _count_pairs(*sizes, **settings)
     return flops
 
 
 def _window(attributes: str) -> dict[str, list]:
-    """Returns the settings of a window for each axis, those that are left out at their defaults."""
+    """Returns the settings of a window per axis, with the defaults of those that the text omits."""
     found = re.search(r"window=\{([^}]*)\}", attributes)
-    given = dict(setting.split("=") for setting in found[1].split()) if found else {}
-    if not given:
+    texts = dict(setting.split("=") for setting in found[1].split()) if found else {}
+    if not texts:
         return {}
-    sizes = [int(size) for size in given["size"].split("x")]
-    window: dict[str, list] = {"size": sizes}
-    for name in ("stride", "lhs_dilate", "rhs_dilate"):
-        window[name] = [int(v) for v in given[name].split("x")] if name in given else [1] * len(sizes)
-    window["pad"] = (
-        [int(v.split("_")[0]) for v in given["pad"].split("x")] if "pad" in given else [0] * len(sizes)
-    )
-    return window
+    rank = len(texts["size"].split("x"))
+    defaults = {"size": "1", "stride": "1", "lhs_dilate": "1", "rhs_dilate": "1", "pad": "0_0"}
+    settings = {name: texts.get(name, "x".join([default] * rank)) for name, default in defaults.items()}
+    return {name: [int(v.split("_")[0]) for v in text.split("x")] for name, text in settings.items()}
 
 
-def _valid(
+def _count_pairs(
     inputs: int, outputs: int, size: int, stride: int, lhs_dilate: int, rhs_dilate: int, pad: int
 ) -> int:
-    """The pairs of an output position and a kernel position that meet a number of the input."""
+    """Returns the number of pairs of an output position and a kernel position that meet an input value."""
     extent = (inputs - 1) * lhs_dilate
     count = 0
-    for place in range(size):
-        # The outputs o with 0 <= o * stride + shift <= extent, where lhs_dilate divides what is between.
-        shift = place * rhs_dilate - pad
+    for position in range(size):
+        # The outputs o with 0 <= o * stride + shift <= extent, where lhs_dilate divides o * stride + shift.
+        shift = position * rhs_dilate - pad
         first, last = max(0, -(shift // stride)), min(outputs - 1, (extent - shift) // stride)
         if lhs_dilate == 1:
             count += max(0, last - first + 1)
@@ -230,41 +239,35 @@ def _valid(
 
 
 def _bytes(module: Module, computation: Computation, instruction: Instruction) -> float:
-    """The bytes of HBM that an instruction reads and writes; of what it only slices, the slices."""
-    if instruction.opcode.endswith("-start"):  # the result names both what is read and what is written
+    """The HBM traffic of an instruction; of arrays that it slices or updates in place, only those parts."""
+    if instruction.opcode.endswith("-start"):  # its result lists the source and the destination
         return _in_hbm(instruction)
-    inner = module.computations[instruction.called["calls"]] if instruction.opcode == "fusion" else None
-    update = _update(inner, inner.root) if inner else _update(computation, instruction)
+    fused = module.fused(instruction) if instruction.opcode == "fusion" else None
+    update = _update(fused, fused.root) if fused else _update(computation, instruction)
     total = update or _in_hbm(instruction)
     for index, name in enumerate(instruction.operands):
         operand = computation.instructions.get(name)
-        if operand is None or (update and index == 0 and inner is None):
+        if operand is None or (update and index == 0 and fused is None):
             continue
-        total += _read(module, inner, index, operand) if inner else _in_hbm(operand)
+        total += _read(module, fused, index, operand) if fused else _in_hbm(operand)
     return total
 
 
-def _read(module: Module, inner: Computation, index: int, operand: Instruction) -> float:
-    """The bytes of an operand that a fusion reads: of one that it only slices or updates, that part."""
-    parameter = next(
-        i for i in inner.instructions.values() if i.opcode == "parameter" and int(i.operands[0]) == index
-    )
+def _read(module: Module, fused: Computation, index: int, operand: Instruction) -> float:
+    """The bytes that a fusion reads of its operand number `index`."""
     parts = 0.0
-    for user in inner.instructions.values():
-        if parameter.name not in user.operands:
-            continue
-        place = user.operands.index(parameter.name)
+    for user, position in fused.uses_of_parameter(index):
         if user.opcode == "fusion":
-            parts += _read(module, module.computations[user.called["calls"]], place, operand)
-        elif user.opcode in _SLICES and place == 0:
+            parts += _read(module, module.fused(user), position, operand)
+        elif position == 0 and user.opcode in _SLICES:
             parts += _in_hbm(user)
-        elif user.opcode != "dynamic-update-slice" or place != 0:
-            return _in_hbm(operand)
+        elif position != 0 or user.opcode != "dynamic-update-slice":
+            return _in_hbm(operand)  # all of it
     return min(parts, _in_hbm(operand))
 
 
 def _update(computation: Computation, instruction: Instruction) -> float:
-    """The bytes that are written where an array is updated in its place; 0 for what is no such update."""
+    """The bytes that an in-place update writes; 0 for other instructions."""
     while instruction.opcode == "bitcast":
         instruction = computation.instructions[instruction.operands[0]]
     if instruction.opcode != "dynamic-update-slice":

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the text of optimised HLO: computations, their instructions, and what refers to what."""
+"""Parses the text of optimized HLO into computations and instructions."""
 
 import dataclasses
 import functools
 import math
 import re
+from collections.abc import Iterator
+
+from lambdanet.tensors import ceil_div
 
 _HEAD = re.compile(r"^(ENTRY )?%(\S+) \(.*\{$")
 _NAME = re.compile(r"^\s+(ROOT )?%(\S+) = ")
@@ -19,13 +22,13 @@ _PARENTHESIS = re.compile(r"[()]")
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """The type of an array: its elements, shape and place.
+    """The type of an array.
 
     Attributes:
-      bits: of an element.
-      shape: its dimensions.
-      bytes: that it takes, with the padding of its tiles.
-      in_hbm: whether it lies in the device's main memory rather than on the chip.
+      bits: the size of an element.
+      shape: the dimensions.
+      bytes: the size, with the padding of tiles.
+      in_hbm: whether the array is in HBM rather than on the chip.
     """
 
     bits: int
@@ -36,15 +39,15 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """A line of a computation.
+    """A line of a computation: `%name = type opcode(operands), attributes`.
 
     Attributes:
-      name: without the percent sign.
-      type: of the result, as text.
-      opcode: such as "fusion".
-      operands: the names of the instructions that it uses, or what stands in their place.
+      name: the name, without the percent sign.
+      type: the type of the result, as text.
+      opcode: the opcode, such as "fusion".
+      operands: the names of the operands; the text in the parentheses if there are none, as of a constant.
       attributes: the rest of the line.
-      is_root: whether the computation returns it.
+      is_root: whether it is the result of the computation.
     """
 
     name: str
@@ -56,61 +59,74 @@ class Instruction:
 
     @functools.cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """The arrays of the result: one, or those of a tuple."""
+        """The arrays of the result; several for a tuple."""
         return tuple(_array(*found.groups()) for found in _ARRAY.finditer(self.type))
 
     @property
     def cycles(self) -> int | None:
-        """The compiler's estimate; None where it gives none."""
+        """The compiler's estimate, if there is one."""
         found = _CYCLES.search(self.attributes)
         return int(found[1]) if found else None
 
     @property
     def op_name(self) -> str:
-        """The TensorFlow operation that it comes from, such as "model/layer/MatMul"; empty if not told."""
+        """The TensorFlow operation that it comes from, such as "model/layer/MatMul"; empty if unknown."""
         found = _OP_NAME.search(self.attributes)
         return found[1] if found else ""
 
     @property
     def called(self) -> dict[str, str]:
         """The computations that it refers to, by role: "calls", "body", "condition", "branch 0"."""
-        named = {role: name for role, name in _CALLED.findall(self.attributes)}
+        by_role = {role: name for role, name in _CALLED.findall(self.attributes)}
         branches = _BRANCHES.search(self.attributes)
         names = _OPERAND.findall(branches[1]) if branches else []
-        return named | {f"branch {index}": name for index, name in enumerate(names)}
+        return by_role | {f"branch {index}": name for index, name in enumerate(names)}
 
     def attribute(self, name: str) -> str:
-        """Returns an attribute's value without spaces or braces, such as `direction`; empty if not there."""
+        """Returns the value of an attribute without spaces or braces, such as `direction`, or else ""."""
         found = re.search(rf"\b{name}=([^\s,{{}}]+)", self.attributes)
         return found[1] if found else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """A sequence of instructions, by name and in their order."""
+    """A sequence of instructions, by name and in order."""
 
     name: str
     instructions: dict[str, Instruction]
 
     @property
     def root(self) -> Instruction:
-        """The instruction whose result it returns."""
+        """The instruction that computes the result."""
         return next(i for i in self.instructions.values() if i.is_root)
+
+    def uses_of_parameter(self, index: int) -> Iterator[tuple[Instruction, int]]:
+        """Yields the instructions with a parameter among their operands, and its position there."""
+        parameter = next(
+            i for i in self.instructions.values() if i.opcode == "parameter" and int(i.operands[0]) == index
+        )
+        for user in self.instructions.values():
+            if parameter.name in user.operands:
+                yield user, user.operands.index(parameter.name)
 
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """The computations of a program, by name, and the name of the one it begins with."""
+    """The computations of a program by name, and the name of the first to run."""
 
     computations: dict[str, Computation]
     entry: str
+
+    def fused(self, fusion: Instruction) -> Computation:
+        """Returns the computation of a fusion."""
+        return self.computations[fusion.called["calls"]]
 
 
 def parse(text: str) -> Module:
     """Returns the computations of a program.
 
     Args:
-      text: of an HLO module.
+      text: an HLO module.
 
     Example:
       >>> parse(compiled.text).computations["main"].root.opcode
@@ -144,7 +160,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(line: str, opens: int) -> int:
-    """Returns the place after the parenthesis that closes the one at `opens`."""
+    """Returns the index after the parenthesis that closes the one at `opens`."""
     depth = 0
     for found in _PARENTHESIS.finditer(line, opens):
         depth += 1 if found[0] == "(" else -1
@@ -155,17 +171,16 @@ def _closing(line: str, opens: int) -> int:
 
 @functools.lru_cache(maxsize=65536)
 def _array(kind: str, sizes: str, layout: str | None) -> Array:
-    """Returns an array by its type, such as ("bf16", "8,100", "1,0:T(8,128)(2,1)S(1)")."""
+    """Returns the array of a type such as ("bf16", "8,100", "1,0:T(8,128)(2,1)S(1)")."""
     shape = tuple(int(size.strip("<= ")) for size in sizes.split(",") if size.strip("<= "))
     digits = re.match(r"\D+(\d+)", kind)
     bits = 8 if kind == "pred" or not digits else int(digits[1])
-    order, _, place = (layout or "").partition(":")
-    padded = (
-        [shape[int(axis)] for axis in order.split(",")] if order else list(reversed(shape))
-    )  # minor first
-    tile = re.search(r"T\(([\d,]+)\)", place)
+    order, _, tiling = (layout or "").partition(":")
+    axes = [int(axis) for axis in order.split(",")] if order else reversed(range(len(shape)))
+    padded = [shape[axis] for axis in axes]  # minor first
+    tile = re.search(r"T\(([\d,]+)\)", tiling)
     for axis, size in enumerate(reversed([int(size) for size in tile[1].split(",")] if tile else [])):
         if axis < len(padded):
-            padded[axis] = -(-padded[axis] // size) * size
-    space = re.search(r"S\((\d+)\)", place)
+            padded[axis] = ceil_div(padded[axis], size) * size
+    space = re.search(r"S\((\d+)\)", tiling)
     return Array(bits, shape, math.prod(padded) * bits // 8, not space or space[1] == "0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's measured speeds beside the TPU compiler's estimates for the same models, sizes and batch."""
+"""Compares the paper's measured speeds with estimates of the TPU compiler."""
 
 import dataclasses
 import functools
@@ -9,19 +9,25 @@ from typing import Any
 from tqdm import tqdm
 
 from lambdanet import text_table
-from lambdanet.errors import InputError
+from lambdanet.errors import invalid
 from lambdanet.models.papers.speeds import CORES, IMAGES, TABLES, Row, Table
 from lambdanet.training.tpu import steps
 from lambdanet.training.tpu.check import DoesNotCompile, DoesNotFit
 from lambdanet.training.tpu.report import CAVEAT, Report
 
 TOPOLOGY = "v3:2x2"  # the 8 cores of the paper
-Check = Callable[[Callable[[], steps.Step], str], Report]
+Check = Callable[[Callable[[], steps.TpuStep], str], Report]
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
-    """A row with what came of compiling it: a report, or why there is none."""
+class Estimate:
+    """The estimate for a row of a table.
+
+    Attributes:
+      row: the paper's row.
+      report: the compiler's report, if the model compiles.
+      note: the error otherwise.
+    """
 
     row: Row
     report: Report | None
@@ -29,115 +35,117 @@ class Line:
 
     @property
     def images_per_second(self) -> float:
-        """Of all cores."""
+        """The throughput of all cores."""
         return self.report.examples_per_second * CORES if self.report else 0.0
 
 
-def lines(
+def estimate(
     number: str,
     check: Check,
     rows: Collection[int] = (),
-    told: Callable[[str], None] = lambda line: None,
-) -> list[Line]:
-    """Compiles the models of a table, with the batch halved until it fits, as the paper measured.
+    log: Callable[[str], None] = lambda line: None,
+) -> list[Estimate]:
+    """Compiles the models of a table, halving the batch until it fits, as the paper did.
 
     Args:
       number: one of `TABLES`.
-      check: compiles what a function returns for a topology, such as `isolated.check`.
-      rows: which rows, from 1; empty for all.
-      told: is given a line on each row.
+      check: builds a step and compiles it for a topology, such as `subprocess_check.check`.
+      rows: the numbers of the rows, from 1; empty for all.
+      log: called with a line per row.
 
     Raises:
-      InputError: no such row.
+      InputError: the table has no such row.
     """
     table = TABLES[number]
-    found = []
-    for row in tqdm(chosen(table.rows, rows, f"table {number}"), disable=None, leave=False):
-        found.append(_line(table, row, check))
-        speed = found[-1].images_per_second
-        figure = f"{_shown(table, table.figure(speed))} {table.unit}" if speed else found[-1].note
-        told(f"{row.label}: {figure}")
-    return found
+    estimates = []
+    for row in tqdm(select_rows(table.rows, rows, f"table {number}"), disable=None, leave=False):
+        estimates.append(_estimate(table, row, check))
+        speed = estimates[-1].images_per_second
+        figure = f"{_format(table, table.figure(speed))} {table.unit}" if speed else estimates[-1].note
+        log(f"{row.label}: {figure}")
+    return estimates
 
 
-def chosen(every: Sequence[Any], places: Collection[int], table: str) -> list[Any]:
-    """Returns the rows of a table at some places, from 1; all of them for none.
+def select_rows(rows: Sequence[Any], numbers: Collection[int], table: str) -> list[Any]:
+    """Returns the rows of a table with these numbers, from 1; all rows for no numbers.
 
     Raises:
-      InputError: a place that the table does not have.
+      InputError: the table has no such row.
     """
-    for place in places:
-        if not 1 <= place <= len(every):
-            raise InputError(f"rows received {place}; accepted: 1 to {len(every)}, as {table} has")
-    return [row for place, row in enumerate(every, 1) if not places or place in places]
+    for number in numbers:
+        if not 1 <= number <= len(rows):
+            raise invalid("rows", f"from 1 to {len(rows)} for {table}", number)
+    return [row for number, row in enumerate(rows, 1) if not numbers or number in numbers]
 
 
-def render(number: str, found: list[Line], form: str = "text") -> str:
-    """Returns a table as text: figures, times relative to the first row, and the rank correlation.
+def render(number: str, estimates: list[Estimate], table_format: str = "text") -> str:
+    """Returns a table as text: speeds, times relative to the first row, and the rank correlation.
 
     Args:
       number: one of `TABLES`.
-      found: by `lines`.
-      form: one of `text_table.FORMATS`.
+      estimates: the result of `estimate`.
+      table_format: one of `text_table.FORMATS`.
     """
     table = TABLES[number]
     header = ["row", "pixels", "batch", f"{table.unit}, paper", f"{table.unit}, ours"]
     header += ["time to first, paper", "time to first, ours", "model", "note"]
-    first = found[0]
+    first = estimates[0]
     body = []
-    for line in found:
-        speed, row = line.images_per_second, line.row
+    for found in estimates:
+        speed, row = found.images_per_second, found.row
         times = table.seconds(row.printed) / table.seconds(first.row.printed)
         ours = first.images_per_second / speed if speed else 0.0
         body.append(
             [
                 row.label,
                 str(row.input_size),
-                str(line.report.batch * CORES) if line.report else "-",
-                _shown(table, row.printed),
-                _shown(table, table.figure(speed)) if speed else "-",
+                str(found.report.batch * CORES) if found.report else "-",
+                _format(table, row.printed),
+                _format(table, table.figure(speed)) if speed else "-",
                 f"{times:.2f}",
                 f"{ours:.2f}" if ours else "-",
                 row.model,
-                line.note,
+                found.note,
             ]
         )
-    text = text_table.render(header, body, form)
-    if form == "csv":
+    text = text_table.render(header, body, table_format)
+    if table_format == "csv":
         return text
     precision = "bfloat16" if table.mixed_precision else "float32"
     return (
         f"Table {number}: {table.title}, {precision}, on 8 cores of TPU v3\n"
-        f"Ours is {CAVEAT}.\n\n{text}\n{_correlation(table, found)}\n"
+        f"Ours is {CAVEAT}.\n\n{text}\n{_correlation(table, estimates)}\n"
     )
 
 
-def to_json(number: str, found: list[Line]) -> dict[str, Any]:
-    """Returns a table as JSON has it: the figures of each row, and the rank correlation."""
+def to_json(number: str, estimates: list[Estimate]) -> dict[str, Any]:
+    """Returns a table ready for JSON: the speeds of each row, and the rank correlation."""
     table = TABLES[number]
     return {
         "table": number,
         "unit": table.unit,
         "estimate": CAVEAT,
-        "rank_correlation": rank_correlation(table, found),
+        "rank_correlation": rank_correlation(table, estimates),
         "rows": [
             {
-                "row": line.row.label,
-                "model": line.row.model,
-                "input_size": line.row.input_size,
-                "batch": line.report.batch * CORES if line.report else None,
-                "paper": line.row.printed,
-                "ours": table.figure(line.images_per_second) if line.report else None,
-                "note": line.note,
+                "row": found.row.label,
+                "model": found.row.model,
+                "input_size": found.row.input_size,
+                "batch": found.report.batch * CORES if found.report else None,
+                "paper": found.row.printed,
+                "ours": table.figure(found.images_per_second) if found.report else None,
+                "note": found.note,
             }
-            for line in found
+            for found in estimates
         ],
     }
 
 
-def rank_correlation(table: Table, found: list[Line]) -> float | None:
-    """Returns Spearman's rank correlation of the paper's figures and ours; None for less than three rows."""
-    pairs = [(line.row.printed, table.figure(line.images_per_second)) for line in found if line.report]
+def rank_correlation(table: Table, estimates: list[Estimate]) -> float | None:
+    """Returns Spearman's rank correlation of the paper's speeds and ours; None for fewer than three rows."""
+    pairs = [
+        (found.row.printed, table.figure(found.images_per_second)) for found in estimates if found.report
+    ]
     if len(pairs) < 3:
         return None
     from scipy import stats
@@ -145,27 +153,28 @@ def rank_correlation(table: Table, found: list[Line]) -> float | None:
     return float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
 
 
-def _correlation(table: Table, found: list[Line]) -> str:
-    value = rank_correlation(table, found)
+def _correlation(table: Table, estimates: list[Estimate]) -> str:
+    value = rank_correlation(table, estimates)
     if value is None:
-        return "No rank correlation of less than three rows."
-    return f"Spearman's rank correlation of the paper's figures and ours: {value:.3f}"
+        return "Fewer than three rows have no rank correlation."
+    return f"Spearman's rank correlation of the paper's speeds and ours: {value:.3f}"
 
 
-def _line(table: Table, row: Row, check: Check) -> Line:
+def _estimate(table: Table, row: Row, check: Check) -> Estimate:
     batch = IMAGES // CORES
-    recipe = steps.recipe_of(row.model, row.input_size)
+    recipe = steps.recipe_for(row.model, row.input_size)
     recipe = dataclasses.replace(recipe, mixed_precision=table.mixed_precision)
     while True:
         try:
-            return Line(row, check(functools.partial(steps.of_recipe, recipe, table.mode, batch), TOPOLOGY))
+            build = functools.partial(steps.recipe_step, recipe, table.mode, batch)
+            return Estimate(row, check(build, TOPOLOGY))
         except DoesNotFit as error:
             if batch == 1:
-                return Line(row, None, str(error))
+                return Estimate(row, None, str(error))
             batch //= 2
         except DoesNotCompile as error:
-            return Line(row, None, str(error))
+            return Estimate(row, None, str(error))
 
 
-def _shown(table: Table, figure: float) -> str:
+def _format(table: Table, figure: float) -> str:
     return f"{figure:.3f}" if table.unit == "s" else f"{figure:.0f}"

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of families in the README: what a representative of each needs and takes on TPUs."""
+"""Writes the README's table of model families: memory and time of a training step on TPUs."""
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tqdm import tqdm
 
 from lambdanet import text_table
-from lambdanet.errors import InputError
+from lambdanet.errors import invalid
+from lambdanet.files import write_atomic
 from lambdanet.models import zoo
 from lambdanet.training.tpu import chips, largest_batch, paper_speeds, steps
 from lambdanet.training.tpu.check import DoesNotCompile
@@ -22,13 +22,13 @@ TOPOLOGIES = ("v3:2x2", "v5e:2x2")  # the memory and the largest batch are those
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """A representative of a family.
+class Setting:
+    """A model of a family, and the setting of its training step.
 
     Attributes:
-      model: a name of the zoo.
-      input_size: the images' side, in pixels.
-      batch: images on each core.
+      model: the name of a model in the zoo.
+      input_size: the side of the images, in pixels.
+      batch: images per core.
     """
 
     model: str
@@ -36,60 +36,57 @@ class Row:
     batch: int
 
 
-ROWS = (
-    Row("resnet_50", 224, 128),
-    Row("resnet_50_ccll", 224, 128),
-    Row("resnet_50_llll", 224, 128),
-    Row("resnet_rs_50_no_se", 160, 128),
-    Row("resnet_rs_50", 160, 128),
-    Row("lambda_resnet_50", 160, 128),
-    Row("resnet_rs_152_no_se", 256, 128),
-    Row("lambda_resnet_152", 256, 128),
-    Row("mobilenet_v2", 224, 128),
-    Row("mobilenet_v2_lambda", 224, 128),
-    Row("halonet_h1", 256, 64),
-    Row("halonet_h4", 384, 16),
-    Row("lambda_resnet50ts", 256, 128),
+SETTINGS = (
+    Setting("resnet_50", 224, 128),
+    Setting("resnet_50_ccll", 224, 128),
+    Setting("resnet_50_llll", 224, 128),
+    Setting("resnet_rs_50_no_se", 160, 128),
+    Setting("resnet_rs_50", 160, 128),
+    Setting("lambda_resnet_50", 160, 128),
+    Setting("resnet_rs_152_no_se", 256, 128),
+    Setting("lambda_resnet_152", 256, 128),
+    Setting("mobilenet_v2", 224, 128),
+    Setting("mobilenet_v2_lambda", 224, 128),
+    Setting("halonet_h1", 256, 64),
+    Setting("halonet_h4", 384, 16),
+    Setting("lambda_resnet50ts", 256, 128),
 )
 
 
 def write(
     readme: str | Path,
     check: Check,
-    told: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     rows: Collection[int] = (),
 ) -> None:
-    """Puts the table between the markers of a README.
+    """Writes the table between the markers of a README.
 
     Args:
       readme: the file.
-      check: compiles what a function returns for a topology, such as `isolated.check`.
-      told: is given a line on each compilation.
-      rows: which of `ROWS`, from 1; empty for all.
+      check: builds a step and compiles it for a topology, such as `subprocess_check.check`.
+      log: called with a line per compilation.
+      rows: the numbers of the rows, from 1; empty for all.
 
     Raises:
-      InputError: no such file, one without both markers, or no such row.
+      InputError: the file does not exist or lacks the markers, or the table has no such row.
     """
     path = Path(readme)
     if not path.is_file():
-        raise InputError(f"--readme received {str(readme)!r}, which is no file")
+        raise invalid("--readme", "a file", str(readme))
     before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
-        raise InputError(f"--readme received {str(readme)!r}, which lacks the lines {BEGIN} and {END}")
-    text = f"{before}{BEGIN}\n{render(check, told, rows)}{END}{after}"
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+        raise invalid("--readme", f"a file with the lines {BEGIN} and {END}", str(readme))
+    write_atomic(path, f"{before}{BEGIN}\n{render(check, log, rows)}{END}{after}")
 
 
-def render(check: Check, told: Callable[[str], None] = lambda line: None, rows: Collection[int] = ()) -> str:
-    """Returns the table as Markdown, with a line on what its figures are."""
+def render(check: Check, log: Callable[[str], None] = lambda line: None, rows: Collection[int] = ()) -> str:
+    """Returns the table as Markdown, with a caption."""
     names = [topology.partition(":")[0] for topology in TOPOLOGIES]
     header = ["model", "pixels", "params (M)", "FLOPs (G)", "batch of a core", f"HBM on {names[0]} (GiB)"]
     header += [f"step on {name} (ms)" for name in names] + [f"largest power of two on {names[0]}"]
-    chosen = paper_speeds.chosen(ROWS, rows, "the table of families")
-    cells = [_cells(row, check, told) for row in tqdm(chosen, disable=None, leave=False)]
+    settings = paper_speeds.select_rows(SETTINGS, rows, "the table of families")
+    cells = [_cells(setting, check, log) for setting in tqdm(settings, disable=None, leave=False)]
     command = f"lambdanet tpu-check --readme=README.md --rows={','.join(map(str, rows))}"
     return (
         f"Training in bfloat16, per core: {CAVEAT}. Written by `{command if rows else 'make tpu-table'}`.\n\n"
@@ -97,35 +94,33 @@ def render(check: Check, told: Callable[[str], None] = lambda line: None, rows: 
     )
 
 
-def _cells(row: Row, check: Check, told: Callable[[str], None]) -> list[str]:
-    info = zoo.model_info(row.model, row.input_size)
-    recipe = dataclasses.replace(steps.recipe_of(row.model, row.input_size), mixed_precision=True)
+def _cells(setting: Setting, check: Check, log: Callable[[str], None]) -> list[str]:
+    model, input_size = setting.model, setting.input_size
+    info = zoo.model_info(model, input_size)
+    recipe = dataclasses.replace(steps.recipe_for(model, input_size), mixed_precision=True)
 
-    def at(batch: int, topology: str) -> Report:
-        return check(functools.partial(steps.of_recipe, recipe, "train", batch), topology)
+    def check_batch(batch: int, topology: str = TOPOLOGIES[0]) -> Report:
+        return check(functools.partial(steps.recipe_step, recipe, "train", batch), topology)
 
-    def report(batch: int, topology: str) -> Report | None:
+    def report(topology: str) -> Report | None:
         try:
-            found = at(batch, topology)
+            found = check_batch(setting.batch, topology)
         except DoesNotCompile as error:
-            told(str(error))
+            log(str(error))
             return None
-        told(f"{found.name}, {batch} on {topology}: {1e3 * found.seconds:.1f} ms")
+        log(f"{found.name}, {setting.batch} on {topology}: {1e3 * found.seconds:.1f} ms")
         return found
 
-    reports = [report(row.batch, topology) for topology in TOPOLOGIES]
+    reports = [report(topology) for topology in TOPOLOGIES]
     largest = "-"
     if reports[0]:
-        found = largest_batch.largest_batch(
-            lambda batch: at(batch, TOPOLOGIES[0]), row.batch, told, refine=False
-        )
-        largest = str(found.batch)
+        largest = str(largest_batch.largest_batch(check_batch, setting.batch, log, refine=False).batch)
     return [
-        f"`{row.model}`",
-        str(row.input_size),
+        f"`{model}`",
+        str(input_size),
         f"{info.params / 1e6:.1f}",
         f"{info.flops / 1e9:.1f}",
-        str(row.batch),
+        str(setting.batch),
         f"{reports[0].hbm_needed / chips.GIB:.2f}" if reports[0] else "-",
         *(f"{1e3 * found.seconds:.1f}" if found else "-" for found in reports),
         largest,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the TPU compiler says of a step, by layer, as text and as JSON."""
+"""Reports of a compiled step, by layer and operation, as text and JSON."""
 
 import dataclasses
 import re
@@ -15,25 +15,26 @@ CAVEAT = (
     "nothing measured"
 )
 
-# What an operation's name begins with where it is part of a gradient, or of a function that was called.
+# Name scopes of gradients and of called functions.
 _WRAPPERS = ("call", "gradient_tape", "PartitionedCall", "StatefulPartitionedCall")
-_ARGUMENTS = "XLA_Args"  # what the compiler calls weights and inputs
+_ARGUMENTS = "XLA_Args"  # the compiler's name of weights and inputs
 UNNAMED = "unnamed"
 
 
 @dataclasses.dataclass(frozen=True)
 class Report(Totals):
-    """What the compiler says of a step on one core.
+    """The compiler's estimates for a step on one core.
 
     Attributes:
-      name: what was compiled.
-      topology: that it was compiled for.
-      num_cores: of the topology.
-      batch: examples of a step on each core.
-      hbm: bytes of HBM needed: `arguments`, `outputs` that are not in an argument's place, `temporaries`.
-      operations: every operation, in the order in which the program runs them.
-      roots: the names of the models, which the names of their layers begin with.
-      open_loops: loops whose length depends on what is computed; they count as run once.
+      name: the description of the step.
+      topology: the topology that it was compiled for.
+      num_cores: the number of cores in the topology.
+      batch: examples per step and core.
+      hbm: the required HBM in bytes: `arguments`, `outputs` (except those written over arguments) and
+        `temporaries`.
+      operations: the operations, in the order in which they run.
+      model_names: the models in the step, to leave out of the names of their layers.
+      unbounded_loops: the loops with unknown trip counts, which count once.
     """
 
     name: str
@@ -42,54 +43,51 @@ class Report(Totals):
     batch: int
     hbm: dict[str, int]
     operations: tuple[Cost, ...]
-    roots: tuple[str, ...] = ()
-    open_loops: tuple[str, ...] = ()
+    model_names: tuple[str, ...] = ()
+    unbounded_loops: tuple[str, ...] = ()
 
     @property
     def chip(self) -> chips.Chip:
-        """What the step runs on."""
+        """The chip of the topology."""
         return chips.chip_of(self.topology)
 
     @property
     def hbm_needed(self) -> int:
-        """Bytes of HBM of one core."""
+        """The HBM required on a core, in bytes."""
         return sum(self.hbm.values())
 
     @property
     def seconds(self) -> float:
-        """Of a step: the compiler's estimate of its cycles, over the clock."""
+        """The time of a step: the estimated cycles divided by the clock."""
         return self.cycles / self.chip.clock
 
     @property
-    def of_peak(self) -> float:
-        """The FLOPs a second as a part of the chip's peak."""
+    def peak_fraction(self) -> float:
+        """The FLOPs per second divided by the chip's peak."""
         return self.flops / self.seconds / self.chip.peak if self.seconds else 0.0
 
     @property
     def examples_per_second(self) -> float:
-        """Of one core."""
+        """The throughput of a core."""
         return self.batch / self.seconds if self.seconds else 0.0
 
     def costliest(self, count: int = 10) -> list[Cost]:
-        """Returns the operations that take most of the time, the longest first."""
+        """Returns the operations that take the most time, in descending order."""
         return sorted(self.operations, key=lambda operation: -operation.cycles)[:count]
 
     def layers(self) -> dict[str, Cost]:
-        """Returns what each layer takes, its gradient included, the costliest first.
-
-        `times` is then the number of its operations.
-        """
+        """Returns the cost per layer with its gradient, in descending order; `times` counts operations."""
         found: dict[str, list[Cost]] = {}
         for operation in self.operations:
-            found.setdefault(layer_of(operation.op_name, self.roots), []).append(operation)
+            found.setdefault(layer_of(operation.op_name, self.model_names), []).append(operation)
         sums = {layer: _sum(layer, operations) for layer, operations in found.items()}
         return dict(sorted(sums.items(), key=lambda item: -item[1].cycles))
 
     def to_json(self, count: int = 10) -> dict[str, Any]:
-        """Returns the figures, the costliest layers and operations, as JSON has them.
+        """Returns the totals and the costliest layers and operations, ready for JSON.
 
         Args:
-          count: how many layers and operations.
+          count: the number of layers and operations.
         """
         return {
             "name": self.name,
@@ -106,13 +104,13 @@ class Report(Totals):
             },
             "flops": self.flops,
             "bytes_moved": self.bytes,
-            "fraction_of_peak": self.of_peak,
-            "open_loops": list(self.open_loops),
+            "fraction_of_peak": self.peak_fraction,
+            "open_loops": list(self.unbounded_loops),
             "layers": [self._entry(cost) for cost in list(self.layers().values())[:count]],
             "operations": [
                 {
                     **self._entry(cost),
-                    "layer": layer_of(cost.op_name, self.roots),
+                    "layer": layer_of(cost.op_name, self.model_names),
                     "opcode": cost.opcode,
                     "times": cost.times,
                 }
@@ -126,11 +124,11 @@ class Report(Totals):
 
 
 def render(report: Report, count: int = 10) -> str:
-    """Returns a report as text: what it needs, what it takes, and where the time goes.
+    """Returns a report as text: memory, time, and the costliest layers and operations.
 
     Args:
-      report: of a step.
-      count: how many layers and operations to show.
+      report: the report.
+      count: the number of layers and operations.
     """
     chip, per_core = report.chip, report.examples_per_second
     parts = ", ".join(f"{name} {_gib(size)}" for name, size in report.hbm.items() if size > 2**20)
@@ -140,15 +138,15 @@ def render(report: Report, count: int = 10) -> str:
         f"{report.name}, {report.batch} on each of {report.num_cores} cores of {report.topology}",
         CAVEAT,
         "",
-        f"  HBM           {_gib(report.hbm_needed)} of {_gib(chip.hbm)} GiB: {parts or 'less than a MiB'}",
-        f"  time          {1e3 * report.seconds:.2f} ms a step",
-        f"  examples/s    {per_core:.0f} on a core, {per_core * report.num_cores:.0f} on all",
-        f"  arithmetic    {report.flops / 1e12:.3f} TFLOP, {rate:.1f} TFLOP/s, {100 * report.of_peak:.1f} % "
-        f"of the peak of {chip.peak / 1e12:g} of a {chip.name}",
+        f"  HBM           {_gib(report.hbm_needed)} of {_gib(chip.hbm)} GiB: {parts or 'less than 1 MiB'}",
+        f"  time          {1e3 * report.seconds:.2f} ms per step",
+        f"  examples/s    {per_core:.0f} per core, {per_core * report.num_cores:.0f} in total",
+        f"  arithmetic    {report.flops / 1e12:.3f} TFLOP, {rate:.1f} TFLOP/s, "
+        f"{100 * report.peak_fraction:.1f} % of the peak of {chip.peak / 1e12:g} of a {chip.name}",
         f"  HBM traffic   {report.bytes / 1e9:.2f} GB, {traffic:.0f} GB/s",
     ]
-    if report.open_loops:
-        lines.append(f"  counted once  loops of unknown length: {', '.join(report.open_loops)}")
+    if report.unbounded_loops:
+        lines.append(f"  counted once  loops of unknown length: {', '.join(report.unbounded_loops)}")
     lines += [
         "",
         "costliest layers",
@@ -161,12 +159,12 @@ def render(report: Report, count: int = 10) -> str:
     return "\n".join(lines)
 
 
-def layer_of(op_name: str, roots: Collection[str]) -> str:
-    """Returns the layer that an operation belongs to.
+def layer_of(op_name: str, model_names: Collection[str]) -> str:
+    """Returns the layer of an operation.
 
     Args:
-      op_name: such as "gradient_tape/resnet_50/stem_norm/mul".
-      roots: names of models, which are left out.
+      op_name: the name of the operation, such as "gradient_tape/resnet_50/stem_norm/mul".
+      model_names: the scopes to leave out.
 
     Example:
       >>> layer_of("gradient_tape/resnet_50/stem_norm/mul", ["resnet_50"])
@@ -175,10 +173,10 @@ def layer_of(op_name: str, roots: Collection[str]) -> str:
     if op_name == _ARGUMENTS:
         return "weights and inputs"
     scopes = op_name.split("/")[:-1] if "/" in op_name else [op_name]
-    while len(scopes) > 1 and (scopes[0].partition(".")[0] in _WRAPPERS or scopes[0] in roots):
+    while len(scopes) > 1 and (scopes[0].partition(".")[0] in _WRAPPERS or scopes[0] in model_names):
         scopes = scopes[1:]
-    compilers_own = re.fullmatch(r"[a-z-]+\.\d+(;.*)?", scopes[0])
-    return UNNAMED if compilers_own or not scopes[0] else scopes[0]
+    is_instruction = re.fullmatch(r"[a-z-]+\.\d+(;.*)?", scopes[0])  # named by the compiler
+    return UNNAMED if is_instruction or not scopes[0] else scopes[0]
 
 
 def _sum(layer: str, operations: list[Cost]) -> Cost:
@@ -196,7 +194,7 @@ def _costliest(report: Report, count: int) -> str:
         [
             *_figures(report, cost),
             str(cost.times),
-            layer_of(cost.op_name, report.roots),
+            layer_of(cost.op_name, report.model_names),
             cost.opcode,
             cost.op_name or "-",
         ]

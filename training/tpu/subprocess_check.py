@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a step in a process of its own, which ends with it.
+"""Checks a step in a new process.
 
-The TPU compiler takes gigabytes, writes to stderr, and ends its process where it finds a fault of its own.
+The TPU compiler takes gigabytes of memory, writes to stderr, and aborts its process on internal errors.
 """
 
 import concurrent.futures
@@ -16,23 +16,24 @@ from lambdanet.training.tpu import chips, compiler
 from lambdanet.training.tpu.cache import Cache
 from lambdanet.training.tpu.check import DoesNotCompile
 from lambdanet.training.tpu.report import Report
-from lambdanet.training.tpu.steps import Step
+from lambdanet.training.tpu.steps import TpuStep
 
 
-def check(build: Callable[[], Step], topology: str, cache: Cache | None = None) -> Report:
+def check(build: Callable[[], TpuStep], topology: str, cache: Cache | None = None) -> Report:
     """Builds a step and compiles it for one core of a TPU.
 
     Args:
-      build: returns the step; it is pickled, so a `functools.partial` of a function of a module.
+      build: returns the step; it must be picklable, such as a `functools.partial` of a module's function.
       topology: one of `chips.TOPOLOGIES`.
-      cache: keeps what the compiler answers; None: nothing is kept.
+      cache: the cache of compilations; default: none.
 
     Raises:
-      DoesNotFit: it needs more memory than a core has.
-      DoesNotCompile: the compiler refuses it otherwise, or ended without an answer.
-      InputError: whatever `build` refuses, unknown topology, or jax and libtpu are not as they should be.
+      DoesNotFit: the step needs more memory than a core has.
+      DoesNotCompile: the compiler refuses the step for another reason, or aborts.
+      InputError: `build` raises it, the topology is unknown, or jax and libtpu are missing or have other
+        versions.
     """
-    chips.chip_of(topology)  # before anything takes time
+    chips.chip_of(topology)  # fail early
     compiler.versions()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
@@ -41,18 +42,18 @@ def check(build: Callable[[], Step], topology: str, cache: Cache | None = None) 
             try:
                 return pool.submit(_check, build, topology, cache).result()
             except BrokenProcessPool:
-                told = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-                last = told[-1][:500] if told else "none"
-                raise DoesNotCompile(f"the TPU compiler died without an answer; last words: {last}") from None
+                lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+                last = lines[-1][:500] if lines else "empty"
+                raise DoesNotCompile(f"the TPU compiler aborted; the end of its log: {last}") from None
 
 
 def _quiet(log: str) -> None:
-    """Sends what this process writes to stderr, its libraries included, to a file."""
+    """Redirects the stderr of this process and its libraries to a file."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
 
 
-def _check(build: Callable[[], Step], topology: str, cache: Cache | None) -> Report:
+def _check(build: Callable[[], TpuStep], topology: str, cache: Cache | None) -> Report:
     from lambdanet import device
     from lambdanet.training.tpu import check as checks
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often the loops of a program run, found by running what they count with."""
+"""Infers the trip counts of HLO loops by interpreting their scalar induction variables."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from lambdanet.training.tpu.hlo import Computation, Instruction, Module
 
-LONGEST = 20_000  # turns, after which a loop is taken to be of unknown length
+MAX_TRIPS = 20_000  # the trip counts of longer loops are unknown
 
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "EQ": operator.eq,
@@ -26,31 +26,40 @@ _ARITHMETIC: dict[str, Callable[..., int]] = {
     "or": operator.or_,
     "subtract": operator.sub,
 }
-_SAME = ("bitcast", "convert", "copy", "reshape")
+_IDENTITIES = ("bitcast", "convert", "copy", "reshape")
 
-# The scalars of a tuple that are known, by their place; a value that is not known is None.
+# The known integers of a tuple, by index.
 Scalars = Mapping[int, int]
 
 
 class Scope:
-    """A computation together with the scalars that it is called with, evaluated as far as they are known.
+    """A computation and the known values of its parameters.
 
     Args:
       module: the program.
-      computation: of it.
-      arguments: for each parameter its value: an integer, a tuple as `Scalars`, or None.
+      computation: a computation of the program.
+      arguments: the values of the parameters: an integer, a tuple as `Scalars`, or None if unknown.
     """
 
     def __init__(self, module: Module, computation: Computation, arguments: Mapping[int, Any]):
-        self._module, self._computation, self._arguments = module, computation, arguments
+        self.module, self.computation, self._arguments = module, computation, arguments
         self._values: dict[str, Any] = {}
 
+    def enter(self, name: str, arguments: Mapping[int, Any]) -> "Scope":
+        """Returns the scope of another computation of the program."""
+        return Scope(self.module, self.module.computations[name], arguments)
+
     def value(self, name: str) -> Any:
-        """Returns an integer, a tuple as `Scalars`, or None where it depends on what is not known."""
+        """Returns the value of an instruction: an integer, a tuple as `Scalars`, or None if unknown."""
         if name not in self._values:
-            instruction = self._computation.instructions.get(name)
+            instruction = self.computation.instructions.get(name)
             self._values[name] = self._evaluate(instruction) if instruction else None
         return self._values[name]
+
+    def result(self, name: str, arguments: Mapping[int, Any]) -> Any:
+        """Returns the value of another computation's result."""
+        inner = self.enter(name, arguments)
+        return inner.value(inner.computation.root.name)
 
     def _evaluate(self, instruction: Instruction) -> Any:
         opcode, operands = instruction.opcode, instruction.operands
@@ -58,7 +67,7 @@ class Scope:
             return _integer(operands[0])
         if opcode == "parameter":
             return self._arguments.get(int(operands[0]))
-        if opcode in _SAME:
+        if opcode in _IDENTITIES:
             return self.value(operands[0])
         if opcode == "tuple":
             scalars = {index: self.value(name) for index, name in enumerate(operands)}
@@ -67,9 +76,9 @@ class Scope:
             whole = self.value(operands[0])
             return whole.get(int(instruction.attribute("index"))) if isinstance(whole, dict) else None
         if opcode == "fusion":
-            inner = self._module.computations[instruction.called["calls"]]
-            given = {index: self.value(name) for index, name in enumerate(operands)}
-            return Scope(self._module, inner, given).value(inner.root.name)
+            return self.result(
+                instruction.called["calls"], {index: self.value(name) for index, name in enumerate(operands)}
+            )
         numbers = [self.value(name) for name in operands]
         if not all(isinstance(number, int) for number in numbers):
             return None
@@ -78,33 +87,29 @@ class Scope:
         return _ARITHMETIC[opcode](*numbers) if opcode in _ARITHMETIC else None
 
 
-def count_turns(module: Module, loop: Instruction, scope: Scope) -> tuple[int | None, Scalars]:
-    """Returns how often a loop runs, and the scalars that are the same in each of its turns.
+def count_trips(loop: Instruction, scope: Scope) -> tuple[int | None, Scalars]:
+    """Runs the scalar part of a loop.
 
     Args:
-      module: the program.
-      loop: a `while` instruction of it.
-      scope: of the computation that it stands in.
+      loop: a `while` instruction.
+      scope: the scope of its computation.
 
     Returns:
-      the number of turns, None where it depends on what is computed; and the scalars.
+      The trip count, None if it depends on unknown values; and the scalars that no iteration changes.
     """
-    condition, body = (module.computations[loop.called[role]] for role in ("condition", "body"))
     first = scope.value(loop.operands[0])
     state: Scalars = first if isinstance(first, dict) else {}
-    kept = dict(state)
-    turns = 0
-    while turns < LONGEST:
-        goes_on = Scope(module, condition, {0: state}).value(condition.root.name)
-        if goes_on is None:
-            return None, _unchanged(kept, state)
-        if not goes_on:
-            return turns, kept
-        after = Scope(module, body, {0: state}).value(body.root.name)
+    constants = dict(state)
+    for trips in range(MAX_TRIPS):
+        proceed = scope.result(loop.called["condition"], {0: state})
+        if proceed is None:
+            return None, _unchanged(constants, state)
+        if not proceed:
+            return trips, constants
+        after = scope.result(loop.called["body"], {0: state})
         state = after if isinstance(after, dict) else {}
-        kept = _unchanged(kept, state)
-        turns += 1
-    return None, kept
+        constants = _unchanged(constants, state)
+    return None, constants
 
 
 def _unchanged(before: Scalars, after: Scalars) -> dict[int, int]:
