@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection with TensorFlow Model Garden: backbones, experiments, training, export and use.
+"""Detection with TensorFlow Model Garden: backbones, experiments, training, export and prediction.
 
-`python -m lambdanet.detection.train` trains a detector. Model Garden's own driver, `official.vision.train`,
-does not know the backbones; a program that imports `lambdanet.detection.experiments` registers them for it:
+`python -m lambdanet.detection.train` trains a detector. A program that imports
+`lambdanet.detection.experiments` registers the backbones with Model Garden's own driver too:
 
     from absl import app
     from official.common import flags
@@ -13,12 +13,11 @@ does not know the backbones; a program that imports `lambdanet.detection.experim
     flags.define_flags()
     app.run(train.main)
 
-That program takes `--experiment=lambda_resnet/retinanet_resnetfpn_coco` and the other experiments of
-`lambdanet.detection.experiments`, with `backbone: {type: lambda_resnet}` and any `model_id`. Under Model
-Garden's own names, such as `retinanet_resnetfpn_coco`, that backbone needs `lambdanet.detection.train`.
+That program accepts `--experiment=lambda_resnet/retinanet_resnetfpn_coco` and the other experiments of
+`lambdanet.detection.experiments`, with `backbone: {type: lambda_resnet}` and any `model_id`. Model Garden's
+own experiments, such as `retinanet_resnetfpn_coco`, accept this backbone only in `lambdanet.detection.train`.
 """
 
-# Model Garden refuses to register a name twice, which would happen if these files were also imported as
-# `detection`, the name of their folder in a checkout.
+# Model Garden refuses to register a name twice, as a second import as `detection`, the folder, would.
 if __name__ != "lambdanet.detection":
     raise ImportError(f"import lambdanet.detection, not {__name__}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that times training steps of detectors: `python -m lambdanet.detection.benchmark`."""
+"""Times training steps of detectors: `python -m lambdanet.detection.benchmark`."""
 
 import resource
 import statistics
@@ -19,16 +19,16 @@ EXPERIMENTS = ("lambda_resnet/maskrcnn_resnetfpn_coco", "maskrcnn_resnetfpn_coco
 def measure(
     experiments: Sequence[str], size: int = 512, batch_size: int = 1, steps: int = 5
 ) -> list[list[float]]:
-    """Times training steps of experiments in turns, in float32 on the device at hand.
+    """Times training steps of experiments in turns, in float32 on the default device.
 
     Args:
-      experiments: of `experiments.available()`.
+      experiments: names of `experiments.list_experiments()`.
       size: the side of the images, in pixels.
-      batch_size: images in a step.
-      steps: how many of each are timed; one more comes before, which also traces.
+      batch_size: the number of images per step.
+      steps: the number of timed steps per experiment, after one that also traces.
 
     Returns:
-      The seconds of each step, for each experiment.
+      The seconds of each step, per experiment.
     """
     from lambdanet.detection.run import train_step
 
@@ -39,9 +39,9 @@ def measure(
     built = [train_step.build(experiment, override, batch_size) for experiment in experiments]
     seconds: list[list[float]] = [[] for _ in experiments]
     for turn in range(steps + 1):
-        for (run, inputs), times in zip(built, seconds, strict=True):
+        for step, times in zip(built, seconds, strict=True):
             start = time.perf_counter()
-            float(run(*inputs))  # waits for the result
+            float(step.function(*step.inputs))  # waits for the result
             if turn:
                 times.append(time.perf_counter() - start)
     return seconds
@@ -54,7 +54,7 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
     medians = [statistics.median(times) for times in seconds]
     width = max(map(len, experiments))
     for experiment, median, times in zip(experiments, medians, seconds, strict=True):
-        print(f"{experiment:<{width}}  {median:8.3f} s a step  ({min(times):.3f} to {max(times):.3f})")
+        print(f"{experiment:<{width}}  {median:8.3f} s per step  ({min(times):.3f} to {max(times):.3f})")
     if len(experiments) == 2:
         ratios = sorted(a / b for a, b in zip(*seconds, strict=True))
         print(f"ratio {medians[0] / medians[1]:.3f}  ({ratios[0]:.3f} to {ratios[-1]:.3f} over the turns)")
@@ -67,16 +67,24 @@ COMMAND = Command(
     "times the training steps of two detection experiments in turns, and prints their ratio",
     _run,
     flags=(
-        Flag("experiment", "NAME", f"what is measured (default: {EXPERIMENTS[0]})", default=EXPERIMENTS[0]),
+        Flag(
+            "experiment", "NAME", f"experiment to measure (default: {EXPERIMENTS[0]})", default=EXPERIMENTS[0]
+        ),
         Flag(
             "against",
             "NAME",
-            f"with what it is compared; empty: nothing (default: {EXPERIMENTS[1]})",
+            f"experiment to compare with, or empty (default: {EXPERIMENTS[1]})",
             default=EXPERIMENTS[1],
         ),
-        Flag("size", "N", "side of the images (default: 512)", define=flags.DEFINE_integer, default=512),
-        Flag("batch_size", "N", "images in a step (default: 1)", define=flags.DEFINE_integer, default=1),
-        Flag("steps", "N", "timed steps of each (default: 5)", define=flags.DEFINE_integer, default=5),
+        Flag(
+            "size",
+            "N",
+            "side of the images in pixels (default: 512)",
+            define=flags.DEFINE_integer,
+            default=512,
+        ),
+        Flag("batch_size", "N", "images per step (default: 1)", define=flags.DEFINE_integer, default=1),
+        Flag("steps", "N", "timed steps per experiment (default: 5)", define=flags.DEFINE_integer, default=5),
     ),
     examples=(
         "python -m lambdanet.detection.benchmark",
@@ -84,6 +92,7 @@ COMMAND = Command(
         "--size=1024",
     ),
     module="lambdanet.detection.benchmark",
+    extra="detection",
 )
 
 if __name__ == "__main__":

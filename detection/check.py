@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that looks through a COCO annotation file: `python -m lambdanet.detection.check`."""
+"""Checks a COCO annotation file: `python -m lambdanet.detection.check`."""
 
 import sys
 
@@ -15,24 +15,26 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
     found = annotations.check(values.annotations, values.images, values.num_classes, values.masks)
     print(
         f"{values.annotations}: {found['images']} images, {found['objects']} objects and {found['crowds']} "
-        f"crowds of {found['categories']} categories, nothing wrong"
+        f"crowds of {found['categories']} categories, no errors"
     )
     if found["left_out"]:
-        print(
-            f"{found['left_out']} have an empty box or one that reaches over the edge: conversion drops them"
-        )
+        print(f"{found['left_out']} have a box that is empty or crosses the edge: the conversion drops them")
 
 
 COMMAND = Command(
     "check",
-    "looks through a COCO annotation file for what would make training fail",
+    "checks a COCO annotation file for errors that would make training fail",
     _run,
     flags=(
-        Flag("annotations", "FILE", "the annotation file, such as instances_train2017.json", required=True),
-        Flag("images", "DIR", "folder of its pictures (default: they are not looked for)"),
-        Flag("num_classes", "N", "of the model, background included", define=flags.DEFINE_integer),
+        Flag("annotations", "FILE", "annotation file, such as instances_train2017.json", required=True),
+        Flag("images", "DIR", "folder of its images (default: images are not checked)"),
+        Flag("num_classes", "N", "classes of the model, background included", define=flags.DEFINE_integer),
         Flag(
-            "masks", "", "objects need masks; --nomasks: boxes do", define=flags.DEFINE_boolean, default=True
+            "masks",
+            "",
+            "require a mask per object (default: true; --nomasks: boxes only)",
+            define=flags.DEFINE_boolean,
+            default=True,
         ),
     ),
     examples=(
@@ -40,6 +42,7 @@ COMMAND = Command(
         "python -m lambdanet.detection.check --annotations=instances_val2017.json --num_classes=91 --nomasks",
     ),
     module="lambdanet.detection.check",
+    extra="detection",
 )
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that prints the COCO table of a detector: `python -m lambdanet.detection.evaluate`."""
+"""Prints the COCO table of an exported detector: `python -m lambdanet.detection.evaluate`."""
 
 import sys
 
@@ -17,19 +17,20 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
 
 COMMAND = Command(
     "evaluate",
-    "measures an exported detector on annotated pictures, and prints the COCO table",
+    "evaluates an exported detector on annotated images and prints the COCO table",
     _run,
     flags=(
-        Flag("saved_model", "DIR", "folder that lambdanet.detection.export has written", required=True),
+        Flag("saved_model", "DIR", "folder written by lambdanet.detection.export", required=True),
         Flag("annotations", "FILE", "annotation file, such as instances_val2017.json", required=True),
-        Flag("images", "DIR", "folder of its pictures", required=True),
-        Flag("out", "FILE", "for the detections, as COCO takes them (default: not written)"),
+        Flag("images", "DIR", "folder of its images", required=True),
+        Flag("out", "FILE", "file for the detections in COCO's results format (default: none)"),
     ),
     examples=(
         "python -m lambdanet.detection.evaluate --saved_model=/tmp/model "
         "--annotations=instances_val2017.json --images=val2017",
     ),
     module="lambdanet.detection.evaluate",
+    extra="detection",
 )
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experiments, as `--experiment` takes them: Model Garden's own with backbones of the zoo, and the papers'.
+"""Experiments for `--experiment`: Model Garden's own with backbones of the zoo, and those of the papers.
 
-lambda_resnet/STOCK           each of Model Garden's experiments of detection and classification with a ResNet
+lambda_resnet/STOCK           each of Model Garden's detection and classification experiments with a ResNet
 mobilenet_v2_lambda/STOCK     each of those with MobileNetV2
-maskrcnn_lambda_resnet_coco   Bello 2021, appendix F.3; `:MODEL` after it is a line of Table 14
-maskrcnn_halo_resnet_coco     Vaswani et al. 2021, appendix C.4; `:MODEL` after it is a line of Table A4
+maskrcnn_lambda_resnet_coco   Bello 2021, appendix F.3; with `:MODEL`, a row of Table 14
+maskrcnn_halo_resnet_coco     Vaswani et al. 2021, appendix C.4; with `:MODEL`, a row of Table A4
 
-Importing this module registers them, and the backbones and tasks that they need.
+Importing this module registers these experiments with Model Garden, and their backbones and tasks.
 """
 
 import functools
@@ -18,7 +18,7 @@ from lambdanet.detection.modeling.backbones import Backbone, LambdaResNet, Mobil
 from lambdanet.models import zoo
 
 COCO_TRAIN, COCO_VAL = 118_287, 5_000  # images of COCO 2017
-# Divides the 5,000 validation images, as a TPU needs, and is a multiple of the 8 cores of a host.
+# Divides the 5,000 validation images, as a TPU requires, and is a multiple of the 8 cores of a host.
 EVAL_BATCH_SIZE = 40
 
 TABLE_14 = (
@@ -29,7 +29,7 @@ TABLE_14 = (
     "resnet_rs_152",
     "lambda_resnet_152",
 )
-# Without the first line, which is "in lit"; row -> the model, and what differs from it.
+# Row -> options of the backbone. Without the first row, which is "in lit".
 TABLE_A4: dict[str, dict[str, Any]] = {
     "resnet_50_se_8": {"model_id": "resnet_50_se_8"},
     "halo_resnet_50": {"model_id": "halo_resnet_50"},
@@ -39,7 +39,7 @@ TABLE_A4: dict[str, dict[str, Any]] = {
 }
 
 
-def available() -> list[str]:
+def list_experiments() -> list[str]:
     """Returns the names of all experiments, Model Garden's among them."""
 
     def walk(registered: dict, prefix: str = "") -> list[str]:
@@ -52,40 +52,40 @@ def available() -> list[str]:
 
 
 def get(name: str) -> ExperimentConfig:
-    """Returns an experiment with the tasks of lambdanet, whose models can choose the backbones of the zoo.
+    """Returns an experiment with lambdanet's task, which accepts the backbones of the zoo.
 
     Args:
-      name: one of `available()`.
+      name: one of `list_experiments()`.
     """
     config = exp_factory.get_exp_config(name)
-    config.task = tasks.own(config.task)
+    config.task = tasks.to_zoo_task(config.task)
     return config
 
 
 def drop_replaced_backbone(config: ExperimentConfig, name: str) -> None:
-    """Drops what an experiment says about its backbone, if the configuration now has another one.
+    """Removes settings for the experiment's original backbone if the configuration has another one.
 
     Args:
-      config: that of the experiment, changed: restrictions on the backbone go, and a checkpoint to start
-        from, unless the configuration names another.
-      name: of the experiment.
+      config: the configuration, changed in place: restrictions on the original backbone are removed, and so
+        is the experiment's own initial checkpoint.
+      name: the name of the experiment.
     """
     stock = exp_factory.get_exp_config(name)
-    before = stock.task.model.backbone.type
-    if config.task.model.backbone.type == before:
+    original = stock.task.model.backbone.type
+    if config.task.model.backbone.type == original:
         return
     if config.task.init_checkpoint == stock.task.init_checkpoint:
         config.task.init_checkpoint = None
-    of_backbone = f"task.model.backbone.{before}."
-    config._restrictions = [rule for rule in config._restrictions if of_backbone not in rule]
+    key = f"task.model.backbone.{original}."
+    config._restrictions = [rule for rule in config._restrictions if key not in rule]
 
 
-def twin(stock: str, backbone: Backbone) -> ExperimentConfig:
-    """Returns an experiment of Model Garden with another backbone, which starts from nothing.
+def with_zoo_backbone(stock: str, backbone: Backbone) -> ExperimentConfig:
+    """Returns an experiment of Model Garden with a backbone of the zoo, trained from scratch.
 
     Args:
-      stock: its name.
-      backbone: of the zoo.
+      stock: the name of the experiment.
+      backbone: the backbone.
     """
     config = get(stock)
     config.task.model.backbone = backbone
@@ -93,36 +93,38 @@ def twin(stock: str, backbone: Backbone) -> ExperimentConfig:
     return config
 
 
-def like(theirs: hyperparams.Config) -> Backbone | None:
-    """Returns the backbone of the zoo in the place of one of Model Garden; None where there is none."""
-    own = theirs.get()
-    rate = own and own.get("stochastic_depth_drop_rate")
-    if theirs.type == "mobilenet" and own.model_id == "MobileNetV2":
+def equivalent_backbone(stock: hyperparams.Config) -> Backbone | None:
+    """Returns the backbone of the zoo that replaces one of Model Garden, or None if there is none."""
+    config = stock.get()
+    rate = config and config.get("stochastic_depth_drop_rate")
+    if stock.type == "mobilenet" and config.model_id == "MobileNetV2":
         options = MobileNetV2Lambda(stochastic_depth_drop_rate=rate or 0.0)
         return Backbone(type="mobilenet_v2_lambda", mobilenet_v2_lambda=options)
-    model_id = f"lambda_resnet_{own.model_id}" if theirs.type == "resnet" else ""
+    model_id = f"lambda_resnet_{config.model_id}" if stock.type == "resnet" else ""
     if model_id not in zoo.MODELS:
         return None
-    options = LambdaResNet(model_id=model_id, stochastic_depth_drop_rate=rate, bn_trainable=own.bn_trainable)
+    options = LambdaResNet(
+        model_id=model_id, stochastic_depth_drop_rate=rate, bn_trainable=config.bn_trainable
+    )
     return Backbone(type="lambda_resnet", lambda_resnet=options)
 
 
-def _register_twins() -> None:
-    for stock in available():
+def _register_stock_experiments() -> None:
+    for stock in list_experiments():
         task = exp_factory.get_exp_config(stock).task
-        backbone = like(task.model.backbone) if type(task) in tasks.OWN else None
+        backbone = equivalent_backbone(task.model.backbone) if type(task) in tasks.TASK_CLASSES else None
         if backbone is not None:
-            make = functools.partial(twin, stock, backbone)
+            make = functools.partial(with_zoo_backbone, stock, backbone)
             exp_factory.register_config_factory(f"{backbone.type}/{stock}")(make)
 
 
-_register_twins()
+_register_stock_experiments()
 
 
 @exp_factory.register_config_factory("lambda_resnet/cascadercnn_resnetfpn_coco")
-def cascade() -> ExperimentConfig:
-    """Cascade R-CNN: Model Garden's has SpineNet, which needs no decoder; here an FPN of the same levels."""
-    config = twin("cascadercnn_spinenet_coco", Backbone())
+def cascadercnn_lambda_resnet() -> ExperimentConfig:
+    """Cascade R-CNN with an FPN; Model Garden's has SpineNet, which needs no decoder."""
+    config = with_zoo_backbone("cascadercnn_spinenet_coco", Backbone())
     config.task.model.decoder = decoders.Decoder(type="fpn", fpn=decoders.FPN())
     return config
 
@@ -130,22 +132,23 @@ def cascade() -> ExperimentConfig:
 def maskrcnn_lambda_resnet_coco(model_id: str = "lambda_resnet_152") -> ExperimentConfig:
     """Mask R-CNN as in Bello 2021, appendix F.3: 1024x1024, from scratch, 130,000 steps.
 
-    What the paper does not say, anchors, levels and the constants of batch normalisation among it, is as
-    Model Garden has it.
+    Anchors, levels, batch normalization and all else that the paper omits have Model Garden's defaults.
 
     Args:
-      model_id: of the backbone.
+      model_id: the model of the backbone.
     """
     steps, batch_size = 130_000, 256
-    config = twin("maskrcnn_resnetfpn_coco", Backbone(lambda_resnet=LambdaResNet(model_id=model_id)))
+    config = with_zoo_backbone(
+        "maskrcnn_resnetfpn_coco", Backbone(lambda_resnet=LambdaResNet(model_id=model_id))
+    )
     task = config.task
     task.model.input_size = [1024, 1024, 3]
     task.model.norm_activation.use_sync_bn = True
     task.losses.l2_weight_decay = 4e-5
     task.train_data.global_batch_size = batch_size
     task.train_data.parser.aug_scale_min, task.train_data.parser.aug_scale_max = 0.1, 2.0
-    _train(config, steps, batch_size)
-    _learn(
+    _set_steps(config, steps, batch_size)
+    _set_learning_rate(
         config,
         boundaries=[round(steps * fraction) for fraction in (0.9, 0.95, 0.975)],
         values=[0.32, 0.032, 0.0032, 0.00032],
@@ -158,22 +161,24 @@ def maskrcnn_lambda_resnet_coco(model_id: str = "lambda_resnet_152") -> Experime
 def maskrcnn_halo_resnet_coco(row: str = "halo_resnet_50") -> ExperimentConfig:
     """Mask R-CNN as in Vaswani et al. 2021, appendix C.4: 1024x1024, 67,500 steps, from ImageNet.
 
-    `task.init_checkpoint` must name the backbone that was trained before. The "warmup of 500 steps with a
-    fixed learning rate of 2/300" is read as that of the code which the appendix says it used: linear from
-    there. 67,500 steps are 36.5 epochs, where the appendix also speaks of 32.
+    `task.init_checkpoint` must name a trained backbone. The "warmup of 500 steps with a fixed learning rate
+    of 2/300" is read as in the code that the appendix cites: a linear warmup from 2/300. 67,500 steps are
+    36.5 epochs; the appendix also mentions 32.
 
     Args:
-      row: of `TABLE_A4`.
+      row: a key of `TABLE_A4`.
     """
     batch_size = 64
-    config = twin("maskrcnn_resnetfpn_coco", Backbone(lambda_resnet=LambdaResNet(**TABLE_A4[row])))
+    config = with_zoo_backbone(
+        "maskrcnn_resnetfpn_coco", Backbone(lambda_resnet=LambdaResNet(**TABLE_A4[row]))
+    )
     task = config.task
     task.model.input_size = [1024, 1024, 3]
     task.losses.l2_weight_decay = 4e-5
     task.train_data.global_batch_size = batch_size
     task.train_data.parser.aug_scale_min, task.train_data.parser.aug_scale_max = 4 / 5, 5 / 4
-    _train(config, 67_500, batch_size)
-    _learn(
+    _set_steps(config, 67_500, batch_size)
+    _set_learning_rate(
         config,
         boundaries=[60_000, 65_000],
         values=[0.1, 0.01, 0.001],
@@ -183,8 +188,8 @@ def maskrcnn_halo_resnet_coco(row: str = "halo_resnet_50") -> ExperimentConfig:
     return config
 
 
-def _train(config: ExperimentConfig, steps: int, batch_size: int) -> None:
-    """Trains for a number of steps, with a look at all of the validation images every ten epochs."""
+def _set_steps(config: ExperimentConfig, steps: int, batch_size: int) -> None:
+    """Sets the number of training steps, and a validation on all images every ten epochs."""
     config.task.init_checkpoint_modules = "backbone"
     config.task.validation_data.global_batch_size = EVAL_BATCH_SIZE
     config.task.validation_data.drop_remainder = True
@@ -196,14 +201,14 @@ def _train(config: ExperimentConfig, steps: int, batch_size: int) -> None:
     trainer.validation_steps = COCO_VAL // EVAL_BATCH_SIZE
 
 
-def _learn(
+def _set_learning_rate(
     config: ExperimentConfig,
     boundaries: list[int],
     values: list[float],
     warmup_steps: int,
     warmup_from: float,
 ) -> None:
-    """Sets the learning rate: a value holds up to its boundary, and with it; the first after the warm-up."""
+    """Sets a stepwise learning rate after a warmup; a value holds up to and including its boundary."""
     optimizer = config.trainer.optimizer_config
     optimizer.optimizer.type = "sgd"
     optimizer.optimizer.sgd.momentum = 0.9

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that writes a trained detector as a SavedModel: `python -m lambdanet.detection.export`."""
+"""Exports a trained detector to a SavedModel: `python -m lambdanet.detection.export`."""
 
 import sys
 
@@ -7,7 +7,7 @@ from absl import flags
 
 from lambdanet import command_line
 from lambdanet.command_line import Command, Flag
-from lambdanet.errors import InputError
+from lambdanet.errors import invalid
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -19,29 +19,30 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def _size(text: str) -> list[int]:
-    words = text.split(",")
-    if not all(word.strip().isdecimal() for word in words) or len(words) > 2:
-        raise InputError(f"--input_size={text} cannot be used; expected HEIGHT,WIDTH in pixels, or one side")
-    return [int(word) for word in words] * (3 - len(words))
+    sides = text.split(",")
+    if not all(side.strip().isdecimal() for side in sides) or len(sides) > 2:
+        raise invalid("--input_size", "HEIGHT,WIDTH or one side in pixels", text)
+    return [int(side) for side in sides] * (3 - len(sides))
 
 
 COMMAND = Command(
     "export",
-    "writes a trained detector as a SavedModel that takes pictures as they are",
+    "exports a trained detector to a SavedModel that takes image files or arrays of any size",
     _run,
     flags=(
-        Flag("model_dir", "DIR", "folder of the run, as lambdanet.detection.train made it", required=True),
+        Flag("model_dir", "DIR", "folder written by lambdanet.detection.train", required=True),
         Flag("out", "DIR", "folder for the SavedModel", required=True),
-        Flag("checkpoint", "PATH", "another checkpoint than the newest of the run, or a folder of them"),
-        Flag("input_size", "H,W", "pixels to which pictures are brought (default: as in training)"),
-        Flag("annotations", "FILE", "names the classes (default: the annotation file of the experiment)"),
-        Flag("experiment", "NAME", "of the run, where its folder does not say"),
+        Flag("checkpoint", "PATH", "checkpoint, or a folder of them (default: the newest of the run)"),
+        Flag("input_size", "H,W", "size in pixels to which images are resized (default: as in training)"),
+        Flag("annotations", "FILE", "file with the class names (default: the experiment's annotation file)"),
+        Flag("experiment", "NAME", "experiment of the run (default: from its folder)"),
     ),
     examples=(
         "python -m lambdanet.detection.export --model_dir=/tmp/shapes_run --out=/tmp/shapes_model",
         "python -m lambdanet.detection.export --model_dir=/tmp/run --checkpoint=/tmp/run/ckpt-9 --out=model",
     ),
     module="lambdanet.detection.export",
+    extra="detection",
 )
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door to TensorFlow Model Garden: what `detection` uses of it, imported without tensorflow-text.
+"""All imports of TensorFlow Model Garden, made without tensorflow-text.
 
-Model Garden's vision imports its language models, and they import tensorflow-text where it is installed. Its
-binary has to fit the TensorFlow beside it, which on a TPU VM is another one, and detection has no use for it.
-Where it has not been imported before, Model Garden is therefore loaded as if it were not there; it can still
-be imported afterwards.
+Model Garden's vision models import its language models, which import tensorflow-text if it is installed. Its
+binary must match the TensorFlow version, which differs on a TPU VM, and detection does not use it. Unless it
+is already imported, it is therefore hidden here; it can be imported afterwards.
 """
 
 import contextlib
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def _hidden(name: str) -> Iterator[None]:
-    """Lets an import of a package fail, unless it is there already."""
+    """Makes the import of a package fail inside, unless it is already imported."""
     if name in sys.modules:
         yield
         return
@@ -47,6 +46,8 @@ with _hidden("tensorflow_text"):
     )
     from official.vision.dataloaders import classification_input, tf_example_decoder
     from official.vision.modeling.backbones import factory as backbone_factory
+    from official.vision.ops import preprocess_ops
+    from official.vision.serving import detection as detection_serving
     from official.vision.tasks import image_classification as image_classification_tasks
     from official.vision.tasks import maskrcnn as maskrcnn_tasks
     from official.vision.tasks import retinanet as retinanet_tasks
@@ -60,6 +61,7 @@ __all__ = [
     "common",
     "dataset_fn",
     "decoders",
+    "detection_serving",
     "distribute_utils",
     "exp_factory",
     "hyperparams",
@@ -70,6 +72,7 @@ __all__ = [
     "maskrcnn_tasks",
     "optimization",
     "performance",
+    "preprocess_ops",
     "retinanet",
     "retinanet_tasks",
     "summary_manager",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that draws what a detector finds in images: `python -m lambdanet.detection.predict`."""
+"""Finds and draws objects in images: `python -m lambdanet.detection.predict`."""
 
 import sys
 
@@ -21,15 +21,15 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
 
 COMMAND = Command(
     "predict",
-    "draws boxes, masks, names and scores on images, and writes them down as COCO does",
+    "draws boxes, masks, class names and scores on images, and writes them in COCO's format",
     _run,
     flags=(
-        Flag("saved_model", "DIR", "folder that lambdanet.detection.export has written", required=True),
-        Flag("out", "DIR", "folder for the pictures and predictions.json", required=True),
+        Flag("saved_model", "DIR", "folder written by lambdanet.detection.export", required=True),
+        Flag("out", "DIR", "folder for the drawings and predictions.json", required=True),
         Flag(
             "min_score",
             "SCORE",
-            "what is less sure is left out, from 0 to 1 (default: 0.5)",
+            "lowest score of a reported detection, from 0 to 1 (default: 0.5)",
             define=flags.DEFINE_float,
             default=0.5,
         ),
@@ -41,6 +41,7 @@ COMMAND = Command(
         "python -m lambdanet.detection.predict --saved_model=/tmp/model --out=/tmp/found /tmp/photos",
     ),
     module="lambdanet.detection.predict",
+    extra="detection",
 )
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that makes a data set to try detectors on: `python -m lambdanet.detection.shapes`."""
+"""Writes a small synthetic data set for detectors: `python -m lambdanet.detection.shapes`."""
 
 import sys
 
@@ -13,23 +13,22 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.detection.data.shapes import write_shapes
 
     path = write_shapes(values.out, values.train, values.val, values.seed)
-    print(f"{values.train} pictures to train with and {values.val} to measure with are in {path}")
+    print(f"{values.train} training and {values.val} validation images are in {path}")
 
 
 COMMAND = Command(
     "shapes",
-    "makes a small data set for instance segmentation in the format of COCO, with TFRecords",
+    "writes a small synthetic data set for instance segmentation, in COCO's format and as TFRecords",
     _run,
     flags=(
-        Flag("out", "DIR", "folder to write; it must not exist yet", required=True),
-        Flag(
-            "train", "N", "pictures to train with (default: 1500)", define=flags.DEFINE_integer, default=1500
-        ),
-        Flag("val", "N", "pictures to measure with (default: 200)", define=flags.DEFINE_integer, default=200),
-        Flag("seed", "N", "another one gives other pictures", define=flags.DEFINE_integer, default=0),
+        Flag("out", "DIR", "folder to write; must be new or empty", required=True),
+        Flag("train", "N", "training images (default: 1500)", define=flags.DEFINE_integer, default=1500),
+        Flag("val", "N", "validation images (default: 200)", define=flags.DEFINE_integer, default=200),
+        Flag("seed", "N", "random seed (default: 0)", define=flags.DEFINE_integer, default=0),
     ),
     examples=("python -m lambdanet.detection.shapes --out=/tmp/shapes",),
     module="lambdanet.detection.shapes",
+    extra="detection",
 )
 
 if __name__ == "__main__":

@@ -90,7 +90,12 @@ def own(names: set[str]) -> set[str]:
 
 
 def mentions(path: Path) -> set[str]:
-    """Returns the project's modules that a file names in strings, such as `"lambdanet.cli"` after `-m`."""
-    strings = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
-    names = (s for s in strings if isinstance(s, str) and re.fullmatch(r"lambdanet(\.\w+)+(:\w+)?", s))
-    return {name.split(":")[0] for name in names}
+    """Returns the modules of this project that a file names in strings, such as `"lambdanet.cli"` after `-m`.
+
+    Names of programs in tests/programs count as the modules that the programs import.
+    """
+    nodes = ast.walk(ast.parse(path.read_text()))
+    strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    names = {s.split(":")[0] for s in strings if re.fullmatch(r"lambdanet(\.\w+)+(:\w+)?", s)}
+    programs = [program for program in (ROOT / "tests/programs").glob("*.py") if program.name in strings]
+    return names.union(*(own(imports(program)) for program in programs))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what the command line says to the configuration of an experiment, checked before anything is done."""
+"""Resolves flags to the configuration of an experiment, and checks it before a run."""
 
 import dataclasses
 import re
@@ -9,10 +9,11 @@ from typing import Any
 import tensorflow as tf
 
 from lambdanet.detection import experiments
+from lambdanet.detection.configs import shapes  # noqa: F401  registers its experiment
 from lambdanet.detection.data import annotations, records
 from lambdanet.detection.model_garden import ExperimentConfig, hyperparams, train_utils
-from lambdanet.detection.modeling import tasks  # noqa: F401
-from lambdanet.errors import InputError, unknown
+from lambdanet.detection.modeling import tasks
+from lambdanet.errors import InputError, invalid, one_line, unknown
 
 MODES = ("train", "eval", "train_and_eval", "continuous_eval")
 
@@ -24,13 +25,13 @@ def resolve(
     tpu: str = "",
     tf_data_service: str = "",
 ) -> ExperimentConfig:
-    """Returns the configuration of an experiment, as Model Garden makes it of its flags.
+    """Returns the configuration of an experiment, as Model Garden builds it from its flags.
 
     Args:
-      experiment: one of `experiments.available()`.
-      config_files: YAML files, each over what comes before it.
-      params_override: over all of them: YAML, JSON, the name of a file, or "a.b=1,a.c=2".
-      tpu: what `runtime.tpu` is set to.
+      experiment: one of `experiments.list_experiments()`.
+      config_files: YAML files, each of which overrides the ones before.
+      params_override: overrides of all of them: YAML, JSON, a file name, or "a.b=1,a.c=2".
+      tpu: the value of `runtime.tpu`.
       tf_data_service: the address of a tf.data service.
 
     Raises:
@@ -39,22 +40,22 @@ def resolve(
     Example:
       >>> resolve("lambda_resnet/maskrcnn_resnetfpn_coco", params_override="trainer.train_steps=10")
     """
-    if experiment not in experiments.available():
-        raise unknown("experiment", experiment, experiments.available())
+    if experiment not in experiments.list_experiments():
+        raise unknown("experiment", experiment, experiments.list_experiments())
     params = experiments.get(experiment)
     options = train_utils.ParseConfigOptions(experiment, [], tpu, tf_data_service)
     for file in config_files:
         if not tf.io.gfile.exists(file):
-            raise InputError(f"--config_file {file!r} does not exist")
-        _override(params, file, f"--config_file {file}")
+            raise invalid("--config_file", "an existing file", file)
+        override(params, file, f"--config_file {file}")
     params = train_utils.ExperimentParser(options).parse_runtime(params)
     params = train_utils.ExperimentParser(options).parse_data_service(params)
     if params_override:
-        _override(params, params_override, "--params_override")
+        override(params, params_override, "--params_override")
     if hasattr(params.task, "model") and "backbone" in params.task.model:
         experiments.drop_replaced_backbone(params, experiment)
         tasks.check_backbone(params.task.model.backbone)
-    if issubclass(type(params.task), tuple(tasks.OWN)):
+    if issubclass(type(params.task), tuple(tasks.TASK_CLASSES)):
         tasks.check_model(params.task.model)
     try:
         params.validate()
@@ -63,24 +64,22 @@ def resolve(
     return params
 
 
-def check(params: ExperimentConfig, mode: str) -> None:
-    """Refuses a run that would end, or go wrong without a word, after minutes of building it.
+def check_experiment(params: ExperimentConfig, mode: str) -> None:
+    """Refuses a run that would fail, or silently go wrong, after minutes of building the model.
 
     Args:
-      params: of the experiment.
+      params: the configuration of the experiment.
       mode: one of `MODES`.
 
     Raises:
-      InputError: with the key, what it says, and what would do.
+      InputError: a value that cannot be used, with its key.
     """
     task, trainer = params.task, params.trainer
     if not isinstance(task, tasks.MaskRCNNTask | tasks.RetinaNetTask):
         return
     if task.model.num_classes < 2:
-        raise InputError(
-            f"task.model.num_classes received {task.model.num_classes}; expected one more than there are "
-            "classes, for the background"
-        )
+        accepted = "at least 2: the number of classes and the background"
+        raise invalid("task.model.num_classes", accepted, task.model.num_classes)
     if isinstance(task, tasks.MaskRCNNTask):
         _check_samples(task)
     if "train" in mode:
@@ -88,8 +87,8 @@ def check(params: ExperimentConfig, mode: str) -> None:
         learning_rate = trainer.optimizer_config.learning_rate
         if learning_rate.type == "stepwise" and max(learning_rate.stepwise.boundaries) >= trainer.train_steps:
             print(
-                f"note: the learning rate has steps at {learning_rate.stepwise.boundaries}, and "
-                f"trainer.train_steps={trainer.train_steps} does not reach them all",
+                f"note: trainer.train_steps={trainer.train_steps} ends before the last step of the learning "
+                f"rate at {learning_rate.stepwise.boundaries}",
                 flush=True,
             )
     if "eval" in mode:
@@ -98,46 +97,53 @@ def check(params: ExperimentConfig, mode: str) -> None:
         if task.annotation_file:
             annotations.check(task.annotation_file, num_classes=task.model.num_classes, masks=masks)
         elif masks and task.validation_data.num_examples <= 0:
-            raise InputError(
-                "task.annotation_file is not given; expected the annotation file of the validation data, or "
-                "task.validation_data.num_examples to make one from its records"
-            )
+            accepted = "the annotation file of the validation data"
+            hint = "with task.validation_data.num_examples it is generated from the records"
+            raise invalid("task.annotation_file", accepted, task.annotation_file, hint)
 
 
 def _check_data(key: str, data: hyperparams.Config, model: hyperparams.Config) -> None:
     if data.get("tfds_name"):
         return
     if not data.input_path:
-        raise InputError(f"{key}.input_path is not given; expected TFRecord files, such as coco/train*")
+        raise invalid(f"{key}.input_path", "TFRecord files, such as coco/train*", data.input_path)
     if data.decoder.type == "simple_decoder":
-        records.look_into(key, data, model)
+        records.check_first_records(key, data, model)
 
 
 def _check_samples(task: tasks.MaskRCNNTask) -> None:
-    model = task.model
-    there = model.roi_generator.num_proposals + task.train_data.parser.max_num_instances
-    if model.roi_sampler.num_sampled_rois > there:
-        raise InputError(
-            f"task.model.roi_sampler.num_sampled_rois received {model.roi_sampler.num_sampled_rois}; there "
-            f"are {there}: roi_generator.num_proposals and train_data.parser.max_num_instances together"
-        )
+    sampled = task.model.roi_sampler.num_sampled_rois
+    total = task.model.roi_generator.num_proposals + task.train_data.parser.max_num_instances
+    if sampled > total:
+        accepted = f"at most {total}, roi_generator.num_proposals + train_data.parser.max_num_instances"
+        raise invalid("task.model.roi_sampler.num_sampled_rois", accepted, sampled)
 
 
-def _override(params: ExperimentConfig, given: str, source: str) -> None:
+def override(params: ExperimentConfig, overrides: str, source: str) -> None:
+    """Overrides values of a configuration in place.
+
+    Args:
+      params: the configuration.
+      overrides: YAML, JSON, a file name, or "a.b=1,a.c=2".
+      source: the name of the overrides in messages.
+
+    Raises:
+      InputError: the text cannot be parsed, or has an unknown key.
+    """
     try:
-        hyperparams.override_params_dict(params, given, is_strict=True)
+        hyperparams.override_params_dict(params, overrides, is_strict=True)
     except KeyError as error:
         raise _unknown_key(params, str(error.args[0]), source) from None
     except (AttributeError, TypeError, ValueError, OSError, tf.errors.OpError) as error:
-        raise InputError(f"{source} cannot be read: {' '.join(str(error).split())[:200]}") from None
+        raise InputError(f"{source} cannot be read: {one_line(error)[:200]}") from None
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "yaml":
             raise
-        raise InputError(f"{source} is no YAML: {' '.join(str(error).split())[:200]}") from None
+        raise InputError(f"{source} must be valid YAML: {one_line(error)[:200]}") from None
 
 
 def _unknown_key(params: hyperparams.Config, message: str, source: str) -> InputError:
-    """Returns the error for a key that does not exist, with its path and those that come near."""
+    """Returns the error for an unknown key, with its path and the nearest keys."""
     found = re.search(r"The key '(.*?)' does not exist in <class '.*?(\w+)'>", message)
     if not found:
         return InputError(f"{source}: {message}")

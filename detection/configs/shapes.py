@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experiment `maskrcnn_lambda_resnet_shapes`: a small Mask R-CNN that a CPU trains on shapes in minutes.
+"""The experiment `maskrcnn_lambda_resnet_shapes`: a small Mask R-CNN that trains on a CPU in minutes.
 
-`--config_file=DIR/config.yaml` tells it where its data are; `python -m lambdanet.detection.shapes --out=DIR`
-writes both.
+`python -m lambdanet.detection.shapes --out=DIR` writes its data and DIR/config.yaml with their paths, for
+`--config_file`.
 """
 
 from typing import Any
 
 from lambdanet.detection.data.scenes import CLASSES
-from lambdanet.detection.experiments import twin
+from lambdanet.detection.experiments import with_zoo_backbone
 from lambdanet.detection.model_garden import ExperimentConfig, exp_factory, maskrcnn
 from lambdanet.detection.modeling import tasks
 from lambdanet.detection.modeling.backbones import Backbone, LambdaResNet
@@ -18,27 +18,27 @@ DATA = "shapes"
 
 @exp_factory.register_config_factory("maskrcnn_lambda_resnet_shapes")
 def maskrcnn_lambda_resnet_shapes() -> ExperimentConfig:
-    """Mask R-CNN for pictures of 128x128 pixels, with slim heads, from scratch."""
+    """Mask R-CNN for images of 128x128 pixels with small heads, trained from scratch."""
     backbone = Backbone(lambda_resnet=LambdaResNet(model_id="lambda_resnet_tiny"))
-    config = twin("maskrcnn_resnetfpn_coco", backbone)
+    config = with_zoo_backbone("maskrcnn_resnetfpn_coco", backbone)
     config.runtime.distribution_strategy = "one_device"
     config.runtime.mixed_precision_dtype = "float32"
     config.runtime.enable_xla = False
-    _slim(config.task.model)
-    _data(config.task)
-    _train(config.trainer)
+    _shrink_heads(config.task.model)
+    _set_paths(config.task)
+    _set_schedule(config.trainer)
     return config
 
 
-def _slim(model: maskrcnn.MaskRCNN) -> None:
-    """Cuts Model Garden's Mask R-CNN down to small pictures of a few objects.
+def _shrink_heads(model: maskrcnn.MaskRCNN) -> None:
+    """Adapts Model Garden's Mask R-CNN to small images of few objects.
 
-    One box and one mask for all classes, instead of one for each, learn from every object.
+    Class-agnostic boxes and masks learn from every object.
     """
     model.num_classes = len(CLASSES) + 1
     model.input_size = [128, 128, 3]
     model.max_level = 5
-    model.anchor.anchor_size = 3.0  # of 12, 24, 48 and 96 pixels, on the levels 2 to 5
+    model.anchor.anchor_size = 3.0  # 12, 24, 48 and 96 pixels on levels 2 to 5
     model.norm_activation.norm_momentum = 0.97
     model.norm_activation.use_sync_bn = False
     model.decoder.fpn.num_filters = model.rpn_head.num_filters = model.detection_head.num_filters = 48
@@ -56,7 +56,7 @@ def _slim(model: maskrcnn.MaskRCNN) -> None:
     model.detection_generator.pre_nms_score_threshold = 0.01
 
 
-def _data(task: tasks.MaskRCNNTask) -> None:
+def _set_paths(task: tasks.MaskRCNNTask) -> None:
     task.annotation_file = f"{DATA}/annotations/instances_val.json"
     for data, split in ((task.train_data, "train"), (task.validation_data, "val")):
         data.input_path = f"{DATA}/tfrecords/{split}-*"
@@ -70,7 +70,7 @@ def _data(task: tasks.MaskRCNNTask) -> None:
     task.validation_data.drop_remainder = False
 
 
-def _train(trainer: Any) -> None:
+def _set_schedule(trainer: Any) -> None:
     steps = 1800
     trainer.train_steps = trainer.validation_interval = steps
     trainer.steps_per_loop = trainer.summary_interval = 100

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training data for detectors: COCO annotations, records, masks, and pictures of shapes."""
+"""Data of detectors: COCO annotations, records, masks and a synthetic data set of shapes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks as COCO writes them: polygons for single objects, run lengths for crowds; both exact to the pixel."""
+"""Encodes masks in COCO's formats, exact to the pixel: polygons for objects, run lengths for crowds."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from scipy import ndimage
 Point = tuple[int, int]
 
 
-def polygons(mask: np.ndarray) -> list[list[int]]:
+def mask_to_polygons(mask: np.ndarray) -> list[list[int]]:
     """Returns the outlines of a mask as COCO polygons.
 
-    They run along the edges of pixels, so that pycocotools turns them into the very same mask. Each connected
-    part is one polygon. A hole is cut out of it by going to it from the first corner, around it, and back:
-    what a polygon goes around twice lies outside.
+    They follow the edges of pixels, so pycocotools decodes them to the same mask. Each connected component is
+    one polygon. For a hole, the polygon goes from its first corner to the hole, around it and back: an area
+    that a polygon encloses twice is outside.
 
     Args:
       mask: bool [h, w].
 
     Returns:
-      For each part a flat list x, y, x, y, ... of corners in pixels; none where the mask is empty.
+      Per component a flat list x, y, x, y, ... of corners in pixels; an empty list for an empty mask.
 
     Example:
       >>> polygons(np.ones([2, 3], bool))
@@ -31,15 +31,15 @@ def polygons(mask: np.ndarray) -> list[list[int]]:
 
 
 def _polygon(part: np.ndarray) -> list[int]:
-    outer, *holes = sorted(_loops(part), key=_extent, reverse=True)
+    outer, *holes = sorted(_trace_outlines(part), key=_extent, reverse=True)
     corners = list(outer)
     for hole in holes:
         corners += [outer[0], *hole, hole[0]]
     return [int(number) for corner in corners for number in corner]
 
 
-def _loops(mask: np.ndarray) -> list[list[Point]]:
-    """Returns the closed lines between the pixels inside and outside, without corners on straight lines."""
+def _trace_outlines(mask: np.ndarray) -> list[list[Point]]:
+    """Returns the closed outlines of a mask as lists of corners, without points on straight lines."""
     following = _edges(mask)
     loops = []
     while following:
@@ -59,17 +59,17 @@ def _loops(mask: np.ndarray) -> list[list[Point]]:
 
 
 def _edges(mask: np.ndarray) -> dict[Point, list[Point]]:
-    """Returns the sides of pixels between inside and outside, from end to end, the inside on the right."""
+    """Returns the pixel edges between inside and outside: start -> ends, with the inside on the right."""
     padded = np.pad(mask, 1)
     inside = padded[1:-1, 1:-1]
     following: dict[Point, list[Point]] = {}
-    for neighbour, start, end in (
-        (padded[:-2, 1:-1], (0, 0), (1, 0)),  # the pixel above is outside: its side goes from left to right
+    for neighbor, start, end in (
+        (padded[:-2, 1:-1], (0, 0), (1, 0)),  # the pixel above is outside: an edge from left to right
         (padded[1:-1, 2:], (1, 0), (1, 1)),
         (padded[2:, 1:-1], (1, 1), (0, 1)),
         (padded[1:-1, :-2], (0, 1), (0, 0)),
     ):
-        for y, x in np.argwhere(inside & ~neighbour):
+        for y, x in np.argwhere(inside & ~neighbor):
             following.setdefault((x + start[0], y + start[1]), []).append((x + end[0], y + end[1]))
     return following
 
@@ -82,14 +82,14 @@ def _extent(loop: list[Point]) -> int:
     return max(x for x, _ in loop) - min(x for x, _ in loop)
 
 
-def run_lengths(mask: np.ndarray) -> dict[str, Any]:
-    """Returns a mask as the uncompressed run lengths that COCO has for crowds.
+def mask_to_run_lengths(mask: np.ndarray) -> dict[str, Any]:
+    """Returns a mask as uncompressed run lengths, COCO's format for crowds.
 
     Args:
       mask: bool [h, w].
 
     Returns:
-      `size`, and `counts`: how many pixels lie outside, then inside, and so on, down the columns.
+      `size`, and `counts`: the numbers of pixels outside, inside, outside, ... in column order.
 
     Example:
       >>> run_lengths(np.array([[False, True], [False, True]]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of overlapping shapes, and for each object the pixels of it that can be seen."""
+"""Draws images of overlapping shapes, with a mask of the visible pixels per object."""
 
 import dataclasses
 
@@ -8,76 +8,79 @@ from PIL import Image, ImageDraw
 
 CLASSES = ("disc", "triangle", "square", "star", "ring")
 
-SIDES = (128, 176)  # of a picture, in pixels
-# Radius of an object in pixels, and how often one is of that size: what COCO calls small (an area below
-# 32 x 32), medium, and large (above 96 x 96), where nothing hides a part of it.
+SIDES = (128, 176)  # of an image, in pixels
+# Ranges of the radius in pixels, and their probability: small (an area below 32 x 32), medium and large
+# (above 96 x 96) objects of COCO, if nothing covers them.
 RADII = (((8, 16), 0.35), ((18, 40), 0.4), ((62, 84), 0.25))
 MAX_OBJECTS = 5
-MIN_VISIBLE = 0.7  # of an object, or what would hide more of it is put elsewhere
-MIN_CONTRAST = 90  # of an object to what lies behind it, of 255, in one of the three colours
+MIN_VISIBLE = 0.7  # fraction of an object that the objects in front leave visible
+MIN_CONTRAST = 90  # to the mean color behind an object, in at least one channel of 0 to 255
 CROWD_SIZE, CROWD_RADII = (12, 24), (4, 7)
 OVERSAMPLING = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Thing:
-    """An object, or a crowd of them, as it is seen.
+class SceneObject:
+    """An object of a scene, or a crowd of objects.
 
     Attributes:
-      name: its class, one of `CLASSES`.
-      mask: bool [h, w], the pixels in which it is seen: nothing nearer covers them.
-      whole: the number of pixels in which it would be seen with nothing in front.
-      crowd: whether it is many of one class that are not told apart.
+      name: the class, one of `CLASSES`.
+      mask: bool [h, w], the visible pixels.
+      area: the number of pixels, hidden ones included.
+      crowd: whether it is a group of objects of one class with one mask.
     """
 
     name: str
     mask: np.ndarray
-    whole: int
+    area: int
     crowd: bool = False
 
 
-def scene(seed: tuple[int, ...], empty: bool = False, crowd: bool = False) -> tuple[np.ndarray, list[Thing]]:
-    """Draws a picture.
+def draw_scene(
+    seed: tuple[int, ...], empty: bool = False, crowd: bool = False
+) -> tuple[np.ndarray, list[SceneObject]]:
+    """Draws an image.
 
     Args:
-      seed: whole numbers; the same give the same picture.
-      empty: leaves it without objects.
-      crowd: puts a crowd in the background.
+      seed: integers that determine the image.
+      empty: whether to draw no single objects.
+      crowd: whether to draw a crowd, behind the objects.
 
     Returns:
-      The picture, uint8 RGB [h, w, 3], and what is to be seen in it, from the back to the front.
+      The image, uint8 RGB [h, w, 3], and its objects, from back to front.
 
     Example:
-      >>> image, things = scene((0, 1))
-      >>> [(thing.name, int(thing.mask.sum())) for thing in things]
+      >>> image, objects = draw_scene((0, 1))
+      >>> [(item.name, int(item.mask.sum())) for item in objects]
     """
     random = np.random.default_rng(seed)
     height, width = (int(side) for side in random.integers(*SIDES, size=2, endpoint=True))
-    picture = _background(random, height, width)
-    things: list[Thing] = []
+    image = _background(random, height, width)
+    objects: list[SceneObject] = []
     if crowd:
         name = str(random.choice(CLASSES))
-        things = _add(picture, things, name, _crowd(name, random, height, width), random, crowd=True)
+        objects = _add_object(image, objects, name, _crowd(name, random, height, width), random, crowd=True)
     for radius in () if empty else _radii(random):
         name = str(random.choice(CLASSES))
-        for _ in range(5):  # places
-            coverage = _draw(name, radius, _place(random, radius, height, width), random, height, width)
-            if _leaves_enough(things, coverage):
-                things = _add(picture, things, name, coverage, random)
+        for _ in range(5):  # attempts to place it
+            center = _random_center(random, radius, height, width)
+            coverage = draw_shape(name, radius, center, random, height, width)
+            if _keeps_others_visible(objects, coverage):
+                objects = _add_object(image, objects, name, coverage, random)
                 break
-    noise = random.normal(0, 3, picture.shape)
-    return np.clip(picture + noise, 0, 255).astype(np.uint8), things
+    noise = random.normal(0, 3, image.shape)
+    return np.clip(image + noise, 0, 255).astype(np.uint8), objects
 
 
 def _radii(random: np.random.Generator) -> list[float]:
-    """The sizes of the objects, the largest first: it is drawn behind the others."""
+    """Draws the radii of the objects, the largest first, which is the one at the back."""
     count = int(random.integers(2, MAX_OBJECTS, endpoint=True))
     kinds = random.choice(len(RADII), size=count, p=[frequency for _, frequency in RADII])
     return sorted((float(random.uniform(*RADII[kind][0])) for kind in kinds), reverse=True)
 
 
 def _background(random: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """A soft pattern of two colours, float [h, w, 3]."""
+    """Returns a soft pattern of two colors, float [h, w, 3]."""
     coarse = Image.fromarray(random.integers(0, 256, [3, 3], dtype=np.uint8))
     pattern = (
         np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), np.float32)[..., None] / 255
@@ -86,25 +89,27 @@ def _background(random: np.random.Generator, height: int, width: int) -> np.ndar
     return (first * pattern + second * (1 - pattern)).astype(np.float32)
 
 
-def _place(random: np.random.Generator, radius: float, height: int, width: int) -> tuple[float, float]:
-    """A centre x, y for an object, at most a fifth of the radius too near to an edge."""
+def _random_center(
+    random: np.random.Generator, radius: float, height: int, width: int
+) -> tuple[float, float]:
+    """Returns a center x, y; at most a fifth of the radius extends beyond the edge."""
     margin = 0.8 * radius
     x, y = (random.uniform(min(margin, side / 2), max(side - margin, side / 2)) for side in (width, height))
     return float(x), float(y)
 
 
 def _crowd(name: str, random: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """Draws many small objects near one another: their coverage, float [h, w] from 0 to 1."""
+    """Draws many small objects close together; returns their coverage, float [h, w] from 0 to 1."""
     coverage = np.zeros([height, width], np.float32)
     center = random.uniform([40, 40], [width - 40, height - 40])
     for _ in range(int(random.integers(*CROWD_SIZE, endpoint=True))):
         x, y = center + random.normal(0, 14, 2)
         radius = float(random.uniform(*CROWD_RADII))
-        coverage = np.maximum(coverage, _draw(name, radius, (x, y), random, height, width))
+        coverage = np.maximum(coverage, draw_shape(name, radius, (x, y), random, height, width))
     return coverage
 
 
-def _draw(
+def draw_shape(
     name: str,
     radius: float,
     center: tuple[float, float],
@@ -112,7 +117,7 @@ def _draw(
     height: int,
     width: int,
 ) -> np.ndarray:
-    """Draws one object, turned at random: how much of each pixel it covers, float [h, w] from 0 to 1."""
+    """Returns the coverage of each pixel by one object at a random angle, float [h, w] from 0 to 1."""
     left, top = (int(np.floor(c - radius)) for c in center)
     side = int(np.ceil(2 * radius)) + 2
     large = Image.new("L", (side * OVERSAMPLING, side * OVERSAMPLING))
@@ -141,28 +146,28 @@ def _outline(draw: ImageDraw.ImageDraw, name: str, x: float, y: float, radius: f
     draw.polygon([(float(px), float(py)) for px, py in points], fill=255)
 
 
-def _leaves_enough(things: list[Thing], coverage: np.ndarray) -> bool:
-    """Whether enough of every object would still be seen with this one in front, which is seen whole."""
+def _keeps_others_visible(objects: list[SceneObject], coverage: np.ndarray) -> bool:
+    """Whether every object keeps at least `MIN_VISIBLE` of its area with this one in front."""
     mask = coverage >= 0.5
     return bool(mask.any()) and all(
-        np.count_nonzero(thing.mask & ~mask) >= MIN_VISIBLE * thing.whole for thing in things
+        np.count_nonzero(item.mask & ~mask) >= MIN_VISIBLE * item.area for item in objects
     )
 
 
-def _add(
-    picture: np.ndarray,
-    things: list[Thing],
+def _add_object(
+    image: np.ndarray,
+    objects: list[SceneObject],
     name: str,
     coverage: np.ndarray,
     random: np.random.Generator,
     crowd: bool = False,
-) -> list[Thing]:
-    """Paints an object over the picture; returns all objects, each without what is now hidden."""
+) -> list[SceneObject]:
+    """Paints an object over the image; returns all objects with the visible part of their masks."""
     mask = coverage >= 0.5
-    behind = picture[mask].mean(axis=0)
+    behind = image[mask].mean(axis=0)
     color = random.uniform(0, 255, 3)
     while np.abs(color - behind).max() < MIN_CONTRAST:
         color = random.uniform(0, 255, 3)
-    picture += coverage[..., None] * (color - picture)
-    seen = [dataclasses.replace(thing, mask=thing.mask & ~mask) for thing in things]
-    return [*seen, Thing(name, mask, int(np.count_nonzero(mask)), crowd)]
+    image += coverage[..., None] * (color - image)
+    visible = [dataclasses.replace(item, mask=item.mask & ~mask) for item in objects]
+    return [*visible, SceneObject(name, mask, int(np.count_nonzero(mask)), crowd)]

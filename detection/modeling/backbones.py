@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks of the zoo as backbones of Model Garden: `lambda_resnet` and `mobilenet_v2_lambda`.
+"""Backbones for Model Garden from the zoo: `lambda_resnet` and `mobilenet_v2_lambda`.
 
-A Model Garden configuration names them as it names its own:
+A Model Garden configuration selects them like its own backbones:
 
     backbone:
       type: lambda_resnet
@@ -16,32 +16,34 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.detection.model_garden import backbone_configs, backbone_factory, hyperparams
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import invalid, unknown
 from lambdanet.models import zoo
 from lambdanet.models.mobilenet_v2 import MobileNetV2
 from lambdanet.models.resnet import ResNet
 
-# Model Garden's default. It stands for the activation that a model is made with, which is ReLU6 in
-# MobileNetV2 and SiLU in many networks of timm.
-DEFAULT = "relu"
-WHOLE_MAP = 0  # the `scope` of a configuration that stands for scope=None, all of the map
+# Model Garden's default, which selects the model's own activation: ReLU6 in MobileNetV2, SiLU in many
+# networks of timm.
+DEFAULT_ACTIVATION = "relu"
+GLOBAL_SCOPE = 0  # the `scope` of a configuration for scope=None, the whole map
 
 
 @dataclasses.dataclass
 class LambdaResNet(hyperparams.Config):
-    """A network of the zoo's residual families: with convolutions, lambda layers or halo attention.
+    """A residual network of the zoo: with convolutions, lambda layers or halo attention.
+
+    The options from `key_dim` on configure its lambda or attention layers; None keeps the model's own value.
 
     Attributes:
-      model_id: its name, as `lambdanet.create_model` takes it.
-      stochastic_depth_drop_rate: of the last stage.
-      bn_trainable: whether batch normalisation learns; if not, it keeps to its moving statistics.
-      key_dim: of the lambda or attention layers, as are all below; None: as the model has it.
-      num_heads: likewise.
-      intra_depth: likewise.
-      scope: likewise; 0 stands for the whole map.
-      block_size: likewise.
-      halo_size: likewise.
-      implementation: likewise.
+      model_id: the name of the model for `lambdanet.create_model`.
+      stochastic_depth_drop_rate: the drop rate in the last stage.
+      bn_trainable: whether batch normalization is trained; if not, it uses its moving statistics.
+      key_dim: the key depth.
+      num_heads: the number of heads.
+      intra_depth: the intra-depth.
+      scope: the scope of the positions; 0 for the whole map.
+      block_size: the side of the query blocks of halo attention.
+      halo_size: the width of the halo.
+      implementation: the implementation of the position lambda.
     """
 
     model_id: str = "lambda_resnet_50"
@@ -62,12 +64,12 @@ class MobileNetV2Lambda(hyperparams.Config):
 
     Attributes:
       model_id: "mobilenet_v2_lambda" or "mobilenet_v2".
-      stochastic_depth_drop_rate: of the last block.
-      bn_trainable: whether batch normalisation learns; if not, it keeps to its moving statistics.
-      key_dim: of the lambda layers, as are all below; None: as the model has it.
-      num_heads: likewise.
-      scope: likewise; 0 stands for the whole map.
-      implementation: likewise.
+      stochastic_depth_drop_rate: the drop rate of the last block.
+      bn_trainable: whether batch normalization is trained; if not, it uses its moving statistics.
+      key_dim: the key depth of the lambda layers; None, here and below, for the model's own value.
+      num_heads: the number of heads.
+      scope: the scope of the positions; 0 for the whole map.
+      implementation: the implementation of the position lambda.
     """
 
     model_id: str = "mobilenet_v2_lambda"
@@ -81,7 +83,7 @@ class MobileNetV2Lambda(hyperparams.Config):
 
 @dataclasses.dataclass
 class Backbone(backbone_configs.Backbone):
-    """Model Garden's choice of backbones, with those of lambdanet among them."""
+    """Model Garden's choice of backbones, extended with those of lambdanet."""
 
     type: str | None = "lambda_resnet"
     lambda_resnet: LambdaResNet = dataclasses.field(default_factory=LambdaResNet)
@@ -91,7 +93,7 @@ class Backbone(backbone_configs.Backbone):
 FAMILIES = {"lambda_resnet": ResNet, "mobilenet_v2_lambda": MobileNetV2}
 
 
-def names(family: str) -> list[str]:
+def model_ids(family: str) -> list[str]:
     """Returns the models that a backbone accepts as `model_id`.
 
     Args:
@@ -101,22 +103,18 @@ def names(family: str) -> list[str]:
 
 
 def check_model_id(family: str, model_id: str) -> None:
-    """Refuses a model that is not of a family.
-
-    Raises:
-      InputError: with the names that come near.
-    """
-    if model_id not in names(family):
-        raise unknown(f"model_id of backbone {family!r}", str(model_id), names(family))
+    """Raises `InputError` with the nearest names for a model that is not in a family."""
+    if model_id not in model_ids(family):
+        raise unknown(f"model_id of backbone {family!r}", str(model_id), model_ids(family))
 
 
 class ZooBackbone(keras.Model):
     """A network of the zoo without its classifier: images -> {"2": ..., "5": ...} at strides 4 to 32.
 
     Args:
-      model_id: its name in the zoo.
-      image_shape: [height, width, channels]; height and width may both be None.
-      options: what else `lambdanet.models.zoo.create_model` takes.
+      model_id: the name of the model in the zoo.
+      image_shape: (height, width, channels); height and width may both be None.
+      options: further arguments of `lambdanet.models.zoo.create_model`.
 
     Example:
       >>> ZooBackbone("lambda_resnet_50", [512, 512, 3]).output_specs["5"]
@@ -142,7 +140,7 @@ class ZooBackbone(keras.Model):
 
     @property
     def output_specs(self) -> dict[str, tf.TensorShape]:
-        """The shape of each endpoint, as Model Garden's decoders ask for it."""
+        """The shape of each endpoint, read by Model Garden's decoders."""
         return {level: endpoint.shape for level, endpoint in self.output.items()}
 
     def get_config(self):
@@ -153,18 +151,18 @@ class ZooBackbone(keras.Model):
         return cls(**config)
 
 
-def options_of(config: hyperparams.Config, norm_activation: hyperparams.Config) -> dict[str, Any]:
-    """Returns what a Model Garden configuration says, as `lambdanet.models.zoo.create_model` takes it.
+def model_options(config: hyperparams.Config, norm_activation: hyperparams.Config) -> dict[str, Any]:
+    """Converts a Model Garden configuration to arguments of `lambdanet.models.zoo.create_model`.
 
     Args:
-      config: a LambdaResNet or MobileNetV2Lambda.
-      norm_activation: Model Garden's NormActivation.
+      config: a `LambdaResNet` or `MobileNetV2Lambda`.
+      norm_activation: Model Garden's `NormActivation`.
     """
     layer = config.as_dict()
     for name in ("model_id", "stochastic_depth_drop_rate", "bn_trainable"):
         del layer[name]
     layer = {name: value for name, value in layer.items() if value is not None}
-    if layer.get("scope") == WHOLE_MAP:
+    if layer.get("scope") == GLOBAL_SCOPE:
         layer["scope"] = None
     return {
         "stochastic_depth_rate": config.stochastic_depth_drop_rate,
@@ -174,20 +172,20 @@ def options_of(config: hyperparams.Config, norm_activation: hyperparams.Config) 
             "synchronized": norm_activation.use_sync_bn,
             "trainable": config.bn_trainable,
         },
-        "activation": None if norm_activation.activation == DEFAULT else norm_activation.activation,
+        "activation": None
+        if norm_activation.activation == DEFAULT_ACTIVATION
+        else norm_activation.activation,
         **layer,
     }
 
 
 def _build(input_specs, backbone_config, norm_activation_config, l2_regularizer=None) -> ZooBackbone:
-    """Builds a backbone as Model Garden's factory asks for it."""
+    """Builds a backbone; the builder that Model Garden's factory calls."""
     family, config = backbone_config.type, backbone_config.get()
     check_model_id(family, config.model_id)
     if not 0 <= config.stochastic_depth_drop_rate < 1:
-        raise InputError(
-            "stochastic_depth_drop_rate must be in [0, 1), got " + repr(config.stochastic_depth_drop_rate)
-        )
-    options = options_of(config, norm_activation_config)
+        raise invalid("stochastic_depth_drop_rate", "in [0, 1)", config.stochastic_depth_drop_rate)
+    options = model_options(config, norm_activation_config)
     return ZooBackbone(
         config.model_id, tuple(input_specs.shape[1:]), {**options, "kernel_regularizer": l2_regularizer}
     )

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a detector's backbone starts from: `task.init_checkpoint`.
+"""Initializes the backbone of a detector from `task.init_checkpoint`.
 
-Besides a checkpoint of Model Garden's own it may be
+Besides a checkpoint of Model Garden it may be
 
-    a model_dir of `lambdanet train`     the moving averages of its weights, where that run kept them
+    a model_dir of `lambdanet train`     the moving averages of its weights, if that run kept them
     a .safetensors or .weights.h5 file, or a folder of `lambdanet convert`
     SET:MODEL                            published weights, such as imagenet:lambda_resnet50ts
 
-Every tensor of the backbone must be found there, and nothing but the classifier may be left over.
+It must have every tensor of the backbone and no others except those of a classifier.
 """
 
 import contextlib
@@ -20,30 +20,30 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.detection.modeling.backbones import ZooBackbone
-from lambdanet.errors import InputError, one_line
+from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models import zoo
 from lambdanet.models.weights import safetensors, weight_files
 from lambdanet.training.run.model_dir import RECIPE, load_trained_model
 
-# What the networks of the zoo have above the endpoints.
-CLASSIFIER = ("logits/", "final_conv/", "final_norm/")
-VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the key of every variable in a checkpoint
+# Layers of the zoo's networks above the endpoints.
+HEAD_PREFIXES = (f"{weight_files.CLASSIFIER}/", "final_conv/", "final_norm/")
+VARIABLE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"  # of the key of every variable in a checkpoint
 SLOT = "/.OPTIMIZER_SLOT/"
-NOT_OF_THE_MODEL = ("optimizer/", "global_step/", "save_counter/")  # what a trainer keeps besides
+TRAINER_PREFIXES = ("optimizer/", "global_step/", "save_counter/")  # of variables outside the model
 
 
-def from_zoo(backbone: keras.Model, source: str) -> bool:
-    """Gives a backbone the weights that a classifier of lambdanet was trained to.
+def load_zoo_weights(backbone: keras.Model, source: str) -> bool:
+    """Loads the weights of a classifier of lambdanet into a backbone.
 
     Args:
-      backbone: of the same model.
-      source: see above.
+      backbone: a backbone of the same model.
+      source: the model_dir, file, folder or published weights.
 
     Returns:
-      False if the source is none of lambdanet: then it is for Model Garden.
+      False if the source is not one of lambdanet, and so for Model Garden to load.
 
     Raises:
-      InputError: the source cannot be read, is of another model, or its tensors do not fit; the message
+      InputError: the source cannot be read, is for another model, or its tensors do not fit; the message
         names them.
     """
     path = Path(source).expanduser()
@@ -56,91 +56,86 @@ def from_zoo(backbone: keras.Model, source: str) -> bool:
     if not (published or run or file):
         return False
     if not isinstance(backbone, ZooBackbone):
-        raise InputError(
-            f"task.init_checkpoint {source!r} is for the backbones of lambdanet, not for {backbone.name}"
-        )
+        accepted = f"a checkpoint of Model Garden for its backbone {backbone.name}"
+        raise invalid("task.init_checkpoint", accepted, source, "this one is for backbones of lambdanet")
     if published:
-        _same(source, published, backbone)
+        _check_model(source, published, backbone)
         arrays = _arrays(zoo.create_model(published, weights=tag))
     elif run:
         model, recipe = load_trained_model(path)
-        _same(source, recipe.model, backbone)
+        _check_model(source, recipe.model, backbone)
         arrays = _arrays(model)
     else:
-        arrays = _arrays_of_file(weight_files.find(backbone.name, source), source, backbone)
-    kept = {name: array for name, array in arrays.items() if not name.startswith(CLASSIFIER)}
-    weight_files.assign(backbone, kept, f"task.init_checkpoint {source!r}")
-    left_out = ", ".join(sorted(arrays.keys() - kept.keys())) or "nothing"
-    print(f"backbone: all {len(kept)} tensors from {source}; left out: {left_out}", flush=True)
+        arrays = _arrays_of_file(weight_files.find_file(backbone.name, source), source, backbone)
+    kept = {name: array for name, array in arrays.items() if not name.startswith(HEAD_PREFIXES)}
+    weight_files.assign_weights(backbone, kept, f"task.init_checkpoint {source!r}")
+    unused = ", ".join(sorted(arrays.keys() - kept.keys())) or "none"
+    print(f"backbone: all {len(kept)} tensors from {source}; not used: {unused}", flush=True)
     return True
 
 
 @contextlib.contextmanager
-def explained(source: str, model: keras.Model, modules: str | list[str]) -> Iterator[None]:
-    """Accounts for the tensors that Model Garden's own initialisation reads from its own checkpoint.
+def verified_checkpoint(source: str, model: keras.Model, modules: str | list[str]) -> Iterator[None]:
+    """Checks that a checkpoint of Model Garden has all tensors of the parts that are initialized inside.
 
     Args:
-      source: of the checkpoint: a file without its ending, or the folder of several.
-      model: that is initialised inside.
-      modules: which parts of it: "all", "backbone" or "decoder", or several.
+      source: the checkpoint without file extension, or a folder of checkpoints.
+      model: the model that is initialized inside.
+      modules: its parts: "all", "backbone" or "decoder", or several.
 
     Raises:
-      InputError: there is no checkpoint, or it holds fewer or other tensors.
+      InputError: there is no checkpoint, or it has other tensors.
     """
-    described = f"task.init_checkpoint {source!r}"
+    name = f"task.init_checkpoint {source!r}"
     path = tf.train.latest_checkpoint(source) if tf.io.gfile.isdir(source) else source
     try:
         shapes = tf.train.load_checkpoint(path or "").get_variable_to_shape_map()
     except (tf.errors.OpError, ValueError):
-        raise InputError(
-            f"{described} is no checkpoint; accepted: one of Model Garden, a model_dir of `lambdanet train`, "
-            "a .safetensors or .weights.h5 file, or a published set such as imagenet:lambda_resnet50ts"
-        ) from None
+        accepted = (
+            "a checkpoint of Model Garden, a model_dir of `lambdanet train`, a .safetensors or .weights.h5 "
+            "file, or published weights such as imagenet:lambda_resnet50ts"
+        )
+        raise invalid("task.init_checkpoint", accepted, source) from None
     parts = {"model": model} if modules == "all" else {}
     parts |= {name: getattr(model, name) for name in ("backbone", "decoder") if name in modules}
     parts = {name: part for name, part in parts.items() if part is not None}
-    for name, part in parts.items():
-        number = _count(shapes, name)
-        if number != len(part.weights):
-            raise InputError(
-                f"{described} holds {number} tensors of the {name}, {part.name} has {len(part.weights)}"
-            )
+    for key, part in parts.items():
+        accepted = f"a checkpoint with {len(part.weights)} tensors for the {key}"
+        if (count := _count(shapes, key)) != len(part.weights):
+            raise InputError(f"{name} must be {accepted} ({part.name}), got {count}")
     try:
         yield
     except (AssertionError, ValueError, tf.errors.OpError) as error:
-        reason = one_line(error)[:300]
-        raise InputError(f"{described} does not fit {model.name}: {reason}") from None
-    for name, part in parts.items():
-        print(f"{name}: all {len(part.weights)} tensors from {path}", flush=True)
+        raise InputError(f"{name} does not fit {model.name}: {one_line(error)[:300]}") from None
+    for key, part in parts.items():
+        print(f"{key}: all {len(part.weights)} tensors from {path}", flush=True)
 
 
 def _count(keys: Iterable[str], part: str) -> int:
-    """Returns how many tensors of a part, or of the whole "model", a trainer's checkpoint holds.
+    """Counts the tensors of a part, or of the whole "model", in a trainer's checkpoint.
 
-    A tensor has the shortest of the names that lead to it: what the trainer keeps as `backbone` is under that
-    name, and the rest of the model under others.
+    TensorFlow saves a tensor under its shortest path from the trainer: those of the backbone under
+    `backbone`, the others of the model under other names.
     """
-    tensors = [key for key in keys if key.endswith(VALUE) and SLOT not in key]
+    tensors = [key for key in keys if key.endswith(VARIABLE_SUFFIX) and SLOT not in key]
     if part == "model":
-        return sum(not key.startswith(NOT_OF_THE_MODEL) for key in tensors)
+        return sum(not key.startswith(TRAINER_PREFIXES) for key in tensors)
     return sum(key.startswith(f"{part}/") for key in tensors)
 
 
-def _same(source: str, trained: str, backbone: ZooBackbone) -> None:
-    if trained != backbone.name:
-        raise InputError(
-            f"task.init_checkpoint {source!r} holds {trained}, and the backbone is {backbone.name}; "
-            "accepted: the same, by the model_id of task.model.backbone"
-        )
+def _check_model(source: str, model: str, backbone: ZooBackbone) -> None:
+    if model != backbone.name:
+        accepted = f"weights of {backbone.name}, the model_id of task.model.backbone"
+        raise InputError(f"task.init_checkpoint {source!r} must be {accepted}, got those of {model}")
 
 
 def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
-    return {name: variable.numpy() for name, variable in weight_files.named(model).items()}
+    return {name: variable.numpy() for name, variable in weight_files.weights_by_name(model).items()}
 
 
 def _arrays_of_file(file: Path, source: str, backbone: ZooBackbone) -> dict[str, np.ndarray]:
     if file.name.endswith(weight_files.SAFETENSORS):
         arrays, metadata = safetensors.read(file)
-        _same(source, metadata.get("model") or backbone.name, backbone)
+        _check_model(source, metadata.get("model") or backbone.name, backbone)
         return arrays
     return _arrays(zoo.create_model(backbone.name, weights=file))

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model Garden's tasks, with what they lack: see `_Added`.
+"""Model Garden's tasks with the additions of `ZooTaskMixin`.
 
-The configuration of a task has the keys and defaults of Model Garden's own; its class is what says that the
-task is one of these.
+The configuration of each has the keys and defaults of Model Garden's own; its class selects the task here.
 """
 
 import dataclasses
@@ -25,9 +24,10 @@ from lambdanet.detection.model_garden import (
     task_factory,
 )
 from lambdanet.detection.modeling import backbones, initialize
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import invalid, unknown
+from lambdanet.tensors import ceil_div
 
-LARGEST_STRIDE = 32  # of the backbones
+MAX_STRIDE = 32  # of the last endpoint of a backbone
 
 
 @dataclasses.dataclass
@@ -45,33 +45,31 @@ class ImageClassificationTask(image_classification.ImageClassificationTask):
     """Image classification."""
 
 
-_TASKS = (MaskRCNNTask, RetinaNetTask, ImageClassificationTask)
-OWN: dict[Any, Any] = {base: own for own in _TASKS for base in own.__bases__}
+# Model Garden's configuration of a task -> ours.
+TASK_CLASSES: dict[Any, Any] = {
+    ours.__bases__[0]: ours for ours in (MaskRCNNTask, RetinaNetTask, ImageClassificationTask)
+}
 
 
-def own(task: hyperparams.Config) -> hyperparams.Config:
-    """Returns the same configuration for the task here instead of Model Garden's, where there is one.
+def to_zoo_task(task: hyperparams.Config) -> hyperparams.Config:
+    """Returns a task's configuration with the class of this module, if there is one, and the same values.
 
-    Its model can choose the backbones of the zoo too; so can the models of other tasks.
+    The model of any image task then accepts the backbones of the zoo.
     """
-    task = _as(OWN.get(type(task), type(task)), task)
+    task = _convert(TASK_CLASSES.get(type(task), type(task)), task)
     model: Any = getattr(task, "model", None)
     if type(getattr(model, "backbone", None)) is backbone_configs.Backbone:
-        model.backbone = _as(backbones.Backbone, model.backbone)
+        model.backbone = _convert(backbones.Backbone, model.backbone)
     return task
 
 
-def _as(kind: type[hyperparams.Config], config: hyperparams.Config) -> hyperparams.Config:
-    """Returns a configuration of another class with the values of this one."""
+def _convert(kind: type[hyperparams.Config], config: hyperparams.Config) -> hyperparams.Config:
+    """Returns a configuration of class `kind` with the same values."""
     return kind(**{field.name: getattr(config, field.name) for field in dataclasses.fields(config)})
 
 
 def check_backbone(backbone: hyperparams.Config) -> None:
-    """Refuses a choice of a backbone that does not exist.
-
-    Raises:
-      InputError: with the names that come near.
-    """
+    """Raises `InputError` with the nearest names for an unknown backbone or model."""
     if backbone.type not in backbone.__dict__:
         accepted = {field.name for field in dataclasses.fields(backbone)} - {"type"}
         raise unknown("task.model.backbone.type", str(backbone.type), accepted)
@@ -80,42 +78,39 @@ def check_backbone(backbone: hyperparams.Config) -> None:
 
 
 def check_model(model: hyperparams.Config) -> None:
-    """Refuses a model that could not be built, or would be built and fail later.
+    """Refuses a model that cannot be built, or would fail after it is built.
 
     Raises:
-      InputError: an unknown backbone, an image size that its strides do not divide, or a decoder that does
-        not add the levels which it lacks.
+      InputError: an unknown backbone, an input size that is not divisible by the strides, or a decoder
+        that does not add the missing levels.
     """
     check_backbone(model.backbone)
     size = list(model.input_size or [])
     if len(size) != 3 or not all(isinstance(side, int) and side > 0 for side in size):
-        raise InputError(f"task.model.input_size must be [height, width, channels], got {size}")
+        raise invalid("task.model.input_size", "[height, width, channels]", size)
     if "max_level" not in model:  # a classifier, for images of any size
         return
     if model.backbone.type in backbones.FAMILIES and model.decoder.type == "identity":
-        raise InputError(
-            f"task.model.decoder.type must be fpn or nasfpn with the backbone {model.backbone.type!r}, "
-            "got 'identity'"
-        )
-    stride = max(LARGEST_STRIDE, 2**model.max_level)
+        accepted = f"fpn or nasfpn with the backbone {model.backbone.type!r}"
+        raise invalid("task.model.decoder.type", accepted, model.decoder.type)
+    stride = max(MAX_STRIDE, 2**model.max_level)
     for side in size[:2]:
         if side % stride:
-            near = sorted({max(side // stride, 1) * stride, -(-side // stride) * stride})
-            raise InputError(
-                f"task.model.input_size received {size}: {side} is not divisible by {stride}, the stride of "
-                f"the smallest map; {' or '.join(map(str, near))} would do"
-            )
+            near = sorted({max(side // stride, 1) * stride, ceil_div(side, stride) * stride})
+            accepted = f"divisible by {stride}, the stride of the smallest map"
+            hint = f"{' or '.join(map(str, near))} would do instead of {side}"
+            raise invalid("task.model.input_size", accepted, size, hint)
 
 
-class _Added:
-    """What the tasks here add to those of Model Garden.
+class ZooTaskMixin:
+    """Additions to the tasks of Model Garden.
 
-    * Pictures are decoded upright and on white, as exported models decode them.
-    * A model is checked before it is built, and a record before it is used.
-    * The batch normalisation of the mask head is synchronised where that of the rest is.
-    * `init_checkpoint` may also name a model_dir of `lambdanet train`, a file of weights, or published ones.
-    * A replica may be left without an image by the last batch of an evaluation.
-    * The annotations that are read off the validation data are those of this data, not of an earlier run.
+    * Images are decoded upright and on white, as in exported models.
+    * Models are checked before they are built, and records before they are used.
+    * With `use_sync_bn`, the batch normalization of the mask head is synchronized too.
+    * `init_checkpoint` may be a model_dir of `lambdanet train`, a weights file or published weights.
+    * The last batch of an evaluation may leave a replica without images.
+    * Annotations generated from the validation data of an earlier run are not reused.
     """
 
     task_config: Any
@@ -126,35 +121,34 @@ class _Added:
         model = super().build_model()  # type: ignore[misc]
         mask_head = getattr(model, "mask_head", None)
         if mask_head is not None and self.task_config.model.norm_activation.use_sync_bn:
-            synchronize(mask_head)
+            synchronize_batch_norm(mask_head)
         return model
 
     def initialize(self, model: keras.Model) -> None:
         source = self.task_config.init_checkpoint
-        if source and not initialize.from_zoo(model.backbone, source):
-            with initialize.explained(source, model, self.task_config.init_checkpoint_modules):
+        if source and not initialize.load_zoo_weights(model.backbone, source):
+            with initialize.verified_checkpoint(source, model, self.task_config.init_checkpoint_modules):
                 super().initialize(model)  # type: ignore[misc]
 
     def build_inputs(self, *args: Any, **options: Any) -> tf.data.Dataset:
-        with records.own_decoder():
+        with records.use_shared_decoder():
             return super().build_inputs(*args, **options)  # type: ignore[misc]
 
     def build_metrics(self, training: bool = True) -> list[Any]:
         generated = os.path.join(self._logging_dir or "", "annotation.json")
         if not training and self._logging_dir and tf.io.gfile.exists(generated):
             tf.io.gfile.remove(generated)
-        with records.own_decoder():
+        with records.use_shared_decoder():
             return super().build_metrics(training)  # type: ignore[misc]
 
 
-class _Detection(_Added):
+class DetectionMixin(ZooTaskMixin):
     coco_metric: Any
 
     def validation_step(self, inputs: Any, model: keras.Model, metrics: list[Any] | None = None) -> Any:
-        """Evaluates a batch; one without images as a black image, whose detections are thrown away.
+        """Evaluates a batch; an empty one as one black image, whose detections are dropped.
 
-        Convolutions of TensorFlow's CPU kernels give an empty batch a wrong shape, at which the evaluation
-        would end.
+        TensorFlow's CPU convolutions return a wrong shape for an empty batch, which fails the evaluation.
         """
         if inputs[0].shape[0] is not None:
             return super().validation_step(inputs, model, metrics)  # type: ignore[misc]
@@ -172,31 +166,31 @@ class _Detection(_Added):
 
 
 @task_factory.register_task_cls(MaskRCNNTask)
-class MaskRCNN(_Detection, maskrcnn_tasks.MaskRCNNTask):
+class MaskRCNN(DetectionMixin, maskrcnn_tasks.MaskRCNNTask):
     """Faster, Mask and Cascade R-CNN."""
 
     def build_inputs(self, params: Any, input_context: Any = None, dataset_fn: Any = None) -> tf.data.Dataset:
-        """Builds the data set as Model Garden does, of records that are checked one by one."""
+        """Builds Model Garden's data set from checked records."""
         if dataset_fn is None and params.decoder.type == "simple_decoder":
-            dataset_fn = records.checked(params, self.task_config.model)
+            dataset_fn = records.checked_reader(params, self.task_config.model)
         return super().build_inputs(params, input_context, dataset_fn)
 
 
 @task_factory.register_task_cls(RetinaNetTask)
-class RetinaNet(_Detection, retinanet_tasks.RetinaNetTask):
+class RetinaNet(DetectionMixin, retinanet_tasks.RetinaNetTask):
     """RetinaNet."""
 
 
 @task_factory.register_task_cls(ImageClassificationTask)
-class ImageClassification(_Added, image_classification_tasks.ImageClassificationTask):
+class ImageClassification(ZooTaskMixin, image_classification_tasks.ImageClassificationTask):
     """Image classification."""
 
 
-def synchronize(layer: keras.layers.Layer) -> None:
-    """Makes the batch normalisations of a layer compute their statistics over all replicas.
+def synchronize_batch_norm(layer: keras.layers.Layer) -> None:
+    """Makes the batch normalization in a layer compute its statistics over all replicas.
 
-    Model Garden 2.20 does not pass `use_sync_bn` on to its mask head.
+    Model Garden 2.20 does not pass `use_sync_bn` to its mask head.
     """
     for part in layer.submodules:
         if isinstance(part, keras.layers.BatchNormalization):
-            part.synchronized, part.fused = True, False  # the fused kernel knows one replica
+            part.synchronized, part.fused = True, False  # the fused kernel computes per replica

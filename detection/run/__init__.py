@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training run of a detector: its folder, checkpoints and training step."""
+"""Training runs of detectors: training, the model_dir, checkpoints and the training step."""

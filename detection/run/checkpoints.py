@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trained detector in a model_dir: its experiment, and its model with the weights that evaluate best."""
+"""Loads the experiment and the weights of a trained detector from its model_dir."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ import tf_keras as keras
 
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.model_garden import optimization, task_factory
-from lambdanet.errors import InputError, one_line
+from lambdanet.errors import InputError, invalid, one_line
 
 PARAMS = "params.yaml"
 EXPERIMENT = "experiment.txt"
@@ -21,58 +21,58 @@ def load_experiment(model_dir: str | Path, experiment: str | None = None) -> Any
 
     Args:
       model_dir: the folder of the run.
-      experiment: its name; None: what `experiment.txt` in the folder says.
+      experiment: the name of the experiment; default: from `experiment.txt` in the folder.
 
     Raises:
-      InputError: there is no run, or the name of its experiment is not known.
+      InputError: there is no run, or the name of its experiment is unknown.
     """
     path = os.path.expanduser(model_dir)
-    params, named = os.path.join(path, PARAMS), os.path.join(path, EXPERIMENT)
+    params, name_file = os.path.join(path, PARAMS), os.path.join(path, EXPERIMENT)
     if not tf.io.gfile.exists(params):
-        raise InputError(f"model_dir {path!r} has no {PARAMS}; expected one of lambdanet.detection.train")
+        raise invalid("model_dir", f"a folder of lambdanet.detection.train, with {PARAMS}", path)
     if experiment is None:
-        if not tf.io.gfile.exists(named):
+        if not tf.io.gfile.exists(name_file):
             raise InputError(f"model_dir {path!r} has no {EXPERIMENT}; name its experiment with --experiment")
-        with tf.io.gfile.GFile(named) as file:
+        with tf.io.gfile.GFile(name_file) as file:
             experiment = file.read().strip()
     return resolve.resolve(experiment, [params])
 
 
-def keep_name(model_dir: str | Path, experiment: str) -> None:
-    """Writes the name of its experiment into the folder of a run."""
+def write_experiment_name(model_dir: str | Path, experiment: str) -> None:
+    """Writes the name of the experiment into the folder of a run."""
     with tf.io.gfile.GFile(os.path.join(os.path.expanduser(model_dir), EXPERIMENT), "w") as file:
         file.write(f"{experiment}\n")
 
 
-def checkpoint_of(model_dir: str | Path) -> str:
-    """Returns the newest checkpoint in a folder, or the one that is named.
+def find_checkpoint(model_dir: str | Path) -> str:
+    """Returns the newest checkpoint in a folder, or the given checkpoint.
 
     Args:
       model_dir: the folder, or a checkpoint such as `DIR/ckpt-1200`.
 
     Raises:
-      InputError: there is none.
+      InputError: there is no checkpoint.
     """
     path = os.path.expanduser(model_dir)
     found = tf.train.latest_checkpoint(path) if tf.io.gfile.isdir(path) else path
     if found is None or not tf.io.gfile.exists(f"{found}.index"):
-        raise InputError(f"{path!r} holds no checkpoint; expected one written by lambdanet.detection.train")
+        raise invalid("checkpoint", "one of lambdanet.detection.train, or a folder with one", path)
     return found
 
 
 def load_weights(model: keras.Model, params: Any, checkpoint: str) -> str:
-    """Gives a model the weights of a checkpoint: their moving averages, where training kept them.
+    """Loads the weights of a checkpoint into a model: their moving averages, if training kept them.
 
-    A checkpoint of `model_dir` holds the weights of the last step, and their averages with the optimizer; one
-    that was saved as the best holds the averages themselves.
+    A checkpoint in `model_dir` holds the weights of the last step as the model's, and their averages as slots
+    of the optimizer; the best checkpoint holds the averages as the model's weights.
 
     Args:
-      model: built as the experiment says.
+      model: the model of the experiment.
       params: the experiment.
-      checkpoint: path of a checkpoint of the run.
+      checkpoint: the path of a checkpoint of the run.
 
     Returns:
-      "averaged weights" or "weights", for telling.
+      "averaged weights" or "weights", to print.
 
     Raises:
       InputError: the checkpoint is damaged, or of another model.
@@ -81,7 +81,7 @@ def load_weights(model: keras.Model, params: Any, checkpoint: str) -> str:
     parts: dict[str, Any] = {"model": model}
     optimizer = None
     if params.trainer.optimizer_config.ema and not (best and Path(checkpoint).parent.name == Path(best).name):
-        optimizer = _averaging(model, params)
+        optimizer = averaging_optimizer(model, params)
         parts["optimizer"] = optimizer
     try:
         status = tf.train.Checkpoint(**parts).read(checkpoint)
@@ -93,18 +93,19 @@ def load_weights(model: keras.Model, params: Any, checkpoint: str) -> str:
         ) from error
     if optimizer is None:
         return "averaged weights" if params.trainer.optimizer_config.ema else "weights"
-    for variable in _averaged(model, params):
+    for variable in averaged_variables(model, params):
         variable.assign(optimizer.get_slot(variable, "average"))
     return "averaged weights"
 
 
-def _averaged(model: keras.Model, params: Any) -> list[tf.Variable]:
+def averaged_variables(model: keras.Model, params: Any) -> list[tf.Variable]:
+    """Returns the variables of a model whose moving averages the optimizer keeps."""
     trainable_only = params.trainer.optimizer_config.ema.trainable_weights_only
     return model.trainable_variables if trainable_only else model.variables
 
 
-def _averaging(model: keras.Model, params: Any) -> Any:
-    """The optimizer of the run, with a place for the average of each weight."""
+def averaging_optimizer(model: keras.Model, params: Any) -> Any:
+    """Returns the optimizer of an experiment with a slot for the average of each variable."""
     task = task_factory.get_task(params.task)
     optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
     assert isinstance(optimizer, optimization.ExponentialMovingAverage)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model_dir of a detector's run: whether a run may go on in it, and what is written there first."""
+"""The model_dir of a detector: checks before a run resumes in it, and the files that describe the run."""
 
 import json
 import os
@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from lambdanet.detection.model_garden import ExperimentConfig, hyperparams, train_utils
 from lambdanet.detection.run import checkpoints
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, invalid
 
-# The keys of task.model that say which variables there are, and of a backbone those that do not.
+# The keys of task.model that determine its variables, and the keys of a backbone that do not.
 ARCHITECTURE = (
     "num_classes",
     "backbone",
@@ -28,56 +28,57 @@ ARCHITECTURE = (
 WITHOUT_VARIABLES = ("stochastic_depth_drop_rate", "bn_trainable", "implementation")
 
 
-def check(params: ExperimentConfig, mode: str, model_dir: str) -> None:
-    """Refuses a folder in which a run could not go on: Model Garden would begin anew without a word.
+def check_model_dir(params: ExperimentConfig, mode: str, model_dir: str) -> None:
+    """Refuses a folder in which a run cannot resume; Model Garden would silently start again.
 
     Args:
-      params: of the experiment.
-      mode: one of `configuration.MODES`.
+      params: the experiment.
+      mode: one of `resolve.MODES`.
       model_dir: the folder.
 
     Raises:
-      InputError: there is nothing to evaluate, or another model was trained there, with what differs.
+      InputError: there is nothing to evaluate, or another model was trained there; the message has the
+        first difference.
     """
     newest = tf.train.latest_checkpoint(model_dir)
     if mode == "eval" and not newest and not params.task.init_checkpoint:
         raise InputError(f"model_dir {model_dir!r} holds no checkpoint to evaluate")
     if "train" in mode and not newest:
         start = params.task.init_checkpoint or "random weights"
-        print(f"{model_dir}: nothing is trained there; begins with {start}", flush=True)
+        print(f"{model_dir}: no checkpoint, starting from {start}", flush=True)
     written = os.path.join(model_dir, checkpoints.PARAMS)
     if newest and tf.io.gfile.exists(written):
         before = hyperparams.read_yaml_to_params_dict(written).as_dict()["task"]["model"]
         _compare(_architecture(before), _architecture(params.task.model.as_dict()), model_dir)
 
 
-def finished(params: ExperimentConfig, mode: str, model_dir: str) -> bool:
-    """Whether there is nothing left to do, because training, all that is asked for, is at its end."""
+def is_finished(params: ExperimentConfig, mode: str, model_dir: str) -> bool:
+    """Whether `mode` is "train" and all steps are done."""
     step = (tf.train.latest_checkpoint(model_dir) or "").rpartition("-")[2]
     return mode == "train" and step.isdecimal() and int(step) >= params.trainer.train_steps
 
 
-def begin(params: ExperimentConfig, experiment: str, model_dir: str) -> None:
-    """Writes what was asked for into the folder of a run, which is made where it is missing.
+def write_params(params: ExperimentConfig, experiment: str, model_dir: str) -> None:
+    """Writes the configuration and the name of an experiment into `model_dir`, creating it.
 
     Args:
-      params: of the experiment.
-      experiment: its name; empty: it is not kept.
+      params: the experiment.
+      experiment: its name; empty: not written.
       model_dir: the folder.
 
     Raises:
-      InputError: it cannot be written.
+      InputError: the folder cannot be written.
     """
     try:
         train_utils.serialize_config(params, model_dir)
         if experiment:
-            checkpoints.keep_name(model_dir, experiment)
+            checkpoints.write_experiment_name(model_dir, experiment)
     except tf.errors.OpError as error:
         raise InputError(f"model_dir {model_dir!r} cannot be written: {error.message}") from None
 
 
 def _architecture(model: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keys of a model that say which variables it has, with values as JSON has them."""
+    """Returns the values of a model's configuration that determine its variables, as JSON types."""
     kept = json.loads(json.dumps({key: model[key] for key in ARCHITECTURE if key in model}))
     backbone = kept.get("backbone", {})
     for options in backbone.values():
@@ -87,11 +88,10 @@ def _architecture(model: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _compare(before: dict[str, Any], now: dict[str, Any], model_dir: str) -> None:
-    for key in sorted(before.keys() | now.keys()):
-        old, new = before.get(key), now.get(key)
-        if old != new:
-            raise InputError(
-                f"model_dir {model_dir!r} was trained with task.model.{key}={old}, which is {new} here; "
-                "expected the same, or another folder"
-            )
+def _compare(before: Any, now: Any, model_dir: str, key: str = "task.model") -> None:
+    """Refuses the first value that differs from that of the run in `model_dir`."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in sorted(before.keys() | now.keys()):
+            _compare(before.get(name), now.get(name), model_dir, f"{key}.{name}")
+    elif before != now:
+        raise invalid(key, f"{before!r} as in model_dir {model_dir!r}", now, "or use another folder")

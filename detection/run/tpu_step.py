@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training step of a detection experiment as `lambdanet tpu-check` compiles it."""
+"""The training step of a detection experiment for `lambdanet tpu-check`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +8,10 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.detection.run import train_step
-from lambdanet.errors import InputError, check_counts
+from lambdanet.errors import check_counts, invalid
 from lambdanet.training.tpu.steps import TpuStep
 
-BATCH = 8  # images on a core: 64 on 8
+BATCH = 8  # images per core: 64 on 8 cores
 
 
 def experiment_step(
@@ -20,22 +20,22 @@ def experiment_step(
     """Returns the training step of an experiment.
 
     Args:
-      experiment: of detection, one of `experiments.available()`.
-      changes: texts "key=value" over its configuration, such as "task.model.input_size=[640,640,3]".
-      mode: "train".
-      batch: images on the core.
+      experiment: one of `experiments.list_experiments()`.
+      changes: settings "key=value" for its configuration, such as "task.model.input_size=[640,640,3]".
+      mode: "train", the only mode of a detection experiment.
+      batch: the number of images per core.
 
     Raises:
       InputError: an unknown experiment or mode, or a configuration that cannot be used.
     """
     if mode != "train":
-        raise InputError(f"mode is {mode!r}; accepted: 'train', the step of a detection experiment")
+        raise invalid("mode", "'train' for a detection experiment", mode)
     check_counts(batch=batch)
-    function, inputs, model = train_step.build_with_model(experiment, ",".join(changes), batch)
-    specs = tuple(tf.TensorSpec(value.shape, value.dtype) for value in tf.nest.flatten(inputs))
+    step = train_step.build(experiment, ",".join(changes), batch)
+    specs = tuple(tf.TensorSpec(value.shape, value.dtype) for value in tf.nest.flatten(step.inputs))
 
     def flat(*values: tf.Tensor) -> Any:
-        return function(*tf.nest.pack_sequence_as(inputs, values))
+        return step.function(*tf.nest.pack_sequence_as(step.inputs, values))
 
-    models = [layer.name for layer in model.submodules if isinstance(layer, keras.Model)]
-    return TpuStep(f"{experiment}, train", flat, specs, batch, (model.name, *models))
+    models = [layer.name for layer in step.model.submodules if isinstance(layer, keras.Model)]
+    return TpuStep(f"{experiment}, train", flat, specs, batch, (step.model.name, *models))

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training step of a detection experiment as one function, for compiling and for measuring it.
+"""The training step of a detection experiment as one function, to compile and to time.
 
-    step, inputs = build("maskrcnn_lambda_resnet_coco", batch_size=2)
-    step(*inputs)                  # a step: proposals, losses, gradients and the optimizer -> the loss
-    step.get_concrete_function(*inputs)
+    step = build("maskrcnn_lambda_resnet_coco", batch_size=2)
+    step.function(*step.inputs)  # proposals, losses, gradients and the optimizer -> the loss
+    step.function.get_concrete_function(*step.inputs)
 
-`inputs` are images and labels of the shapes and types that the input pipeline gives a replica; all shapes are
-static. The step is Model Garden's own, of the experiment's task, model and optimizer, for one replica.
+The step is Model Garden's own, with the task, model and optimizer of the experiment, for one replica. Its
+inputs have the shapes and types that the input pipeline yields; all shapes are static.
 """
 
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -20,85 +20,78 @@ import tf_keras as keras
 
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.data.records import CORNERS
-from lambdanet.detection.model_garden import performance, task_factory, train_utils
+from lambdanet.detection.model_garden import task_factory, train_utils
+from lambdanet.training.run.build import policy
 
-SIDE = 256  # of the made-up images; the input pipeline scales them to those of the experiment
-OBJECTS = 8  # on each of them
+IMAGE_SIDE = 256  # of the synthetic images; the input pipeline resizes them
+NUM_OBJECTS = 8  # per synthetic image
 
 
-def build(
-    experiment: str, params_override: str = "", batch_size: int = 1, seed: int = 0
-) -> tuple[tf.types.experimental.PolymorphicFunction, tuple[Any, Any]]:
-    """Returns a training step and what it takes.
+class TrainStep(NamedTuple):
+    """A training step: `function(*inputs)` trains `model` on one batch and returns the loss."""
+
+    function: tf.types.experimental.PolymorphicFunction
+    inputs: tuple[Any, Any]  # images [b, height, width, 3], labels
+    model: keras.Model
+
+
+def build(experiment: str, params_override: str = "", batch_size: int = 1, seed: int = 0) -> TrainStep:
+    """Returns the training step of an experiment and synthetic inputs for it.
 
     Args:
-      experiment: of detection, one of `experiments.available()`.
-      params_override: over it, as `configuration.resolve` takes it.
-      batch_size: images in a step.
-      seed: of the made-up images.
-
-    Returns:
-      A `tf.function` that takes images [batch_size, height, width, 3] and labels, and returns the loss; and
-      such images and labels.
+      experiment: one of `experiments.list_experiments()`.
+      params_override: changes to its configuration, as `resolve.resolve` takes them.
+      batch_size: the number of images per step.
+      seed: the random seed of the synthetic images.
 
     Raises:
       InputError: an unknown experiment, or a model that cannot be built.
     """
-    step, inputs, _ = build_with_model(experiment, params_override, batch_size, seed)
-    return step, inputs
-
-
-def build_with_model(
-    experiment: str, params_override: str = "", batch_size: int = 1, seed: int = 0
-) -> tuple[tf.types.experimental.PolymorphicFunction, tuple[Any, Any], keras.Model]:
-    """Returns what `build` does, and the model that the step trains."""
     params = resolve.resolve(experiment, params_override=params_override)
     params.override({"task": {"init_checkpoint": None}})
-    before = keras.mixed_precision.global_policy()
-    performance.set_mixed_precision_policy(params.runtime.mixed_precision_dtype or "float32")
-    try:
+    precision = params.runtime.mixed_precision_dtype or "float32"
+    with policy(precision if precision == "float32" else f"mixed_{precision}"):
         task = task_factory.get_task(params.task)
         model = task.build_model()
         optimizer = train_utils.create_optimizer(task, params)
-        inputs = _inputs(task, params.task.train_data, batch_size, params.task.model.num_classes, seed)
-    finally:
-        keras.mixed_precision.set_global_policy(before)
-    optimizer._create_all_weights(
-        model.trainable_variables
-    )  # where they are made in a step, it is traced twice
+        inputs = _synthetic_batch(
+            task, params.task.train_data, batch_size, params.task.model.num_classes, seed
+        )
+    # Variables that are created inside the step would have it traced twice.
+    optimizer._create_all_weights(model.trainable_variables)
 
     @tf.function
     def step(images: tf.Tensor, labels: Any) -> tf.Tensor:
         return task.train_step((images, labels), model=model, optimizer=optimizer)[task.loss]
 
-    return step, inputs, model
+    return TrainStep(step, inputs, model)
 
 
-def _inputs(task: Any, data: Any, batch_size: int, num_classes: int, seed: int) -> tuple[Any, Any]:
-    """Returns a batch of made-up pictures, brought through the input pipeline of the task."""
+def _synthetic_batch(task: Any, data: Any, batch_size: int, num_classes: int, seed: int) -> tuple[Any, Any]:
+    """Returns images and labels, read through the input pipeline of the task."""
     with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder) / "made_up.tfrecord")
+        file = str(Path(folder) / "synthetic.tfrecord")
         rng = np.random.default_rng(seed)
         with tf.io.TFRecordWriter(file) as writer:
             for number in range(batch_size):
-                writer.write(_made_up(rng, num_classes, number).SerializeToString())
+                writer.write(_synthetic_example(rng, num_classes, number).SerializeToString())
         data = data.replace(input_path=file, global_batch_size=batch_size, drop_remainder=True)
         return next(iter(task.build_inputs(data)))
 
 
-def _made_up(rng: np.random.Generator, num_classes: int, number: int) -> tf.train.Example:
-    """Returns a picture of noise with objects that are rectangles."""
-    first = rng.integers(0, SIDE // 2, [OBJECTS, 2])
-    last = rng.integers(SIDE // 2 + 1, SIDE, [OBJECTS, 2])
-    masks = np.zeros([OBJECTS, SIDE, SIDE, 1], np.uint8)
+def _synthetic_example(rng: np.random.Generator, num_classes: int, number: int) -> tf.train.Example:
+    """Returns an image of noise with rectangular objects."""
+    first = rng.integers(0, IMAGE_SIDE // 2, [NUM_OBJECTS, 2])
+    last = rng.integers(IMAGE_SIDE // 2 + 1, IMAGE_SIDE, [NUM_OBJECTS, 2])
+    masks = np.zeros([NUM_OBJECTS, IMAGE_SIDE, IMAGE_SIDE, 1], np.uint8)
     for mask, (top, left), (bottom, right) in zip(masks, first, last, strict=True):
         mask[top:bottom, left:right] = 1
-    boxes = np.concatenate([first, last], axis=1) / SIDE
-    image = rng.integers(0, 256, [SIDE, SIDE, 3], np.uint8)
-    return example(image, boxes, rng.integers(1, num_classes, OBJECTS), masks, number)
+    boxes = np.concatenate([first, last], axis=1) / IMAGE_SIDE
+    image = rng.integers(0, 256, [IMAGE_SIDE, IMAGE_SIDE, 3], np.uint8)
+    return encode_example(image, boxes, rng.integers(1, num_classes, NUM_OBJECTS), masks, number)
 
 
-def example(
+def encode_example(
     image: np.ndarray,
     boxes: np.ndarray,
     labels: Sequence[int] | np.ndarray,
@@ -109,12 +102,12 @@ def example(
     """Returns a record as Model Garden's converter writes it.
 
     Args:
-      image: uint8 [height, width, 3], or 1 for a grey one.
-      boxes: [n, 4]: top, left, bottom, right, as fractions of the sides.
-      labels: of the n objects, from 1.
-      masks: uint8 [n, height, width, 1], of zeros and ones.
-      number: of the image.
-      crowd: whether its objects are crowds.
+      image: uint8 [height, width, 3], or [height, width, 1] for a gray one.
+      boxes: [n, 4], top, left, bottom and right as fractions of the sides.
+      labels: the classes of the n objects, from 1.
+      masks: uint8 [n, height, width, 1], zeros and ones.
+      number: the id of the image.
+      crowd: whether the objects are crowds.
     """
 
     def floats(values: np.ndarray) -> tf.train.Feature:
@@ -123,18 +116,18 @@ def example(
     def integers(*values: int) -> tf.train.Feature:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
-    def texts(*values: bytes) -> tf.train.Feature:
+    def byte_strings(*values: bytes) -> tf.train.Feature:
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
 
     height, width, _ = image.shape
     features = {
-        "image/encoded": texts(tf.io.encode_jpeg(image).numpy()),
+        "image/encoded": byte_strings(tf.io.encode_jpeg(image).numpy()),
         "image/height": integers(height),
         "image/width": integers(width),
-        "image/source_id": texts(str(number).encode()),
+        "image/source_id": byte_strings(str(number).encode()),
         "image/object/class/label": integers(*labels),
         "image/object/is_crowd": integers(*[int(crowd)] * len(labels)),
-        "image/object/mask": texts(*[tf.io.encode_png(mask).numpy() for mask in masks]),
+        "image/object/mask": byte_strings(*[tf.io.encode_png(mask).numpy() for mask in masks]),
     }
     for name, values in zip(CORNERS, np.reshape(boxes, [-1, 4]).T, strict=True):
         features[name] = floats(values)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported detectors: the SavedModel, predictions, drawings and the COCO table."""
+"""Exported detectors: SavedModels, predictions, drawings and the COCO table."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The COCO table of an exported detector: its average precision on annotated pictures, by pycocotools."""
+"""Evaluates an exported detector on annotated images: the COCO table, computed by pycocotools."""
 
 import contextlib
 import io
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,9 @@ from tqdm import tqdm
 
 from lambdanet import text_table
 from lambdanet.detection.data import annotations
-from lambdanet.detection.data.masks import detections_of
-from lambdanet.detection.serving.prediction import load_detector, write_json
+from lambdanet.detection.data.masks import to_coco_detections
+from lambdanet.detection.serving.prediction import load_detector
+from lambdanet.files import write_output
 from lambdanet.training.data.image_files import read_image
 
 # In the order of COCOeval.stats.
@@ -33,20 +35,20 @@ def evaluate(
     images: str | Path,
     out: str | Path | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Measures an exported detector on all pictures of an annotation file, and prints the COCO table.
+    """Evaluates an exported detector on all images of an annotation file, and prints the COCO table.
 
     Args:
-      saved_model: a folder that `lambdanet.detection.export` has written.
-      annotation_file: in the format of COCO.
-      images: folder of its pictures.
-      out: file for the detections, as COCO takes them for its own evaluation; None writes none.
+      saved_model: a folder written by `lambdanet.detection.export`.
+      annotation_file: a file in COCO's format.
+      images: the folder of its images.
+      out: a file for the detections in COCO's results format; default: none.
 
     Returns:
-      For "box", and for "mask" where the detector gives masks, each column of `COLUMNS`: a share from 0 to 1,
-      or -1 where nothing of that size is annotated.
+      For "box", and for "mask" if the detector has masks, the value of each of `COLUMNS`: from 0 to 1, or -1
+      if no object of that size is annotated.
 
     Raises:
-      InputError: the annotations, a picture or the detector cannot be used, or `out` cannot be written.
+      InputError: the annotations, an image or the detector cannot be used, or `out` cannot be written.
 
     Example:
       >>> evaluate("exported/shapes", "shapes/annotations/instances_val.json", "shapes/val")["mask"]["AP"]
@@ -59,10 +61,10 @@ def evaluate(
         picture = read_image(os.path.join(os.path.expanduser(images), image["file_name"]))
         size = image["height"], image["width"]
         annotations.check_size(f"{annotation_file}: image {image['id']}", size, picture.shape[:2])
-        found = detections_of(detector(picture), *size, min_score=0.0)
+        found = to_coco_detections(detector(picture), *size, min_score=0.0)
         results += [{"image_id": image["id"], **detection} for detection in found]
     if out is not None:
-        write_json(results, os.path.expanduser(out))
+        write_output(Path(out).expanduser(), json.dumps(results))
     table = average_precision(content, results)
     print(render(table), end="")
     return table
@@ -71,18 +73,18 @@ def evaluate(
 def average_precision(
     content: dict[str, Any], results: Sequence[dict[str, Any]]
 ) -> dict[str, dict[str, float]]:
-    """Compares detections with annotations, over all images that the annotations list.
+    """Compares detections with the annotations of all images.
 
     Args:
-      content: of an annotation file.
-      results: detections as COCO takes them, with `image_id`, `category_id`, `bbox`, `score`, and perhaps
-        `segmentation`.
+      content: the content of an annotation file.
+      results: detections in COCO's results format, with `image_id`, `category_id`, `bbox`, `score`, and
+        optionally `segmentation`.
 
     Returns:
-      As `evaluate`; no detection at all gives zeros.
+      As `evaluate`; zeros if there are no detections.
     """
     masks = bool(results) and all("segmentation" in result for result in results)
-    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools tells how long it takes
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
         truth = _index(content)
         return {name: _stats(truth, results, kind) for kind, name in ROWS.items() if kind == "bbox" or masks}
 
@@ -95,7 +97,7 @@ def _index(content: dict[str, Any]) -> COCO:
 
 
 def _results(truth: COCO, results: Sequence[dict[str, Any]], kind: str) -> COCO:
-    """The detections as pycocotools has them: their area is that of the box, or of the mask."""
+    """Returns the detections as pycocotools' object, with the area of the box or of the mask."""
     shape = {"bbox": "bbox", "segm": "segmentation"}[kind]
     kept = [{key: result[key] for key in ("image_id", "category_id", "score", shape)} for result in results]
     return truth.loadRes(kept) if kept else _index({**truth.dataset, "annotations": []})
@@ -110,7 +112,7 @@ def _stats(truth: COCO, results: Sequence[dict[str, Any]], kind: str) -> dict[st
 
 
 def render(table: dict[str, dict[str, float]]) -> str:
-    """Returns the table as text, in per cent; a dash where nothing of a size is annotated."""
+    """Returns the table as text, in percent, with a dash if no object of a size is annotated."""
     cells = {
         kind: ["-" if values[name] < 0 else f"{100 * values[name]:.1f}" for name in COLUMNS]
         for kind, values in table.items()

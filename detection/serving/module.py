@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an exported detector computes: pictures in; boxes in their pixels, classes, scores and masks out."""
+"""The computation of an exported detector: images -> boxes in their pixels, classes, scores and masks."""
 
 import types
 from collections.abc import Sequence
@@ -8,18 +8,15 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.detection import model_garden  # noqa: F401  before what else is used of Model Garden
+from lambdanet.detection.model_garden import detection_serving
 from lambdanet.training.data.image_bytes import decode
 from lambdanet.training.serving.module import Served
-
-# isort: split
-from official.vision.serving import detection
 
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections", "detection_masks")
 
 
-class _Detector(detection.DetectionModule):
-    """Model Garden's export module, which also takes encoded pictures and gives boxes in their own pixels."""
+class DetectorModule(detection_serving.DetectionModule):
+    """Model Garden's export module, extended to image files and boxes in pixels of the input."""
 
     def _build_inputs(self, image):
         return super()._build_inputs(decode(image) if image.dtype == tf.string else image)
@@ -37,21 +34,21 @@ class _Detector(detection.DetectionModule):
 
 
 class ServedDetector(Served):
-    """A detector with everything it needs from pictures to boxes, masks and names of classes.
+    """A detector with all steps from images to boxes, masks and class names.
 
-    Each signature gives, for b pictures and n detections, the surest first:
-      detection_boxes    [b, n, 4] float32, ymin, xmin, ymax, xmax in pixels of the picture as it was given
-      detection_classes  [b, n] int32, from 1; what `class_names` calls them
+    Each signature returns, for b images and n detections by descending score:
+      detection_boxes    [b, n, 4] float32, ymin, xmin, ymax, xmax in pixels of the input image
+      detection_classes  [b, n] int32, from 1, the index into `class_names`
       detection_scores   [b, n] float32, from 0 to 1
-      num_detections     [b] int32, how many of the n are detections; the others are padding
-      detection_masks    [b, n, 28, 28] float32, from 0 to 1, stretched over the box; of models with masks
+      num_detections     [b] int32, the number of detections among the n; the others are padding
+      detection_masks    [b, n, 28, 28] float32, from 0 to 1, relative to the box; only if the model has masks
 
     Args:
       params: a Model Garden experiment of Mask R-CNN, Faster R-CNN, Cascade R-CNN or RetinaNet.
-      model: its model, with weights.
-      input_size: height and width in pixels to which a picture is brought, with its proportions kept.
-      class_names: a name for each number that the model gives a class; the first is the background.
-      class_names_file: a file with the names, one a line, which is stored with the model.
+      model: the model of the experiment, with weights.
+      input_size: the height and width in pixels to which images are resized; the aspect ratio is kept.
+      class_names: the name of each class number; the first is the background.
+      class_names_file: a file with the names, one per line, which is stored with the model.
     """
 
     SIGNATURES = {**Served.SIGNATURES, "serving_examples": "serve_examples"}
@@ -65,25 +62,27 @@ class ServedDetector(Served):
         class_names_file: str,
     ):
         super().__init__("detector", class_names, class_names_file)
-        detector = _Detector(params=params, model=model, batch_size=None, input_image_size=list(input_size))
-        # Traced once for all signatures. No attribute of this object leads to the Keras model, or it would
-        # become a part of the SavedModel.
+        detector = DetectorModule(
+            params=params, model=model, batch_size=None, input_image_size=list(input_size)
+        )
+        # Traced once for all signatures. The Keras model must not be reachable from this object's attributes,
+        # or it would be saved too.
         detector.model = types.SimpleNamespace(call=tf.function(model.call))
         self._serve = detector.serve
         self.model_variables = list(model.variables)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
     def serve_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """uint8 RGB pictures [b, h, w, 3] of any size -> detections."""
+        """uint8 RGB images [b, h, w, 3] of any size -> detections."""
         return self._serve(images)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
     def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        """JPEG, PNG or WebP files [b], sizes may differ -> detections, in pixels of the upright picture."""
+        """JPEG, PNG or WebP files [b] of any sizes -> detections in pixels of the upright image."""
         return self._serve(image_bytes)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
     def serve_examples(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Serialized tf.Example [b] with such a file as `image/encoded` -> the same as `serve_bytes`."""
+        """Serialized tf.Example [b] with such a file as `image/encoded` -> as `serve_bytes`."""
         features = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
         return self._serve(tf.io.parse_example(examples, features)["image/encoded"])

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds objects in image files with an exported detector; needs TensorFlow, Pillow, pycocotools, no Keras."""
+"""Finds objects in image files with an exported detector, without Keras."""
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lambdanet.detection.data.masks import detections_of
+from lambdanet.detection.data.masks import to_coco_detections
 from lambdanet.detection.serving.drawing import draw_detections
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, invalid
+from lambdanet.files import write_output
 from lambdanet.training.data.image_files import (
     expand_folders,
     percent,
@@ -24,7 +24,7 @@ from lambdanet.training.data.image_files import (
 from lambdanet.training.serving.predict import load_saved_model, outputs_of
 
 EXPECTED = "expected a folder written by lambdanet.detection.export"
-RESULTS = "predictions.json"
+PREDICTIONS = "predictions.json"
 
 Detector = Callable[[np.ndarray], dict[str, np.ndarray]]
 
@@ -35,20 +35,20 @@ def predict(
     out: str | Path,
     min_score: float = 0.5,
 ) -> dict[str, Any]:
-    """Draws what a detector finds on each image, and writes it down.
+    """Finds objects in images, draws them, and writes them in COCO's format.
 
-    An image that cannot be read is named, and the others go on.
+    An image that cannot be read is reported and skipped.
 
     Args:
-      saved_model: a folder that `lambdanet.detection.export` has written.
-      images: image files, JPEG, PNG or whatever else Pillow reads, and folders of them.
-      out: folder for `NAME_prediction.png` of each image, and for `predictions.json`: a data set in the
-        format of COCO, whose annotations have a score, and run lengths as masks. `unreadable` lists the files
-        that cannot be read.
-      min_score: detections below are left out, from 0 to 1.
+      saved_model: a folder written by `lambdanet.detection.export`.
+      images: image files in any format that Pillow reads, and folders of them.
+      out: the folder for `NAME_prediction.png` of each image, and for `predictions.json`: a data set in
+        COCO's format, whose annotations have a score, and run lengths as masks. `unreadable` lists the
+        skipped files.
+      min_score: the lowest score of a reported detection, from 0 to 1.
 
     Returns:
-      What is in `predictions.json`.
+      The content of `predictions.json`.
 
     Raises:
       InputError: no image can be read, `saved_model` is not an exported detector, `min_score` is out of
@@ -59,7 +59,7 @@ def predict(
     """
     paths = expand_folders(images)
     if not 0 <= min_score <= 1:
-        raise InputError(f"min_score={min_score!r} cannot be used; expected a number from 0 to 1")
+        raise invalid("min_score", "a number from 0 to 1", min_score)
     detector, names = load_detector(saved_model)
     pictures = picture_paths(paths, out)
     listed: list[dict[str, Any]] = []
@@ -70,24 +70,24 @@ def predict(
             unreadable.append(path)
             continue
         number, (height, width) = len(listed) + 1, image.shape[:2]
-        detections = detections_of(detector(image), height, width, min_score)
+        detections = to_coco_detections(detector(image), height, width, min_score)
         save_picture(draw_detections(image, detections, names), picture)
-        _print(path, detections, names, picture)
+        _print_detections(path, detections, names, picture)
         listed.append({"id": number, "file_name": path, "height": height, "width": width})
         for detection in detections:
             found.append({"id": len(found) + 1, "image_id": number, "iscrowd": 0, **detection})
     categories = [{"id": number, "name": name} for number, name in enumerate(names) if number]
     results = {"images": listed, "annotations": found, "categories": categories, "unreadable": unreadable}
-    write_json(results, os.path.join(os.path.expanduser(out), RESULTS))
+    write_output(Path(out).expanduser() / PREDICTIONS, json.dumps(results))
     return results
 
 
 def load_detector(saved_model: str | Path) -> tuple[Detector, list[str]]:
-    """Loads what `lambdanet.detection.export` wrote.
+    """Loads an exported detector.
 
     Returns:
-      What finds objects in one picture (uint8 RGB [h, w, 3] -> `detection_boxes` [n, 4] and the other outputs
-      of `ServedDetector`), and the names of the classes by their number.
+      A function from one image (uint8 RGB [h, w, 3]) to the outputs of `ServedDetector` for it, such as
+      `detection_boxes` [n, 4]; and the class names by number.
 
     Raises:
       InputError: there is no SavedModel, it is damaged, or it is not an exported detector.
@@ -104,22 +104,10 @@ def load_detector(saved_model: str | Path) -> tuple[Detector, list[str]]:
     return detect, [name.decode() for name in loaded.class_names().numpy()]
 
 
-def write_json(content: Any, path: str) -> None:
-    """Writes a JSON file whole or not at all.
-
-    Raises:
-      InputError: it cannot be written.
-    """
-    try:
-        with open(f"{path}.partial", "w", encoding="utf-8") as file:
-            json.dump(content, file)
-        os.replace(f"{path}.partial", path)
-    except OSError as error:
-        raise InputError(f"out {path!r} cannot be written ({error.strerror or error})") from error
-
-
-def _print(path: str, detections: Sequence[dict[str, Any]], names: Sequence[str], picture: str) -> None:
-    """Prints the name of an image file, and a line for each detection."""
+def _print_detections(
+    path: str, detections: Sequence[dict[str, Any]], names: Sequence[str], picture: str
+) -> None:
+    """Prints the name of an image file, and a line per detection."""
     print(printable(path))
     width = max((len(names[detection["category_id"]]) for detection in detections), default=0)
     for detection in detections:

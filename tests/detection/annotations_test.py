@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong in an annotation file is told in one line, with the file and the annotation."""
+"""Annotation files: checks, with errors of one line that name the file and the annotation."""
 
 import copy
 import json
@@ -40,112 +40,133 @@ def _changed(key, index, **changes):
     return content
 
 
-def test_what_is_right_is_counted(tmp_path):
+def test_check_counts_a_correct_file(tmp_path):
     Image.new("RGB", (20, 10)).save(tmp_path / "seven.jpg")
     found = annotations.check(_write(tmp_path, GOOD), tmp_path, num_classes=4)
     assert found == {"images": 1, "objects": 1, "crowds": 1, "categories": 2, "left_out": 0}
 
 
 @pytest.mark.parametrize("box", [[2, 1, 0, 4], [15, 1, 5.4, 4]])
-def test_boxes_that_the_converter_leaves_out_are_counted(box, tmp_path):
-    """As COCO's own annotations have some: empty, or over the edge by less than a pixel."""
+def test_check_counts_boxes_that_the_converter_drops(box, tmp_path):
+    """COCO has some: empty ones, and ones that cross the edge by less than a pixel."""
     assert annotations.check(_write(tmp_path, _changed("annotations", 0, bbox=box)))["left_out"] == 1
 
 
 @pytest.mark.parametrize(
     "content, message",
     [
-        (_changed("annotations", 0, segmentation=[]), r"annotation 40 has no mask \(segmentation=\[\]\)"),
-        (_changed("annotations", 0, segmentation=None), r"annotation 40 has no mask \(segmentation=None\)"),
-        (_changed("annotations", 0, segmentation=[[1, 2, 3, 4]]), r"annotation 40 .* no list of polygons"),
+        (
+            _changed("annotations", 0, segmentation=[]),
+            r"annotation 40: segmentation must be polygons .* got \[\]; .*include_mask=false needs no masks",
+        ),
+        (_changed("annotations", 0, segmentation=None), r"annotation 40: segmentation .* got None; .*mask="),
+        (
+            _changed("annotations", 0, segmentation=[[1, 2, 3, 4]]),
+            r"annotation 40: segmentation must be polygons .* got \[\[1, 2, 3, 4\]\]$",
+        ),
         (
             _changed("annotations", 0, segmentation={"size": [10, 20], "counts": [0, 200]}),
-            r"annotation 40 is no crowd, and its segmentation is no list of polygons",
+            r"annotation 40: segmentation must be polygons .* got {'size': \[10, 20\]",
         ),
-        (_changed("annotations", 1, segmentation=SQUARE), r"annotation 41 is a crowd without run lengths"),
+        (
+            _changed("annotations", 1, segmentation=SQUARE),
+            r"annotation 41: segmentation must be run lengths .* for a crowd, got \[\[2, 1",
+        ),
         (
             _changed("annotations", 1, segmentation={"size": [20, 10], "counts": [0, 200]}),
-            r"annotation 41 has a mask of \[20, 10\] pixels in an image of \[10, 20\]",
+            r"annotation 41: segmentation.size must be \[10, 20\], .* got \[20, 10\]",
         ),
         (
             _changed("annotations", 0, bbox=[15, 1, 8, 4]),
-            r"annotation 40 has the bbox \[15, 1, 8, 4\] .* in an image of 20x10 pixels; expected a box",
+            r"annotation 40: bbox .* must be inside the image of 20x10 pixels, got \[15, 1, 8, 4\]",
         ),
-        (_changed("annotations", 0, bbox=[-3, 1, 8, 4]), r"annotation 40 has the bbox \[-3, 1, 8, 4\]"),
-        (_changed("annotations", 0, bbox=[float("nan"), 1, 8, 4]), r"annotation 40 has the bbox \[nan"),
-        (_changed("annotations", 0, bbox=[1, 2]), r"annotation 40 has the bbox \[1, 2\]; expected \[x, y,"),
-        (_changed("annotations", 1, image_id=8), r"annotation 41 is of the image 8, which .* does not list"),
+        (_changed("annotations", 0, bbox=[-3, 1, 8, 4]), r"annotation 40: bbox .* got \[-3, 1, 8, 4\]"),
+        (_changed("annotations", 0, bbox=[float("nan"), 1, 8, 4]), r"annotation 40: bbox .* got \[nan"),
+        (
+            _changed("annotations", 0, bbox=[1, 2]),
+            r"annotation 40: bbox must be \[x, y, width, height\] in pixels, got \[1, 2\]",
+        ),
+        (
+            _changed("annotations", 1, image_id=8),
+            r"annotation 41: image_id must be the id of an image in this file, got 8",
+        ),
         (
             _changed("annotations", 1, category_id=2),
-            r"annotation 41 is of the category 2; accepted: \[1, 3\]",
+            r"annotation 41: category_id must be one of \[1, 3\], got 2",
         ),
-        (_changed("annotations", 1, id=40), r"annotation 40 is there twice"),
-        (_changed("categories", 0, id=0), r"category 'cat' has the id 0; expected a whole number from 1"),
+        (_changed("annotations", 1, id=40), r"annotation 40: id must be unique, got 40"),
+        (_changed("categories", 0, id=0), r"id of category 'cat' must be a positive integer .* got 0"),
         (_changed("categories", 1, name="dog\nhouse"), r"class 1 of the categories of .* got 'dog\\nhouse'"),
         (_changed("categories", 0, name=3), r"class 0 of the categories of .* must be a name of one line"),
-        (_changed("images", 0, height=0), r"image 7 has height=0, width=20"),
-        (_changed("images", 0, id="seven"), r"image seven cannot be told apart; expected whole numbers"),
+        (_changed("images", 0, height=0), r"image 7: .*height, width.* must be .* got \(0, 20\)"),
+        (_changed("images", 0, id="seven"), r"image seven: id must be a unique integer, got 'seven'"),
         (
             {**GOOD, "annotations": [{"id": 3, "caption": "a cat"}]},
-            r"lacks area, category_id, image_id, iscrowd",
+            r"got {'id': 3, 'caption': 'a cat'}; missing: area, category_id, image_id, iscrowd",
         ),
-        ({**GOOD, "images": [{"id": 3}]}, r"lacks id, file_name, height or width"),
+        (
+            {**GOOD, "annotations": ["none"]},
+            r"annotation must be an object with .* got 'none'; missing: keys",
+        ),
+        ({**GOOD, "images": [{"id": 3}]}, r"with id, file_name, height and width, got {'id': 3}"),
         ({"images": [], "annotations": []}, r"has no list 'categories'"),
         ([], r"has no list 'images'"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(content, message, tmp_path):
+def test_check_refuses_errors_in_one_line(content, message, tmp_path):
     path = _write(tmp_path, content)
-    with pytest.raises(InputError, match=message) as told:
+    with pytest.raises(InputError, match=message) as raised:
         annotations.check(path)
-    assert str(path) in str(told.value) and "\n" not in str(told.value)
+    assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_ids_of_classes_beyond_those_of_the_model(tmp_path):
+def test_check_refuses_class_ids_beyond_the_model(tmp_path):
     path = _write(tmp_path, GOOD)
-    with pytest.raises(
-        InputError, match=r"'dog' has the id 3, but num_classes=3, .* or num_classes=4 or more"
-    ):
+    message = r"'dog' must be less than num_classes=3, .* got 3; num_classes=4 would do"
+    with pytest.raises(InputError, match=message):
         annotations.check(path, num_classes=3)
     annotations.check(path, num_classes=4)
 
 
-def test_a_missing_picture(tmp_path):
-    message = r"image 7 is the file '.*seven\.jpg', which does not exist"
+def test_check_refuses_missing_images(tmp_path):
+    message = r"image 7: file '.*seven\.jpg' does not exist"
     with pytest.raises(InputError, match=message):
         annotations.check(_write(tmp_path, GOOD), tmp_path)
     with pytest.raises(InputError, match=message):
         annotations.check(_write(tmp_path, GOOD), tmp_path / "nowhere")
 
 
-def test_masks_are_not_asked_for_where_boxes_are_enough(tmp_path):
-    annotations.check(_write(tmp_path, _changed("annotations", 0, segmentation=None)), masks=False)
+def test_check_without_masks_accepts_objects_without(tmp_path):
+    path = _write(tmp_path, _changed("annotations", 0, segmentation=None))
+    assert annotations.check(path, masks=False)["objects"] == 1
+    with pytest.raises(InputError, match="annotation 40: segmentation must be"):
+        annotations.check(path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "not json"])
-def test_a_file_that_is_no_json(text, tmp_path):
-    with pytest.raises(
-        InputError, match=r"instances\.json' cannot be read \(.*; expected the instances file"
-    ):
+def test_check_refuses_files_that_are_not_json(text, tmp_path):
+    message = r"must be the instances file of a COCO data set, got '.*\.json'; it cannot be read \("
+    with pytest.raises(InputError, match=message):
         annotations.check(_write(tmp_path, None, text))
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match=r"nothing\.json' does not exist; expected the instances file"):
+def test_check_refuses_a_missing_file(tmp_path):
+    message = r"must be the instances file of a COCO data set, got '.*nothing\.json'; it does not exist"
+    with pytest.raises(InputError, match=message):
         annotations.check(tmp_path / "nothing.json")
 
 
-def test_the_names_of_classes_by_their_number(tmp_path):
+def test_class_names_by_number(tmp_path):
     path = _write(tmp_path, GOOD)
     assert annotations.class_names(path, 5) == ["background", "cat", "2", "dog", "4"]
     with pytest.raises(InputError, match="num_classes=3"):
         annotations.class_names(path, 3)
 
 
-def test_the_program(tmp_path, capsys):
+def test_check_program(tmp_path, capsys):
     path = _write(tmp_path, _changed("annotations", 0, bbox=[15, 1, 5.4, 4]))
-    assert check.command.main(check.COMMAND, [f"--annotations={path}", "--num_classes=4"]) == 0
+    assert check.command_line.main(check.COMMAND, [f"--annotations={path}", "--num_classes=4"]) == 0
     shown = capsys.readouterr().out
     assert "1 images, 1 objects and 1 crowds of 2 categories" in shown and "conversion drops them" in shown
-    assert check.command.main(check.COMMAND, [f"--annotations={path}", f"--images={tmp_path}"]) == 2
+    assert check.command_line.main(check.COMMAND, [f"--annotations={path}", f"--images={tmp_path}"]) == 2
     assert capsys.readouterr().err.startswith("lambdanet.detection.check: error: ")

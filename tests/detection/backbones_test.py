@@ -153,10 +153,10 @@ def test_a_backbone_comes_back_from_its_config(config):
 
 def test_every_residual_model_is_accepted_and_no_other():
     assert {"resnet_50", "resnet_rs_152_no_se", "lambda_resnet_152", "lambda_resnet_152_c4"} <= set(
-        backbones.names("lambda_resnet")
+        backbones.model_ids("lambda_resnet")
     )
-    assert {"halonet_h4", "halo_resnet_101"} <= set(backbones.names("lambda_resnet"))
-    assert backbones.names("mobilenet_v2_lambda") == ["mobilenet_v2", "mobilenet_v2_lambda"]
+    assert {"halonet_h4", "halo_resnet_101"} <= set(backbones.model_ids("lambda_resnet"))
+    assert backbones.model_ids("mobilenet_v2_lambda") == ["mobilenet_v2", "mobilenet_v2_lambda"]
 
 
 @pytest.mark.parametrize(

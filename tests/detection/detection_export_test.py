@@ -18,7 +18,7 @@ from lambdanet.detection.data.shapes import write_shapes
 from lambdanet.detection.model_garden import train_utils
 from lambdanet.detection.run import checkpoints, model_dir
 from lambdanet.detection.serving import coco_table, prediction, saved_model
-from lambdanet.detection.serving.module import _Detector
+from lambdanet.detection.serving.module import DetectorModule
 from lambdanet.errors import InputError
 
 NAME = "maskrcnn_lambda_resnet_shapes"
@@ -53,7 +53,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def model(params):
-    return saved_model._build(params)
+    return saved_model.build_detector(params)
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +61,19 @@ def run(params, model, tmp_path_factory):
     """A model_dir as training leaves it: weights of the last step, and other ones as their averages."""
     path = tmp_path_factory.mktemp("run")
     _randomize(model.variables, 0)
-    optimizer = checkpoints._averaging(model, params)
+    optimizer = checkpoints.averaging_optimizer(model, params)
     _randomize(
-        [optimizer.get_slot(variable, "average") for variable in checkpoints._averaged(model, params)], 1
+        [
+            optimizer.get_slot(variable, "average")
+            for variable in checkpoints.averaged_variables(model, params)
+        ],
+        1,
     )
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=tf.Variable(3))
     tf.train.CheckpointManager(checkpoint, str(path), None).save(checkpoint_number=3)
     tf.train.CheckpointManager(checkpoint, str(path / "best"), 1, checkpoint_name="best_ckpt").save()
     train_utils.serialize_config(params, str(path))
-    checkpoints.keep_name(path, NAME)
+    checkpoints.write_experiment_name(path, NAME)
     return path
 
 
@@ -100,9 +104,9 @@ def _images(loaded, *pictures):
 def test_it_computes_with_the_averaged_weights(run, params, model, loaded, picture):
     """Against the model itself, given what the optimizer keeps, the picture normalised by hand and padded."""
     assert checkpoints.load_weights(model, params, str(run / "ckpt-3")) == "averaged weights"
-    weights = [variable.numpy() for variable in checkpoints._averaged(model, params)]
-    _randomize(checkpoints._averaged(model, params), 1)
-    for read, variable in zip(weights, checkpoints._averaged(model, params), strict=True):
+    weights = [variable.numpy() for variable in checkpoints.averaged_variables(model, params)]
+    _randomize(checkpoints.averaged_variables(model, params), 1)
+    for read, variable in zip(weights, checkpoints.averaged_variables(model, params), strict=True):
         np.testing.assert_array_equal(read, variable.numpy())
     normalised = (picture / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     padded = np.pad(normalised, [(0, SIZE - picture.shape[0]), (0, 0), (0, 0)])
@@ -120,7 +124,7 @@ def test_it_computes_with_the_averaged_weights(run, params, model, loaded, pictu
 def test_a_run_at_its_end_is_left_alone(run, mode, steps, done):
     """The run has a checkpoint of step 3."""
     params = _params(f",trainer.train_steps={steps}")
-    assert model_dir.finished(params, mode, str(run)) is done
+    assert model_dir.is_finished(params, mode, str(run)) is done
 
 
 def test_the_best_checkpoint_holds_the_averages_themselves(run, params, model):
@@ -206,9 +210,9 @@ def test_it_loads_and_runs_where_there_is_only_tensorflow(exported, tmp_path):
 
 def test_a_size_that_the_strides_do_not_divide_is_padded(model, picture):
     params = _params()
-    size = saved_model._set_input_size(params, [40, 50])
+    size = saved_model.set_input_size(params, [40, 50])
     assert (size, params.task.model.input_size) == ([40, 50], [64, 64, 3])
-    detector = _Detector(params=params, model=model, batch_size=None, input_image_size=size)
+    detector = DetectorModule(params=params, model=model, batch_size=None, input_image_size=size)
     images, _, image_info = detector.preprocess(tf.constant(picture[np.newaxis]))
     assert images.shape == (1, 64, 64, 3)
     np.testing.assert_allclose(image_info[0, 2], [25 / 32, 50 / 64])  # its proportions are kept
@@ -217,31 +221,33 @@ def test_a_size_that_the_strides_do_not_divide_is_padded(model, picture):
 
 def test_the_size_of_training_is_the_default():
     params = _params()
-    assert saved_model._set_input_size(params, None) == [SIZE, SIZE]
+    assert saved_model.set_input_size(params, None) == [SIZE, SIZE]
     for size in ([64], [0, 64], [64, 64, 3]):
-        with pytest.raises(InputError, match="expected height and width in pixels"):
-            saved_model._set_input_size(params, size)
+        with pytest.raises(InputError, match="input_size must be height and width in pixels, got"):
+            saved_model.set_input_size(params, size)
 
 
 def test_without_annotations_classes_are_called_by_their_numbers(capsys):
-    assert saved_model._class_names(_params(), None) == ["background", "1", "2", "3", "4", "5"]
-    assert "called by their numbers" in capsys.readouterr().out
+    assert saved_model.find_class_names(_params(), None) == ["background", "1", "2", "3", "4", "5"]
+    assert "class names are class numbers" in capsys.readouterr().out
 
 
 def test_a_run_that_cannot_be_exported_is_refused_in_one_line(run, tmp_path, capsys):
     def fails(model_dir, *more):
         words = [f"--model_dir={model_dir}", f"--out={tmp_path / 'out'}", *more]
-        assert export.command.main(export.COMMAND, words) == 2
+        assert export.command_line.main(export.COMMAND, words) == 2
         line = capsys.readouterr().err
         assert line.startswith("lambdanet.detection.export: error: ") and line.count("\n") == 1
         return line
 
-    assert "has no params.yaml" in fails(tmp_path)
+    assert "must be a folder of lambdanet.detection.train, with params.yaml" in fails(tmp_path)
     train_utils.serialize_config(_params(), str(tmp_path))
     assert "has no experiment.txt; name its experiment with --experiment" in fails(tmp_path)
     assert "did you mean maskrcnn" in fails(tmp_path, "--experiment=maskrcnn_lambda_resnet_shape")
-    assert "holds no checkpoint" in fails(tmp_path, f"--experiment={NAME}")
-    assert "expected HEIGHT,WIDTH in pixels" in fails(run, "--input_size=big")
+    assert "checkpoint must be one of lambdanet.detection.train" in fails(tmp_path, f"--experiment={NAME}")
+    assert "--input_size must be HEIGHT,WIDTH or one side in pixels, got 'big'" in fails(
+        run, "--input_size=big"
+    )
     assert os.listdir(tmp_path) == ["params.yaml"]
 
 
@@ -260,7 +266,7 @@ def shapes(tmp_path_factory):
 def test_predictions_are_drawn_and_written_as_coco_has_them(exported, shapes, tmp_path, capsys):
     images = [os.path.join(shapes, "val", f"00000{number}.jpg") for number in (1, 2)]
     words = [f"--saved_model={exported}", f"--out={tmp_path}", "--min_score=0", *images]
-    assert predict.command.main(predict.COMMAND, words) == 0
+    assert predict.command_line.main(predict.COMMAND, words) == 0
     shown = capsys.readouterr().out
     assert sorted(os.listdir(tmp_path)) == [
         "000001_prediction.png",
@@ -285,7 +291,7 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(exported, shapes, tmp_p
     image = os.path.join(shapes, "val", "000001.jpg")
     with pytest.raises(InputError, match="does not exist; expected a folder written by lambdanet.detection"):
         prediction.predict(tmp_path / "nothing", [image], tmp_path)
-    with pytest.raises(InputError, match="min_score=2 cannot be used; expected a number from 0 to 1"):
+    with pytest.raises(InputError, match="min_score must be a number from 0 to 1, got 2"):
         prediction.predict(exported, [image], tmp_path, min_score=2)
     tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
     with pytest.raises(InputError, match="other' is not a lambdanet detector"):
@@ -303,7 +309,7 @@ def test_an_image_that_cannot_be_read_is_named(exported, loaded_once, picture, t
     (folder / "notes.txt").write_text("no picture")
     out = tmp_path / "out"
     words = [f"--saved_model={exported}", f"--out={out}", "--min_score=1", str(folder)]
-    assert predict.command.main(predict.COMMAND, words) == 1
+    assert predict.command_line.main(predict.COMMAND, words) == 1
     shown = capsys.readouterr()
     assert shown.out == (
         f"{folder}/line\\nbreak.png\n  0 objects, drawn in {out}/line\\nbreak_prediction.png\n"
@@ -318,7 +324,7 @@ def test_an_image_that_cannot_be_read_is_named(exported, loaded_once, picture, t
     assert content["unreadable"] == [str(folder / "cut.png")]
     os.mkfifo(tmp_path / "pipe.png")
     words[-1] = str(tmp_path / "pipe.png")
-    assert predict.command.main(predict.COMMAND, words) == 2
+    assert predict.command_line.main(predict.COMMAND, words) == 2
     assert "is not a regular file" in capsys.readouterr().err
 
 
@@ -332,7 +338,7 @@ def test_the_table_of_the_exported_detector(exported, loaded_once, shapes, tmp_p
     annotations = os.path.join(shapes, "annotations", "instances_val.json")
     words = [f"--saved_model={exported}", f"--annotations={annotations}", f"--images={shapes}/val"]
     out = tmp_path / "results.json"
-    assert evaluate.command.main(evaluate.COMMAND, [*words, f"--out={out}"]) == 0
+    assert evaluate.command_line.main(evaluate.COMMAND, [*words, f"--out={out}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["AP", "box", "mask"]
     coco = COCO(annotations)
@@ -340,8 +346,8 @@ def test_the_table_of_the_exported_detector(exported, loaded_once, shapes, tmp_p
     assert results.getAnnIds()
     capsys.readouterr()
     words[2] = f"--images={shapes}/annotations"
-    assert evaluate.command.main(evaluate.COMMAND, words) == 2
-    assert "which does not exist" in capsys.readouterr().err
+    assert evaluate.command_line.main(evaluate.COMMAND, words) == 2
+    assert "does not exist" in capsys.readouterr().err
 
 
 def test_programs_see_what_signatures_see(exported, loaded_once, loaded, picture, tmp_path):
@@ -373,7 +379,6 @@ def test_pictures_of_another_size_than_annotated_are_refused(exported, loaded_on
     content["images"][0]["height"] += 1
     path = tmp_path / "instances.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(
-        InputError, match=r"image 2 is annotated as (\d+)x(\d+) pixels, and its file has .*x\2"
-    ):
+    message = r"image 2: height x width must be \d+x(\d+) as in the upright file, got \d+x\1"
+    with pytest.raises(InputError, match=message):
         coco_table.evaluate(exported, path, os.path.join(shapes, "val"))

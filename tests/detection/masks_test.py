@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks on the picture, the drawing, and the COCO table: against OpenCV's warp, geometry and known tables."""
+"""Detections as masks, drawings and COCO tables: against OpenCV's warp, geometry and known tables."""
 
 import numpy as np
 import pytest
 from pycocotools import mask as coco_masks
 
-from lambdanet.detection.data.masks import decode, detections_of, paste
+from lambdanet.detection.data.masks import decode_mask, paste_mask, to_coco_detections
 from lambdanet.detection.serving import drawing
 from lambdanet.detection.serving.coco_table import COLUMNS, average_precision, render
 
@@ -23,9 +23,9 @@ def _outputs(boxes, scores, classes, masks=None):
 
 
 @pytest.mark.parametrize("box", [(0, 0, 28, 28), (3, 5, 45.5, 30), (-8, -3.25, 20, 70), (10.2, 11, 14, 13.9)])
-def test_a_mask_is_pasted_as_model_garden_evaluates_it(box):
-    """Against its second form, which warps with OpenCV to 1/32 of a pixel: hardly a pixel may differ."""
-    from lambdanet.detection import model_garden  # noqa: F401  before what else is used of Model Garden
+def test_paste_mask_equals_model_garden(box):
+    """Against its second form, which warps with OpenCV to 1/32 of a pixel: at most 2 % of pixels differ."""
+    from lambdanet.detection import model_garden  # noqa: F401  first, to hide tensorflow-text
 
     # isort: split
     from official.vision.ops.mask_ops import paste_instance_masks_v2
@@ -36,38 +36,38 @@ def test_a_mask_is_pasted_as_model_garden_evaluates_it(box):
     expected = paste_instance_masks_v2(
         mask[np.newaxis], np.array([[xmin, ymin, xmax - xmin, ymax - ymin]]), 40, 60
     )
-    found = paste(mask, np.array(box), 40, 60)
-    inside = np.zeros([40, 60], bool)  # its warp also fills pixels whose centre lies just outside the box
+    found = paste_mask(mask, np.array(box), 40, 60)
+    inside = np.zeros([40, 60], bool)  # its warp also fills pixels with a center just outside the box
     inside[max(round(ymin), 0) : round(ymax), max(round(xmin), 0) : round(xmax)] = True
     assert found.any() and not found[~inside].any()
     assert (found != expected[0].astype(bool))[inside].mean() < 0.02
 
 
-def test_a_full_mask_fills_its_box_and_an_empty_one_nothing():
-    filled = paste(np.ones([28, 28]), np.array([2, 3, 7, 9.0]), 10, 12)
+def test_paste_mask_of_a_full_and_an_empty_mask():
+    filled = paste_mask(np.ones([28, 28]), np.array([2, 3, 7, 9.0]), 10, 12)
     expected = np.zeros([10, 12], bool)
     expected[2:7, 3:9] = True
     assert np.array_equal(filled, expected)
-    assert not paste(np.zeros([28, 28]), np.array([2, 3, 7, 9.0]), 10, 12).any()
+    assert not paste_mask(np.zeros([28, 28]), np.array([2, 3, 7, 9.0]), 10, 12).any()
 
 
-def test_detections_are_written_as_coco_has_them():
+def test_to_coco_detections_with_masks():
     masks = [np.ones([28, 28]), np.zeros([28, 28])]
     outputs = _outputs([[2, 3, 7, 9], [0, 0, 5, 5]], [0.6, 0.9], [2, 1], masks)
-    empty, filled = detections_of(outputs, 10, 12, min_score=0.5)
+    empty, filled = to_coco_detections(outputs, 10, 12, min_score=0.5)
     assert (empty["score"], filled["score"]) == pytest.approx((0.9, 0.6))
     assert (empty["category_id"], empty["bbox"], empty["area"]) == (1, [0, 0, 5, 5], 0)
     assert (filled["category_id"], filled["bbox"], filled["area"]) == (2, [3, 2, 6, 5], 30)
     assert np.array_equal(
-        decode(filled["segmentation"]), paste(masks[0], outputs["detection_boxes"][0], 10, 12)
+        decode_mask(filled["segmentation"]), paste_mask(masks[0], outputs["detection_boxes"][0], 10, 12)
     )
     assert coco_masks.toBbox(filled["segmentation"]).tolist() == [3, 2, 6, 5]
 
 
-def test_padding_and_what_is_not_sure_is_left_out():
+def test_to_coco_detections_omits_padding_and_low_scores():
     outputs = {**_outputs([[0, 0, 1, 1]] * 3, [0.9, 0.4, 0.3], [1, 1, 1]), "num_detections": np.int32(2)}
-    assert len(detections_of(outputs, 5, 5, min_score=0.0)) == 2
-    (only,) = detections_of(outputs, 5, 5, min_score=0.5)
+    assert len(to_coco_detections(outputs, 5, 5, min_score=0.0)) == 2
+    (only,) = to_coco_detections(outputs, 5, 5, min_score=0.5)
     assert "segmentation" not in only and only["area"] == 1
 
 
@@ -80,7 +80,7 @@ def _detection(bbox, category=1, score=0.99, mask=None):
     return detection
 
 
-def test_a_drawing_has_the_box_the_mask_and_the_label():
+def test_drawing_has_box_mask_and_label():
     image = np.full([200, 300, 3], 128, np.uint8)
     mask = np.zeros([200, 300], bool)
     mask[110:140, 60:90] = True
@@ -97,23 +97,23 @@ def test_a_drawing_has_the_box_the_mask_and_the_label():
     assert not changed[: 80 * factor].any() and not changed[:, 200 * factor :].any()
 
 
-def test_labels_lie_in_the_picture_and_beside_one_another():
+def test_labels_are_in_the_image_and_do_not_overlap():
     size = (400, 300)
     boxes = [(0, 0, 50, 40), (2, 1, 52, 41), (380, 290, 399, 299), (0, 0, 399, 299), (1, 1, 398, 298)]
     taken = []
     for box in boxes:
-        taken.append(drawing._free_place(box, 90, 18, taken, size))
+        taken.append(drawing.free_label_place(box, 90, 18, taken, size))
     for place in taken:
         assert 0 <= place[0] < place[2] < size[0] and 0 <= place[1] < place[3] < size[1]
     for index, place in enumerate(taken):
-        assert all(drawing._overlap(place, other) == 0 for other in taken[:index])
+        assert all(drawing.overlap_area(place, other) == 0 for other in taken[:index])
 
 
 @pytest.mark.parametrize(
     "shape, factor", [((100, 150), 7), ((640, 700), 1), ((3000, 4000), 1), ((40, 1000), 2), ((320, 400), 2)]
 )
-def test_small_pictures_are_enlarged_but_not_beyond_measure(shape, factor):
-    assert drawing._factor(*shape) == factor
+def test_small_images_are_enlarged_to_a_maximum(shape, factor):
+    assert drawing.scale_factor(*shape) == factor
 
 
 def _truth(*boxes):
@@ -140,7 +140,7 @@ def _found(bbox, score=0.9, image_id=1):
     return {"image_id": image_id, **_detection(bbox, score=score, mask=mask)}
 
 
-def test_the_table_of_a_perfect_detector():
+def test_table_of_a_perfect_detector():
     truth = _truth([0, 0, 10, 10], [20, 20, 50, 50], [60, 60, 120, 120])
     results = [_found(annotation["bbox"]) for annotation in truth["annotations"]]
     table = average_precision(truth, results)
@@ -150,8 +150,8 @@ def test_the_table_of_a_perfect_detector():
         assert {values[name] for name in COLUMNS} == {1.0, values["AR1"]}
 
 
-def test_the_table_counts_by_size_and_by_overlap():
-    """One of two is found, with an overlap of 0.8: right at 7 thresholds of 10, 0.50, 0.55, ..., 0.80."""
+def test_table_counts_by_size_and_by_overlap():
+    """One of two objects is found with an overlap of 0.8: correct at 7 of 10 thresholds, 0.50 to 0.80."""
     truth = _truth([0, 0, 100, 100], [150, 150, 10, 10])
     table = average_precision(truth, [_found([0, 0, 100, 80])])
     half = 51 / 101  # precision 1 at the recalls 0, 0.01, ..., 0.50
@@ -161,7 +161,7 @@ def test_the_table_counts_by_size_and_by_overlap():
     assert (table["box"]["AP small"], table["box"]["AP medium"]) == (0, -1)
 
 
-def test_an_image_in_which_nothing_is_found_counts():
+def test_table_counts_images_without_detections():
     truth = _truth([0, 0, 50, 50])
     missed = {**truth["annotations"][0], "id": 2, "image_id": 2}
     truth["annotations"].append(missed)
@@ -170,12 +170,12 @@ def test_an_image_in_which_nothing_is_found_counts():
     )
 
 
-def test_no_detection_at_all_gives_zeros():
+def test_table_without_any_detection_is_zero():
     table = average_precision(_truth([0, 0, 50, 50]), [])
     assert set(table) == {"box"} and table["box"]["AP"] == 0
 
 
-def test_the_rendered_table_has_per_cents_and_dashes():
+def test_rendered_table_has_percentages_and_dashes():
     header, box, mask = render(
         {"box": dict.fromkeys(COLUMNS, 0.5), "mask": dict.fromkeys(COLUMNS, -1)}
     ).splitlines()

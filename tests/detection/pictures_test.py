@@ -13,7 +13,7 @@ from lambdanet.detection.configs import resolve
 from lambdanet.detection.data import annotations, records
 from lambdanet.detection.model_garden import task_factory
 from lambdanet.detection.run import train_step
-from lambdanet.detection.serving.module import _Detector
+from lambdanet.detection.serving.module import DetectorModule
 from lambdanet.errors import InputError
 from lambdanet.training.data import image_files
 
@@ -87,7 +87,7 @@ def as_pillow_reads_it(contents):
 
 
 def record(contents, height=SIDE, width=SIDE, number=17):
-    example = train_step.example(
+    example = train_step.encode_example(
         np.zeros([height, width, 3], np.uint8),
         np.array([[0.1, 0.2, 0.7, 0.9]]),
         [1],
@@ -143,7 +143,7 @@ def test_a_picture_in_training_validation_and_serving(name, params, classifier, 
             images, _ = next(iter(task.build_inputs(data)))
             found[f"{key}, {part}"] = images[0] * SPREAD + MEAN
     size = {"batch_size": None, "input_image_size": [SIDE, SIDE]}
-    detector = _Detector(params=params["mask"], model=keras.Sequential(), **size)
+    detector = DetectorModule(params=params["mask"], model=keras.Sequential(), **size)
     found["serving"] = detector.preprocess(tf.constant([contents]))[0][0] * SPREAD + MEAN
     for route, image in found.items():
         np.testing.assert_allclose(image, expected, atol=tolerance, err_msg=route)
@@ -153,10 +153,9 @@ def test_a_picture_in_training_validation_and_serving(name, params, classifier, 
 def test_a_record_of_another_format_is_refused(kind, params, tmp_path):
     file = write(tmp_path / "data", encoded(RGB, kind))
     data = params["retina"].task.train_data.replace(input_path=file)
-    with pytest.raises(
-        InputError, match=r"record 0 of .*data \(image 17\) holds a picture of another format"
-    ):
-        records.look_into("task.train_data", data, params["retina"].task.model)
+    message = r"record 0 of .*data \(image 17\) must have a JPEG, PNG or WebP image"
+    with pytest.raises(InputError, match=message):
+        records.check_first_records("task.train_data", data, params["retina"].task.model)
 
 
 def lying(orientation=6):
@@ -168,22 +167,22 @@ def test_annotations_belong_to_the_upright_picture(params, tmp_path):
     """Annotations made before the picture was turned upright are refused, in training for each record."""
     data = params["retina"].task.train_data
     upright = data.replace(input_path=write(tmp_path / "upright", lying(), height=SIDE, width=40))
-    records.look_into("task.train_data", upright, params["retina"].task.model)
+    records.check_first_records("task.train_data", upright, params["retina"].task.model)
     as_stored = data.replace(input_path=write(tmp_path / "stored", lying(), height=40, width=SIDE))
-    message = "image 17 is annotated as 40x64 pixels, and its picture has 64x40 pixels"
-    with pytest.raises(InputError, match=f"stored' has a picture that cannot be used: {message}"):
-        records.look_into("task.train_data", as_stored, params["retina"].task.model)
+    message = "image 17: height x width must be 64x40 as in the upright file, got 40x64"
+    with pytest.raises(InputError, match=f"stored' has an image that cannot be used: {message}"):
+        records.check_first_records("task.train_data", as_stored, params["retina"].task.model)
     for one in params.values():
         task = task_factory.get_task(one.task)
         with pytest.raises(tf.errors.InvalidArgumentError) as raised:
             next(iter(task.build_inputs(one.task.train_data.replace(input_path=as_stored.input_path))))
-        assert str(records.explained(raised.value)).startswith(message)
+        assert str(records.as_input_error(raised.value)).startswith(message)
 
 
 def test_a_picture_that_is_damaged(params, tmp_path):
     data = params["retina"].task.train_data.replace(input_path=write(tmp_path / "cut", FILES["png"][:200]))
-    with pytest.raises(InputError, match="cut' has a picture that cannot be used: .*PNG"):
-        records.look_into("task.train_data", data, params["retina"].task.model)
+    with pytest.raises(InputError, match="cut' has an image that cannot be used: .*PNG"):
+        records.check_first_records("task.train_data", data, params["retina"].task.model)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -193,12 +192,10 @@ def test_a_look_through_annotations_compares_sizes(orientation, tmp_path):
     for (height, width), fits in sizes.items():
         image = {"id": 7, "file_name": "one.jpg", "height": height, "width": width}
         if fits:
-            annotations._check_images("instances.json", [image], tmp_path)
+            annotations.check_images("instances.json", [image], tmp_path)
             continue
-        with pytest.raises(
-            InputError, match=f"image 7 is annotated as {height}x{width} pixels, and its file"
-        ):
-            annotations._check_images("instances.json", [image], tmp_path)
+        with pytest.raises(InputError, match=f"image 7: height x width must be .* got {height}x{width}"):
+            annotations.check_images("instances.json", [image], tmp_path)
     (tmp_path / "one.jpg").write_bytes(b"no picture")
-    with pytest.raises(InputError, match="image 7 is the file .*one.jpg', which is no picture"):
-        annotations._check_images("instances.json", [image], tmp_path)
+    with pytest.raises(InputError, match="image 7: file .*one.jpg' is not an image"):
+        annotations.check_images("instances.json", [image], tmp_path)

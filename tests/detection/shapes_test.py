@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data set of shapes: masks of what is seen, files as COCO and Model Garden want them, all or nothing."""
+"""The synthetic data set: masks of visible pixels, files for COCO and Model Garden, atomic writing."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from pycocotools.coco import COCO
 
 from lambdanet.detection import shapes
 from lambdanet.detection.data import scenes
-from lambdanet.detection.data.polygons import polygons, run_lengths
+from lambdanet.detection.data.polygons import mask_to_polygons, mask_to_run_lengths
 from lambdanet.detection.data.shapes import NUM_CLASSES, write_shapes
 from lambdanet.errors import InputError
 
@@ -38,65 +38,65 @@ def _instances(dataset, split):
 @settings(max_examples=200, deadline=None)
 @given(arrays.arrays(bool, st.tuples(st.integers(1, 9), st.integers(1, 9))))
 def test_polygons_and_run_lengths_are_exact(mask):
-    outlines = polygons(mask)
+    outlines = mask_to_polygons(mask)
     if mask.any():
         encoded = coco_masks.merge(coco_masks.frPyObjects(outlines, *mask.shape))
         assert np.array_equal(coco_masks.decode(encoded), mask)
     else:
         assert outlines == []
-    encoded = coco_masks.frPyObjects(run_lengths(mask), *mask.shape)
+    encoded = coco_masks.frPyObjects(mask_to_run_lengths(mask), *mask.shape)
     assert np.array_equal(coco_masks.decode(encoded), mask)
 
 
-def test_a_hole_is_cut_out_of_the_polygon_around_it():
+def test_polygon_of_a_mask_with_a_hole():
     mask = np.ones([5, 6], bool)
     mask[2, 2:4] = False
-    (outline,) = polygons(mask)
-    assert len(outline) == 2 * (4 + 6)  # four corners, from the first to the hole, around it and back
+    (outline,) = mask_to_polygons(mask)
+    assert len(outline) == 2 * (4 + 6)  # four corners; from the first to the hole, around it and back
 
 
-def test_of_overlapping_objects_each_pixel_belongs_to_the_nearest():
-    image, things = scenes.scene((0, 1))
-    assert image.dtype == np.uint8 and all(thing.mask.shape == image.shape[:2] for thing in things)
-    assert sum(thing.mask.astype(int) for thing in things).max() == 1
-    hidden = [thing for thing in things if thing.mask.sum() < thing.whole]
-    assert hidden and things[-1].mask.sum() == things[-1].whole
-    assert all(thing.mask.sum() >= scenes.MIN_VISIBLE * thing.whole for thing in things)
+def test_masks_of_overlapping_objects_are_disjoint():
+    image, objects = scenes.draw_scene((0, 1))
+    assert image.dtype == np.uint8 and all(item.mask.shape == image.shape[:2] for item in objects)
+    assert sum(item.mask.astype(int) for item in objects).max() == 1
+    hidden = [item for item in objects if item.mask.sum() < item.area]
+    assert hidden and objects[-1].mask.sum() == objects[-1].area
+    assert all(item.mask.sum() >= scenes.MIN_VISIBLE * item.area for item in objects)
 
 
-def test_an_object_has_one_color_where_it_is_seen_and_not_where_it_is_hidden():
-    image, things = scenes.scene((0, 1))
-    for thing in things:
-        inside = np.median(image[thing.mask], axis=0)
-        differing = np.abs(image[thing.mask] - inside).max(axis=1) > 25  # noise has a deviation of 4
-        assert differing.mean() < 0.5 and np.abs(image[~thing.mask].mean(axis=0) - inside).max() > 5
+def test_object_has_one_color_in_its_mask_alone():
+    image, objects = scenes.draw_scene((0, 1))
+    for item in objects:
+        inside = np.median(image[item.mask], axis=0)
+        differing = np.abs(image[item.mask] - inside).max(axis=1) > 25  # noise has a deviation of 4
+        assert differing.mean() < 0.5 and np.abs(image[~item.mask].mean(axis=0) - inside).max() > 5
 
 
 @pytest.mark.parametrize("name", scenes.CLASSES)
-def test_the_area_of_a_shape(name):
-    """Against the formula of each shape with a radius of 40."""
+def test_area_of_a_shape(name):
+    """Against the formula of each shape, with a radius of 40."""
     random = np.random.default_rng(0)
-    coverage = scenes._draw(name, 40.0, (60.0, 55.0), random, 110, 120)
-    share = {
+    coverage = scenes.draw_shape(name, 40.0, (60.0, 55.0), random, 110, 120)
+    fraction = {
         "disc": np.pi,
         "ring": np.pi * (1 - 0.55**2),
         "square": 2,
         "triangle": 3 * np.sqrt(3) / 4,
         "star": 10 * 0.5 * 0.45 * np.sin(np.pi / 5),
     }[name]
-    assert coverage.sum() == pytest.approx(share * 40**2, rel=0.04)
+    assert coverage.sum() == pytest.approx(fraction * 40**2, rel=0.04)
 
 
-def test_a_picture_depends_on_its_seed_alone():
-    first, _ = scenes.scene((3, 4), crowd=True)
-    assert np.array_equal(first, scenes.scene((3, 4), crowd=True)[0])
-    other, _ = scenes.scene((3, 5), crowd=True)
+def test_scene_depends_on_its_seed_alone():
+    first, _ = scenes.draw_scene((3, 4), crowd=True)
+    assert np.array_equal(first, scenes.draw_scene((3, 4), crowd=True)[0])
+    other, _ = scenes.draw_scene((3, 5), crowd=True)
     assert first.shape != other.shape or not np.array_equal(first, other)
 
 
 @pytest.mark.parametrize("split, count", [("train", TRAIN), ("val", VAL)])
 def test_pycocotools_reads_the_annotations(dataset, split, count, capsys):
-    """Boxes and areas are those of the masks, and every kind of picture is there."""
+    """Boxes and areas agree with the masks; there are images without objects and with a crowd alone."""
     coco = COCO(os.path.join(dataset, "annotations", f"instances_{split}.json"))
     capsys.readouterr()
     assert len(coco.imgs) == count and [c["name"] for c in coco.cats.values()] == list(scenes.CLASSES)
@@ -113,7 +113,7 @@ def test_pycocotools_reads_the_annotations(dataset, split, count, capsys):
     assert min(areas) < 32**2 < max(areas)
 
 
-def test_pictures_are_jpeg_of_the_size_that_is_written_down_and_one_is_grey(dataset):
+def test_images_are_jpeg_of_the_annotated_size(dataset):
     modes = set()
     for entry in _instances(dataset, "train")["images"]:
         with Image.open(os.path.join(dataset, "train", entry["file_name"])) as image:
@@ -122,9 +122,9 @@ def test_pictures_are_jpeg_of_the_size_that_is_written_down_and_one_is_grey(data
     assert modes == {"L", "RGB"}
 
 
-def test_the_records_hold_what_the_annotations_do(dataset):
-    """Read with Model Garden's decoder; its converter has written them."""
-    from lambdanet.detection import model_garden  # noqa: F401  before what else is used of Model Garden
+def test_records_equal_the_annotations(dataset):
+    """Read with Model Garden's decoder, written by its converter."""
+    from lambdanet.detection import model_garden  # noqa: F401  first, to hide tensorflow-text
 
     # isort: split
     from official.vision.dataloaders.tf_example_decoder import TfExampleDecoder
@@ -143,7 +143,7 @@ def test_the_records_hold_what_the_annotations_do(dataset):
             assert np.array_equal(mask.numpy(), coco.annToMask(annotation))
 
 
-def test_its_configuration_leads_to_its_files(dataset):
+def test_config_file_names_the_files(dataset):
     from lambdanet.detection.configs import resolve
 
     file = os.path.join(dataset, "config.yaml")
@@ -154,7 +154,7 @@ def test_its_configuration_leads_to_its_files(dataset):
     assert task.annotation_file == os.path.join(dataset, "annotations", "instances_val.json")
 
 
-def test_a_larger_set_begins_with_the_smaller_one(dataset, tmp_path):
+def test_larger_data_set_begins_with_the_smaller_one(dataset, tmp_path):
     small = write_shapes(tmp_path / "small", train=2, val=1)
     for path in ("train/000002.jpg", "val/000001.jpg"):
         with open(os.path.join(small, path), "rb") as one, open(os.path.join(dataset, path), "rb") as two:
@@ -164,7 +164,7 @@ def test_a_larger_set_begins_with_the_smaller_one(dataset, tmp_path):
         assert one.read() != two.read()
 
 
-def test_what_fails_leaves_nothing(dataset, tmp_path, monkeypatch):
+def test_failed_write_leaves_nothing(dataset, tmp_path, monkeypatch):
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
@@ -176,18 +176,21 @@ def test_what_fails_leaves_nothing(dataset, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "given, message",
-    [({"train": 0}, "train must be a positive integer, got 0"), ({"seed": -1}, "seed=-1 cannot be used")],
+    [
+        ({"train": 0}, "train must be a positive integer, got 0"),
+        ({"seed": -1}, "seed must be a non-negative integer, got -1"),
+    ],
 )
-def test_numbers_out_of_range_are_refused(given, message, tmp_path):
+def test_write_shapes_refuses_numbers_out_of_range(given, message, tmp_path):
     with pytest.raises(InputError, match=message):
         write_shapes(tmp_path / "shapes", **given)
 
 
-def test_the_program(tmp_path, capsys):
+def test_shapes_program(tmp_path, capsys):
     out = tmp_path / "shapes"
-    assert shapes.command.main(shapes.COMMAND, [f"--out={out}", "--train=1", "--val=1"]) == 0
+    assert shapes.command_line.main(shapes.COMMAND, [f"--out={out}", "--train=1", "--val=1"]) == 0
     assert str(out) in capsys.readouterr().out and (out / "annotations" / "instances_val.json").exists()
-    assert shapes.command.main(shapes.COMMAND, [f"--out={out}"]) == 2
+    assert shapes.command_line.main(shapes.COMMAND, [f"--out={out}"]) == 2
     line = capsys.readouterr().err
     assert line.startswith("lambdanet.detection.shapes: error: ") and "is not empty" in line
 
@@ -201,5 +204,5 @@ def test_help_needs_no_tensorflow():
     assert (shown.stdout.splitlines()[-1], shown.stderr) == ("0 False", "")
 
 
-def test_the_number_of_classes_counts_the_background():
+def test_num_classes_counts_the_background():
     assert NUM_CLASSES == 1 + len(scenes.CLASSES)

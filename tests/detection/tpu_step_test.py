@@ -24,9 +24,10 @@ def test_nested_labels_are_taken_one_by_one(monkeypatch):
             return images + 10 * boxes["3"] + 100 * boxes["4"], labels["classes"]
 
         backbone = keras.Sequential([keras.layers.Dense(2)], name="backbone")
-        return train, (images, labels), keras.Sequential([backbone, keras.layers.Dense(2)], name="detector")
+        model = keras.Sequential([backbone, keras.layers.Dense(2)], name="detector")
+        return train_step.TrainStep(train, (images, labels), model)
 
-    monkeypatch.setattr(train_step, "build_with_model", build)
+    monkeypatch.setattr(train_step, "build", build)
     found = tpu_step.experiment_step("some_experiment", ("a=1", "b.c=2"), batch=2)
     assert asked == [("some_experiment", "a=1,b.c=2", 2)]
     assert (found.batch, len(found.inputs)) == (2, 4)
@@ -36,7 +37,7 @@ def test_nested_labels_are_taken_one_by_one(monkeypatch):
 
 
 def test_mistakes():
-    with pytest.raises(InputError, match="mode is 'infer'; accepted: 'train'"):
+    with pytest.raises(InputError, match="mode must be 'train' for a detection experiment, got 'infer'"):
         tpu_step.experiment_step("maskrcnn_lambda_resnet_coco", mode="infer")
     with pytest.raises(InputError, match="batch must be a positive integer, got 0"):
         tpu_step.experiment_step("maskrcnn_lambda_resnet_coco", batch=0)

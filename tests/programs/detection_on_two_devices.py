@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains and evaluates a detector on two logical devices: python detection_on_two_devices.py FOLDER START.
+
+Prints "RESULT" and a JSON object. FOLDER has small.yaml and the records train and val; START is the
+`task.init_checkpoint`.
+"""
+
+import json
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+import tf_keras as keras  # noqa: E402
+
+from lambdanet.detection.configs import resolve  # noqa: E402
+from lambdanet.detection.modeling import tasks  # noqa: E402
+from lambdanet.detection.run import train  # noqa: E402
+
+# isort: split
+from official.core import train_utils  # noqa: E402
+from official.vision.evaluation import coco_evaluator  # noqa: E402
+from official.vision.modeling.heads.instance_heads import MaskHead  # noqa: E402
+
+
+def mask_head_difference(strategy: tf.distribute.Strategy, synchronized: bool) -> float:
+    """Returns how far Model Garden's mask head on two devices is from one device with the whole batch."""
+    rois = np.random.default_rng(0).normal(2, 3, [4, 2, 14, 14, 3]).astype("float32")
+    classes = np.ones([4, 2], "int32")
+    single = MaskHead(3, num_convs=1, num_filters=4)
+    expected = single([rois, classes], training=True)
+    with strategy.scope():
+        shared = MaskHead(3, num_convs=1, num_filters=4)
+        shared([rois, classes], training=False)
+        shared.set_weights([w.numpy() * ("moving" not in w.name) for w in single.weights])
+        if synchronized:
+            tasks.synchronize_batch_norm(shared)
+
+        @tf.function
+        def on_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            part = tf.gather(tf.reshape(rois, [2, 2, 2, 14, 14, 3]), replica)
+            return shared([part, classes[:2]], training=True)
+
+        outputs = np.concatenate([x.numpy() for x in strategy.run(on_replica).values])
+    return float(np.abs(outputs - expected).max())
+
+
+def record_detections() -> list[tuple[list[int], np.ndarray]]:
+    """Makes each evaluation append its images and their boxes, in the order of the images."""
+    detections = []
+    evaluate = coco_evaluator.COCOEvaluator.evaluate
+
+    def recording(self):
+        found = {}
+        for name in ("source_id", "detection_boxes"):
+            parts = [x if isinstance(x, tuple) else (x,) for x in self._predictions[name]]
+            found[name] = np.concatenate([np.concatenate(list(part)) for part in parts])
+        ids = found["source_id"].ravel()
+        order = np.argsort(ids)
+        detections.append((ids[order].tolist(), found["detection_boxes"][order]))
+        return evaluate(self)
+
+    coco_evaluator.COCOEvaluator.evaluate = recording
+    return detections
+
+
+def record_synchronized() -> list[bool]:
+    """Makes each Mask R-CNN that is built append whether each batch normalization is synchronized."""
+    synchronized = []
+    build_model = tasks.MaskRCNN.build_model
+
+    def recording(self):
+        model = build_model(self)
+        for layer in model.submodules:
+            if isinstance(layer, keras.layers.BatchNormalization):
+                named = "Sync" in type(layer).__name__
+                synchronized.append(named or bool(getattr(layer, "synchronized", False)))
+        return model
+
+    tasks.MaskRCNN.build_model = recording
+    return synchronized
+
+
+def main(folder: str, start: str) -> None:
+    train_utils.try_count_flops = lambda model: None  # which would trace the model again
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    head = [mask_head_difference(strategy, synchronized) for synchronized in (False, True)]
+    detections, synchronized = record_detections(), record_synchronized()
+    data = f"task.train_data.input_path={folder}/train,task.validation_data.input_path={folder}/val"
+    params = resolve.resolve(
+        "lambda_resnet/maskrcnn_resnetfpn_coco",
+        [f"{folder}/small.yaml"],
+        f"{data},task.init_checkpoint={start},task.init_checkpoint_modules=backbone",
+    )
+    train.run(params, "train_and_eval", f"{folder}/model", strategy=strategy)
+    train.run(params, "continuous_eval", f"{folder}/model")
+    (_, first), (_, second) = detections
+    result = {
+        "replicas": strategy.num_replicas_in_sync,
+        "head": head,
+        "synchronized": [len(synchronized), all(synchronized)],
+        "images": [ids for ids, _ in detections],
+        "boxes": float(np.abs(first - second).max()),
+        "largest": float(first.max()),
+        "text": "tensorflow_text" in sys.modules,
+    }
+    print("RESULT", json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
