@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of input: its pictures, its turns, and what it says of them."""
+"""Tests of the input benchmark."""
 
 import csv
 import io
@@ -11,13 +11,13 @@ from PIL import Image
 
 from lambdanet import cli
 from lambdanet.errors import InputError
-from lambdanet.training.benchmark import input_data, inputs
+from lambdanet.training.benchmark import inputs, synthetic_records
 from lambdanet.training.data import records
 
 
-def test_the_pictures_are_as_large_and_as_hard_as_those_of_imagenet():
+def test_synthetic_pictures_resemble_those_of_imagenet():
     random = np.random.default_rng(0)
-    contents = [input_data.jpeg(random, 375, 500) for _ in range(3)]
+    contents = [synthetic_records.jpeg(random, 375, 500) for _ in range(3)]
     assert 90_000 < np.mean([len(one) for one in contents]) < 140_000  # ImageNet's have 110 kB
     pixels = np.asarray(Image.open(io.BytesIO(contents[0])), np.float32)
     assert pixels.shape == (375, 500, 3) and 20 < pixels.std() < 80
@@ -28,48 +28,48 @@ def test_the_pictures_are_as_large_and_as_hard_as_those_of_imagenet():
 
 @pytest.fixture
 def small(tmp_path):
-    """Four files of small pictures."""
+    """Four TFRecord files of small pictures."""
     random = np.random.default_rng(0)
     for index in range(4):
         with tf.io.TFRecordWriter(str(tmp_path / records.shard_name("train", index, 4))) as writer:
             for number in range(16):
-                writer.write(records.record(input_data.jpeg(random, 40, 48), number))
+                writer.write(records.record(synthetic_records.jpeg(random, 40, 48), number))
     return tmp_path
 
 
-def test_the_command_measures_both_on_the_same_files(small, tmp_path, capsys, monkeypatch):
+def test_command_measures_both_readers(small, tmp_path, capsys, monkeypatch):
     turn, means = inputs._take_turn, []
 
-    def looked_at(contender, batches, size, result):
+    def check_batch(contender, batches, size, result):
         images, labels = next(iter(contender))
         assert images.shape == (8, 24, 24, 3) and images.dtype == tf.float32 and labels.shape == (8,)
         means.append(abs(float(tf.reduce_mean(images))))
         turn(contender, batches, size, result)
 
-    monkeypatch.setattr(inputs, "_take_turn", looked_at)
+    monkeypatch.setattr(inputs, "_take_turn", check_batch)
     flags = ["--image_size=24", "--batch=8", "--images=16", "--repeats=1", f"--out={tmp_path / 'out'}"]
     assert cli.main(["benchmark", "input", f"--data_dir={small}", *flags]) == 0
-    said = capsys.readouterr().out
-    assert max(means) < 1.5  # all of them normalise
+    printed = capsys.readouterr().out
+    assert max(means) < 1.5  # all of them normalize
     with (tmp_path / "out" / "input.csv").open() as file:
         rows = {row["contender"]: row for row in csv.DictReader(file)}
     assert list(rows) == ["ours", "model_garden", "ours+randaugment", "model_garden+randaugment"]
     for name, row in rows.items():
-        assert name in said and float(row["images_per_second"]) > 0 and float(row["cpu_ms_per_image"]) > 0
+        assert name in printed and float(row["images_per_second"]) > 0 and float(row["cpu_ms_per_image"]) > 0
         assert bool(row["times_as_fast_as_model_garden"]) == name.startswith("ours")
 
 
-def test_ratios_are_those_of_the_rounds():
-    ours = inputs.Result("ours", speeds=[10.0, 20.0, 30.0], work=[0.1, 0.1, 0.2])
-    theirs = inputs.Result("model_garden", speeds=[5.0, 20.0, 10.0], work=[0.2, 0.2, 0.2])
+def test_ratio_is_the_median_over_the_rounds():
+    ours = inputs.Throughput("ours", speeds=[10.0, 20.0, 30.0], work=[0.1, 0.1, 0.2])
+    theirs = inputs.Throughput("model_garden", speeds=[5.0, 20.0, 10.0], work=[0.2, 0.2, 0.2])
     row = ours.columns(theirs)
     assert row["images_per_second"] == 20 and row["cpu_ms_per_image"] == 100
     assert row["times_as_fast_as_model_garden"] == 2 and row["cpu_time_by_model_garden"] == 0.5
     assert theirs.columns(None)["times_as_fast_as_model_garden"] is None
 
 
-def test_arguments_that_will_not_do_are_refused(capsys):
-    with pytest.raises(InputError, match="images is 5; accepted: at least batch, which is 128"):
+def test_wrong_arguments_are_refused(capsys):
+    with pytest.raises(InputError, match="images must be at least the batch size of 128, got 5"):
         inputs.benchmark_input(images=5)
     assert cli.main(["benchmark", "input", "--scopes=7"]) == 2
     assert "unknown flag of `benchmark input` '--scopes'" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layer benchmark: what is compared, in turns; processes that fail; what it prints and writes."""
+"""Tests of the layer benchmark: cases, turns, failing processes, memory, tables and plots."""
 
 import csv
 import io
@@ -17,28 +17,28 @@ from PIL import Image
 
 from lambdanet import cli
 from lambdanet.errors import InputError
-from lambdanet.training.benchmark import compare, contenders, layers, memory, plot, report
+from lambdanet.training.benchmark import comparison, contenders, layers, memory, plot, report
 from lambdanet.training.benchmark.cases import PEER_PACKAGES, Case, cases
-from lambdanet.training.benchmark.process import ContenderFailed, Worker
-from lambdanet.training.benchmark.results import Row, ran_on
+from lambdanet.training.benchmark.contender_process import ContenderFailed, ContenderProcess
+from lambdanet.training.benchmark.results import Measurement, ran_on
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Case(4, 6, 16, 2, 3, backward=True)
 
 
 def rows_of(times, backward=True, **fields):
-    """Rows with one sample each, in ms; the first is the reference."""
+    """Returns measurements of one sample each, in ms; the first is the reference."""
     case = Case(4, 6, 16, 2, 3, backward)
-    rows = [Row(case, name, seconds=[ms / 1000], **fields) for name, ms in times.items()]
+    rows = [Measurement(case, name, seconds=[ms / 1000], **fields) for name, ms in times.items()]
     for row in rows:
         row.reference = rows[0]
     return rows
 
 
-# What is measured.
+# Cases and contenders.
 
 
-def test_the_cases_are_all_combinations_map_by_map():
+def test_cases_are_all_combinations():
     found = cases(["7x5x16x1", "4x4x8x2"], ["3", "global"], ["forward", "both"], "bfloat16")
     assert [(case.map, case.scope, case.backward) for case in found] == list(
         product(["7x5x16x1", "4x4x8x2"], [3, None], [False, True])
@@ -49,39 +49,48 @@ def test_the_cases_are_all_combinations_map_by_map():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"maps": ["7x7x512"]}, "map '7x7x512' cannot be used; expected HEIGHTxWIDTHxCHANNELSxBATCH"),
-        ({"maps": ["0x7x512x1"]}, "map '0x7x512x1'"),
-        ({"maps": ["7x7x12x1"]}, "12 channels; expected a multiple of 8"),
-        ({"maps": []}, "no maps"),
-        ({"scopes": ["22"]}, "scope '22' cannot be used; expected an odd number"),
-        ({"scopes": ["gobal"]}, "scope 'gobal'"),
+        (
+            {"maps": ["7x7x512"]},
+            "map must be HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8, got '7x7x512'",
+        ),
+        (
+            {"maps": ["0x7x512x1"]},
+            "map must be HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8, got '0x7x512x1'",
+        ),
+        ({"maps": ["7x7x12x1"]}, "channels of map '7x7x12x1' must be a multiple of 8, got 12"),
+        ({"maps": []}, "maps must have at least one value"),
+        ({"scopes": ["22"]}, "scope must be an odd number such as 23, or global, got '22'"),
+        ({"scopes": ["gobal"]}, "scope must be an odd number such as 23, or global, got 'gobal'"),
         ({"passes": ["backward"]}, "unknown pass 'backward'; did you mean forward"),
         ({"dtype": "float64"}, "unknown dtype 'float64'; did you mean"),
         ({"contenders": ["position/ato"]}, "unknown contender 'position/ato'; did you mean position/auto"),
-        ({"contenders": ["peer/timm"]}, "'peer/timm' is of another library; expected --peers"),
-        ({"contenders": []}, "no contenders"),
-        ({"repeats": 0}, "repeats=0"),
-        ({"threads": 0}, "threads=0"),
-        ({"max_seconds": 0.0}, "max_seconds=0.0"),
-        ({"peers": True, "peers_python": "/no/python"}, "peers_python '/no/python' is no program"),
+        ({"contenders": ["peer/timm"]}, "contender 'peer/timm' is from another library and needs --peers"),
+        ({"contenders": []}, "contenders must have at least one pattern"),
+        ({"repeats": 0}, "repeats must be a positive integer, got 0"),
+        ({"threads": 0}, "threads must be a positive integer, got 0"),
+        ({"max_seconds": 0.0}, "max_seconds must be a number above 0, got 0.0"),
+        (
+            {"peers": True, "peers_python": "/no/python"},
+            "peers_python must be the path of a Python interpreter, got '/no/python'",
+        ),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_anything_starts(arguments, message, capsys):
+def test_wrong_arguments_are_refused_at_once(arguments, message, capsys):
     with pytest.raises(InputError) as error:
         layers.benchmark_layers(**arguments)
     assert message in str(error.value) and "\n" not in str(error.value)
     assert capsys.readouterr().out == ""
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path, capsys):
+def test_unwritable_folder_is_refused_at_once(tmp_path, capsys):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file' cannot be written"):
         layers.benchmark_layers(out=tmp_path / "file")
     assert capsys.readouterr().out == ""
 
 
-def test_a_reference_is_measured_with_whatever_is_compared_with_it():
-    chosen = layers._choose(["attention/h*", "peer/timm"], True, "python")
+def test_select_contenders_adds_the_reference():
+    chosen = layers.select_contenders(["attention/h*", "peer/timm"], True, "python")
     assert chosen == {
         "layer/einsum": sys.executable,
         "attention/halo": sys.executable,
@@ -112,11 +121,11 @@ def test_contenders_run_in_half_precision(name):
         contenders.CONTENDERS[name](case)()
 
 
-# In turns.
+# Turns.
 
 
-class ScriptedWorker:
-    """Stands for a process: its times follow a script, on a machine that becomes slower with every call."""
+class ScriptedProcess:
+    """A fake process with fixed times, on a machine that becomes slower with every call."""
 
     log: list[tuple[str, str]] = []
     seconds = {"quick": 0.01, "slow": 0.02}
@@ -142,7 +151,7 @@ class ScriptedWorker:
     def was_ready(self):
         return True
 
-    def alive(self):
+    def is_alive(self):
         return self._alive
 
     def close(self):
@@ -151,20 +160,20 @@ class ScriptedWorker:
 
 @pytest.fixture
 def scripted(monkeypatch):
-    monkeypatch.setattr(ScriptedWorker, "log", [])
-    monkeypatch.setattr(ScriptedWorker, "failures", {})
-    monkeypatch.setattr(compare, "Worker", ScriptedWorker)
-    monkeypatch.setattr(compare, "SETTLE_SECONDS", 0)
-    return ScriptedWorker
+    monkeypatch.setattr(ScriptedProcess, "log", [])
+    monkeypatch.setattr(ScriptedProcess, "failures", {})
+    monkeypatch.setattr(comparison, "ContenderProcess", ScriptedProcess)
+    monkeypatch.setattr(comparison, "SETTLE_SECONDS", 0)
+    return ScriptedProcess
 
 
 def run_script(budget, *todo):
-    with compare.Comparison({"quick": "python", "slow": "python"}, budget) as comparison:
-        return [row for case in todo for row in comparison.run(case, ["quick", "slow"], "quick")]
+    with comparison.Comparison({"quick": "python", "slow": "python"}, budget) as running:
+        return [row for case in todo for row in running.run(case, ["quick", "slow"], "quick")]
 
 
-def test_contenders_take_turns_and_a_drift_of_the_machine_leaves_ratios_alone(scripted):
-    quick, slow = run_script(compare.Budget(5, 60.0, 1), SMALL)
+def test_turns_cancel_a_drift_of_the_machine(scripted):
+    quick, slow = run_script(comparison.Budget(5, 60.0, 1), SMALL)
     turns = [name for name, do in scripted.log[4:] if do == "time"]
     assert turns == ["quick", "slow", "slow", "quick"] * 2 + ["quick", "slow"]
     assert len(quick.seconds) == len(slow.seconds) == 5
@@ -173,36 +182,36 @@ def test_contenders_take_turns_and_a_drift_of_the_machine_leaves_ratios_alone(sc
     assert slow.mebibytes() == 1 and slow.library == "script 1.0" and slow.note == ""
 
 
-def test_a_slow_contender_has_fewer_turns_spread_over_the_others(scripted, monkeypatch):
+def test_slow_contender_has_fewer_turns(scripted, monkeypatch):
     monkeypatch.setattr(scripted, "seconds", {"quick": 0.001, "slow": 0.3})
-    quick, slow = run_script(compare.Budget(8, 1.3, 1), SMALL)
+    quick, slow = run_script(comparison.Budget(8, 1.3, 1), SMALL)
     assert len(quick.seconds) == 8 and 3 <= len(slow.seconds) < 8
     assert f"{len(slow.seconds)} of 8 repeats: a call takes 0.3" in slow.note and quick.note == ""
     turns = [name for name, do in scripted.log[4:] if do == "time"]
     assert turns.index("slow") > 0 and "slow" in turns[-2:]
 
 
-def test_one_call_is_enough_of_a_very_slow_contender(scripted, monkeypatch):
+def test_very_slow_contender_has_one_call(scripted, monkeypatch):
     monkeypatch.setattr(scripted, "seconds", {"quick": 0.001, "slow": 50.0})
-    quick, slow = run_script(compare.Budget(8, 10.0, 1), SMALL)
+    quick, slow = run_script(comparison.Budget(8, 10.0, 1), SMALL)
     assert len(quick.seconds) == 8 and len(slow.seconds) == 1
     assert slow.peak_bytes == 2**20
 
 
-def test_a_contender_that_fails_has_a_row_that_says_why_and_the_others_go_on(scripted):
+def test_failing_contender_has_a_note(scripted):
     scripted.failures["slow", "build"] = ContenderFailed("ValueError: odd maps alone")
-    quick, slow = run_script(compare.Budget(3, 10.0, 1), SMALL)
+    quick, slow = run_script(comparison.Budget(3, 10.0, 1), SMALL)
     assert len(quick.seconds) == 3
     assert (slow.seconds, slow.note, slow.speed()) == ([], "ValueError: odd maps alone", None)
 
 
-def test_what_was_stopped_is_not_tried_again_on_the_same_map_but_on_others(scripted):
+def test_stopped_contender_is_skipped_on_the_same_map(scripted):
     scripted.failures["slow", "build"] = ContenderFailed("stopped after 60 s")
     forward, wider = Case(4, 6, 16, 2, 3, False), Case(4, 8, 16, 2, 3, False)
-    rows = run_script(compare.Budget(3, 10.0, 1), forward, SMALL, wider)
+    rows = run_script(comparison.Budget(3, 10.0, 1), forward, SMALL, wider)
     notes = [row.note for row in rows if row.contender == "slow"]
     stopped = "stopped after 60 s"
-    assert notes == [stopped, "not tried: the pass forward did not end", stopped]
+    assert notes == [stopped, "skipped: the pass forward did not finish", stopped]
 
 
 # Processes.
@@ -210,26 +219,26 @@ def test_what_was_stopped_is_not_tried_again_on_the_same_map_but_on_others(scrip
 
 @pytest.fixture
 def worker():
-    worker = Worker(sys.executable, "position/einsum", 1, {})
+    worker = ContenderProcess(sys.executable, "position/einsum", 1, {})
     yield worker
     worker.close()
-    assert not worker.alive()
+    assert not worker.is_alive()
 
 
-def test_a_process_times_calls_and_survives_a_case_that_fails(worker):
+def test_process_survives_a_failing_case(worker):
     assert worker.about()["library"] == f"tensorflow {tf.__version__}"
     assert worker.ask("build", 120, case=vars(SMALL))["seconds"] > 0
     assert 0 < worker.ask("time", 120, calls=3, warm=True)["seconds"] < 10
     with pytest.raises(ContenderFailed, match="InvalidArgument|Error"):
         worker.ask("build", 120, case={**vars(SMALL), "dtype": "complex"})
-    assert worker.alive()
+    assert worker.is_alive()
 
 
-def test_a_process_that_takes_too_long_is_ended(worker):
+def test_process_is_killed_after_its_time_limit(worker):
     worker.ask("build", 120, case=vars(SMALL))
     with pytest.raises(ContenderFailed, match="stopped after 0 s"):
         worker.ask("time", 0.01, calls=10**9, warm=False)
-    assert not worker.alive()
+    assert not worker.is_alive()
 
 
 @pytest.mark.parametrize(
@@ -241,13 +250,13 @@ def test_a_process_that_takes_too_long_is_ended(worker):
             "pip install torch lambda-networks, or --peers_python",
         ),
         ("import os; os._exit(3)", "ended with status 3"),
-        ("import os; os.kill(os.getpid(), 9)", "ended by the system, most likely for want of memory"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by the system, probably out of memory"),
         ("raise RuntimeError('no such processor')", "RuntimeError: no such processor"),
     ],
 )
-def test_a_process_that_does_not_start_says_why_each_time(tmp_path, spoil, message):
+def test_process_that_does_not_start_gives_the_reason(tmp_path, spoil, message):
     (tmp_path / "lambda_networks.py").write_text(spoil)
-    worker = Worker(sys.executable, "peer/lucidrains", 1, {"PYTHONPATH": str(tmp_path)})
+    worker = ContenderProcess(sys.executable, "peer/lucidrains", 1, {"PYTHONPATH": str(tmp_path)})
     for _ in range(2):
         with pytest.raises(ContenderFailed) as failure:
             worker.ask("build", 10, case=vars(SMALL))
@@ -257,7 +266,7 @@ def test_a_process_that_does_not_start_says_why_each_time(tmp_path, spoil, messa
 
 @pytest.mark.parametrize("name", PEER_PACKAGES)
 def test_a_peer_runs_or_says_that_it_is_not_installed(name):
-    worker = Worker(sys.executable, name, 1, memory.ENVIRONMENT)
+    worker = ContenderProcess(sys.executable, name, 1, memory.ENVIRONMENT)
     try:
         about = worker.about()
     except ContenderFailed as failure:
@@ -271,7 +280,7 @@ def test_a_peer_runs_or_says_that_it_is_not_installed(name):
         worker.close()
 
 
-def test_the_side_of_a_peer_needs_no_tensorflow():
+def test_peer_does_not_import_tensorflow():
     program = (
         "import sys, lambdanet.training.benchmark.worker, lambdanet.training.benchmark.peers\n"
         "print({'tensorflow', 'tf_keras', 'torch', 'numpy'} & set(sys.modules) or 'none')"
@@ -311,9 +320,9 @@ print(peak_bytes(run, 3))
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resident memory is measured on Linux alone")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resident memory is measured on Linux only")
 @pytest.mark.parametrize("program", [OF_ARRAYS, OF_TENSORS])
-def test_peak_memory_is_what_is_in_use_at_once(program):
+def test_peak_memory_of_arrays_and_tensors(program):
     environment = {**os.environ, **memory.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"}
     command = [sys.executable, "-c", program]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
@@ -321,7 +330,7 @@ def test_peak_memory_is_what_is_in_use_at_once(program):
     assert int(shown.stdout) == pytest.approx(16 * 2**20, rel=0.05)
 
 
-def test_on_a_gpu_the_allocator_counts(monkeypatch):
+def test_gpu_memory_is_counted_by_the_allocator(monkeypatch):
     class Allocator:
         current, peak = 5000, 9000
 
@@ -345,15 +354,15 @@ def test_on_a_gpu_the_allocator_counts(monkeypatch):
     assert memory.on_gpu() and memory.peak_bytes(run, 2) == 700
 
 
-# What it prints and writes.
+# Tables and plots.
 
 
-def test_a_table_fits_into_120_columns_and_holds_every_row():
+def test_table_has_every_row_and_120_columns():
     times = {"position/einsum": 123456.0, "position/blocked_query_first": 0.01234, "position/auto": 617.28}
     rows = rows_of(times, False, peak_bytes=5 * 2**30) + rows_of(times)
     for name in ("position/conv", "position/depthwise_conv"):
         rows.append(
-            Row(
+            Measurement(
                 rows[3].case,
                 name,
                 note=" ".join(["stopped after 60 s"] * (len(name) - 12)),
@@ -371,7 +380,7 @@ def test_a_table_fits_into_120_columns_and_holds_every_row():
     assert "  position/conv, forward + backward: stopped after 60 s" in lines
 
 
-def test_the_summary_holds_the_choice_against_the_best_of_the_others():
+def test_summary_compares_with_the_fastest_other():
     rows = rows_of({"position/einsum": 30.0, "position/conv": 9.0, "position/auto": 10.0})
     assert report.summary(rows) == (
         "forward + backward: position/auto runs at 0.90 times the speed of position/conv, "
@@ -382,18 +391,18 @@ def test_the_summary_holds_the_choice_against_the_best_of_the_others():
     assert report.summary(rows_of({"layer/einsum": 9.0, "layer/auto": 4.0})) == ""
 
 
-def test_what_ran_on_another_device_is_marked_and_not_compared():
-    """As the layers of PyTorch do on a machine with a GPU."""
+def test_other_device_is_noted_and_not_compared():
+    """PyTorch's layers run on the CPU of a machine with a GPU."""
     rows = rows_of({"layer/einsum": 9.0, "layer/auto": 4.0, "peer/timm": 12.0}, device="a GPU")
     rows[2].device = "CPU"
     for row in rows:
-        row.mark_device()
-    assert [row.note for row in rows] == ["", "", "on CPU, and not on a GPU"]
+        row.note_device_mismatch()
+    assert [row.note for row in rows] == ["", "", "on CPU, not on a GPU"]
     assert report.summary(rows) == ""
-    assert "peer/timm, forward + backward: on CPU, and not on a GPU" in report.table(rows)
+    assert "peer/timm, forward + backward: on CPU, not on a GPU" in report.table(rows)
 
 
-def test_pictures_name_the_gpu():
+def test_footer_names_the_gpu():
     machine = {"cpu": "a processor", "threads": 2, "tensorflow": "2.20"}
     on_cpu = rows_of({"layer/einsum": 9.0}, device="CPU")
     on_gpu = rows_of({"layer/einsum": 1.0, "layer/auto": 1.0}, device="a GPU")
@@ -402,22 +411,22 @@ def test_pictures_name_the_gpu():
     assert ran_on([row.columns() for row in on_gpu], machine).startswith("a GPU with a processor,")
 
 
-def test_pictures_have_a_dot_for_each_result_and_none_for_what_is_not_known():
+def test_plots_have_a_dot_per_result():
     machine = {"cpu": "a processor", "threads": 2, "tensorflow": "2.20"}
     rows = rows_of({"position/einsum": 30.0, "position/auto": 10.0})
-    drawn = plot.pictures(rows, machine)
+    drawn = plot.plots(rows, machine)
     assert list(drawn) == ["layers_time.png"]
     pixels = np.asarray(Image.open(io.BytesIO(drawn["layers_time.png"])))
     blue = np.frombuffer(bytes.fromhex(plot.COLORS["auto"][1:]), np.uint8)
     assert (pixels == blue).all(-1).sum() > 50
     assert (pixels[:20] == 255).all() and (pixels[:, -20:] == 255).all()
     rows[0].peak_bytes = rows[1].peak_bytes = 2**20
-    assert list(plot.pictures(rows, machine)) == ["layers_time.png", "layers_memory.png"]
-    assert plot.pictures([Row(SMALL, "position/auto", note="none")], machine) == {}
+    assert list(plot.plots(rows, machine)) == ["layers_time.png", "layers_memory.png"]
+    assert plot.plots([Measurement(SMALL, "position/auto", note="none")], machine) == {}
 
 
 @pytest.mark.parametrize("values", [[1.0], [0.012, 0.013], [0.5, 7.0], [0.02, 3e4], [1e-3, 1e6]])
-def test_an_axis_shows_all_values_and_a_few_ticks(values):
+def test_axis_covers_the_values_with_few_ticks(values):
     axis = plot._Axis.over(values, 100, 300)
     assert all(100 < axis.place(value) < 300 for value in values)
     assert 1 <= len(axis.ticks()) <= 10
@@ -426,7 +435,7 @@ def test_an_axis_shows_all_values_and_a_few_ticks(values):
     )
 
 
-def test_the_command_measures_prints_and_writes(tmp_path, capfd):
+def test_command_prints_and_writes_measurements(tmp_path, capfd):
     words = ["benchmark", "layers", "--maps=8x8x16x4", "--scopes=3,global", "--passes=forward,both"]
     words += ["--contenders=position/auto", "--repeats=2", "--max_seconds=20", "--threads=1"]
     assert cli.main([*words, f"--out={tmp_path}"]) == 0
@@ -450,6 +459,6 @@ def test_the_command_measures_prints_and_writes(tmp_path, capfd):
     assert float(rows[1]["times_as_fast_as_einsum"]) == pytest.approx(ratio, rel=1e-3)
 
 
-def test_an_unknown_topic_is_an_error(capsys):
+def test_unknown_topic_is_an_error(capsys):
     assert cli.main(["benchmark", "layer"]) == 2
     assert capsys.readouterr().err == "lambdanet: error: unknown benchmark 'layer'; did you mean layers?\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks of models and of the loop: what they run, what they compare, what they print and draw."""
+"""Tests of the benchmarks of models and of the training loop."""
 
 import csv
 import io
@@ -13,8 +13,8 @@ from PIL import Image
 from lambdanet import cli
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.training.benchmark import compare, loop, networks
-from lambdanet.training.benchmark.networks import ModelCase, Network
+from lambdanet.training.benchmark import comparison, loop, model_contenders
+from lambdanet.training.benchmark.model_contenders import ModelCase, Network
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from lambdanet.training.benchmark.networks import ModelCase, Network
         ("resnet_50_clll:scope=None,key_dim=4@96", ("resnet_50_clll", {"scope": None, "key_dim": 4}, 96)),
     ],
 )
-def test_a_model_is_named_with_options_and_size(text, expected):
+def test_parse_network_with_options_and_size(text, expected):
     network = Network.parse(text)
     assert (network.name, network.options, network.size) == expected
 
@@ -34,14 +34,14 @@ def test_a_model_is_named_with_options_and_size(text, expected):
 @pytest.mark.parametrize(
     "text", ["resnet_50@", "resnet_50@big", "resnet_50@0", "resnet_50:scope", "resnet_50:scope=x"]
 )
-def test_what_names_no_model_is_refused(text):
-    with pytest.raises(InputError, match=f"model '{re.escape(text)}' cannot be read; expected NAME") as error:
+def test_parse_network_refuses_wrong_texts(text):
+    with pytest.raises(InputError, match=f"model must be NAME, .*, got '{re.escape(text)}'") as error:
         Network.parse(text)
     assert "\n" not in str(error.value)
 
 
 def _small_model(name, input_size, **options):
-    """Two layers; the images are of any size."""
+    """Returns a model of two layers."""
     images = keras.Input([input_size, input_size, 3])
     x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3, strides=2)(images))
     x = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(x))
@@ -49,16 +49,16 @@ def _small_model(name, input_size, **options):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_training_changes_weights_and_statistics_and_inference_does_not(monkeypatch, dtype):
+def test_only_training_changes_weights(monkeypatch, dtype):
     built = []
 
     def create(*args, **kwargs):
         built.append(_small_model(*args, **kwargs))
         return built[-1]
 
-    monkeypatch.setattr(networks.zoo, "create_model", create)
+    monkeypatch.setattr(model_contenders.zoo, "create_model", create)
     for backward in (False, True):
-        run = networks.CONTENDERS["model/resnet_50@16"](ModelCase(4, backward, dtype))
+        run = model_contenders.CONTENDERS["model/resnet_50@16"](ModelCase(4, backward, dtype))
         before = built[-1].get_weights()
         run()
         changed = [not np.array_equal(a, b) for a, b in zip(before, built[-1].get_weights(), strict=True)]
@@ -73,8 +73,8 @@ def test_training_changes_weights_and_statistics_and_inference_does_not(monkeypa
     assert keras.mixed_precision.global_policy().name == "float32"
 
 
-class ScriptedWorker:
-    """Stands for the process of a model: the second is half as fast and takes three times the memory."""
+class ScriptedProcess:
+    """A fake process: the second model has half the speed and three times the memory."""
 
     def __init__(self, python, name, threads, environment):
         self._slow = "llll" in name
@@ -93,7 +93,7 @@ class ScriptedWorker:
     def was_ready(self):
         return True
 
-    def alive(self):
+    def is_alive(self):
         return True
 
     def close(self):
@@ -102,13 +102,13 @@ class ScriptedWorker:
 
 @pytest.fixture
 def scripted(monkeypatch):
-    monkeypatch.setattr(compare, "Worker", ScriptedWorker)
-    monkeypatch.setattr(compare, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(comparison, "ContenderProcess", ScriptedProcess)
+    monkeypatch.setattr(comparison, "SETTLE_SECONDS", 0)
     info = zoo.ModelInfo("resnet_50", 25_000_000, 4_000_000_000, 224, "source", (), ())
-    monkeypatch.setattr(networks.zoo, "model_info", lambda *_, **__: info)
+    monkeypatch.setattr(model_contenders.zoo, "model_info", lambda *_, **__: info)
 
 
-def test_models_are_measured_against_the_first(scripted, tmp_path, capsys):
+def test_models_are_compared_with_the_first(scripted, tmp_path, capsys):
     words = [
         "benchmark",
         "models",
@@ -130,7 +130,7 @@ def test_models_are_measured_against_the_first(scripted, tmp_path, capsys):
     assert [float(row["images_per_second"]) for row in rows] == pytest.approx([20, 10, 60, 30])
     assert [float(row["times_as_fast_as_first"]) for row in rows] == pytest.approx([1, 0.5, 1, 0.5])
     assert [float(row["peak_as_share_of_first"]) for row in rows] == pytest.approx([1, 3, 1, 3])
-    assert "a step of training, 6 images; x and share: to resnet_50\n" in shown
+    assert "training step, 6 images; x and share relative to resnet_50\n" in shown
     assert max(map(len, shown.splitlines())) <= 120
     picture = Image.open(io.BytesIO((tmp_path / "models.png").read_bytes()))
     blue = np.all(np.asarray(picture.convert("RGB")) == (37, 99, 235), axis=-1)
@@ -140,42 +140,42 @@ def test_models_are_measured_against_the_first(scripted, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["models"], "no models given; expected one or more"),
+        (["models"], "models must have at least one name"),
         (["models", "resnet_50", "--passes=both"], "unknown pass 'both'; accepted: infer, train"),
         (["models", "resnet_50", "--dtype=float64"], "unknown dtype 'float64'"),
         (["models", "resnet_50", "--batch=0"], "batch must be a positive integer, got 0"),
         (["models", "resnet_50", "--scopes=3"], "unknown flag of `benchmark models` '--scopes'"),
         (["layers", "--batch=3"], "unknown flag of `benchmark layers` '--batch'"),
-        (["layers", "resnet_50"], "'resnet_50' is one word too many"),
+        (["layers", "resnet_50"], "unexpected argument 'resnet_50' of `benchmark layers`"),
         (["loop", "--steps=0"], "steps must be a positive integer, got 0"),
         (["loop", "--recipe=digts"], "unknown recipe 'digts'; did you mean digits"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(words, message, capsys):
+def test_wrong_arguments_are_refused(words, message, capsys):
     assert cli.main(["benchmark", *words]) == 2
-    said = capsys.readouterr()
-    assert message in said.err and said.err.count("\n") == 1 and said.out == ""
+    printed = capsys.readouterr()
+    assert message in printed.err and printed.err.count("\n") == 1 and printed.out == ""
 
 
-def test_the_loop_of_train_and_that_by_hand_train_alike(monkeypatch, capsys):
+def test_both_loops_train_equally(monkeypatch, capsys):
     monkeypatch.setattr(
         "lambdanet.training.run.build.zoo.create_model",
         lambda name, input_size, **_: _small_model(name, input_size),
     )
-    built, build = [], loop.assemble.build_model
+    built, build = [], loop.build.build_model
 
-    def recorded(recipe):
+    def recorded_build(recipe):
         keras.utils.set_random_seed(0)
         built.append(build(recipe))
         return built[-1]
 
-    monkeypatch.setattr(loop.assemble, "build_model", recorded)
+    monkeypatch.setattr(loop.build, "build_model", recorded_build)
     settings = ["input_size=16", "global_batch_size=4", "num_classes=5", "warmup_epochs=0"]
     result = loop.benchmark_loop(settings=settings, steps=3, repeats=2)
     for left, right in zip(built[0].get_weights(), built[1].get_weights(), strict=True):
         np.testing.assert_allclose(left, right, atol=1e-5)
     assert result["train_ms"] > 0 and result["by_hand_ms"] > 0 and result["ratio"] > 0
     assert re.search(
-        r"2 turns of 3 steps: [\d.]+ ms a step in train, [\d.]+ by hand; train takes [+-]",
+        r"2 turns of 3 steps: [\d.]+ ms per step in train, [\d.]+ by hand; train takes [+-]",
         capsys.readouterr().out,
     )

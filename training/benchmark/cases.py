@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the layer benchmark measures: maps, scopes and passes, as text and as data.
+"""The cases of the layer benchmark: maps, scopes and passes.
 
-Needs nothing but the standard library, so that it can be imported by the interpreter of a peer.
+Imports only the standard library, because the interpreter of a peer imports it too.
 """
 
 import dataclasses
 import re
 from collections.abc import Sequence
 
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, invalid, unknown
 
-# As the papers have them: stages c5, c4 and c3 of a 224-pixel image, c2 of one, and c4 of a 1024-pixel one.
+# The papers' maps: stages c5, c4, c3 and c2 of a 224-pixel image, and c4 of a 1024-pixel one.
 PAPER_MAPS = ("7x7x512x8", "14x14x256x8", "28x28x128x8", "56x56x64x1", "64x64x256x1")
 DTYPES = ("float32", "bfloat16", "float16")
 PASSES = ("forward", "both")
 
-# Heads h and depth of a query k of lambdas (appendix F.2 of the paper); heads of attention; blocks and halos
-# of halo attention.
+# The number of heads h and the query depth k of lambda layers (appendix F.2 of the paper), the number of
+# attention heads, and the sizes of halo attention.
 HEADS, KEY_DIM = 4, 16
 ATTENTION_HEADS = 8
 HALO_BLOCK, HALO = 8, 3
 
-# What pip installs for the contenders of other libraries: the layer's own package last.
+# The pip packages of the contenders from other libraries; the last one has the layer.
 PEER_PACKAGES = {
     "peer/lucidrains": ("torch", "lambda-networks"),
     "peer/timm": ("torch", "torchvision", "timm"),
@@ -31,15 +31,15 @@ PEER_PACKAGES = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One setting in which contenders are compared.
+    """A setting in which contenders are compared.
 
     Attributes:
-      height, width: of the map.
-      channels: d, of the input and of the output.
-      batch: b, images at once.
-      scope: r of a local position lambda; None for the global one.
-      backward: whether the gradients of all inputs and weights are computed too.
-      dtype: of the computation; for layers float16 and bfloat16 mean mixed precision.
+      height, width: the size of the map.
+      channels: the channels d of the input and output.
+      batch: the batch size b.
+      scope: the scope r of a local position lambda; None for a global one.
+      backward: whether to compute the gradients of all inputs and weights.
+      dtype: the precision of the computation; float16 and bfloat16 mean mixed precision for layers.
     """
 
     height: int
@@ -64,20 +64,20 @@ class Case:
 
 
 def cases(maps: Sequence[str], scopes: Sequence[str], passes: Sequence[str], dtype: str) -> list[Case]:
-    """Returns every case of these maps, scopes and passes, in this order.
+    """Returns all combinations of maps, scopes and passes, in this order.
 
     Args:
-      maps: such as "14x14x256x8": height, width, channels and batch.
+      maps: height, width, channels and batch, such as "14x14x256x8".
       scopes: odd numbers, or "global".
-      passes: of `PASSES`.
-      dtype: of `DTYPES`.
+      passes: names from `PASSES`.
+      dtype: one of `DTYPES`.
 
     Raises:
-      InputError: one of them is not as described, or there are none of a kind.
+      InputError: an argument is empty or not as described.
     """
-    for kind, given in (("maps", maps), ("scopes", scopes), ("passes", passes)):
-        if not given:
-            raise InputError(f"no {kind} given; expected one or more, separated by commas")
+    for name, values in (("maps", maps), ("scopes", scopes), ("passes", passes)):
+        if not values:
+            raise InputError(f"{name} must have at least one value")
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     for name in passes:
@@ -94,12 +94,10 @@ def cases(maps: Sequence[str], scopes: Sequence[str], passes: Sequence[str], dty
 def _map(text: str) -> tuple[int, int, int, int]:
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
     if not found:
-        raise InputError(
-            f"map {text!r} cannot be used; expected HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8"
-        )
+        raise invalid("map", "HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8", text)
     height, width, channels, batch = map(int, found.groups())
-    if channels % ATTENTION_HEADS:  # and so of HEADS
-        raise InputError(f"map {text!r} has {channels} channels; expected a multiple of {ATTENTION_HEADS}")
+    if channels % ATTENTION_HEADS:  # a multiple of HEADS
+        raise invalid(f"channels of map {text!r}", f"a multiple of {ATTENTION_HEADS}", channels)
     return height, width, channels, batch
 
 
@@ -107,18 +105,18 @@ def _scope(text: str) -> int | None:
     if text == "global":
         return None
     if not re.fullmatch(r"\d*[13579]", text):
-        raise InputError(f"scope {text!r} cannot be used; expected an odd number such as 23, or global")
+        raise invalid("scope", "an odd number such as 23, or global", text)
     return int(text)
 
 
-def caveat(contender: str, case: Case) -> str:
-    """Returns what is different about a contender in a case, or nothing."""
+def note_for(contender: str, case: Case) -> str:
+    """Returns a note on how a contender differs from the others in a case, or an empty text."""
     sides = [side + -side % HALO_BLOCK for side in (case.height, case.width)]
     if contender == "peer/kecam_halo" and sides != [case.height, case.width]:
-        return f"on {sides[0]}x{sides[1]}: it takes whole blocks alone, so the map is padded and cropped"
+        return f"on {sides[0]}x{sides[1]}: the map is padded to whole blocks and cropped"
     return ""
 
 
 def has_own_scope(contender: str) -> bool:
-    """Says whether a contender is the same whatever the scope of the case is."""
+    """Whether a contender does not depend on the scope of the case."""
     return contender.startswith("attention/") or contender == "peer/kecam_halo"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contenders of the layer benchmark that are in this library, and the pseudo-code of the paper."""
+"""The contenders of the layer benchmark from this library."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ Run = Callable[[], object]
 
 
 def start(name: str, threads: int) -> dict[str, str]:
-    """Limits TensorFlow to `threads` and returns the version and the device that it runs on."""
+    """Limits TensorFlow to `threads` and returns its version and device."""
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     gpus = tf.config.list_physical_devices("GPU")
@@ -60,7 +60,7 @@ def _rows_of_pairs(height: int, width: int, r_height: int, r_width: int) -> tf.T
 
 
 def _position(apply: Callable[..., tf.Tensor], case: Case) -> Run:
-    """The position lambdas alone, of given queries and values."""
+    """The position lambdas of random queries and values."""
     b, height, width, v = case.batch, case.height, case.width, case.channels // HEADS
     lengths = [case.scope] * 2 if case.scope else [2 * height - 1, 2 * width - 1]
     inputs = [
@@ -72,14 +72,14 @@ def _position(apply: Callable[..., tf.Tensor], case: Case) -> Run:
 
 
 def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
-    """Sets up a whole layer, with as many channels in its output as in its input.
+    """Builds a layer with the same number of input and output channels.
 
     Args:
-      create: given the case, `filters` and a `dtype` policy, returns the layer.
-      case: what to run it on.
+      create: returns the layer for a case, `filters` and a `dtype` policy.
+      case: the case.
 
     Returns:
-      The function that runs it once.
+      A function that runs the layer once.
     """
     policy = case.dtype if case.dtype == "float32" else f"mixed_{case.dtype}"
     layer = create(case, filters=case.channels, dtype=policy)
@@ -95,7 +95,7 @@ def _runner(
     output_shape: Sequence[int],
     case: Case,
 ) -> Run:
-    """A graph of the outputs or, in the backward pass, of the gradients of all inputs and weights."""
+    """Returns a function that computes the outputs or, for the backward pass, all gradients."""
 
     def gradients(output_gradient, *inputs):
         with tf.GradientTape() as tape:
@@ -109,7 +109,7 @@ def _runner(
 
 
 def compiled(function: Callable[..., Any], arguments: Sequence[tf.Tensor]) -> Run:
-    """Returns what runs the graph of a function once, to its end."""
+    """Returns a function that runs the graph of `function` once and waits for the result."""
     compiled = tf.function(function)
 
     def run():
@@ -140,8 +140,8 @@ def _halo_attention(case: Case, **arguments: Any) -> keras.layers.Layer:
 
 IMPLEMENTATIONS = (*position_lambdas.IMPLEMENTATIONS, "auto")
 
-# Name -> from a case, the function that runs it once. The attention layers have a scope of their own: 7x7
-# positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
+# Name -> a function that builds the contender for a case and returns a function that runs it once. Attention
+# layers have their own scope: 7x7 positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
 CONTENDERS: dict[str, Callable[[Case], Run]] = {
     "position/figure_3": partial(_position, figure_3),
     **{

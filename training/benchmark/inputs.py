@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lambdanet benchmark input`: images a second from JPEG TFRecords, beside Model Garden on the same files."""
+"""`lambdanet benchmark input`: images per second from JPEG TFRecords, compared with Model Garden."""
 
 import contextlib
-import csv
 import dataclasses
-import io
 import statistics
 import tempfile
 import time
@@ -17,27 +15,33 @@ import tensorflow as tf
 
 from lambdanet import configs
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, check_counts
-from lambdanet.files import write_output
-from lambdanet.training.benchmark import input_data, machine
+from lambdanet.errors import check_counts, invalid
+from lambdanet.training.benchmark import machine, synthetic_records
+from lambdanet.training.benchmark.results import write_csv
 from lambdanet.training.data import pipeline, records
 
 LAYERS, MAGNITUDE = 2, 10.0  # of RandAugment
 REFERENCES = {"ours": "model_garden", "ours+randaugment": "model_garden+randaugment"}
-WARM = 2  # batches at the beginning of a turn that are not timed
-BUFFER = 1024  # records among which Model Garden draws
+WARMUP_BATCHES = 2  # untimed batches at the beginning of a turn
+SHUFFLE_BUFFER = 1024  # records in Model Garden's shuffle buffer
 
 
 @dataclasses.dataclass
-class Result:
-    """What was measured of a contender: for each turn images a second, and seconds of all cores an image."""
+class Throughput:
+    """The throughput of a contender.
+
+    Attributes:
+      contender: the name.
+      speeds: images per second, per turn.
+      work: CPU seconds per image, per turn.
+    """
 
     contender: str
     speeds: list[float] = dataclasses.field(default_factory=list)
     work: list[float] = dataclasses.field(default_factory=list)
 
-    def columns(self, reference: "Result | None") -> dict[str, Any]:
-        """Returns the row of the csv file."""
+    def columns(self, reference: "Throughput | None") -> dict[str, Any]:
+        """Returns the row of the CSV file."""
         first, median, third = _quartiles(self.speeds)
         work = statistics.median(self.work)
         return {
@@ -60,41 +64,40 @@ def benchmark_input(
     pictures: int = 256,
     out: str | Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Measures how many images a second come from JPEG TFRecords, here and from Model Garden.
+    """Measures the throughput of the training input from JPEG TFRecords, here and in Model Garden.
 
-    Both, theirs with the parser of `classification_input`, read the same files, crop at random, mirror and
-    normalise, without and with RandAugment. They take turns, so that a machine that becomes slower does so
-    for both, and the ratio is the median of those of the rounds. On a machine with other work, the processor
-    time of an image tells more than the images a second.
+    Both read the same files, crop at random, mirror and normalize, without and with RandAugment; Model Garden
+    uses the parser of its `classification_input`. They take turns, so that a slowdown of the machine affects
+    both, and the ratio is the median over the rounds. On a busy machine, compare CPU times per image instead
+    of images per second.
 
     Args:
-      data_dir: a folder with a split `train` as `records` has it; None: pictures made here, as large as
-        ImageNet's.
-      image_size: height and width of the result, in pixels.
-      batch: images in a batch.
-      images: of a turn.
-      repeats: turns of each contender.
-      pictures: how many different ones are made.
-      out: folder for `input.csv`; None: none is written.
+      data_dir: a folder of TFRecords with a split `train`; default: synthetic pictures of ImageNet's size.
+      image_size: the height and width of the output, in pixels.
+      batch: the number of images per batch.
+      images: the number of images per turn.
+      repeats: the number of turns per contender.
+      pictures: the number of different synthetic pictures.
+      out: the folder for `input.csv`; default: none.
 
     Returns:
-      The rows of the csv file.
+      The rows of the CSV file.
 
     Raises:
-      InputError: for arguments that are not as described.
+      InputError: an argument is not as described.
 
     Example:
       >>> benchmark_input(images=256, repeats=3)[0]["images_per_second"]
     """
     check_counts(image_size=image_size, batch=batch, images=images, repeats=repeats, pictures=pictures)
     if images < batch:
-        raise InputError(f"images is {images}; accepted: at least batch, which is {batch}")
+        raise invalid("images", f"at least the batch size of {batch}", images)
     about = machine.describe(machine.cores())
     load = f"load {about['load_before']}; tensorflow {about['tensorflow']}"
     print(f"{about['cpu']}, {about['cores']} cores, {load}")
     with _records(data_dir, pictures) as folder:
         contenders = _contenders(folder, image_size, batch)
-        results = {name: Result(name) for name in contenders}
+        results = {name: Throughput(name) for name in contenders}
         batches = images // batch
         for number in range(repeats):
             names = list(contenders)
@@ -104,17 +107,13 @@ def benchmark_input(
     rows = [result.columns(results.get(REFERENCES.get(name, ""))) for name, result in results.items()]
     print(table(rows))
     if out is not None:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, [*rows[0], *about], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({**row, **about} for row in rows)
-        write_output(Path(out).expanduser() / "input.csv", text.getvalue().encode())
+        write_csv(Path(out).expanduser() / "input.csv", rows, about)
     return rows
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Returns the rows as text."""
-    head = f"{'':<26}{'images/s':>9}  {'quartiles':^15}  {'CPU ms/image':>12}  speed and CPU time by theirs"
+    """Returns the rows as a text table."""
+    head = f"{'':<26}{'images/s':>9}  {'quartiles':^15}  {'CPU ms/image':>12}  speed and CPU time / theirs"
     lines = [head]
     for row in rows:
         ratios = ""
@@ -149,7 +148,7 @@ def _contenders(folder: str, image_size: int, batch_size: int) -> dict[str, tf.d
 
 
 def _model_garden(recipe: Recipe, folder: str, randaugment: bool) -> tf.data.Dataset:
-    """Returns the batches of Model Garden's reader with its parser of images, set to do the same."""
+    """Returns the batches of Model Garden's reader and parser with equivalent settings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from official.core import input_reader
@@ -159,7 +158,7 @@ def _model_garden(recipe: Recipe, folder: str, randaugment: bool) -> tf.data.Dat
         input_path=str(Path(folder) / "train-*"),
         is_training=True,
         global_batch_size=recipe.global_batch_size,
-        shuffle_buffer_size=BUFFER,
+        shuffle_buffer_size=SHUFFLE_BUFFER,
         dtype="float32",
     )
     changes = common.Augmentation(
@@ -177,10 +176,10 @@ def _model_garden(recipe: Recipe, folder: str, randaugment: bool) -> tf.data.Dat
     return reader.read()
 
 
-def _take_turn(contender: tf.data.Dataset, batches: int, batch_size: int, result: Result) -> None:
-    """Times batches of a fresh iterator, so that nothing of another one's is left to do, or done before."""
-    iterator = iter(contender.take(WARM + batches))
-    for _ in range(WARM):
+def _take_turn(contender: tf.data.Dataset, batches: int, batch_size: int, result: Throughput) -> None:
+    """Times batches of a new iterator, which has prefetched nothing yet."""
+    iterator = iter(contender.take(WARMUP_BATCHES + batches))
+    for _ in range(WARMUP_BATCHES):
         next(iterator)
     start, work = time.perf_counter(), time.process_time()
     for _ in range(batches):
@@ -192,13 +191,13 @@ def _take_turn(contender: tf.data.Dataset, batches: int, batch_size: int, result
 
 @contextlib.contextmanager
 def _records(data_dir: str | None, pictures: int) -> Iterator[str]:
-    """Yields the folder of the files; of those that are made here, it goes in the end."""
+    """Yields the folder of the files, a temporary one for synthetic pictures."""
     if data_dir is not None:
         yield data_dir
         return
     with tempfile.TemporaryDirectory(prefix="lambdanet-input-") as folder:
         print(f"making {pictures} pictures", flush=True)
-        input_data.write(Path(folder), pictures)
+        synthetic_records.write(Path(folder), pictures)
         yield folder
 
 
@@ -210,7 +209,7 @@ def _quartiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def _ratio(values: list[float], others: list[float] | None) -> float | None:
-    """Returns the median of the ratios of the rounds."""
+    """Returns the median ratio over the rounds."""
     if not others:
         return None
     return round(statistics.median(a / b for a, b in zip(values, others, strict=True)), 3)

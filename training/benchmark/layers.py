@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lambdanet benchmark layers`: time and memory of lambda layers, their implementations, and attention."""
+"""`lambdanet benchmark layers`: time and memory of lambda and attention layers."""
 
 import fnmatch
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, check_counts, invalid, unknown
 from lambdanet.files import writable_dir, write_output
 from lambdanet.training.benchmark import machine, plot, report
 from lambdanet.training.benchmark.cases import PAPER_MAPS, PASSES, PEER_PACKAGES, Case, cases, has_own_scope
-from lambdanet.training.benchmark.compare import Budget, Comparison
-from lambdanet.training.benchmark.results import Row, write_csv
+from lambdanet.training.benchmark.comparison import Budget, Comparison
+from lambdanet.training.benchmark.results import Measurement, write_csv
 
-# What is compared with what: the beginnings of the names of a group, and its reference.
+# Groups of contenders that are compared: the prefixes of their names, and the reference.
 GROUPS = ((("position/",), "position/einsum"), (("layer/", "attention/", "peer/"), "layer/einsum"))
 
-BUSY = 0.5  # the load of a machine from which its times are not to be trusted
+BUSY_LOAD = 0.5  # from this load average on, times are noisy
 
 
 def benchmark_layers(
@@ -35,59 +35,53 @@ def benchmark_layers(
     peers_python: str | None = None,
     out: str | Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Measures implementations of the position lambda, whole lambda layers, and attention beside them.
+    """Measures implementations of the position lambda, lambda layers and attention layers.
 
-    Every contender has a process of its own. Within a case, which is one map, scope and pass, they take
-    turns, so that a machine that becomes slower does so for all of them, and times are read as ratios to
-    `einsum` in the same case. Memory is measured afterwards, in processes for that alone: see `memory`.
-    Prints a table for each map and scope.
+    Each contender runs in its own process. Within a case (a map, scope and pass) the contenders take turns,
+    so that a slowdown of the machine affects all of them; compare times as ratios to `einsum` in the same
+    case. Memory is measured afterwards, in other processes; see `memory`. Prints a table per map and scope.
 
     Args:
-      maps: height, width, channels and batch of each, such as "14x14x256x8"; default: those of the papers.
-      scopes: of the position lambdas: odd numbers, or "global". Attention, which has a scope of its own, runs
-        with the first.
-      passes: "forward" (inference), "both" (forward and backward, in training) or both of them.
-      contenders: patterns of names, such as "position/*". The reference is always among them.
-      repeats: turns of each contender in each case.
-      max_seconds: what the turns of a contender in a case may take. A slower one has fewer turns, three at
-        least; if a single call takes longer, that call is all; one that takes six times as long is stopped. A
-        note says so.
-      dtype: "float32", "bfloat16" or "float16"; for layers the latter two mean mixed precision.
-      threads: threads of a contender; default: as many as there are cores.
-      peers: whether layers of other libraries take part: lucidrains' and timm's in PyTorch on the CPU, and
-        kecam's halo attention. One that is not installed has a note that says so.
-      peers_python: the interpreter in which they are installed; default: this one.
-      out: folder for `layers.csv`, `layers_time.png` and `layers_memory.png`; default: none are written.
+      maps: height, width, channels and batch of each map, such as "14x14x256x8"; default: the papers' maps.
+      scopes: the scopes of the position lambdas: odd numbers, or "global". Attention layers, which have their
+        own scope, run with the first.
+      passes: "forward" (inference), "both" (forward and backward, in training), or both of them.
+      contenders: patterns of names, such as "position/*". The reference is always included.
+      repeats: the number of turns per contender and case.
+      max_seconds: the time limit of a contender's turns in a case. A slower contender gets fewer turns, but
+        at least three; a single call if that takes longer; and it is stopped after six times the limit. A
+        note in the table says so.
+      dtype: "float32", "bfloat16" or "float16"; the latter two mean mixed precision for layers.
+      threads: the number of threads per contender; default: the number of cores.
+      peers: whether to include layers of other libraries: lucidrains' and timm's in PyTorch on the CPU, and
+        kecam's halo attention. One that is not installed gets a note.
+      peers_python: the interpreter that has these libraries; default: this one.
+      out: the folder for `layers.csv`, `layers_time.png` and `layers_memory.png`; default: none.
 
     Returns:
-      The rows of the csv file, without the description of the machine.
+      The rows of the CSV file, without the description of the machine.
 
     Raises:
-      InputError: for arguments that are not as described.
+      InputError: an argument is not as described.
 
     Example:
       >>> rows = benchmark_layers(["14x14x256x8"], ["23"], contenders=["position/*"], repeats=3)
     """
     todo = cases(maps, scopes, passes, dtype)
     limits = budget(repeats, max_seconds, threads)
-    pythons = _choose(contenders, peers, _interpreter(peers_python))
+    pythons = select_contenders(contenders, peers, _interpreter(peers_python))
     folder = None if out is None else writable_dir(Path(out).expanduser())
     about = machine.describe(limits.threads)
     announce(about, dtype)
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     for prefixes, reference in GROUPS:
         members = {name: python for name, python in pythons.items() if name.startswith(prefixes)}
         if not members:
             continue
         print(f"\n{report.LEGEND.format(reference=reference)}")
         with Comparison(members, limits) as comparison:
-            for together in _by_table(todo):
-                # Those with a scope of their own run with the first.
-                first = together[0].scope == todo[0].scope
-                names = [name for name in members if first or not has_own_scope(name)]
-                if names == [reference] != list(members):
-                    continue
-                found = [row for case in together for row in comparison.run(case, names, reference)]
+            for table_cases, names in _tables(todo, list(members), reference):
+                found = [row for case in table_cases for row in comparison.run(case, names, reference)]
                 print(f"\n{report.table(found)}\n{report.summary(found)}".rstrip(), flush=True)
                 rows += found
                 if folder:
@@ -98,26 +92,23 @@ def benchmark_layers(
 
 
 def announce(about: Mapping[str, str | float], dtype: str) -> None:
-    """Says what is measured on, and whether it is busy."""
+    """Prints the machine, and a warning if it is busy."""
     print(
         f"{about['cpu']}, {about['cores']} cores, {about['threads']} threads; "
         f"tensorflow {about['tensorflow']}, {dtype}"
     )
-    if float(about["load_before"]) >= BUSY:
+    if float(about["load_before"]) >= BUSY_LOAD:
         print(
-            f"other processes have been at work here (load {about['load_before']}): times are noisy then,\n"
-            "and unfair to libraries whose threads wait in a loop for each other, as PyTorch's do"
+            f"the machine is busy (load {about['load_before']}): times are noisy, and too long for\n"
+            "libraries whose threads wait for each other in a loop, such as PyTorch"
         )
 
 
 def budget(repeats: int, max_seconds: float, threads: int | None) -> Budget:
-    """Returns how much to measure; raises `InputError` for what cannot be."""
-    threads = machine.cores() if threads is None else threads
-    for name, count in (("repeats", repeats), ("threads", threads)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InputError(f"{name}={count!r} cannot be used; expected a whole number from 1")
+    """Returns the limits of a measurement; raises `InputError` for wrong values."""
+    repeats, threads = check_counts(repeats=repeats, threads=machine.cores() if threads is None else threads)
     if not max_seconds > 0:
-        raise InputError(f"max_seconds={max_seconds!r} cannot be used; expected a number above 0")
+        raise invalid("max_seconds", "a number above 0", max_seconds)
     return Budget(repeats, max_seconds, threads)
 
 
@@ -126,24 +117,24 @@ def _interpreter(python: str | None) -> str:
         return sys.executable
     found = shutil.which(os.path.expanduser(python))
     if not found:
-        raise InputError(f"peers_python {python!r} is no program; expected the path of a Python interpreter")
+        raise invalid("peers_python", "the path of a Python interpreter", python)
     return found
 
 
-def _choose(patterns: Sequence[str], peers: bool, peers_python: str) -> dict[str, str]:
-    """Returns the contenders that match and their references, as listed, each with its interpreter."""
-    from lambdanet.training.benchmark import contenders  # here, so that other mistakes need no TensorFlow
+def select_contenders(patterns: Sequence[str], peers: bool, peers_python: str) -> dict[str, str]:
+    """Returns the matching contenders and their references, with their interpreters."""
+    from lambdanet.training.benchmark import contenders  # here: checks of other arguments need no TensorFlow
 
     known = {name: sys.executable for name in contenders.CONTENDERS}
     if peers:
         known |= dict.fromkeys(PEER_PACKAGES, peers_python)
     if not patterns:
-        raise InputError("no contenders given; expected one or more patterns, such as 'position/*'")
+        raise InputError("contenders must have at least one pattern, such as 'position/*'")
     chosen: set[str] = set()
     for pattern in patterns:
         matching = fnmatch.filter(known, pattern)
         if not matching and fnmatch.filter(PEER_PACKAGES, pattern):
-            raise InputError(f"contender {pattern!r} is of another library; expected --peers beside it")
+            raise InputError(f"contender {pattern!r} is from another library and needs --peers")
         if not matching:
             raise unknown("contender", pattern, known)
         chosen.update(matching)
@@ -153,15 +144,21 @@ def _choose(patterns: Sequence[str], peers: bool, peers_python: str) -> dict[str
     return {name: python for name, python in known.items() if name in chosen}
 
 
-def _by_table(todo: Sequence[Case]) -> list[list[Case]]:
-    """The cases of each map and scope, which share a table."""
+def _tables(
+    todo: Sequence[Case], members: list[str], reference: str
+) -> Iterator[tuple[list[Case], list[str]]]:
+    """Yields the cases of each table, which share map and scope, and the contenders to run in them."""
     tables: dict[tuple[str, str], list[Case]] = {}
     for case in todo:
         tables.setdefault((case.map, case.scope_name), []).append(case)
-    return list(tables.values())
+    for table_cases in tables.values():
+        first = table_cases[0].scope == todo[0].scope
+        names = [name for name in members if first or not has_own_scope(name)]
+        if names != [reference] or len(members) == 1:
+            yield table_cases, names
 
 
-def _draw(folder: Path, rows: Sequence[Row], about: Mapping[str, str | float]) -> None:
-    for name, content in plot.pictures(rows, about).items():
+def _draw(folder: Path, rows: Sequence[Measurement], about: Mapping[str, str | float]) -> None:
+    for name, content in plot.plots(rows, about).items():
         write_output(folder / name, content)
-        print(f"drawn in {folder / name}")
+        print(f"plotted in {folder / name}")

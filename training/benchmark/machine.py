@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark ran on."""
+"""The description of the machine that a benchmark runs on."""
 
 import importlib.metadata
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def describe(threads: int) -> dict[str, str | float]:
-    """Returns the processor, its cores, the threads used, the load so far, and the versions that matter."""
+    """Returns the processor, cores, threads, load average, and versions."""
     return {
         "cpu": _cpu(),
         "cores": cores(),
@@ -22,7 +22,7 @@ def describe(threads: int) -> dict[str, str | float]:
 
 
 def cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

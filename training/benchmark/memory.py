@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peak memory of a call, as the system or the GPU counts it."""
+"""Measures the peak memory of a call, on the CPU or the GPU."""
 
 import ctypes
 import re
@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-# For the environment of a process whose resident memory is measured. Blocks of 64 KiB or more then go back to
-# the system at once, from the C library and from TensorFlow, so that resident memory is what is in use.
+# Environment variables that make the C library and TensorFlow return blocks of 64 KiB or more to the system
+# at once, so that resident memory equals memory in use.
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "MALLOC_TRIM_THRESHOLD_": "65536",
@@ -19,19 +19,19 @@ _PR_SET_THP_DISABLE = 41
 
 
 def peak_bytes(run: Callable[[], object], calls: int) -> int | None:
-    """Returns the most memory that a call of `run` has in use at once, over what is in use before it.
+    """Returns the peak memory of a call of `run`, minus the memory in use before it.
 
-    Inputs, weights and the constants of a graph are in use before; results and the scratch of kernels count.
-    On a CPU it is resident memory: its high-water mark during the call, which Linux can reset, less its
-    size before, to about a tenth of a MiB. That needs a process started with `ENVIRONMENT`. On a GPU it
-    is what TensorFlow has allocated there.
+    It includes results and temporary buffers, but not inputs, weights and constants. On a CPU it is resident
+    memory: the high-water mark during the call, which Linux can reset, minus the size before, accurate to
+      about
+    0.1 MiB; the process needs `ENVIRONMENT`. On a GPU it is the memory that TensorFlow has allocated.
 
     Args:
-      run: what to measure; called before, so that it is warm.
-      calls: how many calls to measure; the largest counts.
+      run: the function, which has run before.
+      calls: the number of calls to measure; the result is their maximum.
 
     Returns:
-      Bytes, or None where nobody counts.
+      The memory in bytes, or None if it cannot be measured.
     """
     measure = _allocated if on_gpu() else _resident
     peaks = [measure(run) for _ in range(calls)]
@@ -40,7 +40,7 @@ def peak_bytes(run: Callable[[], object], calls: int) -> int | None:
 
 
 def on_gpu() -> bool:
-    """Says whether TensorFlow is loaded and has a GPU, whose memory it counts in any environment."""
+    """Whether TensorFlow is imported and has a GPU."""
     tensorflow = sys.modules.get("tensorflow")
     return bool(tensorflow and tensorflow.config.list_physical_devices("GPU"))
 
@@ -56,7 +56,7 @@ def _allocated(run: Callable[[], object]) -> int:
 def _resident(run: Callable[[], object]) -> int | None:
     if not sys.platform.startswith("linux"):
         return None
-    ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)  # pages of 2 MiB would count whole
+    ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)  # avoids pages of 2 MiB
     try:
         Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
     except OSError:  # some containers forbid it
@@ -67,7 +67,7 @@ def _resident(run: Callable[[], object]) -> int | None:
 
 
 def _status(field: str) -> int:
-    """A size from what the system says of this process, in bytes."""
+    """Returns a size from /proc/self/status in bytes."""
     found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found
     return 1024 * int(found[1])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contenders of the layer benchmark from other libraries, which need not be installed.
+"""The contenders of the layer benchmark from other libraries, which may be missing.
 
-Each is the whole layer as its library has it, in the layout that the library uses, on the CPU.
+Each is the library's own layer, in the library's data layout, on the CPU.
 """
 
 import importlib.metadata
@@ -25,10 +25,10 @@ Run = Callable[[], object]
 
 
 def start(name: str, threads: int) -> dict[str, str]:
-    """Imports a peer's library, limits it to `threads`, and returns its version and its device.
+    """Imports a peer's library, limits it to `threads`, and returns its version and device.
 
     Raises:
-      ModuleNotFoundError: it is not installed.
+      ModuleNotFoundError: the library is not installed.
     """
     about = _IMPORTS[name](threads)
     versions = [f"{package} {importlib.metadata.version(package)}" for package in PEER_PACKAGES[name]]
@@ -52,7 +52,7 @@ def _import_timm(threads: int) -> dict[str, str]:
 
 
 def _import_kecam(threads: int) -> dict[str, str]:
-    import keras_cv_attention_models.halonet.halonet  # noqa: F401  (first: it chooses the Keras)
+    import keras_cv_attention_models.halonet.halonet  # noqa: F401  (first: it selects the Keras version)
 
     from lambdanet.training.benchmark import contenders
 
@@ -63,7 +63,7 @@ def _lucidrains(case: Case) -> Run:
     from lambda_networks import LambdaLayer
 
     if case.scope is None and case.height != case.width:
-        raise ValueError("its global form takes square maps alone")
+        raise ValueError("global scope needs square maps")
     size: dict[str, Any] = {"n": case.height} if case.scope is None else {"r": case.scope}
     return _torch_runner(LambdaLayer(case.channels, dim_k=KEY_DIM, heads=HEADS, **size), case)
 
@@ -77,7 +77,7 @@ def _timm(case: Case) -> Run:
 
 
 def _torch_runner(layer: Any, case: Case) -> Run:
-    """One call of a PyTorch layer, or the gradients of its input and all weights."""
+    """Returns a function that calls a PyTorch layer, or computes the gradients of its input and weights."""
     import torch
 
     torch.manual_seed(0)
@@ -105,11 +105,11 @@ def _kecam_halo(case: Case) -> Run:
 
 
 def _create_kecam_halo(case: Case, filters: int, dtype: str) -> Any:
-    """kecam's halo attention, without its output projection, as ours has none.
+    """Returns kecam's halo attention, without an output projection, like ours.
 
-    It takes maps of whole blocks alone, so others are padded for it and its output is cropped. And it takes
-    the softmax of a tensor of six axes, which TensorFlow refuses where oneDNN is to compute it; oneDNN is
-    left on, with which the rest is up to twice as fast, and the softmax sees fewer axes.
+    It accepts maps of whole blocks only, so other maps are padded and the output is cropped. Its softmax has
+    six axes, which TensorFlow with oneDNN refuses. oneDNN stays on, since it makes the rest up to twice as
+    fast, and the softmax gets a tensor with fewer axes.
     """
     import tensorflow as tf
     import tf_keras as keras
@@ -137,7 +137,7 @@ _IMPORTS = {
     "peer/kecam_halo": _import_kecam,
 }
 
-# As in `contenders`.
+# See `contenders.CONTENDERS`.
 CONTENDERS: dict[str, Callable[[Case], Run]] = {
     "peer/lucidrains": _lucidrains,
     "peer/timm": _timm,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the results of the layer benchmark: a column for each map, a block for each kind and scope."""
+"""Plots the results of the layer benchmark: a column per map, a block per kind and scope."""
 
 import dataclasses
 import io
@@ -9,32 +9,32 @@ from collections.abc import Callable, Mapping, Sequence
 from PIL import Image, ImageDraw, ImageFont
 
 from lambdanet.training.benchmark.report import number
-from lambdanet.training.benchmark.results import Row, ran_on
+from lambdanet.training.benchmark.results import Measurement, ran_on
 
-# In units of which the picture has `SHOWN` pixels; it is drawn with `DRAWN` and then reduced.
+# Lengths in units. The plot is drawn with `DRAW_SCALE` pixels per unit and then reduced to `SCALE`.
 MARGIN, NAMES, PANEL, RATIO, GAP, LINE, TITLE, AXIS = 24, 190, 230, 46, 18, 22, 30, 24
-SHOWN, DRAWN = 2, 4
+SCALE, DRAW_SCALE = 2, 4
 
 INK, FAINT, GRID, BAND = "#111827", "#6b7280", "#e2e6ec", "#f6f7f9"
 COLORS = {"auto": "#2563eb", "einsum": "#111827", "peer/": "#d97706", "attention/": "#059669", "": "#64748b"}
 
-Value = Callable[[Row], float | None]
+Value = Callable[[Measurement], float | None]
 
 
-def pictures(rows: Sequence[Row], machine: Mapping[str, str | float]) -> dict[str, bytes]:
-    """Returns the PNG files, by name: the time of a call, and its memory where that is known.
+def plots(rows: Sequence[Measurement], machine: Mapping[str, str | float]) -> dict[str, bytes]:
+    """Returns PNG files by name: the time per call, and the memory if it is known.
 
     Args:
-      rows: all results.
-      machine: what they were measured on, for the line at the bottom.
+      rows: the results.
+      machine: the description of the machine, for the footer.
     """
     footer = f"{ran_on(rows, machine)}, {rows[0].case.dtype}"
     drawn = {}
     if any(row.seconds for row in rows):
-        title = "Time of a call in ms: median, and a line from the least to the most"
-        drawn["layers_time.png"] = _picture(rows, Row.milliseconds, title, footer)
+        title = "Time per call in ms: median, with a line from minimum to maximum"
+        drawn["layers_time.png"] = _plot(rows, Measurement.milliseconds, title, footer)
     if any(row.peak_bytes for row in rows):
-        drawn["layers_memory.png"] = _picture(rows, Row.mebibytes, "Peak memory of a call in MiB", footer)
+        drawn["layers_memory.png"] = _plot(rows, Measurement.mebibytes, "Peak memory per call in MiB", footer)
     return drawn
 
 
@@ -58,7 +58,7 @@ class _Axis:
         return self.left + share * (self.right - self.left)
 
     def ticks(self) -> list[float]:
-        """Powers of ten; with 2 and 5 times them where there are few."""
+        """Returns at most five ticks if possible: powers of ten, with multiples if there are few."""
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         for steps in ((1, 2, 5), (1, 3), (1,)):
             ticks = [step * 10.0**decade for decade in decades for step in steps]
@@ -69,30 +69,30 @@ class _Axis:
 
 
 class _Canvas:
-    """Draws in units."""
+    """An image to draw on, in units."""
 
     def __init__(self, width: float, height: float):
-        self.size = (round(width * SHOWN), round(height * SHOWN))
-        self._image = Image.new("RGB", (round(width * DRAWN), round(height * DRAWN)), "white")
+        self.size = (round(width * SCALE), round(height * SCALE))
+        self._image = Image.new("RGB", (round(width * DRAW_SCALE), round(height * DRAW_SCALE)), "white")
         self._draw = ImageDraw.Draw(self._image)
 
     def line(self, x: float, y: float, x2: float, y2: float, color: str, width: float = 1) -> None:
-        ends = (x * DRAWN, y * DRAWN, x2 * DRAWN, y2 * DRAWN)
-        self._draw.line(ends, color, max(1, round(width * DRAWN)))
+        ends = (x * DRAW_SCALE, y * DRAW_SCALE, x2 * DRAW_SCALE, y2 * DRAW_SCALE)
+        self._draw.line(ends, color, max(1, round(width * DRAW_SCALE)))
 
     def area(self, x: float, y: float, x2: float, y2: float, color: str) -> None:
-        self._draw.rectangle((x * DRAWN, y * DRAWN, x2 * DRAWN, y2 * DRAWN), color)
+        self._draw.rectangle((x * DRAW_SCALE, y * DRAW_SCALE, x2 * DRAW_SCALE, y2 * DRAW_SCALE), color)
 
     def dot(self, x: float, y: float, color: str, full: bool) -> None:
         r = 4.2
-        box = ((x - r) * DRAWN, (y - r) * DRAWN, (x + r) * DRAWN, (y + r) * DRAWN)
-        self._draw.ellipse(box, color if full else "white", color, round(1.5 * DRAWN))
+        box = ((x - r) * DRAW_SCALE, (y - r) * DRAW_SCALE, (x + r) * DRAW_SCALE, (y + r) * DRAW_SCALE)
+        self._draw.ellipse(box, color if full else "white", color, round(1.5 * DRAW_SCALE))
 
     def text(
         self, x: float, y: float, text: str, size: float = 12, color: str = INK, anchor: str = "lm"
     ) -> None:
-        font = ImageFont.load_default(size * DRAWN)
-        self._draw.text((x * DRAWN, y * DRAWN), text, color, font, anchor=anchor)
+        font = ImageFont.load_default(size * DRAW_SCALE)
+        self._draw.text((x * DRAW_SCALE, y * DRAW_SCALE), text, color, font, anchor=anchor)
 
     def png(self) -> bytes:
         file = io.BytesIO()
@@ -100,7 +100,7 @@ class _Canvas:
         return file.getvalue()
 
 
-def _picture(rows: Sequence[Row], value: Value, title: str, footer: str) -> bytes:
+def _plot(rows: Sequence[Measurement], value: Value, title: str, footer: str) -> bytes:
     maps = list(dict.fromkeys(row.case.map for row in rows))
     blocks = _blocks(rows)
     height = 2 * MARGIN + 2 * TITLE + 20
@@ -108,7 +108,7 @@ def _picture(rows: Sequence[Row], value: Value, title: str, footer: str) -> byte
     width = 2 * MARGIN + NAMES + len(maps) * (PANEL + RATIO + GAP)
     canvas = _Canvas(max(width, 760), height)
     canvas.text(MARGIN, MARGIN + 8, title, 17)
-    _key(canvas, rows)
+    _draw_legend(canvas, rows)
     for column, name in enumerate(maps):
         case = next(row.case for row in rows if row.case.map == name)
         label = f"{case.height}x{case.width}, d={case.channels}, b={case.batch}"
@@ -120,15 +120,15 @@ def _picture(rows: Sequence[Row], value: Value, title: str, footer: str) -> byte
     return canvas.png()
 
 
-def _blocks(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of each kind of contender and scope: position lambdas alone, then whole layers."""
-    blocks: dict[tuple[bool, str], list[Row]] = {}
+def _blocks(rows: Sequence[Measurement]) -> list[list[Measurement]]:
+    """Returns the rows per kind (position lambdas, layers) and scope."""
+    blocks: dict[tuple[bool, str], list[Measurement]] = {}
     for row in rows:
         blocks.setdefault((row.contender.startswith("position/"), row.case.scope_name), []).append(row)
     return list(blocks.values())
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
+def _names(rows: Sequence[Measurement]) -> list[str]:
     return list(dict.fromkeys(row.contender for row in rows))
 
 
@@ -136,8 +136,8 @@ def _left(column: int) -> float:
     return MARGIN + NAMES + column * (PANEL + RATIO + GAP)
 
 
-def _key(canvas: _Canvas, rows: Sequence[Row]) -> None:
-    """Says what dots and numbers stand for."""
+def _draw_legend(canvas: _Canvas, rows: Sequence[Measurement]) -> None:
+    """Draws the legend of dots and numbers."""
     passes = {row.case.pass_name for row in rows}
     x, y = float(MARGIN + 5), float(MARGIN + TITLE + 4)
     for name, text in (("both", "forward + backward"), ("forward", "forward")):
@@ -147,14 +147,16 @@ def _key(canvas: _Canvas, rows: Sequence[Row]) -> None:
             x += 150 if name == "both" else 80
     shown = "forward + backward" if "both" in passes else "forward"
     canvas.text(
-        x, y, f"Logarithmic scales. Right: reference / contender ({shown}); more is better.", 12, FAINT
+        x, y, f"Logarithmic scales. Right: reference / contender ({shown}); higher is better.", 12, FAINT
     )
 
 
-def _draw_block(canvas: _Canvas, rows: Sequence[Row], maps: Sequence[str], value: Value, top: float) -> float:
-    """Draws the panels of one kind and scope, one for each map, and returns where they end."""
+def _draw_block(
+    canvas: _Canvas, rows: Sequence[Measurement], maps: Sequence[str], value: Value, top: float
+) -> float:
+    """Draws the panels of a kind and scope, one per map, and returns their bottom."""
     names = _names(rows)
-    kind = "Position lambda" if names[0].startswith("position/") else "Whole layer"
+    kind = "Position lambda" if names[0].startswith("position/") else "Layer"
     canvas.text(MARGIN, top + TITLE / 2, f"{kind}, scope {rows[0].case.scope_name}", 14)
     top += TITLE
     for index, name in enumerate(names):
@@ -169,13 +171,13 @@ def _draw_block(canvas: _Canvas, rows: Sequence[Row], maps: Sequence[str], value
 
 
 def _draw_panel(
-    canvas: _Canvas, rows: Sequence[Row], names: Sequence[str], value: Value, left: float, top: float
+    canvas: _Canvas, rows: Sequence[Measurement], names: Sequence[str], value: Value, left: float, top: float
 ) -> None:
     values = [found for row in rows if (found := value(row))]
     if not values:
         return
-    if value is Row.milliseconds:
-        values += [Row.milliseconds(row, end) or 0.0 for row in rows if row.seconds for end in (0, 1)]
+    if value is Measurement.milliseconds:
+        values += [Measurement.milliseconds(row, end) or 0.0 for row in rows if row.seconds for end in (0, 1)]
     axis = _Axis.over(values, left, left + PANEL)
     bottom = top + LINE * len(names)
     for tick in axis.ticks():
@@ -193,18 +195,18 @@ def _draw_panel(
         canvas.text(left + PANEL + RATIO, y, text, 12, FAINT if ratio is None else _color(name), "rm")
 
 
-def _draw_row(canvas: _Canvas, axis: _Axis, row: Row, value: Value, y: float) -> None:
+def _draw_row(canvas: _Canvas, axis: _Axis, row: Measurement, value: Value, y: float) -> None:
     middle = value(row)
     if not middle:
         return
     color = _color(row.contender)
-    if value is Row.milliseconds:
+    if value is Measurement.milliseconds:
         least, most = (axis.place(row.milliseconds(end) or middle) for end in (0, 1))
         canvas.line(least, y, most, y, color, 1.5)
     canvas.dot(axis.place(middle), y, color, row.case.backward)
 
 
-def _ratio(row: Row, value: Value) -> float | None:
+def _ratio(row: Measurement, value: Value) -> float | None:
     own, reference = value(row), row.reference and value(row.reference)
     return reference / own if own and reference else None
 

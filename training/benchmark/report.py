@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of the layer benchmark as text of at most 120 columns."""
+"""The results of the layer benchmark as text tables of at most 120 columns."""
 
 import textwrap
 from collections.abc import Sequence
 
-from lambdanet.training.benchmark.results import Row
+from lambdanet.training.benchmark.results import Measurement
 
 TITLES = {"forward": "forward", "both": "forward + backward"}
 WIDTH, NAME_WIDTH = 120, 30
 LEGEND = (
-    "ms: median of a call, then the middle half of the repeats. x: times as fast as {reference}.\n"
-    "MiB: memory that a call takes at its peak."
+    "ms: median time per call, then quartiles. x: speed relative to {reference}.\nMiB: peak memory per call."
 )
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Returns the table of one map and scope: a line for each contender, a group of columns for each pass."""
+def table(rows: Sequence[Measurement]) -> str:
+    """Returns the table of a map and scope: a line per contender, a group of columns per pass."""
     case = rows[0].case
     passes = list(dict.fromkeys(row.case.pass_name for row in rows))
     cells = {(row.contender, row.case.pass_name): row for row in rows}
@@ -35,7 +34,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: Row | None) -> str:
+def _cells(row: Measurement | None) -> str:
     if row is None or not row.seconds:
         return f"{'-':>11}  {'':^13} {'-':>6} {'-':>8}"
     quartiles = f"{number(row.milliseconds(0.25))}-{number(row.milliseconds(0.75))}"
@@ -46,7 +45,7 @@ def _cells(row: Row | None) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Writes a number with so many significant digits, whole ones in full and no more than three decimals.
+    """Formats a number with `digits` significant digits, but all integer digits and at most three decimals.
 
     >>> number(0.12345), number(98.76543), number(123456.7), number(None)
     ('0.123', '98.77', '123457', '-')
@@ -57,8 +56,8 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{max(0, min(3, digits - whole))}f}"
 
 
-def summary(rows: Sequence[Row]) -> str:
-    """Returns a line for each pass on how the choice of the library stands against the others."""
+def summary(rows: Sequence[Measurement]) -> str:
+    """Returns a line per pass that compares the library's own choice with the fastest other contender."""
     lines = []
     for name in dict.fromkeys(row.case.pass_name for row in rows):
         timed = {r.contender: r for r in rows if r.seconds and r.case.pass_name == name}
@@ -71,8 +70,8 @@ def summary(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _against(timed: dict[str, Row], own: str, others: Sequence[str], kind: str) -> str:
-    """Compares one contender with the fastest of others on the same device."""
+def _against(timed: dict[str, Measurement], own: str, others: Sequence[str], kind: str) -> str:
+    """Compares a contender with the fastest of others on the same device."""
     if own not in timed:
         return ""
     found = [timed[name] for name in others if name in timed and name != own]
@@ -84,5 +83,5 @@ def _against(timed: dict[str, Row], own: str, others: Sequence[str], kind: str) 
     return f"{own} runs at {number(ratio, 3)} times the speed of {best.contender}, the fastest {kind}"
 
 
-def _median(row: Row) -> float:
+def _median(row: Measurement) -> float:
     return row.milliseconds() or 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured of a contender in a case, and the files that hold it."""
+"""Measurements of contenders, and their CSV file."""
 
 import csv
 import dataclasses
@@ -15,17 +15,17 @@ from lambdanet.training.benchmark.cases import has_own_scope
 
 
 @dataclasses.dataclass
-class Row:
-    """One contender in one case.
+class Measurement:
+    """The measurement of a contender in a case.
 
     Attributes:
-      case: the case, of layers or of models.
-      contender: its name.
-      library, device: what it ran on.
-      seconds: of one call, a sample for each repeat; empty where it gave none.
-      peak_bytes: the memory that a call takes at its peak; None where it is not known.
-      note: why something is missing, or different from other rows.
-      reference: the row that ratios are taken to, of the same case and run.
+      case: the case of the layer or model benchmark.
+      contender: the name of the contender.
+      library, device: the library with its version, and the device.
+      seconds: the seconds per call, a sample per turn; empty if it failed.
+      peak_bytes: the peak memory of a call; None if unknown.
+      note: what is missing, or differs from the other contenders.
+      reference: the measurement of the reference in the same case and run.
     """
 
     case: Any
@@ -35,36 +35,36 @@ class Row:
     seconds: list[float] = dataclasses.field(default_factory=list)
     peak_bytes: int | None = None
     note: str = ""
-    reference: "Row | None" = None
+    reference: "Measurement | None" = None
 
     def milliseconds(self, quantile: float = 0.5) -> float | None:
-        """A quantile of the samples; the median by default."""
+        """Returns a quantile of the times, by default the median."""
         return 1000 * float(np.quantile(self.seconds, quantile)) if self.seconds else None
 
     def speed(self) -> float | None:
-        """How many times as fast as the reference it is, by the medians."""
-        own, other = self.milliseconds(), self.reference and self.reference.milliseconds()
-        return other / own if own and other else None
+        """Returns the speed relative to the reference, by the medians."""
+        median, reference = self.milliseconds(), self.reference and self.reference.milliseconds()
+        return reference / median if median and reference else None
 
     def mebibytes(self) -> float | None:
-        """Peak memory in MiB."""
+        """Returns the peak memory in MiB."""
         return None if self.peak_bytes is None else self.peak_bytes / 2**20
 
-    def explain(self, note: str) -> None:
+    def add_note(self, note: str) -> None:
         """Adds a note."""
         self.note = "; ".join(filter(None, [self.note, note]))
 
-    def mark_device(self) -> None:
-        """Adds a note if it ran on another device than the reference: their ratio is of devices too."""
+    def note_device_mismatch(self) -> None:
+        """Adds a note if the reference ran on another device, since their ratio includes the devices'."""
         other = self.reference.device if self.reference else ""
         if self.device and other and self.device != other:
-            self.explain(f"on {self.device}, and not on {other}")
+            self.add_note(f"on {self.device}, not on {other}")
 
     def columns(self) -> dict[str, str | int | float | None]:
-        """The row of the csv file."""
+        """Returns the row of the CSV file."""
         case = self.case
         reference = self.reference.mebibytes() if self.reference else None
-        own = self.mebibytes()
+        peak = self.mebibytes()
         return {
             "height": case.height,
             "width": case.width,
@@ -81,44 +81,40 @@ class Row:
             "ms_quartile_3": rounded(self.milliseconds(0.75)),
             "ms_max": rounded(self.milliseconds(1)),
             "times_as_fast_as_einsum": rounded(self.speed()),
-            "peak_mib": rounded(own),
-            "peak_as_share_of_einsum": rounded(own / reference if own is not None and reference else None),
+            "peak_mib": rounded(peak),
+            "peak_as_share_of_einsum": rounded(peak / reference if peak is not None and reference else None),
             "note": self.note,
             "library": self.library,
             "device": self.device,
         }
 
 
-def ran_on(rows: Iterable[Row | Mapping[str, Any]], machine: Mapping[str, str | float]) -> str:
-    """Returns the line that says below a picture what its rows were measured on.
+def ran_on(rows: Iterable[Measurement | Mapping[str, Any]], machine: Mapping[str, str | float]) -> str:
+    """Returns the devices, processor and version of TensorFlow of measurements, for the footer of a plot.
 
     Args:
-      rows: the results, or their columns.
-      machine: as `machine.describe` has it.
+      rows: the measurements, or their columns.
+      machine: the result of `machine.describe`.
     """
-    devices = [row.device if isinstance(row, Row) else row["device"] for row in rows]
+    devices = [row.device if isinstance(row, Measurement) else row["device"] for row in rows]
     accelerators = [device for device in dict.fromkeys(devices) if device not in ("", "CPU")]
     where = [*accelerators, f"{machine['cpu']}, {machine['threads']} threads"]
     return f"{' with '.join(where)}, tensorflow {machine['tensorflow']}"
 
 
 def rounded(value: float | None) -> float | None:
-    """Returns a number with five significant digits."""
+    """Rounds a number to five significant digits."""
     return None if value is None else float(f"{value:.5g}")
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], machine: Mapping[str, str | float]) -> None:
-    """Writes the columns of all rows, each with the description of the machine; the file appears whole.
+    """Writes a CSV file of the rows, each with the description of the machine.
 
     Raises:
       InputError: the file cannot be written.
     """
     text = io.StringIO()
-    writer: csv.DictWriter[str] | None = None
-    for row in rows:
-        columns = {**row, **machine}
-        if writer is None:
-            writer = csv.DictWriter(text, list(columns), lineterminator="\n")
-            writer.writeheader()
-        writer.writerow(columns)
-    write_output(path, text.getvalue().encode())
+    writer = csv.DictWriter(text, [*rows[0], *machine], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, **machine} for row in rows)
+    write_output(path, text.getvalue())

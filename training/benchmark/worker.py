@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process in which one contender runs: it reads requests and writes answers, a line of JSON each.
+"""The program that runs a contender: reads requests and writes answers, each a line of JSON.
 
-`lambdanet.training.benchmark.process` starts it. Its first answer says what it runs on. Requests: `build` a
-case (and call it once), `time` some calls, `memory` of some calls.
+`lambdanet.training.benchmark.contender_process` starts it. The first answer describes the library and device.
+Requests: `build` a case (and call it once), `time` calls, measure the `memory` of calls.
 """
 
 import contextlib
@@ -20,27 +20,27 @@ from lambdanet import errors
 from lambdanet.training.benchmark import memory
 from lambdanet.training.benchmark.cases import Case
 
-HOMES = {"model": "networks", "peer": "peers"}  # by what a name begins with; others are in `contenders`
+CONTENDER_MODULES = {"model": "model_contenders", "peer": "peers"}  # by prefix; default: `contenders`
 
 
 class Contender:
-    """A contender and the case that it is set up for.
+    """A contender and its current case.
 
     Args:
-      name: such as "position/einsum"; see `HOMES` for the module that has it.
-      threads: how many threads it may use.
+      name: the name, such as "position/einsum"; its prefix selects the module, see `CONTENDER_MODULES`.
+      threads: the number of threads.
     """
 
     def __init__(self, name: str, threads: int):
-        home = HOMES.get(name.partition("/")[0], "contenders")
-        self._module = importlib.import_module(f"lambdanet.training.benchmark.{home}")
+        module = CONTENDER_MODULES.get(name.partition("/")[0], "contenders")
+        self._module = importlib.import_module(f"lambdanet.training.benchmark.{module}")
         self._name = name
         self._run: Callable[[], object] | None = None
         self.about = self._module.start(name, threads)
         self.about["counts_memory"] = memory.on_gpu()
 
     def build(self, case: dict[str, Any]) -> dict[str, Any]:
-        """Sets up a case, in the place of the one before, and times its first call."""
+        """Builds a case, which replaces the previous one, and times its first call."""
         self._run = None
         gc.collect()
         kind = getattr(self._module, "CASE", Case)
@@ -48,7 +48,7 @@ class Contender:
         return self.time(1, False)
 
     def time(self, calls: int, warm: bool) -> dict[str, Any]:
-        """Times calls, after one that is not timed if `warm`: the seconds of one."""
+        """Returns the mean seconds of calls; `warm` adds an untimed call before them."""
         assert self._run
         if warm:
             self._run()
@@ -64,7 +64,7 @@ class Contender:
 
 
 def describe(error: BaseException) -> str:
-    """Returns what an exception says, in about 200 characters: TensorFlow names the reason at the end."""
+    """Returns the message of an exception, shortened in the middle: TensorFlow's reason is at the end."""
     text = errors.one_line(error)
     return f"{type(error).__name__}: {text if len(text) <= 200 else f'{text[:60]} ... {text[-135:]}'}"
 
@@ -74,17 +74,17 @@ def _answer(answers: TextIO, function: Callable[..., dict[str, Any]], **argument
         answer = function(**arguments)
     except ModuleNotFoundError as error:
         answer = {"missing": error.name}
-    except Exception as error:  # whatever a library raises is the contender's result
+    except Exception as error:  # any error of a library is a result
         answer = {"error": describe(error)}
     print(json.dumps(answer), file=answers, flush=True)
 
 
 def main(name: str, threads: int) -> None:
-    """Answers requests to a contender until there are no more."""
-    # Libraries print what they like to the standard output; it becomes the standard error.
+    """Answers requests to a contender until the end of the input."""
+    # Libraries may print to the standard output, so it becomes the standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    with contextlib.suppress(OSError):  # if memory ends, this process is the one to go
+    with contextlib.suppress(OSError):  # the first process to kill if memory runs out
         Path("/proc/self/oom_score_adj").write_text("1000")
     contender: list[Contender] = []
 
@@ -93,7 +93,7 @@ def main(name: str, threads: int) -> None:
         return contender[0].about
 
     _answer(answers, start)
-    gc.disable()  # so that no call is timed with a collection in it
+    gc.disable()  # no collections during timed calls
     for line in sys.stdin if contender else ():
         request = json.loads(line)
         _answer(answers, getattr(contender[0], request.pop("do")), **request)

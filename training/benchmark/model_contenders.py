@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contenders of the model benchmark: models of the zoo, on images of noise."""
+"""The contenders of the model benchmark: models of the zoo on images of noise."""
 
 import ast
 import dataclasses
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError
+from lambdanet.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.training.benchmark.contenders import Run, compiled, start
 from lambdanet.training.run import build
@@ -24,11 +24,11 @@ PASSES = ("infer", "train")
 
 @dataclasses.dataclass(frozen=True)
 class ModelCase:
-    """One setting in which models are compared, each at its own image size.
+    """A setting in which models are compared, each at its own image size.
 
     Attributes:
-      batch: images at once.
-      backward: whether a step of training is made, with batch statistics, gradients and SGD with momentum.
+      batch: the batch size.
+      backward: whether to run a training step, with batch statistics, gradients and SGD with momentum.
       dtype: float32, or bfloat16 or float16 for mixed precision.
     """
 
@@ -36,7 +36,7 @@ class ModelCase:
     backward: bool
     dtype: str = "float32"
 
-    height = width = 0  # each model's own
+    height = width = 0  # depends on the model
     scope_name = ""
 
     @property
@@ -53,10 +53,10 @@ class Network:
     """A model, its options and its image size.
 
     Attributes:
-      text: as it was given: "NAME", "NAME:KEY=VALUE,...", "NAME@SIZE" or "NAME:KEY=VALUE,...@SIZE".
-      name: of the zoo.
-      options: of the model's own layers.
-      size: side of its images, in pixels; 0: that of its table.
+      text: "NAME", "NAME:KEY=VALUE,...", "NAME@SIZE" or "NAME:KEY=VALUE,...@SIZE".
+      name: the name in the zoo.
+      options: the options of `create_model`.
+      size: the side of the images, in pixels; 0: the model's default.
     """
 
     text: str
@@ -66,10 +66,10 @@ class Network:
 
     @classmethod
     def parse(cls, text: str) -> "Network":
-        """Returns what a text names.
+        """Parses a text.
 
         Raises:
-          InputError: it is not written as described.
+          InputError: the text is not as described.
         """
         front, at, size = text.partition("@")
         name, _, listed = front.partition(":")
@@ -82,24 +82,22 @@ class Network:
             if at and pixels < 1:
                 raise ValueError
         except (ValueError, SyntaxError):
-            raise InputError(
-                f"model {text!r} cannot be read; expected NAME, NAME@SIZE, NAME:KEY=VALUE,... or both, such "
-                "as resnet_50_llll:key_dim=8@160"
-            ) from None
+            accepted = "NAME, NAME@SIZE, NAME:KEY=VALUE,... or both, such as resnet_50_llll:key_dim=8@160"
+            raise invalid("model", accepted, text) from None
         return cls(text, name, options, pixels)
 
     def info(self) -> zoo.ModelInfo:
-        """Returns the size of the model; raises `InputError` where there is no such one."""
+        """Returns the size of the model; raises `InputError` for an unknown model."""
         return zoo.model_info(self.name, self.size or None, **self.options)
 
 
 def _run(text: str, case: ModelCase) -> Run:
-    """Sets up a model and returns the function that runs it once."""
+    """Builds a model and returns a function that runs it once."""
     network = Network.parse(text)
     with build.policy("float32" if case.dtype == "float32" else f"mixed_{case.dtype}"):
         model = zoo.create_model(network.name, input_size=network.size or None, **network.options)
     shape = [case.batch, *model.input_shape[1:]]
-    if None in shape:  # a model that takes any size
+    if None in shape:  # the model accepts any size
         size = network.size or zoo.model_info(network.name).input_size
         shape = [case.batch, size, size, 3]
     random = np.random.default_rng(0)
@@ -126,7 +124,7 @@ def _training_step(model: keras.Model) -> Callable[[tf.Tensor, tf.Tensor], tf.Te
 
 
 class _Contenders:
-    """For the name of a contender, the function that sets it up for a case."""
+    """Maps the name of a contender to the function that builds it for a case."""
 
     def __getitem__(self, name: str) -> Callable[[ModelCase], Run]:
         return functools.partial(_run, name.removeprefix(PREFIX))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JPEG TFRecords to measure input with, made here: as large as ImageNet's pictures, and as hard to decode."""
+"""Synthetic JPEG TFRecords with the size and decoding cost of ImageNet's pictures."""
 
 import io
 import os
@@ -11,19 +11,19 @@ from PIL import Image
 
 from lambdanet.training.data import records
 
-SIZES = ((375, 500), (375, 500), (500, 375))  # of ImageNet's pictures, the usual ones
-QUALITY = 90  # about 115 kB each; ImageNet's have 110 kB
+SIZES = ((375, 500), (375, 500), (500, 375))  # the usual sizes of ImageNet's pictures
+QUALITY = 90  # about 115 kB per file; ImageNet's have 110 kB
 FILES = 16
 PER_FILE = 1024
 
 
 def write(folder: Path, pictures: int, seed: int = 0) -> None:
-    """Writes a split `train` of `FILES` files with `PER_FILE` records each, which are links to a single one.
+    """Writes a split `train` of `FILES` files with `PER_FILE` records each; all files link to the first.
 
     Args:
-      folder: an existing one.
-      pictures: how many different ones there are.
-      seed: of the pictures.
+      folder: an existing folder.
+      pictures: the number of different pictures.
+      seed: the random seed of the pictures.
     """
     random = np.random.default_rng(seed)
     files = [jpeg(random, *SIZES[index % len(SIZES)]) for index in range(pictures)]
@@ -36,7 +36,7 @@ def write(folder: Path, pictures: int, seed: int = 0) -> None:
 
 
 def jpeg(random: np.random.Generator, height: int, width: int) -> bytes:
-    """Returns a picture whose brightness and colours fall with the frequency, as those of photographs do."""
+    """Returns a random picture with the 1/f spectrum of photographs."""
     frequency = np.hypot(np.fft.fftfreq(height)[:, np.newaxis], np.fft.rfftfreq(width))
     amplitude = 1 / np.maximum(frequency, 1 / max(height, width))
 

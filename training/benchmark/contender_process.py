@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes in which contenders run, seen from the one that compares them."""
+"""The process of a contender, as the comparing process sees it."""
 
 import contextlib
 import json
@@ -14,10 +14,10 @@ from typing import Any
 from lambdanet import errors
 from lambdanet.training.benchmark.cases import PEER_PACKAGES
 
-START_SECONDS = 300  # to import a library, on a machine that does something else
+START_SECONDS = 300  # enough to import a library on a busy machine
 
-# What the interpreter runs. The folder of this package comes last, so that the packages beside it do not take
-# the place of the interpreter's own.
+# The program of the process. The folder of this package comes last in sys.path, so that the interpreter's own
+# packages take precedence over those beside it.
 _PROGRAM = """\
 import sys
 sys.path.append(sys.argv[3])
@@ -27,19 +27,19 @@ main(sys.argv[1], int(sys.argv[2]))
 
 
 class ContenderFailed(Exception):
-    """A contender gave no result; the message says why, in one line."""
+    """A contender without a result; the message is the reason, one line."""
 
 
-class Worker:
-    """A process that runs one contender, as `lambdanet.training.benchmark.worker` describes.
+class ContenderProcess:
+    """A process that runs `lambdanet.training.benchmark.worker` for one contender.
 
-    The process starts at once and imports its libraries while others do; `about` waits for it.
+    The constructor starts the process and does not wait; `about` does.
 
     Args:
       python: the interpreter.
-      name: the contender.
-      threads: how many threads it may use.
-      environment: variables beside those of this process.
+      name: the name of the contender.
+      threads: the number of threads.
+      environment: additional environment variables.
     """
 
     def __init__(self, python: str, name: str, threads: int, environment: Mapping[str, str]):
@@ -65,14 +65,13 @@ class Worker:
         self._failure: ContenderFailed | None = None
 
     def about(self) -> dict[str, Any]:
-        """Waits until the process is ready, and returns what it says of itself.
+        """Waits until the process is ready, and returns its description.
 
         Returns:
-          `library` and `device`, what it runs on; `counts_memory`, whether memory can be measured in
-          this process too.
+          `library` and `device`, and `counts_memory`: whether the process that is timed can measure memory.
 
         Raises:
-          ContenderFailed: it is not installed, or does not start.
+          ContenderFailed: the library is not installed, or the process does not start.
         """
         if self._failure:
             raise self._failure
@@ -85,7 +84,7 @@ class Worker:
         return self._about
 
     def was_ready(self) -> bool:
-        """Says whether the process has come as far as to take requests."""
+        """Whether the process has started and accepted requests."""
         return self._about is not None
 
     def ask(self, do: str, timeout: float, **arguments: Any) -> dict[str, Any]:
@@ -93,11 +92,11 @@ class Worker:
 
         Args:
           do: the request: "build", "time" or "memory".
-          timeout: seconds to wait for the answer; the process is ended if there is none.
-          **arguments: of the request.
+          timeout: the time limit in seconds, after which the process is killed.
+          **arguments: the arguments of the request.
 
         Raises:
-          ContenderFailed: an error came back, or nothing did.
+          ContenderFailed: the answer is an error, or there is none.
         """
         self.about()
         assert self._process.stdin
@@ -105,11 +104,11 @@ class Worker:
             self._process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise ContenderFailed(self._last_words()) from None
+            raise ContenderFailed(self._exit_reason()) from None
         return self._read(timeout)
 
-    def alive(self) -> bool:
-        """Says whether the process can take requests."""
+    def is_alive(self) -> bool:
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def close(self) -> None:
@@ -117,7 +116,7 @@ class Worker:
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
-            with contextlib.suppress(BrokenPipeError):  # a request that was never read
+            with contextlib.suppress(BrokenPipeError):  # an unread request
                 if stream:
                     stream.close()
 
@@ -130,7 +129,7 @@ class Worker:
             raise ContenderFailed(f"stopped after {timeout:.0f} s")
         line = self._process.stdout.readline()
         if not line:
-            raise ContenderFailed(self._last_words())
+            raise ContenderFailed(self._exit_reason())
         answer = json.loads(line)
         if "missing" in answer:
             packages = " ".join(PEER_PACKAGES.get(self._name, ()))
@@ -141,11 +140,11 @@ class Worker:
             raise ContenderFailed(answer["error"])
         return answer
 
-    def _last_words(self) -> str:
-        """Why a process that has closed its end is gone."""
+    def _exit_reason(self) -> str:
+        """Returns why the process has ended."""
         status = self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         if status == -9:
-            return "ended by the system, most likely for want of memory"
+            return "killed by the system, probably out of memory"
         return f"ended with status {status}" + (f": {lines[-1].strip()[:200]}" if lines else "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs contenders side by side: each in its own process, one call at a time, in turns."""
+"""Runs contenders in turns, each in its own process."""
 
 import dataclasses
 import math
@@ -8,25 +8,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet.training.benchmark import memory
-from lambdanet.training.benchmark.cases import Case, caveat
-from lambdanet.training.benchmark.process import ContenderFailed, Worker
-from lambdanet.training.benchmark.results import Row
+from lambdanet.training.benchmark.cases import Case, note_for
+from lambdanet.training.benchmark.contender_process import ContenderFailed, ContenderProcess
+from lambdanet.training.benchmark.results import Measurement
 
-TURN_SECONDS = 0.1  # in a turn a quick contender runs as often as fits
-SHORT_SECONDS = 0.2  # a call below this starts its turn with one that is not timed, to warm the caches
-SETTLE_SECONDS = 0.02  # between turns, in which the threads of the one before go to sleep
-FEWEST = 3  # turns, unless a single call takes longer than all turns may
-PATIENCE = 6  # a call that takes so many times the seconds meant for a row is stopped
+TURN_SECONDS = 0.1  # the length of a turn; fast contenders run several calls in it
+SHORT_SECONDS = 0.2  # turns of shorter calls start with an untimed call to warm the caches
+SETTLE_SECONDS = 0.02  # between turns, so the threads of the previous contender go to sleep
+MIN_TURNS = 3  # unless a single call takes longer than `max_seconds`
+TIMEOUT_FACTOR = 6  # a call that takes longer than this times `max_seconds` is stopped
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """How much to measure.
+    """The limits of a measurement.
 
     Attributes:
-      repeats: turns of each contender.
-      max_seconds: what the turns of a row may take; a slow contender gets fewer.
-      threads: threads of each contender.
+      repeats: the number of turns per contender.
+      max_seconds: the time limit of a contender's turns in a case; a slow contender gets fewer turns.
+      threads: the number of threads per contender.
     """
 
     repeats: int
@@ -35,45 +35,51 @@ class Budget:
 
     @property
     def timeout(self) -> float:
-        return PATIENCE * self.max_seconds
+        return TIMEOUT_FACTOR * self.max_seconds
 
 
 @dataclasses.dataclass
 class _Turn:
-    """What a contender does in a turn, and how many turns it has."""
+    """The turns of a contender.
+
+    Attributes:
+      calls: the number of timed calls per turn.
+      warm: whether an untimed call precedes them.
+      repeats: the number of turns.
+    """
 
     calls: int
     warm: bool
     repeats: int
 
     @classmethod
-    def of(cls, seconds: float, budget: Budget) -> "_Turn":
-        """Returns the turn for calls of so many seconds."""
+    def plan(cls, seconds: float, budget: Budget) -> "_Turn":
+        """Returns the turns for calls of this duration."""
         warm = seconds < SHORT_SECONDS
         calls = max(1, math.ceil(TURN_SECONDS / max(seconds, 1e-4))) if warm else 1
         fitting = int(budget.max_seconds / ((calls + warm) * seconds))
-        fewest = FEWEST if seconds <= budget.max_seconds else 1
+        fewest = MIN_TURNS if seconds <= budget.max_seconds else 1
         return cls(calls, warm, min(budget.repeats, max(fewest, fitting)))
 
     def due(self, round_: int, rounds: int) -> bool:
-        """Says whether it is this contender's turn: fewer turns than rounds are spread evenly over them."""
+        """Whether the contender has a turn in a round; its turns are spread evenly over the rounds."""
         return (round_ + 1) * self.repeats // rounds > round_ * self.repeats // rounds
 
 
 class Comparison:
-    """The processes of some contenders: one for each, and another for memory where that needs its own.
+    """The processes of contenders: one to time each, and a second to measure its memory if necessary.
 
-    Use it in a `with` statement, which ends the processes.
+    A context manager, which ends the processes.
 
     Args:
-      pythons: for each contender the interpreter that has its library.
-      budget: how much to measure.
+      pythons: the interpreter of each contender, which has its library.
+      budget: the limits of the measurement.
     """
 
     def __init__(self, pythons: Mapping[str, str], budget: Budget):
         self._pythons = pythons
         self._budget = budget
-        self._workers: dict[tuple[str, bool], Worker] = {}
+        self._workers: dict[tuple[str, bool], ContenderProcess] = {}
         self._stopped: dict[tuple[str, str, str], str] = {}
 
     def __enter__(self) -> "Comparison":
@@ -83,7 +89,7 @@ class Comparison:
             for name in self._pythons:
                 if self._ready(name, False) and not self._counts_memory(name):
                     self._start(name, True)
-            for name, for_memory in self._workers:  # all of them, before the first is timed
+            for name, for_memory in self._workers:  # wait for all before timing the first
                 self._ready(name, for_memory)
         except BaseException:
             self.__exit__()
@@ -94,18 +100,18 @@ class Comparison:
         for worker in self._workers.values():
             worker.close()
 
-    def run(self, case: Case | Any, names: Sequence[str], reference: str) -> list[Row]:
+    def run(self, case: Case | Any, names: Sequence[str], reference: str) -> list[Measurement]:
         """Measures contenders in a case.
 
         Args:
           case: the case.
-          names: the contenders, with the reference among them.
-          reference: the contender that the others are compared with.
+          names: the contenders, including the reference.
+          reference: the contender to compare the others with.
 
         Returns:
-          A row for each name, in this order.
+          A measurement per name, in this order.
         """
-        rows = {name: Row(case, name, note=caveat(name, case)) for name in names}
+        rows = {name: Measurement(case, name, note=note_for(name, case)) for name in names}
         for row in rows.values():
             row.reference = rows[reference]
         turns = {}
@@ -114,17 +120,17 @@ class Comparison:
             if turn is not None:
                 turns[row.contender] = turn
         for row in rows.values():
-            row.mark_device()
+            row.note_device_mismatch()
         self._take_turns(rows, turns)
         for row in rows.values():
             if row.seconds:
                 self._measure_memory(row)
         return list(rows.values())
 
-    def _set_up(self, row: Row) -> _Turn | None:
-        """Builds a row's contender and sees how long a call takes; None if that fails."""
+    def _set_up(self, row: Measurement) -> _Turn | None:
+        """Builds a contender and plans its turns by the duration of a call; None if that fails."""
         if _key(row) in self._stopped:
-            row.explain(f"not tried: the pass {self._stopped[_key(row)]} did not end")
+            row.add_note(f"skipped: the pass {self._stopped[_key(row)]} did not finish")
             return None
         try:
             worker = self._worker(row.contender, False)
@@ -133,18 +139,18 @@ class Comparison:
             self._ask(row, False, "build", case=dataclasses.asdict(row.case))
             seconds = self._ask(row, False, "time", calls=1, warm=False)["seconds"]
         except ContenderFailed as failure:
-            row.explain(str(failure))
+            row.add_note(str(failure))
             return None
-        turn = _Turn.of(seconds, self._budget)
+        turn = _Turn.plan(seconds, self._budget)
         if turn.repeats < self._budget.repeats:
-            row.explain(f"{turn.repeats} of {self._budget.repeats} repeats: a call takes {seconds:.2g} s")
-        if seconds > self._budget.max_seconds:  # this was it
+            row.add_note(f"{turn.repeats} of {self._budget.repeats} repeats: a call takes {seconds:.2g} s")
+        if seconds > self._budget.max_seconds:  # this call is the only one
             row.seconds.append(seconds)
             return None
         return turn
 
-    def _take_turns(self, rows: Mapping[str, Row], turns: dict[str, _Turn]) -> None:
-        """Lets every contender have its turn in every round, each time another one first."""
+    def _take_turns(self, rows: Mapping[str, Measurement], turns: dict[str, _Turn]) -> None:
+        """Times the contenders in rounds, each of which starts with another contender."""
         rounds = max((turn.repeats for turn in turns.values()), default=0)
         for round_ in range(rounds):
             names = list(turns)
@@ -158,11 +164,11 @@ class Comparison:
                     answer = self._ask(rows[name], False, "time", calls=turn.calls, warm=turn.warm)
                     rows[name].seconds.append(answer["seconds"])
                 except ContenderFailed as failure:
-                    rows[name].explain(str(failure))
+                    rows[name].add_note(str(failure))
                     del turns[name]
 
-    def _measure_memory(self, row: Row) -> None:
-        """Measures the peak memory, where the case is still set up or in the process that is for it."""
+    def _measure_memory(self, row: Measurement) -> None:
+        """Measures the peak memory, in the second process if there is one."""
         calls = 3 if (row.milliseconds() or 0) < 1000 else 1
         try:
             elsewhere = not self._counts_memory(row.contender)
@@ -170,20 +176,20 @@ class Comparison:
                 self._ask(row, True, "build", case=dataclasses.asdict(row.case))
             row.peak_bytes = self._ask(row, elsewhere, "memory", calls=calls)["bytes"]
         except ContenderFailed as failure:
-            row.explain(f"memory: {failure}")
+            row.add_note(f"memory: {failure}")
 
-    def _ask(self, row: Row, for_memory: bool, do: str, **arguments: Any) -> dict[str, Any]:
-        """Asks a row's contender, and remembers if it did not live to answer."""
+    def _ask(self, row: Measurement, for_memory: bool, do: str, **arguments: Any) -> dict[str, Any]:
+        """Sends a request to a contender, and records if its process ends without an answer."""
         worker = self._worker(row.contender, for_memory)
         try:
             return worker.ask(do, self._budget.timeout, **arguments)
         except ContenderFailed:
-            if worker.was_ready() and not worker.alive() and not for_memory:
+            if worker.was_ready() and not worker.is_alive() and not for_memory:
                 self._stopped[_key(row)] = row.case.pass_name
             raise
 
     def _ready(self, name: str, for_memory: bool) -> bool:
-        """Waits for a process; if it failed, its rows will say so."""
+        """Waits until a process has started; returns False if it fails."""
         try:
             self._workers[name, for_memory].about()
         except ContenderFailed:
@@ -193,18 +199,20 @@ class Comparison:
     def _counts_memory(self, name: str) -> bool:
         return self._workers[name, False].about()["counts_memory"]
 
-    def _worker(self, name: str, for_memory: bool) -> Worker:
-        """Returns a contender's process, a new one if it is gone."""
+    def _worker(self, name: str, for_memory: bool) -> ContenderProcess:
+        """Returns the process of a contender; restarts it if it has ended."""
         worker = self._workers[name, for_memory]
-        if not worker.alive() and worker.was_ready():
+        if not worker.is_alive() and worker.was_ready():
             worker.close()
             self._start(name, for_memory)
         return self._workers[name, for_memory]
 
     def _start(self, name: str, for_memory: bool) -> None:
         environment = memory.ENVIRONMENT if for_memory else {}
-        self._workers[name, for_memory] = Worker(self._pythons[name], name, self._budget.threads, environment)
+        self._workers[name, for_memory] = ContenderProcess(
+            self._pythons[name], name, self._budget.threads, environment
+        )
 
 
-def _key(row: Row) -> tuple[str, str, str]:
+def _key(row: Measurement) -> tuple[str, str, str]:
     return row.contender, row.case.map, row.case.scope_name
