@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lambdanet benchmark loop`: what `train` takes for a step, beside a loop written by hand."""
+"""`lambdanet benchmark loop`: the step time of `train`, compared with a hand-written loop."""
 
 import dataclasses
 import statistics
@@ -24,31 +24,31 @@ from lambdanet.training.run.preemption import StopRequest
 
 NEVER = 10**9  # steps
 
-# Makes so many steps and returns the seconds of one, without the first.
+# Runs a number of steps and returns the seconds per step, without the first.
 Loop = Callable[[int], float]
 
 
 def benchmark_loop(
     recipe: str = "digits", settings: Sequence[str] = (), steps: int = 50, repeats: int = 9
 ) -> dict[str, float]:
-    """Measures how much longer a step takes in `train` than in a loop written by hand.
+    """Measures how much longer a step takes in `train` than in a hand-written loop.
 
-    Both train the recipe's model on one batch of noise that is always the same: neither waits for data.
-    `train` is `keras.Model.fit` with all its callbacks, but for what comes after an epoch: evaluation and the
-    checkpoint. The other loop is a `tf.function` with a gradient tape. They take turns, each first in every
-    second round; the ratio is the median of those of the rounds.
+    Both train the recipe's model on the same batch of noise, so neither waits for data. `train` is
+    `keras.Model.fit` with all callbacks, but without the evaluation and checkpoint at the end of an epoch.
+    The other loop is a `tf.function` with a gradient tape. They take turns in alternating order; the ratio is
+    the median over the rounds.
 
     Args:
-      recipe: of `lambdanet train`.
-      settings: changes of it, "key=value".
-      steps: of a turn.
-      repeats: turns of each.
+      recipe: the name of a recipe of `lambdanet train`.
+      settings: changes of its fields, "key=value".
+      steps: the number of steps per turn.
+      repeats: the number of turns of each loop.
 
     Returns:
-      `train_ms` and `by_hand_ms`, the medians of a step, and `ratio`.
+      `train_ms` and `by_hand_ms`, the median step times, and `ratio`.
 
     Raises:
-      InputError: for arguments that are not as described.
+      InputError: an argument is not as described.
 
     Example:
       >>> benchmark_loop(steps=20, repeats=3)["ratio"]
@@ -71,7 +71,7 @@ def benchmark_loop(
     result["ratio"] = statistics.median(np.divide(times["train"], times["by_hand"]).tolist())
     print(
         f"{chosen.model}, batches of {chosen.global_batch_size}, {repeats} turns of {steps} steps: "
-        f"{result['train_ms']:.2f} ms a step in train, {result['by_hand_ms']:.2f} by hand; "
+        f"{result['train_ms']:.2f} ms per step in train, {result['by_hand_ms']:.2f} by hand; "
         f"train takes {100 * (result['ratio'] - 1):+.1f} %"
     )
     return result
@@ -86,7 +86,7 @@ def _batches(recipe: Recipe) -> tf.data.Dataset:
 
 
 class _Timer(keras.callbacks.Callback):
-    """Notes when each step has ended, after all other callbacks."""
+    """Records the end of each step, after all other callbacks."""
 
     _supports_tf_logs = True
 
@@ -115,7 +115,7 @@ def _train(recipe: Recipe, data: tf.data.Dataset, folder: str) -> Loop:
 
 
 def _by_hand(recipe: Recipe, data: tf.data.Dataset) -> Loop:
-    """Returns the same steps, as one writes them down."""
+    """Returns the hand-written loop with the same steps."""
     model, optimizer = build.build_model(recipe), build.build_optimizer(recipe, NEVER // recipe.epochs)
     optimizer.build(model.trainable_variables)
     cross_entropy = SmoothedCrossEntropy(recipe.label_smoothing)
