@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accuracy and loss of a trained model on a split of its dataset."""
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import tf_keras as keras
 
 from lambdanet.errors import InputError
 from lambdanet.files import writable_dir, write_output
-from lambdanet.training.data import pipeline
 from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run.model_dir import check_class_names, find_data_dir, load_trained_model
 
 
@@ -53,19 +52,16 @@ def evaluate(
     """
     data_dir = find_data_dir(model_dir, data_dir)
     model, recipe = load_trained_model(model_dir)
-    if split is not None:
-        recipe = dataclasses.replace(recipe, eval_split=split)
-    names = pipeline.class_names(recipe, data_dir)
-    check_class_names(model_dir, names)
+    dataset = Dataset.open(recipe, data_dir, BadRecords(max_bad_records), split)
+    check_class_names(model_dir, dataset.class_names)
     folder = None if out is None else writable_dir(Path(out).expanduser())  # before anything takes time
-    bad_records = BadRecords(max_bad_records)
-    batches = pipeline.load(recipe, "eval", data_dir, bad_records=bad_records)
-    with bad_records.ending_runs():
-        measured, labels, predicted = classify(model, batches, pipeline.eval_steps(recipe, data_dir))
-    result = {"dataset": recipe.dataset, "split": recipe.eval_split, **measured}
-    print(summary(result, recipe.num_classes))
+    with dataset.bad_records.as_input_errors():
+        measured, labels, predicted = classify(model, dataset.eval(), dataset.eval_steps())
+    result = {"dataset": recipe.dataset, "split": dataset.eval_split, **measured}
+    line = summary(result, recipe.num_classes)
+    print(line)
     if folder:
-        _write(folder, labels, predicted, names, f"{recipe.model}, {summary(result, recipe.num_classes)}")
+        _write(folder, labels, predicted, dataset.class_names, f"{recipe.model}, {line}")
     return result
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import lambdanet
 from lambdanet import configs
-from lambdanet.training.data import pipeline
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build
 
 NAMES = configs.list_recipes()
@@ -27,9 +27,9 @@ def test_the_dataset_of_a_recipe_has_its_classes_and_channels(dataset, tmp_path)
     (tmp_path / "train-00000-of-00001").touch()
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
     for name in NAMES:
-        recipe = pipeline.resolve(configs.get_recipe(name), str(tmp_path))
+        recipe = Dataset.open(configs.get_recipe(name), str(tmp_path)).recipe
         if recipe.dataset == dataset:
-            assert len(pipeline.class_names(recipe, str(tmp_path))) == recipe.num_classes
+            assert len(Dataset.open(recipe, str(tmp_path)).class_names) == recipe.num_classes
             break
 
 

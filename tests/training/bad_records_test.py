@@ -12,8 +12,8 @@ from PIL import Image
 
 from lambdanet import configs
 from lambdanet.errors import InputError
-from lambdanet.training.data import pipeline
-from lambdanet.training.data.bad_records import UNKNOWN, BadRecords, grouped
+from lambdanet.training.data.bad_records import UNKNOWN, BadRecords, prepare_in_groups
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import measure
 from lambdanet.training.train import train
 
@@ -61,7 +61,7 @@ def _damage(pictures, split, *indices):
 def test_evaluation_goes_without_them_and_names_them(pictures, capfd, damaged):
     paths = _damage(pictures, "validation", *damaged)
     bad = BadRecords(limit=4)
-    levels = _levels(pipeline.load(RECIPE, "eval", str(pictures), bad_records=bad))
+    levels = _levels(Dataset.open(RECIPE, str(pictures), bad).eval())
     order = [*range(0, COUNT, 2), *range(1, COUNT, 2)]  # by class
     assert sum(levels, []) == [index for index in order if index not in damaged]
     assert sorted(bad.names) == sorted(paths)
@@ -70,10 +70,10 @@ def test_evaluation_goes_without_them_and_names_them(pictures, capfd, damaged):
 
 
 def test_every_batch_keeps_its_place_and_size_and_each_name_is_told_once(pictures, capfd):
-    before = _levels(pipeline.load(RECIPE, "train", str(pictures)))
+    before = _levels(Dataset.open(RECIPE, str(pictures)).train())
     paths = _damage(pictures, "train", 2, 5, 11)
     bad = BadRecords(limit=3)
-    levels = _levels(pipeline.load(RECIPE, "train", str(pictures), bad_records=bad))
+    levels = _levels(Dataset.open(RECIPE, str(pictures), bad).train())
     assert [len(batch) for batch in levels] == [4] * 8
     for batch, whole in zip(levels, before, strict=True):
         good = [level for level in whole if level not in (2, 5, 11)]
@@ -86,37 +86,40 @@ def test_every_batch_keeps_its_place_and_size_and_each_name_is_told_once(picture
 def test_a_run_that_goes_on_at_any_step_sees_what_it_would_have_seen(pictures, step):
     _damage(pictures, "train", 2, 5, 11)
     recipe = dataclasses.replace(RECIPE, augmentation="crop_flip")
-    whole = [images.numpy() for images, _ in pipeline.load(recipe, "train", str(pictures))]
-    rest = [images.numpy() for images, _ in pipeline.load(recipe, "train", str(pictures), initial_step=step)]
+    whole = [images.numpy() for images, _ in Dataset.open(recipe, str(pictures)).train()]
+    rest = [images.numpy() for images, _ in Dataset.open(recipe, str(pictures)).train(step)]
     np.testing.assert_array_equal(whole[step:], rest)
 
 
 def test_what_a_run_has_seen_before_is_not_even_decoded(pictures):
     recipe = dataclasses.replace(RECIPE, epochs=1)
-    first, *_ = _levels(pipeline.load(recipe, "train", str(pictures)))
+    first, *_ = _levels(Dataset.open(recipe, str(pictures)).train())
     _damage(pictures, "train", *first)
     bad = BadRecords(limit=0)
-    rest = _levels(pipeline.load(recipe, "train", str(pictures), initial_step=1, bad_records=bad))
+    rest = _levels(Dataset.open(recipe, str(pictures), bad).train(1))
     assert len(rest) == 3 and not bad.names
 
 
 def test_a_batch_of_nothing_but_damage_is_the_first_of_its_epoch(pictures):
-    first, second, *_ = _levels(pipeline.load(RECIPE, "train", str(pictures)))
+    first, second, *_ = _levels(Dataset.open(RECIPE, str(pictures)).train())
     _damage(pictures, "train", *second)
-    levels = _levels(pipeline.load(RECIPE, "train", str(pictures)))
+    levels = _levels(Dataset.open(RECIPE, str(pictures)).train())
     assert levels[:2] == [first, first]
     _damage(pictures, "train", *set(range(COUNT)).difference(second))
     bad = BadRecords()
-    with pytest.raises(InputError, match="none of the 4 images of a batch can be read"), bad.ending_runs():
-        list(pipeline.load(RECIPE, "train", str(pictures), bad_records=bad))
+    with (
+        pytest.raises(InputError, match="none of the 4 images of a batch can be read"),
+        bad.as_input_errors(),
+    ):
+        list(Dataset.open(RECIPE, str(pictures), bad).train())
 
 
 def test_one_more_than_the_limit_ends_the_run(pictures):
     _damage(pictures, "train", 2, 5, 11)
     bad = BadRecords(limit=2)
-    message = "3 records cannot be read, the last of them .*png; accepted: max_bad_records, which is 2"
-    with pytest.raises(InputError, match=message) as caught, bad.ending_runs():
-        list(pipeline.load(RECIPE, "train", str(pictures), bad_records=bad))
+    message = "3 records cannot be read, the last of them .*png; max_bad_records is 2"
+    with pytest.raises(InputError, match=message) as caught, bad.as_input_errors():
+        list(Dataset.open(RECIPE, str(pictures), bad).train())
     assert "\n" not in str(caught.value)
 
 
@@ -128,7 +131,7 @@ def test_the_command_ends_with_one_line(pictures, tmp_path):
 
 
 def test_other_errors_stay_what_they_are():
-    with pytest.raises(tf.errors.DataLossError), BadRecords().ending_runs():
+    with pytest.raises(tf.errors.DataLossError), BadRecords().as_input_errors():
         raise tf.errors.DataLossError(None, None, "a disk")
 
 
@@ -157,7 +160,7 @@ def test_a_limit_counts_the_files_that_all_folders_leave_out():
 
 
 def test_a_negative_limit_is_refused():
-    with pytest.raises(InputError, match="max_bad_records is -1"):
+    with pytest.raises(InputError, match="max_bad_records must be an integer from 0, got -1"):
         BadRecords(-1)
 
 
@@ -171,11 +174,13 @@ def test_a_label_of_no_class_ends_the_run_with_its_name(label):
         {"name": ["first", "second", "third"], "label": tf.constant([0, label, 1], tf.int64)}
     )
     bad = BadRecords()
-    groups = grouped(examples.enumerate().map(lambda place, one: (one, place)), _label_alone, 3)
-    batches = bad.whole(groups, 3, num_classes=2)
+    groups = prepare_in_groups(examples.enumerate().map(lambda place, one: (one, place)), _label_alone, 3)
+    batches = bad.full_batches(groups, 3, num_classes=2)
     with (
-        pytest.raises(InputError, match=f"record 'second' has the label {label}, outside"),
-        bad.ending_runs(),
+        pytest.raises(
+            InputError, match=f"label of record 'second' must be the number of a class, got {label}"
+        ),
+        bad.as_input_errors(),
     ):
         list(batches)
 
@@ -190,7 +195,7 @@ def test_a_file_of_records_that_breaks_off_costs_its_rest(tmp_path, capfd):
     contents[len(contents) // 10] ^= 0xFF  # in the 36th of 355 records
     file.write_bytes(contents)
     bad = BadRecords(limit=100)
-    batches = pipeline.load(recipe, "eval", str(tmp_path / "data"), bad_records=bad)
+    batches = Dataset.open(recipe, str(tmp_path / "data"), bad).eval()
     left = sum(len(labels) for _, labels in batches)
     assert 30 < left < 40 and bad.names == [UNKNOWN] * (100 - left)
     assert capfd.readouterr().out.count(f"skipped {UNKNOWN}") == 100 - left
@@ -200,4 +205,4 @@ def test_a_split_of_nothing_but_damage_is_refused(pictures):
     _damage(pictures, "validation", *range(COUNT))
     model = keras.Sequential([keras.Input([8, 8, 3]), keras.layers.Flatten(), keras.layers.Dense(2)])
     with pytest.raises(InputError, match="no image of the split can be read"):
-        measure(model, pipeline.load(RECIPE, "eval", str(pictures)))
+        measure(model, Dataset.open(RECIPE, str(pictures)).eval())

@@ -37,7 +37,7 @@ def _callbacks(recipe, path, checkpoints, initial_epoch, save_every=1000, stop=N
     path.mkdir(exist_ok=True)
     (path / "recipe.json").touch()
     stop = stop or StopRequest()
-    return callbacks.for_run(recipe, path, checkpoints, 2 * initial_epoch, 2, save_every, stop)
+    return callbacks.create_callbacks(recipe, path, checkpoints, 2 * initial_epoch, 2, save_every, stop)
 
 
 def _at_step(model, step, action):
@@ -253,7 +253,7 @@ def test_the_metrics_of_an_epoch_go_on_from_their_sums(tmp_path):
     (tmp_path / "again" / "checkpoints" / "ckpt-4.index").unlink()
     model, checkpoints = _run(tmp_path / "again")
     assert checkpoints.restore() == 3
-    resumed = callbacks.for_run(RECIPE, tmp_path / "again", checkpoints, 3, 2, 1000, StopRequest())
+    resumed = callbacks.create_callbacks(RECIPE, tmp_path / "again", checkpoints, 3, 2, 1000, StopRequest())
     rest = (IMAGES[4:], LABELS[4:])
     model.fit(*rest, batch_size=4, initial_epoch=1, epochs=2, verbose=0, callbacks=resumed)
     last = callbacks.read_history(tmp_path / "again" / "history.csv")[-1]
@@ -262,7 +262,7 @@ def test_the_metrics_of_an_epoch_go_on_from_their_sums(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("step", "message"), [(2, "run' is gone, with the checkpoints"), (3, "of step 3: .*run' is gone")]
+    ("step", "message"), [(2, "run' was deleted, with the checkpoints"), (3, "of step 3: .*run' is gone")]
 )
 def test_a_folder_that_is_gone_ends_the_run_and_is_not_made_anew(tmp_path, step, message):
     (tmp_path / "run").mkdir()

@@ -11,7 +11,8 @@ from PIL import Image
 
 from lambdanet import cli, configs
 from lambdanet.errors import InputError
-from lambdanet.training.data import class_names, pipeline, records
+from lambdanet.training.data import class_names, records
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build, model_dir
 from lambdanet.training.run.checkpoints import Checkpoints
 
@@ -77,14 +78,14 @@ def test_records_without_plain_names_are_refused(tmp_path, file, content, messag
     _records(tmp_path, file, content)
     recipe = dataclasses.replace(RECIPE, dataset="tfrecord")
     with pytest.raises(InputError, match=message) as caught:
-        pipeline.class_names(pipeline.resolve(recipe, str(tmp_path)), str(tmp_path))
+        Dataset.open(recipe, str(tmp_path))
     assert "\n" not in str(caught.value)
 
 
 def test_a_dataset_of_tfds_without_plain_names_is_refused(tmp_path):
     recipe = dataclasses.replace(RECIPE, dataset="odd_names", num_classes=2)
     with pytest.raises(InputError, match=r"class 1 of dataset odd_names must be .* got 'dog\\u2028wolf'"):
-        pipeline.class_names(recipe, str(tmp_path))
+        Dataset.open(recipe, str(tmp_path))
 
 
 @pytest.mark.parametrize("dataset", ["folder", "tfrecord", "digits"])
@@ -92,7 +93,7 @@ def test_a_data_dir_that_is_not_utf8_is_refused(tmp_path, dataset):
     data_dir = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     os.mkdir(data_dir)
     with pytest.raises(InputError, match="data_dir must be a path in UTF-8, got .*udcff'"):
-        pipeline.class_names(dataclasses.replace(RECIPE, dataset=dataset), data_dir)
+        Dataset.open(dataclasses.replace(RECIPE, dataset=dataset), data_dir)
 
 
 def test_every_line_break_of_python_is_refused():

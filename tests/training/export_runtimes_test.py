@@ -17,7 +17,8 @@ from terminal import terminal_as_stderr
 
 from lambdanet import HaloAttention, LambdaLayer, cli, configs
 from lambdanet.errors import InputError
-from lambdanet.training.data import pipeline, records
+from lambdanet.training.data import records
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.build import build_model, build_optimizer
 from lambdanet.training.run.checkpoints import Checkpoints
@@ -112,7 +113,7 @@ def test_a_run_in_bfloat16_is_exported_in_float32_with_its_averages(tmp_path, mo
     checkpoints = Checkpoints(path / model_dirs.CHECKPOINTS, model, build_optimizer(recipe, 1))
     assert model.layers[-1].compute_dtype == "bfloat16"
     checkpoints.save(1)
-    monkeypatch.setattr(pipeline, "class_names", None)  # those of the run will do
+    monkeypatch.setattr(Dataset, "open", None)  # the class names of the run are enough
     check = export_runtimes.export(tmp_path / "run", tmp_path / "out")
     assert check.difference < 1e-4 * check.spread
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["class_names.txt", "model.tflite"]
@@ -168,7 +169,7 @@ def test_pictures_come_from_all_over_the_evaluation_split(tmp_path, dataset, cou
 
 def test_pictures_of_gray_digits_are_as_in_the_dataset(tmp_path):
     recipe = dataclasses.replace(configs.get_recipe("digits"), input_size=8, mean=(0.3,), std=(0.4,))
-    pipeline.num_examples(recipe, "eval", str(tmp_path))  # prepares it
+    Dataset.open(recipe, str(tmp_path)).num_examples(recipe.eval_split)  # prepares it
     images, name = export_runtimes.evaluation_pictures(recipe, str(tmp_path))
     digits = np.round(datasets.load_digits().images * (255 / 16)).astype(np.uint8)
     assert len({image.tobytes() for image in images}) == 64 and name == "pictures of digits test"

@@ -16,8 +16,9 @@ from lambdanet import cli, configs
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError
 from lambdanet.models.weights import weight_files
-from lambdanet.training.data import pipeline, preprocess
+from lambdanet.training.data import preprocess
 from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.image_files import read_image
 from lambdanet.training.run import initial_weights, model_dir
 from lambdanet.training.run.build import build_model
@@ -116,7 +117,7 @@ def test_training_may_start_from_a_file_of_weights_of_other_classes(tmp_path, fi
 
 
 def test_rows_begin_with_published_weights_and_make_pictures_as_theirs_were():
-    for one in pretrained_weights.SETS:
+    for one in pretrained_weights.WEIGHTS:
         recipe = configs.get_recipe(f"folder:{one.model}")
         assert (recipe.model, recipe.start_from, recipe.num_classes) == (one.model, one.tag, 0)
         assert preprocess.of_recipe(recipe) == lambdanet.preprocess_for(one.model)
@@ -150,42 +151,43 @@ def test_weights_of_another_model_are_refused(trained):
 def test_every_picture_comes_once_an_epoch_and_evaluation_is_in_order(pictures):
     recipe = dataclasses.replace(RECIPE, num_classes=2, augmentation="none", epochs=1)
     images = [
-        image.tobytes()
-        for batch, _ in pipeline.load(recipe, "train", str(pictures))
-        for image in batch.numpy()
+        image.tobytes() for batch, _ in Dataset.open(recipe, str(pictures)).train() for image in batch.numpy()
     ]
     assert len(images) == len(set(images)) == 32
-    labels = np.concatenate([labels for _, labels in pipeline.load(recipe, "eval", str(pictures))])
+    labels = np.concatenate([labels for _, labels in Dataset.open(recipe, str(pictures)).eval()])
     np.testing.assert_array_equal(labels, [0] * 5 + [1] * 5)
 
 
 @pytest.mark.parametrize(
     ("folders", "message"),
     [
-        ([], "holds no folders; accepted: one with train/CLASS"),
+        ([], "data_dir must be .* with train/CLASS.*, got .*; it has no folders"),
         (["cats", "dogs"], "unknown split in .* 'train'; .*cats"),
-        (["train/cat", "validation/cat"], "the classes in .*train' are: cat; accepted: two or more"),
+        (["train/cat", "validation/cat"], "classes in .*train' must be two or more folders, got .'cat'"),
         (["train/cat", "train/dog"], "unknown split in .* 'validation'; .*train"),
         (["train/cat", "train/dog", "validation/cow"], "unknown class in .*validation' 'cow'; .*cat"),
-        (["train/cat", "train/dog", "validation/dog"], "split 'validation' of dataset folder is empty"),
+        (
+            ["train/cat", "train/dog", "validation/dog"],
+            "split of dataset folder must be .* got 'validation'",
+        ),
     ],
 )
 def test_other_folders_are_refused_in_one_line(tmp_path, folders, message):
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(InputError, match=message) as caught:
-        recipe = pipeline.resolve(RECIPE, str(tmp_path))
-        pipeline.load(recipe, "eval", str(tmp_path))
+        recipe = Dataset.open(RECIPE, str(tmp_path)).recipe
+        Dataset.open(recipe, str(tmp_path)).eval()
     assert "\n" not in str(caught.value)
 
 
 def test_a_class_without_pictures_is_refused(pictures, tmp_path):
     shutil.copytree(pictures, tmp_path, dirs_exist_ok=True)
     _rename(tmp_path / "validation" / "red", 5)
-    recipe = pipeline.resolve(RECIPE, str(tmp_path))
-    message = r"no file in .*red' is a picture, such as '.*00\.heic'; accepted: names that end in .*\.webp$"
+    recipe = Dataset.open(RECIPE, str(tmp_path)).recipe
+    message = r"pictures in .*red' must be names that end in .*\.webp, got '.*00\.heic'$"
     with pytest.raises(InputError, match=message):
-        pipeline.load(recipe, "eval", str(tmp_path), bad_records=BadRecords(100))
+        Dataset.open(recipe, str(tmp_path), BadRecords(100)).eval()
 
 
 def _rename(folder, count):
@@ -220,12 +222,12 @@ def test_training_ends_where_a_class_loses_most_files(unknown_endings, tmp_path,
 def test_training_names_files_that_it_may_leave_out(unknown_endings, capsys):
     recipe = dataclasses.replace(RECIPE, num_classes=2, augmentation="none", epochs=1, warmup_epochs=0)
     bad = BadRecords(20)
-    batches = pipeline.load(recipe, "train", str(unknown_endings), bad_records=bad)
+    batches = Dataset.open(recipe, str(unknown_endings), bad).train()
     labels = np.concatenate([labels for _, labels in batches])
     assert len(labels) == 24 and (labels == 1).sum() <= 4  # of 28, without a last part of a batch
     assert capsys.readouterr().out == f"left out: {_left_out(unknown_endings, 'train')}\n"
     with pytest.raises(InputError, match="--max_bad_records=40 or more"):
-        pipeline.leave_out(recipe, str(unknown_endings), bad)
+        Dataset.open(recipe, str(unknown_endings), bad).check()
 
 
 def test_evaluation_ends_or_names_what_it_leaves_out(trained, unknown_endings, capsys):
@@ -252,7 +254,7 @@ def test_pictures_in_nested_folders_and_names_in_any_bytes(tmp_path, capsys):
     (red / "2024" / ".hidden" / "other.png").write_bytes(b"")
     recipe = dataclasses.replace(RECIPE, num_classes=2)
     bad = BadRecords(0)
-    ((images, labels),) = pipeline.load(recipe, "eval", str(tmp_path), bad_records=bad)
+    ((images, labels),) = Dataset.open(recipe, str(tmp_path), bad).eval()
     assert labels.numpy().tolist() == [0, 0, 1, 1] and not bad.names
     files = [deep / "picture.jpg", os.fsdecode(os.fsencode(red) + b"/\xff\xfe.png")]
     expected = preprocess.of_recipe(recipe)(tf.stack([read_image(file) for file in files]))
@@ -260,7 +262,7 @@ def test_pictures_in_nested_folders_and_names_in_any_bytes(tmp_path, capsys):
 
 
 def test_it_needs_a_data_dir(tmp_path):
-    with pytest.raises(InputError, match="dataset folder needs --data_dir"):
-        pipeline.resolve(RECIPE)
-    with pytest.raises(InputError, match="missing' is not a directory"):
-        pipeline.resolve(RECIPE, str(tmp_path / "missing"))
+    with pytest.raises(InputError, match="data_dir must be the folder of the pictures, .*, got None"):
+        Dataset.open(RECIPE)
+    with pytest.raises(InputError, match="data_dir must be the folder of the pictures, .*, got '.*missing'"):
+        Dataset.open(RECIPE, str(tmp_path / "missing"))

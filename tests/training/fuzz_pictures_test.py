@@ -101,8 +101,8 @@ def _read(folder):
 
     from lambdanet.errors import InputError
     from lambdanet.models.preprocessing.preprocessing import Preprocessing
-    from lambdanet.training.data import pipeline
     from lambdanet.training.data.bad_records import BadRecords
+    from lambdanet.training.data.dataset import Dataset
     from lambdanet.training.data.image_bytes import Encoded, decode
     from lambdanet.training.data.image_files import read_image
     from lambdanet.training.serving.predict import load_classifier
@@ -153,7 +153,7 @@ def _read(folder):
     recipe = dataclasses.replace(AS_THEY_ARE, num_classes=2, global_batch_size=8)
     images = [
         image
-        for images, labels in pipeline.load(recipe, "eval", str(folder), bad_records=bad)
+        for images, labels in Dataset.open(recipe, str(folder), bad).eval()
         for image, label in zip(images.numpy(), labels, strict=True)
         if label == 0
     ]

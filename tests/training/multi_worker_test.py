@@ -15,8 +15,8 @@ import tf_keras as keras
 
 from lambdanet import configs
 from lambdanet.errors import InputError
-from lambdanet.training.data import pipeline
-from lambdanet.training.data.shards import Share
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.shards import Shard
 from lambdanet.training.run import build, callbacks, devices, model_dir
 
 EPOCHS, BATCH = 6, 16
@@ -49,7 +49,7 @@ folder, signals, words = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
 import lambdanet.training.train
 from lambdanet import cli
 from lambdanet.models import zoo
-from lambdanet.training import callbacks
+from lambdanet.training.run import callbacks
 
 zoo.create_model = small_model
 
@@ -117,7 +117,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ended(folder):
     """How far the workers came each time, and how they ended."""
-    pipeline.num_examples(RECIPE, "train", str(folder))
+    Dataset.open(RECIPE, str(folder)).num_examples(RECIPE.train_split)
     words = ["--distribute=multi_worker", *(f"--set={name}={value}" for name, value in SETTINGS.items())]
     command = [sys.executable, "-c", MODEL + PROGRAM, str(folder), json.dumps(SIGNALS), "--save_every=3"]
     root = Path(__file__).parents[2]
@@ -138,7 +138,7 @@ def _last_words(folder, time, worker):
 def test_a_killed_worker_stops_the_other_and_both_go_on_from_the_last_checkpoint(folder, ended):
     assert (ended["statuses"][0], ended["reached"][0]) == ([75, -9], 6)
     (said,) = _last_words(folder, 0, 0)
-    assert said.startswith("lambdanet: worker 0 of 2 stopped, as another one is gone (")
+    assert said.startswith("lambdanet: worker 0 of 2 stopped because another one was lost (")
     assert f"after epoch 1 of {EPOCHS} and 2 of 4 steps, step 6\n" in _log(folder, 1, 0)
     assert "worker 1 of 2, from 0, at step 6\n" in _log(folder, 1, 1)
 
@@ -166,7 +166,7 @@ def test_losses_and_weights_are_those_of_one_device_on_the_same_batches(folder, 
     defined: dict = {}
     exec(MODEL, defined)
     monkeypatch.setattr("lambdanet.models.zoo.create_model", defined["small_model"])
-    shares = [pipeline.load(RECIPE, "train", str(folder), share=Share(index, 2, 2)) for index in range(2)]
+    shares = [Dataset.open(RECIPE, str(folder)).train(shard=Shard(index, 2, 2)) for index in range(2)]
     batches = tf.data.Dataset.zip(tuple(shares)).map(
         lambda left, right: tuple(tf.concat(pair, 0) for pair in zip(left, right, strict=True))
     )
@@ -181,7 +181,7 @@ def test_losses_and_weights_are_those_of_one_device_on_the_same_batches(folder, 
     assert [int(row["step"]) for row in rows] == [4 * epoch for epoch in range(1, epochs + 1)]
 
     model.optimizer.finalize_variable_values(model.trainable_variables)
-    loss, accuracy = model.evaluate(pipeline.load(RECIPE, "eval", str(folder)), verbose=0)
+    loss, accuracy = model.evaluate(Dataset.open(RECIPE, str(folder)).eval(), verbose=0)
     assert float(rows[-1]["val_loss"]) == pytest.approx(loss, rel=1e-3)
     assert float(rows[-1]["val_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
     trained, _ = model_dir.load_trained_model(folder / "run")
@@ -207,7 +207,7 @@ def _flat(model):
 def test_several_workers_need_to_know_of_each_other(monkeypatch, config):
     monkeypatch.setenv("TF_CONFIG", config)
     with pytest.raises(
-        InputError, match=r"several workers need .* TF_CONFIG, .*; accepted: \{\"cluster\""
+        InputError, match=r"variable TF_CONFIG must be .* such as \{\"cluster\".*, got '"
     ) as error:
-        devices.choose("multi_worker", 8)
+        devices.create_devices("multi_worker", 8)
     assert "\n" not in str(error.value)

@@ -10,8 +10,9 @@ import tensorflow as tf
 from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, pixels_of
 
 from lambdanet.errors import InputError
-from lambdanet.training.data import pipeline, records
+from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.image_bytes import Encoded, decode
 from lambdanet.training.data.image_files import as_decodable, read_image
 from lambdanet.training.pseudo_labels.label import pseudo_label
@@ -87,7 +88,7 @@ def loaded(recipe, role, data_dir):
     """Returns the images of a dataset by name, and what was named as unreadable."""
     bad = BadRecords(len(PICTURES))
     found = {}
-    for images, labels in pipeline.load(recipe, role, str(data_dir), bad_records=bad):
+    for images, labels in getattr(Dataset.open(recipe, str(data_dir), bad), role)():
         found.update({NAMES[label]: 255 * image for image, label in zip(images.numpy(), labels, strict=True)})
     return found, sorted(bad.names)
 

@@ -71,7 +71,7 @@ def test_training_without_augmentation_is_evaluation():
         std=STD,
         augmentation="none",
     )
-    got = preprocess.normalised(preprocess.for_training(Decoded(image), recipe, seed), recipe)
+    got = preprocess.normalize(preprocess.for_training(Decoded(image), recipe, seed), recipe)
     _assert_within_half_a_level(got, Preprocessing(16, MEAN, STD, 0.9)(image))
 
 
@@ -85,13 +85,13 @@ def test_training_resizes_as_evaluation_does():
     recipe = dataclasses.replace(configs.get_recipe("digits"), input_size=16, interpolation="bicubic")
     wanted = Preprocessing(16, recipe.mean, recipe.std, recipe.crop_fraction, "bicubic")(image)
     plain = preprocess.for_training(Decoded(image), dataclasses.replace(recipe, augmentation="none"), seed)
-    _assert_within_half_a_level(preprocess.normalised(plain, recipe), wanted, recipe.std)
+    _assert_within_half_a_level(preprocess.normalize(plain, recipe), wanted, recipe.std)
     assert preprocess.of_recipe(recipe).interpolation == "bicubic"
 
 
 def test_mixed_precision_has_the_images_cast_last():
     recipe = dataclasses.replace(configs.get_recipe("digits"), mixed_precision=True)
     images = _random_image(2, 8, 8, 1)
-    full = preprocess.normalised(images, dataclasses.replace(recipe, mixed_precision=False))
-    np.testing.assert_array_equal(preprocess.normalised(images, recipe), tf.cast(full, tf.bfloat16))
+    full = preprocess.normalize(images, dataclasses.replace(recipe, mixed_precision=False))
+    np.testing.assert_array_equal(preprocess.normalize(images, recipe), tf.cast(full, tf.bfloat16))
     np.testing.assert_allclose(full, (images / 255 - recipe.mean) / recipe.std, atol=1e-5)

@@ -12,8 +12,9 @@ from PIL import Image
 
 from lambdanet import cli, configs
 from lambdanet.errors import InputError
-from lambdanet.training.data import pipeline, records
+from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.pseudo_labels import label, selection
 from lambdanet.training.pseudo_labels.label import pseudo_label
 from lambdanet.training.pseudo_labels.teacher import Teacher
@@ -265,8 +266,8 @@ def own(tmp_path_factory):
 
 def test_batches_hold_the_share_of_pseudo_labels_and_epochs_are_of_the_others(labelled, own):
     recipe = dataclasses.replace(PSEUDO, pseudo_labels=str(labelled[0]))
-    assert pipeline.steps_per_epoch(recipe, own) == 2
-    batches = [(x.numpy(), y.numpy()) for x, y in pipeline.load(recipe, "train", own)]
+    assert Dataset.open(recipe, own).steps_per_epoch == 2
+    batches = [(x.numpy(), y.numpy()) for x, y in Dataset.open(recipe, own).train()]
     assert len(batches) == 10
     white = (1 - np.array(recipe.mean)) / recipe.std
     for images, targets in batches:
@@ -281,7 +282,7 @@ def test_batches_hold_the_share_of_pseudo_labels_and_epochs_are_of_the_others(la
     ]
     first, second = (set(seen[begin : begin + 12]) for begin in (0, 12))  # three passes of 12 in 40
     assert first == second
-    rest = [(x.numpy(), y.numpy()) for x, y in pipeline.load(recipe, "train", own, initial_step=5)]
+    rest = [(x.numpy(), y.numpy()) for x, y in Dataset.open(recipe, own).train(5)]
     for (images, targets), (wanted, wanted_targets) in zip(rest, batches[5:], strict=True):
         np.testing.assert_array_equal(images, wanted)
         np.testing.assert_array_equal(targets, wanted_targets)
@@ -290,13 +291,13 @@ def test_batches_hold_the_share_of_pseudo_labels_and_epochs_are_of_the_others(la
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "pseudo_labels is empty; accepted: a folder that `lambdanet pseudo-label` wrote"),
-        ({"pseudo_labels": "/none"}, "data_dir '/none' is not a directory"),
+        ({}, "pseudo_labels must be a folder that `lambdanet pseudo-label` wrote, got ''"),
+        ({"pseudo_labels": "/none"}, "data_dir must be the folder of the TFRecords: .*, got '/none'"),
     ],
 )
 def test_recipes_without_their_pseudo_labels_are_refused(own, changes, message):
     with pytest.raises(InputError, match=message):
-        pipeline.load(dataclasses.replace(PSEUDO, **changes), "train", own)
+        Dataset.open(dataclasses.replace(PSEUDO, **changes), own).train()
 
 
 def test_pseudo_labels_of_other_classes_are_refused(labelled, own, tmp_path):
@@ -304,7 +305,7 @@ def test_pseudo_labels_of_other_classes_are_refused(labelled, own, tmp_path):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "classes.txt").write_text("red\ngreen\nviolet\n")
     with pytest.raises(InputError, match="class 2 of pseudo_labels .* is 'violet'; accepted: 'blue'"):
-        pipeline.load(dataclasses.replace(PSEUDO, pseudo_labels=str(tmp_path)), "train", own)
+        Dataset.open(dataclasses.replace(PSEUDO, pseudo_labels=str(tmp_path)), own).train()
 
 
 def test_a_record_with_a_label_of_no_class_is_named(own, tmp_path):
@@ -313,6 +314,6 @@ def test_a_record_with_a_label_of_no_class_is_named(own, tmp_path):
         (tmp_path / file).write_bytes((type(tmp_path)(own) / file).read_bytes())
     recipe = dataclasses.replace(PSEUDO, num_classes=2, pseudo_share=0.0)
     bad = BadRecords()
-    message = "record 'train-00000-of-00001.tfrecord:2' has the label 2, outside of the classes"
-    with pytest.raises(InputError, match=message), bad.ending_runs():
-        list(pipeline.load(recipe, "eval", str(tmp_path), bad_records=bad))
+    message = "label of record 'train-00000-of-00001.tfrecord:2' must be the number of a class, got 2"
+    with pytest.raises(InputError, match=message), bad.as_input_errors():
+        list(Dataset.open(recipe, str(tmp_path), bad).eval())

@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from lambdanet import configs
 from lambdanet.errors import InputError
-from lambdanet.training.data import pipeline, records, service
+from lambdanet.training.data import records, service
 from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.records import RecordsSource
-from lambdanet.training.data.shards import Share
+from lambdanet.training.data.shards import Shard
 from lambdanet.training.train import train
 
 FILES, EACH = 20, 6  # more files than are read at a time
@@ -47,7 +48,7 @@ def _numbers(batches):
 
 
 def test_every_epoch_has_each_record_at_most_once_in_another_order(root):
-    batches = _numbers(pipeline.load(RECIPE, "train", root))
+    batches = _numbers(Dataset.open(RECIPE, root).train())
     epochs = [sum(batches[7 * epoch : 7 * epoch + 7], []) for epoch in range(3)]
     assert all(len(set(epoch)) == 7 * 16 and set(epoch) < set(range(FILES * EACH)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
@@ -58,13 +59,13 @@ def test_every_epoch_has_each_record_at_most_once_in_another_order(root):
 
 @pytest.mark.parametrize("step", [3, 7, 20])
 def test_a_run_goes_on_where_it_was(root, step):
-    whole = _numbers(pipeline.load(RECIPE, "train", root))
-    assert _numbers(pipeline.load(RECIPE, "train", root, initial_step=step)) == whole[step:]
+    whole = _numbers(Dataset.open(RECIPE, root).train())
+    assert _numbers(Dataset.open(RECIPE, root).train(step)) == whole[step:]
 
 
 def test_files_that_lie_before_are_not_opened(root, tmp_path):
     """The pictures of the first row of files are damaged once they have been read."""
-    whole = _numbers(pipeline.load(RECIPE, "train", root))
+    whole = _numbers(Dataset.open(RECIPE, root).train())
     first = {number // EACH for number in sum(whole[:6], [])}  # 96 records are those of 16 files
     assert len(first) == 16
     for index in range(FILES):
@@ -87,13 +88,13 @@ def test_files_that_lie_before_are_not_opened(root, tmp_path):
 def test_a_part_of_a_split_is_some_of_its_files(root, split, count):
     recipe = dataclasses.replace(RECIPE, eval_split=split)
     begin = int(split.partition("[")[2][:1] or 0) if "[:" not in split else 0
-    numbers = sum(_numbers(pipeline.load(recipe, "eval", root)), [])
+    numbers = sum(_numbers(Dataset.open(recipe, root).eval()), [])
     assert numbers == list(range(begin * EACH, begin * EACH + count))
 
 
 def test_machines_share_the_records_out(root):
     recipe = dataclasses.replace(RECIPE, epochs=1, global_batch_size=12)
-    parts = [_numbers(pipeline.load(recipe, "train", root, share=Share(i, 3, 3))) for i in range(3)]
+    parts = [_numbers(Dataset.open(recipe, root).train(shard=Shard(i, 3, 3))) for i in range(3)]
     assert [len(part) for part in parts] == [10, 10, 10]
     assert sorted(sum(sum(parts, []), [])) == list(range(FILES * EACH))
 
@@ -101,16 +102,16 @@ def test_machines_share_the_records_out(root):
 @pytest.mark.parametrize(
     ("files", "recipe", "message"),
     [
-        ([], {}, "holds no TFRecords; accepted: train-00000-of-00008"),
+        ([], {}, "data_dir must be .*: train-00000-of-00008 .*; it has no such files"),
         (["train-00001-of-00002"], {}, "lacks 1 of 2 files, the first of them number 0"),
         (["test-00000-of-00001"], {}, "unknown split in .* 'train'; accepted: test"),
-        (["train-00000-of-00001"], {"num_classes": 0}, "num_classes is 0 and .*classes.txt' is missing"),
+        (["train-00000-of-00001"], {"num_classes": 0}, "num_classes must be .*, got 0; .*txt' is missing"),
         (
             ["train-00000-of-00001"],
             {"train_split": "train[:5%]"},
-            r"'train\[:5%\]' of tfrecord cannot be read",
+            r"split of tfrecord must be a name, or .*, got 'train\[:5%\]'",
         ),
-        (["train-00000-of-00001"], {}, "split 'train' of dataset tfrecord is empty"),
+        (["train-00000-of-00001"], {}, "split of dataset tfrecord must be one with images, got 'train'"),
     ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, files, recipe, message):
@@ -118,7 +119,7 @@ def test_other_files_are_refused_in_one_line(tmp_path, files, recipe, message):
         (tmp_path / file).touch()
     recipe = dataclasses.replace(RECIPE, **recipe)
     with pytest.raises(InputError, match=message) as caught:
-        pipeline.load(pipeline.resolve(recipe, str(tmp_path)), "train", str(tmp_path))
+        Dataset.open(recipe, str(tmp_path)).train()
     assert "\n" not in str(caught.value)
 
 
@@ -142,7 +143,7 @@ def test_a_service_deals_every_record_out_once_a_pass(root, address):
     """What a slow worker still holds of a pass arrives late; drawn at random, some counts would be 10 off."""
     passes = 20
     recipe = dataclasses.replace(RECIPE, global_batch_size=4)
-    batches = pipeline.load(recipe, "train", root, data_service=address).take(passes * FILES * EACH // 4)
+    batches = Dataset.open(recipe, root).train(data_service=address).take(passes * FILES * EACH // 4)
     counts = collections.Counter(sum(_numbers(batches), []))
     assert set(counts) == set(range(FILES * EACH))
     assert all(abs(count - passes) <= 4 for count in counts.values())
@@ -155,9 +156,7 @@ def test_what_a_worker_cannot_read_is_named_by_the_training(tmp_path, address):
             writer.write(records.record(b"no picture" if number == 5 else image, number))
     bad = BadRecords()
     recipe = dataclasses.replace(RECIPE, global_batch_size=4)
-    batches = list(
-        pipeline.load(recipe, "train", str(tmp_path), bad_records=bad, data_service=address).take(6)
-    )
+    batches = list(Dataset.open(recipe, str(tmp_path), bad).train(data_service=address).take(6))
     assert [len(labels) for _, labels in batches] == [4] * 6
     assert bad.names == ["train-00000-of-00001.tfrecord:5"]
 
@@ -170,12 +169,12 @@ def test_a_run_with_a_service_trains(root, address, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"data_service": "host:5000"}, "data_service is 'host:5000'; accepted: grpc://HOST:PORT"),
+        ({"data_service": "host:5000"}, "data_service must be grpc://HOST:PORT, .*, got 'host:5000'"),
         (
             {"data_service": "grpc://localhost:1", "deterministic": True},
-            "no order that repeats; accepted: it",
+            "data_service must be empty with deterministic",
         ),
-        ({"data_service": "grpc://localhost:1"}, "no tf.data service answers at 'grpc://localhost:1'"),
+        ({"data_service": "grpc://localhost:1"}, "got 'grpc://localhost:1'; no server answers: "),
     ],
 )
 def test_a_service_that_cannot_be_used_is_refused(root, tmp_path, arguments, message):
@@ -186,5 +185,5 @@ def test_a_service_that_cannot_be_used_is_refused(root, tmp_path, arguments, mes
 
 def test_a_service_and_pseudo_labels_exclude_each_other(root):
     recipe = dataclasses.replace(RECIPE, num_classes=10, pseudo_labels="somewhere", pseudo_share=0.5)
-    with pytest.raises(InputError, match="data_service cannot mix in pseudo_labels"):
+    with pytest.raises(InputError, match="data_service must be empty with pseudo_labels"):
         service.check("grpc://localhost:1", recipe)

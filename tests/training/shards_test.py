@@ -11,9 +11,9 @@ from PIL import Image
 
 from lambdanet import configs
 from lambdanet.errors import InputError
-from lambdanet.training.data import pipeline
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.folder import FolderSource
-from lambdanet.training.data.shards import Share
+from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"), epochs=3, global_batch_size=20, train_split="train[:200]", input_size=8
@@ -29,9 +29,9 @@ def data_dir(tmp_path_factory):
     return path
 
 
-def _arrays(recipe, role, data_dir, share=None, initial_step=0):
-    extra = {} if share is None else {"share": Share(*share, even=True)}
-    loaded = pipeline.load(recipe, role, data_dir, initial_step, **extra)
+def _arrays(recipe, role, data_dir, shard=None, **initial_step):
+    shard = SINGLE_MACHINE if shard is None else Shard(*shard, pad_last_batch=True)
+    loaded = getattr(Dataset.open(recipe, data_dir), role)(shard=shard, **initial_step)
     return [tuple(field.numpy() for field in batch) for batch in loaded]
 
 
@@ -41,7 +41,7 @@ def test_machines_read_parts_that_make_up_the_whole(data_dir, count):
     whole = [image.tobytes() for images, _ in _arrays(recipe, "train", data_dir) for image in images]
     parts = [_arrays(recipe, "train", data_dir, (index, count, 2 * count)) for index in range(count)]
     assert {len(images) for part in parts for images, _ in part} == {12 // (2 * count)}
-    assert {len(part) for part in parts} == {2 * pipeline.steps_per_epoch(recipe, data_dir)}
+    assert {len(part) for part in parts} == {2 * Dataset.open(recipe, data_dir).steps_per_epoch}
     read = [[image.tobytes() for images, _ in part for image in images] for part in parts]
     twice = {image for image in whole if whole.count(image) > 1}  # some digits are alike
     for left, right in itertools.combinations(read, 2):
@@ -78,7 +78,7 @@ def test_evaluation_on_devices_has_whole_batches_and_weighs_each_image_once(
 ):
     recipe = dataclasses.replace(RECIPE, eval_split=f"test[:{images}]", global_batch_size=12)
     whole = np.concatenate([pixels for pixels, _ in _arrays(recipe, "eval", data_dir)])
-    steps = pipeline.eval_steps(recipe, data_dir, Share(0, count, replicas))
+    steps = Dataset.open(recipe, data_dir).eval_steps(Shard(0, count, replicas))
     parts = [_arrays(recipe, "eval", data_dir, (index, count, replicas)) for index in range(count)]
     assert {len(part) for part in parts} == {steps * replicas // count}
     assert {batch[0].shape[0] for part in parts for batch in part} == {12 // replicas}
@@ -94,7 +94,7 @@ def test_pictures_in_folders_are_shared_out_evenly_among_machines_and_classes(tm
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     source = FolderSource(configs.get_recipe("folder"), str(tmp_path))
-    shares = [Share(index, 3, 3) for index in range(3)]
+    shares = [Shard(index, 3, 3) for index in range(3)]
     read = [[bytes(e["name"].numpy()).decode() for e in source.examples("train", None, s)] for s in shares]
     assert sorted(sum(read, [])) == [str(tmp_path / name) for name in names]
     assert [source.num_examples("train", share) for share in shares] == list(map(len, read)) == [4, 3, 3]
@@ -104,6 +104,6 @@ def test_pictures_in_folders_are_shared_out_evenly_among_machines_and_classes(tm
 def test_less_than_an_image_for_each_machine_is_refused(data_dir):
     recipe = dataclasses.replace(RECIPE, eval_split="test[:2]", global_batch_size=3)
     with pytest.raises(
-        InputError, match=r"'test\[:2\]' holds 2 images; accepted: one for each of 3 machines"
+        InputError, match=r"images in split 'test\[:2\]' must be at least 3, one per machine, got 2"
     ):
-        pipeline.load(recipe, "eval", data_dir, share=Share(0, 3, 3))
+        Dataset.open(recipe, data_dir).eval(Shard(0, 3, 3))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole runs of training: the same weights each time, also after being killed; and what is not trained."""
 
+import collections
 import dataclasses
 import os
 import resource
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 import tf_keras as keras
+from PIL import Image
 
 from lambdanet import cli, configs
 from lambdanet.configs import recipe as recipes
 from lambdanet.errors import InputError, Preempted
-from lambdanet.training.data import pipeline
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build, callbacks, model_dir
 from lambdanet.training.train import train
 
@@ -35,6 +38,29 @@ def finished(tmp_path_factory, data_dir):
     """A run from beginning to end, and what `train` returned."""
     path = tmp_path_factory.mktemp("finished")
     return path, train(RECIPE, path, data_dir)
+
+
+def test_a_run_opens_a_tfds_dataset_once(tmp_path, data_dir, monkeypatch):
+    opened, builder = [], tfds.builder
+    monkeypatch.setattr(
+        tfds, "builder", lambda *args, **kwargs: opened.append(args) or builder(*args, **kwargs)
+    )
+    train(dataclasses.replace(RECIPE, epochs=2), tmp_path, data_dir)
+    assert opened == [("digits",)]
+
+
+def test_a_run_lists_each_class_folder_once(tmp_path, monkeypatch):
+    folders = [tmp_path / split / name for split in ("train", "validation") for name in ("cat", "dog")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (8, 8)).save(folder / f"{number}.png")
+    listed, scandir = collections.Counter(), os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path=".": listed.update([str(path)]) or scandir(path))
+    settings = {"dataset": "folder", "train_split": "train", "eval_split": "validation", "num_classes": 0}
+    recipe = dataclasses.replace(RECIPE, **settings, epochs=2, global_batch_size=4)
+    assert train(recipe, tmp_path / "run", str(tmp_path))["step"] == 4
+    assert [listed[str(folder)] for folder in folders] == [1] * 4
 
 
 def _weights(path):
@@ -70,10 +96,10 @@ def test_a_run_leaves_recipe_checkpoints_history_and_logs(finished):
 # The command, which kills itself after step 6.
 KILLED = """
 import os, signal, sys
-from lambdanet import cli, program
+from lambdanet import cli, command_line
 
 def main():
-    from lambdanet.training import callbacks
+    from lambdanet.training.run import callbacks
     original = callbacks.SaveCheckpoints.on_train_batch_end
 
     def kill(self, batch, logs=None):
@@ -84,7 +110,7 @@ def main():
     callbacks.SaveCheckpoints.on_train_batch_end = kill
     cli.main(sys.argv[1:])
 
-program.run("killed", main)
+command_line.exit_status("killed", main)
 """
 
 
@@ -187,14 +213,14 @@ def test_the_best_epoch_on_held_out_images_is_kept_and_others_end_the_run(
     """The accuracy of each epoch is given here; the third is the best, and two worse ones end the run."""
     given = {1: 0.25, 2: 0.125, 3: 0.5, 4: 0.5, 5: 0.375}
     recipe = dataclasses.replace(RECIPE, held_out_split="train[64:96]", patience=2, input_size=16)
-    original, weights, seen = callbacks.KeepBest.on_epoch_end, {}, []
+    original, weights, seen = callbacks.KeepBestEpoch.on_epoch_end, {}, []
 
     def judge(self, epoch, logs=None):
         weights[epoch + 1] = self.model.get_weights()
         seen.append(logs["val_accuracy"])
         original(self, epoch, {**logs, "val_accuracy": given[epoch + 1]})
 
-    monkeypatch.setattr(callbacks.KeepBest, "on_epoch_end", judge)
+    monkeypatch.setattr(callbacks.KeepBestEpoch, "on_epoch_end", judge)
     saved = callbacks.SaveCheckpoints.on_epoch_end
 
     def killed(self, epoch, logs=None):
@@ -294,7 +320,7 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
     model, _ = model_dir.load_trained_model(tmp_path)
     assert {weight.dtype for weight in model.get_weights()} == {np.dtype("float32")}
     build.compile_model(recipe, model, keras.optimizers.SGD())
-    loss, accuracy = model.evaluate(pipeline.load(recipe, "eval", data_dir), verbose=0)
+    loss, accuracy = model.evaluate(Dataset.open(recipe, data_dir).eval(), verbose=0)
     assert (loss, accuracy) == pytest.approx((result["val_loss"], result["val_accuracy"]), abs=1e-5)
 
 
@@ -305,7 +331,7 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
             {"model": "lambda_resnet_tny"},
             "unknown model 'lambda_resnet_tny'; did you mean lambda_resnet_tiny",
         ),
-        ({"zero_head": True}, "start_from is empty; accepted: what to fine-tune"),
+        ({"zero_head": True}, "start_from must be weights to fine-tune, with zero_head, got ''"),
         ({"start_from": "/none"}, "model_dir '/none' is not a directory"),
         ({"model_options": {"scop": 7}}, "no option 'scop'; its options: "),
         ({"model_options": {"num_classes": 7}}, "model_options received 'num_classes'"),
@@ -313,8 +339,8 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
         ({"model_options": {"scope": -3}}, "scope"),
         ({"model_options": {"num_heads": 3}}, "divisible|multiple"),
         ({"dataset": "digts"}, "unknown dataset 'digts'"),
-        ({"global_batch_size": 65}, "global_batch_size is 65; accepted: at most 64"),
-        ({"num_classes": 11}, "num_classes is 11; accepted: 10"),
+        ({"global_batch_size": 65}, "global_batch_size must be at most 64, .*, got 65"),
+        ({"num_classes": 11}, "num_classes must be 10, .*, got 11"),
         ({"eval_split": "tst"}, "unknown split of dataset digits 'tst'"),
     ],
 )

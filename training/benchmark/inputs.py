@@ -18,7 +18,8 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import check_counts, invalid
 from lambdanet.training.benchmark import machine, synthetic_records
 from lambdanet.training.benchmark.results import write_csv
-from lambdanet.training.data import pipeline, records
+from lambdanet.training.data import records
+from lambdanet.training.data.dataset import Dataset
 
 LAYERS, MAGNITUDE = 2, 10.0  # of RandAugment
 REFERENCES = {"ours": "model_garden", "ours+randaugment": "model_garden+randaugment"}
@@ -140,9 +141,9 @@ def _contenders(folder: str, image_size: int, batch_size: int) -> dict[str, tf.d
     )
     changed = dataclasses.replace(recipe, randaugment_layers=LAYERS, randaugment_magnitude=MAGNITUDE)
     return {
-        "ours": pipeline.load(recipe, "train", folder),
+        "ours": Dataset.open(recipe, folder).train(),
         "model_garden": _model_garden(recipe, folder, randaugment=False),
-        "ours+randaugment": pipeline.load(changed, "train", folder),
+        "ours+randaugment": Dataset.open(changed, folder).train(),
         "model_garden+randaugment": _model_garden(recipe, folder, randaugment=True),
     }
 

@@ -106,7 +106,7 @@ def _train(recipe: Recipe, data: tf.data.Dataset, folder: str) -> Loop:
 
     def loop(steps: int) -> float:
         timer, done = _Timer(), int(optimizer.iterations)
-        run = callbacks.for_run(recipe, path, checkpoints, done, NEVER, NEVER, StopRequest())
+        run = callbacks.create_callbacks(recipe, path, checkpoints, done, NEVER, NEVER, StopRequest())
         model.fit(data, steps_per_epoch=steps, epochs=1, callbacks=[*run, timer], verbose=0)
         tf.test.experimental.sync_devices()
         return (timer.ends[-1] - timer.ends[0]) / (steps - 1)

@@ -45,8 +45,8 @@ def affine(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor)
 def crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns a random window of the image, stretched to the size and mirrored in half of the cases."""
     del square
-    window = image.crop(lambda shape: random_window(shape, another(seed, 0)))
-    return flip(_resized(window, size), another(seed, 1))
+    window = image.crop(lambda shape: random_window(shape, derive_seed(seed, 0)))
+    return flip(_resized(window, size), derive_seed(seed, 1))
 
 
 def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
@@ -54,9 +54,9 @@ def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: 
     pixels = _levels(square(image.whole()))
     pad = round(PADDING * size)
     padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
-    top, left = tf.unstack(tf.random.stateless_uniform([2], another(seed, 0), 0, 2 * pad + 1, tf.int32))
+    top, left = tf.unstack(tf.random.stateless_uniform([2], derive_seed(seed, 0), 0, 2 * pad + 1, tf.int32))
     moved = tf.ensure_shape(padded[top : top + size, left : left + size], pixels.shape)
-    return flip(moved, another(seed, 1))
+    return flip(moved, derive_seed(seed, 1))
 
 
 def unchanged(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
@@ -73,7 +73,7 @@ VIEWS: dict[str, View] = {
 }
 
 
-def another(seed: tf.Tensor, number: int) -> tf.Tensor:
+def derive_seed(seed: tf.Tensor, number: int) -> tf.Tensor:
     """Returns another seed for each number: any two that differ are independent to TensorFlow's generators.
 
     `tf.random.fold_in` would do the same in many small operations, which on an image count.
@@ -185,7 +185,7 @@ class _SeededTensorFlow:
         calls = itertools.count()
 
         def uniform(shape: Any, minval: Any = 0, maxval: Any = 1, dtype: tf.DType = tf.float32) -> tf.Tensor:
-            return tf.random.stateless_uniform(shape, another(seed, next(calls)), minval, maxval, dtype)
+            return tf.random.stateless_uniform(shape, derive_seed(seed, next(calls)), minval, maxval, dtype)
 
         self.random = types.SimpleNamespace(uniform=uniform)
 

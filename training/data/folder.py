@@ -1,58 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One's own pictures in class folders: the dataset named `folder`, whose data_dir holds them.
+"""Labeled pictures in class folders: the dataset `folder`, whose data_dir holds them.
 
     PICTURES/train/cat/*.jpg    PICTURES/validation/cat/*.jpg
     PICTURES/train/dog/*.jpg    PICTURES/validation/dog/*.jpg
 
-The folders at the top are the splits, those in `train` the classes, in the order of their names. A class
-may have folders within it. Files without one of the `ENDINGS` are named and left out, hidden ones ignored.
+The top folders are the splits, and the folders in `train` are the classes, in the order of their names. A
+class may have nested folders. Files without one of the `ENDINGS` are named and left out; hidden ones are
+ignored.
 """
 
+import functools
 import os
 
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import invalid, unknown
 from lambdanet.training.data.image_bytes import Encoded, is_decodable
 from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures
-from lambdanet.training.data.shards import WHOLE, Share
+from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 
 NAME = "folder"
 LAYOUT = "train/CLASS/*.jpg and validation/CLASS/*.jpg"
 
 
 class FolderSource:
-    """Pictures in `data_dir/SPLIT/CLASS/`, of any size; a `sources.Source`.
+    """Pictures of any size in `data_dir/SPLIT/CLASS/`; a `sources.Source`. Each folder is listed once.
 
     Args:
-      recipe: its `train_split` is the folder whose folders are the classes.
+      recipe: the recipe, whose `train_split` is the folder with a folder per class.
       data_dir: the folder of the splits.
 
     Raises:
-      InputError: no such folder, or less than two classes.
+      InputError: there is no such folder, or it has less than two classes.
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
-        if data_dir is None:
-            raise InputError(f"dataset {NAME} needs --data_dir, the folder of the pictures: {LAYOUT}")
+        accepted = f"the folder of the pictures, with {LAYOUT}"
+        if data_dir is None or not os.path.isdir(os.path.expanduser(data_dir)):
+            raise invalid("data_dir", accepted, data_dir)
         self._root = os.path.expanduser(data_dir)
-        if not os.path.isdir(self._root):
-            raise InputError(f"data_dir {self._root!r} is not a directory; accepted: one with {LAYOUT}")
+        self._splits = _folders(self._root)
+        if not self._splits:
+            raise invalid("data_dir", accepted, data_dir, "it has no folders")
+        self._pictures = functools.cache(self._find_pictures)
+        self._files = functools.cache(self._list_files)
         self.channels = 3
-        self.class_names = _folders(os.path.join(self._root, self._split(recipe.train_split)))
+        train = self._split(recipe.train_split)
+        self.class_names = _folders(train)
         if len(self.class_names) < 2:
-            train = os.path.join(self._root, recipe.train_split)
-            found = ", ".join(self.class_names) or "none"
-            raise InputError(f"the classes in {train!r} are: {found}; accepted: two or more folders in it")
+            raise invalid(f"classes in {train!r}", "two or more folders", self.class_names)
 
-    def num_examples(self, split: str, share: Share = WHOLE) -> int:
-        return len(self._files(split)[0][share.index :: share.count])
+    def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
+        return len(self._files(split)[0][shard.index :: shard.count])
 
     def examples(
-        self, split: str, seed: tf.Tensor | None, share: Share = WHOLE, first: tf.Tensor | int = 0
+        self,
+        split: str,
+        seed: tf.Tensor | None,
+        shard: Shard = SINGLE_MACHINE,
+        first: tf.Tensor | int = 0,
     ) -> tf.data.Dataset:
-        paths, labels = (found[share.index :: share.count] for found in self._files(split))
+        paths, labels = (fields[shard.index :: shard.count] for fields in self._files(split))
         examples = tf.data.Dataset.from_tensor_slices({"name": paths, "label": tf.constant(labels, tf.int64)})
         if seed is not None:
             examples = examples.shuffle(len(paths), seed=seed, reshuffle_each_iteration=False)
@@ -78,36 +87,32 @@ class FolderSource:
         return [(folder, others, len(paths) + len(others)) for folder, paths, others in found]
 
     def _split(self, split: str) -> str:
-        splits = _folders(self._root)
-        if not splits:
-            raise InputError(f"data_dir {self._root!r} holds no folders; accepted: one with {LAYOUT}")
-        if split not in splits:
-            raise unknown(f"split in {self._root!r}", split, splits)
-        return split
+        """Returns the folder of a split."""
+        if split not in self._splits:
+            raise unknown(f"split in {self._root!r}", split, self._splits)
+        return os.path.join(self._root, split)
 
-    def _files(self, split: str) -> tuple[list[bytes], list[int]]:
+    def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:
         """Returns the pictures of a split, in order, and their labels."""
         paths: list[bytes] = []
         labels: list[int] = []
         for label, (folder, pictures, others) in enumerate(self._pictures(split)):
             if others and not pictures:
-                raise InputError(
-                    f"no file in {folder!r} is a picture, such as {others[0]!r}; "
-                    f"accepted: names that end in {', '.join(ENDINGS)}"
-                )
+                accepted = f"names that end in {', '.join(ENDINGS)}"
+                raise invalid(f"pictures in {folder!r}", accepted, others[0])
             paths += map(os.fsencode, pictures)
             labels += [label] * len(pictures)
         return paths, labels
 
-    def _pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
-        """Returns the folder of each class in a split, the pictures in it, and the other files."""
-        root = os.path.join(self._root, self._split(split))
-        there = _folders(root)
-        for name in there:
+    def _find_pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
+        """Returns the folder of each class in a split, its pictures, and its other files."""
+        root = self._split(split)
+        found = _folders(root)
+        for name in found:
             if name not in self.class_names:
                 raise unknown(f"class in {root!r}", name, self.class_names)
         folders = [(name, os.path.join(root, name)) for name in self.class_names]
-        return [(path, *(find_pictures(path) if name in there else ([], []))) for name, path in folders]
+        return [(path, *(find_pictures(path) if name in found else ([], []))) for name, path in folders]
 
 
 def _folders(path: str) -> list[str]:

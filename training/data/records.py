@@ -1,40 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled images in TFRecords: the dataset named `tfrecord`, and what `lambdanet pseudo-label` writes.
+"""Labeled images in TFRecords: the dataset `tfrecord`, and the files of `lambdanet pseudo-label`.
 
     RECORDS/train-00000-of-01024 ...    RECORDS/validation-00000-of-00128 ...    RECORDS/classes.txt
 
-The records are those of ImageNet's usual files, which Model Garden reads too: `image/encoded`, a file as
-bytes, and `image/class/label`, from 0 on; with `image/class/probabilities`, a label may be a distribution.
-What a file is followed by, such as ".tfrecord", does not matter. The classes are the lines of classes.txt,
-in the order of the labels; where there are none, they are numbers. A part of a split may be named by its
-files, `train[20shard:]`.
+The records are those of the common ImageNet files, which Model Garden also reads: `image/encoded`, the bytes
+of an image file, and `image/class/label`, from 0; with `image/class/probabilities`, a label may be a
+distribution. File names may have an ending, such as ".tfrecord". The classes are the lines of classes.txt, in
+the order of the labels; without that file, they are numbers. A part of a split is named by its files:
+`train[20shard:]`.
 """
 
+import functools
 import json
 import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, invalid, unknown
 from lambdanet.training.data import class_names
 from lambdanet.training.data.image_bytes import Encoded
-from lambdanet.training.data.shards import WHOLE, Share
+from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 from lambdanet.training.data.sources import Example
 
 NAME = "tfrecord"
 LAYOUT = "train-00000-of-00008 and so on, and the same of validation"
 CLASSES, MANIFEST = "classes.txt", "manifest.json"
-PSEUDO = "pseudo"  # the split that `lambdanet pseudo-label` writes
+PSEUDO = "pseudo"  # the split written by `lambdanet pseudo-label`
 IMAGE, LABEL, PROBABILITIES = "image/encoded", "image/class/label", "image/class/probabilities"
 
-TOGETHER = 16  # files that are read and mixed at a time
-BUFFER = 4096  # records among which the next one is drawn
+INTERLEAVED_FILES = 16  # read and mixed at a time
+BUFFER = 4096  # records from which the next one is drawn
 
 _FILE = re.compile(r"(?P<split>.+?)-(?P<index>\d{5})-of-(?P<count>\d{5})(\..*)?")
 _SPLIT = re.compile(r"(?P<name>[^\[\]]+)(\[((?P<begin>\d+)shard)?:((?P<end>\d+)shard)?\])?")
@@ -49,63 +50,70 @@ class Piece(NamedTuple):
 
 
 class RecordsSource:
-    """Images in files of TFRecords; a `sources.Source`.
+    """Images in files of TFRecords; a `sources.Source`. Each file is counted once.
 
-    The records of an epoch come from `TOGETHER` files at a time, in a random order of the files, each record
-    drawn from a buffer. What lies in one file should therefore be of many classes.
+    The records of an epoch come from `INTERLEAVED_FILES` files at a time, in a random order of the files,
+    through a shuffle buffer. A file should therefore hold records of many classes.
 
     Args:
-      recipe: its number of classes counts where there is no classes.txt, its seed in the order.
+      recipe: the recipe, with the number of classes where there is no classes.txt, and the seed of the order.
       data_dir: the folder of the files.
 
     Raises:
-      InputError: no such folder, or no files in it.
+      InputError: there is no such folder, or there are no files in it.
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
-        if data_dir is None:
-            raise InputError(f"dataset {NAME} needs --data_dir, the folder of the files: {LAYOUT}")
+        accepted = f"the folder of the TFRecords: {LAYOUT}"
+        if data_dir is None or not Path(data_dir).expanduser().is_dir():
+            raise invalid("data_dir", accepted, data_dir)
         self._root = Path(data_dir).expanduser()
-        if not self._root.is_dir():
-            raise InputError(f"data_dir {str(self._root)!r} is not a directory; accepted: one with {LAYOUT}")
+        self._splits = splits(self._root)
+        if not self._splits:
+            raise invalid("data_dir", accepted, data_dir, "it has no such files")
+        self._pieces = functools.cache(self._find_pieces)
         self._seed = recipe.seed
-        if not splits(self._root):
-            raise InputError(f"data_dir {str(self._root)!r} holds no TFRecords; accepted: {LAYOUT}")
-        self._counts: dict[str, int] = {}
         self.manifest = read_manifest(self._root)
+        self._counts = {shard["file"]: shard["records"] for shard in self.manifest.get("shards", ())}
         self.channels = 3
         self.class_names = self._class_names(recipe)
         self.soft = self.manifest.get("labels") == "soft"
 
-    def num_examples(self, split: str, share: Share = WHOLE) -> int:
-        return sum(piece.number for piece in self._pieces(split, share))
+    def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
+        return sum(piece.number for piece in self._pieces(split, shard))
 
     def examples(
-        self, split: str, seed: tf.Tensor | None, share: Share = WHOLE, first: tf.Tensor | int = 0
+        self,
+        split: str,
+        seed: tf.Tensor | None,
+        shard: Shard = SINGLE_MACHINE,
+        first: tf.Tensor | int = 0,
     ) -> tf.data.Dataset:
-        pieces = self._pieces(split, share)
+        pieces = self._pieces(split, shard)
         first = tf.cast(first, tf.int64)
         if seed is None:
-            return _read_all(pieces, together=1).skip(first)
+            return _read_all(pieces, num_parallel=1).skip(first)
         order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), [self._seed, seed])
-        rows = tf.pad(order, [[0, -len(pieces) % TOGETHER]], constant_values=-1)
-        rows = tf.reshape(rows, [-1, TOGETHER])
+        rows = tf.pad(order, [[0, -len(pieces) % INTERLEAVED_FILES]], constant_values=-1)
+        rows = tf.reshape(rows, [-1, INTERLEAVED_FILES])
         counts = tf.constant([piece.number for piece in pieces] + [0], tf.int64)  # the last is that of -1
         ends = tf.cumsum(tf.reduce_sum(tf.gather(counts, rows % (len(pieces) + 1)), axis=1))
         begin = tf.searchsorted(ends, first[tf.newaxis], side="right", out_type=tf.int64)[0]
         before = tf.concat([[0], ends], axis=0)[begin]
 
-        def mixed(row: tf.Tensor) -> tf.data.Dataset:
-            read = _read_all([*pieces, Piece("", 0, 0)], TOGETHER, row % (len(pieces) + 1))
+        def read_row(row: tf.Tensor) -> tf.data.Dataset:
+            read = _read_all([*pieces, Piece("", 0, 0)], INTERLEAVED_FILES, row % (len(pieces) + 1))
             return read.shuffle(BUFFER, seed=seed, reshuffle_each_iteration=False)
 
-        # Whole rows of files that come before the first record are not even opened.
-        return tf.data.Dataset.from_tensor_slices(rows).skip(begin).flat_map(mixed).skip(first - before)
+        # Rows of files that come before the first record are not opened.
+        rows = tf.data.Dataset.from_tensor_slices(rows).skip(begin)
+        return rows.flat_map(read_row).skip(first - before)
 
     def stream(self, split: str) -> tf.data.Dataset:
-        files = tf.data.Dataset.from_tensor_slices(_columns(self._pieces(split, WHOLE)))
-        shuffled = files.shuffle(len(self._pieces(split, WHOLE)))
-        return shuffled.interleave(_read, TOGETHER, num_parallel_calls=tf.data.AUTOTUNE).shuffle(BUFFER)
+        pieces = self._pieces(split, SINGLE_MACHINE)
+        shuffled = tf.data.Dataset.from_tensor_slices(_columns(pieces)).shuffle(len(pieces))
+        records = shuffled.interleave(_read, INTERLEAVED_FILES, num_parallel_calls=tf.data.AUTOTUNE)
+        return records.shuffle(BUFFER)
 
     def image(self, example: Example) -> Encoded:
         return Encoded(self._parsed(example)[IMAGE], self.channels)
@@ -117,11 +125,11 @@ class RecordsSource:
         return []
 
     def probabilities(self, example: Example) -> tf.Tensor:
-        """Returns the distribution over the classes that a record has for a label, float32 [num_classes]."""
+        """Returns the soft label of a record, a distribution over the classes, float32 [num_classes]."""
         return self._parsed(example)[PROBABILITIES]
 
     def _parsed(self, example: Example) -> dict[str, tf.Tensor]:
-        """Returns the fields of a record, which is parsed once however many of them are asked for."""
+        """Returns the fields of a record, which is parsed at the first call."""
         features = {
             IMAGE: tf.io.FixedLenFeature([], tf.string),
             LABEL: tf.io.FixedLenFeature([], tf.int64),
@@ -138,21 +146,18 @@ class RecordsSource:
         if "classes" in self.manifest:
             return list(self.manifest["classes"])
         if not recipe.num_classes:
-            raise InputError(
-                f"num_classes is 0 and {str(self._root / CLASSES)!r} is missing; accepted: the number of "
-                "classes, or a file with their names"
-            )
+            missing = f"{str(self._root / CLASSES)!r} is missing"
+            raise invalid("num_classes", "the number of classes", recipe.num_classes, missing)
         return [str(number) for number in range(recipe.num_classes)]
 
-    def _pieces(self, split: str, share: Share) -> list[Piece]:
-        """Returns the parts of files that a machine reads of a split: a run of its records."""
-        files = [(path, self._count(path)) for path in files_of(self._root, split)]
+    def _find_pieces(self, split: str, shard: Shard) -> list[Piece]:
+        """Returns the parts of files that a machine reads: a contiguous run of the split's records."""
+        files = [(path, self._count(path)) for path in select_files(self._splits, split, self._root)]
         total = sum(count for _, count in files)
-        return cut(files, *(total * index // share.count for index in (share.index, share.index + 1)))
+        begin, end = (total * index // shard.count for index in (shard.index, shard.index + 1))
+        return cut(files, begin, end)
 
     def _count(self, path: Path) -> int:
-        if not self._counts:
-            self._counts = {shard["file"]: shard["records"] for shard in self.manifest.get("shards", ())}
         if path.name not in self._counts:
             self._counts[path.name] = count_records(path)
         return self._counts[path.name]
@@ -181,27 +186,28 @@ def splits(root: Path) -> dict[str, list[Path]]:
     return {split: [files[index] for index in sorted(files)] for split, files in found.items()}
 
 
-def files_of(root: Path, split: str) -> list[Path]:
+def select_files(splits: Mapping[str, list[Path]], split: str, root: Path) -> list[Path]:
     """Returns the files of a split, or of a part of it, such as "train[20shard:]".
 
+    Args:
+      splits: the files of each split.
+      split: a split, or a part of one.
+      root: the folder of the files, for messages.
+
     Raises:
-      InputError: there is no such split, or one of its files is missing.
+      InputError: there is no such split.
     """
     match = _SPLIT.fullmatch(split)
     if not match:
-        raise InputError(
-            f"split {split!r} of {NAME} cannot be read; accepted: a name, or files of it, such as "
-            "train[20shard:]"
-        )
-    found = splits(root)
-    if match["name"] not in found:
-        raise unknown(f"split in {str(root)!r}", match["name"], found)
+        raise invalid(f"split of {NAME}", "a name, or a part in whole files, such as train[20shard:]", split)
+    if match["name"] not in splits:
+        raise unknown(f"split in {str(root)!r}", match["name"], splits)
     begin, end = (None if match[name] is None else int(match[name]) for name in ("begin", "end"))
-    return found[match["name"]][begin:end]
+    return splits[match["name"]][begin:end]
 
 
 def cut(files: Sequence[tuple[Path, int]], begin: int, end: int) -> list[Piece]:
-    """Returns the parts of files, each with its number of records, that hold a run of their records."""
+    """Returns the parts of files, given with their numbers of records, that hold records `begin` to `end`."""
     pieces, at = [], 0
     for path, count in files:
         first, last = max(begin - at, 0), min(end - at, count)
@@ -212,10 +218,10 @@ def cut(files: Sequence[tuple[Path, int]], begin: int, end: int) -> list[Piece]:
 
 
 def read_manifest(folder: Path) -> dict:
-    """Returns what `lambdanet pseudo-label` tells of the files in a folder; nothing of other folders.
+    """Returns the manifest that `lambdanet pseudo-label` wrote in a folder; {} where there is none.
 
     Raises:
-      InputError: a manifest that cannot be read.
+      InputError: the manifest cannot be read.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -230,7 +236,7 @@ def read_manifest(folder: Path) -> dict:
 
 
 def count_records(path: str | Path) -> int:
-    """Returns how many records a file of TFRecords holds; of one that breaks off, those that are whole."""
+    """Returns the number of records in a file of TFRecords; of a truncated file, that of complete records."""
     count, at = 0, 0
     size = os.path.getsize(path)
     with open(path, "rb") as file:
@@ -245,12 +251,12 @@ def count_records(path: str | Path) -> int:
 
 
 def record(image: bytes, label: int, probabilities: Sequence[float] = ()) -> bytes:
-    """Returns a labelled image as one record.
+    """Returns a labeled image as one record.
 
     Args:
-      image: a file, such as a JPEG.
-      label: from 0 on.
-      probabilities: of every class, for a soft label.
+      image: the bytes of an image file, such as a JPEG.
+      label: the class, from 0.
+      probabilities: the probability of every class, for a soft label.
     """
     features = {
         IMAGE: tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
@@ -271,30 +277,27 @@ def _columns(pieces: Sequence[Piece]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return tf.constant(paths, tf.string), tf.constant(firsts, tf.int64), tf.constant(counts, tf.int64)
 
 
-def _read_all(pieces: Sequence[Piece], together: int, chosen: tf.Tensor | None = None) -> tf.data.Dataset:
-    """Reads pieces, all or those chosen, so many at a time."""
+def _read_all(pieces: Sequence[Piece], num_parallel: int, chosen: tf.Tensor | None = None) -> tf.data.Dataset:
+    """Reads pieces, all or the chosen ones, `num_parallel` at a time."""
     columns = _columns(pieces)
     if chosen is not None:
         columns = tuple(tf.gather(column, chosen) for column in columns)
     files = tf.data.Dataset.from_tensor_slices(columns)
-    return files.interleave(_read, together, num_parallel_calls=together, deterministic=True)
+    return files.interleave(_read, num_parallel, num_parallel_calls=num_parallel, deterministic=True)
 
 
 def _read(path: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-    """Reads a piece: dicts of the "record" and of what names it, its file and its "number" there."""
+    """Reads a piece: dicts of a "record", the "name" of its file, and its "number" in that file."""
     file = tf.data.Dataset.from_tensors(tf.strings.split(path, os.sep)[-1]).repeat()
     numbered = tf.data.TFRecordDataset(path).enumerate().skip(first).take(count)
-    return tf.data.Dataset.zip({"record": numbered, "name": file}).map(_flat)
-
-
-def _flat(one: dict[str, Any]) -> Example:
-    number, text = one["record"]
-    return {"record": text, "name": one["name"], "number": number}
+    return tf.data.Dataset.zip((file, numbered)).map(
+        lambda name, record: {"record": record[1], "name": name, "number": record[0]}
+    )
 
 
 def read_in_order(pieces: Sequence[Piece]) -> Iterator[tuple[str, bytes]]:
-    """Yields the name and the image of each record of some pieces, in order, where labels do not matter."""
+    """Yields the name and the image file of each record of pieces, in order; labels are not read."""
     features = {IMAGE: tf.io.FixedLenFeature([], tf.string)}
-    for piece in _read_all(pieces, together=1).as_numpy_iterator() if pieces else ():
+    for piece in _read_all(pieces, num_parallel=1).as_numpy_iterator() if pieces else ():
         name = f"{piece['name'].decode()}:{piece['number']}"
         yield name, tf.io.parse_single_example(piece["record"], features)[IMAGE].numpy()

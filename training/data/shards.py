@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each of several machines reads of the data."""
+"""Parts of the data that the machines of a run read."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
-    """The part of the data that one machine of several reads; by default there is only one.
+class Shard:
+    """The part of the data that one of several machines reads; by default there is one machine.
 
     Attributes:
-      index: of the machine, from 0.
-      count: machines.
-      replicas: devices that train, of all machines together.
-      even: whether the batches of evaluation, too, have to be whole and as many on each device.
+      index: the number of the machine, from 0.
+      count: the number of machines.
+      replicas: the number of training devices on all machines together.
+      pad_last_batch: whether the batches of evaluation, too, are full, and equally many on each device.
     """
 
     index: int = 0
     count: int = 1
     replicas: int = 1
-    even: bool = False
+    pad_last_batch: bool = False
 
 
-WHOLE = Share()
+SINGLE_MACHINE = Shard()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where images come from: the datasets that TensorFlow Datasets knows by name, and what any source offers."""
+"""The interface of image sources, and the source for datasets of TensorFlow Datasets (TFDS)."""
 
 import contextlib
 import io
@@ -13,48 +13,48 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, one_line, unknown
+from lambdanet.errors import InputError, invalid, one_line, unknown
 from lambdanet.training.data import digits
 from lambdanet.training.data.image_bytes import Encoded
-from lambdanet.training.data.shards import WHOLE, Share
+from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 
-REGISTERED = (digits.Digits,)  # builders of this project, known to TFDS by name once imported
+REGISTERED = (digits.Digits,)  # the builders of this project; importing them registers them with TFDS
 SHUFFLE_BUFFER = 16384  # examples, still encoded
 
-# What an example holds: "label", int64; "name", how the record is called; and what `image` needs.
+# The fields are "label", int64, "name", the name of the record, and those that `image` reads.
 Example = dict[str, tf.Tensor]
 
 
 class Source(Protocol):
-    """Labelled images in splits. What a machine reads of one differs by an image at most from the others.
+    """Labeled images in splits. The parts of a split for different machines differ in size by one at most.
 
     Attributes:
-      channels: of every image, 1 or 3.
-      class_names: in the order of the labels.
+      channels: the channels of every image, 1 or 3.
+      class_names: the name of each class, in the order of the labels.
     """
 
     channels: int
     class_names: list[str]
 
-    def num_examples(self, split: str, share: Share = WHOLE) -> int:
-        """Returns how many images a split holds; raises `InputError` where there is no such split."""
+    def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
+        """Returns the number of images in a split; raises `InputError` where there is no such split."""
         ...
 
     def examples(
-        self, split: str, seed: tf.Tensor | None, share: Share = WHOLE, first: tf.Tensor | int = 0
+        self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
     ) -> tf.data.Dataset:
         """Returns the examples of a split, in order or, with a seed (int64 scalar), in a random one.
 
         Args:
-          split: of the source.
-          seed: of the order.
-          share: the part that this machine reads.
-          first: which example of that order comes first.
+          split: a split of the source.
+          seed: the seed of the order.
+          shard: the part that this machine reads.
+          first: the place in that order to begin with.
         """
         ...
 
     def stream(self, split: str) -> tf.data.Dataset:
-        """Returns the examples of a split in a random order, another one each time it is read."""
+        """Returns the examples of a split in a random order that is different in each iteration."""
         ...
 
     def image(self, example: Example) -> Encoded:
@@ -66,7 +66,7 @@ class Source(Protocol):
         ...
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
-        """Returns the folders of a split: the path, the files that are no pictures, the number of files."""
+        """Returns the path of each folder, its files that are no pictures, and its number of files."""
         ...
 
 
@@ -74,11 +74,11 @@ class TfdsSource:
     """A dataset of TensorFlow Datasets with an image named "image" and a class named "label".
 
     Args:
-      recipe: names the dataset, and what it has to fit.
-      data_dir: where TFDS keeps its datasets; None: its default, `~/tensorflow_datasets`.
+      recipe: the recipe with the name of the dataset.
+      data_dir: the folder of TFDS; None: its default, `~/tensorflow_datasets`.
 
     Raises:
-      InputError: no such dataset or directory, or a dataset without images and classes.
+      InputError: there is no such dataset or folder, or the dataset has no images or classes.
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
@@ -86,20 +86,18 @@ class TfdsSource:
         features = self._builder.info.features
         kinds = {"image": tfds.features.Image, "label": tfds.features.ClassLabel}
         if not all(name in features and isinstance(features[name], kind) for name, kind in kinds.items()):
-            raise InputError(
-                f"dataset {recipe.dataset} has the features {', '.join(features)}; accepted: an image named "
-                "'image' and a class named 'label'"
-            )
+            accepted = "an image named 'image' and a class named 'label'"
+            raise invalid(f"features of dataset {recipe.dataset}", accepted, list(features))
         self.channels: int = features["image"].shape[-1]
         self.class_names = list(features["label"].names)
 
-    def num_examples(self, split: str, share: Share = WHOLE) -> int:
-        return num_examples(self._prepared(), split, share)
+    def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
+        return num_examples(self._prepared(), split, shard)
 
     def examples(
-        self, split: str, seed: tf.Tensor | None, share: Share = WHOLE, first: tf.Tensor | int = 0
+        self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
     ) -> tf.data.Dataset:
-        examples = self._read(_part(split, share), seed is not None, seed)
+        examples = self._read(_part(split, shard), seed is not None, seed)
         if seed is not None:
             examples = examples.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False)
         return examples.skip(tf.cast(first, tf.int64))
@@ -131,20 +129,20 @@ class TfdsSource:
 
 
 def on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuilder:
-    """Returns a builder, once its data is on disk."""
+    """Prepares the data of a builder where it is not on disk, and returns the builder."""
     if not builder.data_path.exists():
         _prepare(builder)
     return builder
 
 
-def num_examples(builder: tfds.core.DatasetBuilder, split: str, share: Share = WHOLE) -> int:
-    """Returns how many examples a machine's part of a split of TFDS holds.
+def num_examples(builder: tfds.core.DatasetBuilder, split: str, shard: Shard = SINGLE_MACHINE) -> int:
+    """Returns the number of examples in a machine's part of a split of TFDS.
 
     Raises:
       InputError: there is no such split.
     """
     try:
-        return builder.info.splits[_part(split, share)].num_examples
+        return builder.info.splits[_part(split, shard)].num_examples
     except (KeyError, ValueError, AssertionError) as error:
         names = sorted(builder.info.splits)
         if split.partition("[")[0] not in names:
@@ -155,9 +153,9 @@ def num_examples(builder: tfds.core.DatasetBuilder, split: str, share: Share = W
 def read_tfds(
     builder: tfds.core.DatasetBuilder, split: Any, shuffle_files: bool = False, seed: tf.Tensor | None = None
 ) -> tf.data.Dataset:
-    """Returns the examples of a split of TFDS with their "tfds_id", images as the files that they are."""
+    """Returns the examples of a split of TFDS with their "tfds_id"; images stay encoded."""
     read = tfds.ReadConfig(shuffle_seed=seed, try_autocache=False, skip_prefetch=True, add_tfds_id=True)
-    with _quiet("tensorflow"):  # TFDS numbers the records by what TensorFlow calls deprecated
+    with _quiet("tensorflow"):  # TFDS numbers the records with a deprecated function
         return builder.as_dataset(
             split=split,
             shuffle_files=shuffle_files,
@@ -166,9 +164,9 @@ def read_tfds(
         )
 
 
-def _part(split: str, share: Share) -> Any:
-    """Returns a machine's part of a split, as TFDS takes it: a run of records, in few files."""
-    return split if share.count == 1 else tfds.even_splits(split, share.count)[share.index]
+def _part(split: str, shard: Shard) -> Any:
+    """Returns a machine's part of a split for TFDS: a contiguous run of records, in few files."""
+    return split if shard.count == 1 else tfds.even_splits(split, shard.count)[shard.index]
 
 
 def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -180,9 +178,9 @@ def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
     if data_dir is not None:
         data_dir = os.path.expanduser(data_dir)
         if not tf.io.gfile.isdir(data_dir):
-            raise InputError(f"data_dir {data_dir!r} is not a directory; accepted: one that exists")
+            raise invalid("data_dir", "an existing folder", data_dir)
     try:
-        if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:  # elsewhere, with code from there
+        if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:  # code from elsewhere
             raise ValueError("it is not one of TFDS itself")
         return tfds.builder(name, data_dir=data_dir)
     except tfds.core.registered.DatasetNotFoundError:
@@ -217,7 +215,7 @@ def _prepare(builder: tfds.core.DatasetBuilder) -> None:
 
 @contextlib.contextmanager
 def _quiet_tfds() -> Iterator[None]:
-    """Keeps off the screen what TFDS prints, retries of downloads, and bars where there is no terminal."""
+    """Hides the output of TFDS, retries of downloads, and progress bars where there is no terminal."""
     bars = sys.stderr.isatty()
     try:
         if not bars:
@@ -231,7 +229,7 @@ def _quiet_tfds() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Keeps the warnings of a logger off the screen."""
+    """Hides the warnings of a logger."""
     logger = logging.getLogger(name)
     level = logger.level
     try:

@@ -12,7 +12,7 @@ import tensorflow_datasets as tfds
 
 from lambdanet.errors import InputError
 from lambdanet.training.data import records, sources
-from lambdanet.training.data.bad_records import BadRecords, readable
+from lambdanet.training.data.bad_records import BadRecords, drop_unreadable
 from lambdanet.training.data.image_files import ENDINGS, find_pictures
 
 
@@ -95,7 +95,8 @@ class RecordInputs:
     """Files of TFRecords with `image/encoded`."""
 
     def __init__(self, root: Path, split: str, part_size: int):
-        files = [(path, records.count_records(path)) for path in records.files_of(root, split)]
+        paths = records.select_files(records.splits(root), split, root)
+        files = [(path, records.count_records(path)) for path in paths]
         count = sum(number for _, number in files)
         if not count:
             raise InputError(f"split {split!r} in {str(root)!r} is empty; accepted: one with images")
@@ -130,7 +131,7 @@ class TfdsInputs:
 
     def read(self, part: int) -> Iterator[tuple[str, bytes]]:
         examples = sources.read_tfds(self._builder, self._parts[part])
-        for example in readable(examples).as_numpy_iterator():
+        for example in drop_unreadable(examples).as_numpy_iterator():
             yield example["tfds_id"].decode(), example["image"]
 
 

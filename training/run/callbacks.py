@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens around the steps of a training run: guarding it, recording it, saving it."""
+"""Keras callbacks of a training run: they guard it, record it and save it."""
 
 import csv
 import io
@@ -14,16 +14,17 @@ import tf_keras as keras
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, Preempted
+from lambdanet.files import write_atomic
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.best_epoch import BestEpoch
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.preemption import StopRequest
 from lambdanet.training.run.tensorboard import Dashboard, Speed
 
-ASK_EVERY = 10  # steps between two questions of several workers whether one of them has to stop
+AGREE_EVERY = 10  # steps after which several workers agree on whether to stop
 
 
-def for_run(
+def create_callbacks(
     recipe: Recipe,
     path: Path,
     checkpoints: Checkpoints,
@@ -33,26 +34,26 @@ def for_run(
     stop: StopRequest,
     best: BestEpoch | None = None,
 ) -> list[keras.callbacks.Callback]:
-    """Returns the callbacks of a run, in the order in which they have to act.
+    """Returns the callbacks of a run in the order in which they have to act.
 
-    The guard comes first, so that nothing diverged is recorded; the checkpoint comes last, so that whatever
-    a resumed run begins after has been recorded.
+    The guard is the first, so that nothing diverged is recorded; the checkpoint is the last, so that whatever
+    a resumed run starts after has been recorded.
 
     Args:
-      recipe: of the run.
+      recipe: the recipe.
       path: the model_dir.
-      checkpoints: of the run. Where it has several workers, the chief alone writes files.
-      initial_step: steps completed already.
-      steps: of an epoch.
-      save_every: how many steps lie between two checkpoints within an epoch.
-      stop: asks the run to stop.
-      best: keeps the best epoch; None: the last one counts.
+      checkpoints: the checkpoints of the run. The chief alone of several workers writes files.
+      initial_step: the number of steps completed.
+      steps: steps per epoch.
+      save_every: steps between two checkpoints within an epoch.
+      stop: the request to stop.
+      best: the best epoch so far; None: the last epoch counts.
     """
     averaged = AveragedEvaluation(checkpoints) if recipe.ema_decay else None
     files: list[keras.callbacks.Callback] = []
     if checkpoints.devices.chief:
         files = [
-            StopWhenGone(path),
+            StopIfModelDirDeleted(path),
             HistoryFile(path / model_dirs.HISTORY, initial_step // steps),
             Dashboard(path / model_dirs.LOGS, averaged=recipe.ema_decay > 0),
         ]
@@ -62,7 +63,7 @@ def for_run(
         guard,
         Speed(recipe.global_batch_size),
         *files,
-        *([KeepBest(best)] if best else []),
+        *([KeepBestEpoch(best)] if best else []),
         SaveCheckpoints(checkpoints, initial_step, steps, save_every, stop, guard, averaged),
     ]
 
@@ -75,35 +76,33 @@ def finish_epoch(
     evaluation_steps: int | None,
     sums: np.ndarray,
 ) -> None:
-    """Does what is left of an epoch whose steps are made: its evaluation, and what comes at its end.
+    """Evaluates an epoch whose training steps are complete, and calls the callbacks for its end.
 
     Args:
-      model: compiled.
+      model: a compiled model.
       run: the callbacks.
-      epoch: from 0.
-      evaluation: data, as `keras.Model.fit` takes it.
-      evaluation_steps: batches of it; None: until it ends.
-      sums: of the metrics of training, as `Checkpoints` keeps them.
+      epoch: the epoch, from 0.
+      evaluation: data for `keras.Model.evaluate`.
+      evaluation_steps: the number of batches; None: until the data ends.
+      sums: the sums of the training metrics, as in `Checkpoints`.
     """
-    together = keras.callbacks.CallbackList(run, model=model)
-    together.on_train_begin()
-    together.on_epoch_begin(epoch)
-    found = model.evaluate(
-        evaluation, steps=evaluation_steps, callbacks=together, verbose=0, return_dict=True
-    )
-    total_loss, losses, right, images = sums.tolist()
-    logs = {"loss": total_loss / losses, "accuracy": right / images}
-    together.on_epoch_end(epoch, logs | {f"val_{name}": value for name, value in found.items()})
-    together.on_train_end()
+    every = keras.callbacks.CallbackList(run, model=model)
+    every.on_train_begin()
+    every.on_epoch_begin(epoch)
+    results = model.evaluate(evaluation, steps=evaluation_steps, callbacks=every, verbose=0, return_dict=True)
+    total_loss, losses, correct, images = sums.tolist()
+    logs = {"loss": total_loss / losses, "accuracy": correct / images}
+    every.on_epoch_end(epoch, logs | {f"val_{name}": value for name, value in results.items()})
+    every.on_train_end()
 
 
 class StopWhenDiverged(keras.callbacks.Callback):
-    """Ends the run with an `InputError` once the loss, or a weight at the end of an epoch, is not finite.
+    """Raises an `InputError` where the loss, or a weight at the end of an epoch, is not finite.
 
-    The loss of a step is looked at after the next one has begun, so that no device waits for Python.
+    The loss of a step is checked after the next one has started, so that no device waits for Python.
     """
 
-    _supports_tf_logs = True  # as Keras has it: logs need not be fetched for it at each step
+    _supports_tf_logs = True  # a flag of Keras: do not fetch the logs for it at each step
 
     def __init__(self, checkpoints: Checkpoints):
         super().__init__()
@@ -117,26 +116,26 @@ class StopWhenDiverged(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self.check()
         if not self._checkpoints.all_finite():
-            self._stop("a weight is not finite")
+            self._fail("a weight is not finite")
 
     def check(self) -> None:
-        """Looks at the loss of the last step now."""
+        """Checks the loss of the last step now."""
         loss, self._loss = float(self._loss), 0.0
         if not math.isfinite(loss):
-            self._stop(f"the loss is {loss}")
+            self._fail(f"the loss is {loss}")
 
-    def _stop(self, what: str) -> None:
+    def _fail(self, problem: str) -> None:
         step, rate = int(self.model.optimizer.iterations.numpy()), learning_rate(self.model)
         saved = self._checkpoints.steps()
         kept = f"the checkpoint of step {saved[-1]} is kept" if saved else "no checkpoint was written yet"
         raise InputError(
-            f"training diverged: {what} at step {step}, where the learning rate is {rate:g}; a lower "
+            f"training diverged: {problem} at step {step}, where the learning rate is {rate:g}; a lower "
             f"learning_rate or more warmup_epochs, in another model_dir, may help; {kept}"
         )
 
 
-class StopWhenGone(keras.callbacks.Callback):
-    """Ends the run with an `OSError` once its folder is gone, which other callbacks would make anew.
+class StopIfModelDirDeleted(keras.callbacks.Callback):
+    """Raises an `OSError` where the model_dir was deleted, before other callbacks create it again.
 
     Args:
       path: the model_dir.
@@ -148,14 +147,14 @@ class StopWhenGone(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         if not (self._path / model_dirs.RECIPE).exists():
-            raise OSError(f"model_dir {str(self._path)!r} is gone, with the checkpoints in it")
+            raise OSError(f"model_dir {str(self._path)!r} was deleted, with the checkpoints in it")
 
 
 class AveragedEvaluation(keras.callbacks.Callback):
-    """Evaluates with the moving averages of the weights, and trains on with the weights themselves.
+    """Evaluates the moving averages of the weights, and continues to train with the weights themselves.
 
-    Keras, too, puts the averages in the place of the weights, at the end of every `fit`; the next one of a
-    run that goes on must not begin with them.
+    Keras, too, replaces the weights by their averages, at the end of every `fit`; the next `fit` of the run
+    must not start from them.
     """
 
     def __init__(self, checkpoints: Checkpoints):
@@ -168,23 +167,23 @@ class AveragedEvaluation(keras.callbacks.Callback):
         self._checkpoints.use_averages()
 
     def on_test_end(self, logs: dict | None = None) -> None:
-        self.put_back()
+        self.restore_weights()
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._weights = []
 
     def on_train_end(self, logs: dict | None = None) -> None:
         if self._weights:
-            self.put_back()
+            self.restore_weights()
 
-    def put_back(self) -> None:
-        """Gives the model the weights that it trains with."""
+    def restore_weights(self) -> None:
+        """Restores the weights that the model trains with."""
         for variable, weight in zip(self.model.trainable_variables, self._weights, strict=True):
             variable.assign(weight)
 
 
-class KeepBest(keras.callbacks.Callback):
-    """Keeps the epoch with the best accuracy on the held-out split, and ends a run without a better one."""
+class KeepBestEpoch(keras.callbacks.Callback):
+    """Keeps the epoch with the best held-out accuracy, and stops the run when none is better."""
 
     def __init__(self, best: BestEpoch):
         super().__init__()
@@ -198,11 +197,11 @@ class KeepBest(keras.callbacks.Callback):
 
 
 class HistoryFile(keras.callbacks.Callback):
-    """Keeps a CSV file with a row for each epoch, counted from 1; a resumed run goes on below its own rows.
+    """Writes a CSV file with a row per epoch, counted from 1; a resumed run appends to its own rows.
 
     Args:
-      path: the file; written whole after each epoch.
-      initial_epoch: epochs completed already; later rows, of a run that was killed, are dropped.
+      path: the file, rewritten after each epoch.
+      initial_epoch: the number of epochs completed; later rows, of a run that was killed, are dropped.
     """
 
     def __init__(self, path: Path, initial_epoch: int):
@@ -228,24 +227,23 @@ class HistoryFile(keras.callbacks.Callback):
         writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(self._rows)
-        model_dirs.write_text(self._path, text.getvalue())
+        write_atomic(self._path, text.getvalue())
 
 
 class SaveCheckpoints(keras.callbacks.Callback):
-    """Writes a checkpoint after each epoch, every so many steps within it, and before the run has to stop.
+    """Writes a checkpoint after each epoch, every `save_every` steps within it, and before the run stops.
 
     Args:
-      checkpoints: of the run; within an epoch, its metrics go on from their sums there.
-      initial_step: steps completed already.
-      steps: of an epoch.
-      save_every: how many steps lie between two checkpoints within an epoch.
-      stop: asks the run to stop; one of a single worker does so within its evaluation too, which then
-        comes again.
-      guard: is asked before anything is written within an epoch.
-      averaged: what changes the weights for the evaluation, if anything does.
+      checkpoints: the checkpoints of the run; within an epoch, they also hold the sums of the metrics.
+      initial_step: the number of steps completed.
+      steps: steps per epoch.
+      save_every: steps between two checkpoints within an epoch.
+      stop: the request to stop; a single worker also stops within an evaluation, which is repeated later.
+      guard: the callback that checks the loss before anything is written within an epoch.
+      averaged: the callback that replaces the weights during the evaluation, if any.
     """
 
-    _supports_tf_logs = True  # as Keras has it: logs need not be fetched for it at each step
+    _supports_tf_logs = True  # a flag of Keras: do not fetch the logs for it at each step
 
     def __init__(
         self,
@@ -266,11 +264,11 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._save_every = save_every
         self._stop = stop
         self._guard = guard
-        self._begun = initial_step  # steps completed when the epoch, or the rest of it, began
-        self._stopping = False  # as all workers have agreed
+        self._first_step = initial_step  # of the epoch, or the rest of it
+        self._stopping = False  # agreed on by all workers
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        self._begun = self._step
+        self._first_step = self._step
         if self._step % self._steps:
             _build_metrics(self.model)
             for metric, sums in zip(
@@ -279,10 +277,13 @@ class SaveCheckpoints(keras.callbacks.Callback):
                 metric.set_weights(list(sums))
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        before, self._step = self._step, self._begun + batch + 1  # the optimizer would have to be waited for
+        before, self._step = (
+            self._step,
+            self._first_step + batch + 1,
+        )  # the optimizer's is not known yet
         due = self._step // self._save_every > before // self._save_every
-        if self._asks_others(before):
-            self._stopping = self._checkpoints.devices.anyone(self._stop.received)
+        if self._is_time_to_agree(before):
+            self._stopping = self._checkpoints.devices.any_worker(self._stop.received)
         ended = self._step % self._steps == 0
         if due or self._stopping or ended:
             self._sums = np.concatenate([metric.get_weights() for metric in self.model.metrics])
@@ -295,44 +296,44 @@ class SaveCheckpoints(keras.callbacks.Callback):
         if self._stop.received and self._checkpoints.devices.workers == 1:
             self._stopping = True
             if self._averaged:
-                self._averaged.put_back()
+                self._averaged.restore_weights()
             self._checkpoints.sums.assign(self._sums)
             self._save()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        self._stopping = self._checkpoints.devices.anyone(self._stop.received)
+        self._stopping = self._checkpoints.devices.any_worker(self._stop.received)
         self._checkpoints.sums.assign(np.zeros_like(self._sums))
         self._save()
 
-    def _asks_others(self, before: int) -> bool:
-        """Whether to learn if any worker has to stop: at each step where there is but one."""
-        return self._checkpoints.devices.workers == 1 or self._step // ASK_EVERY > before // ASK_EVERY
+    def _is_time_to_agree(self, before: int) -> bool:
+        """Returns whether workers agree on stopping after this step; a single worker does after each."""
+        return self._checkpoints.devices.workers == 1 or self._step // AGREE_EVERY > before // AGREE_EVERY
 
     def _save(self) -> None:
         self._checkpoints.save(self._step)
         if self._stopping:
             raise Preempted(
-                f"stopped by SIGTERM at step {self._step}, which is saved; the same command goes on there"
+                f"stopped by SIGTERM at step {self._step}, which is saved; the same command resumes there"
             )
 
 
 def _build_metrics(model: keras.Model) -> None:
-    """Makes the variables of a compiled model's loss and metrics, as its first step would."""
+    """Creates the variables of a compiled model's loss and metrics, as its first step would."""
     logits, labels = tf.zeros([1, *model.output_shape[1:]]), tf.zeros([1])
     model.compiled_loss.build(logits)
     model.compiled_metrics.build(logits, labels)
 
 
 def learning_rate(model: keras.Model) -> float:
-    """Returns the learning rate of the step that a compiled model has just made."""
+    """Returns the learning rate of the last step of a compiled model."""
     return float(keras.backend.get_value(model.optimizer.learning_rate))
 
 
 def read_history(path: Path) -> list[dict[str, str]]:
-    """Returns the rows of a history file, none where there is no file.
+    """Returns the rows of a history file; none where there is no file.
 
     Raises:
-      InputError: a file that is not one.
+      InputError: the file is something else.
     """
     if not path.exists():
         return []
@@ -344,6 +345,6 @@ def read_history(path: Path) -> list[dict[str, str]]:
     except (csv.Error, KeyError, TypeError, ValueError):
         raise InputError(
             f"{str(path)!r} is not the history of a run, a CSV of numbers in UTF-8 with a column epoch; "
-            "remove it to go on without it"
+            "remove it to continue without it"
         ) from None
     return rows

@@ -100,7 +100,7 @@ class Checkpoints:
             has found another one.
         """
         step = self._restore()
-        if self.devices.differ(step):
+        if self.devices.workers_differ(step):
             raise InputError(
                 f"the newest checkpoint in {str(self.directory)!r} is of step {step} here and of another on "
                 "another machine; accepted: one model_dir that all machines see"

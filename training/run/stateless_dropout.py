@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 
-class StepSeeds:
+class StatelessDropoutRng:
     """Stands in a layer of Keras for its random generator.
 
     Args:
@@ -32,7 +32,7 @@ class StepSeeds:
         return tf.nn.experimental.stateless_dropout(inputs, rate, seed, noise_shape=noise_shape)
 
 
-def follow_steps(model: keras.Model, step: tf.Variable, seed: int) -> None:
+def make_dropout_stateless(model: keras.Model, step: tf.Variable, seed: int) -> None:
     """Makes what the layers of a model drop depend on the step, so that a run goes on as it would have gone.
 
     Args:
@@ -42,7 +42,7 @@ def follow_steps(model: keras.Model, step: tf.Variable, seed: int) -> None:
     """
     layers = [layer for layer in model.submodules if isinstance(layer, keras.layers.Dropout)]
     for number, layer in enumerate(sorted(layers, key=_place(model))):
-        layer._random_generator = StepSeeds(seed, number, step)
+        layer._random_generator = StatelessDropoutRng(seed, number, step)
 
 
 def _place(model: keras.Model) -> Any:

@@ -11,7 +11,7 @@ import tf_keras as keras
 from lambdanet.configs.recipe import Recipe
 
 SPEED = "images_per_second"
-MOST_PICTURES = 16
+MAX_PICTURES = 16
 
 
 class Speed(keras.callbacks.Callback):
@@ -74,8 +74,8 @@ def show_pictures(folder: Path, recipe: Recipe, images: tf.Tensor) -> None:
       recipe: tells how they were normalised.
       images: float32 [b, h, w, c]; the first 16 are shown.
     """
-    pixels = images[:MOST_PICTURES] * np.array(recipe.std, np.float32) + np.array(recipe.mean, np.float32)
+    pixels = images[:MAX_PICTURES] * np.array(recipe.std, np.float32) + np.array(recipe.mean, np.float32)
     writer = tf.summary.create_file_writer(str(folder / "pictures"))
     with writer.as_default():
-        tf.summary.image("first_batch", tf.clip_by_value(pixels, 0, 1), step=0, max_outputs=MOST_PICTURES)
+        tf.summary.image("first_batch", tf.clip_by_value(pixels, 0, 1), step=0, max_outputs=MAX_PICTURES)
     writer.close()

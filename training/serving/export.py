@@ -42,14 +42,14 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
       >>> served = tf.saved_model.load("exported/digits")
     """
     # Here, so that a model of one's own is exported without what training needs.
-    from lambdanet.training.data import pipeline
+    from lambdanet.training.data.dataset import Dataset
     from lambdanet.training.run import model_dir as model_dirs
 
     check_output_dir(out)
     model, recipe = model_dirs.load_trained_model(model_dir)
-    names = model_dirs.class_names(model_dir) or pipeline.class_names(
-        recipe, model_dirs.find_data_dir(model_dir, data_dir)
-    )
+    names = model_dirs.class_names(model_dir)
+    if not names:
+        names = Dataset.open(recipe, model_dirs.find_data_dir(model_dir, data_dir)).class_names
     path = export_saved_model(
         model,
         out,

@@ -20,9 +20,10 @@ from lambdanet import files
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, one_line, unknown
 from lambdanet.models.preprocessing.preprocessing import Preprocessing
-from lambdanet.training.data import folder, pipeline, preprocess, records, sources
-from lambdanet.training.data.bad_records import readable
-from lambdanet.training.data.shards import Share
+from lambdanet.training.data import folder, preprocess, records, sources
+from lambdanet.training.data.bad_records import drop_unreadable
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.shards import Shard
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.serving.export import in_float32
 
@@ -106,7 +107,7 @@ def export(
         raise unknown("format", format, FORMATS)
     files.check_output_dir(out)
     model, recipe = model_dirs.load_trained_model(model_dir)
-    names = model_dirs.class_names(model_dir) or pipeline.class_names(recipe, data_dir)
+    names = model_dirs.class_names(model_dir) or Dataset.open(recipe, data_dir).class_names
     model = in_float32(model)
     pictures = _find_pictures(model_dir, recipe, data_dir)
     with files.atomic_dir(files.absolute(out)) as partial:
@@ -173,7 +174,7 @@ def write(
 
 
 def _classifier(model: keras.Model, input_size: int, mean: Sequence[float], std: Sequence[float]) -> Function:
-    normalise = Preprocessing(input_size, tuple(mean), tuple(std)).normalise
+    normalise = Preprocessing(input_size, tuple(mean), tuple(std)).normalize
 
     @tf.function(
         input_signature=[tf.TensorSpec([1, input_size, input_size, 3], tf.uint8, name="images")],
@@ -218,7 +219,7 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
         path = sources.open_tfds(recipe.dataset, data_dir).data_path
         if not path.exists():  # reading it would first download it
             raise InputError(f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist")
-    source = pipeline.open_source(recipe, data_dir)
+    source = Dataset.open(recipe, data_dir).source
     square = preprocess.of_recipe(recipe).square
 
     def prepare(example: sources.Example) -> tf.Tensor:
@@ -227,8 +228,8 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
 
     num_shares = max(1, source.num_examples(split) * NUM_PARTS // NUM_PICTURES)
     chosen = sorted({num_shares * part // NUM_PARTS for part in range(NUM_PARTS)})
-    parts = [source.examples(split, None, Share(index, num_shares)) for index in chosen]
-    examples = readable(functools.reduce(tf.data.Dataset.concatenate, parts))
+    parts = [source.examples(split, None, Shard(index, num_shares)) for index in chosen]
+    examples = drop_unreadable(functools.reduce(tf.data.Dataset.concatenate, parts))
     images = list(examples.map(prepare).ignore_errors().take(NUM_PICTURES).as_numpy_iterator())
     if not images:
         raise InputError(f"none of the {name} can be read")

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dataset of a recipe: opened and counted once, read as batches of training and evaluation.
+
+Batches of training depend on the recipe and the step alone: a resumed run reads the same images in the same
+order, with the same augmentation, as one without an interruption. (Not so with a tf.data service.)
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from lambdanet.configs.recipe import Recipe
+from lambdanet.errors import invalid
+from lambdanet.tensors import ceil_div
+from lambdanet.training.data import class_names as classes
+from lambdanet.training.data import folder, preprocess, records, service
+from lambdanet.training.data.bad_records import BadRecords, Example, pad_to_count, prepare_in_groups
+from lambdanet.training.data.batches import FOREVER, TrainingStream, concat_batches
+from lambdanet.training.data.folder import FolderSource
+from lambdanet.training.data.records import RecordsSource
+from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
+from lambdanet.training.data.sources import Source, TfdsSource
+
+PSEUDO_SEED = 1 << 32  # added to the seed, for another order and augmentation of pseudo-labeled images
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """The images of a recipe. The source is opened once, and each split is counted once.
+
+    Attributes:
+      recipe: the recipe, with the dataset's number of classes where that was 0.
+      data_dir: the folder of the data; None: the default of TFDS.
+      source: the labeled images.
+      eval_split: the split that `eval` reads.
+      bad_records: the count of unreadable images.
+
+    Example:
+      >>> dataset = Dataset.open(configs.get_recipe("digits"))
+      >>> images, labels = next(iter(dataset.train()))
+    """
+
+    recipe: Recipe
+    data_dir: str | None
+    source: Source
+    eval_split: str
+    bad_records: BadRecords
+
+    @classmethod
+    def open(
+        cls,
+        recipe: Recipe,
+        data_dir: str | None = None,
+        bad_records: BadRecords | None = None,
+        eval_split: str | None = None,
+    ) -> "Dataset":
+        """Opens the dataset of a recipe. Nothing is downloaded before the images are counted or read.
+
+        Args:
+          recipe: the dataset, its splits, the batch size, and the preprocessing.
+          data_dir: the folder of TFDS (None: its default, `~/tensorflow_datasets`), or the folder of the
+            pictures or records.
+          bad_records: the count of unreadable images; None: a new one.
+          eval_split: the split for evaluation; None: the recipe's `eval_split`.
+
+        Raises:
+          InputError: there is no such dataset or folder, or the dataset does not fit the recipe.
+        """
+        if not classes.is_utf8(data_dir or ""):
+            raise invalid("data_dir", "a path in UTF-8", data_dir)
+        sources: dict[str, Callable[[Recipe, str | None], Source]] = {
+            folder.NAME: FolderSource,
+            records.NAME: RecordsSource,
+        }
+        source = sources.get(recipe.dataset, TfdsSource)(recipe, data_dir)
+        if not recipe.num_classes:
+            recipe = dataclasses.replace(recipe, num_classes=len(source.class_names))
+        _check_fit(source, recipe)
+        eval_split = recipe.eval_split if eval_split is None else eval_split
+        return cls(recipe, data_dir, source, eval_split, bad_records or BadRecords())
+
+    @property
+    def class_names(self) -> list[str]:
+        """The name of each class, in the order of the labels; the images need not be on disk."""
+        return list(self.source.class_names)
+
+    @functools.cached_property
+    def steps_per_epoch(self) -> int:
+        """The number of full batches in an epoch of training; `InputError` where there is none."""
+        recipe, count = self.recipe, self.num_examples(self.recipe.train_split)
+        labeled = recipe.global_batch_size - recipe.num_pseudo_labels
+        if count < labeled:
+            split = f"split {recipe.train_split!r} of {recipe.dataset}"
+            accepted = f"at most {count}, the number of images in {split}"
+            raise invalid("global_batch_size", accepted, recipe.global_batch_size)
+        return count // labeled
+
+    def eval_steps(self, shard: Shard = SINGLE_MACHINE) -> int:
+        """Returns the number of batches in an evaluation on all devices together."""
+        largest_part = ceil_div(self.num_examples(self.eval_split), shard.count)
+        return ceil_div(largest_part, self.recipe.global_batch_size // shard.count)
+
+    def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
+        """Returns the number of images in a machine's part of a split.
+
+        Raises:
+          InputError: there is no such split, or it has fewer images than there are machines.
+        """
+        count = self.source.num_examples(split)
+        if count == 0:
+            raise invalid(f"split of dataset {self.recipe.dataset}", "one with images", split)
+        if count < shard.count:
+            raise invalid(f"images in split {split!r}", f"at least {shard.count}, one per machine", count)
+        return self.source.num_examples(split, shard)
+
+    def check(self) -> None:
+        """Finds errors before training starts, and prints the files in both splits that are no pictures.
+
+        Raises:
+          InputError: a split is missing or too small, too many files are no pictures, or the pseudo-labels
+            cannot be used.
+        """
+        self._streams(0, SINGLE_MACHINE)  # counts the images of training, opens the pseudo-labels
+        self.num_examples(self.eval_split)
+        self._leave_out_files(self.eval_split, self.recipe.train_split)
+
+    def train(
+        self, initial_step: int = 0, shard: Shard = SINGLE_MACHINE, data_service: str | None = None
+    ) -> tf.data.Dataset:
+        """Returns the shuffled and augmented batches of training, from a step to the recipe's last epoch.
+
+        Args:
+          initial_step: the first step, from 0.
+          shard: the part that this machine reads; a batch is that of one device.
+          data_service: the address of a tf.data service that prepares the images, see `service`.
+
+        Returns:
+          A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]). Soft
+          pseudo-labels make the labels distributions, float32 [b, num_classes]; mixed precision makes the
+          images bfloat16.
+
+        Raises:
+          InputError: as `check`, or the service cannot be used.
+        """
+        self._leave_out_files(self.recipe.train_split)
+        if data_service is None:
+            streams = self._streams(initial_step, shard)
+            parts = [stream.batches(self.recipe, self.bad_records) for stream in streams]
+            batches = concat_batches(parts, self.recipe.num_classes)
+        else:
+            batches = service.batches(self.recipe, self.source, data_service, shard, self.bad_records)
+        normalized = batches.map(
+            lambda images, labels: (preprocess.normalize(images, self.recipe), labels), tf.data.AUTOTUNE
+        )
+        return normalized.prefetch(tf.data.AUTOTUNE)
+
+    def first_images(self, count: int) -> tf.Tensor:
+        """Returns the first labeled images of training, [count, ...]."""
+        recipe = dataclasses.replace(self.recipe, global_batch_size=count, pseudo_labels="", pseudo_share=0.0)
+        images, _ = next(iter(dataclasses.replace(self, recipe=recipe).train()))
+        return images
+
+    def eval(self, shard: Shard = SINGLE_MACHINE) -> tf.data.Dataset:
+        """Returns the batches of `eval_split`, once and in order.
+
+        Args:
+          shard: the part that this machine reads. With `pad_last_batch`, the last batches are filled up with
+            images of weight 0, see `_pad`.
+
+        Returns:
+          A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]), with
+          `pad_last_batch` also of weights float32 [b].
+
+        Raises:
+          InputError: there is no such split, it is too small, or too many files are no pictures.
+        """
+        self._leave_out_files(self.eval_split)
+        recipe, source = self.recipe, self.source
+        preprocessing = preprocess.of_recipe(recipe)
+
+        def prepare(example: Example, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            del place
+            return preprocessing(source.image(example).whole()), source.label(example)
+
+        count = self.num_examples(self.eval_split, shard)
+        examples = pad_to_count(source.examples(self.eval_split, None, shard), count)
+        pairs = tf.data.Dataset.zip((examples, tf.data.Dataset.range(count)))
+        groups = prepare_in_groups(pairs, prepare, recipe.global_batch_size)
+        batches = self.bad_records.valid_only(groups, recipe.num_classes)
+        if shard.pad_last_batch:
+            batches = self._pad(batches.unbatch(), shard)
+        return batches.prefetch(tf.data.AUTOTUNE)
+
+    @functools.cached_property
+    def _pseudo_labels(self) -> RecordsSource:
+        """The images with pseudo-labels; `InputError` where their classes differ from the dataset's."""
+        folder = self.recipe.pseudo_labels
+        if not folder:
+            hint = "--set=pseudo_labels=DIR sets it"
+            raise invalid("pseudo_labels", "a folder that `lambdanet pseudo-label` wrote", folder, hint)
+        source = RecordsSource(self.recipe, folder)
+        owner, reference = f"pseudo_labels {folder!r}", f"dataset {self.recipe.dataset}"
+        classes.check_equal(source.class_names, self.class_names, owner, reference)
+        return source
+
+    def _streams(self, initial_step: int, shard: Shard) -> list[TrainingStream]:
+        """Returns the parts of every batch: the images of the dataset, and those with pseudo-labels."""
+        recipe, num_pseudo = self.recipe, self.recipe.num_pseudo_labels
+        self.num_examples(recipe.train_split, shard)  # at least one
+        if num_pseudo % shard.replicas:
+            accepted = f"a multiple of {shard.replicas}, the number of devices"
+            raise invalid("images with pseudo-labels per batch", accepted, num_pseudo)
+        devices = shard.replicas // shard.count
+        size = (recipe.global_batch_size - num_pseudo) // shard.replicas
+        streams = [
+            TrainingStream(
+                self.source,
+                recipe.train_split,
+                shard,
+                batch_size=size,
+                images_per_pass=self.steps_per_epoch * devices * size,
+                images_done=initial_step * devices * size,
+                num_passes=recipe.epochs,
+                seed=recipe.seed,
+            )
+        ]
+        if num_pseudo:
+            source, size = self._pseudo_labels, num_pseudo // shard.replicas
+            streams.append(
+                TrainingStream(
+                    source,
+                    records.PSEUDO,
+                    shard,
+                    batch_size=size,
+                    images_per_pass=source.num_examples(records.PSEUDO, shard),
+                    images_done=initial_step * devices * size,
+                    num_passes=FOREVER,
+                    seed=recipe.seed + PSEUDO_SEED,
+                    soft=source.soft,
+                )
+            )
+        return streams
+
+    def _pad(self, images: tf.data.Dataset, shard: Shard) -> tf.data.Dataset:
+        """Returns full batches, the same number for each device, padded with images of weight 0.
+
+        Keras divides the sum of weighted losses by the number of images in a batch, not by their weights.
+        The weights of real images are therefore above 1, so that the loss is the mean over real images.
+        (An unreadable image counts as a loss of 0; in the accuracy it does not count.)
+        """
+        steps, batch_size = self.eval_steps(shard), self.recipe.global_batch_size
+        weight = steps * batch_size / self.num_examples(self.eval_split)
+        weighted = images.map(lambda image, label: (image, label, tf.constant(weight, tf.float32)))
+        padding = tf.data.Dataset.from_tensors(
+            tuple(tf.zeros(spec.shape, spec.dtype) for spec in weighted.element_spec)
+        )
+        padded = weighted.concatenate(padding.repeat())
+        batches = padded.batch(batch_size // shard.replicas, drop_remainder=True)
+        return batches.take(steps * shard.replicas // shard.count)
+
+    def _leave_out_files(self, *splits: str) -> None:
+        self.bad_records.leave_out(*(found for split in splits for found in self.source.left_out(split)))
+
+
+def _check_fit(source: Source, recipe: Recipe) -> None:
+    """Refuses a dataset with other classes or channels than the recipe's."""
+    dataset = f"dataset {recipe.dataset}"
+    classes.check(source.class_names, dataset)
+    if len(source.class_names) != recipe.num_classes:
+        raise invalid("num_classes", f"{len(source.class_names)}, as in {dataset}", recipe.num_classes)
+    if source.channels not in (1, len(recipe.mean)):
+        raise invalid("channels of mean and std", f"{source.channels}, as in {dataset}", len(recipe.mean))

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training run: the model, the optimizer and the checkpoints, from building to the report."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from lambdanet.errors import check_counts, invalid
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.run import callbacks, initial_weights, stateless_dropout, tensorboard
+from lambdanet.training.run import model_dir as model_dirs
+from lambdanet.training.run.best_epoch import BestEpoch
+from lambdanet.training.run.build import build_model, build_optimizer, compile_model
+from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.run.devices import Devices
+from lambdanet.training.run.preemption import StopRequest
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions:
+    """Options of a run that are not in its recipe: they change how it computes, not what it trains.
+
+    Attributes:
+      max_bad_records: the largest number of unreadable images, and of files that are no pictures, to name and
+        leave out; None: 100 images, and a tenth of the files of each class.
+      save_every: steps between two checkpoints within an epoch; each epoch ends with one anyway.
+      steps_per_execution: steps per call of the compiled function. More are faster on a TPU, but SIGTERM,
+        checkpoints and a loss that is not finite wait for the end of the call.
+      deterministic: whether TensorFlow computes in a reproducible order, in this process from now on; slower.
+      distribute: the devices, as in `create_devices`. Of several workers, the chief alone writes to the
+        model_dir, which all of them read.
+      tpu: the TPU, as in `create_devices`; None: none.
+      data_service: the address of a tf.data service that prepares the training data, such as
+        "grpc://host:5000"; None: this machine does. See `service` for its epochs.
+
+    Raises:
+      InputError: options that are out of range or exclude each other.
+    """
+
+    max_bad_records: int | None = None
+    save_every: int = 1000
+    steps_per_execution: int = 1
+    deterministic: bool = False
+    distribute: str = "auto"
+    tpu: str | None = None
+    data_service: str | None = None
+
+    def __post_init__(self) -> None:
+        check_counts(save_every=self.save_every, steps_per_execution=self.steps_per_execution)
+        if self.data_service is not None and self.deterministic:
+            raise invalid("data_service", "empty with deterministic: its order changes", self.data_service)
+
+
+class Run:
+    """A training run in a model_dir.
+
+    Args:
+      dataset: the data, with the recipe.
+      path: the model_dir.
+      devices: the devices of the run.
+      options: the options of the run.
+
+    Attributes:
+      step: the number of steps completed.
+    """
+
+    def __init__(self, dataset: Dataset, path: Path, devices: Devices, options: TrainOptions):
+        recipe, self._steps = dataset.recipe, dataset.steps_per_epoch
+        self._recipe, self._dataset, self._path = recipe, dataset, path
+        self._devices, self._options = devices, options
+        self.step = 0
+        keras.utils.set_random_seed(recipe.seed)
+        if options.deterministic:
+            tf.config.experimental.enable_op_determinism()
+        with devices.strategy.scope():
+            self._model = build_model(recipe)
+            self._optimizer = build_optimizer(recipe, self._steps)
+            self._checkpoints = self._create_checkpoints(model_dirs.CHECKPOINTS)
+            self._best = None
+            if recipe.held_out_split:
+                self._best = BestEpoch(self._create_checkpoints(model_dirs.BEST, kept=1), recipe.patience)
+            compile_model(recipe, self._model, self._optimizer, options.steps_per_execution)
+        stateless_dropout.make_dropout_stateless(self._model, self._optimizer.iterations, recipe.seed)
+        self._evaluation = devices.distribute_dataset(dataset.eval)
+        shard = devices.shard()
+        self._eval_steps = None  # until the data ends
+        if shard.pad_last_batch or options.steps_per_execution > 1:
+            self._eval_steps = dataset.eval_steps(shard)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last epoch was trained, or `patience` epochs were not better than the best."""
+        if self.step >= self._recipe.epochs * self._steps:
+            return True
+        return self._best is not None and self._best.given_up(self.step // self._steps)
+
+    def restore(self) -> None:
+        """Restores the newest checkpoint, or else the initial weights, and claims the model_dir.
+
+        Raises:
+          InputError: the checkpoint, the initial weights or the model_dir cannot be used.
+        """
+        recipe = self._recipe
+        self.step = self._checkpoints.restore()
+        if recipe.start_from and self.step == 0:
+            initial_weights.start_from(self._model, recipe.start_from, recipe.zero_head)
+        if self._devices.chief:
+            model_dirs.claim(self._path, recipe, self._dataset.class_names, self._dataset.data_dir)
+        self._announce()
+
+    def fit(self, stop: StopRequest) -> None:
+        """Trains from the current step until the run is finished.
+
+        Raises:
+          InputError: the loss is no longer finite.
+          Preempted: a stop was requested, and the run is saved.
+        """
+        if self.step == 0 and self._devices.chief:
+            count = min(tensorboard.MAX_PICTURES, self._recipe.global_batch_size)
+            images = self._dataset.first_images(count)
+            tensorboard.show_pictures(self._path / model_dirs.LOGS, self._recipe, images)
+        if not self._is_evaluated():
+            sums = self._checkpoints.sums.numpy()
+            last_epoch = self.step // self._steps - 1
+            run = self._callbacks(stop)
+            callbacks.finish_epoch(self._model, run, last_epoch, self._evaluation, self._eval_steps, sums)
+        while not self.finished:
+            self._fit_epochs(stop)
+
+    def report(self) -> dict[str, Any]:
+        """Returns the last row of the history, the best epoch, and the epoch and step reached."""
+        rows = callbacks.read_history(self._path / model_dirs.HISTORY)
+        last = {name: float(value) for name, value in rows[-1].items() if value} if rows else {}
+        if self._best is not None:
+            last |= {"best_epoch": self._best.epoch, "best_val_accuracy": self._best.accuracy}
+        return {**last, "model_dir": str(self._path), "epoch": self.step // self._steps, "step": self.step}
+
+    def _create_checkpoints(self, folder: str, **kept: int) -> Checkpoints:
+        return Checkpoints(self._path / folder, self._model, self._optimizer, self._devices, **kept)
+
+    def _is_evaluated(self) -> bool:
+        """Returns False where the run was stopped in the evaluation of its last epoch."""
+        return self.step % self._steps != 0 or not self._checkpoints.sums.numpy().any()
+
+    def _callbacks(self, stop: StopRequest) -> list[keras.callbacks.Callback]:
+        save_every = self._options.save_every
+        return callbacks.create_callbacks(
+            self._recipe, self._path, self._checkpoints, self.step, self._steps, save_every, stop, self._best
+        )
+
+    def _fit_epochs(self, stop: StopRequest) -> None:
+        """Trains all remaining epochs, or where an epoch has begun, the rest of that one."""
+        epoch, done = divmod(self.step, self._steps)
+        step, address = self.step, self._options.data_service
+        self._model.fit(
+            self._devices.distribute_dataset(lambda shard: self._dataset.train(step, shard, address)),
+            initial_epoch=epoch,
+            epochs=epoch + 1 if done else self._recipe.epochs,
+            steps_per_epoch=self._steps - done,
+            validation_data=self._evaluation,
+            validation_steps=self._eval_steps,
+            callbacks=self._callbacks(stop),
+            verbose=self._verbosity(),
+        )
+        self.step = int(self._optimizer.iterations.numpy())
+
+    def _verbosity(self) -> int:
+        """Returns 1 for a progress bar in a terminal, 2 for a line per epoch, 0 for a worker's silence."""
+        if not self._devices.chief:
+            return 0
+        return 1 if sys.stdout.isatty() else 2
+
+    def _announce(self) -> None:
+        recipe, devices, step = self._recipe, self._devices, self.step
+        if not devices.chief:
+            print(f"worker {devices.worker} of {devices.workers}, from 0, at step {step}", flush=True)
+            return
+        name = f"{recipe.model} on {recipe.dataset} in {self._path}"
+        epoch, done = divmod(step, self._steps)
+        if self.finished and self._is_evaluated():
+            print(f"finished already: {name}, {epoch} epochs, step {step}", flush=True)
+            return
+        if step == 0:
+            print(f"training {name}: {recipe.epochs} epochs of {self._steps} steps", flush=True)
+        else:
+            within = f" and {done} of {self._steps} steps" if done else ""
+            print(f"resuming {name} after epoch {epoch} of {recipe.epochs}{within}, step {step}", flush=True)
+        batch, replicas = recipe.global_batch_size, devices.replicas
+        each = f", {batch // replicas} on each of {replicas} devices" if replicas > 1 else ""
+        machines = f" of {devices.workers} machines" if devices.workers > 1 else ""
+        num_pseudo = recipe.num_pseudo_labels
+        pseudo = f", {num_pseudo} of them with pseudo-labels" if num_pseudo else ""
+        precision = "bfloat16" if recipe.mixed_precision else "float32"
+        rate = f"the learning rate rises to {recipe.learning_rate:g}"
+        print(f"batches of {batch} images{each}{machines}{pseudo}, in {precision}; {rate}", flush=True)
