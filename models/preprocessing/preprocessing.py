@@ -109,13 +109,13 @@ class Preprocessing:
 
         A single channel c is repeated where the mean has more.
         """
-        return self.normalise(self.square(tf.convert_to_tensor(images)))
+        return self.normalize(self.square(tf.convert_to_tensor(images)))
 
     def square(self, images: tf.Tensor) -> tf.Tensor:
         """Returns float32 pixels in 0..1, [..., input_size, input_size, c], of pictures [..., h, w, c]."""
         return SQUARES[self.interpolation](images, self.input_size, self.crop_fraction)
 
-    def normalise(self, pixels: tf.Tensor) -> tf.Tensor:
+    def normalize(self, pixels: tf.Tensor) -> tf.Tensor:
         """Returns pixels in 0..1 less the mean, by the standard deviation."""
         return (pixels - tf.constant(self.mean, tf.float32)) / tf.constant(self.std, tf.float32)
 
