@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The zoo's networks as Model Garden's backbones; those of convolutions against Model Garden's own ResNet."""
+"""Backbones from the zoo; the convolutional ones against Model Garden's own ResNet."""
 
 import subprocess
 import sys
@@ -16,8 +16,8 @@ from lambdanet.errors import InputError
 from lambdanet.layers.stochastic_depth import StochasticDepth
 
 NORM = common.NormActivation(norm_momentum=0.9, norm_epsilon=1e-5)
-# Model -> what Model Garden's ResNet is told to be the same.
-SAME = {
+# Model -> options of the same network in Model Garden.
+STOCK_OPTIONS = {
     "resnet_50": {"model_id": 50},
     "resnet_rs_50": {
         "model_id": 50,
@@ -40,10 +40,10 @@ def build(config, norm_activation=NORM, size=64, regularizer=None):
 
 
 def stock(**options):
-    """Returns Model Garden's ResNet, with one thing put right.
+    """Returns Model Garden's ResNet with one correction.
 
-    Its shortcut of ResNet-D has a 2x2 average-pool in c2 too, where nothing is downsampled. The ResNet-RS of
-    the paper's authors pools with a stride of 2 alone, and so does the zoo.
+    Its ResNet-D shortcut has a 2x2 average pool in c2 too, where nothing is downsampled. The paper's authors
+    and the zoo pool only with a stride of 2.
     """
     config = backbone_configs.Backbone(type="resnet", resnet=backbone_configs.ResNet(**options))
     model = backbone_factory.build_backbone(keras.layers.InputSpec(shape=[None, 64, 64, 3]), config, NORM)
@@ -54,12 +54,12 @@ def stock(**options):
 
 
 def copy_weights(ours, theirs):
-    """Copies the weights of Model Garden's ResNet, by what its blocks call their layers."""
+    """Copies the weights of Model Garden's ResNet by the attributes of its blocks."""
 
     def copy(name, layer):
         target = ours.get_layer(name)
         for weight, value in zip(target.weights, layer.get_weights(), strict=True):
-            weight.assign(np.reshape(value, weight.shape))  # the kernels of theirs in SE are 1x1 convolutions
+            weight.assign(np.reshape(value, weight.shape))  # its SE layers are 1x1 convolutions
 
     parts = {"reduce": 1, "spatial": 2, "expand": 3}
     blocks = [layer for layer in theirs.layers if "bottleneck" in layer.name]
@@ -79,9 +79,9 @@ def copy_weights(ours, theirs):
             copy(f"{name}_se", block._squeeze_excitation)
 
 
-@pytest.mark.parametrize("name", SAME)
-def test_a_convolutional_network_is_model_gardens(name):
-    theirs = stock(**SAME[name], stochastic_depth_drop_rate=0.2)
+@pytest.mark.parametrize("name", STOCK_OPTIONS)
+def test_convolutional_backbone_equals_model_gardens(name):
+    theirs = stock(**STOCK_OPTIONS[name], stochastic_depth_drop_rate=0.2)
     ours = build(LambdaResNet(model_id=name, stochastic_depth_drop_rate=0.2))
     assert sum(np.prod(w.shape) for w in ours.trainable_weights) == sum(
         np.prod(w.shape) for w in theirs.trainable_weights
@@ -105,7 +105,7 @@ def test_a_convolutional_network_is_model_gardens(name):
 
 
 @pytest.mark.parametrize("config", [LambdaResNet(model_id="lambda_resnet_tiny"), MobileNetV2Lambda()])
-def test_what_the_configuration_says_reaches_every_layer(config):
+def test_configuration_reaches_every_layer(config):
     config = config.replace(stochastic_depth_drop_rate=0.2, bn_trainable=False)
     norm = common.NormActivation(activation="swish", norm_momentum=0.997, norm_epsilon=1e-4, use_sync_bn=True)
     backbone = build(config, norm, regularizer=keras.regularizers.L2(1e-5))
@@ -125,14 +125,15 @@ def test_what_the_configuration_says_reaches_every_layer(config):
 
 
 @pytest.mark.parametrize(
-    ("config", "own"), [(LambdaResNet(model_id="eca_halonext26ts"), "swish"), (MobileNetV2Lambda(), "relu6")]
+    ("config", "expected"),
+    [(LambdaResNet(model_id="eca_halonext26ts"), "swish"), (MobileNetV2Lambda(), "relu6")],
 )
-def test_model_gardens_default_keeps_the_activation_of_the_model(config, own):
+def test_default_activation_is_the_models(config, expected):
     layers = [x for x in build(config).layers if isinstance(x, keras.layers.Activation)]
-    assert {layer.activation.__name__ for layer in layers} == {own}
+    assert {layer.activation.__name__ for layer in layers} == {expected}
 
 
-def test_options_of_the_layers():
+def test_options_reach_the_layers():
     options = {"key_dim": 8, "num_heads": 2, "scope": 0}
     backbone = build(LambdaResNet(model_id="lambda_resnet_tiny", **options))
     (layer,) = {layer for layer in backbone.layers if layer.name == "c5_block1_spatial"}
@@ -142,16 +143,16 @@ def test_options_of_the_layers():
 
 
 @pytest.mark.parametrize("config", [LambdaResNet(model_id="lambda_resnet_tiny"), MobileNetV2Lambda()])
-def test_a_backbone_comes_back_from_its_config(config):
+def test_backbone_from_config(config):
     backbone = build(config, size=96)
-    again = type(backbone).from_config(backbone.get_config())
-    assert [w.name for w in again.weights] == [w.name for w in backbone.weights]
-    assert again.output_specs == backbone.output_specs
+    restored = type(backbone).from_config(backbone.get_config())
+    assert [w.name for w in restored.weights] == [w.name for w in backbone.weights]
+    assert restored.output_specs == backbone.output_specs
     assert list(backbone.output_specs) == ["2", "3", "4", "5"]
     assert [shape[1] for shape in backbone.output_specs.values()] == [24, 12, 6, 3]
 
 
-def test_every_residual_model_is_accepted_and_no_other():
+def test_model_ids_of_the_families():
     assert {"resnet_50", "resnet_rs_152_no_se", "lambda_resnet_152", "lambda_resnet_152_c4"} <= set(
         backbones.model_ids("lambda_resnet")
     )
@@ -178,14 +179,14 @@ def test_every_residual_model_is_accepted_and_no_other():
         (LambdaResNet(stochastic_depth_drop_rate=1.0), r"stochastic_depth_drop_rate must be in \[0, 1\)"),
     ],
 )
-def test_what_is_refused(config, message):
+def test_build_refuses(config, message):
     with pytest.raises(InputError, match=message):
         build(config)
 
 
-def test_detection_leaves_tensorflow_text_alone_and_is_imported_under_one_name():
+def test_import_hides_tensorflow_text_and_has_one_name():
     program = (
-        "import sys\nfrom lambdanet.detection import backbones\nprint('tensorflow_text' in sys.modules)\n"
+        "import sys\nimport lambdanet.detection.modeling.backbones\nprint('tensorflow_text' in sys.modules)\n"
         "try: import detection\nexcept ImportError as error: print(error)"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exported detector: averaged weights, boxes in the pixels of the picture, and programs that use it."""
+"""Exported detectors: averaged weights, boxes in pixels of the input, and the programs that use them."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def _params(more=""):
 
 
 def _randomize(variables, seed):
-    """Weights in the range of trained ones; variances stay positive."""
+    """Assigns weights in the range of trained ones; variances are positive."""
     random = np.random.default_rng(seed)
     for variable in variables:
         noise = random.normal(0, 0.2, variable.shape).astype(np.float32)
@@ -58,7 +58,7 @@ def model(params):
 
 @pytest.fixture(scope="module")
 def run(params, model, tmp_path_factory):
-    """A model_dir as training leaves it: weights of the last step, and other ones as their averages."""
+    """A model_dir as training writes it, with averages that differ from the weights of the last step."""
     path = tmp_path_factory.mktemp("run")
     _randomize(model.variables, 0)
     optimizer = checkpoints.averaging_optimizer(model, params)
@@ -92,7 +92,7 @@ def loaded(exported):
 
 @pytest.fixture(scope="module")
 def picture():
-    """Half as high as wide, so that padding shows; of the size of the model, so that nothing is resized."""
+    """An image half as high as wide, which is padded, but as wide as the model's input, so not resized."""
     random = np.random.default_rng(2)
     return np.kron(random.integers(0, 256, [4, 8, 3]), np.ones([8, 8, 1])).astype(np.uint8)
 
@@ -101,15 +101,15 @@ def _images(loaded, *pictures):
     return loaded.signatures["serving_default"](images=tf.constant(np.stack(pictures)))
 
 
-def test_it_computes_with_the_averaged_weights(run, params, model, loaded, picture):
-    """Against the model itself, given what the optimizer keeps, the picture normalised by hand and padded."""
+def test_exported_model_has_the_averaged_weights(run, params, model, loaded, picture):
+    """Against the model with the optimizer's averages, on a normalized and padded image."""
     assert checkpoints.load_weights(model, params, str(run / "ckpt-3")) == "averaged weights"
     weights = [variable.numpy() for variable in checkpoints.averaged_variables(model, params)]
     _randomize(checkpoints.averaged_variables(model, params), 1)
     for read, variable in zip(weights, checkpoints.averaged_variables(model, params), strict=True):
         np.testing.assert_array_equal(read, variable.numpy())
-    normalised = (picture / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    padded = np.pad(normalised, [(0, SIZE - picture.shape[0]), (0, 0), (0, 0)])
+    normalized = (picture / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    padded = np.pad(normalized, [(0, SIZE - picture.shape[0]), (0, 0), (0, 0)])
     images, shapes = tf.constant(padded[np.newaxis], tf.float32), tf.constant([[SIZE, SIZE]], tf.float32)
     outputs = dict(model.call(images, shapes, training=False))
     corner = [*picture.shape[:2], *picture.shape[:2]]
@@ -121,13 +121,13 @@ def test_it_computes_with_the_averaged_weights(run, params, model, loaded, pictu
 
 
 @pytest.mark.parametrize("mode, steps, done", [("train", 3, True), ("train", 4, False), ("eval", 3, False)])
-def test_a_run_at_its_end_is_left_alone(run, mode, steps, done):
+def test_is_finished(run, mode, steps, done):
     """The run has a checkpoint of step 3."""
     params = _params(f",trainer.train_steps={steps}")
     assert model_dir.is_finished(params, mode, str(run)) is done
 
 
-def test_the_best_checkpoint_holds_the_averages_themselves(run, params, model):
+def test_best_checkpoint_has_the_averages(run, params, model):
     best = tf.train.latest_checkpoint(str(run / "best"))
     assert checkpoints.load_weights(model, params, best) == "averaged weights"
     weights = [variable.numpy() for variable in model.variables]
@@ -136,8 +136,8 @@ def test_the_best_checkpoint_holds_the_averages_themselves(run, params, model):
         np.testing.assert_array_equal(read, variable.numpy())
 
 
-def test_boxes_are_in_the_pixels_of_the_picture_as_it_is(loaded, picture):
-    """A picture of twice the size is halved to the very same one, so that its boxes are twice those."""
+def test_boxes_are_in_pixels_of_the_input(loaded, picture):
+    """An image of twice the size is resized to the same one, so its boxes are twice as large."""
     first = _images(loaded, picture)
     second = _images(loaded, picture.repeat(2, axis=0).repeat(2, axis=1))
     boxes = first["detection_boxes"].numpy()
@@ -148,7 +148,7 @@ def test_boxes_are_in_the_pixels_of_the_picture_as_it_is(loaded, picture):
 
 
 def _write_transparent_and_turned(picture, transparent, turned):
-    """Writes a picture as two files without loss; returns how each is meant to be seen."""
+    """Writes an image to two lossless files; returns the expected decoding of each."""
     rgba = Image.fromarray(picture).convert("RGBA")
     rgba.putalpha(Image.linear_gradient("L").resize(rgba.size))
     rgba.save(transparent)
@@ -159,8 +159,8 @@ def _write_transparent_and_turned(picture, transparent, turned):
     return np.asarray(on_white), np.rot90(picture, -1)
 
 
-def test_all_signatures_see_the_same(loaded, picture, tmp_path):
-    """Encoded pictures may be of different sizes within a batch, and gray, transparent or turned."""
+def test_signatures_agree(loaded, picture, tmp_path):
+    """Files in a batch may have different sizes, and be gray, transparent or rotated."""
     files = [tmp_path / name for name in ("color.png", "gray.png", "transparent.png", "turned.webp")]
     Image.fromarray(picture).save(files[0])
     Image.fromarray(picture).convert("L").resize((50, 90)).save(files[1])
@@ -184,7 +184,7 @@ def test_all_signatures_see_the_same(loaded, picture, tmp_path):
             np.testing.assert_allclose(of_examples[name][index], output[index], rtol=1e-3, atol=1e-3)
 
 
-def test_it_loads_and_runs_where_there_is_only_tensorflow(exported, tmp_path):
+def test_exported_model_needs_only_tensorflow(exported, tmp_path):
     program = (
         "import sys, tensorflow as tf\n"
         f"loaded = tf.saved_model.load({exported!r})\n"
@@ -208,18 +208,18 @@ def test_it_loads_and_runs_where_there_is_only_tensorflow(exported, tmp_path):
     assert (names, modules) == (str(NAMES), "set()")
 
 
-def test_a_size_that_the_strides_do_not_divide_is_padded(model, picture):
+def test_input_size_is_padded_to_the_stride(model, picture):
     params = _params()
     size = saved_model.set_input_size(params, [40, 50])
     assert (size, params.task.model.input_size) == ([40, 50], [64, 64, 3])
     detector = DetectorModule(params=params, model=model, batch_size=None, input_image_size=size)
     images, _, image_info = detector.preprocess(tf.constant(picture[np.newaxis]))
     assert images.shape == (1, 64, 64, 3)
-    np.testing.assert_allclose(image_info[0, 2], [25 / 32, 50 / 64])  # its proportions are kept
+    np.testing.assert_allclose(image_info[0, 2], [25 / 32, 50 / 64])  # the aspect ratio is kept
     assert not images[:, 25:].numpy().any() and not images[:, :, 50:].numpy().any()
 
 
-def test_the_size_of_training_is_the_default():
+def test_default_input_size_is_that_of_training():
     params = _params()
     assert saved_model.set_input_size(params, None) == [SIZE, SIZE]
     for size in ([64], [0, 64], [64, 64, 3]):
@@ -227,15 +227,15 @@ def test_the_size_of_training_is_the_default():
             saved_model.set_input_size(params, size)
 
 
-def test_without_annotations_classes_are_called_by_their_numbers(capsys):
+def test_class_names_without_annotations_are_numbers(capsys):
     assert saved_model.find_class_names(_params(), None) == ["background", "1", "2", "3", "4", "5"]
     assert "class names are class numbers" in capsys.readouterr().out
 
 
-def test_a_run_that_cannot_be_exported_is_refused_in_one_line(run, tmp_path, capsys):
-    def fails(model_dir, *more):
-        words = [f"--model_dir={model_dir}", f"--out={tmp_path / 'out'}", *more]
-        assert export.command_line.main(export.COMMAND, words) == 2
+def test_export_program_refuses_in_one_line(run, tmp_path, capsys):
+    def fails(model_dir, *flags):
+        arguments = [f"--model_dir={model_dir}", f"--out={tmp_path / 'out'}", *flags]
+        assert export.command_line.main(export.COMMAND, arguments) == 2
         line = capsys.readouterr().err
         assert line.startswith("lambdanet.detection.export: error: ") and line.count("\n") == 1
         return line
@@ -251,7 +251,7 @@ def test_a_run_that_cannot_be_exported_is_refused_in_one_line(run, tmp_path, cap
     assert os.listdir(tmp_path) == ["params.yaml"]
 
 
-def test_a_checkpoint_of_another_model_is_refused(params, model, tmp_path):
+def test_load_weights_refuses_another_model(params, model, tmp_path):
     other = tf.train.Checkpoint(model=tf.Module()).write(str(tmp_path / "ckpt-1"))
     with pytest.raises(InputError, match=r"ckpt-1' does not fit the model of its experiment \(.*\)") as told:
         checkpoints.load_weights(model, params, other)
@@ -263,7 +263,7 @@ def shapes(tmp_path_factory):
     return write_shapes(tmp_path_factory.mktemp("data") / "shapes", train=1, val=3)
 
 
-def test_predictions_are_drawn_and_written_as_coco_has_them(exported, shapes, tmp_path, capsys):
+def test_predict_program_writes_drawings_and_coco_json(exported, shapes, tmp_path, capsys):
     images = [os.path.join(shapes, "val", f"00000{number}.jpg") for number in (1, 2)]
     words = [f"--saved_model={exported}", f"--out={tmp_path}", "--min_score=0", *images]
     assert predict.command_line.main(predict.COMMAND, words) == 0
@@ -287,7 +287,7 @@ def test_predictions_are_drawn_and_written_as_coco_has_them(exported, shapes, tm
             assert min(drawn.size) >= 640 and drawn.width / image.width == drawn.height / image.height
 
 
-def test_what_cannot_be_predicted_is_refused_in_one_line(exported, shapes, tmp_path):
+def test_predict_refuses(exported, shapes, tmp_path):
     image = os.path.join(shapes, "val", "000001.jpg")
     with pytest.raises(InputError, match="does not exist; expected a folder written by lambdanet.detection"):
         prediction.predict(tmp_path / "nothing", [image], tmp_path)
@@ -299,14 +299,14 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(exported, shapes, tmp_p
     assert os.listdir(tmp_path) == ["other"]
 
 
-def test_an_image_that_cannot_be_read_is_named(exported, loaded_once, picture, tmp_path, capsys):
-    """In a folder, with a file that is no picture, one cut short and one whose name has a line break."""
+def test_predict_program_skips_unreadable_images(exported, loaded_once, picture, tmp_path, capsys):
+    """A folder with a text file, a truncated image and an image whose name has a line break."""
     folder = tmp_path / "pictures"
     folder.mkdir()
     Image.fromarray(picture).save(folder / "line\nbreak.png")
-    whole = (folder / "line\nbreak.png").read_bytes()
-    (folder / "cut.png").write_bytes(whole[: len(whole) // 2])
-    (folder / "notes.txt").write_text("no picture")
+    content = (folder / "line\nbreak.png").read_bytes()
+    (folder / "cut.png").write_bytes(content[: len(content) // 2])
+    (folder / "notes.txt").write_text("not an image")
     out = tmp_path / "out"
     words = [f"--saved_model={exported}", f"--out={out}", "--min_score=1", str(folder)]
     assert predict.command_line.main(predict.COMMAND, words) == 1
@@ -330,11 +330,11 @@ def test_an_image_that_cannot_be_read_is_named(exported, loaded_once, picture, t
 
 @pytest.fixture
 def loaded_once(loaded, monkeypatch):
-    """Spares `evaluate` the loading."""
+    """Saves the time to load the model again."""
     monkeypatch.setattr(prediction, "load_saved_model", lambda *args: loaded)
 
 
-def test_the_table_of_the_exported_detector(exported, loaded_once, shapes, tmp_path, capsys):
+def test_evaluate_program_prints_the_table(exported, loaded_once, shapes, tmp_path, capsys):
     annotations = os.path.join(shapes, "annotations", "instances_val.json")
     words = [f"--saved_model={exported}", f"--annotations={annotations}", f"--images={shapes}/val"]
     out = tmp_path / "results.json"
@@ -342,7 +342,7 @@ def test_the_table_of_the_exported_detector(exported, loaded_once, shapes, tmp_p
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["AP", "box", "mask"]
     coco = COCO(annotations)
-    results = coco.loadRes(str(out))  # as COCO's own programs read it
+    results = coco.loadRes(str(out))  # the reader of COCO's own programs
     assert results.getAnnIds()
     capsys.readouterr()
     words[2] = f"--images={shapes}/annotations"
@@ -350,7 +350,7 @@ def test_the_table_of_the_exported_detector(exported, loaded_once, shapes, tmp_p
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_programs_see_what_signatures_see(exported, loaded_once, loaded, picture, tmp_path):
+def test_programs_agree_with_signatures(exported, loaded_once, loaded, picture, tmp_path):
     files = [tmp_path / name for name in ("transparent.png", "turned.webp")]
     flat = _write_transparent_and_turned(picture, *files)
     found = prediction.predict(exported, files, tmp_path / "out", min_score=0)
@@ -373,7 +373,7 @@ def test_programs_see_what_signatures_see(exported, loaded_once, loaded, picture
             assert len(boxes) == int(outputs["num_detections"][0])
 
 
-def test_pictures_of_another_size_than_annotated_are_refused(exported, loaded_once, shapes, tmp_path):
+def test_evaluate_refuses_images_of_another_size(exported, loaded_once, shapes, tmp_path):
     with open(os.path.join(shapes, "annotations", "instances_val.json")) as file:
         content = json.load(file)
     content["images"][0]["height"] += 1

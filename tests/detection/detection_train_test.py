@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training a detector: what it starts from, the data it refuses, and a whole run on two devices."""
+"""Detector training: initial weights, refused data, and a complete run on two devices."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ task:
     min_level: 3
     max_level: 5
     anchor: {anchor_size: 3}
-    norm_activation: {norm_momentum: 0.1, norm_epsilon: 0.001, use_sync_bn: true}  # learns in two steps
+    norm_activation: {norm_momentum: 0.1, norm_epsilon: 0.001, use_sync_bn: true}  # adapts in two steps
     backbone: {lambda_resnet: {model_id: lambda_resnet_tiny}}
     decoder: {fpn: {num_filters: 16}}
     rpn_head: {num_filters: 16}
@@ -85,7 +85,7 @@ def values(model):
 
 
 def picture(labels, number=0, box=(0.1, 0.2, 0.7, 0.9), channels=3, **changes):
-    """Returns a record with objects that all have one box."""
+    """Returns a record whose objects have the same box."""
     image = np.random.default_rng(number).integers(0, 256, [80, 100, channels], np.uint8)
     masks = [np.ones([80, 100, 1], np.uint8)] * changes.pop("masks", len(labels))
     return train_step.encode_example(image, np.array([box] * len(labels)), labels, masks, number, **changes)
@@ -93,8 +93,8 @@ def picture(labels, number=0, box=(0.1, 0.2, 0.7, 0.9), channels=3, **changes):
 
 def write(path, *examples):
     with tf.io.TFRecordWriter(str(path)) as writer:
-        for one in examples:
-            writer.write(one if isinstance(one, bytes) else one.SerializeToString())
+        for example in examples:
+            writer.write(example if isinstance(example, bytes) else example.SerializeToString())
     return path
 
 
@@ -114,7 +114,7 @@ def mobile():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A model_dir as `lambdanet train` leaves it, whose moving averages are all the same."""
+    """A model_dir of `lambdanet train` in which all moving averages are `AVERAGE`."""
     recipe = dataclasses.replace(configs.get_recipe("digits"), ema_decay=0.9)
     path = model_dir.claim(tmp_path_factory.mktemp("classification") / "run", recipe)
     model, optimizer = build_model(recipe), build_optimizer(recipe, 1)
@@ -125,7 +125,7 @@ def trained(tmp_path_factory):
     return path
 
 
-def test_a_backbone_starts_from_the_averages_of_a_classification_run(trained, capsys):
+def test_load_zoo_weights_from_the_averages_of_a_run(trained, capsys):
     model = backbone()
     assert initialize.load_zoo_weights(model, str(trained))
     for weight in model.trainable_weights:
@@ -137,7 +137,7 @@ def test_a_backbone_starts_from_the_averages_of_a_classification_run(trained, ca
     assert shown.rstrip().endswith("not used: logits/bias, logits/kernel")
 
 
-def test_a_backbone_starts_from_a_file_of_weights(classifier, tmp_path, capsys):
+def test_load_zoo_weights_from_a_file(classifier, tmp_path, capsys):
     file = tmp_path / "mine.safetensors"
     weight_files.save(classifier, file)
     model = backbone()
@@ -148,7 +148,7 @@ def test_a_backbone_starts_from_a_file_of_weights(classifier, tmp_path, capsys):
     assert sorted(expected) == ["logits/bias", "logits/kernel"]
 
 
-def test_a_backbone_starts_from_published_weights(tmp_path, monkeypatch, capsys):
+def test_load_zoo_weights_from_published_weights(tmp_path, monkeypatch, capsys):
     published = lambdanet.create_model(TINY)
     weight_files.save(published, tmp_path / f"{TINY}.imagenet.safetensors")
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
@@ -165,7 +165,7 @@ def test_a_backbone_starts_from_published_weights(tmp_path, monkeypatch, capsys)
         initialize.load_zoo_weights(model, f"imagenet21k:{TINY}")
 
 
-def test_a_table_over_the_whole_map_is_made_larger(tmp_path, capsys):
+def test_load_zoo_weights_enlarges_global_tables(tmp_path, capsys):
     small = lambdanet.create_model(TINY, input_size=32, scope=None)
     weight_files.save(small, tmp_path / "global.safetensors")
     model = backbone(size=64, scope=None)
@@ -174,7 +174,7 @@ def test_a_table_over_the_whole_map_is_made_larger(tmp_path, capsys):
     assert tables and all(name.endswith("table") for name in tables)
 
 
-def test_the_classifier_of_a_family_is_what_is_left_out(mobile, classifier):
+def test_head_prefixes_are_those_of_the_families(mobile, classifier):
     for whole, trunk in ((lambdanet.create_model("mobilenet_v2"), mobile), (classifier, backbone())):
         rest = weight_files.weights_by_name(whole).keys() - weight_files.weights_by_name(trunk).keys()
         assert rest == {
@@ -182,7 +182,7 @@ def test_the_classifier_of_a_family_is_what_is_left_out(mobile, classifier):
         }
 
 
-def test_weights_that_do_not_fit(classifier, trained, mobile, tmp_path):
+def test_load_zoo_weights_refuses_other_weights(classifier, trained, mobile, tmp_path):
     with pytest.raises(InputError, match=f"must be weights of mobilenet_v2, .* got those of {TINY}"):
         initialize.load_zoo_weights(mobile, str(trained))
     with pytest.raises(InputError, match="must be a checkpoint of Model Garden for its backbone theirs, got"):
@@ -197,7 +197,7 @@ def test_weights_that_do_not_fit(classifier, trained, mobile, tmp_path):
 
 @pytest.fixture(scope="module")
 def classification():
-    """Model Garden's task of classification, with a small backbone."""
+    """Model Garden's classification task with a small backbone."""
     override = (
         f"task.model.backbone.lambda_resnet.model_id={TINY},task.model.input_size=[32,32,3],"
         "task.model.num_classes=7,task.init_checkpoint_modules=backbone"
@@ -206,33 +206,33 @@ def classification():
     return params, task_factory.get_task(params.task).build_model()
 
 
-def test_a_model_starts_from_a_checkpoint_of_model_garden(classification, tmp_path, capsys):
+def test_task_initializes_from_model_gardens_checkpoint(classification, tmp_path, capsys):
     params, model = classification
     step_number = tf.Variable(1, dtype=tf.int64)
     checkpoint = tf.train.Checkpoint(model=model, backbone=model.backbone, global_step=step_number)
     path = checkpoint.write(str(tmp_path / "ckpt"))
-    again = task_factory.get_task(params.task).build_model()
+    fresh = task_factory.get_task(params.task).build_model()
     for modules, name in (("backbone", "backbone"), ("all", "model")):
         task = task_factory.get_task(
             params.task.replace(init_checkpoint=path, init_checkpoint_modules=modules)
         )
-        task.initialize(again)
-        parts = (again.backbone, model.backbone) if modules == "backbone" else (again, model)
+        task.initialize(fresh)
+        parts = (fresh.backbone, model.backbone) if modules == "backbone" else (fresh, model)
         for left, right in zip(*(part.weights for part in parts), strict=True):
             np.testing.assert_array_equal(left, right)
         assert f"{name}: all {len(parts[0].weights)} tensors from {path}" in capsys.readouterr().out
 
 
-def test_checkpoints_that_do_not_fit(classification, tmp_path):
+def test_task_refuses_other_checkpoints(classification, tmp_path):
     params, model = classification
     path = tf.train.Checkpoint(backbone=keras.Sequential([keras.layers.Dense(1)])).write(
         str(tmp_path / "ckpt")
     )
-    for given, message in (
+    for source, message in (
         (path, "must be a checkpoint with .* tensors for the backbone .*, got 0"),
         (str(tmp_path), "must be a checkpoint of Model Garden, .*, got "),
     ):
-        task = task_factory.get_task(params.task.replace(init_checkpoint=given))
+        task = task_factory.get_task(params.task.replace(init_checkpoint=source))
         with pytest.raises(InputError, match=message):
             task.initialize(model)
 
@@ -262,13 +262,13 @@ def task():
     ],
     ids=["class", "background", "box beyond", "box before", "box turned", "masks", "empty", "other"],
 )
-def test_records_that_are_refused(task, tmp_path, example, message):
+def test_check_first_records_refuses(task, tmp_path, example, message):
     data = task.train_data.replace(input_path=str(write(tmp_path / "bad", example)))
     with pytest.raises(InputError, match=message):
         records.check_first_records("task.train_data", data, task.model)
 
 
-def test_files_that_are_refused(task, tmp_path):
+def test_check_first_records_refuses_files(task, tmp_path):
     (tmp_path / "text").write_text("no TFRecords")
     write(tmp_path / "empty")
     for name, message in {
@@ -282,7 +282,7 @@ def test_files_that_are_refused(task, tmp_path):
             records.check_first_records("task.train_data", data, task.model)
 
 
-def test_a_record_that_is_read_late_is_named(task, tmp_path):
+def test_checked_reader_names_a_later_record(task, tmp_path):
     good = [picture([1], number) for number in range(records.RECORDS_CHECKED)]
     file = write(tmp_path / "late", *good, picture([5], 99))
     data = task.train_data.replace(input_path=str(file), global_batch_size=1)
@@ -304,14 +304,14 @@ def test_a_record_that_is_read_late_is_named(task, tmp_path):
         ("task.model.roi_sampler.num_sampled_rois=99", "num_sampled_rois must be at most 24, .* got 99"),
     ],
 )
-def test_a_run_that_cannot_work(override, message):
+def test_check_experiment_refuses(override, message):
     params = resolve.resolve(EXPERIMENT, params_override=SMALL)
     resolve.override(params, override, "--params_override")
     with pytest.raises(InputError, match=message):
         resolve.check_experiment(params, "train")
 
 
-def test_the_program_ends_with_one_line(tmp_path, capsys):
+def test_train_program_fails_with_one_line(tmp_path, capsys):
     small = tmp_path / "small.yaml"
     small.write_text(SMALL)
     common = [f"--experiment={EXPERIMENT}", f"--config_file={small}", f"--model_dir={tmp_path}/model"]
@@ -329,14 +329,14 @@ def test_the_program_ends_with_one_line(tmp_path, capsys):
     assert not (tmp_path / "model").exists()
 
 
-def test_a_folder_in_which_a_run_cannot_go_on(tmp_path):
+def test_check_model_dir_refuses_another_model(tmp_path):
     params = resolve.resolve(EXPERIMENT, params_override=SMALL)
     model_dirs.write_params(params, EXPERIMENT, str(tmp_path / "run"))
     tf.train.CheckpointManager(tf.train.Checkpoint(), str(tmp_path / "run"), 1).save()
     model_dirs.check_model_dir(params, "eval", str(tmp_path / "run"))
     key = "task.model.backbone.lambda_resnet"
-    with_others = f"{key}.stochastic_depth_drop_rate=0.1,{key}.implementation=einsum,trainer.train_steps=9"
-    resolve.override(params, with_others, "")
+    changes = f"{key}.stochastic_depth_drop_rate=0.1,{key}.implementation=einsum,trainer.train_steps=9"
+    resolve.override(params, changes, "")
     model_dirs.check_model_dir(params, "train", str(tmp_path / "run"))
     resolve.override(params, f"{key}.model_id=resnet_50", "")
     message = f"{key}.model_id must be 'lambda_resnet_tiny' as in model_dir '.*run', got 'resnet_50'"
@@ -362,23 +362,23 @@ def two_devices(trained, tmp_path_factory):
     return folder, json.loads(lines[0].removeprefix("RESULT ")), done.stdout
 
 
-def test_two_devices_train_with_batch_statistics_of_both(two_devices):
+def test_two_devices_share_batch_statistics(two_devices):
     _, result, _ = two_devices
     assert result["replicas"] == 2
     number, synchronized = result["synchronized"]
     assert number > 40 and synchronized
-    apart, together = result["head"]
-    assert together < 1e-4 < 1e-2 < apart
+    separate, synchronized = result["head"]
+    assert synchronized < 1e-4 < 1e-2 < separate
 
 
-def test_a_last_batch_that_leaves_a_device_without_an_image(two_devices):
-    """Three images in batches of two: the detections are those that one device makes."""
+def test_last_batch_may_leave_a_device_without_images(two_devices):
+    """Three images in batches of two: the detections equal those of one device."""
     _, result, _ = two_devices
     assert result["images"] == [[1, 2, 3]] * 2
     assert result["boxes"] < 0.01 < 1 < result["largest"]  # pixels
 
 
-def test_a_run_leaves_what_it_needs_to_go_on(two_devices, trained):
+def test_run_can_resume_from_its_model_dir(two_devices, trained):
     folder, result, shown = two_devices
     assert f"tensors from {trained}; not used: logits/bias, logits/kernel" in shown
     assert tf.train.latest_checkpoint(str(folder / "model")).endswith("ckpt-2")
@@ -387,7 +387,7 @@ def test_a_run_leaves_what_it_needs_to_go_on(two_devices, trained):
     assert not result["text"]
 
 
-def test_a_step_of_retinanet():
+def test_retinanet_step_lowers_the_loss():
     override = """
     runtime: {mixed_precision_dtype: float32}
     task:
@@ -405,8 +405,8 @@ def test_a_step_of_retinanet():
     assert np.isfinite(losses).all() and losses[2] < losses[0]
 
 
-def test_model_gardens_own_driver_with_one_import_more(tmp_path):
-    """The program in the documentation of `lambdanet.detection`, in a process of its own."""
+def test_model_gardens_driver_with_experiments_imported(tmp_path):
+    """The program in the docstring of `lambdanet.detection`, in a process of its own."""
     code = re.search(r":\n\n((?:    .*\n|\n)+)", detection.__doc__)[1]
     (tmp_path / "train.py").write_text(textwrap.dedent(code))
     write(tmp_path / "data", picture([1, 2], 1), picture([1], 2))
@@ -423,9 +423,9 @@ def test_model_gardens_own_driver_with_one_import_more(tmp_path):
       train_data: {{input_path: {tmp_path}/data, global_batch_size: 2, dtype: float32}}
     trainer: {{train_steps: 1, steps_per_loop: 1, summary_interval: 1, checkpoint_interval: 1}}
     """)
-    words = ["--experiment=lambda_resnet/retinanet_resnetfpn_coco", "--mode=train", "--model_dir=run"]
+    flags = ["--experiment=lambda_resnet/retinanet_resnetfpn_coco", "--mode=train", "--model_dir=run"]
     done = subprocess.run(
-        [sys.executable, "train.py", *words, "--config_file=small.yaml"],
+        [sys.executable, "train.py", *flags, "--config_file=small.yaml"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

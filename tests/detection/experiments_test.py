@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experiments: what they resolve to, beside Model Garden's own and the papers' arithmetic."""
+"""Experiments: their configurations, compared with Model Garden's and the papers' numbers."""
 
 import dataclasses
 
@@ -13,8 +13,8 @@ from lambdanet.errors import InputError
 
 PAPER, HALO = "maskrcnn_lambda_resnet_coco", "maskrcnn_halo_resnet_coco"
 STOCK = "maskrcnn_resnetfpn_coco"
-# Experiment -> Model Garden's own that it is like, and the model in it.
-TWINS = {
+# Experiment -> the experiment of Model Garden that it is derived from, and its model.
+DERIVED = {
     "lambda_resnet/image_classification": ("image_classification", "lambda_resnet_50"),
     "lambda_resnet/resnet_imagenet": ("resnet_imagenet", "lambda_resnet_50"),
     "lambda_resnet/resnet_rs_imagenet": ("resnet_rs_imagenet", "lambda_resnet_50"),
@@ -26,7 +26,7 @@ TWINS = {
     "mobilenet_v2_lambda/mobilenet_imagenet": ("mobilenet_imagenet", "mobilenet_v2_lambda"),
     "mobilenet_v2_lambda/maskrcnn_mobilenet_coco": ("maskrcnn_mobilenet_coco", "mobilenet_v2_lambda"),
 }
-# What both papers' experiments set because a TPU evaluates whole batches: 5000 = 125 * 40.
+# Settings of both papers' experiments, as a TPU evaluates full batches: 5000 = 125 * 40.
 EVALUATION = {
     "task.validation_data.global_batch_size": 40,
     "task.validation_data.drop_remainder": True,
@@ -40,7 +40,7 @@ def flat(config, prefix=""):
 
 
 def difference(experiment, stock):
-    """Returns the keys at which an experiment differs from one of Model Garden, apart from the backbone."""
+    """Returns the values in which an experiment differs from another one, backbone excluded."""
     ours, theirs = (
         {k: v for k, v in flat(exp_factory.get_exp_config(name).as_dict()) if ".backbone." not in k}
         for name in (experiment, stock)
@@ -59,26 +59,26 @@ def rates(experiment, steps):
     return [float(schedule(step)) for step in steps]
 
 
-def test_every_stock_experiment_with_a_resnet_has_a_twin_and_no_other():
+def test_every_stock_experiment_with_a_resnet_is_derived_from():
     stock = [
         name
         for name in experiments.list_experiments()
         if not name.startswith(("lambda_resnet/", "mobilenet_v2"))
     ]
-    with_a_resnet = set()
+    with_resnet = set()
     for name in stock:
         task = exp_factory.get_exp_config(name).task
         if type(task) in tasks.TASK_CLASSES and task.model.backbone.type in ("resnet", "mobilenet"):
-            with_a_resnet.add(name)
-    twins = {theirs for theirs, _ in TWINS.values()}
-    assert twins == with_a_resnet | {"cascadercnn_spinenet_coco"}
+            with_resnet.add(name)
+    sources = {source for source, _ in DERIVED.values()}
+    assert sources == with_resnet | {"cascadercnn_spinenet_coco"}
     ours = [name for name in experiments.list_experiments() if "/" in name]
-    assert sorted(ours) == sorted(TWINS)
+    assert sorted(ours) == sorted(DERIVED)
 
 
-@pytest.mark.parametrize("experiment", TWINS)
-def test_a_twin_differs_from_model_gardens_in_its_backbone_alone(experiment):
-    stock, model_id = TWINS[experiment]
+@pytest.mark.parametrize("experiment", DERIVED)
+def test_derived_experiment_differs_in_its_backbone_alone(experiment):
+    stock, model_id = DERIVED[experiment]
     expected = {}
     if "gs://" in str(exp_factory.get_exp_config(stock).task.init_checkpoint):
         expected["task.init_checkpoint"] = None
@@ -96,20 +96,20 @@ def test_a_twin_differs_from_model_gardens_in_its_backbone_alone(experiment):
         "stochastic_depth_drop_rate": 0.0,
         "bn_trainable": True,
     }
-    side = 256 if "coco" in experiment or "retinanet" in experiment else 240  # a classifier takes any
+    side = 256 if "coco" in experiment or "retinanet" in experiment else 240  # classifiers accept any size
     resolve.resolve(experiment, params_override=f"task.model.input_size=[{side},{side},3]")
 
 
-def test_no_experiment_looks_for_anything_in_a_bucket():
+def test_experiments_read_nothing_from_buckets():
     for name in experiments.list_experiments():
-        if name.startswith((*TWINS, PAPER, HALO)):
+        if name.startswith((*DERIVED, PAPER, HALO)):
             values = dict(flat(exp_factory.get_exp_config(name).as_dict())).values()
             assert not [value for value in values if "gs://" in str(value)]
 
 
-def test_the_lambda_papers_experiment():
-    """F.3: 1024x1024, scratch, 130k steps of 256, jitter [0.1, 2.0], warm-up of 1000 steps to 0.32, / 10 at
-    90, 95 and 97.5 %, weight decay 4e-5, synchronised batch normalisation. All else is Model Garden's."""
+def test_lambda_papers_experiment():
+    """F.3: 1024x1024, scratch, 130k steps of 256, jitter [0.1, 2.0], warmup of 1000 steps to 0.32, / 10 at
+    90, 95 and 97.5 %, weight decay 4e-5, synchronized batch normalization. All else is Model Garden's."""
     steps, epoch = 130_000, 118_287 // 256
     assert difference(PAPER, STOCK) == {
         **EVALUATION,
@@ -134,14 +134,14 @@ def test_the_lambda_papers_experiment():
     assert config.trainer.optimizer_config.optimizer.get().momentum == 0.9
 
 
-def test_the_learning_rate_of_the_lambda_paper():
-    """A value holds up to its boundary, and with it."""
+def test_lambda_papers_learning_rate():
+    """A value holds up to and including its boundary."""
     drops = [round(fraction * 130_000) for fraction in (0.9, 0.95, 0.975)]
     got = rates(PAPER, [0, 500, 1000, *(step + after for step in drops for after in (0, 1)), 129_999])
     assert got == pytest.approx([0, 0.16, 0.32, 0.32, 0.032, 0.032, 0.0032, 0.0032, 0.00032, 0.00032])
 
 
-def test_the_halo_papers_experiment():
+def test_halo_papers_experiment():
     """C.4: 1024x1024, pre-trained, 67.5k steps of 64, 0.1 from 2/300 in 500 steps, / 10 at 60k and 65k,
     jitter [4/5, 5/4], weight decay 4e-5. All else is Model Garden's."""
     epoch = 118_287 // 64
@@ -167,13 +167,13 @@ def test_the_halo_papers_experiment():
     assert got == pytest.approx([2 / 300, (2 / 300 + 0.1) / 2, 0.1, 0.1, 0.01, 0.01, 0.001])
 
 
-def test_the_lines_of_table_14_and_of_table_a4():
-    lines = {
+def test_rows_of_tables_14_and_a4():
+    rows = {
         name.partition(":")[2]: model_of(name)
         for name in experiments.list_experiments()
         if name.startswith(PAPER + ":")
     }
-    assert [line["model_id"] for line in lines.values()] == [
+    assert [row["model_id"] for row in rows.values()] == [
         f"{kind}_{depth}{suffix}"
         for depth in (101, 152)
         for kind, suffix in (("resnet_rs", "_no_se"), ("resnet_rs", ""), ("lambda_resnet", ""))
@@ -183,7 +183,7 @@ def test_the_lines_of_table_14_and_of_table_a4():
         for name in experiments.list_experiments()
         if name.startswith(HALO + ":")
     }
-    assert {name: (line["model_id"], line.get("block_size")) for name, line in halo.items()} == {
+    assert {name: (row["model_id"], row.get("block_size")) for name, row in halo.items()} == {
         "resnet_50_se_8": ("resnet_50_se_8", None),
         "halo_resnet_50": ("halo_resnet_50", None),
         "halo_resnet_50_block_32": ("halo_resnet_50", 32),
@@ -195,15 +195,15 @@ def test_the_lines_of_table_14_and_of_table_a4():
             assert difference(row, name) == {}
 
 
-def test_a_configuration_comes_back_from_what_is_written(tmp_path):
+def test_configuration_survives_serialization(tmp_path):
     options = {"model_id": "resnet_50_llll", "key_dim": 8}
     override = ",".join(f"task.model.backbone.lambda_resnet.{key}={value}" for key, value in options.items())
     params = resolve.resolve(PAPER, params_override=override)
     train_utils.serialize_config(params, str(tmp_path))
-    again = resolve.resolve(PAPER, [str(tmp_path / "params.yaml")])
-    assert again.as_dict() == params.as_dict()
-    assert again.task.model.backbone.lambda_resnet.key_dim == 8
-    assert dataclasses.is_dataclass(again.task.model.backbone)
+    restored = resolve.resolve(PAPER, [str(tmp_path / "params.yaml")])
+    assert restored.as_dict() == params.as_dict()
+    assert restored.task.model.backbone.lambda_resnet.key_dim == 8
+    assert dataclasses.is_dataclass(restored.task.model.backbone)
 
 
 @pytest.mark.parametrize(
@@ -235,12 +235,12 @@ def test_a_configuration_comes_back_from_what_is_written(tmp_path):
         ("no_such_file.yaml", "--params_override cannot be read: no_such_file.yaml"),
     ],
 )
-def test_what_cannot_be_resolved(override, message):
+def test_resolve_refuses(override, message):
     with pytest.raises(InputError, match=message):
         resolve.resolve(PAPER, params_override=override)
 
 
-def test_an_experiment_or_a_file_that_is_not_there(tmp_path):
+def test_resolve_refuses_unknown_experiments_and_files(tmp_path):
     with pytest.raises(
         InputError, match="unknown experiment 'maskrcnn_lambda'; did you mean maskrcnn_lambda_"
     ):
@@ -249,18 +249,18 @@ def test_an_experiment_or_a_file_that_is_not_there(tmp_path):
         resolve.resolve(PAPER, [str(tmp_path / "none.yaml")])
 
 
-# Those of Model Garden that choose among its backbones for images.
+# Model Garden's experiments with a choice of image backbones.
 IMAGES_2D = [
     name
     for name in list(experiments.list_experiments())
     if isinstance(exp_factory.get_exp_config(name).task.model.backbone, backbone_configs.Backbone)
-    and name not in TWINS
+    and name not in DERIVED
     and not name.startswith(("maskrcnn_lambda", "maskrcnn_halo"))
 ]
 
 
 @pytest.mark.parametrize("experiment", IMAGES_2D)
-def test_a_stock_experiment_with_a_backbone_of_the_zoo(experiment, tmp_path):
+def test_stock_experiment_with_a_backbone_of_the_zoo(experiment, tmp_path):
     file = tmp_path / "mg.yaml"
     file.write_text("task: {model: {input_size: [256, 256, 3], backbone: {type: lambda_resnet}}}")
     stock = exp_factory.get_exp_config(experiment)
@@ -282,7 +282,7 @@ def test_a_stock_experiment_with_a_backbone_of_the_zoo(experiment, tmp_path):
     assert override or not [key for key in changed if ".decoder." in key]
 
 
-def test_a_stock_experiment_keeps_what_belongs_to_its_backbone():
+def test_stock_experiment_keeps_settings_of_its_backbone():
     assert exp_factory.get_exp_config(STOCK).task.init_checkpoint.startswith("gs://")
     params = resolve.resolve(STOCK)
     assert params.task.as_dict() == exp_factory.get_exp_config(STOCK).task.as_dict()
@@ -292,7 +292,7 @@ def test_a_stock_experiment_keeps_what_belongs_to_its_backbone():
         resolve.resolve("retinanet_spinenet_coco", params_override="task.model.min_level=4")
 
 
-def test_a_video_has_no_backbone_of_the_zoo():
+def test_video_experiments_have_no_backbone_of_the_zoo():
     for override in ("task.model.backbone.type=lambda_resnet", "task.model.backbone.lambda_resnet.scope=7"):
         with pytest.raises(InputError, match="'lambda_resnet'; did you mean resnet_3d"):
             resolve.resolve("video_classification", params_override=override)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture has the same pixels in a detector's training, evaluation and serving, and as Pillow reads it."""
+"""An image has the same pixels in training, evaluation and serving of a detector, and in Pillow."""
 
 import io
 
@@ -31,14 +31,14 @@ SMALL = (
 
 
 def waves(channels):
-    """A smooth picture, which JPEG keeps within a gray level or two, without any symmetry."""
+    """A smooth image without symmetry, which JPEG keeps within two gray levels."""
     y, x = np.mgrid[:SIDE, :SIDE] / SIDE
     planes = [127 + 100 * np.sin(2 * (y + k) + (3 + k) * x * x) for k in range(channels)]
     return np.stack(planes, -1).astype(np.uint8)
 
 
 def hidden_colors():
-    """Half of it transparent, over colors that nobody should see."""
+    """A partly transparent image, with red under the fully transparent part."""
     rgba = waves(4)
     rgba[..., 3] = np.linspace(0, 255, SIDE)
     rgba[: SIDE // 4, :, :3] = (255, 0, 0)
@@ -104,7 +104,7 @@ def write(path, contents, **options):
     return str(path)
 
 
-# A centered crop of the whole picture is read as Model Garden reads any crop.
+# A center crop of the full image takes the code path of any crop of Model Garden.
 CLASSIFIER = (
     f"task.model.num_classes=3,task.model.input_size=[{SIDE},{SIDE},3],task.model.backbone.type=lambda_resnet,"
     "task.model.backbone.lambda_resnet.model_id=lambda_resnet_tiny,"
@@ -127,7 +127,7 @@ def params():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_picture_in_training_validation_and_serving(name, params, classifier, tmp_path):
+def test_image_is_the_same_on_every_route(name, params, classifier, tmp_path):
     contents = FILES[name]
     expected = as_pillow_reads_it(contents)
     tolerance = 2.01 if name.startswith("jpeg") else 1.01
@@ -138,7 +138,7 @@ def test_a_picture_in_training_validation_and_serving(name, params, classifier, 
         task = task_factory.get_task(one.task)
         for part in ("train_data", "validation_data"):
             if (key, part) == ("retina", "validation_data"):
-                continue  # seconds, for what differs in neither the decoder nor the task
+                continue  # slow, and has the same decoder and task
             data = getattr(one.task, part).replace(input_path=file)
             images, _ = next(iter(task.build_inputs(data)))
             found[f"{key}, {part}"] = images[0] * SPREAD + MEAN
@@ -150,7 +150,7 @@ def test_a_picture_in_training_validation_and_serving(name, params, classifier, 
 
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF"])
-def test_a_record_of_another_format_is_refused(kind, params, tmp_path):
+def test_records_of_other_formats_are_refused(kind, params, tmp_path):
     file = write(tmp_path / "data", encoded(RGB, kind))
     data = params["retina"].task.train_data.replace(input_path=file)
     message = r"record 0 of .*data \(image 17\) must have a JPEG, PNG or WebP image"
@@ -158,17 +158,17 @@ def test_a_record_of_another_format_is_refused(kind, params, tmp_path):
         records.check_first_records("task.train_data", data, params["retina"].task.model)
 
 
-def lying(orientation=6):
-    """A picture of 40x64 pixels, height x width, that is 64x40 when upright."""
+def rotated(orientation=6):
+    """An image stored as 40x64 pixels, height x width; upright 64x40 for orientations from 5."""
     return encoded(RGB.crop((0, 0, SIDE, 40)), "JPEG", orientation)
 
 
-def test_annotations_belong_to_the_upright_picture(params, tmp_path):
-    """Annotations made before the picture was turned upright are refused, in training for each record."""
+def test_annotations_must_fit_the_upright_image(params, tmp_path):
+    """Annotations of the stored, rotated image are refused before and during training."""
     data = params["retina"].task.train_data
-    upright = data.replace(input_path=write(tmp_path / "upright", lying(), height=SIDE, width=40))
+    upright = data.replace(input_path=write(tmp_path / "upright", rotated(), height=SIDE, width=40))
     records.check_first_records("task.train_data", upright, params["retina"].task.model)
-    as_stored = data.replace(input_path=write(tmp_path / "stored", lying(), height=40, width=SIDE))
+    as_stored = data.replace(input_path=write(tmp_path / "stored", rotated(), height=40, width=SIDE))
     message = "image 17: height x width must be 64x40 as in the upright file, got 40x64"
     with pytest.raises(InputError, match=f"stored' has an image that cannot be used: {message}"):
         records.check_first_records("task.train_data", as_stored, params["retina"].task.model)
@@ -179,15 +179,15 @@ def test_annotations_belong_to_the_upright_picture(params, tmp_path):
         assert str(records.as_input_error(raised.value)).startswith(message)
 
 
-def test_a_picture_that_is_damaged(params, tmp_path):
+def test_damaged_images_are_refused(params, tmp_path):
     data = params["retina"].task.train_data.replace(input_path=write(tmp_path / "cut", FILES["png"][:200]))
     with pytest.raises(InputError, match="cut' has an image that cannot be used: .*PNG"):
         records.check_first_records("task.train_data", data, params["retina"].task.model)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_look_through_annotations_compares_sizes(orientation, tmp_path):
-    (tmp_path / "one.jpg").write_bytes(lying(orientation))
+def test_check_images_compares_upright_sizes(orientation, tmp_path):
+    (tmp_path / "one.jpg").write_bytes(rotated(orientation))
     sizes = {(40, SIDE): orientation < 5, (SIDE, 40): orientation >= 5}
     for (height, width), fits in sizes.items():
         image = {"id": 7, "file_name": "one.jpg", "height": height, "width": width}
@@ -196,6 +196,6 @@ def test_a_look_through_annotations_compares_sizes(orientation, tmp_path):
             continue
         with pytest.raises(InputError, match=f"image 7: height x width must be .* got {height}x{width}"):
             annotations.check_images("instances.json", [image], tmp_path)
-    (tmp_path / "one.jpg").write_bytes(b"no picture")
+    (tmp_path / "one.jpg").write_bytes(b"not an image")
     with pytest.raises(InputError, match="image 7: file .*one.jpg' is not an image"):
         annotations.check_images("instances.json", [image], tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step of a detection experiment, as tpu-check takes it."""
+"""The training step of a detection experiment for tpu-check."""
 
 import pytest
 import tensorflow as tf
@@ -10,11 +10,11 @@ from lambdanet.detection.run import tpu_step, train_step
 from lambdanet.errors import InputError
 
 
-def test_nested_labels_are_taken_one_by_one(monkeypatch):
-    asked = []
+def test_of_experiment_flattens_nested_labels(monkeypatch):
+    calls = []
 
     def build(experiment, params_override="", batch_size=1):
-        asked.append((experiment, params_override, batch_size))
+        calls.append((experiment, params_override, batch_size))
         images = tf.ones([batch_size, 4])
         labels = {"boxes": {"3": 2 * images, "4": 3 * images}, "classes": tf.range(batch_size)}
 
@@ -29,21 +29,21 @@ def test_nested_labels_are_taken_one_by_one(monkeypatch):
 
     monkeypatch.setattr(train_step, "build", build)
     found = tpu_step.experiment_step("some_experiment", ("a=1", "b.c=2"), batch=2)
-    assert asked == [("some_experiment", "a=1,b.c=2", 2)]
+    assert calls == [("some_experiment", "a=1,b.c=2", 2)]
     assert (found.batch, len(found.inputs)) == (2, 4)
     assert set(found.model_names) == {"detector", "backbone"}
     sums, classes = found.function(*(tf.ones(spec.shape, spec.dtype) for spec in found.inputs))
     assert sums.numpy().tolist() == [[111.0] * 4] * 2 and classes.numpy().tolist() == [1, 1]
 
 
-def test_mistakes():
+def test_of_experiment_refuses():
     with pytest.raises(InputError, match="mode must be 'train' for a detection experiment, got 'infer'"):
         tpu_step.experiment_step("maskrcnn_lambda_resnet_coco", mode="infer")
     with pytest.raises(InputError, match="batch must be a positive integer, got 0"):
         tpu_step.experiment_step("maskrcnn_lambda_resnet_coco", batch=0)
 
 
-def test_an_unknown_experiment_from_the_command_line(capsys):
+def test_tpu_check_refuses_an_unknown_experiment(capsys):
     assert cli.main(["tpu-check", "--experiment=maskrcnn_lambda_coco"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("lambdanet: error: unknown experiment 'maskrcnn_lambda_coco'")
+    shown = capsys.readouterr().err
+    assert shown.startswith("lambdanet: error: unknown experiment 'maskrcnn_lambda_coco'")
