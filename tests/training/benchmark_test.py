@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import program
 from PIL import Image
 
 from lambdanet import cli
@@ -291,41 +292,13 @@ def test_peer_does_not_import_tensorflow():
 
 # Memory.
 
-OF_ARRAYS = """
-import numpy as np
-from lambdanet.training.benchmark.memory import peak_bytes
-
-def run():
-    a = np.ones(2**21)  # 16 MiB
-    a = None
-    b, c = np.ones(2**20), np.ones(2**20)
-
-run()
-print(peak_bytes(run, 3))
-"""
-
-OF_TENSORS = """
-import tensorflow as tf
-from lambdanet.training.benchmark.memory import peak_bytes
-
-x = tf.ones([1024, 2048])  # 8 MiB
-
-@tf.function
-def run():
-    y = tf.exp(x)
-    return y + tf.math.unsorted_segment_sum(y, tf.range(1024), 1024)  # y, the sum, and one of them reused
-
-run()
-print(peak_bytes(run, 3))
-"""
-
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resident memory is measured on Linux only")
-@pytest.mark.parametrize("program", [OF_ARRAYS, OF_TENSORS])
-def test_peak_memory_of_arrays_and_tensors(program):
-    environment = {**os.environ, **memory.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"}
-    command = [sys.executable, "-c", program]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+@pytest.mark.parametrize("name", ["peak_of_arrays.py", "peak_of_tensors.py"])
+def test_peak_memory_of_arrays_and_tensors(name):
+    command = program(name)
+    command["env"] |= {**memory.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"}
+    shown = subprocess.run(**command, capture_output=True)
     assert shown.returncode == 0, shown.stderr
     assert int(shown.stdout) == pytest.approx(16 * 2**20, rel=0.05)
 

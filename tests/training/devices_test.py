@@ -3,57 +3,18 @@
 
 import json
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from helpers import program
 
 from lambdanet.errors import InputError
 from lambdanet.training.run import devices
-
-# Float32, no dropout, and statistics of the whole batch: only the order of sums differs between devices.
-PROGRAM = """
-import dataclasses, json, sys
-import numpy as np
-import tensorflow as tf
-
-cpu, = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-
-from lambdanet import configs
-from lambdanet.training.run import callbacks, model_dir
-from lambdanet.training.train import train
-
-folder = sys.argv[1]
-recipe = dataclasses.replace(
-    configs.get_recipe("digits"), epochs=2, train_split="train[:64]", eval_split="test[:21]",
-    global_batch_size=16, sync_batch_norm=True, ema_decay=0.5, learning_rate=0.01,
-)
-
-def run(name, **how):
-    train(recipe, f"{folder}/{name}", folder, **how)
-    losses = [[float(row["loss"]), float(row["val_loss"])]
-              for row in callbacks.read_history(model_dir.Path(f"{folder}/{name}/history.csv"))]
-    return losses, model_dir.load_trained_model(f"{folder}/{name}")[0].get_weights()
-
-def distance(left, right):
-    return max(float(np.abs(a - b).max()) for a, b in zip(left, right, strict=True))
-
-one, one_weights = run("one", distribute="one_device", deterministic=True)
-three, three_weights = run("three", distribute="one_device", deterministic=True, steps_per_execution=3)
-two, two_weights = run("two", distribute="mirrored")
-print(json.dumps({
-    "one": one, "two": two, "weights": distance(one_weights, two_weights),
-    "three": distance(one_weights, three_weights),
-}))
-"""
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    command = [sys.executable, "-c", PROGRAM, str(folder)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    done = subprocess.run(**program("train_on_two_devices.py", folder), capture_output=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

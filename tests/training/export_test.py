@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exported model gives, in a process without lambdanet, what the Keras model gives here."""
+"""An exported model in a process without lambdanet computes the same as the Keras model."""
 
 import io
 import json
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from helpers import program
 from PIL import Image
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
@@ -26,35 +26,6 @@ from lambdanet.training.serving.export import export_saved_model, export_weights
 
 SIZE, MEAN, STD, CROP = 24, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9
 NAMES = [f"class {index}" for index in range(7)]
-
-# Runs in isolation: no lambdanet, no Keras of either kind that the script could ask for by name.
-SERVE = """
-import json, sys
-import numpy as np
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("lambdanet", "tf_keras"):
-            raise ModuleNotFoundError(f"blocked: {name}")
-
-sys.meta_path.insert(0, Blocker())
-import tensorflow as tf
-
-folder = sys.argv[1]
-served = tf.saved_model.load(f"{folder}/served")
-by_images, by_bytes = served.signatures["serving_default"], served.signatures["serving_bytes"]
-results = {}
-for name, images in np.load(f"{folder}/images.npz").items():
-    results[name] = by_images(images=tf.constant(images))["probabilities"].numpy()
-files = [tf.io.encode_png(images[0]) for images in np.load(f"{folder}/images.npz").values()]
-outputs = by_bytes(image_bytes=tf.stack(files))
-results["files"] = outputs["probabilities"].numpy()
-results["top_probabilities"] = outputs["top_probabilities"].numpy()
-np.savez(f"{folder}/results.npz", **results)
-names = {"all": served.class_names(), "top": outputs["top_names"]}
-assert not {"lambdanet", "tf_keras"} & set(sys.modules)
-print(json.dumps({key: np.char.decode(value.numpy().astype(bytes)).tolist() for key, value in names.items()}))
-"""
 
 
 def small_model(num_classes=7, last=None):
@@ -80,7 +51,7 @@ def export_small(out, model=None, class_names=NAMES, **options):
 
 
 def dtypes_computed(saved_model):
-    """The types of all attributes of all operations of a SavedModel."""
+    """Returns the types of all attributes of all operations of a SavedModel."""
     proto = saved_model_pb2.SavedModel()
     proto.ParseFromString((saved_model / "saved_model.pb").read_bytes())
     graph = proto.meta_graphs[0].graph_def
@@ -90,7 +61,7 @@ def dtypes_computed(saved_model):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A model of random weights, not trivial ones, and its SavedModel as loaded."""
+    """A model with random weights, and its loaded SavedModel."""
     model = small_model()
     model.set_weights([abs(noise(*weight.shape) / 255.0) for weight in model.get_weights()])
     out = tmp_path_factory.mktemp("served") / "model"
@@ -98,10 +69,10 @@ def served(tmp_path_factory):
     return model, tf.saved_model.load(str(out))
 
 
-def test_a_process_without_lambdanet_computes_the_same_from_any_size_and_batch(tmp_path):
+def test_process_without_lambdanet_computes_the_same(tmp_path):
     keras.utils.set_random_seed(1)
     model = lambdanet.create_model("lambda_resnet_tiny", num_classes=len(NAMES))
-    # Statistics and the last gammas are changed, so that no branch is a zero or an identity.
+    # Changed statistics and last gammas, so that no branch is zero or the identity.
     model.set_weights([weight + 0.05 * (noise(*weight.shape) / 255.0) for weight in model.get_weights()])
     export_small(tmp_path / "served", model, crop_fraction=CROP)
     images = {"one": noise(1, 24, 24, 3), "three": noise(3, 17, 40, 3), "large": noise(2, 300, 200, 3)}
@@ -109,8 +80,8 @@ def test_a_process_without_lambdanet_computes_the_same_from_any_size_and_batch(t
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    command = [sys.executable, "-I", "-c", SERVE, str(tmp_path)]
-    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True)
+    command = program("serve_without_keras.py", tmp_path)
+    done = subprocess.run(**command, cwd=elsewhere, capture_output=True)
     assert done.returncode == 0, done.stderr
 
     results = np.load(tmp_path / "results.npz")
@@ -120,7 +91,7 @@ def test_a_process_without_lambdanet_computes_the_same_from_any_size_and_batch(t
         expected[name] = tf.nn.softmax(model(prepared, training=False)).numpy()
         np.testing.assert_allclose(results[name], expected[name], atol=1e-5)
     firsts = np.stack([batch[0] for batch in expected.values()])
-    assert firsts.max(-1).min() > 1.1 / len(NAMES)  # The model does tell classes apart.
+    assert firsts.max(-1).min() > 1.1 / len(NAMES)  # the outputs are not uniform
     np.testing.assert_allclose(results["files"], firsts, atol=1e-5)
     np.testing.assert_allclose(results["top_probabilities"], -np.sort(-firsts)[:, :5], atol=1e-5)
     printed = json.loads(done.stdout)
@@ -140,26 +111,26 @@ def sixteen_bits():
 
 FILES = {
     "rgb": encoded(Image.fromarray(noise(9, 12, 3))),
-    "grey": encoded(Image.fromarray(noise(9, 12))),
+    "gray": encoded(Image.fromarray(noise(9, 12))),
     "one bit": encoded(Image.fromarray(noise(9, 12)).convert("1")),
     "sixteen bits": encoded(sixteen_bits()),
     "palette": encoded(Image.fromarray(noise(9, 12, 3)).quantize(8)),
     "palette with a transparent color": encoded(Image.fromarray(noise(9, 12, 3)).quantize(8), transparency=3),
     "rgba": encoded(Image.fromarray(noise(9, 12, 4))),
-    "grey with alpha": encoded(Image.fromarray(noise(9, 12, 2), "LA")),
+    "gray with alpha": encoded(Image.fromarray(noise(9, 12, 2), "LA")),
     "rgba with nothing visible": encoded(Image.fromarray(noise(9, 12, 4) * np.uint8([1, 1, 1, 0]))),
 }
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_the_model_and_predict_decode_a_png_to_the_same_pixels(kind, tmp_path):
+def test_model_and_predict_decode_equal_pixels(kind, tmp_path):
     (tmp_path / "image.png").write_bytes(FILES[kind])
     decoded = decode(tf.constant(FILES[kind])).numpy()
     assert decoded.shape == (9, 12, 3)
     np.testing.assert_array_equal(decoded, read_image(tmp_path / "image.png"))
 
 
-def test_black_ink_on_nothing_is_black_on_white():
+def test_transparent_pixels_become_white():
     pixels = np.zeros([4, 4, 4], np.uint8)
     pixels[1, :, 3] = 255
     expected = np.full([4, 4, 3], 255)
@@ -167,7 +138,7 @@ def test_black_ink_on_nothing_is_black_on_white():
     np.testing.assert_array_equal(decode(tf.constant(encoded(Image.fromarray(pixels)))), expected)
 
 
-def test_a_batch_without_images_is_refused_in_plain_words(served):
+def test_empty_batch_is_refused(served):
     signatures = served[1].signatures
     for name, empty in {
         "serving_default": {"images": tf.zeros([0, 9, 9, 3], tf.uint8)},
@@ -178,7 +149,7 @@ def test_a_batch_without_images_is_refused_in_plain_words(served):
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_jpeg_files_of_every_color_space_are_served(served, mode):
+def test_jpeg_files_of_all_color_spaces(served, mode):
     smooth = Image.fromarray(noise(4, 5, 3)).resize((60, 50), Image.Resampling.BICUBIC)
     file = encoded(smooth.convert(mode), "JPEG", quality=95)
     pixels = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
@@ -188,7 +159,7 @@ def test_jpeg_files_of_every_color_space_are_served(served, mode):
     np.testing.assert_allclose(by_bytes["probabilities"], by_pixels["probabilities"], atol=0.01)
 
 
-def test_bytes_of_different_sizes_and_kinds_make_one_batch(served):
+def test_batch_of_files_with_different_sizes(served):
     model, loaded = served
     files = [*FILES.values(), encoded(Image.fromarray(noise(30, 50, 3)))]
     outputs = loaded.signatures["serving_bytes"](image_bytes=tf.constant(files))
@@ -200,12 +171,12 @@ def test_bytes_of_different_sizes_and_kinds_make_one_batch(served):
 @pytest.mark.parametrize(
     "file", [b"", b"not an image", FILES["rgb"][:50], FILES["rgb"][:8], b"\xff\xd8\xff\xe0 no more"]
 )
-def test_bytes_of_no_image_end_with_an_error(served, file):
+def test_bytes_that_are_not_an_image_raise(served, file):
     with pytest.raises(tf.errors.InvalidArgumentError):
         served[1].signatures["serving_bytes"](image_bytes=tf.constant([FILES["rgb"], file]))
 
 
-def test_an_animation_ends_with_an_error(served):
+def test_animation_raises(served):
     frames = [Image.fromarray(noise(9, 12, 3) // (step + 1)) for step in range(2)]
     file = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be a JPEG, PNG or still WebP"):
@@ -225,7 +196,7 @@ def lambda_model():
         (lambda_model, "mixed_bfloat16"),
     ],
 )
-def test_a_model_of_any_policy_is_exported_in_float32(tmp_path, build, policy):
+def test_export_in_float32_for_all_policies(tmp_path, build, policy):
     keras.mixed_precision.set_global_policy(policy)
     try:
         model = build()
@@ -245,18 +216,18 @@ def test_a_model_of_any_policy_is_exported_in_float32(tmp_path, build, policy):
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
 
-def test_a_model_of_grey_images_is_served_the_same_grey(tmp_path):
+def test_model_of_gray_images(tmp_path):
     model = keras.Sequential([keras.Input([8, 8, 1]), keras.layers.Flatten(), keras.layers.Dense(3)])
     out = export_saved_model(model, tmp_path / "served", 8, (0.5,), (0.25,), ["a", "b", "c"])
-    grey = np.arange(256, dtype=np.uint8).reshape(4, 8, 8, 1)
+    gray = np.arange(256, dtype=np.uint8).reshape(4, 8, 8, 1)
     served = tf.saved_model.load(out).signatures["serving_default"]
-    prepared = Preprocessing(8, (0.5,), (0.25,), 1.0)(tf.constant(grey))
+    prepared = Preprocessing(8, (0.5,), (0.25,), 1.0)(tf.constant(gray))
     expected = tf.nn.softmax(model(prepared))
-    outputs = served(images=tf.constant(grey.repeat(3, -1)))
+    outputs = served(images=tf.constant(gray.repeat(3, -1)))
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-6)
 
 
-def test_the_names_lie_in_an_asset(tmp_path):
+def test_class_names_are_in_an_asset(tmp_path):
     names = ["cat, tabby", "Straße", "日本", "x" * 300]
     export_small(tmp_path / "served", small_model(len(names)), names)
     lines = (tmp_path / "served" / "assets" / "class_names.txt").read_text(encoding="utf-8").splitlines()
@@ -267,7 +238,7 @@ def test_the_names_lie_in_an_asset(tmp_path):
     assert {name.decode() for name in outputs["top_names"].numpy()[0]} == set(names)
 
 
-def test_a_folder_that_is_there_is_taken_when_empty_and_refused_when_not(tmp_path):
+def test_existing_folder_must_be_empty(tmp_path):
     (tmp_path / "empty").mkdir()
     export_small(tmp_path / "empty")
     assert tf.saved_model.contains_saved_model(str(tmp_path / "empty"))
@@ -285,7 +256,7 @@ def test_a_folder_that_is_there_is_taken_when_empty_and_refused_when_not(tmp_pat
 @pytest.mark.parametrize(
     ("error", "raised"), [(OSError(28, "disk full"), InputError), (KeyboardInterrupt(), KeyboardInterrupt)]
 )
-def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, monkeypatch, error, raised):
+def test_failed_export_leaves_nothing(tmp_path, monkeypatch, error, raised):
     def save(module, path, signatures):
         (tmp_path.joinpath(path) / "saved_model.pb").write_text("half")
         raise error
@@ -306,19 +277,19 @@ def keras_3_model():
     ("options", "message"),
     [
         (lambda: {"model": keras_3_model()}, "Keras 3 Sequential"),
-        (lambda: {"model": keras.layers.Dense(7)}, "expected a tf_keras model"),
-        (lambda: {"model": small_model(last="softmax")}, "expected logits"),
-        (lambda: {"model": small_model(6)}, r"gives \(None, 6\) for 7 class names; expected logits \[b, 7\]"),
-        (lambda: {"model": keras.Sequential([keras.Input([9, 9, 3])])}, "does not take"),
-        (lambda: {"model": keras.Sequential([keras.Input([None, None, 3])])}, "expected logits"),
+        (lambda: {"model": keras.layers.Dense(7)}, "model must be a tf_keras model, got <"),
+        (lambda: {"model": small_model(last="softmax")}, "must be logits, got probabilities"),
+        (lambda: {"model": small_model(6)}, r"must be logits \[b, 7\] for 7 class names, got \(None, 6\)"),
+        (lambda: {"model": keras.Sequential([keras.Input([9, 9, 3])])}, "must accept images"),
+        (lambda: {"model": keras.Sequential([keras.Input([None, None, 3])])}, "must be logits"),
         (lambda: {"class_names": ["two\nlines"] * 7}, r"a name of one line in UTF-8, got 'two\\nlines'"),
         (lambda: {"class_names": list(range(7))}, "class 0 of the model must be a name of one line"),
-        (lambda: {"class_names": ["alone"], "model": small_model(1)}, "two or more"),
+        (lambda: {"class_names": ["alone"], "model": small_model(1)}, "class_names must be two or more, got"),
         (lambda: {"crop_fraction": 1.5}, "crop_fraction=1.5"),
         (lambda: {"input_size": 0}, "input_size=0"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path, options, message):
+def test_wrong_arguments_are_refused(tmp_path, options, message):
     with pytest.raises(InputError, match=message):
         export_small(tmp_path / "served", **options())
     assert list(tmp_path.iterdir()) == []
@@ -326,7 +297,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path, opt
 
 @pytest.fixture(scope="module")
 def tiny_weights(tmp_path_factory):
-    """Weights that tell how pictures are made, as those of `lambdanet convert` do."""
+    """Weights with preprocessing in their metadata, like those of `lambdanet convert`."""
     path = tmp_path_factory.mktemp("tiny") / "tiny.safetensors"
     texts = {
         "mean": "0.4, 0.5, 0.6",
@@ -339,9 +310,7 @@ def tiny_weights(tmp_path_factory):
     return model, path
 
 
-def test_a_model_of_the_zoo_is_exported_with_its_weights_and_pictures_are_made_as_pillow_does(
-    tiny_weights, tmp_path, capsys
-):
+def test_export_weights_preprocesses_as_pillow(tiny_weights, tmp_path, capsys):
     model, path = tiny_weights
     (tmp_path / "names.txt").write_text("\n".join(NAMES), encoding="utf-8")
     words = ["--model=lambda_resnet_tiny", f"--weights={path}", f"--class_names={tmp_path / 'names.txt'}"]
@@ -357,15 +326,19 @@ def test_a_model_of_the_zoo_is_exported_with_its_weights_and_pictures_are_made_a
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
 
-def test_weights_that_do_not_tell_what_is_needed(tiny_weights, tmp_path):
+def test_weights_without_metadata_are_refused(tiny_weights, tmp_path):
     model, path = tiny_weights
     (tmp_path / "two.txt").write_text("a\nb\n")
     model.save_weights(tmp_path / "keras.weights.h5")
     for file, names, message in (
-        (path, None, "class_names is missing; accepted: a file"),
-        (path, tmp_path / "two.txt", "has 2 lines; accepted: 7"),
+        (path, None, "class_names must be a file with the class names, one per line, got None"),
+        (path, tmp_path / "two.txt", "number of lines in '.*two.txt' must be 7, one per class, got 2"),
         (path, tmp_path / "none.txt", "cannot be read"),
-        (tmp_path / "keras.weights.h5", None, "do not tell input_size, mean and std"),
+        (
+            tmp_path / "keras.weights.h5",
+            None,
+            "weights must be a file whose metadata has input_size, mean and std",
+        ),
         ("nothing", None, "weights must be an existing"),
     ):
         with pytest.raises(InputError, match=message):
@@ -374,12 +347,12 @@ def test_weights_that_do_not_tell_what_is_needed(tiny_weights, tmp_path):
 
 
 @pytest.mark.parametrize("words", [[], ["--model=x"], ["--model_dir=x", "--model=y", "--weights=z"]])
-def test_one_of_two_things_is_exported(words, capsys):
+def test_export_needs_a_run_or_weights(words, capsys):
     assert cli.main(["export", "--out=nowhere", *words]) == 2
-    assert "--model_dir, or --model and --weights; give one" in capsys.readouterr().err
+    assert "needs either --model_dir, or --model and --weights" in capsys.readouterr().err
 
 
-def test_the_classes_of_imagenet():
+def test_class_names_of_imagenet():
     names = imagenet_classes.class_names()
     assert len(names) == len(set(names)) == 1000
     places = {

@@ -5,13 +5,13 @@ import dataclasses
 import json
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from helpers import program
+from programs.small_model import small_model
 
 from lambdanet import configs
 from lambdanet.errors import InputError
@@ -27,87 +27,6 @@ SETTINGS = {
 RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
 SIGNALS = [(signal.SIGKILL, 7), (signal.SIGTERM, 13)]  # and after which step
 
-# In the place of the recipe's own model, so that a worker starts quickly.
-MODEL = """
-import tf_keras as keras
-
-def small_model(name, num_classes, input_size, in_channels, kernel_regularizer, batch_norm, **_):
-    x = images = keras.Input([input_size, input_size, in_channels])
-    for filters in (16, 32):
-        x = keras.layers.Conv2D(filters, 3, strides=2, kernel_regularizer=kernel_regularizer)(x)
-        x = keras.layers.ReLU()(keras.layers.BatchNormalization(**batch_norm)(x))
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.Model(images, keras.layers.Dense(num_classes, name="logits")(x), name="small")
-"""
-
-# Starts both workers for each signal, as forks of a process that has imported everything. Worker 1 sends
-# itself the signal after a step.
-PROGRAM = """
-import ctypes, glob, json, os, signal, socket, sys
-
-folder, signals, words = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
-import lambdanet.training.train
-from lambdanet import cli
-from lambdanet.models import zoo
-from lambdanet.training.run import callbacks
-
-zoo.create_model = small_model
-
-os.environ["TF_GRPC_REUSE_PORT"] = "true"
-held = []  # sockets that keep the ports of the workers, which bind them too, from every other process
-
-def free_port():
-    held.append(socket.socket())
-    held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held[-1].bind(("localhost", 0))
-    return held[-1].getsockname()[1]
-
-def send_itself(signal_, step):
-    original = callbacks.SaveCheckpoints.on_train_batch_end
-
-    def act(self, batch, logs=None):
-        if int(self.model.optimizer.iterations.numpy()) == step:
-            os.kill(os.getpid(), signal_)
-        original(self, batch, logs)
-
-    callbacks.SaveCheckpoints.on_train_batch_end = act
-
-def work(index, ports, time_):
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # once its parent is gone
-    task = {"type": "worker", "index": index}
-    workers = [f"localhost:{port}" for port in ports]
-    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
-    log = os.open(f"{folder}/log{time_}_{index}", os.O_CREAT | os.O_WRONLY)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    where = [f"--model_dir={folder}/run", f"--data_dir={folder}"]
-    status = cli.main(["train", "--recipe=digits", *where, *words])
-    sys.stdout.flush()
-    sys.exit(status)
-
-def newest():
-    files = glob.glob(f"{folder}/run/checkpoints/ckpt-*.index")
-    return max([int(file.rpartition("-")[2].removesuffix(".index")) for file in files], default=0)
-
-def start(time_):
-    ports, children = [free_port(), free_port()], []
-    for index in range(2):
-        child = os.fork()
-        if not child:
-            if index:
-                send_itself(*signals[time_])
-            work(index, ports, time_)
-        children.append(child)
-    return children
-
-reached, statuses = [], []
-for time_ in range(len(signals)):
-    children = start(time_)
-    statuses.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
-    reached.append(newest())
-print(json.dumps({"reached": reached, "statuses": statuses}))
-"""
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -119,9 +38,8 @@ def ended(folder):
     """How far the workers came each time, and how they ended."""
     Dataset.open(RECIPE, str(folder)).num_examples(RECIPE.train_split)
     words = ["--distribute=multi_worker", *(f"--set={name}={value}" for name, value in SETTINGS.items())]
-    command = [sys.executable, "-c", MODEL + PROGRAM, str(folder), json.dumps(SIGNALS), "--save_every=3"]
-    root = Path(__file__).parents[2]
-    done = subprocess.run([*command, *words], cwd=root, capture_output=True, text=True, timeout=600)
+    command = program("train_two_workers.py", folder, json.dumps(SIGNALS), "--save_every=3", *words)
+    done = subprocess.run(**command, capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -163,9 +81,7 @@ def test_the_chief_alone_writes_and_tells(folder, ended):
 
 
 def test_losses_and_weights_are_those_of_one_device_on_the_same_batches(folder, ended, monkeypatch):
-    defined: dict = {}
-    exec(MODEL, defined)
-    monkeypatch.setattr("lambdanet.models.zoo.create_model", defined["small_model"])
+    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
     shares = [Dataset.open(RECIPE, str(folder)).train(shard=Shard(index, 2, 2)) for index in range(2)]
     batches = tf.data.Dataset.zip(tuple(shares)).map(
         lambda left, right: tuple(tf.concat(pair, 0) for pair in zip(left, right, strict=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictions of a model whose answers are known, printed and drawn; and every input that cannot be used."""
+"""Tests of `predict` with a model of known outputs: printed, drawn and tabulated; and of wrong inputs."""
 
 import csv
 import json
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from helpers import program
 from PIL import Image
 
 from lambdanet import cli
@@ -27,14 +28,14 @@ MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A classifier that says which color a picture has: its logits are the means of the channels."""
+    """A classifier of colors, whose logits are the means of the channels."""
     model = keras.Sequential([keras.Input([None, None, 3]), keras.layers.GlobalAveragePooling2D()])
     out = tmp_path_factory.mktemp("served") / "colors"
     return export_saved_model(model, out, 8, MEAN, STD, NAMES)
 
 
 def expected_probabilities(color):
-    """softmax of the normalised color."""
+    """Returns the softmax of the normalized color."""
     powers = [math.exp((channel / 255 - 0.5) / 0.5) for channel in color]
     return [power / sum(powers) for power in powers]
 
@@ -45,7 +46,7 @@ def write(path, color=(250, 40, 0), size=(12, 9), **options):
     return path
 
 
-def test_the_classes_come_with_their_probabilities_the_likeliest_first(served, tmp_path, capsys):
+def test_predictions_are_printed_in_descending_order(served, tmp_path, capsys):
     reddish, bluish = write(tmp_path / "reddish.png"), write(tmp_path / "bluish.bmp", (10, 60, 200), (300, 7))
     first, second = predict(served, [reddish, bluish], top=2)
 
@@ -65,13 +66,13 @@ def test_the_classes_come_with_their_probabilities_the_likeliest_first(served, t
     assert printed.err == ""
 
 
-def test_more_classes_than_there_are_means_all_of_them(served, tmp_path):
+def test_top_is_limited_to_the_number_of_classes(served, tmp_path):
     (result,) = predict(served, str(write(tmp_path / "one.png")), top=5)
     assert [name for name, _ in result["top"]] == NAMES
     assert sum(probability for _, probability in result["top"]) == pytest.approx(1)
 
 
-def test_each_image_gets_a_picture_of_its_own_and_none_is_overwritten(served, tmp_path):
+def test_each_image_gets_its_own_picture(served, tmp_path):
     images = [
         write(tmp_path / "a" / "x.png"),
         write(tmp_path / "b" / "x.png", (0, 255, 0)),
@@ -89,21 +90,21 @@ def test_each_image_gets_a_picture_of_its_own_and_none_is_overwritten(served, tm
     ]
     assert images[3].read_bytes() == before
     assert sorted(os.listdir(tmp_path / "out")) == sorted(["x_prediction.png", *map(os.path.basename, drawn)])
-    # In the middle of the left panel stands the image in its own color.
+    # The image is in the left panel.
     colors = [
         Image.open(path).getpixel((image_files.MARGIN + 160, image_files.MARGIN + 160)) for path in drawn
     ]
     assert colors[:2] == [(250, 40, 0), (0, 255, 0)]
 
 
-def test_a_second_run_replaces_the_pictures_of_the_first(served, tmp_path):
+def test_second_run_replaces_the_pictures(served, tmp_path):
     image = write(tmp_path / "x.png")
     first = predict(served, image, out=tmp_path / "out")
     assert predict(served, image, out=tmp_path / "out") == first
     assert os.listdir(tmp_path / "out") == ["x_prediction.png"]
 
 
-def test_the_picture_enlarges_small_images_by_whole_pixels_and_bars_are_as_long_as_probabilities():
+def test_drawn_pixels_and_bars():
     image = np.random.default_rng(0).integers(0, 256, [8, 8, 3], dtype=np.uint8)
     picture = np.asarray(image_files.draw_prediction(image, "x.png", [("a", 0.75), ("b", 0.25), ("c", 0.0)]))
     left = picture[image_files.MARGIN :, image_files.MARGIN :][:320, :320]
@@ -117,7 +118,7 @@ def test_the_picture_enlarges_small_images_by_whole_pixels_and_bars_are_as_long_
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3000, 2), (2, 3000), (640, 480)])
-def test_images_of_any_shape_and_names_of_any_length_are_drawn_inside_the_picture(size):
+def test_drawing_stays_inside_the_margins(size):
     image = np.zeros([size[1], size[0], 3], np.uint8)
     top = [("long name " * 30, 0.5)] + [(f"class {index}", 0.01) for index in range(40)]
     picture = np.asarray(image_files.draw_prediction(image, "file " * 50, top))
@@ -125,18 +126,18 @@ def test_images_of_any_shape_and_names_of_any_length_are_drawn_inside_the_pictur
         assert (border == 255).all()
 
 
-def test_an_image_that_the_camera_turned_is_read_upright(tmp_path):
+def test_exif_orientation_is_applied(tmp_path):
     pixels = np.zeros([16, 32, 3], np.uint8)
     pixels[:, :16] = 255
     exif = Image.Exif()
-    exif[0x0112] = 6  # The camera was turned: the left side of the stored pixels is the top.
+    exif[0x0112] = 6  # the left side of the stored pixels is the top
     Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
     image = image_files.read_image(tmp_path / "turned.png")
     assert image.shape == (32, 16, 3)
     assert (image[:16] == 255).all() and (image[16:] == 0).all()
 
 
-def test_of_an_animation_the_first_frame_counts(tmp_path):
+def test_first_frame_of_an_animation_is_read(tmp_path):
     frames = [Image.new("RGB", (5, 5), color) for color in ("red", "blue")]
     frames[0].save(tmp_path / "two.gif", save_all=True, append_images=frames[1:])
     assert (image_files.read_image(tmp_path / "two.gif") == (255, 0, 0)).all()
@@ -167,7 +168,7 @@ def damaged(path):
         ("missing.png", lambda path: None, "does not exist"),
     ],
 )
-def test_a_bad_image_is_named_and_the_others_go_on(served, tmp_path, capsys, name, spoil, message):
+def test_unreadable_image_is_skipped(served, tmp_path, capsys, name, spoil, message):
     good = [write(tmp_path / "good.png"), write(tmp_path / "last.png")]
     spoil(tmp_path / name)
     if name == "folder.png":
@@ -187,14 +188,14 @@ def test_a_bad_image_is_named_and_the_others_go_on(served, tmp_path, capsys, nam
     assert capsys.readouterr().out == ""
 
 
-def test_a_pipe_is_refused(served, tmp_path):
+def test_pipe_is_refused(served, tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(InputError, match="pipe.png' is not a regular file"):
         predict(served, tmp_path / "pipe.png")
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_a_table_of_a_folder_holds_what_is_printed(served, tmp_path, capsys, ending):
+def test_table_of_a_folder(served, tmp_path, capsys, ending):
     colors = {"a.png": (250, 40, 0), "b\nc.webp": (10, 200, 60), "sub/d.tiff": (1, 2, 200)}
     for name, color in colors.items():
         write(tmp_path / "in" / name, color)
@@ -223,7 +224,7 @@ def test_a_table_of_a_folder_holds_what_is_printed(served, tmp_path, capsys, end
     np.testing.assert_allclose([row[2] for row in rows], [row[2] for row in wanted], rtol=1e-5)
 
 
-def test_a_name_with_a_line_break_is_drawn_and_printed_on_one_line(served, tmp_path, capsys):
+def test_line_break_in_a_name_is_escaped(served, tmp_path, capsys):
     (result,) = predict(served, write(tmp_path / "a\nb.png"), out=tmp_path / "out")
     assert os.path.basename(result["picture"]) == "a\nb_prediction.png"
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(NAMES) + 1
@@ -246,61 +247,45 @@ def not_protobuf(path):
         (lambda path: None, "does not exist"),
         (os.makedirs, "holds no SavedModel"),
         (lambda path: Path(path).touch(), "holds no SavedModel"),
-        (foreign, "is not a lambdanet classifier"),
+        (foreign, "has no output 'probabilities'"),
         (not_protobuf, "cannot be loaded"),
     ],
 )
-def test_what_is_not_an_exported_classifier_is_refused(tmp_path, make, message):
+def test_other_saved_models_are_refused(tmp_path, make, message):
     path = str(tmp_path / "model")
     make(path)
-    with pytest.raises(InputError, match=f"model' {message}.*lambdanet export"):
+    with pytest.raises(InputError, match=f"written by `lambdanet export`, got '.*/model'; it {message}"):
         predict(path, write(tmp_path / "good.png"), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("top", [0, -3, 2.5, True, "5"])
-def test_a_number_of_classes_below_one_is_refused(served, tmp_path, top):
-    with pytest.raises(InputError, match=f"top={top!r}"):
+def test_wrong_top_is_refused(served, tmp_path, top):
+    with pytest.raises(InputError, match=f"top must be a positive integer, got {top!r}"):
         predict(served, write(tmp_path / "good.png"), top=top)
 
 
-def test_no_images_at_all_are_refused(served):
+def test_no_images_are_refused(served):
     with pytest.raises(InputError, match="no images"):
         predict(served, [])
 
 
-def test_a_folder_for_pictures_that_cannot_be_written_is_refused(served, tmp_path, capsys):
+def test_unwritable_folder_is_refused(served, tmp_path, capsys):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file' cannot be written"):
         predict(served, write(tmp_path / "good.png"), out=tmp_path / "file")
     assert capsys.readouterr().out == ""
 
 
-WITHOUT_KERAS = """
-import sys
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.startswith(("tf_keras", "tensorflow_datasets", "sklearn", "lambdanet.models")):
-            raise ModuleNotFoundError(f"blocked: {name}")
-
-sys.meta_path.insert(0, Blocker())
-sys.path.insert(0, sys.argv[1])
-from lambdanet.training.predict import predict
-
-predict(sys.argv[2], sys.argv[3])
-"""
-
-
-def test_predicting_needs_neither_tf_keras_nor_the_models(served, tmp_path):
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-I", "-c", WITHOUT_KERAS, str(root), served, str(write(tmp_path / "red.png"))]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+def test_predict_does_not_import_keras_or_models(served, tmp_path):
+    image = write(tmp_path / "red.png")
+    command = program("predict_without_keras.py", served, image)
+    done = subprocess.run(**command, cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert "  red  " in done.stdout
 
 
-def test_the_command_line_ends_with_1_where_an_image_cannot_be_read(served, tmp_path, capsys):
+def test_command_exits_with_1_for_an_unreadable_image(served, tmp_path, capsys):
     truncated(tmp_path / "half.png")
     write(tmp_path / "good.png")
     assert cli.main(["predict", f"--saved_model={served}", str(tmp_path)]) == 1
@@ -309,7 +294,7 @@ def test_the_command_line_ends_with_1_where_an_image_cannot_be_read(served, tmp_
     assert printed.err.splitlines()[-1] == "lambdanet: error: 1 of 2 images cannot be read"
 
 
-def test_the_command_line_ends_with_one_line_about_a_corrupt_image(served, tmp_path):
+def test_command_prints_one_line_for_a_corrupt_image(served, tmp_path):
     truncated(tmp_path / "half.png")
     command = [sys.executable, "-m", "lambdanet.cli", "predict", f"--saved_model={served}", "half.png"]
     root = str(Path(__file__).resolve().parents[2])

@@ -8,10 +8,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers import program
 
 from lambdanet import configs
 from lambdanet.errors import InputError
@@ -19,31 +19,11 @@ from lambdanet.training.run import model_dir, run_lock
 from lambdanet.training.run.run_lock import locked
 from lambdanet.training.train import train
 
-# Takes the lock of a folder, says so, and holds it until its input ends; with "fork" a child prints its id,
-# once it runs and so has let go of the lock.
-HOLDER = """
-import os, pathlib, signal, sys
-from lambdanet.errors import InputError
-from lambdanet.training.run_lock import locked
-try:
-    with locked(pathlib.Path(sys.argv[1])):
-        if "fork" not in sys.argv:
-            print("held", flush=True)
-        elif not os.fork():
-            print(os.getpid(), flush=True)
-            signal.pause()
-        sys.stdin.read()
-except InputError as error:
-    print(error, flush=True)
-"""
-
 
 @contextlib.contextmanager
 def _holder(folder, *words):
-    command = [sys.executable, "-c", HOLDER, str(folder), *words]
-    with subprocess.Popen(
-        command, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(**program("hold_lock.py", folder, *words), **pipes) as process:
         try:
             yield process
         finally:

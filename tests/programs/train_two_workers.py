@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts two workers per signal, as forks of a process with all imports; prints their statuses as JSON.
+
+Arguments: FOLDER, the signals as JSON [[signal, step], ...], and flags of `lambdanet train`. Worker 1 sends
+itself the signal after the step.
+"""
+
+import ctypes
+import glob
+import json
+import os
+import signal
+import socket
+import sys
+
+from small_model import small_model
+
+import lambdanet.training.train  # noqa: F401  before the forks
+from lambdanet import cli
+from lambdanet.models import zoo
+from lambdanet.training.run import callbacks
+
+folder, signals, flags = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
+zoo.create_model = small_model
+
+os.environ["TF_GRPC_REUSE_PORT"] = "true"
+held = []  # sockets that reserve the ports, which the workers bind too
+
+
+def free_port():
+    held.append(socket.socket())
+    held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held[-1].bind(("localhost", 0))
+    return held[-1].getsockname()[1]
+
+
+def send_itself(signal_, step):
+    original = callbacks.SaveCheckpoints.on_train_batch_end
+
+    def act(self, batch, logs=None):
+        if int(self.model.optimizer.iterations.numpy()) == step:
+            os.kill(os.getpid(), signal_)
+        original(self, batch, logs)
+
+    callbacks.SaveCheckpoints.on_train_batch_end = act
+
+
+def work(index, ports, time_):
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # once its parent is gone
+    task = {"type": "worker", "index": index}
+    workers = [f"localhost:{port}" for port in ports]
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+    log = os.open(f"{folder}/log{time_}_{index}", os.O_CREAT | os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    paths = [f"--model_dir={folder}/run", f"--data_dir={folder}"]
+    status = cli.main(["train", "--recipe=digits", *paths, *flags])
+    sys.stdout.flush()
+    sys.exit(status)
+
+
+def newest():
+    files = glob.glob(f"{folder}/run/checkpoints/ckpt-*.index")
+    return max([int(file.rpartition("-")[2].removesuffix(".index")) for file in files], default=0)
+
+
+def start(time_):
+    ports, children = [free_port(), free_port()], []
+    for index in range(2):
+        child = os.fork()
+        if not child:
+            if index:
+                send_itself(*signals[time_])
+            work(index, ports, time_)
+        children.append(child)
+    return children
+
+
+reached, statuses = [], []
+for time_ in range(len(signals)):
+    children = start(time_)
+    statuses.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+    reached.append(newest())
+print(json.dumps({"reached": reached, "statuses": statuses}))
