@@ -53,4 +53,4 @@ def fine_tuned(one: pretrained_weights.PublishedWeights) -> Recipe:
     )
 
 
-ROWS = {one.model: fine_tuned(one) for one in pretrained_weights.SETS}
+ROWS = {one.model: fine_tuned(one) for one in pretrained_weights.WEIGHTS}

@@ -28,7 +28,7 @@ def render(names: Sequence[str], with_sizes: bool = False, form: str = "text") -
             str(zoo.MODELS[name].input_size),
             zoo.MODELS[name].source,
             _first(zoo.recipes_of(name)),
-            ", ".join(f"{one.tag}, {one.top1:.1f} %" for one in pretrained_weights.sets_of(name)) or "-",
+            ", ".join(f"{one.tag}, {one.top1:.1f} %" for one in pretrained_weights.weights_of(name)) or "-",
         ]
         for name in names
     ]

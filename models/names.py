@@ -115,7 +115,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
       pretrained: only those with published weights.
     """
     names = [name for name in PARAMETERS if fnmatch.fnmatchcase(name, pattern)]
-    return [name for name in names if pretrained_weights.sets_of(name) or not pretrained]
+    return [name for name in names if pretrained_weights.weights_of(name) or not pretrained]
 
 
 def check_model(name: str) -> None:

@@ -106,7 +106,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
         input_size,
         architecture.source,
         recipes_of(name),
-        pretrained_weights.sets_of(name),
+        pretrained_weights.weights_of(name),
     )
 
 
@@ -197,7 +197,7 @@ def create_model(
     whole = keras.Model(images, architecture.logits(features, builder, num_classes, dropout_rate), name=name)
     model = keras.Model(images, features, name=name) if features_only else whole
     if path is not None:
-        weight_files.load(model, path, whole)
+        weight_files.load_weights(model, path, whole)
     return model
 
 

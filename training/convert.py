@@ -63,7 +63,7 @@ def convert(
         else:
             path, source = Path(checkpoint).expanduser(), None
         tensors = torch_files.read(path)
-        source = source or pretrained.local(path)
+        source = source or pretrained.local_source(path)
     classes = len(tensors.get(HEAD, range(one.num_classes)))
     metadata = _metadata(one, source, classes)
     if out is None and metadata["as_published"] == "no":
@@ -82,7 +82,7 @@ def convert(
     print(compared, flush=True)
     metadata["compared"] = compared
     if out is None:
-        return pretrained.store(one, model, metadata)
+        return pretrained.save_to_cache(one, model, metadata)
     return _write(one, model, metadata, out)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published weights: for each set where it lies, what it is, and what pictures it was trained on.
+"""Registry of published weights: where each set is, and which preprocessing it needs.
 
-The networks were trained by Ross Wightman and lie, as timm's, on the Hugging Face hub and in a release on
-GitHub. A revision or hash that is not known here is learnt at the first download and held to from then on
+Ross Wightman trained the networks for timm and published them on the Hugging Face hub and in a release on
+GitHub. A revision or hash that is missing here is recorded at the first download and required from then on
 (see `lambdanet.models.weights.pretrained`).
 """
 
@@ -12,32 +12,31 @@ from functools import partial
 
 from lambdanet.errors import unknown
 
-ALIAS = "imagenet"  # of the first set of a model
+ALIAS = "imagenet"  # stands for the first set of a model
 RELEASE = "https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-attn-weights"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedWeights:
-    """One set of published weights, of a model of the same name.
+    """A set of published weights.
 
     Attributes:
-      model: the name of the model, here as in timm.
+      model: the name of the model, the same as in timm.
       tag: the name of the set; `create_model(model, weights=tag)`.
-      revision: of the repository on the hub, a full commit; empty where it is not known.
-      sha256: of the file on the hub; empty where it is not known.
+      revision: the full commit of the repository on the hub; empty if unknown.
+      sha256: the hash of the file on the hub; empty if unknown.
       release_file: the same weights as a torch file in timm's release; its name ends in the first 8 digits of
         its sha256.
-      input_size: the side of the square images that its accuracy was measured at, in pixels.
+      input_size: the side of the square images that the accuracy was measured at, in pixels.
       crop_fraction: the part of the shorter side that the central crop keeps.
-      interpolation: by which pictures are resized.
-      mean: per channel, of pixels in 0..1.
-      std: per channel, of pixels in 0..1.
-      num_classes: of ImageNet-1k.
-      top1: accuracy on the validation pictures of ImageNet as published by timm, in percent.
+      interpolation: the filter that resizes pictures.
+      mean: the mean of each channel, for pixels in 0..1.
+      std: the standard deviation of each channel, for pixels in 0..1.
+      num_classes: the number of classes, those of ImageNet-1k.
+      top1: accuracy on ImageNet's validation pictures as published by timm, in percent.
       top5: the same, with five guesses.
-      licence: of the weights.
-      repository: on the hub.
-      file: in the repository.
+      license: the license of the weights.
+      file: the name of the file in the repository.
     """
 
     model: str
@@ -53,11 +52,12 @@ class PublishedWeights:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     num_classes: int = 1000
-    licence: str = "Apache-2.0"
+    license: str = "Apache-2.0"
     file: str = "model.safetensors"
 
     @property
     def repository(self) -> str:
+        """The repository on the hub."""
         return f"timm/{self.model}.{self.tag}"
 
     @property
@@ -69,25 +69,21 @@ class PublishedWeights:
     def release_url(self) -> str:
         return f"{RELEASE}/{self.release_file}"
 
-    def facts(self) -> dict[str, str]:
-        """Returns what a person wants to know of the set, a line each."""
+    def summary(self) -> dict[str, str]:
+        """Returns the facts that `lambdanet info` prints, one line each."""
         return {
             "accuracy": f"top-1 {self.top1:.2f} %, top-5 {self.top5:.2f} % on ImageNet, as timm publishes it",
             "pictures": f"{self.input_size}x{self.input_size} pixels, {self.interpolation}, a central crop "
             f"of {self.crop_fraction:g}, mean {self.mean}, std {self.std}",
             "classes": str(self.num_classes),
-            "licence": self.licence,
+            "license": self.license,
             "source": f"{self.page}, {self.file}",
-            "revision": self.revision or "not known; that of the first download",
-            "sha256": self.sha256 or "not known; that of the first download",
+            "revision": self.revision or "unknown; that of the first download",
+            "sha256": self.sha256 or "unknown; that of the first download",
         }
 
-    def is_whole(self, file_sha256: str) -> bool | None:
-        """Tells whether a file has the sha256 of this set: True, False, or None where it cannot be known.
-
-        Args:
-          file_sha256: of the file, be it the hub's or the release's.
-        """
+    def matches_sha256(self, file_sha256: str) -> bool | None:
+        """Returns whether a hash is that of this set's file on the hub or in the release; None if unknown."""
         release_digits = re.findall("-([0-9a-f]{8})[.]pth", self.release_file)[0]
         if file_sha256 == self.sha256 or file_sha256.startswith(release_digits):
             return True
@@ -97,7 +93,7 @@ class PublishedWeights:
 _A1H = partial(PublishedWeights, tag="a1h_in1k")
 _C1 = partial(PublishedWeights, tag="c1_in1k")
 
-SETS: tuple[PublishedWeights, ...] = (
+WEIGHTS: tuple[PublishedWeights, ...] = (
     _C1(
         model="lambda_resnet26t",
         release_file="lambda_resnet26t_c_256-e5a5c857.pth",
@@ -205,31 +201,32 @@ SETS: tuple[PublishedWeights, ...] = (
 )
 
 
-def sets_of(model: str) -> tuple[PublishedWeights, ...]:
-    """Returns the published sets of a model; the first is the one meant by "imagenet"."""
-    return tuple(one for one in SETS if one.model == model)
+def weights_of(model: str) -> tuple[PublishedWeights, ...]:
+    """Returns the published sets of a model; "imagenet" stands for the first."""
+    return tuple(published for published in WEIGHTS if published.model == model)
 
 
 def find(model: str, name: str = ALIAS) -> PublishedWeights | None:
-    """Returns the published set of this name, or None where a model has none such.
+    """Returns a published set of weights, or None if the model has none of this name.
 
     Args:
       model: the name of a model.
       name: the tag of a set, or "imagenet".
     """
-    sets = sets_of(model)
-    return next((one for one in sets if one.tag == name), sets[0] if sets and name == ALIAS else None)
+    sets = weights_of(model)
+    return next((p for p in sets if p.tag == name or name == ALIAS), None)
 
 
 def get(model: str, name: str = ALIAS) -> PublishedWeights:
-    """Returns the published set of this name.
+    """Returns a published set of weights.
 
     Raises:
-      InputError: for a model without published weights, or another name.
+      InputError: the model has no published weights, or none of this name.
     """
-    if not sets_of(model):
-        raise unknown("model with published weights", model, [one.model for one in SETS])
+    tags = [published.tag for published in weights_of(model)]
+    if not tags:
+        raise unknown("model with published weights", model, [published.model for published in WEIGHTS])
     found = find(model, name)
     if not found:
-        raise unknown(f"set of weights of {model}", name, [ALIAS, *(one.tag for one in sets_of(model))])
+        raise unknown(f"set of weights of {model}", name, [ALIAS, *tags])
     return found

@@ -42,7 +42,7 @@ def _info(values: flags.FlagValues, arguments: list[str]) -> None:
     }
     print(f"{info.name}\n{aligned(list(rows.items()))}")
     for one in info.weights:
-        print(f"weights {one.tag}\n{aligned(list(one.facts().items()))}")
+        print(f"weights {one.tag}\n{aligned(list(one.summary().items()))}")
 
 
 def _table(values: flags.FlagValues, arguments: list[str]) -> None:

@@ -1,29 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pillow's bicubic resize in TensorFlow, equal to the bit.
+"""Pillow's bicubic resize in TensorFlow, bit for bit.
 
-Pillow resamples along the width and then along the height with Keys' cubic kernel (a = -1/2), made as wide
-as the pixels of the result where those are larger. It computes in whole numbers: weights with 22 bits after
-the point, and 8 bits after each of the two steps. `tf.image.resize` has the same kernel but does not round or
-clip between the steps, so that it differs by several grey levels where the first one overshoots.
+Pillow resamples along the width and then along the height with Keys' cubic kernel (a = -1/2), which is
+stretched to the pixels of the result if those are larger. It computes in integers: weights with 22 fractional
+bits, and 8 bits after each of the two steps. `tf.image.resize` has the same kernel but neither rounds nor
+clips between the steps, so it differs by several gray levels where the first step overshoots.
 
-Pillow 13 takes the height first where that loses more than twice as many rows as columns, as when a picture
-more than twice as high as wide is made smaller. Earlier versions, with which the published networks were
-trained and measured, never do, and neither is it done here.
+Pillow 13 resizes the height first if that removes more than twice as many rows as columns. Earlier
+versions, with which the published networks were trained and measured, never do, nor does this module.
 """
 
 import tensorflow as tf
 
-BITS = 22  # of a weight, after the point
+BITS = 22  # fractional bits of a weight
 REACH = 2.0  # of the kernel on each side, in pixels of the result
 
 
 def bicubic(
     images: tf.Tensor, new_size: tuple[tf.Tensor, tf.Tensor], begin: tuple[tf.Tensor, tf.Tensor], size: int
 ) -> tf.Tensor:
-    """Resizes pictures and cuts a square out of the result, of which alone it computes the pixels.
+    """Resizes pictures and crops a square; computes only the pixels of the square.
 
     Args:
-      images: uint8 [b, h, w, c], any h and w, also unknown ones.
+      images: uint8 [b, h, w, c]; h and w may be unknown.
       new_size: height and width to resize to, int32 scalars.
       begin: top and left of the square in the resized pictures, int32 scalars.
       size: the side of the square, in pixels.
@@ -31,19 +30,19 @@ def bicubic(
     Returns:
       int32 in 0..255, [b, size, size, c].
     """
-    columns = _resampled(tf.transpose(images, [2, 0, 1, 3]), new_size[1], begin[1], size)
-    rows = _resampled(tf.transpose(columns, [2, 1, 0, 3]), new_size[0], begin[0], size)
+    columns = _resample(tf.transpose(images, [2, 0, 1, 3]), new_size[1], begin[1], size)
+    rows = _resample(tf.transpose(columns, [2, 1, 0, 3]), new_size[0], begin[0], size)
     return tf.transpose(rows, [1, 0, 2, 3])
 
 
-def _resampled(pixels: tf.Tensor, new_length: tf.Tensor, begin: tf.Tensor, size: int) -> tf.Tensor:
+def _resample(pixels: tf.Tensor, new_length: tf.Tensor, begin: tf.Tensor, size: int) -> tf.Tensor:
     """Resamples the first axis: [n, ...] -> int32 [size, ...]."""
     shape = tf.shape(pixels)
-    places, weights = _taps(shape[0], new_length, begin, size)
+    positions, weights = _taps(shape[0], new_length, begin, size)
 
     def add(tap: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         weight = tf.reshape(weights[:, tap], [size, 1, 1, 1])
-        return tap + 1, total + weight * tf.cast(tf.gather(pixels, places[:, tap]), tf.int32)
+        return tap + 1, total + weight * tf.cast(tf.gather(pixels, positions[:, tap]), tf.int32)
 
     half = tf.fill(tf.concat([[size], shape[1:]], axis=0), 1 << (BITS - 1))
     _, total = tf.while_loop(
@@ -58,19 +57,19 @@ def _resampled(pixels: tf.Tensor, new_length: tf.Tensor, begin: tf.Tensor, size:
 def _taps(
     length: tf.Tensor, new_length: tf.Tensor, begin: tf.Tensor, size: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Which pixels, with which weights, make each pixel of the result: int32 [size, taps] both."""
+    """The pixels that make up each pixel of the result, and their weights: int32 [size, taps] both."""
     scale = tf.cast(length, tf.float64) / tf.cast(new_length, tf.float64)
     width = tf.maximum(scale, 1.0)
     reach = REACH * width
-    centres = (tf.cast(begin + tf.range(size), tf.float64) + 0.5) * scale
-    first = tf.maximum(tf.cast(centres - reach + 0.5, tf.int32), 0)[:, tf.newaxis]
-    last = tf.minimum(tf.cast(centres + reach + 0.5, tf.int32), length)[:, tf.newaxis]
-    places = first + tf.range(2 * tf.cast(tf.math.ceil(reach), tf.int32) + 1)
-    offsets = tf.cast(places, tf.float64) - centres[:, tf.newaxis] + 0.5
-    weights = tf.where(places < last, _kernel(offsets * (1.0 / width)), 0.0)
+    centers = (tf.cast(begin + tf.range(size), tf.float64) + 0.5) * scale
+    first = tf.maximum(tf.cast(centers - reach + 0.5, tf.int32), 0)[:, tf.newaxis]
+    last = tf.minimum(tf.cast(centers + reach + 0.5, tf.int32), length)[:, tf.newaxis]
+    positions = first + tf.range(2 * tf.cast(tf.math.ceil(reach), tf.int32) + 1)
+    offsets = tf.cast(positions, tf.float64) - centers[:, tf.newaxis] + 0.5
+    weights = tf.where(positions < last, _kernel(offsets * (1.0 / width)), 0.0)
     weights = 2.0**BITS * weights / tf.reduce_sum(weights, axis=1, keepdims=True)
-    rounded = tf.cast(weights + 0.5 * tf.sign(weights), tf.int32)  # a cast cuts off what is after the point
-    return tf.minimum(places, length - 1), rounded
+    rounded = tf.cast(weights + 0.5 * tf.sign(weights), tf.int32)  # a cast truncates
+    return tf.minimum(positions, length - 1), rounded
 
 
 def _kernel(x: tf.Tensor) -> tf.Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the pixels of a picture to what a trained model takes, as the pictures of its training were made."""
+"""Preprocessing of pictures for a trained model, the same as in its training."""
 
 import dataclasses
 import math
@@ -8,17 +8,17 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, check_count, invalid, unknown
 from lambdanet.models.preprocessing import pillow_resize
 
 BILINEAR, BICUBIC = "bilinear", "bicubic"
 
 
 def central_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Tensor:
-    """Crops the central square, then resizes it: the way of TensorFlow's own pipelines.
+    """Crops the central square, then resizes it, as TensorFlow's pipelines do.
 
     Args:
-      images: [..., h, w, c], any h and w, also unknown ones.
+      images: [..., h, w, c]; h and w may be unknown.
       size: height and width of the result, in pixels.
       crop_fraction: the part of the shorter side that is kept, in (0, 1].
 
@@ -34,12 +34,12 @@ def central_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Ten
 
 
 def pillow_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Tensor:
-    """Resizes the shorter side to size / crop_fraction, then crops the centre: the way of Pillow and timm.
+    """Resizes the shorter side to size / crop_fraction, then crops the center, as Pillow and timm do.
 
     Args:
-      images: uint8 [..., h, w, c], any h and w, also unknown ones.
+      images: uint8 [..., h, w, c]; h and w may be unknown.
       size: height and width of the result, in pixels.
-      crop_fraction: the size by the resized shorter side, in (0, 1].
+      crop_fraction: the ratio of `size` to the resized shorter side, in (0, 1].
 
     Returns:
       float32 pixels in 0..1, in 256 levels, [..., size, size, c].
@@ -51,7 +51,7 @@ def pillow_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Tens
         tf.maximum(shorter, shorter * height // width),
         tf.maximum(shorter, shorter * width // height),
     )
-    # A half is rounded to the even number, as Python does.
+    # Halves are rounded to even, as in Python.
     begin = tuple(tf.cast(tf.round((side - size) / 2), tf.int32) for side in new_size)
     pictures = tf.reshape(images, tf.concat([[-1], shape[-3:]], axis=0))
     pixels = tf.cast(pillow_resize.bicubic(pictures, new_size, begin, size), tf.float32) / 255.0
@@ -64,18 +64,18 @@ SQUARES = {BILINEAR: central_square, BICUBIC: pillow_square}
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """What has to be done to pictures before a model takes them. Call it with uint8 pictures.
+    """The preprocessing of a model's pictures; call it with uint8 pictures.
 
     Attributes:
       input_size: height and width of the result, in pixels.
-      mean: per channel, of pixels in 0..1.
-      std: per channel, of pixels in 0..1.
+      mean: the mean of each channel, for pixels in 0..1.
+      std: the standard deviation of each channel, for pixels in 0..1.
       crop_fraction: the part of the shorter side that the central crop keeps, in (0, 1].
       interpolation: one of `SQUARES`: "bilinear" crops and then resizes, "bicubic" resizes as Pillow does and
         then crops.
 
     Raises:
-      InputError: for values that cannot be used.
+      InputError: a value is out of range.
 
     Example:
       >>> preprocess = preprocess_for("lambda_resnet50ts")
@@ -91,63 +91,57 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         mean, std = self.mean, self.std
-        if not isinstance(self.input_size, int) or self.input_size < 1:
-            raise InputError(f"input_size={self.input_size!r} cannot be used; expected pixels, from 1")
+        check_count("input_size", self.input_size)
         if len(mean) not in (1, 3) or len(std) != len(mean) or min(std) <= 0:
-            raise InputError(
-                f"mean={mean!r}, std={std!r} cannot be used; expected 3 numbers each, or 1, std > 0"
-            )
+            raise invalid("(mean, std)", "3 numbers each or 1, with std above 0", (mean, std))
         if not 0 < self.crop_fraction <= 1:
-            raise InputError(
-                f"crop_fraction={self.crop_fraction!r} cannot be used; expected above 0, at most 1"
-            )
+            raise invalid("crop_fraction", "above 0 and at most 1", self.crop_fraction)
         if self.interpolation not in SQUARES:
             raise unknown("interpolation", self.interpolation, SQUARES)
 
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns float32 [..., input_size, input_size, len(mean)] of uint8 pictures [..., h, w, c].
+        """Returns float32 [..., input_size, input_size, len(mean)] for uint8 pictures [..., h, w, c].
 
-        A single channel c is repeated where the mean has more.
+        A single channel c is repeated if the mean has more.
         """
         return self.normalize(self.square(tf.convert_to_tensor(images)))
 
     def square(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns float32 pixels in 0..1, [..., input_size, input_size, c], of pictures [..., h, w, c]."""
+        """Returns float32 pixels in 0..1, [..., input_size, input_size, c], for pictures [..., h, w, c]."""
         return SQUARES[self.interpolation](images, self.input_size, self.crop_fraction)
 
     def normalize(self, pixels: tf.Tensor) -> tf.Tensor:
-        """Returns pixels in 0..1 less the mean, by the standard deviation."""
+        """Returns `(pixels - mean) / std` for pixels in 0..1."""
         return (pixels - tf.constant(self.mean, tf.float32)) / tf.constant(self.std, tf.float32)
 
 
 def preprocess_for(
     model: str, weights: str = pretrained_weights.ALIAS, input_size: int | None = None
 ) -> Preprocessing:
-    """Returns what has to be done to pictures before a model with published weights takes them.
+    """Returns the preprocessing for a model with published weights.
 
     Args:
       model: a name of `list_models(pretrained=True)`.
       weights: the name of a set of its weights.
-      input_size: of the model, in pixels; default: the one that its accuracy was measured at.
+      input_size: the side of the images, in pixels; default: the one that its accuracy was measured at.
 
     Raises:
-      InputError: for a model without published weights.
+      InputError: the model has no published weights.
 
     Example:
       >>> model = create_model("lambda_resnet50ts", weights="imagenet")
       >>> logits = model(preprocess_for("lambda_resnet50ts")(pictures))  # uint8 [b, h, w, 3]
     """
-    one = pretrained_weights.get(model, weights)
-    return Preprocessing(
-        input_size or one.input_size, one.mean, one.std, one.crop_fraction, one.interpolation
-    )
+    found = pretrained_weights.get(model, weights)
+    size = input_size or found.input_size
+    return Preprocessing(size, found.mean, found.std, found.crop_fraction, found.interpolation)
 
 
 def from_metadata(metadata: Mapping[str, str]) -> Preprocessing | None:
-    """Returns the preprocessing that is written beside weights, or None where there is none.
+    """Returns the preprocessing in the metadata of weights, or None if there is none.
 
     Raises:
-      InputError: for one that cannot be read.
+      InputError: it cannot be read.
     """
     if not {"input_size", "mean", "std"} <= metadata.keys():
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras's files of weights (.weights.h5), read by the names of the variables.
+"""Reader of Keras's weight files (.weights.h5) by the names of the variables.
 
-In such a file a variable lies under the class of its layer and a count, `layers/conv2d_3/vars/0`. Which one
-that is, Keras tells when it is let to save the model with a number in the place of each value.
+Such a file names a variable by the class of its layer and a count, `layers/conv2d_3/vars/0`. To find the
+mapping, Keras saves the model once with each variable replaced by its index.
 """
 
 import contextlib
@@ -16,43 +16,46 @@ import tf_keras as keras
 
 from lambdanet.errors import InputError, one_line
 
-LAYERS = "layers/"  # besides these, a file may hold an optimizer and metrics
+LAYERS = "layers/"  # a file may also have an optimizer and metrics
+
+
+def variable_name(variable: tf.Variable) -> str:
+    """Returns the name of a variable as files have it, without TensorFlow's ":0"."""
+    return variable.name.removesuffix(":0")
 
 
 @contextlib.contextmanager
 def reading(path: Path, model: keras.Model) -> Iterator[dict[str, h5py.Dataset]]:
-    """Yields what a file holds for the layers of a model.
+    """Yields the arrays of a file for the layers of a model.
 
     Args:
-      path: of the file.
-      model: the one that was saved, or one of the same layers.
+      path: the path of the file.
+      model: the model that was saved, or one of the same layers.
 
     Yields:
-      the arrays, by the names of the variables; those that the model has no place for, by their own. Each is
-      read when NumPy makes an array of it; shape and type are known before.
+      the arrays by the names of the variables, or by their own if the model has no such variable. An array is
+      read when it is converted to NumPy; its shape and type are available before.
 
     Raises:
-      InputError: for a file that is damaged or of another kind.
+      InputError: the file is damaged or of another kind.
     """
-    names = {place: variable.name.removesuffix(":0") for place, variable in _places(model).items()}
+    names = {key: variable_name(variable) for key, variable in _variables_by_key(model).items()}
     try:
         with h5py.File(path, "r") as file:
-            yield {
-                names.get(place, place): data for place, data in _datasets(file) if place.startswith(LAYERS)
-            }
+            yield {names.get(key, key): data for key, data in _datasets(file) if key.startswith(LAYERS)}
     except InputError:
         raise
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = one_line(error)
-        raise InputError(f"{str(path)!r} is damaged or no .weights.h5 file: {reason}") from error
+        raise InputError(f"{str(path)!r} is damaged or not a .weights.h5 file: {reason}") from error
 
 
-def _places(model: keras.Model) -> dict[str, tf.Variable]:
-    """Where Keras puts each variable of a model."""
+def _variables_by_key(model: keras.Model) -> dict[str, tf.Variable]:
+    """The variables of a model by their keys in a file."""
     variables: list[tf.Variable] = []
 
     def numbering(layer: keras.layers.Layer) -> Callable[[MutableMapping], None]:
-        own = layer._trainable_weights + layer._non_trainable_weights  # without those of layers within it
+        own = layer._trainable_weights + layer._non_trainable_weights  # without those of its sublayers
 
         def save(store: MutableMapping) -> None:
             for index, variable in enumerate(own):
@@ -66,12 +69,10 @@ def _places(model: keras.Model) -> dict[str, tf.Variable]:
         for layer in layers:
             object.__setattr__(layer, "save_own_variables", numbering(layer))  # which Keras calls
         with tempfile.TemporaryDirectory() as folder:
-            model.save_weights(f"{folder}/places.weights.h5")
-            with h5py.File(f"{folder}/places.weights.h5", "r") as file:
+            model.save_weights(f"{folder}/indices.weights.h5")
+            with h5py.File(f"{folder}/indices.weights.h5", "r") as file:
                 return {
-                    place: variables[int(data[()])]
-                    for place, data in _datasets(file)
-                    if place.startswith(LAYERS)
+                    key: variables[int(data[()])] for key, data in _datasets(file) if key.startswith(LAYERS)
                 }
     finally:
         for layer in layers:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the tensors of timm's networks, by their names in PyTorch, to the variables of the same networks here.
+"""Conversion rules from the tensors of timm's networks to the variables of the same networks here.
 
-A tensor has its axes in another order: a convolution is [out, in, height, width] there. Several projections
-lie in one tensor. What attention reads off its tables is divided by sqrt(k) with the other logits here and is
-not there, so tables are multiplied by sqrt(k). Those of halo layers count offsets from the corner of the
-window there and from that of its block here, so they are rotated by the halo.
+timm orders axes differently: its convolutions are [out, in, height, width]. Several projections share a
+tensor. Attention divides all logits by sqrt(k) here, but not the relative ones in timm, so tables are
+multiplied by sqrt(k). Tables of halo layers count offsets from the corner of the block here, and from that of
+the window in timm, so they are rotated by the halo.
 """
 
 import dataclasses
@@ -23,17 +23,17 @@ from lambdanet.layers.efficient_channel_attention import EfficientChannelAttenti
 from lambdanet.layers.halo_attention import HaloAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.squeeze_excite import SqueezeExcite
+from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import safetensors, weight_files
-from lambdanet.ops import relative_positions
+from lambdanet.models.weights.keras_h5 import variable_name
 
-CLASSIFIER = "logits"
-# What only the classifier uses, and is left over where a model gives features alone.
+# Tensors of the classifier alone, which a model that returns features lacks.
 HEAD = ("head.", "final_conv.")
-COUNTER = ".num_batches_tracked"
-SHOWN = 20  # how many names an error lists
+BATCH_COUNTER = ".num_batches_tracked"
+MAX_LISTED = 20  # names in an error
 
-# The names of timm for the layers of a block, and for those outside all blocks.
-OF_BLOCKS = {
+# timm's names for the layers of a block, and for those of stem and head.
+BLOCK_NAMES = {
     "shortcut_conv": "shortcut.conv",
     "shortcut_norm": "shortcut.bn",
     "reduce_conv": "conv1_1x1.conv",
@@ -46,7 +46,7 @@ OF_BLOCKS = {
     "expand_norm": "conv3_1x1.bn",
 }
 AFTER_ATTENTION = "post_attn"
-OUTSIDE = {
+STEM_AND_HEAD_NAMES = {
     "stem_conv": "stem.conv",
     "stem_norm": "stem.bn",
     **{
@@ -61,14 +61,14 @@ OUTSIDE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """One tensor and the variables that it fills.
+class WeightRule:
+    """The conversion of one tensor to one or more variables.
 
     Attributes:
-      tensor: its name.
-      shape: that it must have.
-      variables: the names of what it fills.
-      convert: makes their values of it.
+      tensor: the name of the tensor.
+      shape: its shape.
+      variables: the names of the variables.
+      convert: computes their values from the tensor.
       resizable: whether all axes but the last may have other odd lengths, which are interpolated.
     """
 
@@ -86,134 +86,135 @@ class Step:
 
 
 def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = True) -> None:
-    """Gives a model the tensors of the same network in timm: all of them, each once, or none.
+    """Loads the tensors of the same network in timm into a model: each exactly once, or none.
 
     Tables of relative positions over a whole map are interpolated if the model is for images of another size.
 
     Args:
-      model: of the zoo, by a name that timm has, too. One that gives features leaves out what only the
-        classifier uses.
-      tensors: by timm's names, as in the `state_dict` of the network.
-      head: False leaves the classifier as it is, as for other classes.
+      model: a model of the zoo whose name timm has, too. One that returns features leaves out the tensors of
+        the classifier.
+      tensors: the tensors by timm's names, as in the `state_dict` of the network.
+      head: whether to load the classifier; not for other classes.
 
     Raises:
-      InputError: for tensors that are missing or left over, shapes that do not fit, and variables that
-        nothing fills; the message names them, and the model is as it was.
+      InputError: tensors are missing or left over, or shapes do not fit; the message names them, and the
+        model is unchanged.
 
     Example:
       >>> model = create_model("lambda_resnet26t", num_classes=10)
       >>> load(model, tensors, head=False)
     """
-    variables = {_name(variable): variable for variable in model.weights}
+    variables = weight_files.weights_by_name(model)
     has_classifier = any(layer.name == CLASSIFIER for layer in model.layers)
     if has_classifier and not head:
         for variable in model.get_layer(CLASSIFIER).weights:
-            del variables[_name(variable)]
+            del variables[variable_name(variable)]
     ignored = HEAD if not has_classifier else HEAD[:1] if not head else ()
-    given = {n: t for n, t in tensors.items() if not n.endswith(COUNTER) and not n.startswith(ignored)}
-    steps = _steps(model, head)
-    problems = list(_problems(steps, given, variables))
+    given = {n: t for n, t in tensors.items() if not n.endswith(BATCH_COUNTER) and not n.startswith(ignored)}
+    rules = _rules(model, head)
+    problems = list(_problems(rules, given, variables))
     if problems:
-        more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
-        shown = "; ".join(problems[:SHOWN])
-        raise InputError(f"the tensors are not those of {model.name!r}: {shown}{more}")
-    for step in steps:
-        values = step.convert(np.asarray(given[step.tensor]))
-        for name, value in zip(step.variables, values, strict=True):
-            variable = variables[name]
-            variable.assign(tf.cast(_fitted(value, variable.shape), variable.dtype))
+        more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
+        listed = "; ".join(problems[:MAX_LISTED])
+        raise InputError(f"the tensors are not those of {model.name!r}: {listed}{more}")
+    for rule in rules:
+        values = rule.convert(np.asarray(given[rule.tensor]))
+        for name, value in zip(rule.variables, values, strict=True):
+            weight_files.assign_resized(variables[name], value)
 
 
 def expected(model: keras.Model, head: bool = True) -> dict[str, tuple[int, ...]]:
-    """Returns the names and shapes of the tensors that `load` wants.
+    """Returns the names and shapes of the tensors that `load` takes.
 
     Args:
-      model: as `load` takes it.
-      head: whether those of the classifier are among them.
+      model: a model, as for `load`.
+      head: whether to include those of the classifier.
     """
-    return {step.tensor: step.shape for step in _steps(model, head)}
+    return {rule.tensor: rule.shape for rule in _rules(model, head)}
 
 
 def _problems(
-    steps: Sequence[Step], tensors: Mapping[str, np.ndarray], variables: Mapping[str, tf.Variable]
+    rules: Sequence[WeightRule], tensors: Mapping[str, np.ndarray], variables: Mapping[str, tf.Variable]
 ) -> Iterator[str]:
-    """What stands in the way of using every tensor and filling every variable exactly once."""
-    uses = Counter(step.tensor for step in steps)
-    fillings = Counter(name for step in steps for name in step.variables)
+    """The reasons why not every tensor is used, and every variable assigned, exactly once."""
+    uses = Counter(rule.tensor for rule in rules)
+    assignments = Counter(name for rule in rules for name in rule.variables)
     yield from (f"{name} is missing" for name in uses if name not in tensors)
-    yield from (f"{name} belongs nowhere" for name in tensors if name not in uses)
-    yield from (f"nothing fills {name}" for name in variables if name not in fillings)
-    for counts, what in ((uses, "is used"), (fillings, "is filled")):
-        yield from (f"{name} {what} {count} times" for name, count in counts.items() if count > 1)
-    for step in steps:
-        tensor = np.asarray(tensors.get(step.tensor, np.zeros(step.shape, np.float32)))
-        if not step.fits(tensor.shape):
-            yield f"{step.tensor} has the shape {tensor.shape}, not {step.shape}"
+    yield from (f"{name} has no variable" for name in tensors if name not in uses)
+    yield from (f"{name} has no tensor" for name in variables if name not in assignments)
+    for counts, verb in ((uses, "used"), (assignments, "assigned")):
+        yield from (f"{name} is {verb} {count} times" for name, count in counts.items() if count > 1)
+    for rule in rules:
+        tensor = np.asarray(tensors.get(rule.tensor, np.zeros(rule.shape, np.float32)))
+        if not rule.fits(tensor.shape):
+            yield f"{rule.tensor} has the shape {tensor.shape}, not {rule.shape}"
         elif tensor.dtype not in safetensors.FLOATS:
-            yield f"{step.tensor} holds {tensor.dtype}, not floating-point numbers"
+            yield f"{rule.tensor} has {tensor.dtype}, not floating-point numbers"
         elif not weight_files.is_finite(tensor):
-            yield f"{step.tensor} holds NaN or infinity"
+            yield f"{rule.tensor} has NaN or infinity"
 
 
-def _steps(model: keras.Model, head: bool) -> list[Step]:
-    """The steps that fill a model; none for a kind of layer that timm's networks have not."""
+def _rules(model: keras.Model, head: bool) -> list[WeightRule]:
+    """The rules for a model; there is none for kinds of layers that timm's networks lack."""
     layers = {layer.name: layer for layer in model.layers if head or layer.name != CLASSIFIER}
     prefixes = {name: _prefix(name, layers) for name in layers}
     return [
-        step
+        rule
         for name, layer in layers.items()
-        if type(layer) in STEPS and prefixes[name]
-        for step in _steps_of(layer, prefixes[name])
+        if type(layer) in RULES and prefixes[name]
+        for rule in _rules_of(layer, prefixes[name])
     ]
 
 
-def _steps_of(layer: keras.layers.Layer, prefix: str | None) -> list[Step]:
-    """The steps that fill a layer, with the whole names of tensors and variables."""
-    shapes = {_name(weight).removeprefix(f"{layer.name}/"): tuple(weight.shape) for weight in layer.weights}
+def _rules_of(layer: keras.layers.Layer, prefix: str | None) -> list[WeightRule]:
+    """The rules for a layer, with full names of tensors and variables."""
+    shapes = {
+        variable_name(weight).removeprefix(f"{layer.name}/"): tuple(weight.shape) for weight in layer.weights
+    }
     return [
         dataclasses.replace(
-            step,
-            tensor=f"{prefix}.{step.tensor}",
-            variables=[f"{layer.name}/{variable}" for variable in step.variables],
+            rule,
+            tensor=f"{prefix}.{rule.tensor}",
+            variables=[f"{layer.name}/{variable}" for variable in rule.variables],
         )
-        for step in STEPS[type(layer)](layer, shapes)
+        for rule in RULES[type(layer)](layer, shapes)
     ]
 
 
 def _prefix(name: str, layers: Mapping[str, keras.layers.Layer]) -> str | None:
-    """The name in timm for a layer of this name."""
+    """timm's name of a layer."""
     match = re.fullmatch(r"c(\d)_block(\d+)_(\w+)", name)
     if match is None:
-        return OUTSIDE.get(name)
+        return STEM_AND_HEAD_NAMES.get(name)
     level, index, part = match.groups()
-    inside = OF_BLOCKS.get(part)
+    inside = BLOCK_NAMES.get(part)
     if part == "spatial_norm" and name.replace("_norm", "_conv") not in layers:
         inside = AFTER_ATTENTION
     return inside and f"stages.{int(level) - 2}.{int(index) - 1}.{inside}"
 
 
-def _kernel(kernel: str, tensor: str, shape: tuple[int, ...]) -> Step:
-    """A convolution, also one of a single position or in groups."""
-    if len(shape) == 2:  # a projection here
-        return Step(tensor, (*shape[::-1], 1, 1), [kernel], lambda t: [t[:, :, 0, 0].T])
+def _kernel(kernel: str, tensor: str, shape: tuple[int, ...]) -> WeightRule:
+    """A convolution; a projection here is one of 1x1 there."""
+    if len(shape) == 2:
+        return WeightRule(tensor, (*shape[::-1], 1, 1), [kernel], lambda t: [t[:, :, 0, 0].T])
     rows, columns, inputs, outputs = shape
-    return Step(tensor, (outputs, inputs, rows, columns), [kernel], lambda t: [t.transpose(2, 3, 1, 0)])
+    return WeightRule(tensor, (outputs, inputs, rows, columns), [kernel], lambda t: [t.transpose(2, 3, 1, 0)])
 
 
-def _vector(variable: str, tensor: str, shape: tuple[int, ...]) -> Step:
-    return Step(tensor, shape, [variable], lambda t: [t])
+def _vector(variable: str, tensor: str, shape: tuple[int, ...]) -> WeightRule:
+    return WeightRule(tensor, shape, [variable], lambda t: [t])
 
 
-def _convolution(layer, shapes) -> list[Step]:
+def _convolution(layer, shapes) -> list[WeightRule]:
     return [_kernel("kernel", "weight", shapes["kernel"])]
 
 
-def _dense(layer, shapes) -> list[Step]:
-    kernel = Step("weight", shapes["kernel"][::-1], ["kernel"], lambda t: [t.T])
+def _dense(layer, shapes) -> list[WeightRule]:
+    kernel = WeightRule("weight", shapes["kernel"][::-1], ["kernel"], lambda t: [t.T])
     return [kernel, _vector("bias", "bias", shapes["bias"])]
 
 
-def _norm(layer, shapes, ours: str = "", theirs: str = "") -> list[Step]:
+def _norm(layer, shapes, ours: str = "", theirs: str = "") -> list[WeightRule]:
     names = {
         "gamma": "weight",
         "beta": "bias",
@@ -223,61 +224,61 @@ def _norm(layer, shapes, ours: str = "", theirs: str = "") -> list[Step]:
     return [_vector(f"{ours}{a}", f"{theirs}{b}", shapes[f"{ours}{a}"]) for a, b in names.items()]
 
 
-def _squeeze_excite(layer, shapes) -> list[Step]:
+def _squeeze_excite(layer, shapes) -> list[WeightRule]:
     names = {"reduce": "fc1", "expand": "fc2"}
     kernels = [_kernel(f"{a}/kernel", f"{b}.weight", shapes[f"{a}/kernel"]) for a, b in names.items()]
     return kernels + [_vector(f"{a}/bias", f"{b}.bias", shapes[f"{a}/bias"]) for a, b in names.items()]
 
 
-def _efficient_channel_attention(layer, shapes) -> list[Step]:
+def _efficient_channel_attention(layer, shapes) -> list[WeightRule]:
     size = shapes["kernel"][0]
-    return [Step("conv.weight", (1, 1, size), ["kernel"], lambda t: [t.reshape(size, 1, 1)])]
+    return [WeightRule("conv.weight", (1, 1, size), ["kernel"], lambda t: [t.reshape(size, 1, 1)])]
 
 
-def _projections(tensor: str, shapes, *kernels: str, heads: int = 1) -> Step:
-    """Projections whose outputs follow one another in a tensor: within each head, where there are several."""
+def _projections(tensor: str, shapes, *kernels: str, heads: int = 1) -> WeightRule:
+    """Projections that are concatenated in one tensor, within each of its heads."""
     present = [f"{kernel}/kernel" for kernel in kernels if f"{kernel}/kernel" in shapes]
     inputs = shapes[present[0]][0]
     widths = [shapes[kernel][1] // heads for kernel in present]
 
     def convert(t):
-        parts = np.split(t.reshape(heads, sum(widths), inputs), np.cumsum(widths)[:-1], axis=1)
-        return [part.reshape(-1, inputs).T for part in parts]
+        kernels = np.split(t.reshape(heads, sum(widths), inputs), np.cumsum(widths)[:-1], axis=1)
+        return [kernel.reshape(-1, inputs).T for kernel in kernels]
 
-    return Step(tensor, (heads * sum(widths), inputs, 1, 1), present, convert)
+    return WeightRule(tensor, (heads * sum(widths), inputs, 1, 1), present, convert)
 
 
-def _lambda_layer(layer: LambdaLayer, shapes) -> list[Step]:
-    steps = [_projections("qkv.weight", shapes, "queries", "keys", "values")]
+def _lambda_layer(layer: LambdaLayer, shapes) -> list[WeightRule]:
+    rules = [_projections("qkv.weight", shapes, "queries", "keys", "values")]
     for ours, theirs in (("queries_norm/", "norm_q."), ("values_norm/", "norm_v.")):
         if f"{ours}gamma" in shapes:
-            steps += _norm(layer, shapes, ours, theirs)
+            rules += _norm(layer, shapes, ours, theirs)
     table = shapes.get("position/table", ())
     if "position/bias" in shapes:  # the kernel of a convolution over height, width and the value's channels
         *scope, depth = table
-        kernel = Step(
+        kernel = WeightRule(
             "conv_lambda.weight",
             (depth, 1, *scope, 1),
             ["position/table"],
             lambda t: [t[:, 0, :, :, 0].transpose(1, 2, 0)],
         )
-        return [*steps, kernel, _vector("position/bias", "conv_lambda.bias", (depth,))]
+        return [*rules, kernel, _vector("position/bias", "conv_lambda.bias", (depth,))]
     if table:
-        steps.append(Step("pos_emb", table, ["position/table"], lambda t: [t], resizable=True))
-    return steps
+        rules.append(WeightRule("pos_emb", table, ["position/table"], lambda t: [t], resizable=True))
+    return rules
 
 
-def _tables(shapes, rotation: int = 0, resizable: bool = False) -> list[Step]:
+def _tables(shapes, rotation: int = 0, resizable: bool = False) -> list[WeightRule]:
     def convert(t):
         return [np.roll(t, -rotation, axis=0) * math.sqrt(t.shape[-1])]
 
     return [
-        Step(f"pos_embed.{axis}_rel", shapes[f"{axis}_table"], [f"{axis}_table"], convert, resizable)
+        WeightRule(f"pos_embed.{axis}_rel", shapes[f"{axis}_table"], [f"{axis}_table"], convert, resizable)
         for axis in ("height", "width")
     ]
 
 
-def _halo_attention(layer: HaloAttention, shapes) -> list[Step]:
+def _halo_attention(layer: HaloAttention, shapes) -> list[WeightRule]:
     return [
         _projections("q.weight", shapes, "queries"),
         _projections("kv.weight", shapes, "keys", "values", heads=layer.num_heads),
@@ -285,14 +286,14 @@ def _halo_attention(layer: HaloAttention, shapes) -> list[Step]:
     ]
 
 
-def _global_attention(layer: GlobalAttention, shapes) -> list[Step]:
+def _global_attention(layer: GlobalAttention, shapes) -> list[WeightRule]:
     return [
         _projections("qkv.weight", shapes, "queries", "keys", "values"),
         *_tables(shapes, resizable=True),
     ]
 
 
-STEPS: dict[type, Callable[..., list[Step]]] = {
+RULES: dict[type, Callable[..., list[WeightRule]]] = {
     keras.layers.Conv2D: _convolution,
     keras.layers.Dense: _dense,
     keras.layers.BatchNormalization: _norm,
@@ -302,14 +303,3 @@ STEPS: dict[type, Callable[..., list[Step]]] = {
     HaloAttention: _halo_attention,
     GlobalAttention: _global_attention,
 }
-
-
-def _fitted(value: np.ndarray, shape: tf.TensorShape) -> np.ndarray | tf.Tensor:
-    """A table interpolated to its variable's lengths, if they are others."""
-    if tuple(shape) == value.shape:
-        return value
-    return relative_positions.resize_table(tf.constant(value), shape[:-1].as_list())
-
-
-def _name(variable: tf.Variable) -> str:
-    return variable.name.removesuffix(":0")

@@ -18,7 +18,7 @@ def model():
 
 
 def arrays_of(model):
-    return {name: variable.numpy() for name, variable in weight_files.named(model).items()}
+    return {name: variable.numpy() for name, variable in weight_files.weights_by_name(model).items()}
 
 
 def save_safetensors(model, path):
@@ -51,13 +51,13 @@ def save_old_torch(model, path):
 
 
 def load_torch(model, path):
-    weight_files.assign(model, torch_files.read(path), str(path))
+    weight_files.assign_weights(model, torch_files.read(path), str(path))
 
 
 FORMS = {
-    "safetensors": (save_safetensors, weight_files.load, "x.safetensors", 500),
-    "safetensors without a hash": (save_without_a_hash, weight_files.load, "x.safetensors", 500),
-    "HDF5": (save_h5, weight_files.load, "x.weights.h5", 120),
+    "safetensors": (save_safetensors, weight_files.load_weights, "x.safetensors", 500),
+    "safetensors without a hash": (save_without_a_hash, weight_files.load_weights, "x.safetensors", 500),
+    "HDF5": (save_h5, weight_files.load_weights, "x.weights.h5", 120),
     "PyTorch": (save_torch, load_torch, "x.pth", 250),
     "old PyTorch": (save_old_torch, load_torch, "x.pth", 250),
 }

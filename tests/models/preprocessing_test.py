@@ -55,9 +55,9 @@ def test_bicubic_is_pillows_to_the_bit(shape, draw):
         np.testing.assert_allclose(got, np.rint(got), atol=1e-4)
 
 
-@pytest.mark.parametrize("one", pretrained_weights.SETS, ids=lambda one: one.model)
+@pytest.mark.parametrize("one", pretrained_weights.WEIGHTS, ids=lambda one: one.model)
 def test_each_set_is_prepared_as_timm_does(one, timm):
-    """timm's own transform of its own configuration; a grey level is 1/255 before normalisation."""
+    """timm's own transform of its own configuration; a gray level is 1/255 before normalization."""
     from timm.data import create_transform, resolve_data_config
 
     config = resolve_data_config(timm.get_pretrained_cfg(f"{one.model}.{one.tag}").to_dict())
@@ -70,7 +70,7 @@ def test_each_set_is_prepared_as_timm_does(one, timm):
         assert np.abs((got - wanted) * one.std).max() < 0.01 / 255
 
 
-def test_batches_unknown_sizes_and_grey():
+def test_batches_unknown_sizes_and_gray():
     prepare = Preprocessing(32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 0.9, "bicubic")
     traced = tf.function(
         prepare, input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)], autograph=False
@@ -78,8 +78,8 @@ def test_batches_unknown_sizes_and_grey():
     assert traced.get_concrete_function().output_shapes.as_list() == [None, 32, 32, 3]
     pictures = np.stack([noise(50, 41), waves(50, 41)])
     np.testing.assert_allclose(traced(pictures), [prepare(one) for one in pictures], atol=1e-6)
-    grey = pictures[..., :1]
-    np.testing.assert_array_equal(prepare(grey), prepare(grey.repeat(3, -1)))
+    gray = pictures[..., :1]
+    np.testing.assert_array_equal(prepare(gray), prepare(gray.repeat(3, -1)))
     assert prepare(pictures[:, np.newaxis]).shape == (2, 1, 32, 32, 3)
 
 
@@ -103,10 +103,10 @@ def test_metadata():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, (0.5,), (0.5,)), "input_size=0 cannot be used"),
-        ((8, (0.5, 0.5), (0.5, 0.5)), "expected 3 numbers each, or 1"),
-        ((8, (0.5,), (0.0,)), "std > 0"),
-        ((8, (0.5,), (0.5,), 1.5), "crop_fraction=1.5"),
+        ((0, (0.5,), (0.5,)), "input_size must be a positive integer, got 0"),
+        ((8, (0.5, 0.5), (0.5, 0.5)), "must be 3 numbers each or 1"),
+        ((8, (0.5,), (0.0,)), "std above 0"),
+        ((8, (0.5,), (0.5,), 1.5), "crop_fraction must be above 0 and at most 1, got 1.5"),
         ((8, (0.5,), (0.5,), 1.0, "bicubicc"), "unknown interpolation 'bicubicc'; did you mean bicubic"),
     ],
 )

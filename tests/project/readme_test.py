@@ -21,7 +21,7 @@ def weights_at_hand(tmp_path, monkeypatch):
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
     one = pretrained_weights.get("lambda_resnet26t")
     texts = pretrained.metadata(one, pretrained.Source("a file", "0" * 64))
-    pretrained.store(one, zoo.create_model(one.model), texts)
+    pretrained.save_to_cache(one, zoo.create_model(one.model), texts)
 
 
 def test_examples_run(weights_at_hand):

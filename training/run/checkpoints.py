@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError, one_line
+from lambdanet.models.weights.keras_h5 import variable_name
 from lambdanet.training.run.devices import ONE_DEVICE, Devices
 
 KEPT = 3  # the newest ones
@@ -144,7 +145,7 @@ class Checkpoints:
         wanted = _variables(self._checkpoint)
         wrong = []
         for key, variable in wanted.items():
-            shape, name = tuple(variable.shape), variable.name.removesuffix(":0")
+            shape, name = tuple(variable.shape), variable_name(variable)
             if key not in shapes:
                 wrong.append(f"it lacks {name} {shape}")
             elif shapes[key] != shape:

@@ -9,10 +9,9 @@ import tf_keras as keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
+from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import pretrained, weight_files
 from lambdanet.training.run.model_dir import load_trained_model
-
-CLASSIFIER = "logits"
 
 
 def start_from(model: keras.Model, source: str | Path, zero_head: bool = False) -> None:
@@ -33,7 +32,7 @@ def start_from(model: keras.Model, source: str | Path, zero_head: bool = False) 
     if path is None:
         _from_model_dir(model, source)
     else:
-        weight_files.load(model, path, other_classes=True)
+        weight_files.load_weights(model, path, other_classes=True)
     if zero_head:
         for weight in model.get_layer(CLASSIFIER).weights:
             weight.assign(tf.zeros_like(weight))
@@ -46,7 +45,7 @@ def _weights(name: str, source: str | Path) -> Path | None:
     ):
         return pretrained.locate(name, source, lambda: zoo.create_model(name))
     try:
-        return weight_files.find(name, source)
+        return weight_files.find_file(name, source)
     except InputError:
         return None
 
