@@ -22,6 +22,7 @@ class Device:
       max_intermediate_bytes: the size above which an intermediate result is computed in chunks.
       chunk_bytes: the size of such a chunk.
       tile: the last axis of an array is padded to a multiple of this.
+      pools_queries: whether collecting the queries of a pool may take less time than the products it saves.
     """
 
     rate: float
@@ -30,6 +31,7 @@ class Device:
     max_intermediate_bytes: float
     chunk_bytes: float
     tile: int = 1
+    pools_queries: bool = False
 
 
 # CPU: two cores with AVX-512, a least-squares fit to 44 measured forms and blocks on maps of 7 to 64.
@@ -49,13 +51,9 @@ DEVICES = {
         max_intermediate_bytes=1e9,
         chunk_bytes=2.5e8,
         tile=128,
+        pools_queries=True,
     ),
 }
-
-
-def tiled(size: int, tile: int = DEVICES["TPU"].tile) -> int:
-    """Returns a size rounded up to whole tiles, by default to those of a TPU."""
-    return -(-size // tile) * tile
 
 
 _assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar("assumed_device_kind", default=None)

@@ -11,8 +11,11 @@ Size: TypeAlias = "int | tf.Tensor"
 
 def sizes(x: tf.Tensor) -> list[Size]:
     """Returns the shape of `x`, as integers where they are known and as scalar tensors where not."""
-    dynamic = tf.shape(x)
-    return [dynamic[i] if size is None else size for i, size in enumerate(x.shape)]
+    shape = [*x.shape]
+    if None in shape:
+        dynamic = tf.shape(x)
+        shape = [dynamic[i] if size is None else size for i, size in enumerate(shape)]
+    return shape
 
 
 def product(factors: Sequence[Size]) -> Size:
@@ -26,6 +29,11 @@ def product(factors: Sequence[Size]) -> Size:
 def ceil_div(size: Size, divisor: Size) -> Size:
     """Returns `size / divisor`, rounded up."""
     return -(-size // divisor)
+
+
+def round_up(size: Size, multiple: int) -> Size:
+    """Returns the smallest multiple that is not below `size`."""
+    return ceil_div(size, multiple) * multiple
 
 
 def pad(x: tf.Tensor, axis: int, before: Size, after: Size) -> tf.Tensor:

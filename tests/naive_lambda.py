@@ -79,7 +79,7 @@ def naive_lambda_layer(layer, x, context=None, mask=None):
     return outputs.reshape([*outputs.shape[:-2], -1])
 
 
-def randomise(layer, seed=0):
+def randomize(layer, seed=0):
     """Gives the batch normalisations statistics and scales of their own, so that nothing is the identity."""
     rng = np.random.default_rng(seed)
     layer.set_weights([rng.uniform(0.5, 1.5, weight.shape) for weight in layer.get_weights()])

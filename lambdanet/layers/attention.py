@@ -12,7 +12,8 @@ import tf_keras as keras
 
 from lambdanet.errors import InputError, check_count, unknown
 from lambdanet.layers.attention_base import Attention
-from lambdanet.ops import attention
+from lambdanet.ops import attention, kernels
+from lambdanet.ops.relative_positions import PairAxis
 from lambdanet.tensors import Size, at_least_float32, sizes
 
 FEATURE_MAPS = ("softmax", "elu")
@@ -105,11 +106,11 @@ class GlobalAttention(_MapAttention):
 
     def call(self, inputs):
         map_size = sizes(inputs)[1:3]
-        queries, keys, values = map(_flat, self._project(inputs, self._qkv))  # [b heads, n, depth]
-        logits = attention.map_logits(queries, self._tables(map_size), map_size, map_size)
-        bias = attention.map_bias(logits, map_size)
-        outputs = attention.attend(queries, keys, values, bias)
-        return self._joined(tf.reshape(outputs, [-1, *map_size, self._value_dim]))
+        queries, keys, values = map(_flat, self._project_heads(inputs, self._qkv))  # [b * heads, n, depth]
+        logits = attention.map_logits(queries, self._tables(map_size), [PairAxis(n, n) for n in map_size])
+        bias = attention.map_bias(logits, map_size)  # [b * heads, n, n]
+        outputs = kernels.current().attend(queries, keys, values, bias)  # [b * heads, n, v]
+        return attention.merge_heads(tf.reshape(outputs, [-1, *map_size, self._value_dim]), self.num_heads)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -154,12 +155,12 @@ class AxialAttention(_MapAttention):
     def _attend_in_rows(self, x, projections, table):
         """Attention of every row of [b, rows, n, c] to itself."""
         rows, n = sizes(x)[1:3]
-        queries, keys, values = (  # [b heads rows, n, depth]
-            tf.reshape(part, [-1, n, part.shape[-1]]) for part in self._project(x, projections)
+        queries, keys, values = (  # [b * heads * rows, n, depth]
+            tf.reshape(part, [-1, n, part.shape[-1]]) for part in self._project_heads(x, projections)
         )
-        bias = attention.relative_logits(queries, attention.axis_embeddings(table, n, n))
-        outputs = attention.attend(queries, keys, values, bias)
-        return self._joined(tf.reshape(outputs, [-1, rows, n, self._value_dim]))
+        bias = attention.relative_logits(queries, attention.axis_embeddings(table, PairAxis(n, n)))
+        outputs = kernels.current().attend(queries, keys, values, bias)
+        return attention.merge_heads(tf.reshape(outputs, [-1, rows, n, self._value_dim]), self.num_heads)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -221,16 +222,16 @@ class LinearAttention(Attention):
 
     def call(self, inputs):
         map_size = sizes(inputs)[1:3]
-        queries, keys, values = map(_flat, self._project(inputs, self._qkv, scale=False))
+        queries, keys, values = map(_flat, self._project_heads(inputs, self._qkv, scale=False))
         queries, keys = at_least_float32(queries), at_least_float32(keys)
         if self.feature_map == "elu":
             queries, keys = _log_elu_plus_one(queries), _log_elu_plus_one(keys)
             queries += tf.reduce_logsumexp(keys, axis=1, keepdims=True)
         queries = tf.cast(tf.nn.softmax(queries), values.dtype)
         keys = tf.cast(tf.nn.softmax(keys, axis=1), values.dtype)
-        lambdas = tf.matmul(keys, values, transpose_a=True)  # [b heads, k, v]
-        outputs = tf.matmul(queries, lambdas)
-        return self._joined(tf.reshape(outputs, [-1, *map_size, self._value_dim]))
+        lambdas = tf.matmul(keys, values, transpose_a=True)  # [b * heads, k, v]
+        outputs = tf.reshape(tf.matmul(queries, lambdas), [-1, *map_size, self._value_dim])
+        return attention.merge_heads(outputs, self.num_heads)
 
 
 def _flat(x: tf.Tensor) -> tf.Tensor:

@@ -9,8 +9,8 @@ import tf_keras as keras
 
 from lambdanet.errors import InputError, check_count, check_divisible
 from lambdanet.layers.layer import Layer
-from lambdanet.layers.sublayers import built
-from lambdanet.tensors import sizes
+from lambdanet.layers.sublayers import build_sublayer
+from lambdanet.ops import attention
 
 
 class Attention(Layer):
@@ -80,7 +80,7 @@ class Attention(Layer):
         """Creates the projections to queries, keys and values."""
         depths = {"queries": self._key_dim, "keys": self._key_dim, "values": self._value_dim}
         return [
-            built(
+            build_sublayer(
                 keras.layers.Dense(
                     self.num_heads * depth,
                     use_bias=False,
@@ -100,31 +100,16 @@ class Attention(Layer):
         return self.add_weight(name, [length, depth], initializer=initializer)
 
     def _project(
-        self,
-        x: tf.Tensor,
-        projections: Sequence[keras.layers.Dense],
-        scale: bool = True,
-        strides: int = 1,
-        together: int = 1,
-    ):
-        """Returns queries, divided by the root of their depth, keys and values: [b heads, h, w, depth]; with
-        strides, the queries of the positions that these keep; with so many heads side by side,
-        [b heads / together, h, w, together depth]."""
-        of_queries = x if strides == 1 else x[:, ::strides, ::strides]
-        inputs = (of_queries, x, x)
-        queries, keys, values = (
-            self._split(projection(y), together) for projection, y in zip(projections, inputs, strict=True)
-        )
+        self, x: tf.Tensor, projections: Sequence[keras.layers.Dense], strides: int = 1
+    ) -> list[tf.Tensor]:
+        """Returns queries, keys and values, [b, h, w, num_heads * depth]; with strides, of fewer queries."""
+        inputs = (x if strides == 1 else x[:, ::strides, ::strides], x, x)
+        return [projection(y) for projection, y in zip(projections, inputs, strict=True)]
+
+    def _project_heads(
+        self, x: tf.Tensor, projections: Sequence[keras.layers.Dense], scale: bool = True
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns queries, divided by the root of their depth, keys and values: [b * heads, h, w, depth]."""
+        qkv = self._project(x, projections)
+        queries, keys, values = (attention.split_heads(y, self.num_heads) for y in qkv)
         return queries * self._key_dim**-0.5 if scale else queries, keys, values
-
-    def _split(self, x: tf.Tensor, together: int) -> tf.Tensor:
-        """Makes every head, or every few, an example: [b, h, w, parts depth] -> [b parts, h, w, depth]."""
-        (b, height, width, channels), parts = sizes(x), self.num_heads // together
-        x = tf.transpose(tf.reshape(x, [b, height, width, parts, channels // parts]), [0, 3, 1, 2, 4])
-        return tf.reshape(x, [b * parts, height, width, channels // parts])
-
-    def _joined(self, x: tf.Tensor, together: int = 1) -> tf.Tensor:
-        """Puts the heads side by side, the inverse of `_split`."""
-        (groups, height, width, v), parts = sizes(x), self.num_heads // together
-        x = tf.transpose(tf.reshape(x, [groups // parts, parts, height, width, v]), [0, 2, 3, 1, 4])
-        return tf.reshape(x, [groups // parts, height, width, parts * v])

@@ -1,35 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Self-attention to a neighbourhood: HaloAttention, and local self-attention as a baseline."""
 
-import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet import device
 from lambdanet.errors import InputError, check_count, check_counts, check_scope, is_integer, unknown
 from lambdanet.layers.attention_base import Attention
-from lambdanet.ops import attention, blocking
-from lambdanet.ops.blocking import Axis
-from lambdanet.ops.tpu import packed_heads
-from lambdanet.tensors import Size, sizes
+from lambdanet.ops import kernels
+from lambdanet.ops.local_attention import LocalGeometry
+from lambdanet.tensors import ceil_div
 
-POSITIONS = ("concatenated", "added")
-TILE_ROWS = 16  # of a TPU's tile of bfloat16
+TABLE_COMBINATIONS = ("concatenated", "added")
 
 
 class _BlockAttention(Attention):
-    """Attention in blocks; an embedding is made of one for the offset in height and one for that in width."""
+    """Attention in blocks, with an embedding of the offset in height and one of the offset in width."""
 
     mask_padding = True
     strides = 1
     compact_offsets = False
     positions = "concatenated"
 
-    def _geometry(self) -> tuple[int, int, int]:
-        """Returns the side of a block, how far its window reaches beyond it, and the length of the tables."""
+    def _sizes(self) -> tuple[int, int, int]:
+        """Returns the side of a block, the reach of its window beyond it, and the length of the tables."""
         raise NotImplementedError
 
     def _build(self, input_shape):
@@ -38,30 +33,17 @@ class _BlockAttention(Attention):
             _check_even(depth)
             depth //= 2
         self._qkv = self._projections(input_shape[-1])
-        *_, length = self._geometry()
+        *_, length = self._sizes()
         self.height_table = self._table("height_table", length, depth)
         self.width_table = self._table("width_table", length, depth)
 
     def call(self, inputs):
-        block_size, halo_size, _ = self._geometry()
-        together = 1
-        if device.kind() == "TPU":
-            together = packed_heads.most(self.num_heads, max(self._key_dim, self._value_dim))
+        block_size, halo_size, _ = self._sizes()
         strides = self.strides if block_size % self.strides == 0 else 1  # of the queries that are computed
-        queries, keys, values = self._project(inputs, self._qkv, strides=strides, together=together)
-        outputs = attend_in_blocks(
-            queries,
-            keys,
-            values,
-            self._tables(),
-            block_size,
-            halo_size,
-            self.mask_padding,
-            strides,
-            offset_strides=1 if self.compact_offsets else strides,
-            together=together,
-        )
-        outputs = self._joined(outputs, together)
+        offset_strides = 1 if self.compact_offsets else strides
+        geometry = LocalGeometry(block_size, halo_size, strides, offset_strides, self.mask_padding)
+        qkv = self._project(inputs, self._qkv, strides)
+        outputs = kernels.current().local_attention(*qkv, self._tables(), geometry, self.num_heads)
         return outputs if strides == self.strides else outputs[:, :: self.strides, :: self.strides]
 
     def _tables(self) -> list[tf.Tensor]:
@@ -146,8 +128,8 @@ class HaloAttention(_BlockAttention):
                 "with compact_offsets, strides must divide block_size, "
                 f"got strides={strides} and block_size={block_size}"
             )
-        if positions not in POSITIONS:
-            raise unknown("positions", positions, POSITIONS)
+        if positions not in TABLE_COMBINATIONS:
+            raise unknown("positions", positions, TABLE_COMBINATIONS)
         if key_dim is not None and positions == "concatenated":
             _check_even(key_dim)
         if not is_integer(halo_size) or halo_size < 0:
@@ -166,7 +148,7 @@ class HaloAttention(_BlockAttention):
 
     def compute_output_shape(self, input_shape):
         b, *spatial, filters = super().compute_output_shape(input_shape)
-        spatial = [None if n is None else -(-n // self.strides) for n in spatial]
+        spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
         return tf.TensorShape([b, *spatial, filters])
 
     def get_config(self):
@@ -181,7 +163,7 @@ class HaloAttention(_BlockAttention):
             "compact_offsets": self.compact_offsets,
         }
 
-    def _geometry(self):
+    def _sizes(self):
         return self.block_size, self.halo_size, 2 * (self.block_size + 2 * self.halo_size) - 1
 
     def _output_filters(self, filters):
@@ -246,116 +228,8 @@ class LocalAttention(_BlockAttention):
     def get_config(self):
         return {**super().get_config(), "scope": self.scope, "block_size": self.block_size}
 
-    def _geometry(self):
+    def _sizes(self):
         return self.block_size, self.scope // 2, self.scope
-
-
-def attend_in_blocks(
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    tables: Sequence[tf.Tensor],
-    block_size: int,
-    halo_size: int,
-    mask_padding: bool = True,
-    strides: int = 1,
-    offset_strides: int = 1,
-    together: int = 1,
-) -> tf.Tensor:
-    """Attention of blocks of queries to the window around each block, with relative positions.
-
-    Args:
-      queries: [g, height / strides, width / strides, k], scaled; of any size, known or not.
-      keys: [g, height, width, k].
-      values: [g, height, width, v].
-      tables: for the offsets in height and in width, [r, k] each with r odd; pairs further apart than
-        r // 2 along either axis do not see each other.
-      block_size: the side of a block, in positions of the map.
-      halo_size: how far the window reaches beyond its block on each side.
-      mask_padding: whether positions outside the map take no part; else they are zero keys and values.
-      strides: the distance of two queries.
-      offset_strides: the distance of two queries by which offsets are counted; `strides`, or 1 as if the
-        queries of a block stood side by side.
-      together: how many heads lie side by side in the depth of queries, keys and values; several on a TPU
-        only.
-
-    Returns:
-      [g, height / strides, width / strides, v].
-    """
-    query_size, map_size = sizes(queries)[1:3], sizes(keys)[1:3]
-    axes = [
-        _axis(*of_axis, block_size, halo_size, mask_padding, strides)
-        for of_axis in zip(query_size, map_size, strict=True)
-    ]
-    on_tpu = device.kind() == "TPU"
-    visible = [  # along each axis
-        _visible(axis, size, table.shape[0] // 2, offset_strides, mask_padding)
-        for axis, size, table in zip(axes, map_size, tables, strict=True)
-    ]
-    if on_tpu:
-        axes, visible = _in_whole_tiles(axes, visible)
-    block, window, first = zip(*((axis.length, axis.window, axis.first) for axis in axes), strict=True)
-    queries = blocking.cut(queries, axes)  # [g blocks, n, k]
-    keys, values = (
-        blocking.windows(x, axes, by_products=on_tpu) for x in (keys, values)
-    )  # [g blocks, m, k or v]
-    if on_tpu:
-        queries = packed_heads.spread(queries, together)
-        bias = packed_heads.bias(queries, tables, block, window, visible, first, offset_strides, together)
-        outputs = packed_heads.collect(attention.attend(queries, keys, values, bias), together)
-        return blocking.join(outputs, axes, query_size)
-    logits = attention.map_logits(queries, tables, block, window, first, offset_strides)
-    if mask_padding:
-        of_blocks = _of_blocks(*visible)
-        by_block = tf.reshape(logits, [-1, *sizes(of_blocks)])
-        logits = tf.reshape(by_block + attention.hidden(of_blocks, logits.dtype), sizes(logits))
-    outputs = attention.attend(queries, keys, values, attention.map_bias(logits, window))
-    return blocking.join(outputs, axes, query_size)
-
-
-def _axis(
-    num_queries: Size, size: Size, block_size: int, halo_size: int, mask_padding: bool, strides: int
-) -> Axis:
-    """Cuts an axis into blocks; into one without a halo where that is known to see the same."""
-    if mask_padding and isinstance(size, int) and size <= block_size:
-        return Axis(1, num_queries, size, size, 0)
-    window = block_size + 2 * halo_size
-    return Axis(-(-size // block_size), block_size // strides, block_size, window, -halo_size)
-
-
-def _in_whole_tiles(axes: list[Axis], visible: list[tf.Tensor]) -> tuple[list[Axis], list[tf.Tensor]]:
-    """Widens windows to whole rows of a TPU's tiles, where the logits take no more of these for it.
-
-    Rows of a window then follow each other in memory as they are, and need not be copied together. No query
-    sees what is added.
-    """
-    (rows, columns), (in_rows, in_columns) = axes, visible
-    width = device.tiled(columns.window, TILE_ROWS)
-    fits = device.tiled(rows.window * width) == device.tiled(rows.window * columns.window)
-    if columns.first == 0 or not fits:
-        return axes, visible
-    in_columns = tf.pad(in_columns, [[0, 0], [0, 0], [0, width - columns.window]])
-    return [rows, dataclasses.replace(columns, window=width)], [in_rows, in_columns]
-
-
-def _visible(axis: Axis, size: Size, reach: int, strides: int, mask_padding: bool) -> tf.Tensor:
-    """Which context positions of its window a query sees along an axis, [blocks, queries, context]: those on
-    the map and within reach; all without `mask_padding`."""
-    if not mask_padding:
-        return tf.ones([axis.count, axis.length, axis.window], tf.bool)
-    context = axis.first + tf.range(axis.window)
-    places = context + axis.step * tf.range(axis.count)[:, tf.newaxis, tf.newaxis]
-    distances = tf.abs(context - strides * tf.range(axis.length)[:, tf.newaxis])
-    return (places >= 0) & (places < size) & (distances <= reach)
-
-
-def _of_blocks(in_rows: tf.Tensor, in_columns: tf.Tensor) -> tf.Tensor:
-    """Both axes together, for each query first the rows and then the columns: [blocks, n, e]."""
-    (a, height, rows), (b, width, columns) = sizes(in_rows), sizes(in_columns)
-    shape = [b, a, height, width]
-    in_rows = tf.broadcast_to(in_rows[:, :, tf.newaxis], [*shape, rows])
-    in_columns = tf.broadcast_to(in_columns[:, tf.newaxis, tf.newaxis], [*shape, columns])
-    return tf.reshape(tf.concat([in_rows, in_columns], axis=-1), [a * b, height * width, rows + columns])
 
 
 def _check_even(key_dim: int) -> None:

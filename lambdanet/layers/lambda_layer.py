@@ -7,7 +7,6 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet import device
 from lambdanet.errors import InputError, check_count, check_counts, check_divisible, require_tf_keras, unknown
 from lambdanet.layers.layer import Layer
 from lambdanet.layers.position_embedding import (
@@ -16,11 +15,12 @@ from lambdanet.layers.position_embedding import (
     UnstructuredPositionEmbedding,
     restored,
 )
-from lambdanet.layers.sublayers import BATCH_NORM, built
-from lambdanet.ops import content_lambdas, pooling
-from lambdanet.tensors import at_least_float32, product, sizes
+from lambdanet.layers.sublayers import BATCH_NORM, build_sublayer
+from lambdanet.ops import content_lambdas, kernels, pooling
+from lambdanet.ops.position_term import Geometry
+from lambdanet.tensors import at_least_float32, ceil_div, product, sizes
 
-POSITIONS = ("relative", "unstructured", None)
+POSITION_KINDS = ("relative", "unstructured", None)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -134,6 +134,7 @@ class LambdaLayer(Layer):
         self.batch_norm = {**BATCH_NORM, **(batch_norm or {})}
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self._num_lambdas = num_heads if multi_head else 1
+        self._geometry = Geometry(strides, pool_size=pool_size)
         self._position_arguments: dict[str, Any] = {
             "scope": scope,
             "dilation": dilation,
@@ -166,13 +167,12 @@ class LambdaLayer(Layer):
         if self.content:
             self._keys = self._projection("keys", context_channels, keys, context_channels**-0.5)
         self._values = self._projection("values", context_channels, values, context_channels**-0.5)
-        if self.use_batch_norm:
-            self._queries_norm = self._norm("queries_norm", self.num_heads * k)
-            self._values_norm = self._norm("values_norm", values)
+        self._queries_norm = self._norm("queries_norm", self.num_heads * k)
+        self._values_norm = self._norm("values_norm", values)
         if self.position is not None:
             with tf.name_scope(self.position.name):
-                distance = self.strides if self.pool_size == 1 else 1
-                query_size = [None if n is None else -(-n // distance) for n in input_shape[1:-1]]
+                strides = self._geometry.query_strides
+                query_size = [None if n is None else ceil_div(n, strides) for n in input_shape[1:-1]]
                 self.position.build_for(query_size, context_shape[1:-1].as_list())
         super().build(input_shape)
 
@@ -192,42 +192,27 @@ class LambdaLayer(Layer):
         """
         mask = self._checked_mask(mask, context)
         context = inputs if context is None else context
-        if self.strides > 1 and self.pool_size == 1:
+        if self._geometry.query_strides > 1:
             every = slice(None, None, self.strides)
             inputs = inputs[(slice(None), *[every] * (inputs.shape.rank - 2))]
-        b, *query_size, _ = sizes(inputs)
-        context_size = sizes(context)[1:-1]
-        lambdas, k, u, v = self._num_lambdas, self.key_dim, self.intra_depth, self._value_dim
-        h = self.num_heads // lambdas
-        queries = self._project(inputs, self._queries, "_queries_norm", training)
-        values = self._project(context, self._values, "_values_norm", training)
-        if self.query_normalization == "softmax":
-            queries = tf.reshape(queries, [b, product(query_size), self.num_heads, k])
-            queries = tf.cast(tf.nn.softmax(at_least_float32(queries)), self.compute_dtype)
-        queries = pooled = tf.reshape(queries, [b, *query_size, lambdas, h, k])
+        queries = self._project_queries(inputs, training)  # [b, *query_size, l, h, k]
+        values = self._project(context, self._values, self._values_norm, training)
+        depth = [self._num_lambdas, self._value_dim, self.intra_depth]
+        values = tf.reshape(values, [*sizes(context)[:-1], *depth])  # [b, *context_size, l, v, u]
+        outputs, joined, pooled = [], None, queries
         if self.pool_size > 1:
-            pooled = pooling.mean(queries, len(query_size), self.pool_size, self.strides)
-        values = tf.reshape(values, [b, *context_size, lambdas, v, u])
-        outputs, joined = [], None
+            pooled = pooling.mean(queries, inputs.shape.rank - 2, self.pool_size, self.strides)
         if self.content:
             keys = self._project(context, self._keys)
-            keys = tf.reshape(keys, [b, product(context_size), lambdas, k, u])
-            if self.position is not None and mask is None and device.kind() == "TPU":
-                joined = self._content_lambdas(keys, values)  # fits into tiles that are padded anyway
+            keys = tf.reshape(keys, [*sizes(keys)[:2], self._num_lambdas, self.key_dim, self.intra_depth])
+            if self._joins_content(mask):
+                joined = self._content_lambdas(keys, values)
             else:
                 outputs.append(self._apply_content(pooled, keys, values, mask))
         if self.position is not None:
-            outputs.append(
-                self.position(
-                    queries,
-                    values,
-                    strides=self.strides,
-                    mask=mask,
-                    pool_size=self.pool_size,
-                    content=joined,
-                )
-            )
-        shape = [b, *sizes(pooled)[1:-3], lambdas * h * v]
+            arguments = {"strides": self.strides, "mask": mask, "pool_size": self.pool_size}
+            outputs.append(self.position(queries, values, **arguments, content=joined))
+        shape = [*sizes(pooled)[:-3], self.num_heads * self._value_dim]
         return sum(tf.reshape(output, shape) for output in outputs)
 
     def get_build_config(self):
@@ -244,7 +229,7 @@ class LambdaLayer(Layer):
 
     def compute_output_shape(self, input_shape):
         b, *spatial, channels = tf.TensorShape(input_shape)
-        spatial = [None if n is None else -(-n // self.strides) for n in spatial]
+        spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
         return tf.TensorShape([b, *spatial, self.filters or channels])
 
     def get_config(self):
@@ -299,12 +284,14 @@ class LambdaLayer(Layer):
         if position == "unstructured":
             return UnstructuredPositionEmbedding(**depth, dtype=self.dtype_policy, name="position")
         if isinstance(position, str):
-            raise unknown("position", position, [name for name in POSITIONS if name])
+            raise unknown("position", position, [name for name in POSITION_KINDS if name])
         if position is None:
             return None
         require_tf_keras(position, "position")
         if not isinstance(position, PositionEmbedding):
-            raise InputError(f"position must be one of {POSITIONS} or a PositionEmbedding, got {position!r}")
+            raise InputError(
+                f"position must be one of {POSITION_KINDS} or a PositionEmbedding, got {position!r}"
+            )
         for name, value in depth.items():
             if getattr(position, name) != value:
                 raise InputError(
@@ -322,18 +309,38 @@ class LambdaLayer(Layer):
             dtype=self.dtype_policy,
             name=name,
         )
-        return built(layer, [None, None, 1, channels])
+        return build_sublayer(layer, [None, None, 1, channels])
 
-    def _norm(self, name: str, channels: int) -> keras.layers.BatchNormalization:
+    def _norm(self, name: str, channels: int) -> keras.layers.BatchNormalization | None:
+        if not self.use_batch_norm:
+            return None
         layer = keras.layers.BatchNormalization(**self.batch_norm, dtype=self.dtype_policy, name=name)
-        return built(layer, [None, None, 1, channels])
+        return build_sublayer(layer, [None, None, 1, channels])
 
-    def _project(self, x, projection, norm: str | None = None, training=None):
-        """[b, *spatial, c] -> [b, n, 1, units]: one spatial axis serves every kind of input, and the axis of
-        size 1 lets the batch normalisation use its fused kernel."""
+    def _project(self, x, projection, norm=None, training=None):
+        """Projects and normalizes: [b, *size, c] -> [b, n, 1, units].
+
+        One spatial axis serves every kind of input, and the axis of size 1 allows the fused batch
+        normalization.
+        """
         b, *size, channels = sizes(x)
         x = projection(tf.reshape(x, [b, product(size), 1, channels]))
-        return getattr(self, norm)(x, training=training) if norm and self.use_batch_norm else x
+        return x if norm is None else norm(x, training=training)
+
+    def _project_queries(self, inputs, training):
+        """[b, *query_size, c] -> [b, *query_size, l, h, k], l lambdas per position and h heads per lambda."""
+        size, lambdas, k = sizes(inputs)[:-1], self._num_lambdas, self.key_dim
+        queries = self._project(inputs, self._queries, self._queries_norm, training)
+        if self.query_normalization == "softmax":
+            queries = tf.reshape(queries, [*sizes(queries)[:2], self.num_heads, k])
+            queries = tf.cast(tf.nn.softmax(at_least_float32(queries)), self.compute_dtype)
+        return tf.reshape(queries, [*size, lambdas, self.num_heads // lambdas, k])
+
+    def _joins_content(self, mask) -> bool:
+        """Whether the position lambdas take the content lambda along."""
+        if self.position is None or mask is not None:
+            return False
+        return kernels.current(self.position.implementation).joins_content
 
     def _content_lambdas(self, keys, values):
         """Keys [b, m, l, k, u] and values [b, *size, l, v, u] -> content lambdas [b, l, k, v]."""

@@ -4,9 +4,8 @@
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet import device
 from lambdanet.layers.layer import Layer
-from lambdanet.ops import batch_norm
+from lambdanet.ops import kernels
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -23,18 +22,19 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     """
 
     def call(self, inputs, training=None, mask=None):
-        if training is True and self.trainable and self._has_one_pass() and device.kind() == "TPU":
-            return self._in_one_pass(inputs)
+        normalize = kernels.current().normalize
+        if normalize and training is True and self.trainable and self._allows_one_pass():
+            outputs, means, *moments = normalize(inputs, self.gamma, self.beta, self.epsilon)
+            self._update_averages(inputs, *moments)
+            return [outputs, means]
         outputs = super().call(inputs, training=training, mask=mask)
         return [outputs, tf.reduce_mean(outputs, axis=[1, 2])]
 
-    def _has_one_pass(self) -> bool:
+    def _allows_one_pass(self) -> bool:
         return bool(self.fused) and not self.synchronized and self.center and self.scale
 
-    def _in_one_pass(self, inputs):
-        outputs, means, mean, variance = batch_norm.normalize(inputs, self.gamma, self.beta, self.epsilon)
+    def _update_averages(self, inputs: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
         count = tf.cast(tf.size(inputs) // inputs.shape[-1], variance.dtype)
         unbiased = variance * (count / tf.maximum(count - 1, 1))  # which the fused kernels average as well
         for average, value in ((self.moving_mean, mean), (self.moving_variance, unbiased)):
             average.assign_sub((average - value) * (1 - self.momentum))
-        return [outputs, means]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Position embeddings as layers, so that one table can serve one lambda layer or several (Bello 2021)."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,14 +11,16 @@ import tf_keras as keras
 from lambdanet import tensors
 from lambdanet.errors import InputError, check_count, check_counts, check_scope, unknown
 from lambdanet.layers.layer import Layer
-from lambdanet.ops import contractions, pooling, position_lambdas, relative_positions
+from lambdanet.ops import pooling, position_lambdas, relative_positions
+from lambdanet.ops.position_term import Geometry, PositionTerm
+from lambdanet.ops.relative_positions import PairAxis
 
 RESIZES = ("slice", "interpolate")
 SHARED = "shared_object_id"  # Keras's key for what several layers share
 
 
 class PositionEmbedding(Layer):
-    """What the two kinds of embeddings share: the depth of an embedding, and applying them per lambda.
+    """Base class of position embeddings: the depth of an embedding, and applying them per lambda.
 
     Args:
       key_dim: k, the depth of an embedding.
@@ -25,6 +28,8 @@ class PositionEmbedding(Layer):
       num_lambdas: how many lambdas a position has: 1, or the number of heads of a multi-head lambda layer.
         Each has embeddings of its own.
     """
+
+    implementation = "auto"
 
     def __init__(self, key_dim: int = 16, intra_depth: int = 1, num_lambdas: int = 1, **kwargs: Any):
         # Computes in the precision of the lambda layer that uses it, whatever its own.
@@ -39,7 +44,7 @@ class PositionEmbedding(Layer):
         """Creates the embeddings, once, for maps of these sizes."""
         raise NotImplementedError
 
-    def apply_one(self, queries, values, strides: int, mask, index: int, pool_size: int = 1, content=None):
+    def apply_one(self, index: int, queries, values, geometry: Geometry, mask, content=None):
         """Applies the position lambdas of lambda number `index`, with its content [b, k, v]; see `call`."""
         raise NotImplementedError
 
@@ -59,11 +64,12 @@ class PositionEmbedding(Layer):
           [b, *query_size, l, h, v]; with a pool, as many positions as there are windows.
         """
         # Not slices: LiteRT has them of tensors of at most five axes.
-        parts = [tf.unstack(x, self.num_lambdas, axis=-3) for x in (queries, values)]
-        parts.append([None] * self.num_lambdas if content is None else tf.unstack(content, axis=1))
+        queries, values = (tf.unstack(x, self.num_lambdas, axis=-3) for x in (queries, values))
+        contents = [None] * self.num_lambdas if content is None else tf.unstack(content, axis=1)
+        geometry = Geometry(strides, pool_size=pool_size)
         outputs = [
-            self.apply_one(one_queries, one_values, strides, mask, i, pool_size, one_content)
-            for i, (one_queries, one_values, one_content) in enumerate(zip(*parts, strict=True))
+            self.apply_one(i, queries[i], values[i], geometry, mask, contents[i])
+            for i in range(self.num_lambdas)
         ]
         return tf.stack(outputs, axis=-3)
 
@@ -160,31 +166,22 @@ class RelativePositionEmbedding(PositionEmbedding):
         self.table = self._add_table(lengths)
         self.bias = self.add_weight("bias", [self.key_dim], initializer="zeros") if self.use_bias else None
 
-    def apply_one(self, queries, values, strides, mask, index, pool_size=1, content=None):
-        b, *query_size, h, k = tensors.sizes(queries)
-        context_size = tensors.sizes(values)[1:-2]
-        distance = strides if pool_size == 1 else 1
-        table = self._fitted(self._table_of(index, queries.dtype), query_size, context_size, distance)
+    def apply_one(self, index, queries, values, geometry, mask, content=None):
+        query_size, context_size = tensors.sizes(queries)[1:-2], tensors.sizes(values)[1:-2]
+        table = self._fitted(self._table_of(index, queries.dtype), query_size, context_size, geometry)
+        geometry = dataclasses.replace(geometry, dilation=self.dilation)
         if mask is None or isinstance(mask, str):
             table = table if mask is None else relative_positions.causal(table, len(query_size))
-            outputs = position_lambdas.apply_position_lambdas(
-                queries,
-                values,
-                table,
-                self.implementation,
-                strides,
-                self.dilation,
-                pool_size=pool_size,
-                content=content,
-            )
+            term = PositionTerm(queries, values, table, geometry, content)
+            outputs = position_lambdas.apply_term(term, self.implementation)
         else:
-            embeddings = relative_positions.expand_table(
-                table, query_size, context_size, None, strides, self.dilation
-            )
-            outputs = _apply_masked(queries, values, embeddings, mask, content)
+            size = zip(query_size, context_size, strict=True)
+            axes = [PairAxis(n, m, 0, geometry.strides, self.dilation) for n, m in size]
+            embeddings = relative_positions.expand_table(table, axes)
+            outputs = position_lambdas.apply_embeddings(queries, values, embeddings, mask, content)
         if self.use_bias:
-            if pool_size > 1:
-                queries = pooling.mean(queries, len(query_size), pool_size, strides)
+            if geometry.pool_size > 1:
+                queries = pooling.mean(queries, len(query_size), geometry.pool_size, geometry.strides)
             outputs += tf.einsum("...k,k->...", queries, tf.cast(self.bias, queries.dtype))[..., tf.newaxis]
         return outputs
 
@@ -216,10 +213,11 @@ class RelativePositionEmbedding(PositionEmbedding):
             raise InputError(f"map_size must have {len(context_size)} axes, got {sizes}")
         return sizes
 
-    def _fitted(self, table, query_size, context_size, strides):
-        """A global table for maps of another size than it was made for; a local one serves every map."""
+    def _fitted(self, table, query_size, context_size, geometry):
+        """Fits a global table to maps of another size; a local one serves every map."""
         if self.scope is not None:
             return table
+        strides = geometry.query_strides
         extents = [_largest(m, (n - 1) * strides + 1) for n, m in zip(query_size, context_size, strict=True)]
         if self.resize == "interpolate":
             return relative_positions.resize_table(table, [2 * extent - 1 for extent in extents])
@@ -271,7 +269,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
             setattr(self, name, check_count(name, getattr(self, name)))
         self.table = self._add_table([self.num_queries, self.num_context])
 
-    def apply_one(self, queries, values, strides, mask, index, pool_size=1, content=None):
+    def apply_one(self, index, queries, values, geometry, mask, content=None):
         n = tensors.product(tensors.sizes(queries)[1:-2])
         m = tensors.product(tensors.sizes(values)[1:-2])
         for positions, size, of in ((n, self.num_queries, "query"), (m, self.num_context, "context")):
@@ -283,8 +281,10 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         embeddings = tf.reshape(table, [n, self.key_dim, m * self.intra_depth])
         if isinstance(mask, str):
             mask = tf.linalg.band_part(tf.ones([n, m]), -1, 0)
-        outputs = _apply_masked(queries, values, embeddings, mask, content)
-        return outputs if pool_size == 1 else pooling.mean(outputs, len(values.shape) - 3, pool_size, strides)
+        outputs = position_lambdas.apply_embeddings(queries, values, embeddings, mask, content)
+        if geometry.pool_size == 1:
+            return outputs
+        return pooling.mean(outputs, values.shape.rank - 3, geometry.pool_size, geometry.strides)
 
     def get_config(self):
         return {
@@ -313,20 +313,6 @@ def restored(config: Mapping[str, Any]) -> PositionEmbedding:
         "layers that share a position embedding cannot be copied one by one, as `clone_model` does, because "
         "each would have one of its own; copy the model by `Model.from_config(model.get_config())`"
     )
-
-
-def _apply_masked(queries, values, embeddings, mask, content):
-    """Applies embeddings [n, k, m * u] of all pairs, those that `mask` [n, m] forbids set to zero."""
-    b, *query_size, h, k = tensors.sizes(queries)
-    _, *context_size, v, u = tensors.sizes(values)
-    n, m = tensors.product(query_size), tensors.product(context_size)
-    if mask is not None:
-        embeddings *= tf.repeat(tf.cast(mask, embeddings.dtype), u, axis=1)[:, tf.newaxis]
-    values = tf.reshape(tf.einsum("...vu->...uv", values), [b, m * u, v])
-    if content is not None:
-        values, embeddings = contractions.with_content(values, embeddings, content)
-    outputs = contractions.apply_embeddings(tf.reshape(queries, [b, n, h, k]), values, embeddings)
-    return tf.reshape(outputs, [b, *query_size, h, v])
 
 
 def _largest(a: tensors.Size, b: tensors.Size) -> tensors.Size:

@@ -6,11 +6,10 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet import device
 from lambdanet.errors import InputError, check_count
 from lambdanet.layers.layer import Layer
-from lambdanet.layers.sublayers import built
-from lambdanet.tensors import at_least_float32
+from lambdanet.layers.sublayers import build_sublayer
+from lambdanet.ops import kernels
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -52,9 +51,7 @@ class SqueezeExcite(Layer):
     def call(self, inputs):
         x, means = inputs if isinstance(inputs, (list, tuple)) else (inputs, tf.reduce_mean(inputs, [1, 2]))
         gate = self._expand(self._reduce(means))[:, tf.newaxis, tf.newaxis]  # [b, 1, 1, c]
-        if device.kind() == "TPU":  # sums of the gradient then join those of the normalisation before
-            return tf.cast(at_least_float32(x) * at_least_float32(gate), x.dtype)
-        return x * gate
+        return kernels.current().scale_channels(x, gate)
 
     def get_config(self):
         return {
@@ -73,4 +70,4 @@ class SqueezeExcite(Layer):
             dtype=self.dtype_policy,
             name=name,
         )
-        return built(layer, [None, channels])
+        return build_sublayer(layer, [None, channels])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the layers share in how they build their parts."""
+"""Sublayers that are built with their parent."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ import tf_keras as keras
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5}
 
 
-def built(layer: keras.layers.Layer, input_shape: Sequence[int | None]) -> keras.layers.Layer:
-    """Creates the variables of a part now, under the part's own name.
+def build_sublayer(layer: keras.layers.Layer, input_shape: Sequence[int | None]) -> keras.layers.Layer:
+    """Creates the variables of a sublayer now, under its own name, and returns it.
 
-    A layer that builds its parts in its own `build` has all its variables as soon as its input shape is
-    known, with names that say which part they belong to.
+    A layer that builds its sublayers in its own `build` has all its variables as soon as its input shape is
+    known, with the names of the sublayers in theirs.
     """
     with tf.name_scope(layer.name):
         layer.build(input_shape)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that the layers are made of: position and content lambdas, and softmax attention.
+"""Operations of the layers: position and content lambdas, and softmax attention.
 
-`reference` is the definition of a lambda layer, as the paper writes it; everything else here computes the
-same at less cost.
+`reference` defines a lambda layer by the equations of the paper; everything else computes the same at a lower
+cost. `kernels` lists the forms of each kind of device.
 """
 
+from lambdanet.ops import reference
 from lambdanet.ops.content_lambdas import KEY_NORMALIZATIONS, apply_content_lambda, content_lambda
 from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
 
@@ -14,4 +15,5 @@ __all__ = [
     "apply_content_lambda",
     "apply_position_lambdas",
     "content_lambda",
+    "reference",
 ]

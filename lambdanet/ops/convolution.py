@@ -5,41 +5,51 @@ import tensorflow as tf
 
 from lambdanet import tensors
 from lambdanet.errors import InputError
+from lambdanet.ops.position_term import PositionTerm
 
 
-def _convolution(queries, values, table, strides, dilation):
-    """The lambda convolution (Figure 5): the table is a kernel that treats v as one more batch axis."""
-    b, *query_size, h, k = tensors.sizes(queries)
-    _, *context_size, v, u = tensors.sizes(values)
-    rank = len(query_size)
-    images = tf.transpose(values, [0, rank + 1, *range(1, rank + 1), rank + 2])  # [b, v, *spatial, u]
+def convolve(term: PositionTerm) -> tf.Tensor:
+    """Applies the position lambdas by a convolution: v is one more batch axis, and the table the kernel.
+
+    Returns:
+      [b, *query_size, h, v], without the content of the term.
+    """
+    b, *query_size, h, k = tensors.sizes(term.queries)
+    _, *context_size, v, u = tensors.sizes(term.values)
+    rank, n = len(query_size), tensors.product(query_size)
+    images = tf.transpose(
+        term.values, [0, rank + 1, *range(1, rank + 1), rank + 2]
+    )  # [b, v, *context_size, u]
     images = tf.reshape(images, [b * v, *context_size, u])
-    kernel = tf.einsum("...ku->...uk", table)
-    lambdas = _correlate(tf.nn.convolution, images, kernel, query_size, strides, dilation)
-    n = tensors.product(query_size)
-    lambdas = tf.reshape(lambdas, [b, v, n, k])
-    outputs = tf.einsum("bnhk,bvnk->bnhv", tf.reshape(queries, [b, n, h, k]), lambdas)
+    kernel = tf.einsum("...ku->...uk", term.table)
+    lambdas = tf.reshape(_correlate(tf.nn.convolution, images, kernel, term), [b, v, n, k])
+    outputs = tf.einsum("bnhk,bvnk->bnhv", tf.reshape(term.queries, [b, n, h, k]), lambdas)
     return tf.reshape(outputs, [b, *query_size, h, v])
 
 
-def _depthwise_convolution(queries, values, table, strides, dilation):
-    """The lambda convolution as a depthwise one with channel multiplier k (Figure 5), on one or two axes."""
-    b, *query_size, h, k = tensors.sizes(queries)
-    _, *context_size, v, u = tensors.sizes(values)
+def convolve_depthwise(term: PositionTerm) -> tf.Tensor:
+    """Does the same by a depthwise convolution with channel multiplier k, along one or two axes.
+
+    Raises:
+      InputError: for three axes.
+    """
+    b, *query_size, h, k = tensors.sizes(term.queries)
+    _, *context_size, v, u = tensors.sizes(term.values)
     if len(query_size) > 2:
         raise InputError(f"depthwise_conv takes sequences and images, got {len(query_size)} spatial axes")
-    images = tf.reshape(values, [b, *context_size, v * u])
-    kernel = tf.einsum("...ku->...uk", table)[..., tf.newaxis, :, :]  # [r, ..., 1, u, k]
-    kernel = tf.reshape(tf.repeat(kernel, v, axis=-3), [*table.shape[:-2], v * u, k])
-    lambdas = _correlate(_depthwise, images, kernel, query_size, strides, dilation)
     n = tensors.product(query_size)
-    lambdas = tf.reduce_sum(tf.reshape(lambdas, [b, n, v, u, k]), axis=3)
-    outputs = tf.einsum("bnhk,bnvk->bnhv", tf.reshape(queries, [b, n, h, k]), lambdas)
+    images = tf.reshape(term.values, [b, *context_size, v * u])
+    kernel = tf.einsum("...ku->...uk", term.table)[..., tf.newaxis, :, :]  # [r, ..., 1, u, k]
+    kernel = tf.reshape(tf.repeat(kernel, v, axis=-3), [*term.table.shape[:-2], v * u, k])
+    lambdas = tf.reshape(_correlate(_depthwise, images, kernel, term), [b, n, v, u, k])
+    outputs = tf.einsum(
+        "bnhk,bnvk->bnhv", tf.reshape(term.queries, [b, n, h, k]), tf.reduce_sum(lambdas, axis=3)
+    )
     return tf.reshape(outputs, [b, *query_size, h, v])
 
 
 def _depthwise(images, kernel, strides, padding, dilations):
-    """`tf.nn.depthwise_conv2d` on one or two axes."""
+    """`tf.nn.depthwise_conv2d` along one or two axes."""
     if len(strides) == 1:
         images, kernel = images[:, tf.newaxis], kernel[tf.newaxis]
         strides, dilations = strides * 2, [1, *dilations]
@@ -47,19 +57,19 @@ def _depthwise(images, kernel, strides, padding, dilations):
     return tf.nn.depthwise_conv2d(images, kernel, [1, *strides, 1], padding, dilations=dilations)
 
 
-def _correlate(convolution, images, kernel, query_size, strides, dilation):
-    """Runs a convolution so that output i is centred on position `strides * i`, for every i in query_size."""
-    rank = len(query_size)
-    for axis, n in enumerate(query_size, start=1):
+def _correlate(convolution, images, kernel, term):
+    """Runs a convolution so that output i is centered on position `strides * i`, for every query."""
+    strides, dilation, rank = term.geometry.strides, term.geometry.dilation, len(term.query_size)
+    for axis, n in enumerate(term.query_size, start=1):
         halo = kernel.shape[axis - 1] // 2 * dilation
         images = tensors.pad(images, axis, halo, (n - 1) * strides + 1 + halo - tensors.sizes(images)[axis])
     # TensorFlow has no kernels for strides and dilation together.
-    together = strides > 1 and dilation > 1
+    slices = strides > 1 and dilation > 1
     outputs = convolution(
         images,
         kernel,
-        strides=[1 if together else strides] * rank,
+        strides=[1 if slices else strides] * rank,
         padding="VALID",
         dilations=[dilation] * rank,
     )
-    return outputs[(slice(None), *[slice(None, None, strides)] * rank)] if together else outputs
+    return outputs[(slice(None), *[slice(None, None, strides)] * rank)] if slices else outputs

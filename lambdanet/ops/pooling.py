@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows of an average-pool with "same" padding: where they lie, what they hold, and their means."""
+"""Average-pooling with "same" padding: the windows, their contents and their means."""
 
 import dataclasses
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-from lambdanet.tensors import Size, pad, product, sizes
+from lambdanet.tensors import Size, ceil_div, pad, product, sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,11 +14,11 @@ class Windows:
     """The windows along one axis.
 
     Attributes:
-      count: how many there are.
+      count: the number of windows.
       first: the first position of the first window; negative where it begins before the map.
-      size: the number of positions of the map.
-      length: positions of a window.
-      strides: the distance of two windows.
+      size: the positions of the map.
+      length: the positions of a window.
+      strides: the distance between windows.
     """
 
     count: Size
@@ -28,15 +28,15 @@ class Windows:
     strides: int
 
     @classmethod
-    def of(cls, size: Size, length: int, strides: int) -> "Windows":
-        """Returns the windows that TensorFlow's padding "SAME" makes: as much before the map as after it."""
-        count = -(-size // strides)
+    def same(cls, size: Size, length: int, strides: int) -> "Windows":
+        """Returns the windows of TensorFlow's padding "SAME", with equal padding before and after the map."""
+        count = ceil_div(size, strides)
         padding = (count - 1) * strides + length - size
         padding = tf.maximum(padding, 0) if tf.is_tensor(padding) else max(padding, 0)
         return cls(count, -(padding // 2), size, length, strides)
 
-    def occupied(self) -> tf.Tensor:
-        """How many positions of each window lie on the map, [count]."""
+    def window_sizes(self) -> tf.Tensor:
+        """Returns the number of positions of each window that are on the map, [count]."""
         start = self.strides * tf.range(self.count) + self.first
         return tf.minimum(start + self.length, self.size) - tf.maximum(start, 0)
 
@@ -48,8 +48,8 @@ def gather(x: tf.Tensor, axes: Sequence[Windows]) -> tf.Tensor:
         reach = (axis.count - 1) * axis.strides + 1
         x = pad(x, number, -axis.first, reach + axis.length - 1 + axis.first - axis.size)
         leading = (slice(None),) * number
-        places = [x[(*leading, slice(i, i + reach, axis.strides))] for i in range(axis.length)]
-        x = tf.stack(places, axis=rank + 1)
+        parts = [x[(*leading, slice(i, i + reach, axis.strides))] for i in range(axis.length)]
+        x = tf.stack(parts, axis=rank + 1)
     return x
 
 
@@ -57,18 +57,18 @@ def mean(x: tf.Tensor, rank: int, length: int, strides: int) -> tf.Tensor:
     """Averages over windows along `rank` axes: [b, *size, ...] -> [b, *counts, ...]."""
     b, *size = sizes(x)[: rank + 1]
     if rank != 2:  # TensorFlow has no kernels for every type and gradient of the other ranks
-        axes = [Windows.of(n, length, strides) for n in size]
-        return divided(tf.reduce_sum(gather(x, axes), list(range(rank + 1, 2 * rank + 1))), axes)
+        axes = [Windows.same(n, length, strides) for n in size]
+        return divide_by_count(tf.reduce_sum(gather(x, axes), list(range(rank + 1, 2 * rank + 1))), axes)
     flat = tf.reshape(x, [b, *size, product(sizes(x)[rank + 1 :])])
     pooled = tf.nn.avg_pool(flat, length, strides, "SAME")
     return tf.reshape(pooled, [*sizes(pooled)[:-1], *sizes(x)[rank + 1 :]])
 
 
-def divided(x: tf.Tensor, axes: Sequence[Windows]) -> tf.Tensor:
-    """Divides sums over windows, [b, *counts, ...], by how many positions each is a sum of."""
+def divide_by_count(x: tf.Tensor, axes: Sequence[Windows]) -> tf.Tensor:
+    """Divides sums over windows, [b, *counts, ...], by the number of positions in each."""
     rank, dtype = len(axes), tf.float64 if x.dtype == tf.float64 else tf.float32
-    numbers = tf.ones([], dtype)
+    counts = tf.ones([], dtype)
     for axis in axes:
-        numbers = numbers[..., tf.newaxis] * tf.cast(axis.occupied(), dtype)
-    numbers = tf.reshape(numbers, [*sizes(numbers), *[1] * (x.shape.rank - 1 - rank)])
-    return tf.cast(tf.cast(x, dtype) / numbers, x.dtype)
+        counts = counts[..., tf.newaxis] * tf.cast(axis.window_sizes(), dtype)
+    counts = tf.reshape(counts, [*sizes(counts), *[1] * (x.shape.rank - 1 - rank)])
+    return tf.cast(tf.cast(x, dtype) / counts, x.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two interactions of the lambda layer, applied to their queries (Bello 2021, equations 1 and 2).
+"""The position lambdas applied to their queries (Bello 2021, equations 1 and 2).
 
 Letters, as in the paper:
   b batch, n query positions, m context positions, k query and key depth, v value depth, u intra-depth,
@@ -7,21 +7,26 @@ Letters, as in the paper:
 
 There is no softmax between the two contractions of the position term,
   y[b, n, h, v] = sum over k and m of q[b, n, h, k] E[n, m, k] V[b, m, v],
-so their order is free. Every implementation below gives the same numbers at another cost.
+so their order is free. Every implementation gives the same numbers as `lambdanet.ops.reference`, at another
+cost.
 """
 
-import functools
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-from lambdanet import device, tensors
+from lambdanet import tensors
 from lambdanet.errors import unknown
-from lambdanet.ops import blocking, contractions, convolution, cost_model, pooling, relative_positions
-from lambdanet.ops.recompute import in_pieces
-from lambdanet.ops.tpu import key_chunks, row_convolution
+from lambdanet.ops import blocking, convolution, cost_model, kernels, pooling
+from lambdanet.ops.contractions import Operands
+from lambdanet.ops.position_term import Geometry, PositionTerm
+from lambdanet.ops.relative_positions import PairAxis
 
 IMPLEMENTATIONS = ("einsum", "query_first", "blocked", "blocked_query_first", "conv", "depthwise_conv")
+
+_CONVOLUTIONS = {"conv": convolution.convolve, "depthwise_conv": convolution.convolve_depthwise}
+_WHOLE_MAP = {"einsum": cost_model.Plan(query_first=False), "query_first": cost_model.Plan(query_first=True)}
+_QUERY_FIRST = {"blocked": False, "blocked_query_first": True}
 
 
 def apply_position_lambdas(
@@ -39,115 +44,134 @@ def apply_position_lambdas(
 
     Args:
       queries: [b, *query_size, h, k], with one to three spatial axes of any size, known or not. Query i
-        along an axis stands at position `strides * i` of the context.
+        along an axis is at position `strides * i` of the context.
       values: [b, *context_size, v], or [b, *context_size, v, u].
       table: relative embeddings [r, ..., k], or [r, ..., k, u]: one axis of odd length r per spatial
         axis, for the offsets -(r // 2) ... r // 2 from query to context, in steps of `dilation`.
-      implementation: one of `IMPLEMENTATIONS`, or "auto" for the cheapest (see `lambdanet.ops.cost_model`).
-      strides: the distance of two queries.
-      dilation: the distance of two offsets.
+      implementation: one of `IMPLEMENTATIONS`, which is then the form on every device, or "auto" for the
+        one that is fastest on this process's device (see `lambdanet.ops.cost_model` and
+        `lambdanet.ops.kernels`).
+      strides: the distance between queries.
+      dilation: the distance between offsets.
       block: for the blocked forms, the queries per block along each axis; default: by cost.
       pool_size: average the outputs over windows of so many positions along each axis that are `strides`
-        apart, with "same" padding. The queries then stand at every position of the context.
+        apart, with "same" padding. There must be a query for every position of the context then.
       content: a content lambda, [b, k, v], to add to all position lambdas. Matrix products take it as k more
         positions of the context, whose embeddings are the columns of the identity.
 
     Returns:
-      [b, *query_size, h, v]; with a pool, as many positions as there are windows.
+      [b, *query_size, h, v]; with a pool, one position per window.
 
     Raises:
       InputError: for an unknown implementation, or a depthwise convolution over three axes.
     """
-    if implementation not in ("auto", *IMPLEMENTATIONS):
-        raise unknown("implementation", implementation, ("auto", *IMPLEMENTATIONS))
     if values.shape.rank == queries.shape.rank - 1:  # u = 1 without an axis of its own
         values, table = values[..., tf.newaxis], table[..., tf.newaxis]
-    if pool_size > 1:
-        return _pooled(queries, values, table, implementation, strides, dilation, pool_size, content)
-    if implementation in ("conv", "depthwise_conv"):
-        convolve = (
-            convolution._convolution if implementation == "conv" else convolution._depthwise_convolution
-        )
-        outputs = convolve(queries, values, table, strides, dilation)
-        return outputs if content is None else outputs + tf.einsum("b...hk,bkv->b...hv", queries, content)
-    if implementation in ("einsum", "query_first"):
-        plan = cost_model.Plan(query_first=implementation == "query_first")
-    else:
-        order = {"blocked": False, "blocked_query_first": True}.get(implementation)
-        problem, kind = cost_model.Problem.of(queries, values, table, strides, dilation), device.kind()
-        plan = cost_model.choose(problem, order, kind)
-        if block is not None:
-            plan = cost_model.Plan(plan.query_first, tuple(block))
-        plan = cost_model.bounded(problem, plan, kind)
-    return _matrix_products(queries, values, table, strides, dilation, plan, content)
+    term = PositionTerm(queries, values, table, Geometry(strides, dilation, pool_size), content)
+    return apply_term(term, implementation, block)
 
 
-def _matrix_products(queries, values, table, strides, dilation, plan, content):
-    """Blocks of queries, each with the window of context in its scope; one table of pairs serves all blocks.
+def apply_term(
+    term: PositionTerm, implementation: str = "auto", block: Sequence[int] | None = None
+) -> tf.Tensor:
+    """Applies position lambdas; `implementation` and `block` as in `apply_position_lambdas`."""
+    if implementation not in ("auto", *IMPLEMENTATIONS):
+        raise unknown("implementation", implementation, ("auto", *IMPLEMENTATIONS))
+    strides, pool_size = term.geometry.strides, term.geometry.pool_size
+    if pool_size == 1:
+        return _apply(term, implementation, block)
+    if implementation == "auto":
+        kernel, problem = kernels.current(), cost_model.ProblemSize.of(term)
+        if cost_model.pools_queries(problem, pool_size, strides, kernel.device):
+            return _apply_pooled(term, kernel)
+    outputs = _apply(term.without_pool(), implementation, block)
+    return pooling.mean(outputs, len(term.scope), pool_size, strides)
 
-    One block is every query with every context position; with more, cost and memory are linear in n, as for
-    a convolution, but the work is matrix products.
+
+def apply_embeddings(
+    queries: tf.Tensor,
+    values: tf.Tensor,
+    embeddings: tf.Tensor,
+    mask: tf.Tensor | None = None,
+    content: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Applies position lambdas whose embeddings are given for all pairs of positions.
+
+    Args:
+      queries: [b, *query_size, h, k].
+      values: [b, *context_size, v, u].
+      embeddings: [n, k, m * u].
+      mask: 1 where a query sees a context position, else 0, [n, m]; None: it sees all.
+      content: a content lambda to add to all position lambdas, [b, k, v].
+
+    Returns:
+      [b, *query_size, h, v].
     """
     b, *query_size, h, k = tensors.sizes(queries)
     _, *context_size, v, u = tensors.sizes(values)
-    rank, scope = len(query_size), tensors.sizes(table)[:-2]
-    on_tpu = device.kind() == "TPU"
-    keywise_on_tpu = on_tpu and not plan.query_first
-    if keywise_on_tpu and strides == dilation == 1:
-        if row_convolution.suits(b * v, query_size, context_size, scope):
-            return row_convolution.apply_by_rows(queries, values, table, content)
-    halos = [r // 2 * dilation for r in scope]
-    geometry = zip(query_size, context_size, plan.block or [None] * rank, halos, strict=True)
-    axes = [blocking.Axis.of(*axis, strides) for axis in geometry]
-    values = tf.reshape(tf.einsum("...vu->...uv", values) if u > 1 else values, [b, *context_size, u * v])
-    windows = blocking.windows(values, axes, by_products=on_tpu)
-    embeddings = relative_positions.expand_table(
-        table,
-        [axis.length for axis in axes],
-        [axis.window for axis in axes],
-        [axis.first for axis in axes],
-        strides,
-        dilation,
-        by_slices=on_tpu,
-    )
-    windows = tf.reshape(windows, [tensors.sizes(windows)[0], tensors.sizes(embeddings)[2], v])  # u joins m
-    if content is not None and not keywise_on_tpu:
-        windows, embeddings = contractions.with_content(windows, embeddings, content)
-    apply = functools.partial(contractions.apply_embeddings, query_first=plan.query_first)
-    queries = blocking.cut(queries, axes)
-    if keywise_on_tpu:
-        count = tensors.product([axis.count for axis in axes])
-        outputs = key_chunks.lambda_first(queries, windows, embeddings, count, content)
-    elif plan.size is None:
-        outputs = apply(queries, windows, embeddings)
-    else:
-        outputs = in_pieces(apply, queries, windows, embeddings, plan.size, [*tensors.sizes(queries)[1:3], v])
-    return blocking.join(outputs, axes, query_size)
+    n, m = tensors.product(query_size), tensors.product(context_size)
+    if mask is not None:
+        embeddings *= tf.repeat(tf.cast(mask, embeddings.dtype), u, axis=1)[:, tf.newaxis]
+    values = tf.reshape(tf.einsum("...vu->...uv", values), [b, m * u, v])
+    operands = Operands(tf.reshape(queries, [b, n, h, k]), values, embeddings, content)
+    return tf.reshape(kernels.current().query_first(operands), [b, *query_size, h, v])
 
 
-def _pooled(queries, values, table, implementation, strides, dilation, pool_size, content):
-    """The mean of the outputs over windows of positions.
+def _apply(term: PositionTerm, implementation: str, block: Sequence[int] | None) -> tf.Tensor:
+    """Applies the position lambdas at every query, without a pool."""
+    if convolve := _CONVOLUTIONS.get(implementation):
+        outputs = convolve(term)
+        content = term.content
+        return (
+            outputs if content is None else outputs + tf.einsum("b...hk,bkv->b...hv", term.queries, content)
+        )
+    kernel = kernels.current(implementation)
+    plan = _WHOLE_MAP.get(implementation)
+    if plan is None:
+        problem = cost_model.ProblemSize.of(term)
+        plan = cost_model.choose(problem, kernel.device, _QUERY_FIRST.get(implementation))
+        if block is not None:
+            plan = cost_model.Plan(plan.query_first, tuple(block))
+        plan = cost_model.limit_memory(problem, plan, kernel.device)
+    return apply_plan(term, plan, kernel)
 
-    It is linear in the queries of a window, so they and their embeddings can be contracted together, over
-    positions of the window and depth, before the context: for an output, not for each position.
+
+def apply_plan(term: PositionTerm, plan: cost_model.Plan, kernel: kernels.Kernels) -> tf.Tensor:
+    """Applies the position lambdas in blocks of queries, each with the window of context in its scope.
+
+    One table of pairs serves all blocks. One block is every query with every context position; with more,
+    cost and memory are linear in n, as for a convolution, but the work is matrix products.
     """
-    b, *size, h, k = tensors.sizes(queries)
-    _, *context_size, v, u = tensors.sizes(values)
-    axes = [pooling.Windows.of(n, pool_size, strides) for n in size]
-    problem, kind = cost_model.Problem.of(queries, values, table, 1, dilation), device.kind()
-    if implementation != "auto" or not cost_model.pools_first(problem, pool_size, strides, kind):
-        outputs = apply_position_lambdas(queries, values, table, implementation, 1, dilation, content=content)
-        return pooling.mean(outputs, len(size), pool_size, strides)
-    counts, places = [axis.count for axis in axes], pool_size ** len(axes)
-    first = [-axis.first for axis in axes]
-    embeddings = relative_positions.expand_table(
-        table, counts, context_size, first, strides, dilation, pool_size, by_slices=kind == "TPU"
-    )
-    n, m = tensors.product(counts), tensors.product(context_size) * u
-    queries = tf.reshape(pooling.gather(queries, axes), [b, n, places, h, k])
-    queries = tf.reshape(tf.transpose(queries, [0, 1, 3, 2, 4]), [b, n, h, places * k])
-    values = tf.reshape(tf.einsum("...vu->...uv", values), [b, m, v])
-    if content is not None:
-        values, embeddings = contractions.with_content(values, embeddings, content)
-    outputs = contractions.apply_embeddings(queries, values, embeddings)
-    return pooling.divided(tf.reshape(outputs, [b, *counts, h, v]), axes)
+    if kernel.map_form and not plan.query_first and kernel.map_form.is_applicable(term):
+        return kernel.map_form.apply(term)
+    axes = term.block_axes(plan.block)
+    windows = kernel.extract_windows(term.depth_first_values(), axes)  # [b * blocks, window, u * v]
+    embeddings = kernel.expand_table(term.table, axes)  # [n, k, m = window * u]
+    queries = blocking.split(term.queries, axes)  # [b * blocks, n, h, k]
+    v = term.values.shape[-2]
+    windows = tf.reshape(windows, [tensors.sizes(windows)[0], tensors.sizes(embeddings)[2], v])
+    operands = Operands(queries, windows, embeddings, term.content, blocking.num_blocks(axes))
+    contract = kernel.query_first if plan.query_first else kernel.lambda_first
+    return blocking.merge(contract(operands, plan.chunk), axes, term.query_size)
+
+
+def _apply_pooled(term: PositionTerm, kernel: kernels.Kernels) -> tf.Tensor:
+    """Applies the position lambdas to the queries of whole pools.
+
+    The mean over a pool is linear in its queries, so they and their embeddings can be contracted together,
+    over positions of the pool and depth, before the context: once per output instead of once per position.
+    """
+    b, *size, h, k = tensors.sizes(term.queries)
+    v, geometry = term.values.shape[-2], term.geometry
+    pools = [pooling.Windows.same(n, geometry.pool_size, geometry.strides) for n in size]
+    counts, positions = [pool.count for pool in pools], geometry.pool_size ** len(pools)
+    axes = [
+        PairAxis(pool.count, m, -pool.first, geometry.strides, geometry.dilation, geometry.pool_size)
+        for pool, m in zip(pools, term.context_size, strict=True)
+    ]
+    embeddings = kernel.expand_table(term.table, axes)  # [n, positions * k, m * u]
+    n = tensors.product(counts)
+    queries = tf.reshape(pooling.gather(term.queries, pools), [b, n, positions, h, k])
+    queries = tf.reshape(tf.transpose(queries, [0, 1, 3, 2, 4]), [b, n, h, positions * k])
+    outputs = kernel.query_first(Operands(queries, term.flat_values(), embeddings, term.content))
+    return pooling.divide_by_count(tf.reshape(outputs, [b, *counts, h, v]), pools)

@@ -1,39 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applying a function to a batch piece by piece, so that its intermediate results never all exist at once."""
+"""Applying a function to a batch in chunks, so that its intermediate results never all exist at once."""
 
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from lambdanet.tensors import Size, pad, sizes
+from lambdanet.tensors import Size, ceil_div, pad, sizes
 
 
-def in_pieces(
+def in_chunks(
     function: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
     x: tf.Tensor,
     y: tf.Tensor,
     shared: tf.Tensor,
-    size: int,
+    chunk: int,
     shape: Sequence[Size],
 ) -> tf.Tensor:
-    """Computes `function(x, y, shared)` for `size` examples at a time, and again in the backward pass.
+    """Computes `function(x, y, shared)` for `chunk` examples at a time, and again in the backward pass.
 
-    Nothing but inputs and outputs is kept between the two passes (Chen et al. 2016), so the largest
-    intermediate is that of one piece; pieces that fit a cache can make up for computing it twice.
+    Only inputs and outputs are kept between the two passes (Chen et al. 2016), so the largest intermediate is
+    that of one chunk; chunks that fit into a cache can make up for computing them twice.
 
     Args:
-      function: maps x [size, ...], y [size, ...] and `shared` to [size, ...], each example by itself.
+      function: maps x [chunk, ...], y [chunk, ...] and `shared` to [chunk, ...], each example by itself.
       x: [b, ...].
       y: [b, ...].
-      shared: what all examples use; its gradient is the sum over them.
-      size: examples per piece; b is padded with zeros to a multiple of it.
-      shape: of one example's result.
+      shared: the input that all examples use; its gradient is the sum over them.
+      chunk: examples per call; b is padded with zeros to a multiple of it.
+      shape: the shape of one example's result.
 
     Returns:
       [b, *shape].
     """
     b = sizes(x)[0]
-    count = -(-b // size)
+    count = ceil_div(b, chunk)
 
     @tf.custom_gradient
     def run(x, y, shared):
@@ -59,9 +59,9 @@ def in_pieces(
         return outputs.stack(), grad
 
     def split(z):
-        return tf.reshape(pad(z, 0, 0, count * size - b), [count, size, *sizes(z)[1:]])
+        return tf.reshape(pad(z, 0, 0, count * chunk - b), [count, chunk, *sizes(z)[1:]])
 
-    return tf.reshape(run(split(x), split(y), shared), [count * size, *shape])[:b]
+    return tf.reshape(run(split(x), split(y), shared), [count * chunk, *shape])[:b]
 
 
 def _array(like: tf.Tensor, count: Size) -> tf.TensorArray:

@@ -1,140 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relative position embeddings: from the small table of offsets to one embedding per pair of positions.
+"""Relative position embeddings: from a small table of offsets to one embedding per pair of positions.
 
-A relative table has one row per offset `m - n` between a context position m and a query position n, so
-that interactions are translation equivariant (Bello 2021, section 3.3). Along an axis of length r it holds
-the offsets -(r // 2) ... r // 2; beyond them the embedding is zero (section 3.4).
+A table has one row per offset `m - n` from a query position n to a context position m, so interactions are
+translation equivariant (Bello 2021, section 3.3). Along an axis of length r it holds the offsets
+-(r // 2) ... r // 2; beyond them the embedding is zero (section 3.4).
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from lambdanet import tensors
+from lambdanet.tensors import Size
 
 _LARGEST_ONE_HOT = 2**22
 
 
-def offset_rows(
-    num_queries: tensors.Size,
-    num_context: tensors.Size,
-    r: tensors.Size,
-    first_context: tensors.Size = 0,
-    strides: int = 1,
-    dilation: int = 1,
-    window: int = 1,
-) -> tf.Tensor:
-    """Says which row of a relative table each pair of positions along one axis uses.
+@dataclasses.dataclass(frozen=True)
+class PairAxis:
+    """The queries and the context positions along one axis, every pair of which has an embedding.
 
-    Args:
-      num_queries: how many queries; query i stands at position `strides * i`.
-      num_context: how many context positions; the first stands at `first_context`.
-      r: the odd length of the table, for offsets of -(r // 2) ... r // 2 steps of `dilation`.
-      first_context: the first context position, in the coordinates of the queries.
-      strides: the distance of two queries.
-      dilation: the distance of two offsets; positions between them have the embedding zero.
-      window: how many positions each query stands for, its own and those after it.
+    Attributes:
+      num_queries: the number of queries; query i is at position `strides * i`.
+      num_context: the number of context positions.
+      first_context: the first context position, relative to the first query.
+      strides: the distance between queries.
+      dilation: the distance between offsets; positions between them have the embedding zero.
+      pool_size: the positions that each query stands for, its own and those after it.
+    """
+
+    num_queries: Size
+    num_context: Size
+    first_context: Size = 0
+    strides: int = 1
+    dilation: int = 1
+    pool_size: int = 1
+
+
+Read = Callable[[tf.Tensor, PairAxis], tf.Tensor]
+
+
+def offset_rows(axis: PairAxis, r: Size) -> tf.Tensor:
+    """Returns the row of a table of length r that each pair of positions along an axis uses.
 
     Returns:
-      Numbers of rows [num_queries * window, num_context]; -1 where a pair is out of scope.
+      Row numbers [num_queries * pool_size, num_context]; -1 where a pair is out of scope.
     """
-    context = first_context + tf.range(num_context)
-    places = tf.reshape(strides * tf.range(num_queries)[:, tf.newaxis] + tf.range(window), [-1])
-    offsets = context[tf.newaxis] - places[:, tf.newaxis]
-    rows = offsets // dilation + r // 2
-    return tf.where((offsets % dilation == 0) & (rows >= 0) & (rows < r), rows, -1)
+    context = axis.first_context + tf.range(axis.num_context)
+    queries = axis.strides * tf.range(axis.num_queries)[:, tf.newaxis] + tf.range(axis.pool_size)
+    offsets = context[tf.newaxis] - tf.reshape(queries, [-1])[:, tf.newaxis]
+    rows = offsets // axis.dilation + r // 2
+    return tf.where((offsets % axis.dilation == 0) & (rows >= 0) & (rows < r), rows, -1)
 
 
-def expand_table(
-    table: tf.Tensor,
-    query_size: Sequence[tensors.Size],
-    context_size: Sequence[tensors.Size],
-    first_context: Sequence[tensors.Size] | None = None,
-    strides: int = 1,
-    dilation: int = 1,
-    window: int = 1,
-    by_slices: bool = False,
-) -> tf.Tensor:
-    """Expands a relative table into embeddings for every pair of query and context positions.
+def read_rows(table: tf.Tensor, axis: PairAxis) -> tf.Tensor:
+    """Reads the rows of all pairs along an axis, zeros out of scope: [b, r, p, q] -> [b, n, p, m, q].
 
-    Args:
-      table: [r, ..., k] or [r, ..., k, u], one axis of offsets per spatial axis.
-      query_size: the number of query positions along each spatial axis.
-      context_size: the same for the context.
-      first_context: the first context position along each axis, in the coordinates of the queries;
-        default: 0.
-      strides: the distance of two queries along every axis.
-      dilation: the distance of two offsets along every axis.
-      window: how many positions along every axis a query stands for, its own and those after it.
-      by_slices: read the first of several axes, of known sizes, as slices along the lanes of a TPU.
-
-    Returns:
-      [n, k, m] (or [n, k, m * u]): n and m run over the flattened query and context positions, and k over
-      the positions of the window and the depth.
+    Uses a product with one-hot rows, whose gradient is another product: many times faster than a gather,
+    whose gradient is a scatter-add. Long axes, with large one-hot rows, use a gather all the same.
     """
-    rank = len(query_size)
-    *scopes, depth, intra_depth = [*tensors.sizes(table), 1][: rank + 2]
-    first_context = first_context or [0] * rank
-    # From the last axis to the first: [..., r, p, q] -> [..., n p, m q], where p ends in k and q in u.
-    p, q = depth, intra_depth
-    for axis in reversed(range(rank)):
-        n, m, r = query_size[axis], context_size[axis], scopes[axis]
-        table = tf.reshape(table, [tensors.product(scopes[:axis]), r, p, q])
-        known = all(isinstance(size, int) for size in (n, m, r, first_context[axis]))
-        if by_slices and axis == 0 and rank > 1 and known and dilation == 1:
-            places = [strides * i + o - first_context[0] for i in range(n) for o in range(window)]
-            table = slide(table[0], places, m)
-        else:
-            rows = offset_rows(n, m, r, first_context[axis], strides, dilation, window)
-            table = read_rows(table, rows)
-        p, q = n * window * p, m * q
-    if window > 1:
-        table = tf.reshape(table, [part for n in query_size for part in (n, window)] + [depth, q])
-        table = tf.transpose(table, [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank, 2 * rank + 1])
-    return tf.reshape(table, [tensors.product(query_size), window**rank * depth, q])
-
-
-def read_rows(table: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Reads rows of a table by number, zeros for -1: [b, r, p, q] and [n, m] -> [b, n, p, m, q].
-
-    By a product with one-hot rows, whose gradient is another product: many times faster than a gather, whose
-    gradient is a scatter-add. For long axes, where the one-hot rows would be large, by a gather all the same.
-    """
-    (n, m), r = tensors.sizes(rows), tensors.sizes(table)[1]
+    r = tensors.sizes(table)[1]
+    rows = offset_rows(axis, r)  # [n, m]
+    n, m = tensors.sizes(rows)
     if all(isinstance(size, int) for size in (n, m, r)) and n * m * r <= _LARGEST_ONE_HOT:
         return tf.einsum("nmr,brpq->bnpmq", tf.one_hot(rows, r, dtype=table.dtype), table)
     padded = tf.pad(table, [[0, 0], [1, 0], [0, 0], [0, 0]])
     return tf.transpose(tf.gather(padded, rows + 1, axis=1), [0, 1, 3, 2, 4])
 
 
-def slide(table: tf.Tensor, places: Sequence[int], num_context: int) -> tf.Tensor:
-    """Reads the rows of a table that queries at these places use for the context positions from 0 on.
-
-    Neighbouring context positions use neighbouring rows, so with the rows of the table laid side by side,
-    those of a query are one slice.
+def expand_table(table: tf.Tensor, axes: Sequence[PairAxis], read_first: Read = read_rows) -> tf.Tensor:
+    """Expands a relative table into embeddings for every pair of query and context positions.
 
     Args:
-      table: [r, p, q], for the offsets -(r // 2) ... r // 2.
-      places: of the queries.
-      num_context: m.
+      table: [r, ..., k] or [r, ..., k, u], one axis of offsets per spatial axis.
+      axes: the pairs along each spatial axis, all with the same `pool_size`.
+      read_first: reads the first of several axes, after the others, which `read_rows` reads.
 
     Returns:
-      [n, p, m, q].
+      [n, k, m] (or [n, k, m * u]): n and m run over the flattened query and context positions, and k over
+      the positions of a pool and the depth.
     """
-    r, p, q = tensors.sizes(table)
-    before, after = max(*places, r // 2) - r // 2, max(num_context - 1 - min(places) - r // 2, 0)
-    table = tf.pad(tf.transpose(table, [1, 0, 2]), [[0, 0], [before, after], [0, 0]])
-    table = tf.reshape(table, [p, (before + r + after) * q])
-    starts = [(before + r // 2 - place) * q for place in places]
-    slices = [table[:, start : start + num_context * q] for start in starts]
-    return tf.reshape(tf.stack(slices), [len(places), p, num_context, q])
+    rank, pool_size = len(axes), axes[0].pool_size
+    *scope, k, u = [*tensors.sizes(table), 1][: rank + 2]
+    # From the last axis to the first: [..., r, p, q] -> [..., n * p, m * q], where p ends in k and q in u.
+    p, q = k, u
+    for number, axis in reversed(list(enumerate(axes))):
+        table = tf.reshape(table, [tensors.product(scope[:number]), scope[number], p, q])
+        table = (read_rows if number or rank == 1 else read_first)(table, axis)
+        p, q = axis.num_queries * pool_size * p, axis.num_context * q
+    query_size = [axis.num_queries for axis in axes]
+    if pool_size > 1:  # positions of a pool next to the depth
+        table = tf.reshape(table, [size for n in query_size for size in (n, pool_size)] + [k, q])
+        table = tf.transpose(table, [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank, 2 * rank + 1])
+    return tf.reshape(table, [tensors.product(query_size), pool_size**rank * k, q])
 
 
 def causal(table: tf.Tensor, rank: int) -> tf.Tensor:
     """Zeroes the embeddings of context positions after the query, in raster order over `rank` axes.
 
-    Whether a position is after the query depends on the offset alone, so masking the small table is
-    enough, and every implementation of the position lambda stays open.
+    Whether a position is after the query depends on the offset alone, so masking the small table is enough,
+    and any implementation of the position lambda can use it.
     """
     before = [[0]]
     for r in table.shape[:rank]:
@@ -143,7 +109,7 @@ def causal(table: tf.Tensor, rank: int) -> tf.Tensor:
     return table * tf.reshape(mask, [*table.shape[:rank]] + [1] * (table.shape.rank - rank))
 
 
-def resize_table(table: tf.Tensor, lengths: Sequence[tensors.Size]) -> tf.Tensor:
+def resize_table(table: tf.Tensor, lengths: Sequence[Size]) -> tf.Tensor:
     """Interpolates a table linearly to other odd lengths, keeping offset 0 and both ends in place.
 
     Args:
@@ -153,8 +119,8 @@ def resize_table(table: tf.Tensor, lengths: Sequence[tensors.Size]) -> tf.Tensor
     rank = len(lengths)
     for length, r in zip(lengths, table.shape.as_list(), strict=False):
         step = (r - 1) / tf.cast(tf.maximum(length - 1, 1), tf.float32)
-        places = tf.range(length, dtype=tf.float32) * step
-        distances = tf.abs(places[:, tf.newaxis] - tf.range(r, dtype=tf.float32))
+        positions = tf.range(length, dtype=tf.float32) * step
+        distances = tf.abs(positions[:, tf.newaxis] - tf.range(r, dtype=tf.float32))
         weights = tf.cast(tf.maximum(1.0 - distances, 0.0), table.dtype)  # [length, r]
         table = tf.tensordot(table, weights, [[0], [1]])  # the new axis comes last
     depth_axes = list(range(table.shape.rank - rank))

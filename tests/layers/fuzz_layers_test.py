@@ -6,7 +6,7 @@ import numpy as np
 from fuzzing import rounds
 from hypothesis import strategies
 from naive_attention import images, naive_halo_attention
-from naive_lambda import naive_lambda_layer, randomise
+from naive_lambda import naive_lambda_layer, randomize
 
 import lambdanet
 from lambdanet import device
@@ -61,7 +61,7 @@ def test_lambda_layers_equal_the_paper_equations(configuration):
         mask = rng.integers(0, 2, [n, np.prod(context_size or spatial)])
         mask[:, 0] = 1
     layer(x, context=context, mask=mask)
-    randomise(layer)
+    randomize(layer)
     expected = naive_lambda_layer(layer, x, context, mask)
     for kind in ("CPU", "TPU"):
         with device.assume(kind):
@@ -96,7 +96,7 @@ def test_halo_attention_equals_the_loop(configuration):
     x = images(2, *size, 3)
     layer = lambdanet.HaloAttention(**arguments, dtype="float64")
     layer(x)
-    randomise(layer)
+    randomize(layer)
     expected = naive_halo_attention(layer, x)
     for kind in ("CPU", "TPU"):
         with device.assume(kind):

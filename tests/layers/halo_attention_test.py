@@ -197,7 +197,7 @@ def test_heads_together_on_a_tpu_give_the_same_with_the_same_gradients(num_heads
     [(4, 16, 4), (8, 16, 8), (8, 32, 4), (8, 64, 2), (6, 40, 3), (8, 160, 1)],
 )
 def test_as_many_heads_as_fit_into_a_tile_stay_together(num_heads, depth, together):
-    assert packed_heads.most(num_heads, depth) == together
+    assert packed_heads.heads_per_tile(num_heads, depth) == together
 
 
 def test_static_sizes_stay_static():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from naive_lambda import randomise, weights_by_name
+from naive_lambda import randomize, weights_by_name
 
 import lambdanet
 from lambdanet import device
@@ -34,7 +34,7 @@ def test_pool_of_the_layer_is_that_after_it(size, options, kind):
     pooled = lambdanet.LambdaLayer(**options, strides=2, pool_size=3)
     expected = average_pool(whole(x))
     assert pooled.compute_output_shape(x.shape) == pooled(x).shape == expected.shape
-    randomise(whole)
+    randomize(whole)
     pooled.set_weights(whole.get_weights())
     expected = average_pool(whole(x))
     with device.assume(kind):

@@ -9,7 +9,7 @@ import tf_keras as keras
 import lambdanet
 from lambdanet import device
 from lambdanet.models import zoo
-from lambdanet.ops.batch_norm import normalize
+from lambdanet.ops.tpu.one_pass import normalize
 
 
 def numbers(*shape, seed=0):

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every implementation against a naive loop over queries, offsets, heads and depths."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from position_cases import CASES, naive_position_lambdas, random_case
 
 from lambdanet import device
 from lambdanet.errors import InputError
@@ -13,63 +15,15 @@ from lambdanet.ops import (
     content_lambdas,
     contractions,
     cost_model,
+    kernels,
     pooling,
     position_lambdas,
     relative_positions,
 )
-from lambdanet.ops.recompute import in_pieces
+from lambdanet.ops.position_term import Geometry, PositionTerm
+from lambdanet.ops.recompute import in_chunks
+from lambdanet.ops.relative_positions import PairAxis
 from lambdanet.ops.tpu import row_convolution
-
-
-def naive_position_lambdas(queries, values, table, strides=1, dilation=1):
-    """Equation 1 and 2 of the paper for the position term, one pair (n, m) at a time, in float64."""
-    rank = queries.ndim - 3
-    if values.ndim == rank + 2:
-        values, table = values[..., None], table[..., None]
-    outputs = np.zeros([*queries.shape[:-1], values.shape[-2]])
-    for n in itertools.product(*map(range, queries.shape[1 : 1 + rank])):
-        for m in itertools.product(*map(range, values.shape[1 : 1 + rank])):
-            distance = [mi - strides * ni for mi, ni in zip(m, n, strict=True)]
-            offset = tuple(d // dilation + r // 2 for d, r in zip(distance, table.shape, strict=False))
-            in_scope = all(0 <= o < r for o, r in zip(offset, table.shape, strict=False))
-            if in_scope and all(d % dilation == 0 for d in distance):
-                position_lambda = np.einsum("ku,bvu->bkv", table[offset], values[(slice(None), *m)])
-                outputs[(slice(None), *n)] += np.einsum(
-                    "bhk,bkv->bhv", queries[(slice(None), *n)], position_lambda
-                )
-    return outputs
-
-
-def random_case(seed, spatial, scope, b=2, h=2, k=3, v=4, u=None, context=None):
-    rng = np.random.default_rng(seed)
-    depth = [] if u is None else [u]
-    return (
-        rng.normal(size=[b, *spatial, h, k]),
-        rng.normal(size=[b, *(context or spatial), v, *depth]),
-        rng.normal(size=[*scope, k, *depth]),
-    )
-
-
-CASES = {
-    "image": {"spatial": [5, 4], "scope": [3, 3]},
-    "scope larger than the map": {"spatial": [3, 4], "scope": [9, 11]},
-    "scope of one": {"spatial": [3, 4], "scope": [1, 1]},
-    "one row": {"spatial": [1, 5], "scope": [3, 3]},
-    "intra-depth": {"spatial": [4, 3], "scope": [3, 5], "u": 2},
-    "sequence": {"spatial": [7], "scope": [5]},
-    "video": {"spatial": [2, 3, 2], "scope": [3, 3, 3], "u": 2},
-    "another context": {"spatial": [3, 4], "scope": [5, 5], "context": [5, 2]},
-    "strides": {"spatial": [2, 3], "scope": [3, 5], "context": [4, 5], "strides": 2},
-    "dilation": {"spatial": [5, 6], "scope": [3, 3], "dilation": 2},
-    "strides and dilation": {
-        "spatial": [4],
-        "scope": [3],
-        "context": [8],
-        "strides": 2,
-        "dilation": 3,
-        "u": 2,
-    },
-}
 
 
 @pytest.mark.parametrize("implementation", [*position_lambdas.IMPLEMENTATIONS, "auto"])
@@ -91,7 +45,7 @@ def test_equals_the_naive_loop(case, implementation):
 @pytest.mark.parametrize(("pool_size", "strides"), [(3, 2), (2, 2), (4, 3)])
 def test_pool_equals_an_average_pool(case, pools_first, pool_size, strides, monkeypatch):
     """Whichever comes first, the context or the mean over windows; also the gradients."""
-    monkeypatch.setattr(cost_model, "pools_first", lambda *_: pools_first)
+    monkeypatch.setattr(cost_model, "pools_queries", lambda *_: pools_first)
     arguments = dict(CASES[case])
     dilation = arguments.pop("dilation", 1)
     inputs = [tf.Variable(x) for x in random_case(6, **arguments)]
@@ -110,24 +64,49 @@ def test_pool_equals_an_average_pool(case, pools_first, pool_size, strides, monk
         np.testing.assert_allclose(got, gradient, atol=1e-10)
 
 
-@pytest.mark.parametrize("implementation", ["einsum", "query_first", "blocked", "blocked_query_first"])
+PLANS = [cost_model.Plan(query_first, block) for query_first in (False, True) for block in (None, 2)]
+
+
+def outputs_and_gradients(term, plan, kernel):
+    inputs = [x for x in (term.queries, term.values, term.table, term.content) if x is not None]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = position_lambdas.apply_plan(term, plan, kernel)
+        loss = tf.reduce_sum(tf.sin(outputs))
+    return outputs, *tape.gradient(loss, inputs)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_forms_for_a_tpu_equal_the_naive_loop(case, implementation):
-    geometry = {name: CASES[case][name] for name in ("strides", "dilation") if name in CASES[case]}
-    arguments = random_case(0, **{name: value for name, value in CASES[case].items() if name not in geometry})
-    inputs = [tf.Variable(x) for x in arguments]
+def test_plans_on_a_tpu_equal_the_naive_loop(case, plan):
+    """Also the gradients, which equal those of the generic kernels."""
+    arguments = dict(CASES[case])
+    geometry = Geometry(arguments.pop("strides", 1), arguments.pop("dilation", 1))
+    inputs = random_case(0, **arguments)
+    naive = naive_position_lambdas(*inputs, geometry.strides, geometry.dilation)
+    if "u" not in arguments:
+        inputs = [inputs[0], inputs[1][..., None], inputs[2][..., None]]
+    term = PositionTerm(*map(tf.constant, inputs), geometry)
+    plan = dataclasses.replace(plan, block=plan.block and (plan.block,) * len(arguments["spatial"]))
+    expected = outputs_and_gradients(term, plan, kernels.GENERIC)
+    np.testing.assert_allclose(expected[0], naive, atol=1e-10)
+    for a, b in zip(outputs_and_gradients(term, plan, kernels.KERNELS["TPU"]), expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-10)
 
-    def outputs_and_gradients():
-        with tf.GradientTape() as tape:
-            outputs = position_lambdas.apply_position_lambdas(*inputs, implementation, **geometry)
-            loss = tf.reduce_sum(tf.sin(outputs))
-        return outputs, *tape.gradient(loss, inputs)
 
-    expected = outputs_and_gradients()
-    np.testing.assert_allclose(expected[0], naive_position_lambdas(*arguments, **geometry), atol=1e-10)
-    with device.assume("TPU"):
-        for a, b in zip(outputs_and_gradients(), expected, strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-10)
+@pytest.mark.parametrize("implementation", position_lambdas.IMPLEMENTATIONS)
+def test_a_named_form_is_the_same_on_every_device(implementation):
+    """The graph of a form that is asked for by name has the same operations for a CPU and for a TPU."""
+    specs = [tf.TensorSpec(shape) for shape in ([8, 28, 28, 2, 4], [8, 28, 28, 128], [7, 7, 4])]
+    operations = []
+    for kind in ("CPU", "TPU"):
+        traced = tf.function(
+            lambda *x: position_lambdas.apply_position_lambdas(*x, implementation, block=[14, 14])
+        )
+        with device.assume(kind):
+            graph = traced.get_concrete_function(*specs).graph
+        operations.append([op.type for op in graph.get_operations()])
+    assert operations[0] == operations[1]
 
 
 @pytest.mark.parametrize("kind", ["CPU", "TPU"])
@@ -161,47 +140,55 @@ def test_content_adds_one_lambda_to_all(implementation, pool_size, kind):
         ([16, 45], [8, 60], [3, 3], 1, False),  # lower, so that some queries see none of it
     ],
 )
-def test_convolution_by_rows(query_size, context_size, scope, u, content, monkeypatch):
+def test_row_convolution_equals_all_pairs(query_size, context_size, scope, u, content, monkeypatch):
     """Equals the products with all pairs, which equal the naive loop; also the gradients."""
-    monkeypatch.setattr(row_convolution, "LEAST", 8)
-    assert row_convolution.suits(8, query_size, context_size, scope)
+    monkeypatch.setattr(row_convolution, "MIN_IMAGES", 8)
     rng = np.random.default_rng(3)
     shapes = [[2, *query_size, 2, 3], [2, *context_size, 4, u], [*scope, 3, u], [2, 3, 4]]
-    inputs = [tf.Variable(rng.normal(size=shape)) for shape in shapes]
-
-    def outputs_and_gradients(implementation):
-        with tf.GradientTape() as tape:
-            added = inputs[3] if content else None
-            outputs = position_lambdas.apply_position_lambdas(*inputs[:3], implementation, content=added)
-            loss = tf.reduce_sum(tf.sin(outputs))
-        return outputs, *tape.gradient(loss, inputs[: 4 if content else 3])
-
-    expected = outputs_and_gradients("query_first")
-    with device.assume("TPU"):
-        results = outputs_and_gradients("blocked")
-        signature = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]
-        traced = tf.function(
-            lambda q, v, c: position_lambdas.apply_position_lambdas(
-                q, v, inputs[2], "blocked", content=c if content else None
-            )
-        ).get_concrete_function(signature[0], signature[1], signature[3])
+    queries, values, table, added = (tf.constant(rng.normal(size=shape)) for shape in shapes)
+    term = PositionTerm(queries, values, table, content=added if content else None)
+    assert row_convolution.is_applicable(term)
+    expected = outputs_and_gradients(term, cost_model.Plan(query_first=True), kernels.GENERIC)
+    plan, kernel = cost_model.Plan(query_first=False), kernels.KERNELS["TPU"]
+    results = outputs_and_gradients(term, plan, kernel)
+    signature = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in (queries, values, added)]
+    traced = tf.function(
+        lambda q, v, c: position_lambdas.apply_plan(
+            PositionTerm(q, v, table, content=c if content else None), plan, kernel
+        )
+    ).get_concrete_function(*signature)
     for a, b in zip(results, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-10)
-    np.testing.assert_allclose(traced(inputs[0], inputs[1], inputs[3]), expected[0], atol=1e-10)
+    np.testing.assert_allclose(traced(queries, values, added), expected[0], atol=1e-10)
     assert [op for op in traced.graph.get_operations() if op.type == "Conv2D"]
 
 
+def test_auto_convolves_rows_on_a_tpu():
+    """Only "auto": the blocked form by name is in blocks there too."""
+    specs = [tf.TensorSpec(shape) for shape in ([32, 56, 56, 4, 16], [32, 56, 56, 32], [23, 23, 16])]
+    traced = tf.function(position_lambdas.apply_position_lambdas)
+    for implementation in ("auto", "blocked", "einsum"):
+        with device.assume("TPU"):
+            graph = traced.get_concrete_function(*specs, implementation).graph
+        assert ("Conv2D" in {op.type for op in graph.get_operations()}) == (implementation == "auto")
+
+
 @pytest.mark.parametrize(
-    ("images", "query_size", "context_size", "scope"),
+    ("images", "query_size", "scope"),
     [
-        (2048, [None, 50], [None, 50], [5, 5]),
-        (2048, [56], [56], [5]),
-        (2048, [14, 14], [14, 14], [23, 23]),
-        (128, [64, 64], [64, 64], [23, 23]),
+        (2048, [None, 50], [5, 5]),
+        (2048, [56], [5]),
+        (2048, [14, 14], [23, 23]),
+        (128, [64, 64], [23, 23]),
     ],
 )
-def test_maps_that_no_convolution_by_rows_suits(images, query_size, context_size, scope):
-    assert not row_convolution.suits(images, query_size, context_size, scope)
+def test_maps_that_no_row_convolution_is_for(images, query_size, scope):
+    @tf.function
+    def applicable(queries, values):
+        assert not row_convolution.is_applicable(PositionTerm(queries, values, tf.zeros([*scope, 3, 1])))
+
+    shapes = [[images // 4, *query_size, 2, 3], [images // 4, *query_size, 4, 1]]
+    applicable.get_concrete_function(*map(tf.TensorSpec, shapes))
 
 
 @pytest.mark.parametrize("implementation", ["blocked", "blocked_query_first"])
@@ -334,8 +321,8 @@ def test_pieces_give_the_same_values_and_gradients(size):
             loss = tf.reduce_sum(outputs * weights)
         return outputs, tape.gradient(loss, inputs)
 
-    expected = value_and_gradients(contractions.apply_embeddings)
-    got = value_and_gradients(lambda *x: in_pieces(contractions.apply_embeddings, *x, size, [4, 2, 2]))
+    expected = value_and_gradients(contractions.query_first)
+    got = value_and_gradients(lambda *x: in_chunks(contractions.query_first, *x, size, [4, 2, 2]))
     for a, b in zip(tf.nest.flatten(got), tf.nest.flatten(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
@@ -354,8 +341,8 @@ def test_pieces_compile_and_take_a_batch_of_unknown_size():
             outputs = position_lambdas.apply_position_lambdas(queries, values, table, *form)
         return outputs, tape.gradient(outputs, [queries, values, table])
 
-    sizes = cost_model.Problem(None, (64, 64), (64, 64), (9, 9), 4, 2, 2, 1, 1, 1, 4)
-    assert cost_model.bounded(sizes, cost_model.Plan(True, (16, 16))).size
+    sizes = cost_model.ProblemSize(None, (64, 64), (64, 64), (9, 9), 4, 2, 2, 1, 1, 1, 4)
+    assert cost_model.limit_memory(sizes, cost_model.Plan(True, (16, 16)), device.DEVICES["CPU"]).chunk
     expected = gradients(queries, values, table, "query_first")
     unknown = [tf.TensorSpec([None, *x.shape[1:]]) for x in (queries, values)] + [tf.TensorSpec(table.shape)]
     for jit_compile in (False, True):
@@ -386,12 +373,12 @@ def test_half_precision_sums_in_float32(dtype, implementation):
 
 def test_both_ways_of_reading_a_table_agree(monkeypatch):
     table = tf.random.stateless_normal([7, 5, 3, 2], [0, 0])
-    geometry = {"query_size": [4, 6], "context_size": [5, 9], "strides": 2, "dilation": 2}
+    axes = [PairAxis(4, 5, strides=2, dilation=2), PairAxis(6, 9, strides=2, dilation=2)]
 
     def value_and_gradient():
         with tf.GradientTape() as tape:
             tape.watch(table)
-            embeddings = relative_positions.expand_table(table, **geometry)
+            embeddings = relative_positions.expand_table(table, axes)
             loss = tf.reduce_sum(tf.sin(embeddings))
         return embeddings, tape.gradient(loss, table)
 

@@ -82,6 +82,18 @@ def test_keras_is_tf_keras(floor):
                 assert node.value.id not in ("tf", "tensorflow"), f"{path}:{node.lineno}: tf.keras"
 
 
+@pytest.mark.parametrize("floor", ["ops", "layers"])
+def test_only_the_kernel_table_names_a_device(floor):
+    """Operations and layers take what differs between devices from `lambdanet.ops.kernels`."""
+    for path in source_tree.files_of(floor):
+        if path.name != "kernels.py":
+            assert "lambdanet.device.kind" not in source_tree.imports(path)
+            for node in ast.walk(ast.parse(path.read_text())):
+                assert ast.unparse(node) not in ("device.kind", "'CPU'", "'GPU'", "'TPU'"), (
+                    f"{path}:{node.lineno}"
+                )
+
+
 def test_configs_and_the_command_line_start_without_tensorflow():
     modules = ["lambdanet", "lambdanet.errors", "lambdanet.cli"]
     paths = [path.relative_to(ROOT).with_suffix("") for path in source_tree.files_of("configs")]

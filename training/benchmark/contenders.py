@@ -12,7 +12,7 @@ import tf_keras as keras
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
-from lambdanet.ops import position_lambdas
+from lambdanet.ops import position_lambdas, reference
 from lambdanet.training.benchmark.cases import ATTENTION_HEADS, HALO, HALO_BLOCK, HEADS, KEY_DIM, Case
 
 Run = Callable[[], object]
@@ -28,10 +28,7 @@ def start(name: str, threads: int) -> dict[str, str]:
 
 
 def figure_3(queries: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-    """Applies the position lambdas as Figure 3 of the paper writes them down.
-
-    The embeddings [n, m, k] that the figure is given are gathered from the relative table, with zeros for
-    pairs out of scope. It is what one writes who follows the paper, and what nobody should use.
+    """Applies the position lambdas by the pseudo-code of Figure 3, with the embeddings of all pairs.
 
     Args:
       queries: [b, height, width, h, k].
@@ -42,21 +39,12 @@ def figure_3(queries: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tens
       [b, height, width, h, v].
     """
     b, height, width, h, k = queries.shape
-    rows = tf.concat([tf.reshape(table, [-1, k]), tf.zeros([1, k], table.dtype)], 0)
-    embeddings = tf.gather(rows, _rows_of_pairs(height, width, table.shape[0], table.shape[1]))  # [n, m, k]
-    values = tf.reshape(values, [b, height * width, -1])
-    position_lambdas = tf.einsum("nmk,bmv->bnkv", embeddings, values)
-    outputs = tf.einsum("bnhk,bnkv->bnhv", tf.reshape(queries, [b, -1, h, k]), position_lambdas)
-    return tf.reshape(outputs, [b, height, width, h, -1])
-
-
-def _rows_of_pairs(height: int, width: int, r_height: int, r_width: int) -> tf.Tensor:
-    """The row of a flattened table for each pair of positions, [n, m]; the last if out of scope."""
-    y, x = (tf.reshape(axis, [-1]) for axis in tf.meshgrid(tf.range(height), tf.range(width), indexing="ij"))
-    down = y[tf.newaxis] - y[:, tf.newaxis] + r_height // 2
-    right = x[tf.newaxis] - x[:, tf.newaxis] + r_width // 2
-    in_scope = (down >= 0) & (down < r_height) & (right >= 0) & (right < r_width)
-    return tf.where(in_scope, down * r_width + right, r_height * r_width)
+    v, size = values.shape[-1], [height, width]
+    embeddings = reference.gather_embeddings(table[..., tf.newaxis], size, size)  # [n, m, k, 1]
+    outputs = reference.apply_position_lambdas(
+        tf.reshape(queries, [b, -1, h, k]), tf.reshape(values, [b, -1, v, 1]), embeddings
+    )
+    return tf.reshape(outputs, [b, height, width, h, v])
 
 
 def _position(apply: Callable[..., tf.Tensor], case: Case) -> Run:

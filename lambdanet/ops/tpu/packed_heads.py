@@ -1,98 +1,134 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of several heads in one product, as suits a TPU.
+"""Local attention of several heads in one product.
 
-A TPU keeps arrays in tiles of 8 x 128 numbers and multiplies 128 x 128 matrices. Keys of depth 16 fill an
-eighth of a tile, and of what is read and written when they are collected into windows, seven eighths are
-padding. So heads stay side by side, as their projection leaves them, as many as fit into 128 columns, and
-each of them asks with queries that are zero in the columns of the others. The zeros fill what of the matrix
-unit would stay empty.
+Heads stay side by side, as their projection leaves them, up to the number that fits into the lanes. Each
+head's queries are zero in the other heads' columns, so one 128-wide product serves all heads; those columns
+would be padding otherwise.
 
-Letters: g groups, n queries of a group and a head, m context positions of a group, k query and key depth, v
-value depth.
+Letters: g groups, n queries of a group and a head, m context positions of a group, e pairs of a row of
+  queries and a row of context, or of two columns.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-from lambdanet import device
-from lambdanet.ops import attention
-from lambdanet.tensors import Size, sizes
+from lambdanet.ops import attention, blocking
+from lambdanet.ops.blocking import BlockAxis
+from lambdanet.ops.local_attention import LocalGeometry
+from lambdanet.ops.tpu import LANES, TILE_ROWS
+from lambdanet.ops.tpu.windows import multiply_windows
+from lambdanet.tensors import round_up, sizes
 
 
-def most(num_heads: int, depth: int) -> int:
-    """Returns how many heads of a depth are best taken together: all, or a part that divides them evenly."""
-    fitting = [n for n in range(1, num_heads + 1) if num_heads % n == 0 and n * depth <= device.tiled(depth)]
-    return max(fitting)
+def attend(
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    values: tf.Tensor,
+    tables: Sequence[tf.Tensor],
+    geometry: LocalGeometry,
+    num_heads: int,
+) -> tf.Tensor:
+    """Attends in blocks, as `lambdanet.ops.local_attention.attend_by_head`, several heads together."""
+    key_dim, value_dim = (x.shape[-1] // num_heads for x in (keys, values))
+    heads = heads_per_tile(num_heads, max(key_dim, value_dim))
+    groups = num_heads // heads
+    queries, keys, values = (attention.split_heads(x, groups) for x in (queries, keys, values))
+    queries *= key_dim**-0.5
+    query_size = sizes(queries)[1:3]
+    axes, visible = _widen_windows(*geometry.axes_and_visible(queries, keys, tables))
+    queries = pack_queries(blocking.split(queries, axes), heads)
+    keys, values = (blocking.extract_windows(x, axes, multiply_windows) for x in (keys, values))
+    bias = relative_bias(queries, tables, axes, visible, heads)
+    outputs = attention.attend(queries, keys, values, bias, fold_means=False)
+    outputs = blocking.merge(unpack_outputs(outputs, heads), axes, query_size)
+    return attention.merge_heads(outputs, groups)
 
 
-def spread(queries: tf.Tensor, heads: int) -> tf.Tensor:
-    """Gives each head queries of its own: [g, n, heads k] -> [g, heads n, heads k], zero for the others."""
+def heads_per_tile(num_heads: int, depth: int) -> int:
+    """Returns how many heads of a depth fit side by side into whole tiles, a divisor of their number."""
+    lanes = round_up(depth, LANES)
+    return max(n for n in range(1, num_heads + 1) if num_heads % n == 0 and n * depth <= lanes)
+
+
+def pack_queries(queries: tf.Tensor, heads: int) -> tf.Tensor:
+    """Separates the queries of each head, zero for the others: [g, n, heads k] -> [g, heads n, heads k]."""
     g, n, depth = sizes(queries)
-    by_head = tf.expand_dims(queries, 1) * _own(heads, depth, queries.dtype)
+    by_head = tf.expand_dims(queries, 1) * _head_mask(heads, depth, queries.dtype)
     return tf.reshape(by_head, [g, heads * n, depth])
 
 
-def collect(outputs: tf.Tensor, heads: int) -> tf.Tensor:
-    """Takes of each head's outputs its own columns: [g, heads n, heads v] -> [g, n, heads v]."""
+def unpack_outputs(outputs: tf.Tensor, heads: int) -> tf.Tensor:
+    """Keeps of each head's outputs its own columns: [g, heads n, heads v] -> [g, n, heads v]."""
     g, n, depth = sizes(outputs)
     by_head = tf.reshape(outputs, [g, heads, n // heads, depth])
-    return tf.reduce_sum(by_head * _own(heads, depth, outputs.dtype), axis=1)
+    return tf.reduce_sum(by_head * _head_mask(heads, depth, outputs.dtype), axis=1)
 
 
-def bias(
+def relative_bias(
     queries: tf.Tensor,
     tables: Sequence[tf.Tensor],
-    query_size: Sequence[Size],
-    context_size: Sequence[Size],
+    axes: Sequence[BlockAxis],
     visible: Sequence[tf.Tensor],
-    first_context: Sequence[Size] = (0, 0),
-    strides: int = 1,
     heads: int = 1,
 ) -> tf.Tensor:
-    """What `attention_ops.map_logits` and `map_bias` give, by two large products and no transposition.
+    """Returns `map_bias` of `map_logits`, masked, by two large products and no transposition.
 
-    The first multiplies each query by the embeddings of all e pairs of a row of queries and a row of context,
-    or of two columns; what is not of the query's own row and column is then taken out. The second adds, for
-    each context position, what is of its row and of its column.
+    The first multiplies each query by the embeddings of all e pairs; those that are not of the query's own
+    row and column are then set to zero. The second adds, for each context position, the pair of its row and
+    of its column.
 
     Args:
-      queries: [g, heads * n, heads * k], as from `spread`, over the n = height * width positions of
-        `query_size`; g counts the blocks of the map last, as `blocks` numbers them.
-      tables: for the offsets in height and in width, [r, k] each, shared by the heads.
-      query_size: height and width of the queries.
-      context_size: height and width of the context.
+      queries: [g, heads * n, heads * k], as from `pack_queries`; the blocks of the map vary fastest in g.
+      tables: those of the offsets in height and in width, [r, k] each, shared by the heads.
+      axes: the queries and the context in height and in width.
       visible: whether a query sees a context position, along each axis: [blocks, queries, context].
-      first_context: row and column of the first context position, in the coordinates of the queries.
-      strides: the distance of two queries along each axis.
-      heads: how many lie side by side.
+      heads: how many are side by side.
 
     Returns:
       [g, heads * n, m = height * width of the context].
     """
-    embeddings = attention.map_embeddings(tables, query_size, context_size, first_context, strides)
+    embeddings = map(attention.axis_embeddings, tables, axes)
     pairs = tf.concat([tf.reshape(x, [-1, x.shape[-1]]) for x in embeddings], axis=0)  # [e, k]
-    along = list(zip(query_size, context_size, strict=True))  # (queries, context positions) of each axis
-    over_map = attention.over_map
-    seen = over_map(*(tf.reshape(x, [sizes(x)[0], -1]) for x in visible))
+    size = [(axis.num_queries, axis.num_context) for axis in axes]
+    outer = attention.outer_concat
+    seen = outer(*(tf.reshape(x, [sizes(x)[0], -1]) for x in visible))  # [blocks y, blocks x, e]
     seen = _flat(tf.transpose(seen, [1, 0, 2]))  # [blocks, e]
-    own = _flat(over_map(*(tf.repeat(tf.eye(n), m, axis=1) > 0 for n, m in along)))  # [n, e]
-    shown = _flat(over_map(*(tf.tile(tf.eye(m, dtype=pairs.dtype), [1, n]) for n, m in along)))  # [m, e]
+    own = _flat(outer(*(tf.repeat(tf.eye(n), m, axis=1) > 0 for n, m in size)))  # [n, e]
+    shown = _flat(outer(*(tf.tile(tf.eye(m, dtype=pairs.dtype), [1, n]) for n, m in size)))  # [m, e]
 
     logits = tf.einsum("gnk,ek->gne", queries, tf.tile(pairs, [1, heads]))
     g, n, e = sizes(logits)
     by_block = tf.reshape(logits, [-1, sizes(seen)[0], n, e])
-    by_block += attention.hidden(seen, logits.dtype)[:, tf.newaxis]
+    by_block += attention.mask_to_bias(seen, logits.dtype)[:, tf.newaxis]
     logits = tf.where(tf.tile(own, [heads, 1]), by_block, tf.zeros([], logits.dtype))
     return tf.einsum("gne,me->gnm", tf.reshape(logits, [g, n, e]), shown)
 
 
-def _own(heads: int, depth: int, dtype: tf.DType) -> tf.Tensor:
-    """Which columns of heads side by side are those of each: [heads, 1, depth]."""
+def _widen_windows(axes, visible):
+    """Widens windows to whole rows of tiles, where the logits take no more tiles for it.
+
+    Rows of a window then follow each other in memory as they are, and need not be copied together. No query
+    sees what is added.
+    """
+    (rows, columns), (in_rows, in_columns) = axes, visible
+    width = round_up(columns.num_context, TILE_ROWS)
+    fits = round_up(rows.num_context * width, LANES) == round_up(
+        rows.num_context * columns.num_context, LANES
+    )
+    if columns.first_context == 0 or not fits:
+        return axes, visible
+    in_columns = tf.pad(in_columns, [[0, 0], [0, 0], [0, width - columns.num_context]])
+    return [rows, dataclasses.replace(columns, num_context=width)], [in_rows, in_columns]
+
+
+def _head_mask(heads: int, depth: int, dtype: tf.DType) -> tf.Tensor:
+    """Ones in the columns of each head, zeros in those of the others: [heads, 1, depth]."""
     return tf.expand_dims(tf.repeat(tf.eye(heads, dtype=dtype), depth // heads, axis=1), 1)
 
 
 def _flat(x: tf.Tensor) -> tf.Tensor:
-    """Numbers the places of a map: [height, width, pairs] -> [places, pairs]."""
+    """[height, width, e] -> [height * width, e]."""
     height, width, e = sizes(x)
     return tf.reshape(x, [height * width, e])

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalization in one pass over the input, with the mean of every map."""
+"""Batch normalization and channel gates that share one pass over the input with the sums around them."""
 
 import tensorflow as tf
 
-from lambdanet.tensors import sizes
+from lambdanet.tensors import at_least_float32, sizes
+
+
+def scale_channels(x: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
+    """Returns `x * gate`, computed in float32 so that its gradient can join the sums of `normalize`."""
+    return tf.cast(at_least_float32(x) * at_least_float32(gate), x.dtype)
 
 
 def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, ...]:
-    """Normalises over batch and maps, with one pass over the input for all sums, and one for all gradients'.
+    """Normalizes over batch and maps, with one pass over the input for all sums, and one for all gradients.
 
-    Every sum is one over a map first, so that a compiler can take all of them together.
+    Every sum is over a map first, so that the compiler can compute all of them together.
 
     Args:
       x: [b, h, w, c].
       gamma: [c], the scale of the result; its type is that of the arithmetic.
       beta: [c], the offset of the result.
-      epsilon: is added to the variance.
+      epsilon: added to the variance.
 
     Returns:
-      the normalised x, [b, h, w, c]; its mean over each map, [b, c]; mean and variance of x, [c] each, which
+      the normalized x, [b, h, w, c]; its mean over each map, [b, c]; mean and variance of x, [c] each, which
       pass no gradient on.
     """
     b, h, w, _ = (tf.cast(size, gamma.dtype) for size in sizes(x))

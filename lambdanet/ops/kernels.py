@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One table of the operations whose fastest form depends on the device; no other module of `ops` names one.
+
+`current` returns the row of the device that this process computes on (see `lambdanet.device`). All forms of
+an operation have equal values and gradients. An `implementation` that is given by name runs the first row
+everywhere.
+"""
+
+import dataclasses
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import tensorflow as tf
+
+from lambdanet import device
+from lambdanet.device import DEVICES, Device
+from lambdanet.ops import attention, blocking, contractions, local_attention, relative_positions
+from lambdanet.ops.blocking import BlockAxis
+from lambdanet.ops.position_term import PositionTerm
+from lambdanet.ops.relative_positions import PairAxis
+from lambdanet.ops.tpu import one_pass, packed_heads, row_convolution
+from lambdanet.ops.tpu.contractions import lambda_first, query_first
+from lambdanet.ops.tpu.table_slices import read_slices
+from lambdanet.ops.tpu.windows import multiply_windows
+
+
+class MapForm(Protocol):
+    """A form of the lambda-first product that computes whole maps without blocks."""
+
+    def is_applicable(self, term: PositionTerm) -> bool:
+        """Whether the form computes this term, and fast."""
+
+    def apply(self, term: PositionTerm) -> tf.Tensor:
+        """Applies the position lambdas, and the content of the term."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernels:
+    """How one kind of device computes the operations.
+
+    Attributes:
+      device: the speed of the device, for the cost model.
+      extract_windows: cuts a map into the windows of its blocks.
+      expand_table: turns a relative table into the embeddings of pairs.
+      query_first, lambda_first: contract queries, values and embeddings, a chunk of blocks at a time.
+      map_form: replaces blocks in the lambda-first order where it is applicable; None for blocks everywhere.
+      joins_content: whether position lambdas take the content lambda, at no cost beside their own.
+      attend: softmax attention.
+      local_attention: attention in blocks.
+      scale_channels: multiplies maps by channel gates.
+      normalize: batch normalization that also returns the means of maps; None for two steps.
+    """
+
+    device: Device
+    extract_windows: Callable[[tf.Tensor, Sequence[BlockAxis]], tf.Tensor] = blocking.extract_windows
+    expand_table: Callable[[tf.Tensor, Sequence[PairAxis]], tf.Tensor] = relative_positions.expand_table
+    query_first: Callable[..., tf.Tensor] = partial(contractions.contract, contractions.query_first)
+    lambda_first: Callable[..., tf.Tensor] = partial(contractions.contract, contractions.lambda_first)
+    map_form: MapForm | None = None
+    joins_content: bool = False
+    attend: Callable[..., tf.Tensor] = attention.attend
+    local_attention: Callable[..., tf.Tensor] = local_attention.attend_by_head
+    scale_channels: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = operator.mul
+    normalize: Callable[..., tuple[tf.Tensor, ...]] | None = None
+
+
+# What a named implementation runs on every device; the device's speed is set in `current`.
+GENERIC = Kernels(DEVICES["CPU"])
+
+KERNELS = {
+    "CPU": GENERIC,
+    "GPU": dataclasses.replace(GENERIC, device=DEVICES["GPU"]),
+    "TPU": Kernels(
+        device=DEVICES["TPU"],
+        extract_windows=partial(blocking.extract_windows, gather=multiply_windows),
+        expand_table=partial(relative_positions.expand_table, read_first=read_slices),
+        query_first=partial(contractions.contract, query_first),
+        lambda_first=lambda_first,
+        map_form=row_convolution,
+        joins_content=True,  # it fits into tiles that are padded anyway
+        attend=partial(attention.attend, fold_means=False),  # the compiler folds them
+        local_attention=packed_heads.attend,
+        scale_channels=one_pass.scale_channels,
+        normalize=one_pass.normalize,
+    ),
+}
+
+
+def current(implementation: str = "auto") -> Kernels:
+    """Returns the kernels of this process's device.
+
+    Args:
+      implementation: with any other than "auto", the generic kernels at the speed of the device, so that a
+        form that is asked for by name is the same everywhere.
+    """
+    kernels = KERNELS[device.kind()]
+    return kernels if implementation == "auto" else dataclasses.replace(GENERIC, device=kernels.device)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of blocks of queries to the window around each block, with relative positions."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from lambdanet.ops import attention, blocking
+from lambdanet.ops.blocking import BlockAxis
+from lambdanet.tensors import Size, ceil_div, sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalGeometry:
+    """The blocks of a map, and what their queries see.
+
+    Attributes:
+      block_size: the side of a block, in positions of the map.
+      halo_size: how far the window reaches beyond its block on each side.
+      strides: the distance between queries.
+      offset_strides: the distance between queries by which offsets are counted: `strides`, or 1 as if the
+        queries of a block were side by side.
+      mask_padding: whether positions outside the map take no part; else they are zero keys and values.
+    """
+
+    block_size: int
+    halo_size: int
+    strides: int = 1
+    offset_strides: int = 1
+    mask_padding: bool = True
+
+    def axis(self, num_queries: Size, size: Size) -> BlockAxis:
+        """Cuts an axis into blocks; into one without a halo where that is known to see the same."""
+        if self.mask_padding and isinstance(size, int) and size <= self.block_size:
+            return BlockAxis(num_queries, size, 0, self.offset_strides, step=size)
+        return BlockAxis(
+            self.block_size // self.strides,
+            self.block_size + 2 * self.halo_size,
+            -self.halo_size,
+            self.offset_strides,
+            count=ceil_div(size, self.block_size),
+            step=self.block_size,
+        )
+
+    def visible(self, axis: BlockAxis, size: Size, reach: int) -> tf.Tensor:
+        """Whether a query sees a context position of its window along an axis: [blocks, queries, context].
+
+        It sees those on the map and within reach; without `mask_padding`, all.
+        """
+        if not self.mask_padding:
+            return tf.ones([axis.count, axis.num_queries, axis.num_context], tf.bool)
+        context = axis.first_context + tf.range(axis.num_context)
+        positions = context + axis.step * tf.range(axis.count)[:, tf.newaxis, tf.newaxis]
+        distances = tf.abs(context - axis.strides * tf.range(axis.num_queries)[:, tf.newaxis])
+        return (positions >= 0) & (positions < size) & (distances <= reach)
+
+    def axes_and_visible(
+        self, queries: tf.Tensor, keys: tf.Tensor, tables: Sequence[tf.Tensor]
+    ) -> tuple[list[BlockAxis], list[tf.Tensor]]:
+        """Returns `axis` and `visible` for height and for width; for arguments see `attend_by_head`."""
+        map_size = sizes(keys)[1:3]
+        axes = [self.axis(*size) for size in zip(sizes(queries)[1:3], map_size, strict=True)]
+        reaches = [table.shape[0] // 2 for table in tables]
+        return axes, [self.visible(*axis) for axis in zip(axes, map_size, reaches, strict=True)]
+
+
+def attend_by_head(
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    values: tf.Tensor,
+    tables: Sequence[tf.Tensor],
+    geometry: LocalGeometry,
+    num_heads: int,
+) -> tf.Tensor:
+    """Attends in blocks, each head by itself.
+
+    Args:
+      queries: [b, height / strides, width / strides, heads * k], of any size, known or not.
+      keys: [b, height, width, heads * k].
+      values: [b, height, width, heads * v].
+      tables: those of the offsets in height and in width, [r, k] each with r odd, shared by the heads; with
+        `mask_padding`, pairs further apart than r // 2 along either axis do not see each other.
+      geometry: the blocks.
+      num_heads: the number of heads.
+
+    Returns:
+      [b, height / strides, width / strides, heads * v].
+    """
+    queries, keys, values = (attention.split_heads(x, num_heads) for x in (queries, keys, values))
+    queries *= queries.shape[-1] ** -0.5
+    query_size = sizes(queries)[1:3]
+    axes, visible = geometry.axes_and_visible(queries, keys, tables)
+    queries = blocking.split(queries, axes)  # [g blocks, n, k]
+    keys, values = (blocking.extract_windows(x, axes) for x in (keys, values))  # [g blocks, m, k or v]
+    logits = attention.map_logits(queries, tables, axes)  # [g blocks, n, e]
+    if geometry.mask_padding:
+        by_pair = _visible_pairs(*visible)
+        by_block = tf.reshape(logits, [-1, *sizes(by_pair)])
+        logits = tf.reshape(by_block + attention.mask_to_bias(by_pair, logits.dtype), sizes(logits))
+    bias = attention.map_bias(logits, [axis.num_context for axis in axes])
+    outputs = blocking.merge(attention.attend(queries, keys, values, bias), axes, query_size)
+    return attention.merge_heads(outputs, num_heads)
+
+
+def _visible_pairs(in_rows: tf.Tensor, in_columns: tf.Tensor) -> tf.Tensor:
+    """Concatenates what each query sees of the rows and of the columns of its window: [blocks, n, e]."""
+    (a, height, rows), (b, width, columns) = sizes(in_rows), sizes(in_columns)
+    shape = [b, a, height, width]
+    in_rows = tf.broadcast_to(in_rows[:, :, tf.newaxis], [*shape, rows])
+    in_columns = tf.broadcast_to(in_columns[:, tf.newaxis, tf.newaxis], [*shape, columns])
+    return tf.reshape(tf.concat([in_rows, in_columns], axis=-1), [a * b, height * width, rows + columns])
