@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small pictures in every format with their pixels, and a model that shows the pixels it is given."""
+"""Small pictures in every format with their pixels, and a model that returns its pixels."""
 
 import dataclasses
 import io
@@ -23,10 +23,10 @@ class Picture:
     """A file.
 
     Attributes:
-      contents: its bytes.
-      expected: uint8 [h, w, 3]; None: every route refuses it.
-      tolerance: in gray levels.
-      plain: whether TensorFlow decodes it: models and records take only such files.
+      contents: the bytes of the file.
+      expected: the pixels, uint8 [h, w, 3]; None: every route refuses the file.
+      tolerance: the tolerance in gray levels.
+      plain: whether TensorFlow decodes it, as models and records require.
     """
 
     contents: bytes
@@ -48,7 +48,7 @@ def on_white(colors, alpha):
 
 
 def turned(image, orientation):
-    """Undoes an orientation by its definition in EXIF: where row 0 and column 0 of the file belong."""
+    """Undoes an EXIF orientation by its definition: the sides to which row 0 and column 0 belong."""
     sides = ["top left", "top right", "bottom right", "bottom left"]
     sides += ["left top", "right top", "right bottom", "left bottom"]
     row, column = sides[orientation - 1].split()
@@ -60,7 +60,7 @@ def turned(image, orientation):
 
 
 def tiff_tags(tags, order="<", at=8, data=b""):
-    """Returns a TIFF file of one directory: 16-bit values by tag, behind the data. EXIF has the same form."""
+    """Returns a TIFF file of one directory: 16-bit values by tag, after the data. So is EXIF."""
     entries = b""
     behind = at + len(data) + 2 + 12 * len(tags) + 4
     more = b""
@@ -97,7 +97,7 @@ def chunk(kind, content):
 
 
 def png(values, depth, color, *chunks, last=()):
-    """Returns a PNG file of samples [h, w, c], with more chunks before and behind its data."""
+    """Returns a PNG file of samples [h, w, c], with more chunks before and after its data."""
     height, width, _ = values.shape
     bits = values[..., np.newaxis] >> np.arange(depth - 1, -1, -1) & 1
     rows = np.packbits(bits.reshape(height, -1).astype(np.uint8), axis=1)
@@ -128,7 +128,7 @@ def pngs():
             yield f"PNG {name} {depth}", png(values, depth, color), shown
             values[3:9, 4:20] = key = values[0, 0]
             if depth == 16:
-                values[5, 5] = key ^ 1  # not that color, though its upper 8 bits are the same
+                values[5, 5] = key ^ 1  # another color with the same upper 8 bits
             shown = in_8_bits(values, depth)
             alpha = 255 * np.any(values != key, axis=-1, keepdims=True)
             hidden = chunk(b"tRNS", struct.pack(f">{channels}H", *key))
@@ -174,7 +174,7 @@ def as_pillow_reads_it(contents):
 
 
 def bmp_of_32_bits(rgb):
-    """Returns a BMP whose fourth bytes mean nothing."""
+    """Returns a BMP whose fourth bytes have no meaning."""
     height, width, _ = rgb.shape
     rows = np.dstack([rgb[::-1, :, ::-1], np.zeros([height, width], int)]).astype(np.uint8).tobytes()
     header = struct.pack("<2sIHHI", b"BM", 54 + len(rows), 0, 0, 54)
@@ -182,7 +182,7 @@ def bmp_of_32_bits(rgb):
 
 
 def smooth(channels):
-    """Returns a picture without symmetry that JPEG and lossy WebP keep more or less."""
+    """Returns an asymmetric picture that JPEG and lossy WebP roughly preserve."""
     y, x = np.mgrid[:HEIGHT, :WIDTH] / HEIGHT
     planes = [127 + 100 * np.sin(2 * (y + k) + (3 + k) * x * x) for k in range(channels)]
     return np.stack(planes, -1).astype(np.uint8)
@@ -328,7 +328,7 @@ def table():
 
 PICTURES = table()
 
-# Data of this recipe shows the square in the middle of each picture, in 0..1.
+# The images of this recipe are the central squares of pictures, in 0..1.
 AS_THEY_ARE = dataclasses.replace(
     configs.get_recipe("folder"),
     eval_split="train",
@@ -344,7 +344,7 @@ AS_THEY_ARE = dataclasses.replace(
 
 
 def export_pixels(out):
-    """Exports a model whose logits are its pixels, and a last one that is above them all: see `pixels_of`."""
+    """Exports a model whose logits are its pixels and a last, larger one; see `pixels_of`."""
     model = keras.Sequential(
         [
             keras.Input([SIDE, SIDE, 3]),
@@ -357,6 +357,6 @@ def export_pixels(out):
 
 
 def pixels_of(probabilities):
-    """Returns the pixels [b, SIDE, SIDE, 3] that the model was given, in gray levels."""
+    """Returns the input pixels of the model, [b, SIDE, SIDE, 3], in gray levels."""
     logits = np.log(probabilities.astype(np.float64))
     return 255 * (logits[..., :-1] - logits[..., -1:] + 2).reshape(-1, SIDE, SIDE, 3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a classifier does on each class, and what it takes each class for: a table and a picture."""
+"""Per-class results of a classifier: a table, and a picture of the confusion matrix."""
 
 import csv
 import io
@@ -12,24 +12,26 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from sklearn import metrics
 
-MOST_NUMBERED, MOST_NAMED, MOST_CELLS = 30, 100, 1000  # classes up to which cells have numbers, names, a cell
-MOST_PAIRS = 25
+from lambdanet.tensors import ceil_div
+
+MAX_CLASSES_WITH_NUMBERS, MAX_CLASSES_WITH_NAMES = 30, 100
+MAX_CELLS = 1000  # per side
+MAX_PAIRS = 25
 INK, FAINT = "#111827", "#6b7280"
 
 
 def per_class(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns a row for each class.
+    """Returns a row per class.
 
     Args:
       labels: the class of each image, integers [n].
-      predicted: the class that the model takes it for, [n].
-      names: of the classes, in the order of the labels.
+      predicted: the predicted class of each image, integers [n].
+      names: the names of the classes, in the order of the labels.
 
     Returns:
-      Dicts of `class`, `name`, `precision` (of the images taken for this class, the part that is of it),
-      `recall` (of the images of this class, the part that is taken for it), `f1`, `support` (images of this
-      class), `predicted` (images taken for it), and `mostly_taken_for`, the other class for which it is taken
-      most often. What would be divided by zero is None.
+      Dicts of `class`, `name`, `precision`, `recall`, `f1`, `support` (the number of images of the class),
+      `predicted` (the number of images predicted as it), and `mostly_taken_for`, the other class that is
+      predicted most often for its images. Divisions by zero are None.
     """
     classes = np.arange(len(names))
     precision, recall, f1, support = metrics.precision_recall_fscore_support(
@@ -64,15 +66,15 @@ def to_csv(rows: Sequence[dict[str, Any]]) -> str:
 def draw(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str], title: str) -> bytes:
     """Draws the confusion matrix, and lists the pairs of classes that are confused most often.
 
-    The colour of a cell is the part of its row, the images of a class, that is taken for the class of the
-    column. Up to 30 classes have their counts in the cells, up to 100 their names beside them; of more than
-    1000 neighbours share a cell.
+    The color of a cell is the fraction of the images of a class (row) that are predicted as a class (column).
+    Up to 30 classes have counts in the cells, up to 100 have names at the sides; above 1000, neighboring
+    classes share a cell.
 
     Args:
       labels: the class of each image, integers [n].
-      predicted: the class that the model takes it for, [n].
-      names: of the classes.
-      title: what stands above.
+      predicted: the predicted class of each image, integers [n].
+      names: the names of the classes.
+      title: the title.
 
     Returns:
       A PNG file.
@@ -82,9 +84,9 @@ def draw(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str], title:
     axes = figure.add_axes((0.14, 0.12, 10 / 18.5, 10 / 13))  # 1000 x 1000 pixels
     figure.text(0.02, 0.955, title, fontsize=17, color=INK)
     _draw_cells(figure, axes, _merged(matrix), len(names))
-    if len(names) <= MOST_NAMED:
+    if len(names) <= MAX_CLASSES_WITH_NAMES:
         _name_cells(axes, names)
-    if len(names) <= MOST_NUMBERED:
+    if len(names) <= MAX_CLASSES_WITH_NUMBERS:
         _number_cells(axes, matrix)
     _list_pairs(figure, matrix, names)
     file = io.BytesIO()
@@ -97,8 +99,8 @@ def _rounded(value: float) -> float | None:
 
 
 def _merged(matrix: np.ndarray) -> np.ndarray:
-    """Adds up neighbouring classes until there are few enough for a cell to be a pixel."""
-    starts = np.arange(0, len(matrix), -(-len(matrix) // MOST_CELLS))
+    """Sums neighboring classes until a cell is at least a pixel."""
+    starts = np.arange(0, len(matrix), ceil_div(len(matrix), MAX_CELLS))
     return np.add.reduceat(np.add.reduceat(matrix, starts, axis=0), starts, axis=1)
 
 
@@ -112,7 +114,7 @@ def _draw_cells(figure: Figure, axes: Axes, matrix: np.ndarray, num_classes: int
     cells = axes.imshow(
         shares, "viridis_r", norm=LogNorm(0.1, 100, clip=True), interpolation="none", extent=extent
     )
-    axes.set_xlabel("taken for", fontsize=14, color=INK)
+    axes.set_xlabel("predicted class", fontsize=14, color=INK)
     axes.set_ylabel("class", fontsize=14, color=INK)
     bar = figure.colorbar(cells, cax=figure.add_axes((0.14 + 10.2 / 18.5, 0.12, 0.012, 10 / 13)))
     bar.set_ticks([0.1, 1, 10, 100], labels=["0.1 %", "1 %", "10 %", "100 %"])
@@ -136,11 +138,11 @@ def _number_cells(axes: Axes, matrix: np.ndarray) -> None:
 
 
 def _list_pairs(figure: Figure, matrix: np.ndarray, names: Sequence[str]) -> None:
-    """Writes the pairs that are confused most often on the right."""
+    """Writes the most frequently confused pairs on the right."""
     left, top = 0.785, 0.885
     figure.text(left, top, "Confused most often", fontsize=14, color=INK)
     others = matrix - np.diag(np.diag(matrix))
-    order = np.argsort(-others, axis=None, kind="stable")[:MOST_PAIRS]
+    order = np.argsort(-others, axis=None, kind="stable")[:MAX_PAIRS]
     for line, place in enumerate(order):
         row, column = divmod(int(place), len(names))
         if not others[row, column]:

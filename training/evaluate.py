@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy and loss of a trained model on a split of its dataset."""
+"""Evaluates a trained model: accuracy and loss on a split of its dataset."""
 
 import sys
 from pathlib import Path
@@ -23,28 +23,28 @@ def evaluate(
     max_bad_records: int | None = None,
     out: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Evaluates the model trained in `model_dir`, and prints the result on one line.
+    """Evaluates the model in a model_dir, and prints the result on one line.
 
-    The images pass once, in order, without augmentation. The loss is the mean cross-entropy, without
-    label smoothing and weight decay, so that it compares between recipes.
+    The images are read once, in order, without augmentation. The loss is the mean cross-entropy without label
+    smoothing and weight decay, so that it can be compared between recipes.
 
     Args:
-      model_dir: a folder that `lambdanet train` has written, with at least one checkpoint.
-      data_dir: where TFDS keeps its datasets, or the pictures of dataset `folder`; None: as in training.
+      model_dir: a folder of `lambdanet train`, with at least one checkpoint.
+      data_dir: the folder of TFDS, or of the pictures or records; None: as in training.
       split: a split of the recipe's dataset, such as "test" or "train[:10%]"; None: the recipe's
         `eval_split`.
       max_bad_records: the largest number of unreadable images, and of files that are no pictures, to name and
         leave out; None: 100 images, and a tenth of the files of each class.
-      out: a folder for `classes.csv`, a row for each class with its precision and recall, and for
-        `confusion.png`, the confusion matrix; None: neither is written.
+      out: a folder for `classes.csv`, with precision and recall per class, and for `confusion.png`, the
+        confusion matrix; None: they are not written.
 
     Returns:
       A dict of `dataset`, `split`, `examples`, `top_1`, `top_5` (both in 0..1; with five classes or
       fewer `top_5` is 1) and `loss`.
 
     Raises:
-      InputError: there is no trained model in `model_dir`, or no such split or `data_dir`, the data has
-        other classes, too many images cannot be read, or `out` cannot be written.
+      InputError: there is no trained model in `model_dir`, there is no such split or `data_dir`, the data
+        has other classes, too many images cannot be read, or `out` cannot be written.
 
     Example:
       >>> evaluate("runs/digits")["top_1"]
@@ -54,7 +54,7 @@ def evaluate(
     model, recipe = load_trained_model(model_dir)
     dataset = Dataset.open(recipe, data_dir, BadRecords(max_bad_records), split)
     check_class_names(model_dir, dataset.class_names)
-    folder = None if out is None else writable_dir(Path(out).expanduser())  # before anything takes time
+    folder = None if out is None else writable_dir(Path(out).expanduser())  # before anything that takes time
     with dataset.bad_records.as_input_errors():
         measured, labels, predicted = classify(model, dataset.eval(), dataset.eval_steps())
     result = {"dataset": recipe.dataset, "split": dataset.eval_split, **measured}
@@ -66,11 +66,11 @@ def evaluate(
 
 
 def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
-    """Runs a classifier over a dataset once.
+    """Measures the accuracy and the loss of a classifier on a dataset.
 
     Args:
       model: images -> logits [b, num_classes].
-      batches: (images, labels [b], integers); a partial batch counts for what it holds.
+      batches: (images, integer labels [b]); the last batch may be partial.
 
     Returns:
       A dict of `examples`, `top_1`, `top_5` and `loss`, as in `evaluate`.
@@ -81,26 +81,26 @@ def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
 def classify(
     model: keras.Model, batches: tf.data.Dataset, num_batches: int | None = None
 ) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
-    """Runs a classifier over a dataset once, under a progress bar where there is a terminal.
+    """Runs a classifier on a dataset, with a progress bar in a terminal.
 
     Args:
       model: images -> logits [b, num_classes].
-      batches: (images, labels [b], integers); a partial batch counts for what it holds.
-      num_batches: how many there are, for the bar.
+      batches: (images, integer labels [b]); the last batch may be partial.
+      num_batches: the number of batches, for the progress bar.
 
     Returns:
-      A dict of `examples`, `top_1`, `top_5` and `loss`, as in `evaluate`; the labels of all images; and the
-      class that each is taken for.
+      A dict of `examples`, `top_1`, `top_5` and `loss`, as in `evaluate`; the labels of all images; and their
+      predicted classes.
     """
 
     @tf.function(input_signature=list(batches.element_spec))
     def sums(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         logits = tf.cast(model(images, training=False), tf.float32)
-        # Of equal logits the first class counts: a model that tells nothing apart gets no credit for ties.
+        # For equal logits the first class counts, so a constant model gets no credit for ties.
         best = tf.math.top_k(logits, k=min(5, logits.shape[-1])).indices
-        right = tf.cast(best, labels.dtype) == labels[:, tf.newaxis]
+        correct = tf.cast(best, labels.dtype) == labels[:, tf.newaxis]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        columns = [tf.ones_like(losses), right[:, 0], tf.reduce_any(right, axis=1), losses]
+        columns = [tf.ones_like(losses), correct[:, 0], tf.reduce_any(correct, axis=1), losses]
         return tf.stack([tf.reduce_sum(tf.cast(column, tf.float64)) for column in columns]), best[:, 0]
 
     bar = keras.utils.Progbar(num_batches, unit_name="batch") if sys.stdout.isatty() else None
@@ -129,13 +129,13 @@ def _write(folder: Path, labels: np.ndarray, predicted: np.ndarray, names: list[
     from lambdanet.training import confusion  # here: matplotlib takes a second to import
 
     rows = confusion.per_class(labels, predicted, names)
-    write_output(folder / "classes.csv", confusion.to_csv(rows).encode())
+    write_output(folder / "classes.csv", confusion.to_csv(rows))
     write_output(folder / "confusion.png", confusion.draw(labels, predicted, names, title))
-    print(f"each class: {folder / 'classes.csv'}; what it is taken for: {folder / 'confusion.png'}")
+    print(f"per class: {folder / 'classes.csv'}; confusion matrix: {folder / 'confusion.png'}")
 
 
 def summary(result: dict[str, Any], num_classes: int) -> str:
-    """Writes a result on one line, without top-5 where there are too few classes for it to tell."""
+    """Returns a result on one line, without top-5 where there are five classes or fewer."""
     top_5 = f"top-5 {100 * result['top_5']:.2f} %, " if num_classes > 5 else ""
     return (
         f"{result['dataset']} {result['split']}: {result['examples']} images, "

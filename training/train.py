@@ -48,18 +48,18 @@ def train(
     """
     chosen = TrainOptions(**options)
     if chosen.data_service is not None:
-        service.check(chosen.data_service, recipe)
+        service.check_service(chosen.data_service, recipe)
     if recipe.zero_head and not recipe.start_from:
         raise invalid("start_from", "weights to fine-tune, with zero_head", "", "--set=start_from=MODEL_DIR")
     bad_records = BadRecords(chosen.max_bad_records)
-    path = model_dirs.check(model_dir)  # before anything that takes time
+    path = model_dirs.check_model_dir(model_dir)  # before anything that takes time
     data_dir = model_dirs.find_data_dir(path, data_dir)
     devices = create_devices(chosen.distribute, recipe.global_batch_size, chosen.tpu)
     lock = locked(path) if devices.chief else contextlib.nullcontext()
     with devices.raise_if_worker_lost(), lock:
         with devices.chief_first():
             dataset = Dataset.open(recipe, data_dir, bad_records, recipe.held_out_split or None)
-            model_dirs.check(path, dataset.recipe)
+            model_dirs.check_model_dir(path, dataset.recipe)
             model_dirs.check_class_names(path, dataset.class_names)
             dataset.check()
         run = Run(dataset, path, devices, chosen)

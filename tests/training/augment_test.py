@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random changes of images: against arithmetic, within their bounds, and decided by the seed alone."""
+"""Augmentation of images: against arithmetic, within its bounds, and dependent on the seed alone."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import noise
 
 from lambdanet import configs
 from lambdanet.configs import recipe as recipes
@@ -15,12 +16,8 @@ from lambdanet.training.data.image_bytes import Decoded, Encoded
 SEEDS = [tf.constant([0, number], tf.int64) for number in range(40)]
 
 
-def _random_image(*shape):
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
 def _naive_affine(image, seed):
-    """Turns, zooms and shifts about the centre, pixel by pixel."""
+    """Rotates, zooms and shifts about the center, pixel by pixel."""
     turn, zoom, shift_x, shift_y = tf.random.stateless_uniform([4], seed, -1.0, 1.0).numpy()
     height, width, _ = image.shape
     angle, scale = augment.MAX_TURN * turn, 1 + augment.MAX_ZOOM * zoom
@@ -40,15 +37,15 @@ def _naive_affine(image, seed):
 
 
 @pytest.mark.parametrize("seed", [[0, 0], [3, 1], [7, 123]])
-def test_affine_is_a_turn_a_zoom_and_a_shift(seed):
+def test_affine_is_rotation_zoom_and_shift(seed):
     image = np.random.default_rng(1).random([6, 9, 2]).astype(np.float32)
-    got = augment.move(tf.constant(image), tf.constant(seed, tf.int64))
+    got = augment.random_affine(tf.constant(image), tf.constant(seed, tf.int64))
     assert got.shape == image.shape
     np.testing.assert_allclose(got, _naive_affine(image, seed), atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(40, 60, 3), (200, 20, 3), (1, 1, 3)])
-def test_a_random_window_lies_in_the_image_within_its_bounds(shape):
+def test_random_window_is_inside_image(shape):
     for seed in SEEDS:
         top, left, height, width = augment.random_window(tf.constant(shape), seed).numpy()
         assert top >= 0 and left >= 0 and top + height <= shape[0] and left + width <= shape[1]
@@ -56,8 +53,8 @@ def test_a_random_window_lies_in_the_image_within_its_bounds(shape):
             assert 0.06 < height * width / (40 * 60) <= 1 and 0.65 < width / height < 1.5
 
 
-def test_crop_and_flip_shows_a_window_or_its_mirror_image():
-    """On an image whose pixels tell where they come from."""
+def test_crop_flip_is_window_or_its_mirror_image():
+    """On an image whose pixels are their positions."""
     rows, columns = np.meshgrid(np.arange(0, 200, 2), np.arange(0, 200, 2), indexing="ij")
     image = Decoded(np.stack([rows, columns, np.zeros_like(rows)], axis=-1).astype(np.uint8))
     mirrored = []
@@ -74,8 +71,8 @@ def test_crop_and_flip_shows_a_window_or_its_mirror_image():
     assert 10 <= sum(mirrored) <= 30  # of 40
 
 
-def test_a_padded_crop_is_the_image_shifted_over_black():
-    image = _random_image(32, 32, 3) | 1  # nothing black
+def test_padded_crop_is_image_shifted_over_black():
+    image = noise(32, 32, 3) | 1  # no black pixels
     padded = np.pad(image, [(4, 4), (4, 4), (0, 0)])
     offsets = set()
     for seed in SEEDS:
@@ -98,8 +95,8 @@ def _jpeg(image):
 
 @pytest.mark.parametrize("encode", [_jpeg, tf.io.encode_png])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_file_cropped_as_it_is_decoded_is_its_image_cropped(encode, channels):
-    contents = encode(_random_image(24, 32, channels))
+def test_crop_of_file_equals_crop_of_image(encode, channels):
+    contents = encode(noise(24, 32, channels))
     file = Encoded(contents, channels)
     window = tf.constant([3, 5, 10, 20])
     assert file.whole().shape == (24, 32, channels)
@@ -120,8 +117,8 @@ def rand_augment():
     return changed
 
 
-def test_rand_augment_is_decided_by_the_seed(rand_augment):
-    pixels = tf.constant(_random_image(16, 16, 3))
+def test_rand_augment_depends_on_seed_only(rand_augment):
+    pixels = tf.constant(noise(16, 16, 3))
     first = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
     again = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
     np.testing.assert_array_equal(first, again)
@@ -129,8 +126,8 @@ def test_rand_augment_is_decided_by_the_seed(rand_augment):
     assert all(image.dtype == np.uint8 for image in first)
 
 
-def test_rand_augment_in_parallel_and_in_another_process_state_is_the_same(rand_augment):
-    pixels = tf.constant(_random_image(16, 16, 3))
+def test_rand_augment_in_parallel_is_reproducible(rand_augment):
+    pixels = tf.constant(noise(16, 16, 3))
     expected = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
     tf.random.set_seed(7)
     seeds = tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
@@ -138,13 +135,13 @@ def test_rand_augment_in_parallel_and_in_another_process_state_is_the_same(rand_
     np.testing.assert_allclose(list(got.as_numpy_iterator()), expected, atol=1e-6)
 
 
-def test_rand_augment_leaves_model_garden_as_it_was(rand_augment):
+def test_rand_augment_restores_model_garden(rand_augment):
     assert augment._model_garden().tf is tf
 
 
-def test_rand_augment_repeats_grey_and_applies_its_changes():
-    """Sixteen changes and none: over many seeds of one layer, some leave the image and most do not."""
-    pixels = tf.constant(_random_image(16, 16, 1))
+def test_rand_augment_repeats_gray_channel():
+    """Over many seeds of one layer, some leave the image unchanged and most do not."""
+    pixels = tf.constant(noise(16, 16, 1))
     seeds = tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
     changed = seeds.map(lambda seed: augment.rand_augment(pixels, 1, 10.0, seed))
     same = [np.allclose(image, np.repeat(pixels, 3, axis=-1), atol=1e-6) for image in changed]
@@ -153,11 +150,11 @@ def test_rand_augment_repeats_grey_and_applies_its_changes():
 
 @pytest.mark.parametrize("augmentation", recipes.AUGMENTATIONS)
 @pytest.mark.parametrize("layers", [0, 2])
-def test_every_augmentation_gives_the_size_and_is_decided_by_the_seed(augmentation, layers):
+def test_augmentations_have_size_and_depend_on_seed(augmentation, layers):
     recipe = dataclasses.replace(
         configs.get_recipe("digits"), augmentation=augmentation, randaugment_layers=layers, input_size=16
     )
-    image = Decoded(_random_image(20, 18, 1))
+    image = Decoded(noise(20, 18, 1))
     first, again, *others = (
         preprocess.for_training(image, recipe, tf.constant(seed, tf.int64)).numpy()
         for seed in ([0, 1], [0, 1], [0, 2], [0, 3], [0, 4])
@@ -168,5 +165,5 @@ def test_every_augmentation_gives_the_size_and_is_decided_by_the_seed(augmentati
     assert changes > 25 if layers or augmentation != "none" else changes == 0
 
 
-def test_recipes_name_every_augmentation():
+def test_recipes_accept_every_augmentation():
     assert sorted(augment.VIEWS) == sorted(recipes.AUGMENTATIONS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged images: skipped, named, counted, and too many of them end the run; so does a label of no class."""
+"""Damaged images are skipped, named and counted; too many, or a label outside of the classes, end the run."""
 
 import dataclasses
 
@@ -27,12 +27,12 @@ RECIPE = dataclasses.replace(
     augmentation="none",
     randaugment_layers=0,
 )
-COUNT = 18  # in each of the two splits: four whole batches, and two images
+COUNT = 18  # in each of the two splits: four full batches, and two images
 
 
 @pytest.fixture
 def pictures(tmp_path):
-    """Pictures that are grey in a level of their own, so that they can be told apart."""
+    """Gray pictures, each of a different level, which identifies it."""
     for split in ("train", "validation"):
         for index in range(COUNT):
             folder = tmp_path / split / ("odd" if index % 2 else "even")
@@ -58,7 +58,7 @@ def _damage(pictures, split, *indices):
 
 
 @pytest.mark.parametrize("damaged", [(3,), (0, 1, 2), (17,), (0, 9, 10, 17)])
-def test_evaluation_goes_without_them_and_names_them(pictures, capfd, damaged):
+def test_evaluation_skips_and_names_bad_images(pictures, capfd, damaged):
     paths = _damage(pictures, "validation", *damaged)
     bad = BadRecords(limit=4)
     levels = _levels(Dataset.open(RECIPE, str(pictures), bad).eval())
@@ -69,7 +69,7 @@ def test_evaluation_goes_without_them_and_names_them(pictures, capfd, damaged):
     assert len(said) == len(damaged) and said[-1].endswith(f"({len(damaged)} of at most 4 bad records)")
 
 
-def test_every_batch_keeps_its_place_and_size_and_each_name_is_told_once(pictures, capfd):
+def test_training_batches_keep_place_and_size(pictures, capfd):
     before = _levels(Dataset.open(RECIPE, str(pictures)).train())
     paths = _damage(pictures, "train", 2, 5, 11)
     bad = BadRecords(limit=3)
@@ -77,13 +77,13 @@ def test_every_batch_keeps_its_place_and_size_and_each_name_is_told_once(picture
     assert [len(batch) for batch in levels] == [4] * 8
     for batch, whole in zip(levels, before, strict=True):
         good = [level for level in whole if level not in (2, 5, 11)]
-        assert set(batch) == set(good)  # others of the batch come twice
+        assert set(batch) == set(good)  # some of the batch are repeated
         assert [a for a, b in zip(batch, whole, strict=True) if b in good] == good
     assert sorted(bad.names) == paths and capfd.readouterr().out.count("skipped ") == 3
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 7])
-def test_a_run_that_goes_on_at_any_step_sees_what_it_would_have_seen(pictures, step):
+def test_resumed_batches_with_bad_images_are_equal(pictures, step):
     _damage(pictures, "train", 2, 5, 11)
     recipe = dataclasses.replace(RECIPE, augmentation="crop_flip")
     whole = [images.numpy() for images, _ in Dataset.open(recipe, str(pictures)).train()]
@@ -91,7 +91,7 @@ def test_a_run_that_goes_on_at_any_step_sees_what_it_would_have_seen(pictures, s
     np.testing.assert_array_equal(whole[step:], rest)
 
 
-def test_what_a_run_has_seen_before_is_not_even_decoded(pictures):
+def test_resumed_run_does_not_decode_earlier_images(pictures):
     recipe = dataclasses.replace(RECIPE, epochs=1)
     first, *_ = _levels(Dataset.open(recipe, str(pictures)).train())
     _damage(pictures, "train", *first)
@@ -100,7 +100,7 @@ def test_what_a_run_has_seen_before_is_not_even_decoded(pictures):
     assert len(rest) == 3 and not bad.names
 
 
-def test_a_batch_of_nothing_but_damage_is_the_first_of_its_epoch(pictures):
+def test_batch_without_valid_images_is_replaced(pictures):
     first, second, *_ = _levels(Dataset.open(RECIPE, str(pictures)).train())
     _damage(pictures, "train", *second)
     levels = _levels(Dataset.open(RECIPE, str(pictures)).train())
@@ -114,7 +114,7 @@ def test_a_batch_of_nothing_but_damage_is_the_first_of_its_epoch(pictures):
         list(Dataset.open(RECIPE, str(pictures), bad).train())
 
 
-def test_one_more_than_the_limit_ends_the_run(pictures):
+def test_exceeded_limit_ends_run(pictures):
     _damage(pictures, "train", 2, 5, 11)
     bad = BadRecords(limit=2)
     message = "3 records cannot be read, the last of them .*png; max_bad_records is 2"
@@ -123,19 +123,19 @@ def test_one_more_than_the_limit_ends_the_run(pictures):
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_ends_with_one_line(pictures, tmp_path):
+def test_train_ends_at_limit(pictures, tmp_path):
     _damage(pictures, "train", 2, 5)
     recipe = dataclasses.replace(RECIPE, model="lambda_resnet_tiny", input_size=32)
     with pytest.raises(InputError, match="2 records cannot be read"):
         train(recipe, tmp_path / "run", str(pictures), max_bad_records=1)
 
 
-def test_other_errors_stay_what_they_are():
+def test_other_errors_are_unchanged():
     with pytest.raises(tf.errors.DataLossError), BadRecords().as_input_errors():
         raise tf.errors.DataLossError(None, None, "a disk")
 
 
-def test_up_to_a_tenth_of_a_folder_is_left_out_and_named_once(capsys):
+def test_leave_out_up_to_a_tenth_of_folder(capsys):
     bad = BadRecords()
     for _ in range(2):
         bad.leave_out(("cats", ["cats/1.heic"], 17))
@@ -149,7 +149,7 @@ def test_up_to_a_tenth_of_a_folder_is_left_out_and_named_once(capsys):
         bad.leave_out(("hens", ["hens/1.heic", "hens/2.heic"], 19))
 
 
-def test_a_limit_counts_the_files_that_all_folders_leave_out():
+def test_leave_out_limit_counts_all_folders():
     bad = BadRecords(limit=2)
     cats, dogs = ("cats", ["cats/1.heic", "cats/2.heic"], 3), ("dogs", ["dogs/1.heic"], 1000)
     bad.leave_out(cats)
@@ -159,7 +159,7 @@ def test_a_limit_counts_the_files_that_all_folders_leave_out():
         BadRecords(limit=2).leave_out(cats, dogs)
 
 
-def test_a_negative_limit_is_refused():
+def test_negative_limit_is_refused():
     with pytest.raises(InputError, match="max_bad_records must be an integer from 0, got -1"):
         BadRecords(-1)
 
@@ -169,7 +169,7 @@ def _label_alone(example, key):
 
 
 @pytest.mark.parametrize("label", [-1, 2])
-def test_a_label_of_no_class_ends_the_run_with_its_name(label):
+def test_label_outside_of_classes_ends_run(label):
     examples = tf.data.Dataset.from_tensor_slices(
         {"name": ["first", "second", "third"], "label": tf.constant([0, label, 1], tf.int64)}
     )
@@ -185,8 +185,8 @@ def test_a_label_of_no_class_ends_the_run_with_its_name(label):
         list(batches)
 
 
-def test_a_file_of_records_that_breaks_off_costs_its_rest(tmp_path, capfd):
-    """Of TFRecords, what follows a damaged record cannot be found: it is counted, without names."""
+def test_damaged_record_file_loses_its_rest(tmp_path, capfd):
+    """The records after a damaged one cannot be found in TFRecords: they are counted, without names."""
     recipe = dataclasses.replace(configs.get_recipe("digits"), eval_split="test[:100]", input_size=8)
     builder = tfds.builder("digits", data_dir=str(tmp_path / "data"))
     builder.download_and_prepare()
@@ -201,7 +201,7 @@ def test_a_file_of_records_that_breaks_off_costs_its_rest(tmp_path, capfd):
     assert capfd.readouterr().out.count(f"skipped {UNKNOWN}") == 100 - left
 
 
-def test_a_split_of_nothing_but_damage_is_refused(pictures):
+def test_split_without_valid_images_is_refused(pictures):
     _damage(pictures, "validation", *range(COUNT))
     model = keras.Sequential([keras.Input([8, 8, 3]), keras.layers.Flatten(), keras.layers.Dense(2)])
     with pytest.raises(InputError, match="no image of the split can be read"):

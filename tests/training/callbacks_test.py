@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guard, the history and the averaged evaluation, on a model of one layer."""
+"""Callbacks of a run, on a model of one layer."""
 
 import dataclasses
 import os
@@ -23,7 +23,7 @@ RECIPE = configs.get_recipe("digits")
 
 
 def _run(path, rate=0.1, use_ema=False):
-    """A compiled model and its checkpoints; two batches make an epoch."""
+    """A compiled model and its checkpoints; an epoch has two batches."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(2, name="head")])
     optimizer = keras.optimizers.SGD(WarmupSchedule(rate, 8, 4), use_ema=use_ema, ema_momentum=0.5)
@@ -60,7 +60,7 @@ def _fit(model, extra, epochs=2, initial_epoch=0, images=IMAGES):
     )
 
 
-def test_a_loss_that_is_not_finite_stops_at_its_step(tmp_path):
+def test_nonfinite_loss_stops_at_its_step(tmp_path):
     model, checkpoints = _run(tmp_path)
     images = IMAGES.copy()
     images[6] = np.nan  # in the second batch
@@ -69,7 +69,7 @@ def test_a_loss_that_is_not_finite_stops_at_its_step(tmp_path):
     assert checkpoints.steps() == [] and not (tmp_path / "history.csv").exists()
 
 
-def test_weights_that_are_not_finite_never_replace_a_checkpoint(tmp_path):
+def test_nonfinite_weights_are_not_saved(tmp_path):
     model, checkpoints = _run(tmp_path)
     spoil = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: (
@@ -85,7 +85,7 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(tmp_path):
     assert again.restore() == 2 and again.all_finite()
 
 
-def test_the_history_tells_epoch_step_rate_and_results(tmp_path):
+def test_history_has_epoch_step_rate_and_results(tmp_path):
     model, checkpoints = _run(tmp_path)
     _fit(model, _callbacks(RECIPE, tmp_path, checkpoints, 0))
     rows = callbacks.read_history(tmp_path / "history.csv")
@@ -99,7 +99,7 @@ def test_the_history_tells_epoch_step_rate_and_results(tmp_path):
     assert {"loss", "accuracy", "seconds"} <= set(rows[0])
 
 
-def test_the_history_of_a_resumed_run_has_each_epoch_once(tmp_path):
+def test_history_of_resumed_run_has_each_epoch_once(tmp_path):
     model, checkpoints = _run(tmp_path)
     _fit(model, _callbacks(RECIPE, tmp_path, checkpoints, 0), epochs=3)
     whole = (tmp_path / "history.csv").read_text().splitlines()
@@ -128,21 +128,21 @@ def test_the_history_of_a_resumed_run_has_each_epoch_once(tmp_path):
     ],
     ids=range(10),
 )
-def test_a_history_that_is_something_else_is_refused(tmp_path, content):
+def test_invalid_history_is_refused(tmp_path, content):
     (tmp_path / "history.csv").write_bytes(content)
     with pytest.raises(InputError, match="history.csv' is not the history of a run, .*; remove it") as caught:
         callbacks.HistoryFile(tmp_path / "history.csv", 0)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
-def test_a_history_may_have_empty_cells_and_infinite_losses(tmp_path):
+def test_history_with_empty_cells_and_infinite_losses(tmp_path):
     (tmp_path / "history.csv").write_text("epoch,loss,val_loss\n1,0.5\n2,inf,\n3,1,nan\n")
     assert [row["epoch"] for row in callbacks.read_history(tmp_path / "history.csv")] == ["1", "2", "3"]
     (tmp_path / "history.csv").write_text("")
     assert callbacks.read_history(tmp_path / "history.csv") == []
 
 
-def test_evaluation_sees_the_averages_and_training_the_weights(tmp_path):
+def test_evaluation_uses_averages_and_training_weights(tmp_path):
     recipe = dataclasses.replace(RECIPE, ema_decay=0.5)
     plain, _ = _run(tmp_path / "plain")
     weights = []
@@ -169,7 +169,7 @@ def test_evaluation_sees_the_averages_and_training_the_weights(tmp_path):
         np.testing.assert_allclose(got, weight, rtol=1e-5)
 
 
-def test_tensorboard_gets_the_learning_rate(tmp_path):
+def test_tensorboard_has_learning_rate(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     model, checkpoints = _run(tmp_path)
@@ -181,7 +181,7 @@ def test_tensorboard_gets_the_learning_rate(tmp_path):
     assert len(events.Tensors("epoch_learning_rate")) == 2
 
 
-def test_tensorboard_gets_speed_averages_and_pictures(tmp_path):
+def test_tensorboard_has_speed_averages_and_pictures(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     model, checkpoints = _run(tmp_path, use_ema=True)
@@ -206,11 +206,11 @@ def test_tensorboard_gets_speed_averages_and_pictures(tmp_path):
         np.testing.assert_allclose(tf.io.decode_png(png), picture, atol=1)
 
 
-def test_the_speed_leaves_out_the_first_execution_of_an_epoch(monkeypatch):
+def test_speed_without_first_execution_of_epoch(monkeypatch):
     for times, ends, expected in [
         ([0.0, 50.0, 51.0, 52.0], [0, 1, 2], 2 * 8 / 2.0),
-        ([0.0, 50.0, 54.0], [3, 7], 4 * 8 / 4.0),  # several steps in an execution
-        ([0.0, 5.0], [0], 8 / 5.0),  # no other
+        ([0.0, 50.0, 54.0], [3, 7], 4 * 8 / 4.0),  # several steps per execution
+        ([0.0, 5.0], [0], 8 / 5.0),  # the only one
     ]:
         clock = iter(times)
         monkeypatch.setattr(tensorboard.time, "perf_counter", lambda clock=clock: next(clock))
@@ -225,14 +225,14 @@ def test_the_speed_leaves_out_the_first_execution_of_an_epoch(monkeypatch):
 @pytest.mark.parametrize(
     ("save_every", "steps"), [(1, [4, 5, 6]), (2, [2, 4, 6]), (3, [3, 4, 6]), (5, [4, 5, 6]), (9, [2, 4, 6])]
 )
-def test_checkpoints_come_after_epochs_and_every_so_many_steps(tmp_path, save_every, steps):
+def test_checkpoints_after_epochs_and_save_every_steps(tmp_path, save_every, steps):
     model, checkpoints = _run(tmp_path)
     _fit(model, _callbacks(RECIPE, tmp_path, checkpoints, 0, save_every), epochs=3)
     assert checkpoints.steps() == steps
 
 
 @pytest.mark.parametrize("step", [3, 4])  # within an epoch, and at the end of one
-def test_a_request_to_stop_is_followed_once_it_is_saved(tmp_path, step):
+def test_stop_request_saves_and_stops(tmp_path, step):
     model, checkpoints = _run(tmp_path)
     stop = StopRequest()
     with stop, pytest.raises(Preempted, match=f"stopped by SIGTERM at step {step}, which is saved"):
@@ -240,10 +240,10 @@ def test_a_request_to_stop_is_followed_once_it_is_saved(tmp_path, step):
         _fit(model, [ask, *_callbacks(RECIPE, tmp_path, checkpoints, 0, stop=stop)], epochs=3)
     assert checkpoints.steps() == [2, step]
     rows = callbacks.read_history(tmp_path / "history.csv")
-    assert len(rows) == 1  # an epoch that ended is evaluated when the run goes on
+    assert len(rows) == 1  # a completed epoch is evaluated when the run resumes
 
 
-def test_the_metrics_of_an_epoch_go_on_from_their_sums(tmp_path):
+def test_resumed_epoch_continues_its_metrics(tmp_path):
     model, checkpoints = _run(tmp_path)
     _fit(model, _callbacks(RECIPE, tmp_path, checkpoints, 0), epochs=2)
     whole = callbacks.read_history(tmp_path / "history.csv")
@@ -262,9 +262,9 @@ def test_the_metrics_of_an_epoch_go_on_from_their_sums(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("step", "message"), [(2, "run' was deleted, with the checkpoints"), (3, "of step 3: .*run' is gone")]
+    ("step", "message"), [(2, "run' was deleted, with the checkpoints"), (3, "of step 3: .*run' was deleted")]
 )
-def test_a_folder_that_is_gone_ends_the_run_and_is_not_made_anew(tmp_path, step, message):
+def test_deleted_model_dir_ends_run(tmp_path, step, message):
     (tmp_path / "run").mkdir()
     model, checkpoints = _run(tmp_path / "run")
     remove = _at_step(model, step, lambda: shutil.rmtree(tmp_path / "run"))

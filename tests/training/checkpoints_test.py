@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: what is kept, what is damaged, what does not fit."""
+"""Checkpoints: number to keep, damaged files, and other models."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def _checkpoints(path, optimizer=keras.optimizers.SGD, policy="float32", **kwarg
 
 
 def _train(checkpoints, steps):
-    """Takes steps down an arbitrary slope."""
+    """Trains some steps with an arbitrary loss."""
     for step in range(steps):
         gradients = [tf.ones_like(v) * 0.1 * (step + 1) for v in checkpoints.model.trainable_variables]
         checkpoints.optimizer.apply_gradients(
@@ -58,7 +58,7 @@ def two(tmp_path):
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("optimizer", [keras.optimizers.SGD, keras.optimizers.Adam])
-def test_everything_comes_back(tmp_path, optimizer, policy):
+def test_restore_recovers_all_variables(tmp_path, optimizer, policy):
     saved = _checkpoints(tmp_path, optimizer, policy)
     _train(saved, 3)
     saved.save(7)
@@ -68,13 +68,13 @@ def test_everything_comes_back(tmp_path, optimizer, policy):
     assert int(again.optimizer.iterations) == 3
 
 
-def test_an_empty_folder_is_step_zero(tmp_path):
+def test_empty_folder_is_step_zero(tmp_path):
     checkpoints = _checkpoints(tmp_path / "none")
     assert checkpoints.restore() == 0 and checkpoints.steps() == []
     assert not (tmp_path / "none").exists()
 
 
-def test_the_newest_three_are_kept_also_by_a_resumed_run(tmp_path):
+def test_newest_three_are_kept(tmp_path):
     checkpoints = _checkpoints(tmp_path)
     for step in (1, 2, 3, 4):
         checkpoints.save(step)
@@ -108,7 +108,7 @@ def _flip(path):
     ],
     ids=["cut data", "flipped data", "no data", "empty data", "cut index", "empty index"],
 )
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(two, capsys, file, damage):
+def test_damaged_checkpoint_falls_back_to_previous(two, capsys, file, damage):
     path, values = two
     damage(path / f"ckpt-2.{file}")
     checkpoints = _checkpoints(path)
@@ -118,11 +118,11 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(two, capsys, file, dam
     assert said.count("\n") == 1 and f"{path / 'ckpt-2'} is damaged" in said
 
 
-def test_damaged_checkpoints_alone_are_not_a_fresh_start(two):
+def test_only_damaged_checkpoints_are_refused(two):
     path, _ = two
     for file in path.glob("ckpt-*.data*"):
         _cut(file)
-    with pytest.raises(InputError, match="no checkpoint in .* can be read; remove that directory"):
+    with pytest.raises(InputError, match="no checkpoint in .* can be read; remove that folder"):
         _checkpoints(path).restore()
 
 
@@ -134,7 +134,7 @@ def test_damaged_checkpoints_alone_are_not_a_fresh_start(two):
         ({"optimizer": keras.optimizers.Adam}, r"not of small with Adam: v/hidden/kernel is \(4,\) there"),
     ],
 )
-def test_a_checkpoint_of_another_model_is_refused_by_name(two, changes, message):
+def test_checkpoint_of_other_model_is_refused(two, changes, message):
     checkpoints = _checkpoints(two[0], **changes)
     before = _values(checkpoints)
     with pytest.raises(InputError, match=message) as caught:
@@ -143,7 +143,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(two, changes, message)
     _assert_equal(_values(checkpoints), before)
 
 
-def test_averages_are_the_moving_ones(tmp_path):
+def test_use_averages_sets_moving_averages(tmp_path):
     checkpoints = _checkpoints(tmp_path)
     variable = checkpoints.model.trainable_variables[0]
     expected = variable.numpy()
@@ -156,7 +156,7 @@ def test_averages_are_the_moving_ones(tmp_path):
 
 @pytest.mark.parametrize("part", ["model", "optimizer"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_value_that_is_not_finite_is_noticed(tmp_path, part, value):
+def test_all_finite_detects_nonfinite_values(tmp_path, part, value):
     checkpoints = _checkpoints(tmp_path)
     assert checkpoints.all_finite()
     variable = [v for v in getattr(checkpoints, part).variables if v.dtype == tf.float32][-1]
@@ -164,7 +164,7 @@ def test_a_value_that_is_not_finite_is_noticed(tmp_path, part, value):
     assert not checkpoints.all_finite()
 
 
-def test_a_folder_that_cannot_be_written_is_an_os_error(tmp_path):
+def test_unwritable_folder_is_os_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot write the checkpoint of step 1"):
         _checkpoints(tmp_path / "file" / "inside").save(1)
@@ -173,8 +173,8 @@ def test_a_folder_that_cannot_be_written_is_an_os_error(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"\xff", b"[" * 100_000, b"[]", b"{}", b'{"epoch": Infinity, "accuracy": 1}']
 )
-def test_a_best_epoch_that_cannot_be_read_is_named(tmp_path, content):
+def test_unreadable_best_epoch_is_named(tmp_path, content):
     (tmp_path / "best.json").write_bytes(content)
-    with pytest.raises(InputError, match="best.json' cannot be read: .*; remove it to go on") as caught:
+    with pytest.raises(InputError, match="best.json' cannot be read: .*; remove it to continue") as caught:
         BestEpoch(_checkpoints(tmp_path), patience=1)
     assert "\n" not in str(caught.value)

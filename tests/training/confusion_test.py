@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of the classes against a count by hand, and what the picture of the confusion matrix shows."""
+"""The per-class table against a count by hand, and the picture of the confusion matrix."""
 
 import csv
 import io
@@ -12,10 +12,10 @@ from lambdanet.training import confusion
 
 NAMES = ["cat", "dog", "owl", "yak"]
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, 2])
-PREDICTED = np.array([0, 0, 1, 2, 1, 1, 2, 1, 1, 2])  # no owl is a cat, and there is no yak
+PREDICTED = np.array([0, 0, 1, 2, 1, 1, 2, 1, 1, 2])  # no owl is predicted as a cat, and there is no yak
 
 
-def test_each_class_has_its_precision_recall_and_support():
+def test_per_class_precision_recall_and_support():
     rows = confusion.per_class(LABELS, PREDICTED, NAMES)
     for index, row in enumerate(rows):
         right = int(np.sum((LABELS == index) & (PREDICTED == index)))
@@ -28,7 +28,7 @@ def test_each_class_has_its_precision_recall_and_support():
     assert rows[0]["f1"] == pytest.approx(2 / (1 / 1 + 1 / 0.5), abs=1e-6)
 
 
-def test_the_table_can_be_read_back_whatever_the_names_hold():
+def test_csv_of_any_names_can_be_read_back():
     rows = confusion.per_class(LABELS, PREDICTED, ["cat, black", 'the "dog"', "owl", "yak"])
     read = list(csv.DictReader(io.StringIO(confusion.to_csv(rows))))
     assert [row["name"] for row in read] == ["cat, black", 'the "dog"', "owl", "yak"]
@@ -36,7 +36,7 @@ def test_the_table_can_be_read_back_whatever_the_names_hold():
 
 
 @pytest.mark.parametrize("classes", [2, 10, 60, 1000, 2500])
-def test_the_picture_has_a_cell_for_what_each_class_is_taken_for(classes):
+def test_picture_has_cell_per_predicted_class(classes):
     labels = np.arange(classes)
     predicted = (labels + classes // 2) % classes  # half of all classes away from the diagonal
     names = [f"kind {index}" for index in range(classes)]
@@ -51,4 +51,4 @@ def test_the_picture_has_a_cell_for_what_each_class_is_taken_for(classes):
         near = cells[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].sum(-1)
         assert near.min() < 300, (row, column)  # dark
         away = cells[y, int((row + 0.25) * height)].sum()
-        assert away == 3 * 255  # white: no image is taken for its own class
+        assert away == 3 * 255  # white: no image is predicted as its own class

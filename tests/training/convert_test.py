@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published weights: fetched from a hub on this machine, converted, cached, and refused where wrong."""
+"""Published weights: downloaded from a local hub, converted, cached, and refused if they are wrong."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ FILE = f"timm/{NAME}.c1_in1k/model.safetensors"
 
 
 def tensors_for(model, seed=0):
-    """Random tensors of a network of timm, tame enough that logits stay small."""
+    """Random tensors of a network of timm, in a range with small logits."""
     random = np.random.default_rng(seed)
     tensors = {}
     for name, shape in timm_rules.expected(model).items():
@@ -43,7 +43,7 @@ def images(size=64):
 
 @pytest.fixture(scope="module")
 def model():
-    """A network as timm would have trained it."""
+    """A checkpoint of timm."""
     network = lambdanet.create_model(NAME)
     timm_rules.load(network, tensors_for(network))
     return network
@@ -81,8 +81,8 @@ def converted(checkpoint, tmp_path_factory):
     return out
 
 
-def test_a_model_with_its_published_weights(model, hub, home, monkeypatch, capsys):
-    """Fetched and converted once; then it needs no network."""
+def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
+    """The download and conversion happen once; then no network is needed."""
     with monkeypatch.context() as online:
         online.setenv("HF_ENDPOINT", hub.address)
         first = lambdanet.create_model(NAME, weights="imagenet")
@@ -106,12 +106,12 @@ def test_a_model_with_its_published_weights(model, hub, home, monkeypatch, capsy
 
     stem = ten.get_layer("stem1_conv")
     stem.set_weights([np.zeros_like(kernel) for kernel in stem.get_weights()])
-    initial_weights.start_from(ten, "imagenet", zero_head=True)  # as the recipe folder:lambda_resnet26t does
+    initial_weights.load_initial_weights(ten, "imagenet", zero_head=True)  # as in folder:lambda_resnet26t
     np.testing.assert_array_equal(stem.get_weights()[0], model.get_layer("stem1_conv").get_weights()[0])
     assert not any(weight.any() for weight in ten.layers[-1].get_weights())
 
 
-def test_a_file_that_changed_on_the_hub_is_refused(hub, home, monkeypatch):
+def test_file_changed_on_hub_is_refused(hub, home, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
     one = pretrained_weights.get(NAME)
     path, source = pretrained.download(one, home / "first")
@@ -120,7 +120,7 @@ def test_a_file_that_changed_on_the_hub_is_refused(hub, home, monkeypatch):
         later.setitem(hub.files, FILE, b"something else")
         with pytest.raises(InputError, match="sha256 of http.* must be .*, got"):
             pretrained.download(one, home / "second")
-        path, _ = pretrained.download(one, home / "second", "main")  # which a person asked for by name
+        path, _ = pretrained.download(one, home / "second", "main")  # a revision given by name
         assert path.read_bytes() == b"something else"
     with pytest.raises(InputError, match=r"there is no http.*/resolve/0{40}/.*HTTP 404"):
         pretrained.download(one, home / "third", "0" * 40)
@@ -129,7 +129,7 @@ def test_a_file_that_changed_on_the_hub_is_refused(hub, home, monkeypatch):
         pretrained.download(one, home / "fourth")
 
 
-def test_the_hub_must_have_the_hash_and_the_commit_that_are_published(home, monkeypatch):
+def test_hub_must_have_published_hash_and_commit(home, monkeypatch):
     one = pretrained_weights.get("lambda_resnet50ts")
     with serving() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
@@ -142,7 +142,7 @@ def test_the_hub_must_have_the_hash_and_the_commit_that_are_published(home, monk
     assert not home.exists() or list(home.iterdir()) == []
 
 
-def test_what_to_do_without_a_network(home, capsys):
+def test_message_without_network(home, capsys):
     assert cli.main(["convert", NAME]) == 1
     message = capsys.readouterr().err
     assert message.count("\n") == 1
@@ -152,7 +152,7 @@ def test_what_to_do_without_a_network(home, capsys):
     assert f"`lambdanet convert {NAME} --checkpoint=FILE`" in message
 
 
-def test_a_progress_bar_in_a_terminal(checkpoint, tmp_path):
+def test_progress_bar_in_terminal(checkpoint, tmp_path):
     with terminal_as_stderr() as shown:
         convert(NAME, checkpoint, tmp_path / "net")
     for step in (f"building {NAME}:   0%|", "converting:", "comparing with timm:"):
@@ -160,7 +160,7 @@ def test_a_progress_bar_in_a_terminal(checkpoint, tmp_path):
     assert shown.endswith(b"\r")
 
 
-def test_a_converted_folder(model, converted):
+def test_converted_folder(model, converted):
     assert sorted(path.name for path in converted.iterdir()) == [
         "README.md",
         "metadata.json",
@@ -185,7 +185,7 @@ def test_a_converted_folder(model, converted):
         np.testing.assert_array_equal(weight, whole[weight.name])
 
 
-def test_a_folder_that_is_taken(converted, capsys):
+def test_nonempty_folder_is_refused(converted, capsys):
     assert cli.main(["convert", NAME, f"--out={converted}"]) == 2
     assert "is not empty" in capsys.readouterr().err
 
@@ -202,15 +202,15 @@ def test_logits_are_compared_with_timm(checkpoint, model, home, timm, capsys):
     other = {"head.fc.weight": np.zeros([4, 2048], np.float32), "head.fc.bias": np.zeros(4, np.float32)}
     safetensors.write(checkpoint.with_name("other.safetensors"), wrong | other, {})
     out = home / "other"
-    convert(NAME, checkpoint.with_name("other.safetensors"), out)  # a network of its own, for 4 classes
+    convert(NAME, checkpoint.with_name("other.safetensors"), out)  # another network, for 4 classes
     metadata = weight_files.metadata_of(out / "weights.safetensors")
     assert (metadata["num_classes"], metadata["as_published"]) == ("4", "no")
     assert "top1" not in metadata and "79.126" not in (out / "README.md").read_text()
-    with pytest.raises(InputError, match="is not the published file of lambda_resnet26t, its sha256 is"):
+    with pytest.raises(InputError, match="must be that of the published file of lambda_resnet26t, got '"):
         convert(NAME, checkpoint.with_name("other.safetensors"))
 
 
-def test_files_that_are_wrong_write_nothing(checkpoint, tmp_path, home):
+def test_wrong_files_write_nothing(checkpoint, tmp_path, home):
     tensors = safetensors.read(checkpoint)[0]
     tensors["stages.0.0.stranger"] = tensors.pop("stem.conv1.conv.weight")
     safetensors.write(tmp_path / "names.safetensors", tensors, {})
@@ -230,12 +230,12 @@ def test_files_that_are_wrong_write_nothing(checkpoint, tmp_path, home):
     }.items():
         with pytest.raises(InputError, match=message):
             convert(NAME, tmp_path / file, tmp_path / "out")
-    with pytest.raises(InputError, match="revision is 'main' beside a checkpoint"):
+    with pytest.raises(InputError, match="revision must be empty with a checkpoint, got 'main'"):
         convert(NAME, checkpoint, tmp_path / "out", "main")
     assert not (tmp_path / "out").exists() and not home.exists()
 
 
-def test_files_of_pytorch(tmp_path):
+def test_pytorch_files(tmp_path):
     torch = pytest.importorskip("torch")
     weight, counter = torch.arange(6.0).reshape(2, 3), torch.tensor(3)
     state = {"a.weight": weight, "a.half": weight.to(torch.bfloat16), "a.counter": counter}
@@ -279,7 +279,7 @@ def test_nothing_in_a_file_is_run(tmp_path):
     assert not (tmp_path / "was run").exists()
 
 
-def test_what_is_published_is_told(capsys):
+def test_published_weights_are_listed(capsys):
     assert cli.main(["list", "lambda_resnet26*", "--pretrained", "--format=csv"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[0] for line in lines] == ["model", NAME, "lambda_resnet26rpt_256"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The digits by their TFDS name, and batches that depend on the recipe and the epoch alone."""
+"""The digits dataset of TFDS, and batches that depend only on the recipe and the step."""
 
 import dataclasses
 import os
@@ -25,7 +25,7 @@ RECIPE = dataclasses.replace(
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """The digits in four files, so that the order of files is shuffled too, prepared without a network."""
+    """The digits in four files, so that files are shuffled too, prepared without a network."""
     path = str(tmp_path_factory.mktemp("data"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", _no_network)
@@ -50,7 +50,7 @@ def _assert_equal(left, right):
         np.testing.assert_array_equal(images, other_images)
 
 
-def test_the_two_splits_are_the_images_of_scikit_learn(data_dir):
+def test_digits_are_those_of_scikit_learn(data_dir):
     splits = tfds.load("digits", data_dir=data_dir, as_supervised=True)
     images, labels = datasets.load_digits(return_X_y=True)
     source = sorted(
@@ -64,19 +64,19 @@ def test_the_two_splits_are_the_images_of_scikit_learn(data_dir):
     assert in_test.min() > 0.18 and in_test.max() <= 0.2
 
 
-def test_names_and_counts(data_dir):
+def test_class_names_and_counts(data_dir):
     assert Dataset.open(RECIPE, data_dir).class_names == list("0123456789")
     assert Dataset.open(RECIPE, data_dir).num_examples(RECIPE.train_split) == 200
     assert Dataset.open(RECIPE, data_dir).num_examples(RECIPE.eval_split) == 355
     assert Dataset.open(dataclasses.replace(RECIPE, global_batch_size=30), data_dir).steps_per_epoch == 6
 
 
-def test_class_names_need_no_data_on_disk(tmp_path):
+def test_class_names_without_data_on_disk(tmp_path):
     assert Dataset.open(RECIPE, str(tmp_path)).class_names == list("0123456789")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_home_that_cannot_hold_data_is_named_with_the_flag(tmp_path):
+def test_unwritable_home_is_named_with_flag(tmp_path):
     (tmp_path / "home").touch()
     done = subprocess.run(
         [
@@ -99,40 +99,40 @@ def test_a_home_that_cannot_hold_data_is_named_with_the_flag(tmp_path):
     assert done.returncode == 2 and "Traceback" not in done.stderr and not (tmp_path / "run").exists()
 
 
-def test_a_data_dir_that_cannot_be_written_is_named():
+def test_unwritable_data_dir_is_named():
     with pytest.raises(InputError, match="digits cannot be written to '/proc/digits' .*; --data_dir names"):
         Dataset.open(RECIPE, "/proc").num_examples(RECIPE.train_split)
 
 
-def test_evaluation_is_in_order_with_the_last_partial_batch(data_dir):
+def test_evaluation_is_in_order_with_last_partial_batch(data_dir):
     first, again = (_batches(RECIPE, "eval", data_dir) for _ in range(2))
     _assert_equal(first, again)
     assert [len(labels) for _, labels in first] == 17 * [20] + [15]
     assert first[0][0].shape == (20, 8, 8, 3) and first[0][0].dtype == np.float32
 
 
-def test_training_has_whole_batches_for_all_epochs(data_dir):
+def test_training_has_full_batches_in_all_epochs(data_dir):
     batches = _batches(dataclasses.replace(RECIPE, global_batch_size=30), "train", data_dir)
     assert [len(labels) for _, labels in batches] == 3 * 6 * [30]
 
 
-def test_every_epoch_holds_each_image_once_in_another_order(data_dir):
+def test_epochs_have_each_image_once_in_another_order(data_dir):
     batches = _batches(dataclasses.replace(RECIPE, augmentation="none"), "train", data_dir)
     epochs = [
         [image.tobytes() for images, _ in batches[10 * e : 10 * e + 10] for image in images] for e in range(3)
     ]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(epochs[2])
-    assert len(set(epochs[0])) > 195  # but for images that are alike
+    assert len(set(epochs[0])) > 195  # except equal images
     for left, right in [(0, 1), (0, 2), (1, 2)]:
         assert np.mean([a == b for a, b in zip(epochs[left], epochs[right], strict=True)]) < 0.1
 
 
-def test_a_resumed_run_sees_what_it_would_have_seen(data_dir):
+def test_resumed_batches_equal_uninterrupted_ones(data_dir):
     whole = _batches(RECIPE, "train", data_dir)
     _assert_equal(whole[20:], _batches(RECIPE, "train", data_dir, initial_step=20))
 
 
-def test_no_seed_but_that_of_the_recipe_counts(data_dir):
+def test_batches_depend_on_recipe_seed_only(data_dir):
     tf.random.set_seed(1)
     first = _batches(RECIPE, "train", data_dir)[:3]
     tf.random.set_seed(0)
@@ -141,7 +141,7 @@ def test_no_seed_but_that_of_the_recipe_counts(data_dir):
     assert any((a[1] != b[1]).any() for a, b in zip(first, other, strict=True))
 
 
-def test_the_same_image_changes_from_epoch_to_epoch(data_dir):
+def test_augmentation_differs_between_epochs(data_dir):
     one = dataclasses.replace(RECIPE, train_split="train[:1]", global_batch_size=1)
     images = [images for images, _ in _batches(one, "train", data_dir)]
     assert np.abs(images[0] - images[1]).max() > 0.1 and np.abs(images[1] - images[2]).max() > 0.1
@@ -167,24 +167,24 @@ def test_the_same_image_changes_from_epoch_to_epoch(data_dir):
         ({"eval_split": "test[:0]"}, r"must be one with images, got 'test\[:0\]'"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_line(data_dir, changes, message):
+def test_unusable_dataset_is_refused(data_dir, changes, message):
     with pytest.raises(InputError, match=message) as caught:
         Dataset.open(dataclasses.replace(RECIPE, **changes), data_dir).eval()
     assert "\n" not in str(caught.value)
 
 
-def test_a_data_dir_that_is_not_there_is_named(tmp_path):
+def test_missing_data_dir_is_refused(tmp_path):
     missing = str(tmp_path / "missing")
     with pytest.raises(InputError, match=f"data_dir must be an existing folder, got '{missing}'"):
         Dataset.open(RECIPE, missing).train()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_data_dir_may_begin_with_a_tilde(data_dir, monkeypatch):
+def test_data_dir_with_tilde(data_dir, monkeypatch):
     monkeypatch.setenv("HOME", data_dir)
     assert Dataset.open(RECIPE, "~").num_examples(RECIPE.train_split) == 200
 
 
-def test_less_than_a_batch_is_refused(data_dir):
+def test_split_below_one_batch_is_refused(data_dir):
     with pytest.raises(InputError, match="global_batch_size must be at most 200, .*, got 201"):
         assert Dataset.open(dataclasses.replace(RECIPE, global_batch_size=201), data_dir).steps_per_epoch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two devices train as one does, several steps run as one, and a deterministic run repeats to the bit."""
+"""Training on two devices, with several steps per execution, and deterministically."""
 
 import json
 import subprocess
@@ -26,22 +26,22 @@ def test_two_devices_have_the_losses_of_one(shown):
     assert result["weights"] < 1e-3
 
 
-def test_it_says_how_a_batch_is_divided(shown):
+def test_output_has_batch_size_per_device(shown):
     rate = "in float32; the learning rate rises to 0.01"
     assert f"batches of 16 images, 8 on each of 2 devices, {rate}\n" in shown
     assert f"batches of 16 images, {rate}\n" in shown
 
 
-def test_a_deterministic_run_repeats_to_the_bit_also_with_several_steps_in_one_execution(shown):
+def test_deterministic_run_with_steps_per_execution(shown):
     assert json.loads(shown.splitlines()[-1])["three"] == 0
 
 
-def test_an_unknown_choice_is_refused():
+def test_unknown_distribute_is_refused():
     with pytest.raises(InputError, match="unknown distribute 'mirored'; did you mean mirrored"):
         devices.create_devices("mirored", 8)
 
 
-def test_a_batch_that_cannot_be_divided_is_refused(monkeypatch):
+def test_indivisible_batch_is_refused(monkeypatch):
     gpus = [type("Device", (), {"name": f"/gpu:{number}"}) for number in range(3)]
     monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda kind: gpus)
     with pytest.raises(InputError, match="global_batch_size must be a multiple of 3, .*=auto, got 64"):
@@ -51,18 +51,18 @@ def test_a_batch_that_cannot_be_divided_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "tpu", "reason"),
     [
-        ("tpu", None, "'local'; .* \\(.*TPU"),  # no TPU is at hand where tests run
+        ("tpu", None, "'local'; .* \\(.*TPU"),  # the tests have no TPU
         ("auto", "grpc://127.0.0.1:1", "'grpc://127.0.0.1:1'; .* \\(.*refused"),
         ("tpu", "grpc://nowhere", "'grpc://nowhere'; .* \\("),
     ],
 )
-def test_a_tpu_that_cannot_be_reached_is_told_in_one_line(name, tpu, reason):
+def test_unreachable_tpu_is_refused_in_one_line(name, tpu, reason):
     with pytest.raises(InputError, match=f"tpu must be local on .*, got {reason}") as error:
         devices.create_devices(name, 8, tpu)
     assert "\n" not in str(error.value)
 
 
-def test_a_tpu_and_another_choice_contradict_each_other():
+def test_tpu_with_other_distribute_is_refused():
     message = "distribute must be auto or tpu where a tpu is given, got 'mirrored'"
     with pytest.raises(InputError, match=message):
         devices.create_devices("mirrored", 8, "local")

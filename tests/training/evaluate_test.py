@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracies and loss against a count by hand, on models whose logits are known."""
+"""Accuracies and loss of models with known logits, against a count by hand."""
 
 import csv
 import dataclasses
@@ -21,7 +21,7 @@ from lambdanet.training.train import train
 
 
 def identity(num_classes):
-    """A model that gives its inputs as logits."""
+    """A model whose logits are its inputs."""
     return keras.Sequential([keras.Input([num_classes]), keras.layers.Activation("linear")])
 
 
@@ -39,7 +39,7 @@ def by_hand(logits, labels):
 
 @pytest.mark.parametrize("num_classes", [2, 5, 6, 50])
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
-def test_every_example_counts_once_in_whole_and_partial_batches(num_classes, batch_size):
+def test_every_example_counts_once(num_classes, batch_size):
     random = np.random.default_rng(num_classes)
     logits = random.normal(size=[30, num_classes]).astype(np.float32) * 3
     labels = random.integers(0, num_classes, [30])
@@ -47,14 +47,14 @@ def test_every_example_counts_once_in_whole_and_partial_batches(num_classes, bat
     assert measure(identity(num_classes), batches) == pytest.approx(by_hand(logits, labels), abs=1e-6)
 
 
-def test_a_model_that_tells_nothing_apart_gets_no_credit():
+def test_constant_model_gets_no_credit():
     labels = np.arange(100) % 10
     batches = tf.data.Dataset.from_tensor_slices((np.zeros([100, 10], np.float32), labels)).batch(32)
     expected = {"examples": 100, "top_1": 0.1, "top_5": 0.5, "loss": math.log(10)}
     assert measure(identity(10), batches) == pytest.approx(expected, abs=1e-6)
 
 
-def test_dropout_is_off_and_penalties_are_no_part_of_the_loss():
+def test_loss_without_dropout_and_penalties():
     penalty = keras.regularizers.L2(100.0)
     model = keras.Sequential(
         [
@@ -68,7 +68,7 @@ def test_dropout_is_off_and_penalties_are_no_part_of_the_loss():
     assert measure(model, batches) == pytest.approx(by_hand(logits, labels), abs=1e-6)
 
 
-def test_the_summary_leaves_out_a_top_5_of_five_classes():
+def test_summary_without_top_5_of_five_classes():
     numbers = {"examples": 364, "top_1": 0.975, "top_5": 1.0, "loss": 0.25}
     result = {"dataset": "digits", "split": "test", **numbers}
     assert summary(result, 10) == "digits test: 364 images, top-1 97.50 %, top-5 100.00 %, loss 0.2500"
@@ -86,7 +86,7 @@ def run(tmp_path_factory):
     return folder / "model", str(folder / "data")
 
 
-def test_the_exported_model_is_as_accurate_on_raw_images_as_evaluate_says(run, tmp_path, capsys):
+def test_exported_model_has_accuracy_of_evaluate(run, tmp_path, capsys):
     model_dir, data_dir = run
     result = evaluate(model_dir, data_dir)
     assert capsys.readouterr().out == f"{summary(result, 10)}\n"
@@ -99,14 +99,14 @@ def test_the_exported_model_is_as_accurate_on_raw_images_as_evaluate_says(run, t
     probabilities = served.signatures["serving_default"](images=images)["probabilities"].numpy()
     expected = by_hand(np.log(probabilities), labels)
     assert {key: result[key] for key in expected} == pytest.approx(expected, abs=1e-4)
-    assert result["top_1"] > 0.3  # Three times chance: the weights are those that were trained.
+    assert result["top_1"] > 0.3  # three times chance: these are the trained weights
 
 
-def test_the_data_is_found_where_it_was_in_training(run, tmp_path):
+def test_data_dir_of_training_is_found(run, tmp_path):
     model_dir, data_dir = run
     result = evaluate(model_dir)
     assert result == evaluate(model_dir, data_dir)
-    with pytest.raises(InputError, match="nowhere"):  # what is given counts
+    with pytest.raises(InputError, match="nowhere"):  # a given folder has precedence
         evaluate(model_dir, str(tmp_path / "nowhere"))
     shutil.copytree(model_dir, tmp_path / "moved")
     (tmp_path / "moved" / "data_dir.txt").write_text("/gone\n")
@@ -115,7 +115,7 @@ def test_the_data_is_found_where_it_was_in_training(run, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_another_split_can_be_named_and_its_classes_are_written_one_by_one(run, tmp_path, capsys):
+def test_other_split_with_class_table(run, tmp_path, capsys):
     result = evaluate(*run, split="train[:100]", out=tmp_path / "new" / "folder")
     assert (result["examples"], result["split"]) == (100, "train[:100]")
     with (tmp_path / "new" / "folder" / "classes.csv").open() as file:
@@ -134,18 +134,18 @@ def test_another_split_can_be_named_and_its_classes_are_written_one_by_one(run, 
 @pytest.mark.parametrize(
     ("split", "message"), [("tset", "test"), ("validation", "train"), ("test[5:3", "test")]
 )
-def test_an_unknown_split_is_refused_with_those_there_are(run, split, message):
+def test_unknown_split_is_refused_with_known_ones(run, split, message):
     with pytest.raises(InputError, match=f"{split[:4]}.*{message}"):
         evaluate(*run, split=split)
 
 
-def test_a_data_dir_that_is_not_there_is_refused(run, tmp_path):
+def test_missing_data_dir_is_refused(run, tmp_path):
     with pytest.raises(InputError, match="nowhere"):
         evaluate(run[0], str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("command", [evaluate, lambda path: export(path, path.parent / "served")])
-def test_a_folder_without_a_trained_model_is_refused(run, tmp_path, command):
+def test_folder_without_trained_model_is_refused(run, tmp_path, command):
     with pytest.raises(InputError, match="nowhere"):
         command(tmp_path / "nowhere")
     with pytest.raises(InputError, match=str(tmp_path)):

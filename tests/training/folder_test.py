@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One's own pictures: from folders through training to prediction; and folders that will not do."""
+"""Pictures in folders, from training to prediction, and invalid folders."""
 
 import dataclasses
 import os
@@ -28,16 +28,16 @@ SMALL = {
     **{"learning_rate": 0.05, "warmup_epochs": 1.0, "randaugment_layers": 0, "dropout_rate": 0.0},
 }
 RECIPE = dataclasses.replace(configs.get_recipe("folder"), **SMALL)
-COLOURS = {"blue sky": (40, 60, 220), "red": (220, 50, 40)}
+COLORS = {"blue sky": (40, 60, 220), "red": (220, 50, 40)}
 
 
 def _write(folder, count, seed, size=(48, 40)):
-    """Writes noisy pictures, a colour for each class."""
+    """Writes noisy pictures with a color per class."""
     random = np.random.default_rng(seed)
-    for name, colour in COLOURS.items():
+    for name, color in COLORS.items():
         (folder / name).mkdir(parents=True)
         for index in range(count):
-            pixels = np.clip(random.normal(colour, 40, (*size, 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(random.normal(color, 40, (*size, 3)), 0, 255).astype(np.uint8)
             ending = ("jpg", "PNG", "jpeg")[index % 3]
             Image.fromarray(pixels).save(folder / name / f"{index:02d}.{ending}")
 
@@ -54,7 +54,7 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(pictures, tmp_path_factory):
-    """A model_dir, made by the command."""
+    """A model_dir of the command."""
     path = tmp_path_factory.mktemp("run")
     words = [f"--set={name}={value}" for name, value in SMALL.items()]
     command = ["train", "--recipe=folder", f"--data_dir={pictures}", f"--model_dir={path}", *words]
@@ -62,9 +62,9 @@ def trained(pictures, tmp_path_factory):
     return path
 
 
-def test_the_classes_are_found_from_the_folders(trained):
+def test_classes_of_folders(trained):
     assert model_dir.load_recipe(trained).num_classes == 2
-    assert model_dir.class_names(trained) == list(COLOURS)
+    assert model_dir.class_names(trained) == list(COLORS)
 
 
 def test_evaluate_export_and_predict(trained, pictures, tmp_path, capsys):
@@ -77,18 +77,19 @@ def test_evaluate_export_and_predict(trained, pictures, tmp_path, capsys):
     assert first.split("  ")[1] == "blue sky"
 
 
-def test_another_set_of_classes_is_refused(trained, tmp_path, capsys):
+def test_other_classes_are_refused(trained, tmp_path, capsys):
     for name in ("blue sky", "green"):
         for split in ("train", "validation"):
             (tmp_path / split / name).mkdir(parents=True)
     assert cli.main(["evaluate", f"--model_dir={trained}", f"--data_dir={tmp_path}"]) == 2
-    assert "class 1 of the data is 'green'; accepted: 'red'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "class 1 of the data must be 'red', as in " in said and ", got 'green'\n" in said
 
 
-def test_training_may_start_from_weights_of_other_classes(trained):
+def test_start_from_model_dir_with_other_classes(trained):
     recipe = dataclasses.replace(RECIPE, num_classes=3)
     model, fresh = build_model(recipe), build_model(recipe)
-    initial_weights.start_from(model, trained)
+    initial_weights.load_initial_weights(model, trained)
     source, _ = model_dir.load_trained_model(trained)
     for layer, wanted in zip(model.layers, source.layers, strict=True):
         if layer.name != "logits":
@@ -100,30 +101,30 @@ def test_training_may_start_from_weights_of_other_classes(trained):
 
 
 @pytest.mark.parametrize("file", ["net.safetensors", "net.weights.h5"])
-def test_training_may_start_from_a_file_of_weights_of_other_classes(tmp_path, file):
+def test_start_from_file_with_other_classes(tmp_path, file):
     source = build_model(dataclasses.replace(RECIPE, num_classes=2))
     if file.endswith("h5"):
         source.save_weights(tmp_path / file)
     else:
         weight_files.save(source, tmp_path / file)
     model = build_model(dataclasses.replace(RECIPE, num_classes=3))
-    initial_weights.start_from(model, tmp_path / file, zero_head=True)
+    initial_weights.load_initial_weights(model, tmp_path / file, zero_head=True)
     for layer, wanted in zip(model.layers[:-1], source.layers[:-1], strict=True):
         for a, b in zip(layer.get_weights(), wanted.get_weights(), strict=True):
             np.testing.assert_array_equal(a, b)
     assert model.layers[-1].name == "logits" and not any(w.any() for w in model.layers[-1].get_weights())
     with pytest.raises(InputError, match="weights must be an existing .* got 'none.safetensors'"):
-        initial_weights.start_from(model, "none.safetensors")
+        initial_weights.load_initial_weights(model, "none.safetensors")
 
 
-def test_rows_begin_with_published_weights_and_make_pictures_as_theirs_were():
+def test_recipes_have_preprocessing_of_their_weights():
     for one in pretrained_weights.WEIGHTS:
         recipe = configs.get_recipe(f"folder:{one.model}")
         assert (recipe.model, recipe.start_from, recipe.num_classes) == (one.model, one.tag, 0)
         assert preprocess.of_recipe(recipe) == lambdanet.preprocess_for(one.model)
 
 
-def test_fine_tuning_starts_from_a_classifier_of_zeros(trained, tmp_path):
+def test_zero_head_starts_at_zero(trained, tmp_path):
     recipe = dataclasses.replace(RECIPE, num_classes=2)
     source, _ = model_dir.load_trained_model(trained)
     weight_files.save(source, tmp_path / "mine.safetensors")
@@ -133,22 +134,22 @@ def test_fine_tuning_starts_from_a_classifier_of_zeros(trained, tmp_path):
         (tmp_path / "mine.safetensors", 3),
     ]:
         model = build_model(dataclasses.replace(recipe, num_classes=num_classes))
-        initial_weights.start_from(model, start, zero_head=True)
+        initial_weights.load_initial_weights(model, start, zero_head=True)
         for layer, wanted in zip(model.layers, source.layers, strict=True):
             for a, b in zip(layer.get_weights(), wanted.get_weights(), strict=True):
                 np.testing.assert_array_equal(a, np.zeros_like(a) if layer.name == "logits" else b)
 
 
-def test_weights_of_another_model_are_refused(trained):
+def test_weights_of_other_model_are_refused(trained):
     other = build_model(dataclasses.replace(RECIPE, num_classes=2, model_options={"scope": 3}))
     with pytest.raises(InputError, match=r"start_from .* does not fit: .*there and"):
-        initial_weights.start_from(other, trained)
+        initial_weights.load_initial_weights(other, trained)
     other = keras.Sequential([keras.Input([2]), keras.layers.Dense(2)], name="small")
-    with pytest.raises(InputError, match=r"holds lambda_resnet_tiny; accepted: small"):
-        initial_weights.start_from(other, trained)
+    with pytest.raises(InputError, match=r"model in start_from .* must be small, got 'lambda_resnet_tiny'"):
+        initial_weights.load_initial_weights(other, trained)
 
 
-def test_every_picture_comes_once_an_epoch_and_evaluation_is_in_order(pictures):
+def test_each_picture_once_per_epoch(pictures):
     recipe = dataclasses.replace(RECIPE, num_classes=2, augmentation="none", epochs=1)
     images = [
         image.tobytes() for batch, _ in Dataset.open(recipe, str(pictures)).train() for image in batch.numpy()
@@ -172,7 +173,7 @@ def test_every_picture_comes_once_an_epoch_and_evaluation_is_in_order(pictures):
         ),
     ],
 )
-def test_other_folders_are_refused_in_one_line(tmp_path, folders, message):
+def test_invalid_folders_are_refused_in_one_line(tmp_path, folders, message):
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(InputError, match=message) as caught:
@@ -181,7 +182,7 @@ def test_other_folders_are_refused_in_one_line(tmp_path, folders, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_class_without_pictures_is_refused(pictures, tmp_path):
+def test_class_without_pictures_is_refused(pictures, tmp_path):
     shutil.copytree(pictures, tmp_path, dirs_exist_ok=True)
     _rename(tmp_path / "validation" / "red", 5)
     recipe = Dataset.open(RECIPE, str(tmp_path)).recipe
@@ -191,14 +192,14 @@ def test_a_class_without_pictures_is_refused(pictures, tmp_path):
 
 
 def _rename(folder, count):
-    """Gives the first files of a folder an ending that no picture has."""
+    """Gives the first files of a folder an unknown ending."""
     for path in sorted(folder.iterdir())[:count]:
         path.rename(path.with_suffix(".heic"))
 
 
 @pytest.fixture
 def unknown_endings(tmp_path):
-    """The folder of pictures of which 20 of 24 of a class have an unknown ending, in both splits."""
+    """Pictures in both splits, with an unknown ending for 20 of 24 files of a class."""
     for seed, split in enumerate(("train", "validation")):
         _write(tmp_path / split, 24, seed, size=(8, 8))
         _rename(tmp_path / split / "red", 20)
@@ -210,7 +211,7 @@ def _left_out(folder, split):
     return f"20 of 24 files in '{folder}' are no pictures, such as '{folder / '00.heic'}'"
 
 
-def test_training_ends_where_a_class_loses_most_files(unknown_endings, tmp_path, capsys):
+def test_training_ends_where_class_loses_most_files(unknown_endings, tmp_path, capsys):
     words = [f"--set={name}={value}" for name, value in SMALL.items()]
     paths = [f"--data_dir={unknown_endings}", f"--model_dir={tmp_path / 'run'}"]
     assert cli.main(["train", "--recipe=folder", *paths, *words]) == 2
@@ -219,18 +220,18 @@ def test_training_ends_where_a_class_loses_most_files(unknown_endings, tmp_path,
     assert not list((tmp_path / "run").rglob("*ckpt*"))
 
 
-def test_training_names_files_that_it_may_leave_out(unknown_endings, capsys):
+def test_training_names_left_out_files(unknown_endings, capsys):
     recipe = dataclasses.replace(RECIPE, num_classes=2, augmentation="none", epochs=1, warmup_epochs=0)
     bad = BadRecords(20)
     batches = Dataset.open(recipe, str(unknown_endings), bad).train()
     labels = np.concatenate([labels for _, labels in batches])
-    assert len(labels) == 24 and (labels == 1).sum() <= 4  # of 28, without a last part of a batch
+    assert len(labels) == 24 and (labels == 1).sum() <= 4  # of 28, without the last partial batch
     assert capsys.readouterr().out == f"left out: {_left_out(unknown_endings, 'train')}\n"
     with pytest.raises(InputError, match="--max_bad_records=40 or more"):
         Dataset.open(recipe, str(unknown_endings), bad).check()
 
 
-def test_evaluation_ends_or_names_what_it_leaves_out(trained, unknown_endings, capsys):
+def test_evaluation_names_left_out_files_or_ends(trained, unknown_endings, capsys):
     command = ["evaluate", f"--model_dir={trained}", f"--data_dir={unknown_endings}"]
     left_out = _left_out(unknown_endings, "validation")
     for flags in ([], ["--max_bad_records=19"]):
@@ -242,7 +243,7 @@ def test_evaluation_ends_or_names_what_it_leaves_out(trained, unknown_endings, c
     assert f"left out: {left_out}" in lines and "validation: 28 images" in lines[-1]
 
 
-def test_pictures_in_nested_folders_and_names_in_any_bytes(tmp_path, capsys):
+def test_nested_folders_and_names_in_any_bytes(tmp_path, capsys):
     for split in ("train", "validation"):
         _write(tmp_path / split, 2, seed=0, size=(32, 32))
     red = tmp_path / "validation" / "red"
@@ -261,7 +262,7 @@ def test_pictures_in_nested_folders_and_names_in_any_bytes(tmp_path, capsys):
     np.testing.assert_allclose(images[2:], expected, atol=1e-5)
 
 
-def test_it_needs_a_data_dir(tmp_path):
+def test_folder_requires_data_dir(tmp_path):
     with pytest.raises(InputError, match="data_dir must be the folder of the pictures, .*, got None"):
         Dataset.open(RECIPE)
     with pytest.raises(InputError, match="data_dir must be the folder of the pictures, .*, got '.*missing'"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Smoothed cross entropy against sums written out."""
+"""Smoothed cross-entropy against explicit sums."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ LABELS = np.array([2, 1])
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("labels", [LABELS, LABELS[:, None]])
-def test_it_is_the_cross_entropy_with_smoothed_targets(smoothing, labels):
+def test_cross_entropy_with_smoothed_targets(smoothing, labels):
     log_probabilities = LOGITS - np.log(np.exp(LOGITS).sum(axis=1, keepdims=True))
     right = log_probabilities[[0, 1], LABELS]
     expected = -((1 - smoothing) * right + smoothing * log_probabilities.mean(axis=1)).mean()
@@ -22,12 +22,12 @@ def test_it_is_the_cross_entropy_with_smoothed_targets(smoothing, labels):
     assert float(got) == pytest.approx(expected, rel=1e-5)
 
 
-def test_logits_in_half_precision_are_summed_in_float32():
+def test_half_precision_logits_are_summed_in_float32():
     got = SmoothedCrossEntropy(0.1)(tf.constant(LABELS), tf.cast(LOGITS, tf.bfloat16))
     assert got.dtype == tf.float32
 
 
-def test_it_survives_serialisation():
+def test_loss_survives_serialization():
     loss = SmoothedCrossEntropy(0.2)
     again = keras.losses.deserialize(keras.losses.serialize(loss))
     assert isinstance(again, SmoothedCrossEntropy) and again.label_smoothing == 0.2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a run: whose it is, and the trained model in it."""
+"""The model_dir: recipe, permissions, and the trained model."""
 
 import dataclasses
 import os
@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from lambdanet import configs
+from lambdanet import configs, files
 from lambdanet.errors import InputError
 from lambdanet.training.run import model_dir
 from lambdanet.training.run.build import build_model, build_optimizer
@@ -16,7 +16,7 @@ from lambdanet.training.run.checkpoints import Checkpoints
 RECIPE = configs.get_recipe("digits")
 
 
-def test_a_claim_writes_the_recipe_and_nothing_else(tmp_path):
+def test_claim_writes_only_the_recipe(tmp_path):
     path = model_dir.claim(tmp_path / "a" / "b", RECIPE)
     assert path == tmp_path / "a" / "b"
     assert [file.name for file in path.iterdir()] == ["recipe.json"]
@@ -24,7 +24,7 @@ def test_a_claim_writes_the_recipe_and_nothing_else(tmp_path):
     assert model_dir.claim(path, RECIPE) == path
 
 
-def test_a_claim_removes_what_is_left_of_checkpoints(tmp_path):
+def test_claim_removes_partial_checkpoints(tmp_path):
     for name in ("checkpoints/ckpt-8_temp", "best/ckpt-4_temp", "logs/ckpt-4_temp"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "part-00000-of-00001.data-00000-of-00001.tempstate1").touch()
@@ -34,11 +34,11 @@ def test_a_claim_removes_what_is_left_of_checkpoints(tmp_path):
     assert left == {"checkpoints/ckpt-4.index", "logs/ckpt-4_temp"}
 
 
-def test_another_recipe_is_refused_with_every_difference(tmp_path):
+def test_other_recipe_is_refused_with_differences(tmp_path):
     model_dir.claim(tmp_path, RECIPE)
     before = (tmp_path / "recipe.json").read_bytes()
     other = dataclasses.replace(RECIPE, epochs=7, optimizer="adam", model_options={"scope": 5})
-    for function in (model_dir.check, model_dir.claim):
+    for function in (model_dir.check_model_dir, model_dir.claim):
         with pytest.raises(InputError) as caught:
             function(tmp_path, other)
         assert str(caught.value) == (
@@ -50,41 +50,41 @@ def test_another_recipe_is_refused_with_every_difference(tmp_path):
 
 
 @pytest.mark.parametrize("inside", ["", "below", "below/that"])
-def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, inside):
+def test_file_at_model_dir_is_named(tmp_path, inside):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match=f"'{tmp_path / 'file'}' is not a directory"):
         model_dir.claim(tmp_path / "file" / inside, RECIPE)
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_folder_without_permission_is_named(tmp_path, monkeypatch):
+def test_folder_without_permission_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(InputError, match=f"no permission to write to '{tmp_path}'"):
-        model_dir.check(tmp_path / "new", RECIPE)
+        model_dir.check_model_dir(tmp_path / "new", RECIPE)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a file system that takes no folders")
-def test_a_folder_that_the_system_refuses_is_named():
+def test_folder_refused_by_system_is_named():
     with pytest.raises(InputError, match="model_dir '/proc/lambdanet' cannot be written: "):
         model_dir.claim("/proc/lambdanet", RECIPE)
 
 
-def test_check_writes_nothing(tmp_path):
-    assert model_dir.check(tmp_path / "new" / "run", RECIPE) == tmp_path / "new" / "run"
+def test_check_model_dir_writes_nothing(tmp_path):
+    assert model_dir.check_model_dir(tmp_path / "new" / "run", RECIPE) == tmp_path / "new" / "run"
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "holds no recipe.json"),
+        (None, "model_dir must be a folder of `lambdanet train`, got .*; it has no recipe.json"),
         (b'{"model": ', "recipe.json' cannot be read: not a recipe in JSON"),
         (b"\xff\xfe", "recipe.json' cannot be read"),
         (b"{}", "recipe.json' cannot be read: not a recipe: it lacks model"),
     ],
 )
-def test_a_folder_without_a_readable_recipe_is_refused(tmp_path, content, message):
+def test_folder_without_readable_recipe_is_refused(tmp_path, content, message):
     if content is not None:
         (tmp_path / "recipe.json").write_bytes(content)
     with pytest.raises(InputError, match=message):
@@ -101,19 +101,21 @@ def test_a_folder_without_a_readable_recipe_is_refused(tmp_path, content, messag
         ("data_dir.txt", model_dir.find_data_dir),
     ],
 )
-def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused(tmp_path, make, name, read):
+def test_pipe_or_folder_instead_of_file_is_refused(tmp_path, make, name, read):
     make(tmp_path / name)
     with pytest.raises(InputError, match=f"^{name} must be a regular file, got '{tmp_path / name}'$"):
         read(tmp_path)
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(InputError, match=f"model_dir '{tmp_path / 'no'}' is not a directory"):
+def test_missing_folder_is_refused(tmp_path):
+    with pytest.raises(
+        InputError, match=f"model_dir must be .*, got '{tmp_path / 'no'}'; it is not a directory"
+    ):
         model_dir.load_recipe(tmp_path / "no")
 
 
 @pytest.mark.parametrize("name", ["plain", "a\nb\r", "\u00e4\u2028"])
-def test_the_folder_of_the_data_is_kept_as_an_absolute_path(tmp_path, monkeypatch, name):
+def test_data_dir_is_saved_as_absolute_path(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).mkdir()
     assert model_dir.find_data_dir(tmp_path / "run") is None
@@ -132,16 +134,16 @@ def test_the_folder_of_the_data_is_kept_as_an_absolute_path(tmp_path, monkeypatc
     assert str(caught.value) == wrong
 
 
-def test_a_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_failed_write_keeps_old_file(tmp_path, monkeypatch):
     path = tmp_path / "text"
-    model_dir.write_text(path, "old\n")
+    files.write_atomic(path, "old\n")
 
     def full(*args):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        model_dir.write_text(path, "new\n")
+        files.write_atomic(path, "new\n")
     assert path.read_text() == "old\n" and [file.name for file in tmp_path.iterdir()] == ["text"]
 
 
@@ -160,7 +162,7 @@ def trained(tmp_path_factory):
     return path, weights
 
 
-def test_a_trained_model_has_the_averages_of_its_weights(trained):
+def test_trained_model_has_averages(trained):
     path, averages = trained
     model, recipe = model_dir.load_trained_model(path)
     assert recipe.ema_decay == 0.5 and model.name == RECIPE.model
@@ -168,7 +170,7 @@ def test_a_trained_model_has_the_averages_of_its_weights(trained):
         np.testing.assert_array_equal(variable.numpy(), average)
 
 
-def test_without_averages_it_has_the_weights_themselves(tmp_path):
+def test_trained_model_without_averages_has_weights(tmp_path):
     path = model_dir.claim(tmp_path, RECIPE)
     model = build_model(RECIPE)
     Checkpoints(path / "checkpoints", model, build_optimizer(RECIPE, 10)).save(3)
@@ -178,7 +180,7 @@ def test_without_averages_it_has_the_weights_themselves(tmp_path):
         np.testing.assert_array_equal(variable.numpy(), weight.numpy())
 
 
-def test_a_checkpoint_of_another_model_is_refused(trained, tmp_path):
+def test_checkpoint_of_other_model_is_refused(trained, tmp_path):
     other = model_dir.claim(tmp_path, dataclasses.replace(RECIPE, model_options={"key_dim": 4}))
     (other / "checkpoints").symlink_to(trained[0] / "checkpoints")
     with pytest.raises(
@@ -187,7 +189,7 @@ def test_a_checkpoint_of_another_model_is_refused(trained, tmp_path):
         model_dir.load_trained_model(other)
 
 
-def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
+def test_folder_without_checkpoint_is_refused(tmp_path):
     model_dir.claim(tmp_path, RECIPE)
-    with pytest.raises(InputError, match="no checkpoint in .*accepted: a model_dir trained for an epoch"):
+    with pytest.raises(InputError, match="with an epoch or more, got .*; there is no checkpoint in"):
         model_dir.load_trained_model(tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two worker processes train as one device does, stop together, and go on after one of them was killed."""
+"""Two worker processes train like one device, stop together, and resume after one was killed."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ SETTINGS = {
     **{"sync_batch_norm": True, "learning_rate": 0.001, "warmup_epochs": 1.0, "ema_decay": 0.5},
 }
 RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
-SIGNALS = [(signal.SIGKILL, 7), (signal.SIGTERM, 13)]  # and after which step
+SIGNALS = [(signal.SIGKILL, 7), (signal.SIGTERM, 13)]  # with the step before
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ended(folder):
-    """How far the workers came each time, and how they ended."""
+    """The newest checkpoint and the exit statuses of the workers, per signal."""
     Dataset.open(RECIPE, str(folder)).num_examples(RECIPE.train_split)
     words = ["--distribute=multi_worker", *(f"--set={name}={value}" for name, value in SETTINGS.items())]
     command = program("train_two_workers.py", folder, json.dumps(SIGNALS), "--save_every=3", *words)
@@ -49,11 +49,11 @@ def _log(folder, time, worker):
 
 
 def _last_words(folder, time, worker):
-    """The lines in which the command says how it ended; gRPC may write before and after them."""
+    """The last lines of the command, without those of gRPC."""
     return [line for line in _log(folder, time, worker).splitlines() if line.startswith("lambdanet: ")]
 
 
-def test_a_killed_worker_stops_the_other_and_both_go_on_from_the_last_checkpoint(folder, ended):
+def test_killed_worker_stops_other_and_both_resume(folder, ended):
     assert (ended["statuses"][0], ended["reached"][0]) == ([75, -9], 6)
     (said,) = _last_words(folder, 0, 0)
     assert said.startswith("lambdanet: worker 0 of 2 stopped because another one was lost (")
@@ -61,15 +61,15 @@ def test_a_killed_worker_stops_the_other_and_both_go_on_from_the_last_checkpoint
     assert "worker 1 of 2, from 0, at step 6\n" in _log(folder, 1, 1)
 
 
-def test_sigterm_to_one_worker_stops_all_at_one_step_which_is_saved(folder, ended):
-    step = 16  # the end of the epoch, where they ask each other
+def test_sigterm_to_one_worker_stops_all_at_same_step(folder, ended):
+    step = 16  # the end of the epoch, where workers agree on stopping
     assert (ended["statuses"][1], ended["reached"][1]) == ([75, 75], step)
     for worker in range(2):
         (said,) = _last_words(folder, 1, worker)
         assert said.startswith(f"lambdanet: stopped by SIGTERM at step {step}, which is saved")
 
 
-def test_the_chief_alone_writes_and_tells(folder, ended):
+def test_only_chief_writes_and_prints(folder, ended):
     files = ["checkpoints", "classes.txt", "data_dir.txt", "history.csv", "logs", "recipe.json"]
     assert sorted(file.name for file in (folder / "run").iterdir()) == files
     assert not list(folder.glob("run/checkpoints/*temp*"))
@@ -80,7 +80,7 @@ def test_the_chief_alone_writes_and_tells(folder, ended):
     assert "Epoch" not in _log(folder, 0, 1) and "batches" not in _log(folder, 0, 1)
 
 
-def test_losses_and_weights_are_those_of_one_device_on_the_same_batches(folder, ended, monkeypatch):
+def test_losses_and_weights_equal_one_device(folder, ended, monkeypatch):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
     shares = [Dataset.open(RECIPE, str(folder)).train(shard=Shard(index, 2, 2)) for index in range(2)]
     batches = tf.data.Dataset.zip(tuple(shares)).map(
@@ -120,7 +120,7 @@ def _flat(model):
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
     ],
 )
-def test_several_workers_need_to_know_of_each_other(monkeypatch, config):
+def test_invalid_tf_config_is_refused(monkeypatch, config):
     monkeypatch.setenv("TF_CONFIG", config)
     with pytest.raises(
         InputError, match=r"variable TF_CONFIG must be .* such as \{\"cluster\".*, got '"

@@ -16,7 +16,7 @@ from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.image_bytes import Encoded, decode
 from lambdanet.training.data.image_files import as_decodable, read_image
 from lambdanet.training.pseudo_labels.label import pseudo_label
-from lambdanet.training.serving.predict import load_classifier
+from lambdanet.training.serving.exported_model import load_classifier
 
 NAMES = list(PICTURES)
 REFUSED = [name for name, row in PICTURES.items() if row.expected is None]
@@ -24,13 +24,13 @@ PLAIN = [name for name, row in PICTURES.items() if row.plain]
 
 
 def central(image):
-    """The square in the middle, which is what a model of this input size takes."""
+    """The central square, the input of a model of this size."""
     top, left = ((side - SIDE) // 2 for side in image.shape[:2])
     return image[top : top + SIDE, left : left + SIDE]
 
 
 def check(found, names, whole=False):
-    """Compares images by name with what is expected, and lists all that differ."""
+    """Compares images with the expected ones, and lists all differences."""
     assert sorted(found) == sorted(names)
     wrong = {}
     for name, image in found.items():
@@ -51,7 +51,7 @@ def ending(name):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Each picture is in a class of its own."""
+    """Each picture has its own class."""
     root = tmp_path_factory.mktemp("folder")
     for index, (name, row) in enumerate(PICTURES.items()):
         path = root / "train" / f"{index:03d}" / f"picture{ending(name)}"
@@ -85,7 +85,7 @@ def signatures(classifier):
 
 
 def loaded(recipe, role, data_dir):
-    """Returns the images of a dataset by name, and what was named as unreadable."""
+    """Returns the images of a dataset by name, and the names of unreadable ones."""
     bad = BadRecords(len(PICTURES))
     found = {}
     for images, labels in getattr(Dataset.open(recipe, str(data_dir), bad), role)():
@@ -93,7 +93,7 @@ def loaded(recipe, role, data_dir):
     return found, sorted(bad.names)
 
 
-def test_predict_reads_the_whole_picture(paths):
+def test_predict_reads_complete_picture(paths):
     check(
         {name: read_image(paths[name]) for name in NAMES if name not in REFUSED},
         set(NAMES) - set(REFUSED),
@@ -102,8 +102,8 @@ def test_predict_reads_the_whole_picture(paths):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_predict_refuses_values_without_a_range(paths, name):
-    with pytest.raises(InputError, match=r"cannot be read \(its pixels are (floats|32-bit integers)\)"):
+def test_predict_refuses_values_without_range(paths, name):
+    with pytest.raises(InputError, match=r"got .*; its pixels are (floats|32-bit integers)"):
         read_image(paths[name])
 
 
@@ -121,7 +121,7 @@ def test_pictures_in_records(record_file, role):
     assert bad == sorted(f"{record_file.name}:{NAMES.index(name)}" for name in NAMES if name not in PLAIN)
 
 
-def test_bytes_that_are_served(signatures):
+def test_served_bytes(signatures):
     serve = signatures["serving_bytes"]
     contents = tf.constant([PICTURES[name].contents for name in PLAIN])
     images = pixels_of(serve(image_bytes=contents)["probabilities"].numpy())
@@ -131,7 +131,7 @@ def test_bytes_that_are_served(signatures):
             serve(image_bytes=tf.constant([PICTURES[name].contents]))
 
 
-def test_images_that_are_served(signatures, paths):
+def test_served_images(signatures, paths):
     names = set(NAMES) - set(REFUSED)
     images = {name: tf.constant(read_image(paths[name])[np.newaxis]) for name in names}
     serve = signatures["serving_default"]
@@ -142,7 +142,7 @@ def test_images_that_are_served(signatures, paths):
 
 
 def test_pseudo_labels(classifier, folder, paths, tmp_path):
-    """The teacher sees the pixels, and what is written for training has them too."""
+    """The teacher and the written records have the same pixels."""
     names = set(NAMES) - set(REFUSED)
     manifest = pseudo_label(
         classifier, str(folder / "train"), tmp_path, min_confidence=0, per_class=len(names), labels="soft"
@@ -162,7 +162,7 @@ def test_pseudo_labels(classifier, folder, paths, tmp_path):
     check(written, by_contents.values(), whole=True)
 
 
-def test_a_crop_is_a_window_of_the_whole_picture():
+def test_crop_is_window_of_complete_picture():
     @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
     def both(contents):
         image = Encoded(contents, 3)
@@ -170,5 +170,5 @@ def test_a_crop_is_a_window_of_the_whole_picture():
 
     for name in PLAIN:
         whole, crop = both(tf.constant(PICTURES[name].contents))
-        compared = 16 if name.startswith("JPEG") else 17  # a last column lacks the colors of the next one
+        compared = 16 if name.startswith("JPEG") else 17  # the last column depends on the next one
         np.testing.assert_array_equal(crop[:, :compared], whole[3:14, 5:22][:, :compared], err_msg=name)

@@ -5,6 +5,7 @@ import csv
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -159,20 +160,21 @@ def damaged(path):
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
-        ("half.png", truncated, "cannot be read"),
-        ("half.jpg", truncated, "cannot be read"),
-        ("damaged.png", damaged, "cannot be read"),
-        ("text.png", lambda path: path.write_text("no image"), "cannot be read"),
-        ("empty.png", lambda path: path.touch(), "cannot be read"),
-        ("folder.png", lambda path: path.mkdir(), "is a folder"),
-        ("missing.png", lambda path: None, "does not exist"),
+        ("half.png", truncated, "a complete JPEG, PNG or other image file"),
+        ("half.jpg", truncated, "a complete JPEG, PNG or other image file"),
+        ("damaged.png", damaged, "a complete JPEG, PNG or other image file"),
+        ("text.png", lambda path: path.write_text("no image"), "a complete JPEG, PNG or other"),
+        ("empty.png", lambda path: path.touch(), "a complete JPEG, PNG or other image file"),
+        ("folder.png", lambda path: path.mkdir(), "a file, or a folder with"),
+        ("missing.png", lambda path: None, "an existing file"),
     ],
 )
 def test_unreadable_image_is_skipped(served, tmp_path, capsys, name, spoil, message):
     good = [write(tmp_path / "good.png"), write(tmp_path / "last.png")]
     spoil(tmp_path / name)
+    message = f"image must be {message}.*, got '.*{name}'"
     if name == "folder.png":
-        with pytest.raises(InputError, match=f"{name}' {message}"):
+        with pytest.raises(InputError, match=message):
             predict(served, [tmp_path / name], out=tmp_path / "out")
         return
     results = predict(served, [good[0], tmp_path / name, good[1]], out=tmp_path / "out")
@@ -180,9 +182,9 @@ def test_unreadable_image_is_skipped(served, tmp_path, capsys, name, spoil, mess
     assert [sorted(result) for result in results][1] == ["error", "image"]
     printed = capsys.readouterr()
     assert printed.out.count("drawn in") == 2
-    assert printed.err.count("\n") == 1 and f"{name}' {message}" in printed.err
+    assert printed.err.count("\n") == 1 and re.search(message, printed.err)
     assert len(os.listdir(tmp_path / "out")) == 2
-    with pytest.raises(InputError, match=f"{name}' {message}") as error:
+    with pytest.raises(InputError, match=message) as error:
         predict(served, [tmp_path / name])
     assert "\n" not in str(error.value)
     assert capsys.readouterr().out == ""
@@ -190,7 +192,7 @@ def test_unreadable_image_is_skipped(served, tmp_path, capsys, name, spoil, mess
 
 def test_pipe_is_refused(served, tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
-    with pytest.raises(InputError, match="pipe.png' is not a regular file"):
+    with pytest.raises(InputError, match="image must be a regular file, got '.*pipe.png'"):
         predict(served, tmp_path / "pipe.png")
 
 
@@ -266,7 +268,7 @@ def test_wrong_top_is_refused(served, tmp_path, top):
 
 
 def test_no_images_are_refused(served):
-    with pytest.raises(InputError, match="no images"):
+    with pytest.raises(InputError, match="images must be image files or folders of them, got "):
         predict(served, [])
 
 
@@ -301,5 +303,7 @@ def test_command_prints_one_line_for_a_corrupt_image(served, tmp_path):
     environment = {**os.environ, "PYTHONPATH": root, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("lambdanet: error: image 'half.png' cannot be read")
+    assert done.stderr.startswith(
+        "lambdanet: error: image must be a complete JPEG, PNG or other image file, got "
+    )
     assert done.stderr.count("\n") == 1

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crop, resize and normalisation, against plain arithmetic."""
+"""Crop, resize and normalization, against plain arithmetic."""
 
 import dataclasses
 
 import numpy as np
 import tensorflow as tf
+from helpers import noise
 
 from lambdanet import configs
 from lambdanet.models.preprocessing.preprocessing import Preprocessing
@@ -14,43 +15,39 @@ from lambdanet.training.data.image_bytes import Decoded
 MEAN, STD = (0.5, 0.25, 0.125), (0.5, 0.25, 2.0)
 
 
-def _random_image(*shape):
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
-def test_an_image_of_the_right_size_is_only_normalised():
-    image = _random_image(6, 6, 3)
+def test_image_of_input_size_is_only_normalized():
+    image = noise(6, 6, 3)
     got = Preprocessing(6, MEAN, STD, 1.0)(image)
     np.testing.assert_allclose(got, (image / 255 - MEAN) / STD, atol=1e-5)
 
 
-def test_the_crop_keeps_the_central_square():
+def test_crop_keeps_central_square():
     image = np.zeros([10, 16, 3], np.uint8)
-    image[1:9, 4:12] = 255  # 8 = 0.8 * 10 pixels, in the middle
+    image[1:9, 4:12] = 255  # the central 8 = 0.8 * 10 pixels
     got = Preprocessing(4, [0.0] * 3, [1.0] * 3, 0.8)(image)
     np.testing.assert_allclose(got, 1.0, rtol=1e-6)
 
 
-def test_a_crop_of_less_than_a_pixel_keeps_one():
+def test_crop_below_one_pixel_keeps_one():
     got = Preprocessing(2, [0.0] * 3, [1.0] * 3, 0.1)(np.full([1, 3, 3], 51, np.uint8))
     np.testing.assert_allclose(got, 0.2, rtol=1e-6)
 
 
-def test_shrinking_averages_instead_of_picking():
+def test_shrinking_averages_pixels():
     stripes = np.zeros([64, 64, 3], np.uint8)
     stripes[:, ::2] = 200
     got = Preprocessing(8, [0.0] * 3, [1.0] * 3, 1.0)(stripes)
     np.testing.assert_allclose(got, 100 / 255, atol=0.02)
 
 
-def test_grey_is_repeated_to_the_channels_of_the_mean():
-    image = _random_image(5, 7, 1)
-    colour = Preprocessing(8, MEAN, STD, 1.0)(np.repeat(image, 3, axis=-1))
-    np.testing.assert_array_equal(Preprocessing(8, MEAN, STD, 1.0)(image), colour)
+def test_gray_is_repeated_to_channels_of_mean():
+    image = noise(5, 7, 1)
+    color = Preprocessing(8, MEAN, STD, 1.0)(np.repeat(image, 3, axis=-1))
+    np.testing.assert_array_equal(Preprocessing(8, MEAN, STD, 1.0)(image), color)
 
 
-def test_a_batch_of_unknown_size_is_as_its_images_one_by_one():
-    images = _random_image(2, 9, 13, 3)
+def test_batch_of_unknown_size_equals_single_images():
+    images = noise(2, 9, 13, 3)
     batch = tf.function(
         lambda x: Preprocessing(8, MEAN, STD, 0.9)(x),
         input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)],
@@ -61,8 +58,8 @@ def test_a_batch_of_unknown_size_is_as_its_images_one_by_one():
     np.testing.assert_allclose(batch(images), singles, atol=1e-6)
 
 
-def test_training_without_augmentation_is_evaluation():
-    image, seed = _random_image(8, 8, 1), tf.constant([0, 1], tf.int64)
+def test_training_without_augmentation_equals_evaluation():
+    image, seed = noise(8, 8, 1), tf.constant([0, 1], tf.int64)
     recipe = dataclasses.replace(
         configs.get_recipe("digits"),
         input_size=16,
@@ -79,9 +76,9 @@ def _assert_within_half_a_level(got, wanted, std=STD):
     assert np.abs((got - wanted) * std).max() <= 0.5 / 255 + 1e-6
 
 
-def test_training_resizes_as_evaluation_does():
-    """Where nothing is changed at random."""
-    image, seed = _random_image(40, 30, 3), tf.constant([0, 1], tf.int64)
+def test_training_resizes_like_evaluation():
+    """Without augmentation."""
+    image, seed = noise(40, 30, 3), tf.constant([0, 1], tf.int64)
     recipe = dataclasses.replace(configs.get_recipe("digits"), input_size=16, interpolation="bicubic")
     wanted = Preprocessing(16, recipe.mean, recipe.std, recipe.crop_fraction, "bicubic")(image)
     plain = preprocess.for_training(Decoded(image), dataclasses.replace(recipe, augmentation="none"), seed)
@@ -89,9 +86,9 @@ def test_training_resizes_as_evaluation_does():
     assert preprocess.of_recipe(recipe).interpolation == "bicubic"
 
 
-def test_mixed_precision_has_the_images_cast_last():
+def test_mixed_precision_casts_after_normalization():
     recipe = dataclasses.replace(configs.get_recipe("digits"), mixed_precision=True)
-    images = _random_image(2, 8, 8, 1)
+    images = noise(2, 8, 8, 1)
     full = preprocess.normalize(images, dataclasses.replace(recipe, mixed_precision=False))
     np.testing.assert_array_equal(preprocess.normalize(images, recipe), tf.cast(full, tf.bfloat16))
     np.testing.assert_allclose(full, (images / 255 - recipe.mean) / recipe.std, atol=1e-5)

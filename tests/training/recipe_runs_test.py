@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of a step of every recipe on ImageNet and CIFAR-10, on datasets of TFDS with a few made images.
+"""Short runs of every kind of recipe on ImageNet and CIFAR-10, on TFDS datasets of a few generated images.
 
-All that a recipe says is done: files are decoded, cropped and changed, RandAugment, precision, optimizer,
-schedule, averages, smoothing, decay. The model alone is a small one; others test that each can be trained.
+They use the recipe's settings for decoding, crops, RandAugment, precision, optimizer, schedule, averages,
+smoothing and decay, with a small model; other tests train the models.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ def _one_row_of_each_module():
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """Both datasets, as TFDS writes them to disk, with images of their kind."""
+    """Both datasets, as TFDS writes them, with random images of similar sizes."""
     path = str(tmp_path_factory.mktemp("data"))
     random = np.random.default_rng(0)
 
@@ -67,7 +67,7 @@ def _small_model(name, num_classes, input_size, dropout_rate, kernel_regularizer
 
 
 @pytest.mark.parametrize("name", _one_row_of_each_module())
-def test_a_recipe_trains_evaluates_and_leaves_what_can_be_loaded(data_dir, tmp_path, monkeypatch, name):
+def test_recipe_trains_and_loads(data_dir, tmp_path, monkeypatch, name):
     monkeypatch.setattr("lambdanet.training.run.build.zoo.create_model", _small_model)
     whole = configs.get_recipe(name)
     recipe = dataclasses.replace(
@@ -78,7 +78,7 @@ def test_a_recipe_trains_evaluates_and_leaves_what_can_be_loaded(data_dir, tmp_p
     )
     result = train(recipe, tmp_path, data_dir)
     assert result["step"] == IMAGES // BATCH and math.isfinite(result["loss"])
-    assert result["loss"] > 0.5 * math.log(recipe.num_classes)  # cross-entropy, of a model that knows nothing
+    assert result["loss"] > 0.5 * math.log(recipe.num_classes)  # the cross-entropy of an untrained model
 
     (row,) = callbacks.read_history(tmp_path / "history.csv")
     rate = WarmupSchedule(recipe.learning_rate, 2, 1, recipe.schedule)(1)

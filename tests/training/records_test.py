@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFRecords of one's own: parts of splits, orders, machines, and a tf.data service that reads them."""
+"""TFRecords: parts of splits, orders, machines, and a tf.data service."""
 
 import collections
 import dataclasses
@@ -17,7 +17,7 @@ from lambdanet.training.data.records import RecordsSource
 from lambdanet.training.data.shards import Shard
 from lambdanet.training.train import train
 
-FILES, EACH = 20, 6  # more files than are read at a time
+FILES, EACH = 20, 6  # more files than are interleaved
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"),
     dataset="tfrecord",
@@ -31,7 +31,7 @@ RECIPE = dataclasses.replace(
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Pictures that are grey in a level of their own."""
+    """Gray pictures, each of a different level."""
     folder = tmp_path_factory.mktemp("records")
     for index in range(FILES):
         with tf.io.TFRecordWriter(str(folder / records.shard_name("train", index, FILES))) as writer:
@@ -47,26 +47,24 @@ def _numbers(batches):
     return [[round(float(x[0, 0, 0] * std + mean) * 127.5) for x in images.numpy()] for images, *_ in batches]
 
 
-def test_every_epoch_has_each_record_at_most_once_in_another_order(root):
+def test_epochs_have_records_once_in_another_order(root):
     batches = _numbers(Dataset.open(RECIPE, root).train())
     epochs = [sum(batches[7 * epoch : 7 * epoch + 7], []) for epoch in range(3)]
     assert all(len(set(epoch)) == 7 * 16 and set(epoch) < set(range(FILES * EACH)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
-    assert (
-        np.abs(np.diff(epochs[0])).mean() > 20
-    )  # files are mixed: 40 in a random order, 1 in that of the files
+    assert np.abs(np.diff(epochs[0])).mean() > 20  # 40 in a random order, 1 in the order of the files
 
 
 @pytest.mark.parametrize("step", [3, 7, 20])
-def test_a_run_goes_on_where_it_was(root, step):
+def test_resumed_batches_equal_uninterrupted_ones(root, step):
     whole = _numbers(Dataset.open(RECIPE, root).train())
     assert _numbers(Dataset.open(RECIPE, root).train(step)) == whole[step:]
 
 
-def test_files_that_lie_before_are_not_opened(root, tmp_path):
-    """The pictures of the first row of files are damaged once they have been read."""
+def test_earlier_files_are_not_opened(root, tmp_path):
+    """The first row of files is damaged after it was read."""
     whole = _numbers(Dataset.open(RECIPE, root).train())
-    first = {number // EACH for number in sum(whole[:6], [])}  # 96 records are those of 16 files
+    first = {number // EACH for number in sum(whole[:6], [])}  # 96 records, from 16 files
     assert len(first) == 16
     for index in range(FILES):
         name = records.shard_name("train", index, FILES)
@@ -85,14 +83,14 @@ def test_files_that_lie_before_are_not_opened(root, tmp_path):
     ("split", "count"),
     [("train", 120), ("train[:3shard]", 18), ("train[3shard:]", 102), ("train[1shard:3shard]", 12)],
 )
-def test_a_part_of_a_split_is_some_of_its_files(root, split, count):
+def test_part_of_split_is_some_of_its_files(root, split, count):
     recipe = dataclasses.replace(RECIPE, eval_split=split)
     begin = int(split.partition("[")[2][:1] or 0) if "[:" not in split else 0
     numbers = sum(_numbers(Dataset.open(recipe, root).eval()), [])
     assert numbers == list(range(begin * EACH, begin * EACH + count))
 
 
-def test_machines_share_the_records_out(root):
+def test_machines_read_disjoint_records(root):
     recipe = dataclasses.replace(RECIPE, epochs=1, global_batch_size=12)
     parts = [_numbers(Dataset.open(recipe, root).train(shard=Shard(i, 3, 3))) for i in range(3)]
     assert [len(part) for part in parts] == [10, 10, 10]
@@ -114,7 +112,7 @@ def test_machines_share_the_records_out(root):
         (["train-00000-of-00001"], {}, "split of dataset tfrecord must be one with images, got 'train'"),
     ],
 )
-def test_other_files_are_refused_in_one_line(tmp_path, files, recipe, message):
+def test_invalid_files_are_refused_in_one_line(tmp_path, files, recipe, message):
     for file in files:
         (tmp_path / file).touch()
     recipe = dataclasses.replace(RECIPE, **recipe)
@@ -123,7 +121,7 @@ def test_other_files_are_refused_in_one_line(tmp_path, files, recipe, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_breaks_off_counts_its_whole_records(root, tmp_path):
+def test_truncated_file_counts_complete_records(root, tmp_path):
     contents = (type(tmp_path)(root) / records.shard_name("train", 0, FILES)).read_bytes()
     (tmp_path / "cut").write_bytes(contents[:-10])
     assert records.count_records(tmp_path / "cut") == EACH - 1
@@ -131,7 +129,7 @@ def test_a_file_that_breaks_off_counts_its_whole_records(root, tmp_path):
 
 @pytest.fixture(scope="module")
 def address():
-    """A real dispatcher with two workers, on this machine."""
+    """A dispatcher with two workers on this machine."""
     dispatcher = tf.data.experimental.service.DispatchServer()
     config = tf.data.experimental.service.WorkerConfig(dispatcher.target.removeprefix("grpc://"))
     workers = [tf.data.experimental.service.WorkerServer(config) for _ in range(2)]
@@ -139,8 +137,8 @@ def address():
     del workers, dispatcher
 
 
-def test_a_service_deals_every_record_out_once_a_pass(root, address):
-    """What a slow worker still holds of a pass arrives late; drawn at random, some counts would be 10 off."""
+def test_service_reads_each_record_once_per_pass(root, address):
+    """Records of a slow worker arrive late; counts of a random draw would differ by 10."""
     passes = 20
     recipe = dataclasses.replace(RECIPE, global_batch_size=4)
     batches = Dataset.open(recipe, root).train(data_service=address).take(passes * FILES * EACH // 4)
@@ -149,7 +147,7 @@ def test_a_service_deals_every_record_out_once_a_pass(root, address):
     assert all(abs(count - passes) <= 4 for count in counts.values())
 
 
-def test_what_a_worker_cannot_read_is_named_by_the_training(tmp_path, address):
+def test_record_unreadable_for_worker_is_named(tmp_path, address):
     with tf.io.TFRecordWriter(str(tmp_path / records.shard_name("train", 0, 1))) as writer:
         for number in range(8):
             image = tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
@@ -161,7 +159,7 @@ def test_what_a_worker_cannot_read_is_named_by_the_training(tmp_path, address):
     assert bad.names == ["train-00000-of-00001.tfrecord:5"]
 
 
-def test_a_run_with_a_service_trains(root, address, tmp_path):
+def test_run_with_service_trains(root, address, tmp_path):
     recipe = dataclasses.replace(RECIPE, epochs=1, input_size=16)
     assert train(recipe, tmp_path, root, data_service=address)["step"] == 7
 
@@ -177,13 +175,13 @@ def test_a_run_with_a_service_trains(root, address, tmp_path):
         ({"data_service": "grpc://localhost:1"}, "got 'grpc://localhost:1'; no server answers: "),
     ],
 )
-def test_a_service_that_cannot_be_used_is_refused(root, tmp_path, arguments, message):
+def test_unusable_service_is_refused(root, tmp_path, arguments, message):
     with pytest.raises(InputError, match=message):
         train(RECIPE, tmp_path / "run", root, **arguments)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_service_and_pseudo_labels_exclude_each_other(root):
+def test_service_with_pseudo_labels_is_refused(root):
     recipe = dataclasses.replace(RECIPE, num_classes=10, pseudo_labels="somewhere", pseudo_share=0.5)
     with pytest.raises(InputError, match="data_service must be empty with pseudo_labels"):
-        service.check("grpc://localhost:1", recipe)
+        service.check_service("grpc://localhost:1", recipe)

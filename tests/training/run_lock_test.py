@@ -34,7 +34,7 @@ def _in_use(folder, pid):
     return f"model_dir '{folder}' is in use by process {pid} on host '{socket.gethostname()}'"
 
 
-def test_a_second_process_is_refused_by_name_until_the_first_ends(tmp_path):
+def test_second_process_is_refused_until_first_ends(tmp_path):
     folder = tmp_path / "a" / "run"
     with _holder(folder) as first:
         assert first.stdout.readline() == "held\n"
@@ -51,8 +51,8 @@ def test_a_second_process_is_refused_by_name_until_the_first_ends(tmp_path):
 
 
 @pytest.mark.parametrize("words", [(), ("fork",)])
-def test_a_killed_process_leaves_the_folder_free(tmp_path, words):
-    """Also where a child that it has forked lives on."""
+def test_killed_process_releases_lock(tmp_path, words):
+    """Also if its forked child is still running."""
     with _holder(tmp_path, *words) as first:
         said = first.stdout.readline()
         first.kill()
@@ -62,11 +62,11 @@ def test_a_killed_process_leaves_the_folder_free(tmp_path, words):
                 assert (tmp_path / ".lock").read_text().startswith(f"process {os.getpid()} on host")
         finally:
             if words:
-                os.kill(int(said), signal.SIGKILL)  # it is alive
+                os.kill(int(said), signal.SIGKILL)  # it is running
     assert not list(tmp_path.iterdir())
 
 
-def test_a_second_run_of_one_process_is_refused(tmp_path):
+def test_second_run_in_same_process_is_refused(tmp_path):
     with locked(tmp_path):
         for _ in range(2):
             with pytest.raises(InputError) as caught, locked(tmp_path):
@@ -78,7 +78,7 @@ def test_a_second_run_of_one_process_is_refused(tmp_path):
         pass
 
 
-def test_what_is_in_the_folder_stays_and_empty_parents_of_others_too(tmp_path):
+def test_existing_files_and_parents_remain(tmp_path):
     (tmp_path / "mine").mkdir()
     with pytest.raises(KeyError), locked(tmp_path / "mine" / "a" / "b"):
         raise KeyError
@@ -88,7 +88,7 @@ def test_what_is_in_the_folder_stays_and_empty_parents_of_others_too(tmp_path):
     assert [path.name for path in (tmp_path / "mine" / "a").iterdir()] == ["file"]
 
 
-def test_a_folder_made_anew_by_another_run_keeps_its_lock(tmp_path):
+def test_folder_recreated_by_other_run_keeps_its_lock(tmp_path):
     with locked(tmp_path / "run"):
         (tmp_path / "run").rename(tmp_path / "moved")
         with _holder(tmp_path / "run") as second:
@@ -101,7 +101,7 @@ def test_a_folder_made_anew_by_another_run_keeps_its_lock(tmp_path):
                 raise AssertionError
 
 
-def test_a_lock_removed_as_it_is_taken_is_taken_again(tmp_path, monkeypatch):
+def test_lock_removed_while_taken_is_taken_again(tmp_path, monkeypatch):
     """The holder removes its file between the opening and the locking of the next run."""
     original, calls = fcntl.flock, []
 
@@ -116,7 +116,7 @@ def test_a_lock_removed_as_it_is_taken_is_taken_again(tmp_path, monkeypatch):
         assert len(calls) == 2 and (tmp_path / ".lock").stat().st_ino == os.fstat(calls[1].fileno()).st_ino
 
 
-def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, capsys):
+def test_file_system_without_locks_prints_warning(tmp_path, monkeypatch, capsys):
     def flock(file, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -127,13 +127,13 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_named():
+def test_folder_that_cannot_be_created_is_named():
     with pytest.raises(InputError, match="model_dir '/proc/lambdanet/run' cannot be written: "):
         with locked(Path("/proc/lambdanet/run")):
             raise AssertionError
 
 
-def test_training_is_refused_in_a_folder_in_use_and_changes_nothing(tmp_path):
+def test_training_in_locked_folder_changes_nothing(tmp_path):
     model_dir.claim(tmp_path / "run", configs.get_recipe("digits"))
     before = sorted((tmp_path / "run").iterdir())
     with _holder(tmp_path / "run") as first:

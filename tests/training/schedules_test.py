@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The learning rate at steps worked out by hand."""
+"""Learning rates, against values by hand."""
 
 import math
 
@@ -21,7 +21,7 @@ from lambdanet.training.run.schedules import WarmupSchedule
         (1, 0.02),  # 0.1 * 1 / 5
         (4, 0.08),
         (5, 0.1),  # the peak
-        (10, 0.1 * 0.5 * (1 + math.cos(math.pi / 4))),  # a quarter of the 20 steps that follow
+        (10, 0.1 * 0.5 * (1 + math.cos(math.pi / 4))),  # a quarter of the following 20 steps
         (15, 0.05),  # half
         (20, 0.1 * 0.5 * (1 - math.cos(math.pi / 4))),
         (25, 0.0),
@@ -43,7 +43,7 @@ def test_warmup_then_constant(step, rate):
     ("step", "rate"),
     [(0, 0.0), (5, 0.1), (15, 0.1 * (1 / 128 + 127 / 256)), (25, 0.1 / 128), (99, 0.1 / 128)],
 )
-def test_a_cosine_ends_at_its_floor(step, rate):
+def test_cosine_ends_at_floor(step, rate):
     schedule = WarmupSchedule(0.1, total_steps=25, warmup_steps=5, floor=1 / 128)
     assert float(schedule(step)) == pytest.approx(rate, rel=1e-5)
 
@@ -66,16 +66,16 @@ def test_warmup_then_stairs(step, rate):
     assert float(schedule(step)) == pytest.approx(rate, rel=1e-5)
 
 
-def test_without_warmup_the_first_step_has_the_peak():
+def test_first_step_without_warmup_has_peak():
     assert float(WarmupSchedule(0.4, total_steps=10)(0)) == pytest.approx(0.4)
 
 
-def test_a_run_that_is_all_warmup_ends_below_the_peak():
+def test_run_of_only_warmup_ends_below_peak():
     schedule = WarmupSchedule(0.4, total_steps=4, warmup_steps=4)
     np.testing.assert_allclose([float(schedule(step)) for step in range(4)], [0, 0.1, 0.2, 0.3], rtol=1e-6)
 
 
-def test_it_takes_a_step_of_an_optimizer_and_survives_serialisation():
+def test_schedule_in_optimizer_and_serialization():
     schedule = WarmupSchedule(
         0.1, total_steps=25, warmup_steps=5, shape="constant", floor=0.5, decay_rate=0.9
     )
@@ -84,10 +84,10 @@ def test_it_takes_a_step_of_an_optimizer_and_survives_serialisation():
     assert float(again(tf.Variable(2, dtype=tf.int64))) == pytest.approx(0.04)
 
 
-def test_an_unknown_shape_is_refused():
+def test_unknown_shape_is_refused():
     with pytest.raises(InputError, match="did you mean cosine"):
         WarmupSchedule(0.1, 10, shape="cosin")
 
 
-def test_recipes_name_every_shape():
+def test_recipes_accept_every_shape():
     assert sorted(schedules.SHAPES) == sorted(recipes.SCHEDULES)

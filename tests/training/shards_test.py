@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each of several machines and devices reads of the data."""
+"""Parts of the data that machines and devices read."""
 
 import dataclasses
 import itertools
@@ -22,7 +22,7 @@ RECIPE = dataclasses.replace(
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """The digits in four files: shares begin and end within some."""
+    """The digits in four files: shards begin and end within some."""
     path = str(tmp_path_factory.mktemp("data"))
     builder = tfds.builder("digits", data_dir=path)
     builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=4))
@@ -36,20 +36,20 @@ def _arrays(recipe, role, data_dir, shard=None, **initial_step):
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_machines_read_parts_that_make_up_the_whole(data_dir, count):
+def test_machines_read_disjoint_parts(data_dir, count):
     recipe = dataclasses.replace(RECIPE, epochs=1, global_batch_size=12, augmentation="none")
     whole = [image.tobytes() for images, _ in _arrays(recipe, "train", data_dir) for image in images]
     parts = [_arrays(recipe, "train", data_dir, (index, count, 2 * count)) for index in range(count)]
     assert {len(images) for part in parts for images, _ in part} == {12 // (2 * count)}
     assert {len(part) for part in parts} == {2 * Dataset.open(recipe, data_dir).steps_per_epoch}
     read = [[image.tobytes() for images, _ in part for image in images] for part in parts]
-    twice = {image for image in whole if whole.count(image) > 1}  # some digits are alike
+    twice = {image for image in whole if whole.count(image) > 1}  # some digits are equal
     for left, right in itertools.combinations(read, 2):
         assert set(left) & set(right) <= twice
-    assert len(set().union(*read)) > 185  # of 200; those left over differ between the machines
+    assert len(set().union(*read)) > 185  # of 200; the machines leave out different ones
 
 
-def test_a_machine_goes_on_within_an_epoch_where_it_was(data_dir):
+def test_machine_resumes_within_epoch(data_dir):
     recipe = dataclasses.replace(RECIPE, epochs=2, global_batch_size=20)
     whole = _arrays(recipe, "train", data_dir, (1, 2, 4))  # 10 steps an epoch, of 2 batches on this machine
     rest = _arrays(recipe, "train", data_dir, (1, 2, 4), initial_step=7)
@@ -59,7 +59,7 @@ def test_a_machine_goes_on_within_an_epoch_where_it_was(data_dir):
         np.testing.assert_array_equal(labels, other_labels)
 
 
-def test_machines_do_not_change_images_alike(tmp_path):
+def test_machines_have_different_augmentation(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, [2, 40, 40, 3], np.uint8)
     for kind, number in itertools.product(range(2), range(2)):
         (tmp_path / "train" / str(kind)).mkdir(parents=True, exist_ok=True)
@@ -73,9 +73,7 @@ def test_machines_do_not_change_images_alike(tmp_path):
 
 
 @pytest.mark.parametrize(("images", "count", "replicas"), [(50, 1, 2), (50, 2, 4), (7, 3, 3), (48, 2, 2)])
-def test_evaluation_on_devices_has_whole_batches_and_weighs_each_image_once(
-    data_dir, images, count, replicas
-):
+def test_padded_evaluation_weighs_each_image_once(data_dir, images, count, replicas):
     recipe = dataclasses.replace(RECIPE, eval_split=f"test[:{images}]", global_batch_size=12)
     whole = np.concatenate([pixels for pixels, _ in _arrays(recipe, "eval", data_dir)])
     steps = Dataset.open(recipe, data_dir).eval_steps(Shard(0, count, replicas))
@@ -88,7 +86,7 @@ def test_evaluation_on_devices_has_whole_batches_and_weighs_each_image_once(
     assert len(set(weights[weights > 0])) == 1
 
 
-def test_pictures_in_folders_are_shared_out_evenly_among_machines_and_classes(tmp_path):
+def test_folder_shards_have_equal_sizes_and_all_classes(tmp_path):
     names = [f"train/{kind}/{number}.png" for kind in ("cat", "dog") for number in range(5)]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +99,7 @@ def test_pictures_in_folders_are_shared_out_evenly_among_machines_and_classes(tm
     assert all(any("cat" in name for name in part) and any("dog" in name for name in part) for part in read)
 
 
-def test_less_than_an_image_for_each_machine_is_refused(data_dir):
+def test_split_below_one_image_per_machine_is_refused(data_dir):
     recipe = dataclasses.replace(RECIPE, eval_split="test[:2]", global_batch_size=3)
     with pytest.raises(
         InputError, match=r"images in split 'test\[:2\]' must be at least 3, one per machine, got 2"

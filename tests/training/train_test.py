@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole runs of training: the same weights each time, also after being killed; and what is not trained."""
+"""Complete training runs: reproducible weights, also after interruptions, and refused runs."""
 
 import collections
 import dataclasses
@@ -34,12 +34,12 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, data_dir):
-    """A run from beginning to end, and what `train` returned."""
+    """A complete run, and the result of `train`."""
     path = tmp_path_factory.mktemp("finished")
     return path, train(RECIPE, path, data_dir)
 
 
-def test_a_run_opens_a_tfds_dataset_once(tmp_path, data_dir, monkeypatch):
+def test_run_opens_tfds_dataset_once(tmp_path, data_dir, monkeypatch):
     opened, builder = [], tfds.builder
     monkeypatch.setattr(
         tfds, "builder", lambda *args, **kwargs: opened.append(args) or builder(*args, **kwargs)
@@ -48,7 +48,7 @@ def test_a_run_opens_a_tfds_dataset_once(tmp_path, data_dir, monkeypatch):
     assert opened == [("digits",)]
 
 
-def test_a_run_lists_each_class_folder_once(tmp_path, monkeypatch):
+def test_run_lists_each_class_folder_once(tmp_path, monkeypatch):
     folders = [tmp_path / split / name for split in ("train", "validation") for name in ("cat", "dog")]
     for folder in folders:
         folder.mkdir(parents=True)
@@ -75,7 +75,7 @@ def _assert_same_weights(left, right):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_run_leaves_recipe_checkpoints_history_and_logs(finished):
+def test_run_writes_recipe_checkpoints_history_and_logs(finished):
     path, result = finished
     assert sorted(file.name for file in path.iterdir()) == [
         "checkpoints",
@@ -92,7 +92,7 @@ def test_a_run_leaves_recipe_checkpoints_history_and_logs(finished):
     assert _saved(path) == [4 * epoch for epoch in (EPOCHS - 2, EPOCHS - 1, EPOCHS)]
 
 
-def test_killed_and_started_again_it_ends_with_the_same_weights(finished, data_dir, tmp_path, capsys):
+def test_killed_run_resumes_to_same_weights(finished, data_dir, tmp_path, capsys):
     settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
     flags = ["--recipe=digits", f"--model_dir={tmp_path}", f"--data_dir={data_dir}", *settings]
     command = program("train_until_killed.py", "train", *flags)
@@ -111,7 +111,7 @@ def test_killed_and_started_again_it_ends_with_the_same_weights(finished, data_d
 
 
 def _at_step(monkeypatch, step, action):
-    """Does something once a step of training is made, before it is looked after."""
+    """Runs an action after a training step, before its callback."""
     original = callbacks.SaveCheckpoints.on_train_batch_end
 
     def act(self, batch, logs=None):
@@ -122,9 +122,7 @@ def _at_step(monkeypatch, step, action):
     monkeypatch.setattr(callbacks.SaveCheckpoints, "on_train_batch_end", act)
 
 
-def test_stopped_by_sigterm_within_an_epoch_it_goes_on_exactly_there(
-    finished, data_dir, tmp_path, monkeypatch, capsys
-):
+def test_run_stopped_by_sigterm_resumes_at_same_step(finished, data_dir, tmp_path, monkeypatch, capsys):
     before = signal.getsignal(signal.SIGTERM)
     settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
     command = ["train", "--recipe=digits", f"--model_dir={tmp_path}", f"--data_dir={data_dir}", *settings]
@@ -150,17 +148,15 @@ DROPPING = dataclasses.replace(
 
 @pytest.fixture(scope="module")
 def dropping(tmp_path_factory, data_dir):
-    """A run with dropout, stochastic depth and averages, from beginning to end."""
+    """A complete run with dropout, stochastic depth and averages."""
     path = tmp_path_factory.mktemp("dropping")
     train(DROPPING, path, data_dir)
     return path
 
 
 @pytest.mark.parametrize("where", ["training", "evaluation"])
-def test_what_is_dropped_goes_on_exactly_wherever_a_run_was_stopped(
-    dropping, data_dir, tmp_path, monkeypatch, where
-):
-    """In training: after step 6. In the evaluation of the second epoch: at once, and it comes again."""
+def test_resumed_run_has_same_dropout(dropping, data_dir, tmp_path, monkeypatch, where):
+    """Stops after step 6, or at once in the evaluation of the second epoch, which is then repeated."""
     event = "on_train_batch_end" if where == "training" else "on_test_batch_end"
     original, step = getattr(callbacks.SaveCheckpoints, event), 6 if where == "training" else 8
 
@@ -181,10 +177,8 @@ def test_what_is_dropped_goes_on_exactly_wherever_a_run_was_stopped(
         assert [row[name] for row in rows] == [row[name] for row in expected]
 
 
-def test_the_best_epoch_on_held_out_images_is_kept_and_others_end_the_run(
-    data_dir, tmp_path, monkeypatch, capsys
-):
-    """The accuracy of each epoch is given here; the third is the best, and two worse ones end the run."""
+def test_best_epoch_is_kept_and_patience_ends_run(data_dir, tmp_path, monkeypatch, capsys):
+    """With accuracies given here: the third epoch is the best, and two worse ones end the run."""
     given = {1: 0.25, 2: 0.125, 3: 0.5, 4: 0.5, 5: 0.375}
     recipe = dataclasses.replace(RECIPE, held_out_split="train[64:96]", patience=2, input_size=16)
     original, weights, seen = callbacks.KeepBestEpoch.on_epoch_end, {}, []
@@ -202,7 +196,7 @@ def test_the_best_epoch_on_held_out_images_is_kept_and_others_end_the_run(
             raise KeyboardInterrupt
         saved(self, epoch, logs)
 
-    with monkeypatch.context() as patch:  # killed between the best epoch's checkpoint and that of the next
+    with monkeypatch.context() as patch:  # killed after the best epoch was saved, before the checkpoint
         patch.setattr(callbacks.SaveCheckpoints, "on_epoch_end", killed)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, tmp_path, data_dir)
@@ -216,9 +210,7 @@ def test_the_best_epoch_on_held_out_images_is_kept_and_others_end_the_run(
     assert "finished already" in capsys.readouterr().out
 
 
-def test_a_full_disk_ends_the_run_in_one_line_and_keeps_the_last_checkpoint(
-    data_dir, tmp_path, monkeypatch, capsys
-):
+def test_full_disk_ends_run_and_keeps_last_checkpoint(data_dir, tmp_path, monkeypatch, capsys):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
     command = ["train", "--recipe=digits", f"--model_dir={tmp_path}", f"--data_dir={data_dir}", *settings]
@@ -233,19 +225,19 @@ def test_a_full_disk_ends_the_run_in_one_line_and_keeps_the_last_checkpoint(
     assert not list(tmp_path.rglob("*_temp"))
 
 
-def test_what_is_no_history_ends_a_run_before_it_trains(data_dir, tmp_path):
+def test_invalid_history_ends_run_before_training(data_dir, tmp_path):
     (tmp_path / "history.csv").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="history.csv' is not the history of a run"):
         train(RECIPE, tmp_path, data_dir)
     assert not _saved(tmp_path) and (tmp_path / "history.csv").read_bytes() == b"\xff\xfe"
 
 
-def test_the_same_recipe_gives_the_same_weights_again(finished, data_dir, tmp_path):
+def test_same_recipe_gives_same_weights(finished, data_dir, tmp_path):
     assert train(RECIPE, tmp_path, data_dir)["loss"] == finished[1]["loss"]
     _assert_same_weights(tmp_path, finished[0])
 
 
-def test_a_finished_run_is_reported_and_left_alone(finished, data_dir, capsys):
+def test_finished_run_is_reported_and_unchanged(finished, data_dir, capsys):
     path, result = finished
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
     assert train(RECIPE, path, data_dir) == result
@@ -256,13 +248,13 @@ def test_a_finished_run_is_reported_and_left_alone(finished, data_dir, capsys):
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
 
 
-def test_a_resumed_run_finds_its_data_where_it_was(finished, data_dir):
+def test_resumed_run_finds_its_data(finished, data_dir):
     path, result = finished
     assert (path / "data_dir.txt").read_text() == f"{data_dir}\n"
     assert train(RECIPE, path) == result
 
 
-def test_a_damaged_newest_checkpoint_costs_its_epoch_and_no_more(finished, data_dir, tmp_path, capsys):
+def test_damaged_newest_checkpoint_repeats_one_epoch(finished, data_dir, tmp_path, capsys):
     for file in finished[0].rglob("*"):
         if file.is_file() and "logs" not in file.parts:
             target = tmp_path / file.relative_to(finished[0])
@@ -276,7 +268,7 @@ def test_a_damaged_newest_checkpoint_costs_its_epoch_and_no_more(finished, data_
     _assert_same_weights(tmp_path, finished[0])
 
 
-def test_a_loss_that_diverges_stops_the_run_and_keeps_what_was_good(data_dir, tmp_path):
+def test_diverging_loss_ends_run(data_dir, tmp_path):
     recipe = dataclasses.replace(RECIPE, learning_rate=1e30, warmup_epochs=0)
     with pytest.raises(
         InputError, match=r"training diverged: .* at step \d+, .* no checkpoint was written yet"
@@ -318,13 +310,13 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
         ({"eval_split": "tst"}, "unknown split of dataset digits 'tst'"),
     ],
 )
-def test_what_cannot_be_trained_leaves_nothing_behind(data_dir, tmp_path, changes, message):
+def test_refused_run_writes_nothing(data_dir, tmp_path, changes, message):
     with pytest.raises(InputError, match=message) as caught:
         train(dataclasses.replace(RECIPE, **changes), tmp_path / "run", data_dir)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
-def test_kernels_alone_decay():
+def test_weight_decay_of_kernels_only():
     model = build.build_model(dataclasses.replace(RECIPE, weight_decay=0.2))
     kernels = [v for v in model.trainable_variables if "kernel" in v.name.rpartition("/")[2]]
     assert kernels and len(kernels) < len(model.trainable_variables)
@@ -333,7 +325,7 @@ def test_kernels_alone_decay():
     assert not build.build_model(dataclasses.replace(RECIPE, weight_decay=0.0)).losses
 
 
-def test_batch_normalisation_takes_the_momentum_of_the_recipe():
+def test_batch_norm_momentum_of_recipe():
     model = build.build_model(dataclasses.replace(RECIPE, bn_momentum=0.7))
     norms = [layer for layer in model.submodules if isinstance(layer, keras.layers.BatchNormalization)]
     assert norms and {norm.momentum for norm in norms} == {0.7}
@@ -342,7 +334,7 @@ def test_batch_normalisation_takes_the_momentum_of_the_recipe():
 @pytest.mark.parametrize(
     ("optimizer", "attribute"), [("sgd", "momentum"), ("adam", "beta_1"), ("rmsprop", "momentum")]
 )
-def test_the_optimizer_is_that_of_the_recipe(optimizer, attribute):
+def test_optimizer_of_recipe(optimizer, attribute):
     recipe = dataclasses.replace(
         RECIPE,
         optimizer=optimizer,
@@ -361,10 +353,10 @@ def test_the_optimizer_is_that_of_the_recipe(optimizer, attribute):
         **{"peak": 0.1, "total_steps": 60, "warmup_steps": 15, "shape": "exponential"},
         **{"floor": 0.25, "decay_rate": 0.9, "decay_steps": 30.0},
     }
-    assert built.ema_overwrite_frequency is None  # or the averages would take the place of the weights
+    assert built.ema_overwrite_frequency is None  # or the averages replace the weights
 
 
-def test_the_options_of_an_optimizer_reach_it():
+def test_optimizer_options_of_recipe():
     for optimizer, options in [
         ("sgd", {"nesterov": True}),
         ("adam", {"beta_2": 0.9999}),
@@ -375,5 +367,5 @@ def test_the_options_of_an_optimizer_reach_it():
         assert {name: getattr(built, name) for name in options} == options
 
 
-def test_recipes_name_every_optimizer():
+def test_recipes_accept_every_optimizer():
     assert sorted(build.OPTIMIZERS) == sorted(recipes.OPTIMIZERS)

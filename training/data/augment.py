@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training changes in an image at random: the part it shows, mirroring, and RandAugment.
+"""Random augmentation of training images: crops, flips, affine transformations and RandAugment.
 
-Every change is a function of the image and a seed, so that a run that is interrupted sees the very images
-that it would have seen.
+Every transformation is a function of the image and a seed, so a resumed run reads the same images.
 """
 
 import contextlib
@@ -16,53 +15,53 @@ import tensorflow as tf
 
 from lambdanet.training.data.image_bytes import Decoded, Encoded
 
-# The largest turn, zoom and shift of `affine`: small enough that no character becomes another one.
+# The limits of `affine`, small enough that no character turns into another one.
 MAX_TURN = 0.2  # radians, 11 degrees
 MAX_ZOOM = 0.1  # of the size
 MAX_SHIFT = 0.1  # of the size
 
-# The window of `crop_flip`, as Szegedy et al. (2015) have it: its part of the area, its width by its height.
+# The window of `crop_flip` (Szegedy et al. 2015): fraction of the area, and width / height.
 CROP_AREAS = (0.08, 1.0)
 CROP_RATIOS = (3 / 4, 4 / 3)
-PADDING = 1 / 8  # of the size, on each side: 4 pixels of 32, as He et al. (2016) pad CIFAR
-# Pixels at magnitude 10. The papers do not say; this is what Model Garden's classifiers are trained with.
+PADDING = 1 / 8  # of the size, on each side: 4 of 32 pixels on CIFAR (He et al. 2016)
+# Pixels at magnitude 10. The papers have no value; Model Garden's classifiers use this one.
 TRANSLATION = 10.0
 
-STRIDE = 1 << 40  # between the seeds that are made of one
+STRIDE = 1 << 40  # between the seeds derived from one
 
-# The central square of pixels as evaluation takes it: float32 [size, size, c] in 0..1.
+# Pixels -> the central square of evaluation, float32 [size, size, c] in 0..1.
 Square = Callable[[tf.Tensor], tf.Tensor]
-# An image, the size of the result, its central square, a seed -> uint8 [size, size, c].
+# Image, size, central square, seed -> uint8 [size, size, c].
 View = Callable[[Encoded | Decoded, int, Square, tf.Tensor], tf.Tensor]
 
 
 def affine(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the central square turned, zoomed and shifted a little; what comes in from outside is black."""
+    """Returns the central square after a small rotation, zoom and shift, over black."""
     del size
-    return _levels(move(square(image.whole()), seed))
+    return _to_uint8(random_affine(square(image.whole()), seed))
 
 
 def crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
-    """Returns a random window of the image, stretched to the size and mirrored in half of the cases."""
+    """Returns a random window of the image, resized, and flipped in half of the cases."""
     del square
     window = image.crop(lambda shape: random_window(shape, derive_seed(seed, 0)))
-    return flip(_resized(window, size), derive_seed(seed, 1))
+    return random_flip(_resize(window, size), derive_seed(seed, 1))
 
 
 def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the central square shifted by up to `PADDING` over black, mirrored in half of the cases."""
-    pixels = _levels(square(image.whole()))
+    """Returns the central square shifted by up to `PADDING` over black, flipped in half of the cases."""
+    pixels = _to_uint8(square(image.whole()))
     pad = round(PADDING * size)
     padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
     top, left = tf.unstack(tf.random.stateless_uniform([2], derive_seed(seed, 0), 0, 2 * pad + 1, tf.int32))
     moved = tf.ensure_shape(padded[top : top + size, left : left + size], pixels.shape)
-    return flip(moved, derive_seed(seed, 1))
+    return random_flip(moved, derive_seed(seed, 1))
 
 
 def unchanged(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the central square as it is."""
+    """Returns the central square."""
     del size, seed
-    return _levels(square(image.whole()))
+    return _to_uint8(square(image.whole()))
 
 
 VIEWS: dict[str, View] = {
@@ -74,23 +73,23 @@ VIEWS: dict[str, View] = {
 
 
 def derive_seed(seed: tf.Tensor, number: int) -> tf.Tensor:
-    """Returns another seed for each number: any two that differ are independent to TensorFlow's generators.
+    """Returns a different seed for each number; TensorFlow's generators are independent for different seeds.
 
-    `tf.random.fold_in` would do the same in many small operations, which on an image count.
+    `tf.random.fold_in` takes many small operations, which are slow compared with the work on an image.
     """
     return seed + tf.constant([(number + 1) * STRIDE, 0], tf.int64)
 
 
-def _levels(pixels: tf.Tensor) -> tf.Tensor:
-    """Returns pixels in 0..1 in 256 levels, with which what follows is faster and smaller."""
+def _to_uint8(pixels: tf.Tensor) -> tf.Tensor:
+    """Returns pixels in 0..1 as uint8, which makes the following steps faster and smaller."""
     return tf.cast(255.0 * tf.clip_by_value(pixels, 0.0, 1.0) + 0.5, tf.uint8)
 
 
-def _resized(window: tf.Tensor, size: int) -> tf.Tensor:
-    """Stretches uint8 [h, w, c] to uint8 [size, size, c].
+def _resize(window: tf.Tensor, size: int) -> tf.Tensor:
+    """Resizes uint8 [h, w, c] to uint8 [size, size, c].
 
-    Up to half of the size, bilinear interpolation passes over no pixel; averaging them would cost as much as
-    decoding does.
+    Down to half of the size, plain bilinear interpolation skips no pixel; antialiasing costs as much as
+    decoding.
     """
     pixels = tf.cond(
         tf.reduce_max(tf.shape(window)[:2]) > 2 * size,
@@ -103,7 +102,7 @@ def _resized(window: tf.Tensor, size: int) -> tf.Tensor:
 def random_window(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Returns the top, left, height and width of a random window in an image of this shape.
 
-    Its area and its ratio of sides lie in `CROP_AREAS` and `CROP_RATIOS`, wherever such a window fits.
+    Its area and aspect ratio are in `CROP_AREAS` and `CROP_RATIOS`, if such a window fits.
     """
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
@@ -118,14 +117,14 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.concat([begin[:2], size[:2]], axis=0)
 
 
-def flip(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the image, mirrored left to right for half of the seeds."""
+def random_flip(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the image, flipped left to right for half of the seeds."""
     mirror = tf.random.stateless_uniform([], seed) < 0.5
     return tf.cond(mirror, lambda: tf.reverse(pixels, [1]), lambda: pixels)
 
 
-def move(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the image turned, zoomed and shifted a little at random; what comes in from outside is black.
+def random_affine(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the image after a small random rotation, zoom and shift, over black.
 
     Args:
       image: float32 [h, w, c].
@@ -139,7 +138,7 @@ def move(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     # The pixel (x, y) of the result is read at (cosine x - sine y + x_0, sine x + cosine y + y_0).
     x_0 = center_x - cosine * center_x + sine * center_y + MAX_SHIFT * size[1] * shift_x
     y_0 = center_y - sine * center_x - cosine * center_y + MAX_SHIFT * size[0] * shift_y
-    changed = tf.raw_ops.ImageProjectiveTransformV3(
+    transformed = tf.raw_ops.ImageProjectiveTransformV3(
         images=image[tf.newaxis],
         transforms=tf.stack([cosine, -sine, x_0, sine, cosine, y_0, 0.0, 0.0])[tf.newaxis],
         output_shape=tf.shape(image)[:2],
@@ -147,16 +146,16 @@ def move(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         interpolation="BILINEAR",
         fill_mode="CONSTANT",
     )
-    return tf.ensure_shape(changed[0], image.shape)
+    return tf.ensure_shape(transformed[0], image.shape)
 
 
 def rand_augment(pixels: tf.Tensor, layers: int, magnitude: float, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the image after RandAugment (Cubuk et al. 2019), as Model Garden has it.
+    """Returns the image after RandAugment (Cubuk et al. 2019), in the implementation of Model Garden.
 
     Args:
       pixels: uint8 [h, w, 3] or [h, w, 1].
-      layers: how many changes are made, one after the other.
-      magnitude: how strong each is; 10 is the usual scale's end.
+      layers: the number of transformations.
+      magnitude: their strength; 10 is the end of the usual scale.
       seed: int64 [2].
 
     Returns:
@@ -165,13 +164,13 @@ def rand_augment(pixels: tf.Tensor, layers: int, magnitude: float, seed: tf.Tens
     module = _model_garden()
     policy = module.RandAugment(layers, magnitude, translate_const=TRANSLATION)
     image = tf.broadcast_to(pixels, [*pixels.shape[:2], 3])
-    with _drawing_from(module, seed):
-        changed = policy.distort(image)
-    return tf.ensure_shape(changed, image.shape)
+    with _stateless_random(module, seed):
+        augmented = policy.distort(image)
+    return tf.ensure_shape(augmented, image.shape)
 
 
 def _model_garden() -> Any:
-    """Imports Model Garden's augmentation, which takes seconds and is noisy."""
+    """Imports Model Garden's augmentation without its warnings; this takes seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from official.vision.ops import augment
@@ -179,7 +178,7 @@ def _model_garden() -> Any:
 
 
 class _SeededTensorFlow:
-    """TensorFlow with a `random.uniform` that draws from one seed, a number further with each call."""
+    """TensorFlow with a stateless `random.uniform`: each call derives its own seed."""
 
     def __init__(self, seed: tf.Tensor):
         calls = itertools.count()
@@ -194,10 +193,10 @@ class _SeededTensorFlow:
 
 
 @contextlib.contextmanager
-def _drawing_from(module: Any, seed: tf.Tensor) -> Iterator[None]:
-    """Lets a module of Model Garden, which knows no seeds, draw from one while its graph is built.
+def _stateless_random(module: Any, seed: tf.Tensor) -> Iterator[None]:
+    """Seeds the random operations of a module of Model Garden, which takes no seed, in a graph.
 
-    Its own random operations keep a state: in a parallel `map` no two runs would see the same images.
+    They have a state, so in a parallel `map` two runs would read different images.
     """
     before = module.tf
     module.tf = _SeededTensorFlow(seed)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of classes: read from a file with one a line, checked, and compared."""
+"""Names of classes: reading them from a file with one per line, checking and comparing them."""
 
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, invalid
 
 
-def read(path: str | Path) -> list[str]:
-    """Returns the lines of a file of class names in UTF-8, which end at newlines alone.
+def read_names(path: str | Path) -> list[str]:
+    """Returns the lines of a file of class names in UTF-8; only newlines end a line.
 
     Raises:
       InputError: the file cannot be read.
@@ -20,39 +20,38 @@ def read(path: str | Path) -> list[str]:
         raise InputError(f"{str(path)!r} cannot be read: {error}") from None
 
 
-def check(names: Sequence[str], owner: str) -> None:
-    """Refuses names that cannot be written one a line: blank ones, line breaks, and bytes that are not UTF-8.
+def check_names(names: Sequence[str], owner: str) -> None:
+    """Refuses names that cannot be lines of a file: blank ones, line breaks, and bytes that are not UTF-8.
 
     Args:
-      names: in the order of the labels.
-      owner: what has these classes, for the message.
+      names: the names, in the order of the labels.
+      owner: the data with these classes, for the message.
 
     Raises:
-      InputError: with the first such name.
+      InputError: for the first such name.
     """
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name.strip() or name.splitlines() != [name] or not is_utf8(name):
-            raise InputError(f"class {index} of {owner} must be a name of one line in UTF-8, got {name!r}")
+            raise invalid(f"class {index} of {owner}", "a name of one line in UTF-8", name)
 
 
 def check_equal(names: Sequence[str], accepted: Sequence[str], owner: str, reference: str) -> None:
-    """Refuses classes that are not those of something else.
+    """Refuses classes that differ from expected ones.
 
     Args:
-      names: in the order of the labels.
-      accepted: the names that they must be.
-      owner: what has the first ones, for the message.
-      reference: what has the others.
+      names: the names, in the order of the labels.
+      accepted: the expected names.
+      owner: the data with these classes, for the message.
+      reference: the origin of the expected names, for the message.
 
     Raises:
-      InputError: with the first class that differs.
+      InputError: for the first difference.
     """
-    pairs = itertools.zip_longest(map(repr, names), map(repr, accepted), fillvalue="none")
-    for index, (found, wanted) in enumerate(pairs):
-        if found != wanted:
-            raise InputError(f"class {index} of {owner} is {found}; accepted: {wanted}, as in {reference}")
+    for index, (name, expected) in enumerate(itertools.zip_longest(names, accepted)):
+        if name != expected:
+            raise invalid(f"class {index} of {owner}", f"{expected!r}, as in {reference}", name)
 
 
 def is_utf8(text: str) -> bool:
-    """Returns whether TensorFlow can take a text; other bytes in the name of a file become surrogates."""
+    """Returns whether a text is valid UTF-8; Python turns other bytes of file names into surrogates."""
     return text.encode(errors="ignore").decode() == text

@@ -267,7 +267,7 @@ class Dataset:
 def _check_fit(source: Source, recipe: Recipe) -> None:
     """Refuses a dataset with other classes or channels than the recipe's."""
     dataset = f"dataset {recipe.dataset}"
-    classes.check(source.class_names, dataset)
+    classes.check_names(source.class_names, dataset)
     if len(source.class_names) != recipe.num_classes:
         raise invalid("num_classes", f"{len(source.class_names)}, as in {dataset}", recipe.num_classes)
     if source.channels not in (1, len(recipe.mean)):

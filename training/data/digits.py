@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TFDS builder of the digits that ship with scikit-learn: 1797 scans of 8x8 pixels, no download.
+"""A TFDS builder for the digits of scikit-learn: 1797 scans of 8x8 pixels, without a download.
 
-Importing this module registers the dataset, after which `tfds.load("digits")` knows it by name.
+Importing this module registers the dataset for `tfds.load("digits")`.
 """
 
 from collections.abc import Iterator
@@ -9,19 +9,19 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow_datasets as tfds
 
-# One image in five of each class, in the order of the source, is for testing.
+# One in five images of each class, in the order of the source, is in the test split.
 TEST_STRIDE = 5
 
 
 class Digits(tfds.core.GeneratorBasedBuilder):
-    """Handwritten digits, 8x8 pixels in grey, with the splits "train" (1442 images) and "test" (355)."""
+    """Handwritten digits, 8x8 gray pixels, with the splits "train" (1442 images) and "test" (355)."""
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First version."}
 
     def _info(self) -> tfds.core.DatasetInfo:
         return self.dataset_info_from_configs(
-            description="Scanned handwritten digits, 8x8 pixels in 17 grey levels, from scikit-learn.",
+            description="Scanned handwritten digits, 8x8 pixels in 17 gray levels, from scikit-learn.",
             features=tfds.features.FeaturesDict(
                 {
                     "image": tfds.features.Image(shape=(8, 8, 1), encoding_format="png"),
@@ -34,11 +34,11 @@ class Digits(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator]:
-        del dl_manager  # There is nothing to download.
+        del dl_manager  # nothing to download
         return {"train": self._generate_examples(test=False), "test": self._generate_examples(test=True)}
 
     def _generate_examples(self, test: bool) -> Iterator[tuple[str, dict[str, object]]]:
-        from sklearn import datasets  # Needed to prepare the data, not to read it.
+        from sklearn import datasets  # needed to prepare the data, not to read it
 
         images, labels = datasets.load_digits(return_X_y=True)
         images = np.round(images * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes image files: the one decoder of training, evaluation, prediction, serving and detection.
+"""The decoder of image files for training, evaluation, prediction, serving and detection.
 
-It is TensorFlow alone, so that an exported model carries it along. Pictures are turned upright as EXIF says,
-and transparent ones are laid on white.
+It is made of TensorFlow operations, so that exported models contain it. Pictures are rotated according to
+EXIF, and transparent ones get a white background.
 """
 
 import dataclasses
@@ -14,18 +14,18 @@ import tensorflow as tf
 ChooseWindow = Callable[[tf.Tensor], tf.Tensor]
 
 JPEG, PNG, RIFF, WEBP = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF", b"WEBP"
-ORIENTATION = 0x0112  # the tag of EXIF
-DCT = "INTEGER_ACCURATE"  # as Pillow decodes
+ORIENTATION = 0x0112  # a tag of EXIF
+DCT = "INTEGER_ACCURATE"  # as in Pillow
 
-# The header of a usual JPEG: JFIF, a quantization table, and the first scan, of 3 components or 1. Patterns
-# match text, so those bytes above 127 can only be \C, any byte.
+# The header of a common JPEG: JFIF, a quantization table, and the first scan, of 3 components or 1. Patterns
+# match text, so bytes above 127 are written as \C, any byte.
 PLAIN_JPEG = (
     r"\C{4}\x00\x10JFIF\x00\C{11}\x00[\x43\x84]\C*"
     r"\x00(\x0c\x03\x01[\x00-\x11]\x02[\x00-\x11]\x03|\x08\x01\x01)[\x00-\x11]\x00[\x00-\x3f]\C*"
 )
 
-# Keeps rarely needed steps out of line: inlined, even those that do not run would slow down every JPEG.
-_called = tf.function(
+# Keeps rare steps in functions of their own: inlined, they slow down every JPEG, even if they do not run.
+_not_inlined = tf.function(
     input_signature=[tf.TensorSpec([], tf.string)],
     autograph=False,
     experimental_attributes={"_noinline": True},
@@ -49,13 +49,13 @@ class Encoded:
         return decode(self.contents, self.channels)
 
     def crop(self, choose_window: ChooseWindow) -> tf.Tensor:
-        """Returns a window of the image; of an upright JPEG, only the window is decoded to the end."""
+        """Returns a window of the image; of an upright JPEG, only the window is decoded completely."""
 
         def crop_jpeg() -> tf.Tensor:
             window = choose_window(tf.io.extract_jpeg_shape(self.contents))
             return tf.io.decode_and_crop_jpeg(self.contents, window, channels=self.channels, dct_method=DCT)
 
-        @_called
+        @_not_inlined
         def crop_others(contents: tf.Tensor) -> tf.Tensor:
             upright_jpeg = _starts_with(contents, JPEG) & (orientation(contents) == 1)
             return tf.cond(upright_jpeg, crop_jpeg, lambda: Decoded(self.whole()).crop(choose_window))
@@ -99,7 +99,7 @@ def decode(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:
     return tf.image.rgb_to_grayscale(image) if channels == 1 else image
 
 
-@_called
+@_not_inlined
 def _decode_any(contents: tf.Tensor) -> tf.Tensor:
     is_jpeg, is_png = _starts_with(contents, JPEG), _starts_with(contents, PNG)
     # Python cannot read a message that is not UTF-8.
@@ -112,7 +112,7 @@ def _decode_any(contents: tf.Tensor) -> tf.Tensor:
 
     with tf.control_dependencies([known]):
         image = tf.cond(is_jpeg, lambda: _decode_jpeg(contents), decode_others)
-    return _turned_upright(image, orientation(contents))
+    return _rotate_upright(image, orientation(contents))
 
 
 def _decode_jpeg(contents: tf.Tensor) -> tf.Tensor:
@@ -141,7 +141,7 @@ def _with_alpha(image: tf.Tensor) -> tf.Tensor:
 
 
 def is_decodable(contents: tf.Tensor) -> tf.Tensor:
-    """Says whether a file begins as those that `decode` takes: JPEG, PNG, and WebP that is no animation.
+    """Returns whether a file begins like a JPEG, a PNG, or a WebP that is no animation, as `decode` requires.
 
     TensorFlow 2.20 corrupts its memory when it decodes an animated WebP.
     """
@@ -152,7 +152,7 @@ def is_decodable(contents: tf.Tensor) -> tf.Tensor:
 
 
 def on_white(rgba: tf.Tensor) -> tf.Tensor:
-    """Lays uint8 pictures [h, w, 4] on white: uint8 [h, w, 3]."""
+    """Returns uint8 pictures [h, w, 4] on a white background, uint8 [h, w, 3]."""
 
     def blend() -> tf.Tensor:
         colors, opacity = tf.cast(rgba[..., :3], tf.int32), tf.cast(rgba[..., 3:], tf.int32)
@@ -166,8 +166,8 @@ def orientation(contents: tf.Tensor) -> tf.Tensor:
     return _orientation_of_exif(_find_exif(contents))
 
 
-def _turned_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Undoes an EXIF orientation: a transposition, then mirroring left to right and top to bottom."""
+def _rotate_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Undoes an EXIF orientation by a transposition, then flips left to right and top to bottom."""
 
     def turn() -> tf.Tensor:
         turned = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
@@ -180,9 +180,9 @@ def _turned_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 
 
 def _is_plain_jpeg(contents: tf.Tensor) -> tf.Tensor:
-    """Says whether a file is a JPEG without EXIF, as most are that begin with JFIF and a quantization table.
+    """Returns whether a file is a common JPEG: it begins with JFIF and a quantization table, without EXIF.
 
-    On an image of training the full walk through the header would take a tenth of the decoding.
+    Parsing the complete header takes a tenth of the time of decoding a training image.
     """
     begin = tf.strings.substr(contents, 0, 1024)
     has_exif = tf.strings.regex_full_match(begin, r"\C*Exif\x00\x00\C*")
@@ -195,7 +195,7 @@ def _find_exif(contents: tf.Tensor) -> tf.Tensor:
     is_jpeg, is_png = _starts_with(contents, JPEG), _starts_with(contents, PNG)
 
     def step(at: tf.Tensor, _: tf.Tensor, __: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Looks at a chunk: where the next one begins, where EXIF begins, whether to go on."""
+        """Reads a chunk; returns the begin of the next one, the begin of EXIF, and whether to continue."""
         head = tf.cast(tf.io.decode_raw(_bytes(contents, at, 8), tf.uint8), tf.int64)
 
         def number(first: int, count: int, little: bool = False) -> tf.Tensor:
@@ -223,9 +223,9 @@ def _find_exif(contents: tf.Tensor) -> tf.Tensor:
 
         return tf.cond(is_jpeg, of_jpeg, lambda: tf.cond(is_png, of_png, of_webp))
 
-    first = tf.cast(tf.where(is_jpeg, 2, tf.where(is_png, 8, 12)), tf.int64)  # behind the signature
+    first = tf.cast(tf.where(is_jpeg, 2, tf.where(is_png, 8, 12)), tf.int64)  # after the signature
     _, begin, _ = tf.while_loop(
-        lambda at, _, going_on: going_on & (at + 8 <= size), step, (first, size, tf.constant(True))
+        lambda at, _, more: more & (at + 8 <= size), step, (first, size, tf.constant(True))
     )
     return _bytes(contents, begin, 1 << 16)
 
@@ -249,7 +249,7 @@ def _starts_with(contents: tf.Tensor, signature: bytes) -> tf.Tensor:
 
 
 def _bytes(contents: tf.Tensor, at: tf.Tensor | int, count: int) -> tf.Tensor:
-    """Returns bytes of a file, fewer or none where it ends before."""
+    """Returns `count` bytes of a file, or fewer at its end."""
     return tf.strings.substr(contents, tf.minimum(tf.cast(at, tf.int64), _size(contents)), count)
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads image files, and draws predictions beside the picture they belong to."""
+"""Reads image files, and draws predictions beside their pictures."""
 
-import contextlib
 import io
 import itertools
 import os
@@ -14,7 +13,8 @@ import tensorflow as tf
 import tqdm
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
-from lambdanet.errors import InputError, one_line
+from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.files import writable_dir, write_output
 from lambdanet.training.data.bad_records import describe_left_out
 from lambdanet.training.data.image_bytes import JPEG, PNG, RIFF, WEBP, decode
 
@@ -29,14 +29,14 @@ MAX_ROWS = 20
 INK, FAINT, TRACK, FIRST, OTHERS = "#111827", "#6b7280", "#eef1f5", "#2563eb", "#93b4f5"
 
 
-# The names of files that are taken for pictures in a folder.
+# The endings of picture files in a folder.
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 
 def find_pictures(folder: str | Path) -> tuple[list[str], list[str]]:
     """Returns the paths of the pictures below a folder, by their names, and of all other files there.
 
-    Hidden files and folders are ignored. A link to a folder is one of the others.
+    Hidden files and folders are ignored. A link to a folder is one of the other files.
     """
     pictures: list[str] = []
     others: list[str] = []
@@ -61,32 +61,30 @@ def read_image(path: str | Path) -> np.ndarray:
     JPEG, PNG and WebP are decoded by `image_bytes.decode`, other formats as `as_decodable` says.
 
     Raises:
-      InputError: there is no such file, or it is not a whole, readable image.
+      InputError: there is no such file, or it is not a complete, readable image.
     """
     name = str(path)
     if not os.path.exists(name):
-        raise InputError(f"image {name!r} does not exist")
-    if os.path.isdir(name):
-        raise InputError(f"image {name!r} is a folder; expected an image file")
+        raise invalid("image", "an existing file", name)
     if not os.path.isfile(name):
-        raise InputError(f"image {name!r} is not a regular file; expected an image file")
+        raise invalid("image", "a regular file", name)
     try:
         return decode(as_decodable(Path(name).read_bytes())).numpy()
     except (InputError, OSError) as error:
         reason = str(error)
     except tf.errors.OpError:
         reason = "its data is damaged, or it has too many pixels"
-    raise InputError(f"image {name!r} cannot be read ({reason}); expected a whole JPEG, PNG or other image")
+    raise invalid("image", "a complete JPEG, PNG or other image file", name, reason)
 
 
 def as_decodable(contents: bytes) -> bytes:
-    """Returns an image file in a format that `image_bytes.decode` takes: itself, or its picture as a PNG.
+    """Returns an image file in a format for `image_bytes.decode`: unchanged, or converted to PNG.
 
-    GIF, BMP, TIFF, animated WebP and whatever else Pillow reads become PNGs: the first frame, turned upright,
-    of 16 bits the upper 8.
+    GIF, BMP, TIFF, animated WebP and the other formats of Pillow become PNGs of the first frame, rotated
+    according to EXIF, with the upper 8 of 16 bits.
 
     Raises:
-      InputError: it is no image, or its pixels have no range that is known, as those of float TIFFs.
+      InputError: it is no image, or its pixels have no known range, as in float TIFFs.
     """
     if _is_decodable(contents):
         return contents
@@ -95,14 +93,14 @@ def as_decodable(contents: bytes) -> bytes:
         with Image.open(io.BytesIO(contents)) as image:
             _in_8_bits(ImageOps.exif_transpose(image)).save(file, format="PNG", compress_level=1)
     except UnidentifiedImageError:
-        raise InputError("it has no format that is known") from None
+        raise InputError("its format is unknown") from None
     except Exception as error:  # Pillow raises many kinds for damaged files, SyntaxError and struct.error too
         raise InputError(one_line(error)) from None
     return file.getvalue()
 
 
 def _is_decodable(contents: bytes) -> bool:
-    """Returns what `image_bytes.is_decodable` does, without TensorFlow: it is called within tf.data."""
+    """Returns the result of `image_bytes.is_decodable` without TensorFlow, for calls within tf.data."""
     animated = contents[12:16] == b"VP8X" and (contents[20:21] or b"\0")[0] & 2
     is_webp = contents.startswith(RIFF) and contents[8:12] == WEBP
     return contents.startswith((JPEG, PNG)) or (is_webp and not animated)
@@ -118,7 +116,7 @@ def _in_8_bits(image: Image.Image) -> Image.Image:
 
 
 def expand_folders(images: Sequence[str | Path] | str | Path) -> list[str]:
-    """Returns the paths of image files, of a folder those of the pictures below it.
+    """Returns the paths of image files, with folders replaced by the pictures below them.
 
     Raises:
       InputError: there are none.
@@ -128,7 +126,7 @@ def expand_folders(images: Sequence[str | Path] | str | Path) -> list[str]:
         if os.path.isdir(path):
             pictures, others = find_pictures(path)
             if not pictures:
-                raise InputError(f"image {path!r} is a folder without pictures: {', '.join(ENDINGS)}")
+                raise invalid("image", f"a file, or a folder with {', '.join(ENDINGS)}", path)
             if others:
                 found = describe_left_out(path, others, len(pictures) + len(others))
                 print(f"left out: {found}", file=sys.stderr, flush=True)
@@ -136,20 +134,20 @@ def expand_folders(images: Sequence[str | Path] | str | Path) -> list[str]:
         else:
             paths.append(os.fspath(path))
     if not paths:
-        raise InputError("no images given; expected one or more image files, or folders of them")
+        raise invalid("images", "image files or folders of them", list(paths))
     return paths
 
 
 def read_images(
     paths: Sequence[str], show_progress: bool = False
 ) -> Iterator[tuple[str, np.ndarray | InputError]]:
-    """Yields each path and its image, uint8 RGB [h, w, 3], or why it cannot be read.
+    """Yields each path and its image, uint8 RGB [h, w, 3], or the error for an unreadable one.
 
-    What cannot be read is named on stderr.
+    Unreadable files are printed on stderr.
 
     Args:
-      paths: of the files.
-      show_progress: whether a terminal shows a progress bar, for callers that print nothing meanwhile.
+      paths: the paths of the files.
+      show_progress: whether to show a progress bar in a terminal, for callers that print nothing meanwhile.
 
     Raises:
       InputError: no image can be read.
@@ -167,24 +165,20 @@ def read_images(
 
 
 def printable(text: str) -> str:
-    """Returns a text on one line: line breaks and what else cannot be printed as escapes, such as `\\n`."""
+    """Returns a text with line breaks and other unprintable characters as escapes, such as `\\n`."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
-    """Makes the folder `out` and chooses a file in it for each image.
+    """Creates the folder `out` and chooses a file in it for each image.
 
-    Two images of one name get `NAME_prediction.png` and `NAME_prediction_2.png`, and none of the
+    Two images with the same name get `NAME_prediction.png` and `NAME_prediction_2.png`, and none of the
     images is overwritten.
 
     Raises:
-      InputError: the folder cannot be made or written.
+      InputError: the folder cannot be created.
     """
-    folder = os.path.expanduser(out)
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"out {folder!r} cannot be written ({error.strerror}); expected a folder") from error
+    folder = os.fspath(writable_dir(Path(out).expanduser()))
     taken = {os.path.realpath(path).casefold() for path in images}
     chosen = []
     for image in images:
@@ -197,28 +191,23 @@ def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
 
 
 def save_picture(picture: Image.Image, path: str) -> None:
-    """Writes a PNG whole or not at all.
+    """Writes a PNG completely or not at all.
 
     Raises:
       InputError: the file cannot be written.
     """
-    partial = f"{path}.partial"
-    try:
-        picture.save(partial, format="PNG")
-        os.replace(partial, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.remove(partial)
-        raise InputError(f"out {path!r} cannot be written ({error.strerror or error})") from error
+    file = io.BytesIO()
+    picture.save(file, format="PNG")
+    write_output(Path(path), file.getvalue())
 
 
 def draw_prediction(image: np.ndarray, title: str, top: Sequence[tuple[str, float]]) -> Image.Image:
-    """Draws the picture at a readable size, and beside it a bar for each class.
+    """Draws a picture at a readable size, with a bar per class beside it.
 
     Args:
-      image: uint8 RGB [h, w, 3]; a small one is enlarged pixel by pixel, without smoothing.
-      title: what stands above the bars, such as the name of the file.
-      top: names and probabilities, the likeliest first; the first 20 are drawn.
+      image: uint8 RGB [h, w, 3]; a small one is enlarged without smoothing.
+      title: the text above the bars, such as the name of the file.
+      top: names and probabilities in descending order; the first 20 are drawn.
 
     Returns:
       An RGB picture.
@@ -274,5 +263,5 @@ def _text(
 
 
 def percent(probability: float) -> str:
-    """Writes a probability with one decimal: 0.9876 -> '98.8 %'."""
+    """Formats a probability with one decimal: 0.9876 -> '98.8 %'."""
     return f"{100 * probability:.1f} %"

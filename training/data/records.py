@@ -142,7 +142,7 @@ class RecordsSource:
 
     def _class_names(self, recipe: Recipe) -> list[str]:
         if (self._root / CLASSES).exists():
-            return class_names.read(self._root / CLASSES)
+            return class_names.read_names(self._root / CLASSES)
         if "classes" in self.manifest:
             return list(self.manifest["classes"])
         if not recipe.num_classes:

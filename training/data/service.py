@@ -24,7 +24,7 @@ JOB = "lambdanet"  # shared by the machines of a run
 SEEDS = 1 << 62
 
 
-def check(address: str, recipe: Recipe) -> None:
+def check_service(address: str, recipe: Recipe) -> None:
     """Checks that a tf.data service answers, and that it can serve a recipe.
 
     Raises:
@@ -55,9 +55,9 @@ def batches(
       bad_records: the count of unreadable images.
 
     Raises:
-      InputError: as `check` does.
+      InputError: as `check_service` does.
     """
-    check(address, recipe)
+    check_service(address, recipe)
     size = recipe.global_batch_size // shard.replicas
 
     def prepare(example: Example, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The epoch that was best on the held-out split: its checkpoint, and how long no better one has come."""
+"""The best epoch on the held-out split: its checkpoint, and the patience with later epochs."""
 
 import json
 from pathlib import Path
 
 from lambdanet.errors import InputError
-from lambdanet.training.run import model_dir as model_dirs
+from lambdanet.files import write_atomic
 from lambdanet.training.run.checkpoints import Checkpoints
 
 FILE = "best.json"
 
 
 class BestEpoch:
-    """The best epoch of a run so far; a run that goes on finds it where it was kept.
+    """The best epoch of a run so far, which a resumed run reads from its file.
 
     Args:
-      checkpoints: of its own, of which it keeps one.
-      patience: epochs without a better one after which to give up; 0: never.
+      checkpoints: the checkpoints in a folder of their own, of which one is kept.
+      patience: the number of epochs without a better one after which the run ends; 0: it never does.
 
     Attributes:
-      epoch: from 1; 0 where there is none yet.
-      accuracy: of that epoch on the held-out split.
+      epoch: the best epoch, from 1; 0 where there is none yet.
+      accuracy: its accuracy on the held-out split.
 
     Raises:
-      InputError: what was kept cannot be read.
+      InputError: the file cannot be read.
     """
 
     def __init__(self, checkpoints: Checkpoints, patience: int):
@@ -35,14 +35,16 @@ class BestEpoch:
                 kept = json.loads(self._file.read_text(encoding="utf-8"))
                 self.epoch, self.accuracy = int(kept["epoch"]), float(kept["accuracy"])
             except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
-                raise InputError(f"{str(self._file)!r} cannot be read: {error}; remove it to go on") from None
+                raise InputError(
+                    f"{str(self._file)!r} cannot be read: {error}; remove it to continue"
+                ) from None
 
     @property
     def _file(self) -> Path:
         return self._checkpoints.directory / FILE
 
-    def consider(self, epoch: int, step: int, accuracy: float) -> None:
-        """Keeps the present weights if they are better than any before.
+    def update(self, epoch: int, step: int, accuracy: float) -> None:
+        """Saves the current weights if they are better than all before.
 
         Raises:
           OSError: they cannot be written.
@@ -53,8 +55,8 @@ class BestEpoch:
         self._checkpoints.save(step)
         if self._checkpoints.devices.chief:
             kept = {"epoch": epoch, "step": step, "accuracy": accuracy}
-            model_dirs.write_text(self._file, json.dumps(kept) + "\n")
+            write_atomic(self._file, json.dumps(kept) + "\n")
 
-    def given_up(self, epoch: int) -> bool:
-        """Returns whether no better epoch has come for too long."""
+    def is_out_of_patience(self, epoch: int) -> bool:
+        """Returns whether there was no better epoch for `patience` epochs."""
         return 0 < self._patience <= epoch - self.epoch

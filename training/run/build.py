@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a recipe to what Keras trains: the model, the optimizer, the loss."""
+"""The model, the optimizer and the loss of a recipe."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Any
 import tf_keras as keras
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError
+from lambdanet.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.training.run.losses import Accuracy, SmoothedCrossEntropy
 from lambdanet.training.run.schedules import WarmupSchedule
@@ -24,7 +24,7 @@ def build_model(recipe: Recipe) -> keras.Model:
     """Returns the recipe's model with fresh weights.
 
     Raises:
-      InputError: no such model, or `model_options` that it does not take.
+      InputError: there is no such model, or it does not take these `model_options`.
     """
     arguments: dict[str, Any] = {
         "num_classes": recipe.num_classes,
@@ -35,9 +35,9 @@ def build_model(recipe: Recipe) -> keras.Model:
         "kernel_regularizer": keras.regularizers.L2(recipe.weight_decay / 2) if recipe.weight_decay else None,
         "batch_norm": {"momentum": recipe.bn_momentum, "synchronized": recipe.sync_batch_norm},
     }
-    own = [key for key in recipe.model_options if key in arguments or key in ("features_only", "weights")]
-    if own:
-        raise InputError(f"model_options received {own[0]!r}; accepted: options of the model's own layers")
+    for key in recipe.model_options:
+        if key in arguments or key in ("features_only", "weights"):
+            raise invalid("model_options", "options of the model's layers", key)
     with policy("mixed_bfloat16" if recipe.mixed_precision else "float32"):
         return zoo.create_model(recipe.model, **{**arguments, **recipe.model_options})
 
@@ -62,7 +62,7 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
         learning_rate=build_schedule(recipe, steps_per_epoch),
         use_ema=recipe.ema_decay > 0,
         ema_momentum=recipe.ema_decay,
-        ema_overwrite_frequency=None,  # RMSprop's own default would put the averages in place of the weights
+        ema_overwrite_frequency=None,  # by default, RMSprop replaces the weights by the averages
         **recipe.optimizer_options,
     )
 
@@ -73,22 +73,22 @@ def compile_model(
     """Compiles the model for `fit` with the recipe's loss, and accuracy as its metric.
 
     Args:
-      recipe: of the run.
-      model: of the recipe.
-      optimizer: of the recipe.
-      steps_per_execution: how many steps run between two looks of Python at them.
+      recipe: the recipe.
+      model: its model.
+      optimizer: its optimizer.
+      steps_per_execution: training steps per call of the compiled function.
     """
     model.compile(
         optimizer=optimizer,
         loss=SmoothedCrossEntropy(recipe.label_smoothing),
-        weighted_metrics=[Accuracy()],  # what fills up the batches of an evaluation weighs nothing
+        weighted_metrics=[Accuracy()],  # the padding of evaluation batches has weight 0
         steps_per_execution=steps_per_execution,
     )
 
 
 @contextlib.contextmanager
 def policy(name: str) -> Iterator[None]:
-    """Makes layers built inside compute in the precision of a Keras policy, and restores the one before."""
+    """Builds layers with a Keras precision policy, and restores the previous one at the end."""
     before = keras.mixed_precision.global_policy()
     keras.mixed_precision.set_global_policy(name)
     try:

@@ -191,8 +191,8 @@ class KeepBestEpoch(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         step = int(self.model.optimizer.iterations.numpy())
-        self._best.consider(epoch + 1, step, (logs or {})["val_accuracy"])
-        if self._best.given_up(epoch + 1):
+        self._best.update(epoch + 1, step, (logs or {})["val_accuracy"])
+        if self._best.is_out_of_patience(epoch + 1):
             self.model.stop_training = True
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that starts from the weights of an earlier run."""
+"""Initial weights: those of an earlier run, a file, or a published set."""
 
 from pathlib import Path
 
@@ -7,28 +7,28 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, invalid
 from lambdanet.models import zoo
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import pretrained, weight_files
 from lambdanet.training.run.model_dir import load_trained_model
 
 
-def start_from(model: keras.Model, source: str | Path, zero_head: bool = False) -> None:
-    """Gives a model the weights of a model_dir, averages where that run kept them, or those of a file.
+def load_initial_weights(model: keras.Model, source: str | Path, zero_head: bool = False) -> None:
+    """Loads the weights of a model_dir, or the averages that it keeps, or those of a file.
 
-    The classifier of a run with another number of classes is left out: it starts anew.
+    A classifier with another number of classes keeps its initial weights.
 
     Args:
-      model: of the same architecture.
-      source: a folder that `lambdanet train` has written, or weights as `create_model` takes them.
-      zero_head: whether the classifier starts at zero, whatever is there.
+      model: a model of the same architecture.
+      source: a model_dir of `lambdanet train`, or weights for `create_model`.
+      zero_head: whether to set the weights of the classifier to zero.
 
     Raises:
       InputError: there are no such weights, or they are of another architecture.
-      ConnectionError: for published weights that are not at hand and cannot be fetched.
+      ConnectionError: published weights are neither in the cache nor can be downloaded.
     """
-    path = _weights(model.name, source)
+    path = _find_file(model.name, source)
     if path is None:
         _from_model_dir(model, source)
     else:
@@ -38,8 +38,8 @@ def start_from(model: keras.Model, source: str | Path, zero_head: bool = False) 
             weight.assign(tf.zeros_like(weight))
 
 
-def _weights(name: str, source: str | Path) -> Path | None:
-    """The file of weights that is meant, fetched where it is a published set; None for a model_dir."""
+def _find_file(name: str, source: str | Path) -> Path | None:
+    """Returns the file of weights, a published one after its download; None for a model_dir."""
     if pretrained_weights.find(name, str(source)) or str(source).endswith(
         (weight_files.H5, weight_files.SAFETENSORS)
     ):
@@ -53,9 +53,9 @@ def _weights(name: str, source: str | Path) -> Path | None:
 def _from_model_dir(model: keras.Model, model_dir: str | Path) -> None:
     trained, recipe = load_trained_model(model_dir)
     if [layer.name for layer in trained.layers] != [layer.name for layer in model.layers]:
-        raise InputError(f"start_from {str(model_dir)!r} holds {recipe.model}; accepted: {model.name}")
+        raise invalid(f"model in start_from {str(model_dir)!r}", model.name, recipe.model)
     for layer, source in zip(model.layers, trained.layers, strict=True):
-        shapes, found = ([weight.shape for weight in one.weights] for one in (layer, source))
+        shapes, found = ([weight.shape for weight in weights] for weights in (layer.weights, source.weights))
         if shapes == found:
             layer.set_weights(source.get_weights())
         elif layer.name != CLASSIFIER:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss of classification, on labels as integers or distributions over the classes; its accuracy."""
+"""Loss and accuracy of classification, for labels as integers or as distributions over the classes."""
 
 import tensorflow as tf
 import tf_keras as keras
@@ -12,7 +12,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     The target of class c is (1 - s) [c = label] + s / num_classes, where s is the label smoothing.
 
     Args:
-      label_smoothing: s, from 0 on and below 1.
+      label_smoothing: s, at least 0 and below 1.
 
     Example:
       >>> float(SmoothedCrossEntropy(0.1)(tf.constant([1]), tf.constant([[0.0, 0.0]])))
@@ -35,22 +35,22 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("lambdanet")
 class Accuracy(keras.metrics.MeanMetricWrapper):
-    """How often the largest logit is that of the label, or of the likeliest class of a distribution."""
+    """The fraction of images whose largest logit is that of the label, or of its most probable class."""
 
     def __init__(self, name: str = "accuracy", dtype: object = None):
-        super().__init__(_right, name=name, dtype=dtype)
+        super().__init__(_is_correct, name=name, dtype=dtype)
 
     def get_config(self) -> dict:
         return {"name": self.name, "dtype": self.dtype}
 
 
-def _right(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+def _is_correct(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     targets = _distributions(y_true, y_pred.shape[-1])
     return tf.cast(tf.argmax(targets, axis=-1) == tf.argmax(y_pred, axis=-1), tf.float32)
 
 
 def _distributions(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Returns labels [b] or [b, 1] as distributions [b, num_classes], which stay as they are."""
+    """Returns labels [b] or [b, 1] as distributions [b, num_classes]; distributions stay unchanged."""
     if labels.shape.rank == 2 and labels.shape[-1] == num_classes:
         return tf.cast(labels, tf.float32)
     return tf.one_hot(tf.reshape(tf.cast(labels, tf.int32), [-1]), num_classes)

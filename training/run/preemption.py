@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM asks a run to stop; the run does so at its next step, once what it has reached is saved."""
+"""Requests to stop by SIGTERM, which a run follows after the current step, once it is saved."""
 
 import signal
 import threading
@@ -7,12 +7,12 @@ from typing import Any
 
 
 class StopRequest:
-    """Notes SIGTERM, instead of dying of it, for as long as it is entered.
+    """A context in which SIGTERM is recorded and does not end the process.
 
-    Outside of the main thread, where no signal can be handled, it changes nothing.
+    It has no effect outside of the main thread, where signals cannot be handled.
 
     Attributes:
-      received: whether SIGTERM has come.
+      received: whether SIGTERM was received.
 
     Example:
       >>> with StopRequest() as stop:
@@ -26,13 +26,13 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._note)
+            self._before = signal.signal(signal.SIGTERM, self._record)
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
 
-    def _note(self, signum: int, frame: object) -> None:
+    def _record(self, signum: int, frame: object) -> None:
         del signum, frame
         self.received = True

@@ -82,7 +82,9 @@ class Run:
             self._checkpoints = self._create_checkpoints(model_dirs.CHECKPOINTS)
             self._best = None
             if recipe.held_out_split:
-                self._best = BestEpoch(self._create_checkpoints(model_dirs.BEST, kept=1), recipe.patience)
+                self._best = BestEpoch(
+                    self._create_checkpoints(model_dirs.BEST, max_to_keep=1), recipe.patience
+                )
             compile_model(recipe, self._model, self._optimizer, options.steps_per_execution)
         stateless_dropout.make_dropout_stateless(self._model, self._optimizer.iterations, recipe.seed)
         self._evaluation = devices.distribute_dataset(dataset.eval)
@@ -96,7 +98,7 @@ class Run:
         """Whether the last epoch was trained, or `patience` epochs were not better than the best."""
         if self.step >= self._recipe.epochs * self._steps:
             return True
-        return self._best is not None and self._best.given_up(self.step // self._steps)
+        return self._best is not None and self._best.is_out_of_patience(self.step // self._steps)
 
     def restore(self) -> None:
         """Restores the newest checkpoint, or else the initial weights, and claims the model_dir.
@@ -107,7 +109,7 @@ class Run:
         recipe = self._recipe
         self.step = self._checkpoints.restore()
         if recipe.start_from and self.step == 0:
-            initial_weights.start_from(self._model, recipe.start_from, recipe.zero_head)
+            initial_weights.load_initial_weights(self._model, recipe.start_from, recipe.zero_head)
         if self._devices.chief:
             model_dirs.claim(self._path, recipe, self._dataset.class_names, self._dataset.data_dir)
         self._announce()
@@ -139,8 +141,8 @@ class Run:
             last |= {"best_epoch": self._best.epoch, "best_val_accuracy": self._best.accuracy}
         return {**last, "model_dir": str(self._path), "epoch": self.step // self._steps, "step": self.step}
 
-    def _create_checkpoints(self, folder: str, **kept: int) -> Checkpoints:
-        return Checkpoints(self._path / folder, self._model, self._optimizer, self._devices, **kept)
+    def _create_checkpoints(self, folder: str, **options: int) -> Checkpoints:
+        return Checkpoints(self._path / folder, self._model, self._optimizer, self._devices, **options)
 
     def _is_evaluated(self) -> bool:
         """Returns False where the run was stopped in the evaluation of its last epoch."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a second run out of a model_dir.
+"""A lock that keeps a second run out of a model_dir.
 
-The lock is the kernel's, on an open file, so it ends with its process, whatever ends that; on NFS it holds
-between hosts. The file names the process, for the message that the second run prints.
+It is a lock of the kernel on an open file, so it ends with the process in any case; on NFS it holds between
+hosts. The file names the process, for the message of the second run.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from lambdanet.errors import InputError
 
 FILE = ".lock"
 
-_held: set[IO[bytes]] = set()  # by runs of this process
+_held: set[IO[bytes]] = set()  # locks of runs in this process
 
 
 def _close_all() -> None:
@@ -25,17 +25,17 @@ def _close_all() -> None:
         _held.pop().close()
 
 
-os.register_at_fork(after_in_child=_close_all)  # or a child would keep the lock of a parent that was killed
+os.register_at_fork(after_in_child=_close_all)  # or a child keeps the lock when its parent is killed
 
 
 @contextlib.contextmanager
 def locked(model_dir: Path) -> Iterator[None]:
-    """Holds the lock of a model_dir, which is made if it does not exist, and removed again if it stays empty.
+    """Holds the lock of a model_dir, which is created if needed, and removed again if it stays empty.
 
     Raises:
-      InputError: another run holds it, in this process or any other, or the folder cannot be written.
+      InputError: another run, in any process, holds the lock, or the folder cannot be written.
     """
-    made = [path for path in (model_dir, *model_dir.parents) if not path.exists()]
+    created = [path for path in (model_dir, *model_dir.parents) if not path.exists()]
     try:
         model_dir.mkdir(parents=True, exist_ok=True)
         file = _lock(model_dir)
@@ -50,7 +50,7 @@ def locked(model_dir: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 if _is_at(file, model_dir / FILE):
                     (model_dir / FILE).unlink()
-                for path in made:
+                for path in created:
                     path.rmdir()
             file.close()
 
@@ -68,12 +68,12 @@ def _lock(model_dir: Path) -> IO[bytes]:
         except OSError as error:
             print(
                 f"model_dir {str(model_dir)!r} is on a file system without locks ({error}): "
-                "a second run in it would not be noticed",
+                "a second run in it cannot be detected",
                 flush=True,
             )
         if _is_at(file, model_dir / FILE):
             break
-        file.close()  # its holder has just removed it
+        file.close()  # its holder has just deleted it
     file.truncate(0)
     file.write(f"process {os.getpid()} on host {socket.gethostname()!r}\n".encode())
     return file

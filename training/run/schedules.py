@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning rates over the steps of a training run."""
+"""Learning rate schedules."""
 
 import math
 
@@ -24,12 +24,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
       peak: the largest learning rate.
-      total_steps: the steps of the whole run; the rate stays where it is after them.
-      warmup_steps: the steps of the rise, from 0 (no rise) to `total_steps`.
+      total_steps: the steps of the whole run, after which the rate is constant.
+      warmup_steps: the steps of the linear rise, from 0 (none) to `total_steps`.
       shape: a name in `SHAPES`.
-      floor: where the cosine ends, as a part of the peak.
-      decay_rate: the factor of each stair of the exponential.
-      decay_steps: the length of each stair, in steps; it need not be a whole number.
+      floor: the end of the cosine, as a fraction of the peak.
+      decay_rate: the factor per stair of the exponential.
+      decay_steps: the steps per stair, not necessarily an integer.
 
     Raises:
       InputError: an unknown shape.
@@ -68,7 +68,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return self.peak * tf.where(step < self.warmup_steps, rise, self._factor(after))
 
     def _factor(self, after: tf.Tensor) -> tf.Tensor:
-        """Returns the factor on the peak, so many steps after the warm-up."""
+        """Returns the factor on the peak, `after` steps after the warm-up."""
         if self.shape == "cosine":
             progress = after / max(self.total_steps - self.warmup_steps, 1)
             return self.floor + (1 - self.floor) * 0.5 * (1 + tf.cos(math.pi * progress))

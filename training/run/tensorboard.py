@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TensorBoard shows of a run: curves by epoch, and the first pictures as the model gets them."""
+"""TensorBoard logs of a run: curves per epoch, and the first pictures after preprocessing."""
 
 import time
 from pathlib import Path
@@ -15,23 +15,22 @@ MAX_PICTURES = 16
 
 
 class Speed(keras.callbacks.Callback):
-    """Adds `images_per_second` to what other callbacks are told at the end of an epoch.
+    """Adds `images_per_second` to the logs at the end of an epoch.
 
-    The first execution of an epoch is left out where there are more: it may have had to compile, or to wait
-    for the first images.
+    The first execution of an epoch is left out where there are more, because it may compile, or wait for the
+    first images.
 
     Args:
-      batch_size: images of a step, on all devices.
+      batch_size: images per step on all devices.
     """
 
-    _supports_tf_logs = True  # as Keras has it: logs need not be fetched for it at each step
+    _supports_tf_logs = True  # a flag of Keras: do not fetch the logs for it at each step
 
     def __init__(self, batch_size: int):
         super().__init__()
         self._batch_size = batch_size
-        self._ends: list[
-            tuple[float, int]
-        ] = []  # seconds and steps: at the beginning, first and last execution
+        # Seconds and steps at the beginning, and after the first and the last execution.
+        self._ends: list[tuple[float, int]] = []
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._ends = [(time.perf_counter(), 0)]
@@ -40,7 +39,7 @@ class Speed(keras.callbacks.Callback):
         self._ends[2:] = [(time.perf_counter(), batch + 1)]
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        if len(self._ends) < 2 or logs is None:  # no step was made here
+        if len(self._ends) < 2 or logs is None:  # the epoch had no steps left
             return
         (begin, done), (end, steps) = self._ends[-2], self._ends[-1]
         if end > begin:
@@ -48,11 +47,11 @@ class Speed(keras.callbacks.Callback):
 
 
 class Dashboard(keras.callbacks.TensorBoard):
-    """TensorBoard's curves of Keras, also of images a second and, with averaged weights, of their accuracy.
+    """The TensorBoard callback of Keras, with a curve for the accuracy of averaged weights.
 
     Args:
-      folder: for the files.
-      averaged: whether the moving averages of the weights are what is evaluated.
+      folder: the folder for the files.
+      averaged: whether the moving averages of the weights are evaluated.
     """
 
     def __init__(self, folder: Path, averaged: bool):
@@ -67,12 +66,12 @@ class Dashboard(keras.callbacks.TensorBoard):
 
 
 def show_pictures(folder: Path, recipe: Recipe, images: tf.Tensor) -> None:
-    """Writes pictures for TensorBoard as a model gets them, but for the normalisation.
+    """Writes preprocessed pictures for TensorBoard, without the normalization.
 
     Args:
-      folder: for the files of the run.
-      recipe: tells how they were normalised.
-      images: float32 [b, h, w, c]; the first 16 are shown.
+      folder: the folder for the files.
+      recipe: the recipe, with the mean and the standard deviation.
+      images: normalized pictures, float32 [b, h, w, c]; the first 16 are shown.
     """
     pixels = images[:MAX_PICTURES] * np.array(recipe.std, np.float32) + np.array(recipe.mean, np.float32)
     writer = tf.summary.create_file_writer(str(folder / "pictures"))
