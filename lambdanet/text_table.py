@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of text as a table: aligned for a terminal, as Markdown, or comma-separated."""
+"""Renders tables as aligned text, Markdown or CSV."""
 
 import csv
 import io
@@ -11,15 +11,15 @@ FORMATS = ("text", "markdown", "csv")
 
 
 def render(header: Sequence[str], rows: Sequence[Sequence[str]], table_format: str = "text") -> str:
-    """Returns a table as text that ends with a line break.
+    """Returns a table as lines of text.
 
     Args:
       header: the names of the columns.
-      rows: one text per column.
+      rows: the cells, one per column.
       table_format: one of `FORMATS`.
 
     Raises:
-      InputError: there is no such format.
+      InputError: the format is unknown.
 
     Example:
       >>> print(render(["model", "size"], [["a", "7"], ["bc", "12"]]), end="")

@@ -10,7 +10,7 @@ import tf_keras as keras
 
 from lambdanet.detection.model_garden import detection_serving
 from lambdanet.training.data.image_bytes import decode
-from lambdanet.training.serving.module import Served
+from lambdanet.training.serving.module import ServingModule
 
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections", "detection_masks")
 
@@ -33,7 +33,7 @@ class DetectorModule(detection_serving.DetectionModule):
         }
 
 
-class ServedDetector(Served):
+class ServedDetector(ServingModule):
     """A detector with all steps from images to boxes, masks and class names.
 
     Each signature returns, for b images and n detections by descending score:
@@ -51,7 +51,7 @@ class ServedDetector(Served):
       class_names_file: a file with the names, one per line, which is stored with the model.
     """
 
-    SIGNATURES = {**Served.SIGNATURES, "serving_examples": "serve_examples"}
+    SIGNATURES = {**ServingModule.SIGNATURES, "serving_examples": "serve_examples"}
 
     def __init__(
         self,

@@ -21,9 +21,8 @@ from lambdanet.training.data.image_files import (
     read_images,
     save_picture,
 )
-from lambdanet.training.serving.predict import load_saved_model, outputs_of
+from lambdanet.training.serving.exported_model import load_exported_model
 
-EXPECTED = "expected a folder written by lambdanet.detection.export"
 PREDICTIONS = "predictions.json"
 
 Detector = Callable[[np.ndarray], dict[str, np.ndarray]]
@@ -92,16 +91,14 @@ def load_detector(saved_model: str | Path) -> tuple[Detector, list[str]]:
     Raises:
       InputError: there is no SavedModel, it is damaged, or it is not an exported detector.
     """
-    loaded = load_saved_model(saved_model, EXPECTED)
-    if "detection_boxes" not in outputs_of(loaded) or not hasattr(loaded, "class_names"):
-        raise InputError(f"saved_model {str(saved_model)!r} is not a lambdanet detector; {EXPECTED}")
-    signature = loaded.signatures["serving_default"]
+    exported = load_exported_model(saved_model, "detection_boxes", "`python -m lambdanet.detection.export`")
+    signature = exported.signatures["serving_default"]
 
     def detect(image: np.ndarray) -> dict[str, np.ndarray]:
         outputs = signature(images=tf.constant(image[np.newaxis]))
         return {name: output[0].numpy() for name, output in outputs.items()}
 
-    return detect, [name.decode() for name in loaded.class_names().numpy()]
+    return detect, exported.class_names
 
 
 def _print_detections(

@@ -20,6 +20,7 @@ from lambdanet.detection.run import checkpoints, model_dir
 from lambdanet.detection.serving import coco_table, prediction, saved_model
 from lambdanet.detection.serving.module import DetectorModule
 from lambdanet.errors import InputError
+from lambdanet.training.serving.exported_model import ExportedModel
 
 NAME = "maskrcnn_lambda_resnet_shapes"
 SIZE = 64
@@ -289,12 +290,14 @@ def test_predict_program_writes_drawings_and_coco_json(exported, shapes, tmp_pat
 
 def test_predict_refuses(exported, shapes, tmp_path):
     image = os.path.join(shapes, "val", "000001.jpg")
-    with pytest.raises(InputError, match="does not exist; expected a folder written by lambdanet.detection"):
+    with pytest.raises(
+        InputError, match="written by `python -m lambdanet.detection.export`, got .*it does not exist"
+    ):
         prediction.predict(tmp_path / "nothing", [image], tmp_path)
     with pytest.raises(InputError, match="min_score must be a number from 0 to 1, got 2"):
         prediction.predict(exported, [image], tmp_path, min_score=2)
     tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
-    with pytest.raises(InputError, match="other' is not a lambdanet detector"):
+    with pytest.raises(InputError, match="other'; it has no output 'detection_boxes'"):
         prediction.predict(tmp_path / "other", [image], tmp_path / "out")
     assert os.listdir(tmp_path) == ["other"]
 
@@ -316,7 +319,7 @@ def test_predict_program_skips_unreadable_images(exported, loaded_once, picture,
     )
     left_out, skipped, end = shown.err.splitlines()
     assert "1 of 3 files" in left_out and "notes.txt" in left_out
-    assert "cut.png' cannot be read" in skipped
+    assert "image must be a complete JPEG, PNG or other image file, got " in skipped and "cut.png'" in skipped
     assert end == "lambdanet.detection.predict: error: 1 of 2 images cannot be read"
     assert sorted(os.listdir(out)) == ["line\nbreak_prediction.png", "predictions.json"]
     content = json.loads((out / "predictions.json").read_text())
@@ -325,13 +328,14 @@ def test_predict_program_skips_unreadable_images(exported, loaded_once, picture,
     os.mkfifo(tmp_path / "pipe.png")
     words[-1] = str(tmp_path / "pipe.png")
     assert predict.command_line.main(predict.COMMAND, words) == 2
-    assert "is not a regular file" in capsys.readouterr().err
+    assert "image must be a regular file, got " in capsys.readouterr().err
 
 
 @pytest.fixture
 def loaded_once(loaded, monkeypatch):
     """Saves the time to load the model again."""
-    monkeypatch.setattr(prediction, "load_saved_model", lambda *args: loaded)
+    exported = ExportedModel(loaded.signatures, [name.decode() for name in loaded.class_names().numpy()])
+    monkeypatch.setattr(prediction, "load_exported_model", lambda *args: exported)
 
 
 def test_evaluate_program_prints_the_table(exported, loaded_once, shapes, tmp_path, capsys):

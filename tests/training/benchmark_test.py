@@ -148,7 +148,7 @@ class ScriptedProcess:
     def about(self):
         return {"library": "script 1.0", "device": "paper", "counts_memory": True}
 
-    def ask(self, do, timeout, **arguments):
+    def request(self, do, timeout, **arguments):
         self.log.append((self._name, do))
         failure = self.failures.get((self._name, do))
         if failure:
@@ -237,17 +237,17 @@ def worker():
 
 def test_process_survives_a_failing_case(worker):
     assert worker.about()["library"] == f"tensorflow {tf.__version__}"
-    assert worker.ask("build", 120, case=vars(SMALL))["seconds"] > 0
-    assert 0 < worker.ask("time", 120, calls=3, warm=True)["seconds"] < 10
+    assert worker.request("build", 120, case=vars(SMALL))["seconds"] > 0
+    assert 0 < worker.request("time", 120, calls=3, warm=True)["seconds"] < 10
     with pytest.raises(ContenderFailed, match="InvalidArgument|Error"):
-        worker.ask("build", 120, case={**vars(SMALL), "dtype": "complex"})
+        worker.request("build", 120, case={**vars(SMALL), "dtype": "complex"})
     assert worker.is_alive()
 
 
 def test_process_is_killed_after_its_time_limit(worker):
-    worker.ask("build", 120, case=vars(SMALL))
+    worker.request("build", 120, case=vars(SMALL))
     with pytest.raises(ContenderFailed, match="stopped after 0 s"):
-        worker.ask("time", 0.01, calls=10**9, warm=False)
+        worker.request("time", 0.01, calls=10**9, warm=False)
     assert not worker.is_alive()
 
 
@@ -269,7 +269,7 @@ def test_process_that_does_not_start_gives_the_reason(tmp_path, spoil, message):
     worker = ContenderProcess(sys.executable, "peer/lucidrains", 1, {"PYTHONPATH": str(tmp_path)})
     for _ in range(2):
         with pytest.raises(ContenderFailed) as failure:
-            worker.ask("build", 10, case=vars(SMALL))
+            worker.request("build", 10, case=vars(SMALL))
         assert str(failure.value) == message
     worker.close()
 
@@ -285,8 +285,8 @@ def test_peer_runs_or_names_the_missing_package(name):
     else:
         assert PEER_PACKAGES[name][-1] in about["library"]
         for case in cases(["8x8x16x1"], ["3", "global"], ["forward", "both"], "float32"):
-            assert worker.ask("build", 120, case=vars(case))["seconds"] > 0
-        assert worker.ask("memory", 120, calls=1)["bytes"] > 0
+            assert worker.request("build", 120, case=vars(case))["seconds"] > 0
+        assert worker.request("memory", 120, calls=1)["bytes"] > 0
     finally:
         worker.close()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What LiteRT and ONNX give beside Keras, on which pictures they are compared, and what is refused."""
+"""Tests of the export to LiteRT and ONNX: outputs, pictures of the comparison, and errors."""
 
 import dataclasses
 import io
@@ -30,7 +30,7 @@ MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
 
 @pytest.fixture(scope="module")
 def model():
-    """Both kinds of layers, with norms and strides, on maps that blocks do not divide."""
+    """A model with both kinds of layers, on maps that blocks do not divide."""
     keras.utils.set_random_seed(0)
     x = images = keras.Input([20, 20, 3])
     x = keras.layers.Conv2D(32, 3, strides=2, activation="relu")(x)
@@ -54,39 +54,41 @@ def _run_onnx(folder, images):
 
 
 @pytest.mark.parametrize(("format", "run"), [("litert", _run), ("onnx", _run_onnx)])
-def test_lambda_and_halo_layers_give_there_what_they_give_in_keras(model, tmp_path, format, run):
+def test_lambda_and_halo_layers_equal_keras(model, tmp_path, format, run):
     names = [f"class {index}" for index in range(7)]
-    check = export_runtimes.write(model, tmp_path, 20, MEAN, STD, names, format)
+    parity = export_runtimes.write(model, tmp_path, 20, MEAN, STD, names, format)
     images = np.random.default_rng(1).integers(0, 256, [3, 20, 20, 3], np.uint8)
     logits = model((images / 255.0 - np.array(MEAN)) / np.array(STD)).numpy()
     for found, expected in zip(run(tmp_path, images), logits, strict=True):
         np.testing.assert_allclose(found["logits"][0], expected, atol=1e-4 * logits.std())
         np.testing.assert_allclose(found["probabilities"][0], tf.nn.softmax(expected), atol=1e-5)
-    assert check.same == check.images == 64 and check.difference < 1e-4 * check.spread
+    assert parity.num_equal == parity.num_images == 64
+    assert parity.logit_difference < 1e-4 * parity.logit_std
     assert (tmp_path / "class_names.txt").read_text() == "".join(f"{name}\n" for name in names)
 
 
-def test_weights_of_8_bits_are_smaller_and_near(model, tmp_path):
-    sizes, checks = [], []
+def test_8_bit_weights_are_smaller_and_close(model, tmp_path):
+    sizes, parities = [], []
     for format in ("litert", "litert_int8"):
         (tmp_path / format).mkdir()
-        checks.append(export_runtimes.write(model, tmp_path / format, 20, MEAN, STD, list("abcdefg"), format))
+        names = list("abcdefg")
+        parities.append(export_runtimes.write(model, tmp_path / format, 20, MEAN, STD, names, format))
         sizes.append((tmp_path / format / "model.tflite").stat().st_size)
     assert sizes[1] < 0.9 * sizes[0]
-    assert checks[0].difference < checks[1].difference < 0.5 * checks[1].spread
-    assert str(checks[1]).startswith("compared with Keras on 64 random pictures: the first class is the same")
+    assert parities[0].logit_difference < parities[1].logit_difference < 0.5 * parities[1].logit_std
+    assert str(parities[1]).startswith("compared with Keras on 64 random pictures: the top class is the same")
 
 
-def test_a_grey_model_takes_pictures_in_colour(tmp_path):
+def test_gray_model_takes_rgb_pictures(tmp_path):
     images = keras.Input([4, 4, 1])
     flat = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(images)))
     export_runtimes.write(flat, tmp_path, 4, (0.0,), (1.0,), ["a", "b"])
     picture = np.random.default_rng(0).integers(0, 256, [1, 4, 4, 3], np.uint8)
-    grey = tf.image.rgb_to_grayscale(tf.constant(picture, tf.float32) / 255.0)
-    np.testing.assert_allclose(_run(tmp_path, picture)[0]["logits"], flat(grey), atol=1e-4)
+    gray = tf.image.rgb_to_grayscale(tf.constant(picture, tf.float32) / 255.0)
+    np.testing.assert_allclose(_run(tmp_path, picture)[0]["logits"], flat(gray), atol=1e-4)
 
 
-def test_an_operation_that_litert_lacks_is_named_in_one_line(tmp_path):
+def test_operation_that_litert_lacks_is_named(tmp_path):
     images = keras.Input([4, 4, 3])
     spectrum = keras.layers.Lambda(lambda x: tf.math.bessel_i0(x))(images)
     odd = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(spectrum)), name="odd")
@@ -95,13 +97,13 @@ def test_an_operation_that_litert_lacks_is_named_in_one_line(tmp_path):
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
-def test_a_run_in_bfloat16_is_exported_in_float32_with_its_averages(tmp_path, monkeypatch, capsys):
+def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
     recipe = dataclasses.replace(
         configs.get_recipe("digits"),
         **{"mixed_precision": True, "ema_decay": 0.5, "input_size": 32},
     )
 
-    def create(*_, **__):  # in the precision of the moment
+    def create(*_, **__):  # under the current policy
         layers = [keras.Input([32, 32, 3]), keras.layers.Flatten(), keras.layers.Dense(10)]
         return keras.Sequential(layers)
 
@@ -114,25 +116,25 @@ def test_a_run_in_bfloat16_is_exported_in_float32_with_its_averages(tmp_path, mo
     assert model.layers[-1].compute_dtype == "bfloat16"
     checkpoints.save(1)
     monkeypatch.setattr(Dataset, "open", None)  # the class names of the run are enough
-    check = export_runtimes.export(tmp_path / "run", tmp_path / "out")
-    assert check.difference < 1e-4 * check.spread
+    parity = export_runtimes.export(tmp_path / "run", tmp_path / "out")
+    assert parity.logit_difference < 1e-4 * parity.logit_std
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["class_names.txt", "model.tflite"]
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first.startswith("no pictures of digits test to compare on: dataset digits is not on disk: ")
-    assert last == str(check) and "on 64 random pictures: " in last
+    assert last == str(parity) and "on 64 random pictures: " in last
     assert not list((tmp_path / "datasets").iterdir())
     with pytest.raises(InputError, match="is not empty"):
         export_runtimes.export(tmp_path / "run", tmp_path / "out")
 
 
-def test_a_converter_that_is_not_installed_is_named(model, tmp_path, monkeypatch):
+def test_missing_converter_is_named(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     with pytest.raises(InputError, match=r"format 'onnx' needs tf2onnx; pip install 'lambdanet\[onnx\]'"):
         export_runtimes.write(model, tmp_path, 20, MEAN, STD, list("abcdefg"), "onnx")
 
 
 def _gray(value):
-    """A PNG of one gray."""
+    """Returns a PNG of one gray value."""
     file = io.BytesIO()
     Image.new("RGB", (9, 7), (value, value, value)).save(file, format="PNG")
     return file.getvalue()
@@ -155,19 +157,19 @@ def _write_records(root, count):
 
 @pytest.mark.parametrize("dataset", ["folder", "tfrecord"])
 @pytest.mark.parametrize("count", [3, 64, 75, 200])
-def test_pictures_come_from_all_over_the_evaluation_split(tmp_path, dataset, count):
+def test_pictures_are_spread_over_the_split(tmp_path, dataset, count):
     write = {"folder": _write_folder, "tfrecord": _write_records}[dataset]
     write(tmp_path / "data", count)
     recipe = dataclasses.replace(configs.get_recipe("folder"), dataset=dataset, num_classes=2, input_size=8)
     images, name = export_runtimes.evaluation_pictures(recipe, str(tmp_path / "data"))
     assert images.shape == (min(count, 64), 8, 8, 3) and images.dtype == np.uint8
-    values = np.unique(images)  # the places of the pictures in the split
+    values = np.unique(images)  # the positions of the pictures in the split
     assert len(values) == len(images) and (images == images[:, :1, :1, :1]).all()
     assert np.diff([-1, *values, count]).max() <= count // 5 + 1
     assert name == f"pictures of {dataset} validation"
 
 
-def test_pictures_of_gray_digits_are_as_in_the_dataset(tmp_path):
+def test_pictures_of_gray_digits_equal_the_dataset(tmp_path):
     recipe = dataclasses.replace(configs.get_recipe("digits"), input_size=8, mean=(0.3,), std=(0.4,))
     Dataset.open(recipe, str(tmp_path)).num_examples(recipe.eval_split)  # prepares it
     images, name = export_runtimes.evaluation_pictures(recipe, str(tmp_path))
@@ -177,7 +179,7 @@ def test_pictures_of_gray_digits_are_as_in_the_dataset(tmp_path):
     assert (images == images[..., :1]).all()
 
 
-def test_pictures_that_cannot_be_read_are_left_out(tmp_path):
+def test_unreadable_pictures_are_left_out(tmp_path):
     _write_folder(tmp_path, 3)
     recipe = dataclasses.replace(configs.get_recipe("folder"), num_classes=2, input_size=8)
     for value in range(3):
@@ -189,7 +191,7 @@ def test_pictures_that_cannot_be_read_are_left_out(tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run on pictures of noise, with 70 for evaluation, and the folder of these."""
+    """The folder of a run on pictures of noise, 70 of them for evaluation."""
     root = tmp_path_factory.mktemp("noise")
     random = np.random.default_rng(0)
     for split, count in (("train", 8), ("validation", 35)):
@@ -213,10 +215,10 @@ def trained(tmp_path_factory):
     return root
 
 
-def test_a_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys):
-    check = export_runtimes.export(trained / "run", tmp_path / "out", format="litert_int8")
-    assert capsys.readouterr().out.endswith(f"{check}\n")
-    assert str(check).startswith("compared with Keras on 64 pictures of folder validation: the first class ")
+def test_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys):
+    parity = export_runtimes.export(trained / "run", tmp_path / "out", format="litert_int8")
+    assert capsys.readouterr().out.endswith(f"{parity}\n")
+    assert str(parity).startswith("compared with Keras on 64 pictures of folder validation: the top class ")
 
     recipe = model_dirs.load_recipe(trained / "run")
     images, _ = export_runtimes.evaluation_pictures(recipe, str(trained / "pictures"))
@@ -231,30 +233,30 @@ def test_a_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys)
     logits = model((images / 255.0 - np.array(MEAN)) / np.array(STD)).numpy()
     found = _run(tmp_path / "out", images)
     differences = tf.nn.softmax(logits) - np.concatenate([one["probabilities"] for one in found])
-    assert check.probability_difference == pytest.approx(np.abs(differences).max(), rel=0.01)
+    assert parity.probability_difference == pytest.approx(np.abs(differences).max(), rel=0.01)
     firsts = np.concatenate([one["logits"] for one in found]).argmax(-1)
-    assert check.same == np.sum(firsts == logits.argmax(-1))
+    assert parity.num_equal == np.sum(firsts == logits.argmax(-1))
 
 
-def test_a_run_without_its_pictures_is_compared_on_random_ones(trained, tmp_path, capsys):
+def test_run_without_pictures_is_compared_on_random_ones(trained, tmp_path, capsys):
     shutil.copytree(trained / "run", tmp_path / "run")
     gone = tmp_path / "gone"
     (tmp_path / "run" / model_dirs.DATA_DIR).write_text(f"{gone}\n")
-    check = export_runtimes.export(tmp_path / "run", tmp_path / "out")
+    parity = export_runtimes.export(tmp_path / "run", tmp_path / "out")
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first.startswith("no pictures of folder validation to compare on: data_dir must be given: ")
-    assert last == str(check) and "on 64 random pictures: the first class is the same for 64, " in last
+    assert last == str(parity) and "on 64 random pictures: the top class is the same for 64, " in last
 
     words = [f"--model_dir={tmp_path / 'run'}", f"--data_dir={gone}", f"--out={tmp_path / 'other'}"]
     assert cli.main(["export", "--format=litert", *words]) == 2
-    assert f"data_dir {str(gone)!r} is not a directory" in capsys.readouterr().err
+    assert f"data_dir must be an existing folder, got {str(gone)!r}" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 
-def test_a_terminal_shows_how_far_the_comparison_is(tmp_path):
+def test_comparison_has_a_progress_bar_in_a_terminal(tmp_path):
     images = keras.Input([4, 4, 3])
     flat = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(images)))
     with terminal_as_stderr() as shown:
         export_runtimes.write(flat, tmp_path, 4, MEAN, STD, ["a", "b"])
     assert shown.startswith(b"\rcomparing with Keras:   0%|") and b"/64 [" in shown
-    assert shown.endswith(b"\r")  # nothing of it stays
+    assert shown.endswith(b"\r")  # the bar is erased

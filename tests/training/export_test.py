@@ -285,8 +285,8 @@ def keras_3_model():
         (lambda: {"class_names": ["two\nlines"] * 7}, r"a name of one line in UTF-8, got 'two\\nlines'"),
         (lambda: {"class_names": list(range(7))}, "class 0 of the model must be a name of one line"),
         (lambda: {"class_names": ["alone"], "model": small_model(1)}, "class_names must be two or more, got"),
-        (lambda: {"crop_fraction": 1.5}, "crop_fraction=1.5"),
-        (lambda: {"input_size": 0}, "input_size=0"),
+        (lambda: {"crop_fraction": 1.5}, "crop_fraction must be above 0 and at most 1, got 1.5"),
+        (lambda: {"input_size": 0}, "input_size must be a positive integer, got 0"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path, options, message):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutated pictures of every format: equal pixels on all routes that read them, and a refusal on the others.
+"""Mutated pictures of every format give equal pixels on all routes, or errors.
 
-They are read in a process of their own, so that a crash of a decoder fails the test.
+Another process reads them, so that a crash of a decoder fails the test.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ FORMATS = (">H", "<H", ">I", "<I", "<Q")
 
 
 def _mutated(contents, others, dice):
-    """Returns a file changed in a few places, half of them in its header."""
+    """Returns a file with a few changes, many of them in its header."""
     for _ in range(dice.choice([1, 1, 1, 2, 4])):
         begin = dice.randrange(min(len(contents), dice.choice([40, 120, 1 << 20])) + 1)
         end = min(len(contents), begin + dice.choice([1, 2, 8, 60]))
@@ -67,7 +67,7 @@ def _mutated(contents, others, dice):
 
 
 def _with_checksums(contents):
-    """Returns a PNG with the checksums of its chunks put right, so that decoders look at what is in them."""
+    """Returns a PNG with valid checksums, so that decoders read its chunks."""
     at, parts = PNG_HEAD, [contents[:PNG_HEAD]]
     while contents.startswith(b"\x89PNG") and at + 12 <= len(contents):
         end = at + 8 + int.from_bytes(contents[at : at + 4], "big")
@@ -79,7 +79,7 @@ def _with_checksums(contents):
 
 
 def _write(folder, seed, count):
-    """Writes the files of a seed, and one that is whole in a class of its own."""
+    """Writes the mutated files of a seed, and a valid one in another class."""
     from picture_table import PICTURES
 
     dice = random.Random(seed)
@@ -95,7 +95,7 @@ def _write(folder, seed, count):
 
 
 def _read(folder):
-    """Reads the files on every route; prints the name of each before, and at the end how many were read."""
+    """Reads the files on every route; prints each name and, at the end, the numbers of read files."""
     import tensorflow as tf
     from picture_table import AS_THEY_ARE, SIDE, export_pixels, pixels_of
 
@@ -105,7 +105,7 @@ def _read(folder):
     from lambdanet.training.data.dataset import Dataset
     from lambdanet.training.data.image_bytes import Encoded, decode
     from lambdanet.training.data.image_files import read_image
-    from lambdanet.training.serving.predict import load_classifier
+    from lambdanet.training.serving.exported_model import load_classifier
 
     square = Preprocessing(SIDE, (0.0,) * 3, (1.0,) * 3)
     serve = load_classifier(export_pixels(folder / "model")).signatures["serving_bytes"]
@@ -116,7 +116,7 @@ def _read(folder):
         return Encoded(contents, 3).crop(lambda shape: tf.concat([shape[:2] // 3, shape[:2] // 2], 0))
 
     def attempt(read, *arguments):
-        """Returns a picture, or None where it is refused."""
+        """Returns a picture, or None if it is refused."""
         try:
             return read(*arguments)
         except tf.errors.OpError:
@@ -143,7 +143,7 @@ def _read(folder):
             np.testing.assert_allclose(pixels, 255 * square(pictures[0]), atol=0.05)
             height, width = pictures[0].shape[:2]
             expected = pictures[0][height // 3 :][: height // 2, width // 3 :][:, : width // 2]
-            inner = slice(1, -1)  # at its sides a window of a JPEG lacks the colors beside it
+            inner = slice(1, -1)  # the colors at the sides of a JPEG window depend on pixels outside
             np.testing.assert_array_equal(window[:, inner], expected[:, inner])
         shown[path] = pictures[0] if pictures else None
         for route, image in {**found, "served": served}.items():
@@ -167,7 +167,7 @@ def _read(folder):
     print(*read_by.values(), flush=True)
 
 
-def test_pictures_of_mutated_bytes(tmp_path):
+def test_mutated_pictures(tmp_path):
     count = rounds(400)
     _write(tmp_path, SEED, count)
     here = Path(__file__).resolve()
@@ -180,8 +180,8 @@ def test_pictures_of_mutated_bytes(tmp_path):
         timeout=60 + count,
     )
     lines = child.stdout.splitlines() or ["nothing"]
-    said = "\n".join(child.stderr.splitlines()[-25:])
-    assert child.returncode == 0, f"seed {SEED}, at {lines[-1]}: status {child.returncode}\n{said}"
+    log = "\n".join(child.stderr.splitlines()[-25:])
+    assert child.returncode == 0, f"seed {SEED}, at {lines[-1]}: status {child.returncode}\n{log}"
     predict, graph, served, pipeline = map(int, lines[-1].split())
     assert count > predict == pipeline > graph == served > count / 10
 

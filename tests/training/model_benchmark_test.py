@@ -83,7 +83,7 @@ class ScriptedProcess:
     def about(self):
         return {"library": "script 1.0", "device": "paper", "counts_memory": True}
 
-    def ask(self, do, timeout, **arguments):
+    def request(self, do, timeout, **arguments):
         if do == "build":
             self._training = ModelCase(**arguments["case"]).backward
         if do == "memory":

@@ -198,7 +198,7 @@ def test_recipe_for_a_model_and_size():
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--model=resnet_50", "--topology=v9:2x2"], "unknown topology 'v9:2x2'; accepted: .*v4:2x2x1"),
+        (["--model=resnet_50", "--topology=v9:2x2"], "unknown topology 'v9:2x2'; did you mean .*v3:2x2"),
         (["--recipe=imagenet_350:lambda_resnet_15"], "unknown recipe .*imagenet_350:lambda_resnet_152"),
         (["--model=resnet_51"], "unknown model 'resnet_51'.*resnet_50"),
         (["--model=resnet_50", "--recipe=digits"], "needs one of .*--recipe and --model"),

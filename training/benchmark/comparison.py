@@ -136,8 +136,8 @@ class Comparison:
             worker = self._worker(row.contender, False)
             about = worker.about()
             row.library, row.device = about["library"], about["device"]
-            self._ask(row, False, "build", case=dataclasses.asdict(row.case))
-            seconds = self._ask(row, False, "time", calls=1, warm=False)["seconds"]
+            self._request(row, False, "build", case=dataclasses.asdict(row.case))
+            seconds = self._request(row, False, "time", calls=1, warm=False)["seconds"]
         except ContenderFailed as failure:
             row.add_note(str(failure))
             return None
@@ -161,7 +161,7 @@ class Comparison:
                     continue
                 time.sleep(SETTLE_SECONDS)
                 try:
-                    answer = self._ask(rows[name], False, "time", calls=turn.calls, warm=turn.warm)
+                    answer = self._request(rows[name], False, "time", calls=turn.calls, warm=turn.warm)
                     rows[name].seconds.append(answer["seconds"])
                 except ContenderFailed as failure:
                     rows[name].add_note(str(failure))
@@ -173,16 +173,16 @@ class Comparison:
         try:
             elsewhere = not self._counts_memory(row.contender)
             if elsewhere:
-                self._ask(row, True, "build", case=dataclasses.asdict(row.case))
-            row.peak_bytes = self._ask(row, elsewhere, "memory", calls=calls)["bytes"]
+                self._request(row, True, "build", case=dataclasses.asdict(row.case))
+            row.peak_bytes = self._request(row, elsewhere, "memory", calls=calls)["bytes"]
         except ContenderFailed as failure:
             row.add_note(f"memory: {failure}")
 
-    def _ask(self, row: Measurement, for_memory: bool, do: str, **arguments: Any) -> dict[str, Any]:
+    def _request(self, row: Measurement, for_memory: bool, do: str, **arguments: Any) -> dict[str, Any]:
         """Sends a request to a contender, and records if its process ends without an answer."""
         worker = self._worker(row.contender, for_memory)
         try:
-            return worker.ask(do, self._budget.timeout, **arguments)
+            return worker.request(do, self._budget.timeout, **arguments)
         except ContenderFailed:
             if worker.was_ready() and not worker.is_alive() and not for_memory:
                 self._stopped[_key(row)] = row.case.pass_name

@@ -87,7 +87,7 @@ class ContenderProcess:
         """Whether the process has started and accepted requests."""
         return self._about is not None
 
-    def ask(self, do: str, timeout: float, **arguments: Any) -> dict[str, Any]:
+    def request(self, do: str, timeout: float, **arguments: Any) -> dict[str, Any]:
         """Sends a request and returns the answer.
 
         Args:

@@ -52,8 +52,8 @@ def number(value: float | None, digits: int = 4) -> str:
     """
     if value is None:
         return "-"
-    whole = len(str(int(abs(value))))
-    return f"{value:.{max(0, min(3, digits - whole))}f}"
+    integer_digits = len(str(int(abs(value))))
+    return f"{value:.{max(0, min(3, digits - integer_digits))}f}"
 
 
 def summary(rows: Sequence[Measurement]) -> str:

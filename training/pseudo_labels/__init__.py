@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pseudo-labels: what a trained model says of pictures without labels, chosen as Noisy Student does."""
+"""Pseudo-labels of a trained model for unlabeled pictures, as in Noisy Student (Xie et al. 2020)."""

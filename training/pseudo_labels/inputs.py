@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures without labels, in parts of a known order: files in a folder, TFRecords, or a dataset of TFDS."""
+"""Unlabeled pictures in parts with a fixed order: files in a folder, TFRecords, or a TFDS dataset."""
 
 import hashlib
 import os
@@ -10,19 +10,20 @@ from typing import Protocol
 import numpy as np
 import tensorflow_datasets as tfds
 
-from lambdanet.errors import InputError
+from lambdanet.errors import invalid
+from lambdanet.tensors import ceil_div
 from lambdanet.training.data import records, sources
 from lambdanet.training.data.bad_records import BadRecords, drop_unreadable
 from lambdanet.training.data.image_files import ENDINGS, find_pictures
 
 
 class Inputs(Protocol):
-    """Pictures in parts, each of which is read in one go and always in the same order.
+    """Pictures in parts, each with a fixed order.
 
     Attributes:
-      description: what they are, in a line.
-      num_parts: how many parts there are.
-      fingerprint: changes where the pictures do.
+      description: a line about the pictures.
+      num_parts: the number of parts.
+      fingerprint: a hash that changes when the pictures change.
     """
 
     description: str
@@ -30,7 +31,7 @@ class Inputs(Protocol):
     fingerprint: str
 
     def read(self, part: int) -> Iterator[tuple[str, bytes]]:
-        """Yields the name and the contents of each picture of a part."""
+        """Yields the name and content of each picture of a part."""
         ...
 
 
@@ -40,23 +41,21 @@ def open_inputs(
     """Finds the pictures.
 
     Args:
-      data: a folder of pictures, also in folders of their own; a folder of TFRecords, as `records` has them;
-        or the name of a dataset of TFDS with images named "image".
-      split: of TFRecords or a dataset.
-      data_dir: where TFDS keeps its datasets.
-      part_size: pictures in a part.
-      seed: of the order of the files in a folder, so that a part holds pictures of every kind.
-      bad_records: names the files in a folder that are no pictures.
+      data: a folder of pictures, with or without subfolders; a folder of TFRecords, see `records`; or the
+        name of a TFDS dataset with images named "image".
+      split: the split of the TFRecords or dataset.
+      data_dir: the folder of TFDS's datasets.
+      part_size: the number of pictures per part.
+      seed: the random seed of the order of files in a folder, which mixes the subfolders.
+      bad_records: counts the files in a folder that are not pictures.
 
     Raises:
-      InputError: there are none.
+      InputError: there are no pictures.
     """
     root = Path(data).expanduser()
     if not root.is_dir():
         if os.sep in data:
-            raise InputError(
-                f"data {data!r} is not a directory; accepted: one of pictures or TFRecords, or a dataset"
-            )
+            raise invalid("data", "a folder of pictures or TFRecords, or the name of a dataset", data)
         return TfdsInputs(data, split, data_dir, part_size)
     if records.splits(root):
         return RecordInputs(root, split, part_size)
@@ -70,16 +69,13 @@ class FileInputs:
         pictures, others = find_pictures(root)
         found = sorted(os.path.relpath(path, root) for path in pictures)
         if not found:
-            raise InputError(
-                f"data {str(root)!r} holds no pictures; accepted: names that end in "
-                f"{', '.join(ENDINGS)}, or TFRecords"
-            )
+            raise invalid("data", f"a folder of TFRecords or pictures ({', '.join(ENDINGS)})", str(root))
         bad_records.leave_out((str(root), others, len(pictures) + len(others)))
         self._root = root
         order = np.random.default_rng(seed).permutation(len(found))
         self._names = [found[index] for index in order]
         self._part_size = part_size
-        self.num_parts = -(-len(found) // part_size)
+        self.num_parts = ceil_div(len(found), part_size)
         self.description = f"{len(found)} files"
         self.fingerprint = _digest(f"{name}:{(root / name).stat().st_size}" for name in found)
 
@@ -88,18 +84,18 @@ class FileInputs:
             try:
                 yield name, (self._root / name).read_bytes()
             except OSError:
-                yield name, b""  # named as one that cannot be read
+                yield name, b""  # reported as unreadable
 
 
 class RecordInputs:
-    """Files of TFRecords with `image/encoded`."""
+    """TFRecord files with `image/encoded`."""
 
     def __init__(self, root: Path, split: str, part_size: int):
         paths = records.select_files(records.splits(root), split, root)
         files = [(path, records.count_records(path)) for path in paths]
         count = sum(number for _, number in files)
         if not count:
-            raise InputError(f"split {split!r} in {str(root)!r} is empty; accepted: one with images")
+            raise invalid("split", f"one with images in {str(root)!r}", split)
         begins = range(0, count, part_size)
         self._parts = [records.cut(files, begin, begin + part_size) for begin in begins]
         self.num_parts = len(self._parts)
@@ -111,20 +107,19 @@ class RecordInputs:
 
 
 class TfdsInputs:
-    """A split of a dataset of TFDS with images named "image"."""
+    """A split of a TFDS dataset with images named "image"."""
 
     def __init__(self, name: str, split: str, data_dir: str | None, part_size: int):
         self._builder = sources.on_disk(sources.open_tfds(name, data_dir))
         info = self._builder.info
         if "image" not in info.features or not isinstance(info.features["image"], tfds.features.Image):
-            raise InputError(
-                f"dataset {name} has the features {', '.join(info.features)}; accepted: an image named "
-                f"'image'"
+            raise invalid(
+                f"the features of dataset {name}", "with an image named 'image'", list(info.features)
             )
         count = sources.num_examples(self._builder, split)
         if not count:
-            raise InputError(f"split {split!r} of dataset {name} is empty; accepted: one with images")
-        self.num_parts = -(-count // part_size)
+            raise invalid("split", f"one with images in dataset {name}", split)
+        self.num_parts = ceil_div(count, part_size)
         self._parts = tfds.even_splits(split, self.num_parts)
         self.description = f"{info.full_name} {split}, {count} images"
         self.fingerprint = _digest([self.description])

@@ -1,35 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done already: answers of the teacher, part by part, in a folder that goes once all is written."""
+"""The saved predictions of an unfinished run, a file per part."""
 
 import dataclasses
 import io
 import json
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lambdanet.errors import InputError
-from lambdanet.training.run.model_dir import write_text
+from lambdanet.errors import InputError, invalid
+from lambdanet.files import write_atomic
 
 FOLDER, SETTINGS = ".progress", "settings.json"
-BINS = 50  # of the histogram of confidences
+BINS = 50  # in the histogram of confidences
 
 
 @dataclasses.dataclass(frozen=True)
-class Answers:
-    """What the teacher said of a part.
+class Predictions:
+    """The teacher's predictions for the candidates of a part: its pictures above the minimal confidence.
 
     Attributes:
-      places: of the pictures in the part that it is sure enough of; int64 [n].
-      labels: the likeliest class of each; int64 [n].
-      confidences: its probability; float32 [n].
-      probabilities: of all classes for soft labels, float32 [n, num_classes]; else [n, 0].
-      histogram: how many pictures have which confidence, also below the threshold; int64 [BINS].
-      unreadable: the names of the pictures that are damaged.
+      places: the positions of the candidates in the part; int64 [n].
+      labels: the top class of each candidate; int64 [n].
+      confidences: the probability of that class; float32 [n].
+      probabilities: the probabilities of all classes for soft labels, float32 [n, num_classes]; else [n, 0].
+      histogram: the number of pictures per confidence, including those below the minimum; int64 [BINS].
+      unreadable: the names of damaged pictures.
     """
 
     places: np.ndarray
@@ -41,43 +39,39 @@ class Answers:
 
 
 class Progress:
-    """The answers so far, of a run with these settings.
+    """The predictions of a run so far.
 
     Args:
       out: the folder of the run.
-      settings: what decides the result; those of an earlier run there have to be the same.
+      settings: everything that the result depends on, which must equal that of an earlier run in the folder.
 
     Raises:
-      InputError: the folder cannot be written, or is of another run.
+      InputError: the folder cannot be written, or has a run with other settings.
     """
 
     def __init__(self, out: Path, settings: dict[str, Any]):
         self._folder = out / FOLDER
-        there = self._folder / SETTINGS
+        file = self._folder / SETTINGS
         try:
-            if there.exists():
-                refuse_other(out, json.loads(there.read_text(encoding="utf-8")), settings)
+            if file.exists():
+                check_settings(out, json.loads(file.read_text(encoding="utf-8")), settings)
             else:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                write_text(there, json.dumps(settings, indent=2) + "\n")
+                write_atomic(file, json.dumps(settings, indent=2) + "\n")
         except (OSError, json.JSONDecodeError) as error:
-            raise InputError(f"out {str(out)!r} cannot be used: {error}") from None
+            raise InputError(f"out {str(out)!r} cannot be read or written ({error})") from None
 
     def has(self, part: int) -> bool:
         return self._file(part).exists()
 
-    def save(self, part: int, answers: Answers) -> None:
-        """Keeps the answers of a part, all of them or none."""
-        contents = io.BytesIO()
-        np.savez(contents, **dataclasses.asdict(answers))
-        write_bytes(self._file(part), contents.getvalue())
+    def save(self, part: int, predictions: Predictions) -> None:
+        content = io.BytesIO()
+        np.savez(content, **dataclasses.asdict(predictions))
+        write_atomic(self._file(part), content.getvalue())
 
-    def load(self, part: int) -> Answers:
+    def load(self, part: int) -> Predictions:
         with np.load(self._file(part)) as arrays:
-            return Answers(**arrays)
-
-    def all(self, num_parts: int) -> Iterator[Answers]:
-        return (self.load(part) for part in range(num_parts))
+            return Predictions(**arrays)
 
     def remove(self) -> None:
         shutil.rmtree(self._folder)
@@ -86,19 +80,9 @@ class Progress:
         return self._folder / f"part-{part:06d}.npz"
 
 
-def refuse_other(out: Path, there: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raises `InputError` where the settings of an earlier run are others, with the first that differs."""
+def check_settings(out: Path, saved: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raises `InputError` if an earlier run in the folder has other settings."""
     for name, value in settings.items():
-        if there.get(name) != value:
-            raise InputError(
-                f"out {str(out)!r} was begun with {name} {there.get(name)!r}, not {value!r}; accepted: "
-                f"the same, or "
-                "another folder"
-            )
-
-
-def write_bytes(path: Path, contents: bytes) -> None:
-    """Writes a file whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(contents)
-    os.replace(partial, path)
+        if saved.get(name) != value:
+            hint = "continue with the same settings, or give another folder"
+            raise invalid(name, f"{saved.get(name)!r} as in the run in {str(out)!r}", value, hint)

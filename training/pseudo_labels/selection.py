@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pictures get a pseudo-label, and how often: as many of every class (Xie et al. 2020, 3.1)."""
+"""Selects the same number of pictures per class, as in section 3.1 of Xie et al. (2020)."""
 
 import dataclasses
 
@@ -7,14 +7,14 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
-    """What is chosen of the candidates.
+class Selection:
+    """The selected candidates.
 
     Attributes:
-      copies: how often each candidate comes, 0 for one that is left out; int64 [candidates].
-      candidates: of each class; int64 [num_classes].
-      taken: different ones of each class that come; int64 [num_classes].
-      per_class: how often those of a class come together, where it has any.
+      copies: the number of records of each candidate, 0 if not selected; int64 [candidates].
+      candidates: the number of candidates per class; int64 [num_classes].
+      taken: the number of selected candidates per class; int64 [num_classes].
+      per_class: the number of records of each class that has candidates.
     """
 
     copies: np.ndarray
@@ -25,15 +25,16 @@ class Choice:
 
 def balance(
     labels: np.ndarray, confidences: np.ndarray, num_classes: int, per_class: int | None, seed: int
-) -> Choice:
-    """Chooses as many pictures of each class: the surest ones, and where there are fewer, some twice or more.
+) -> Selection:
+    """Selects the most confident pictures of each class, with copies if a class has too few.
 
     Args:
-      labels: of the candidates, [n].
-      confidences: the probability of the label, [n]; of equal ones the first counts.
-      num_classes: how many there are.
-      per_class: of each class; None: the mean of the classes that have any, which keeps the total.
-      seed: of the copies, which are drawn at random: each picture comes as often as the others, or once more.
+      labels: the classes of the candidates, [n].
+      confidences: the probabilities of these classes, [n]; the first of equal candidates is preferred.
+      num_classes: the number of classes.
+      per_class: the number of records per class; default: the mean over classes that have candidates, which
+        keeps the total.
+      seed: the random seed of the copies; the numbers of copies within a class differ by one at most.
 
     Example:
       >>> balance(np.array([0, 0, 0, 1]), np.array([0.9, 0.5, 0.7, 0.8]), 2, 2, seed=0).copies
@@ -54,4 +55,4 @@ def balance(
             more = np.random.default_rng([seed, label]).permutation(members)[: per_class % len(members)]
             copies[more] += 1
     taken = np.bincount(labels[copies > 0], minlength=num_classes)
-    return Choice(copies, candidates, taken, per_class)
+    return Selection(copies, candidates, taken, per_class)

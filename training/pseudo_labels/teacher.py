@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The teacher: an exported classifier that says what it sees in picture files."""
+"""The teacher: an exported classifier of image files."""
 
 import hashlib
 import os
@@ -9,47 +9,47 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from lambdanet.training.serving.predict import load_classifier
+from lambdanet.training.serving.exported_model import load_classifier
 
-# What is hashed: what decides its answers.
+# The files that the predictions depend on.
 _GRAPH, _VARIABLES = "saved_model.pb", "variables"
 
 
 class Teacher:
-    """A classifier that `lambdanet export` wrote.
+    """A classifier written by `lambdanet export`.
 
     Args:
-      saved_model: its folder.
+      saved_model: the folder of the SavedModel.
 
     Attributes:
-      class_names: in the order of the labels.
-      sha256: of its graph and its weights.
+      class_names: the class names, by label.
+      sha256: the hash of the graph and weights.
 
     Raises:
-      InputError: it cannot be used.
+      InputError: it is not an exported classifier.
     """
 
     def __init__(self, saved_model: str | Path):
-        self._loaded = load_classifier(saved_model)
-        self._answer = self._loaded.signatures["serving_bytes"]
-        self.class_names = [name.decode() for name in self._loaded.class_names().numpy()]
+        exported = load_classifier(saved_model)
+        self._serve = exported.signatures["serving_bytes"]
+        self.class_names = exported.class_names
         self.sha256 = _digest(Path(os.path.expanduser(saved_model)))
 
     def classify(self, pictures: Sequence[bytes]) -> list[np.ndarray | None]:
-        """Returns the probabilities of the classes for each picture, float32; None for a damaged one."""
+        """Returns the float32 probabilities of the classes per picture; None for damaged pictures."""
         try:
             return list(self._probabilities(pictures))
-        except tf.errors.OpError:  # a single damaged picture spoils those beside it
-            return [self._one(contents) for contents in pictures]
+        except tf.errors.OpError:  # a damaged picture fails the whole batch
+            return [self._classify_one(content) for content in pictures]
 
-    def _one(self, contents: bytes) -> np.ndarray | None:
+    def _classify_one(self, content: bytes) -> np.ndarray | None:
         try:
-            return self._probabilities([contents])[0]
+            return self._probabilities([content])[0]
         except tf.errors.InvalidArgumentError:
             return None
 
     def _probabilities(self, pictures: Sequence[bytes]) -> np.ndarray:
-        return self._answer(image_bytes=tf.constant(pictures))["probabilities"].numpy()
+        return self._serve(image_bytes=tf.constant(pictures))["probabilities"].numpy()
 
 
 def _digest(folder: Path) -> str:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a trained classifier as a SavedModel that needs nothing but TensorFlow."""
+"""Writes a trained classifier as a SavedModel that needs only TensorFlow."""
 
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,37 +10,37 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.configs.registry import imagenet_classes
-from lambdanet.errors import InputError, one_line, require_tf_keras
+from lambdanet.errors import InputError, invalid, one_line, require_tf_keras
 from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing.preprocessing import BILINEAR, Preprocessing, from_metadata
 from lambdanet.models.weights import pretrained, weight_files
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.run import build
-from lambdanet.training.serving.module import ServedClassifier
+from lambdanet.training.serving.module import ClassifierModule
 
-REDUCED = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
+REDUCED_PRECISION = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
 
 
 def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) -> str:
     """Exports the model trained in `model_dir` to the SavedModel `out`.
 
     Args:
-      model_dir: a folder that `lambdanet train` has written, with at least one checkpoint.
-      out: the folder to write; it must not exist yet, or be empty.
-      data_dir: as training had it; needed only where `model_dir` does not hold the names of the classes.
+      model_dir: a folder written by `lambdanet train`, with at least one checkpoint.
+      out: the folder to write, which must not exist or be empty.
+      data_dir: the `data_dir` of training; needed only if `model_dir` lacks the class names.
 
     Returns:
       The path of the SavedModel.
 
     Raises:
-      InputError: there is no trained model in `model_dir`, or `out` cannot be written.
+      InputError: `model_dir` has no trained model, or `out` cannot be written.
 
     Example:
       >>> export("runs/digits", "exported/digits")
       >>> served = tf.saved_model.load("exported/digits")
     """
-    # Here, so that a model of one's own is exported without what training needs.
+    # Here, so that `export_saved_model` does not need the dependencies of training.
     from lambdanet.training.data.dataset import Dataset
     from lambdanet.training.run import model_dir as model_dirs
 
@@ -67,21 +66,21 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
 def export_weights(
     model_name: str, weights: str | Path, out: str | Path, class_names: str | Path | None = None
 ) -> str:
-    """Exports a model of the zoo with weights that tell how pictures are made for them.
+    """Exports a model of the zoo with weights whose metadata describe the preprocessing.
 
     Args:
       model_name: one of `list_models()`.
-      weights: as `create_model` takes them: "imagenet", a folder of `lambdanet convert`, or a safetensors
-        file whose metadata has input_size, mean and std (see `lambdanet.models.weights.weight_files.save`).
-      out: the folder to write; it must not exist yet, or be empty.
-      class_names: a file with the name of each class, one a line; not needed for the classes of ImageNet.
+      weights: "imagenet", a folder of `lambdanet convert`, or a safetensors file whose metadata has
+        input_size, mean and std (see `lambdanet.models.weights.weight_files.save`).
+      out: the folder to write, which must not exist or be empty.
+      class_names: a file with the class names, one per line; not needed for the classes of ImageNet.
 
     Returns:
       The path of the SavedModel.
 
     Raises:
-      InputError: there are no such weights, they lack what has to be known of them, or `out` is taken.
-      ConnectionError: for published weights that are not at hand and cannot be fetched.
+      InputError: the weights do not exist or lack metadata, or `out` is not empty.
+      ConnectionError: published weights are not in the cache and cannot be downloaded.
 
     Example:
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported")
@@ -91,11 +90,9 @@ def export_weights(
     metadata = {} if path.name.endswith(weight_files.H5) else weight_files.metadata_of(path)
     preprocessing = from_metadata(metadata)
     if preprocessing is None:
-        raise InputError(
-            f"weights {str(path)!r} do not tell input_size, mean and std; accepted: some that do"
-        )
+        raise invalid("weights", "a file whose metadata has input_size, mean and std", str(path))
     names = _class_names(metadata, class_names)
-    classes.check(names, "the model")
+    classes.check_names(names, "the model")
     model = zoo.create_model(model_name, num_classes=len(names), weights=path)
     saved = _save(model, out, preprocessing, names)
     print(f"exported {model_name} ({len(names)} classes, {preprocessing.input_size} px) to {saved}")
@@ -103,18 +100,16 @@ def export_weights(
 
 
 def _class_names(metadata: Mapping[str, str], file: str | Path | None) -> list[str]:
-    """The names of the classes of weights: those of a file, or of ImageNet."""
+    """Returns the class names of a file, or those of ImageNet."""
     count = int(metadata.get("num_classes", 0))
     if file is not None:
-        names = classes.read(Path(file).expanduser())
+        names = classes.read_names(Path(file).expanduser())
         if count not in (0, len(names)):
-            raise InputError(
-                f"class_names {str(file)!r} has {len(names)} lines; accepted: {count}, one a class"
-            )
+            raise invalid(f"the number of lines in {str(file)!r}", f"{count}, one per class", len(names))
         return names
     if weight_files.PUBLISHED in metadata and count == len(imagenet_classes.class_names()):
         return imagenet_classes.class_names()
-    raise InputError("class_names is missing; accepted: a file with the name of each class, one a line")
+    raise invalid("class_names", "a file with the class names, one per line", file)
 
 
 def export_saved_model(
@@ -127,32 +122,31 @@ def export_saved_model(
     crop_fraction: float = 1.0,
     interpolation: str = BILINEAR,
 ) -> str:
-    """Writes a Keras classifier of one's own as a SavedModel that takes pictures as they are.
+    """Writes a Keras classifier as a SavedModel that takes raw pictures.
 
-    The signature `serving_default` takes `images`, uint8 [b, h, w, 3] of any size; `serving_bytes`
-    takes `image_bytes`, JPEG or PNG files [b] whose sizes may differ. Both resize, crop and normalise as
-    evaluation does, and give `probabilities` [b, num_classes] with `top_names` and `top_probabilities`
-    [b, 5] (fewer where there are fewer classes). The model computes in float32, whatever policy it was
-    trained with. The names of all classes are in `assets/class_names.txt` and in `class_names()` of the
-    loaded object.
+    The signature `serving_default` takes `images`, uint8 [b, h, w, 3] of any size; `serving_bytes` takes
+    `image_bytes`, JPEG or PNG files [b] of any sizes. Both resize, crop and normalize as in evaluation, and
+    return `probabilities` [b, num_classes], `top_names` and `top_probabilities` [b, 5] (or the number of
+    classes, if smaller). The model computes in float32, whatever its training policy. The names of all
+    classes are in `assets/class_names.txt` and in `class_names()` of the loaded object.
 
     Args:
-      model: a tf_keras model: float32 images [b, input_size, input_size, c], normalised -> logits
+      model: a tf_keras model from normalized float32 images [b, input_size, input_size, c] to logits
         [b, num_classes] (not probabilities).
-      out: the folder to write; it must not exist yet, or be empty.
-      input_size: side of the square the model sees, in pixels.
-      mean: mean of each channel, of pixels in 0..1; with a single one, pictures become grey.
-      std: standard deviation of each channel, of pixels in 0..1.
+      out: the folder to write, which must not exist or be empty.
+      input_size: the side of the model's images, in pixels.
+      mean: the mean per channel, of pixels in 0..1; a single value makes pictures gray.
+      std: the standard deviation per channel, of pixels in 0..1.
       class_names: one name per class, in the order of the logits.
-      crop_fraction: share of the picture's shorter side that the central crop keeps.
-      interpolation: "bilinear", or "bicubic" as Pillow and timm have it.
+      crop_fraction: the fraction of the picture's shorter side in the central crop.
+      interpolation: "bilinear", or "bicubic" as in Pillow and timm.
 
     Returns:
       The path of the SavedModel.
 
     Raises:
-      InputError: the model is of Keras 3, ends in a softmax or has other inputs or outputs; or `out`
-        is taken or cannot be written.
+      InputError: the model is of Keras 3, ends in a softmax or has other inputs or outputs; or `out` is not
+        empty or cannot be written.
 
     Example:
       >>> model = lambdanet.create_model("lambda_resnet_tiny", num_classes=2)
@@ -160,7 +154,7 @@ def export_saved_model(
     """
     check_output_dir(out)
     _check_model(model)
-    classes.check(class_names, "the model")
+    classes.check_names(class_names, "the model")
     preprocessing = Preprocessing(input_size, tuple(mean), tuple(std), crop_fraction, interpolation)
     return _save(model, out, preprocessing, class_names)
 
@@ -170,47 +164,47 @@ def _save(
 ) -> str:
     path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
-        names_file = os.path.join(folder, "class_names.txt")
-        with open(names_file, "w", encoding="utf-8") as lines:
-            lines.writelines(f"{name}\n" for name in class_names)
-        served = ServedClassifier(in_float32(model), preprocessing, class_names, names_file)
-        signatures = served.signatures()
+        names_file = Path(folder, "class_names.txt")
+        names_file.write_text("".join(f"{name}\n" for name in class_names), encoding="utf-8")
+        module = ClassifierModule(in_float32(model), preprocessing, class_names, str(names_file))
+        signatures = module.signatures()
         with atomic_dir(path) as staging:
-            tf.saved_model.save(served, staging, signatures=signatures)
+            tf.saved_model.save(module, staging, signatures=signatures)
     return path
 
 
 def _check_model(model: Any) -> None:
-    """Raises `InputError` for what is not a tf_keras model."""
+    """Raises `InputError` for anything but a tf_keras model."""
     require_tf_keras(model, "the model")
     if not isinstance(model, keras.Model):
-        raise InputError(f"the model is a {type(model).__name__}; expected a tf_keras model")
+        raise invalid("model", "a tf_keras model", model)
 
 
 def in_float32(model: keras.Model) -> keras.Model:
-    """Returns the model with every layer computing in float32: itself, or a copy with its weights."""
+    """Returns the model if all its layers compute in float32, or else a copy of which they do."""
     layers = [layer for layer in model.submodules if isinstance(layer, keras.layers.Layer)]
-    if not any(layer.dtype_policy.name in REDUCED for layer in [model, *layers]):
+    if not any(layer.dtype_policy.name in REDUCED_PRECISION for layer in [model, *layers]):
         return model
     classes = {type(layer).__name__: type(layer) for layer in layers}
     try:
         with build.policy("float32"), keras.utils.custom_object_scope(classes):
             copy = type(model).from_config(_with_float32(model.get_config()))
     except (NotImplementedError, TypeError, ValueError) as error:
-        reason = one_line(error)
         raise InputError(
-            f"the model {model.name!r} computes in {model.dtype_policy.name} and cannot be made again in "
-            f"float32 ({reason}); build it under the float32 policy and load its weights"
+            f"the model {model.name!r} computes in {model.dtype_policy.name} and cannot be rebuilt in "
+            f"float32 ({one_line(error)}); build it under the float32 policy and load its weights"
         ) from error
     copy.set_weights(model.get_weights())
     return copy
 
 
 def _with_float32(config: Any) -> Any:
-    """Returns a Keras config in which every reduced-precision `dtype` has become float32."""
+    """Returns a Keras config with every `dtype` of reduced precision replaced by float32."""
     if isinstance(config, dict):
         return {
-            key: "float32" if key == "dtype" and _policy_name(value) in REDUCED else _with_float32(value)
+            key: "float32"
+            if key == "dtype" and _policy_name(value) in REDUCED_PRECISION
+            else _with_float32(value)
             for key, value in config.items()
         }
     if isinstance(config, (list, tuple)):
@@ -219,7 +213,7 @@ def _with_float32(config: Any) -> Any:
 
 
 def _policy_name(dtype: Any) -> str | None:
-    """The name of a dtype or policy as it stands in a Keras config."""
+    """Returns the name of a dtype or policy in a Keras config."""
     if isinstance(dtype, dict):
         return dtype.get("config", {}).get("name")
     return dtype if isinstance(dtype, str) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a classifier for runtimes other than TensorFlow, LiteRT and ONNX, and checks what it gives there."""
+"""Exports classifiers to LiteRT and ONNX, and compares their outputs there with Keras."""
 
 import contextlib
 import dataclasses
@@ -28,22 +28,22 @@ from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.serving.export import in_float32
 
 CLASSES = "class_names.txt"
-NUM_PICTURES = 64  # on which the two are compared
-NUM_PARTS = 8  # of the evaluation split, from which they are taken
-TOLERANCE = 1e-3  # of the spread of the logits, in float32
+NUM_PICTURES = 64  # to compare the models on
+NUM_PARTS = 8  # parts of the evaluation split to take them from
+TOLERANCE = 1e-3  # largest difference of float32 logits, relative to their standard deviation
 OPSET = 17  # of ONNX
 
-Function = Any  # what `tf.function` returns
+Function = Any  # the result of `tf.function`
 # uint8 [1, h, w, 3] -> "logits" and "probabilities", [1, num_classes].
 Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
 class Pictures(NamedTuple):
-    """Pictures on which two models are compared.
+    """Pictures to compare two models on.
 
     Attributes:
       images: uint8 [n, input_size, input_size, 3].
-      name: what they are, such as "pictures of digits test".
+      name: the description, such as "pictures of digits test".
     """
 
     images: np.ndarray
@@ -51,57 +51,57 @@ class Pictures(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
+class Parity:
     """A comparison of a converted model with the Keras model.
 
     Attributes:
-      pictures: the name of the pictures on which they were compared.
-      images: how many there are.
-      same: how many of them have the same first class in both models.
-      probability_difference: the largest between two probabilities.
-      difference: the largest between two logits.
-      spread: the standard deviation of the Keras model's logits.
+      pictures: the description of the pictures.
+      num_images: the number of pictures.
+      num_equal: the number of pictures with the same top class in both models.
+      probability_difference: the largest difference of probabilities.
+      logit_difference: the largest difference of logits.
+      logit_std: the standard deviation of the Keras model's logits.
     """
 
     pictures: str
-    images: int
-    same: int
+    num_images: int
+    num_equal: int
     probability_difference: float
-    difference: float
-    spread: float
+    logit_difference: float
+    logit_std: float
 
     def __str__(self) -> str:
         return (
-            f"compared with Keras on {self.images} {self.pictures}: the first class is the same for "
-            f"{self.same}, the largest difference is {self.probability_difference:.2g} in probabilities and "
-            f"{self.difference:.2g} in logits that spread by {self.spread:.2g}"
+            f"compared with Keras on {self.num_images} {self.pictures}: the top class is the same for "
+            f"{self.num_equal}, the largest difference is {self.probability_difference:.2g} in probabilities "
+            f"and {self.logit_difference:.2g} in logits (standard deviation {self.logit_std:.2g})"
         )
 
 
 def export(
     model_dir: str | Path, out: str | Path, data_dir: str | None = None, format: str = "litert"
-) -> Check:
-    """Exports the model trained in `model_dir`, to a folder with what `write` writes.
+) -> Parity:
+    """Exports the model trained in `model_dir` with `write`.
 
-    The two models are compared on `NUM_PICTURES` pictures, spread over the recipe's `eval_split`. Where these
-    are not on disk, random ones do instead, and a line says why.
+    Compares the models on `NUM_PICTURES` pictures spread over the recipe's `eval_split`, or on random ones,
+    with a message, if these are not on disk.
 
     Args:
-      model_dir: a folder that `lambdanet train` has written, with at least one checkpoint.
-      out: the folder to write; it must not exist yet, or be empty.
-      data_dir: where TFDS keeps its datasets, or the pictures of dataset `folder`; None: as in training. If
-        given, the pictures must be there.
-      format: of `FORMATS`.
+      model_dir: a folder written by `lambdanet train`, with at least one checkpoint.
+      out: the folder to write, which must not exist or be empty.
+      data_dir: the folder of TFDS's datasets, or of the pictures of dataset `folder`; default: that of
+        training. An explicit folder must have the pictures.
+      format: a key of `FORMATS`.
 
     Returns:
       The comparison with the Keras model.
 
     Raises:
-      InputError: there is no trained model in `model_dir`, it cannot be converted, the pictures are not in
-        the `data_dir` given, or `out` is taken or cannot be written.
+      InputError: `model_dir` has no trained model, the model cannot be converted, `data_dir` lacks the
+        pictures, or `out` is not empty or cannot be written.
 
     Example:
-      >>> export("runs/digits", "exported/digits_litert").difference
+      >>> export("runs/digits", "exported/digits_litert").logit_difference
     """
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
@@ -111,11 +111,11 @@ def export(
     model = in_float32(model)
     pictures = _find_pictures(model_dir, recipe, data_dir)
     with files.atomic_dir(files.absolute(out)) as partial:
-        check = write(model, partial, recipe.input_size, recipe.mean, recipe.std, names, format, pictures)
+        parity = write(model, partial, recipe.input_size, recipe.mean, recipe.std, names, format, pictures)
     file = Path(out, FORMATS[format].file)
     print(f"exported {recipe.model} ({len(names)} classes, {recipe.input_size} px) to {file}")
-    print(check)
-    return check
+    print(parity)
+    return parity
 
 
 def write(
@@ -127,30 +127,29 @@ def write(
     class_names: Sequence[str],
     format: str = "litert",
     pictures: Pictures | None = None,
-) -> Check:
-    """Writes the model and `class_names.txt`, once the other runtime has run the first.
+) -> Parity:
+    """Converts a model, compares it with Keras, and writes it with `class_names.txt`.
 
-    The model takes `images`, uint8 [1, input_size, input_size, 3], RGB, cropped and resized before, and gives
-    `logits` and `probabilities`, float32 [1, num_classes].
+    The converted model takes `images`, uint8 RGB [1, input_size, input_size, 3], already cropped and resized,
+    and returns `logits` and `probabilities`, float32 [1, num_classes].
 
     Args:
-      model: float32 images [b, input_size, input_size, c], normalised -> logits [b, num_classes].
-      out: a folder that exists.
-      input_size: side of the square the model sees, in pixels.
-      mean: mean of each channel, of pixels in 0..1; with a single one, pictures become grey.
-      std: standard deviation of each channel, of pixels in 0..1.
+      model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
+      out: an existing folder.
+      input_size: the side of the model's images, in pixels.
+      mean: the mean per channel, of pixels in 0..1; a single value makes pictures gray.
+      std: the standard deviation per channel, of pixels in 0..1.
       class_names: one name per class, in the order of the logits.
-      format: "litert"; "litert_int8", in which the weights of convolutions and matrix products are 8-bit
-        integers: a quarter of the size (what lies between stays in float32, so that no pictures are needed to
-        calibrate it); or "onnx".
-      pictures: on which the two models are compared; default: random ones.
+      format: "litert"; "litert_int8", a quarter of the size, with 8-bit weights of convolutions and matrix
+        products (activations stay in float32, so no pictures are needed for calibration); or "onnx".
+      pictures: the pictures to compare the models on; default: random ones.
 
     Returns:
       The comparison with the Keras model.
 
     Raises:
-      InputError: the model has operations that the runtime lacks, or gives something else there than in
-        Keras; or the runtime is not installed.
+      InputError: the runtime lacks an operation of the model, computes other outputs than Keras, or is not
+        installed.
     """
     chosen = FORMATS[format]
     classify = _classifier(model, input_size, mean, std)
@@ -159,22 +158,22 @@ def write(
         with _quiet():
             content = chosen.convert(classify, model)
             run = chosen.load(content)
-            run(pictures.images[:1])  # runtimes log when they first run
-        check = _compare(classify, run, pictures)
+            run(pictures.images[:1])  # runtimes write log lines in the first call
+        parity = _compare(classify, run, pictures)
     except ModuleNotFoundError as error:
         raise InputError(f"format {format!r} needs {error.name}; pip install {chosen.packages!r}") from None
-    except Exception as error:  # whatever a converter or a runtime raises
+    except Exception as error:  # converters and runtimes raise exceptions of many kinds
         reason = one_line(error)
         raise InputError(f"model {model.name!r} cannot be written as {format}: {reason[:300]}") from None
-    if chosen.exact and not check.difference <= TOLERANCE * check.spread:
-        raise InputError(f"model {model.name!r} cannot be written as {format}: {check}")
+    if chosen.exact and not parity.logit_difference <= TOLERANCE * parity.logit_std:
+        raise InputError(f"model {model.name!r} cannot be written as {format}: {parity}")
     Path(out, chosen.file).write_bytes(content)
     Path(out, CLASSES).write_text("".join(f"{name}\n" for name in class_names), encoding="utf-8")
-    return check
+    return parity
 
 
 def _classifier(model: keras.Model, input_size: int, mean: Sequence[float], std: Sequence[float]) -> Function:
-    normalise = Preprocessing(input_size, tuple(mean), tuple(std)).normalize
+    normalize = Preprocessing(input_size, tuple(mean), tuple(std)).normalize
 
     @tf.function(
         input_signature=[tf.TensorSpec([1, input_size, input_size, 3], tf.uint8, name="images")],
@@ -184,14 +183,14 @@ def _classifier(model: keras.Model, input_size: int, mean: Sequence[float], std:
         pixels = tf.cast(images, tf.float32) / 255.0
         if len(mean) == 1:
             pixels = tf.reduce_sum(pixels * tf.constant([0.2989, 0.587, 0.114]), axis=-1, keepdims=True)
-        logits = tf.cast(model(normalise(pixels), training=False), tf.float32)
+        logits = tf.cast(model(normalize(pixels), training=False), tf.float32)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
     return classify
 
 
 def _find_pictures(model_dir: str | Path, recipe: Recipe, data_dir: str | None) -> Pictures:
-    """Returns pictures of the evaluation; without a `data_dir`, random ones where they cannot be read."""
+    """Returns pictures of the evaluation split; random ones if these are missing and `data_dir` is None."""
     try:
         return evaluation_pictures(recipe, model_dirs.find_data_dir(model_dir, data_dir))
     except (InputError, OSError) as error:
@@ -202,22 +201,22 @@ def _find_pictures(model_dir: str | Path, recipe: Recipe, data_dir: str | None) 
 
 
 def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
-    """Reads pictures from several parts of the evaluation split, which may be in the order of its classes.
+    """Reads pictures from several parts of the evaluation split, which may be sorted by class.
 
     Args:
-      recipe: names the dataset and the split, and the size of the pictures.
-      data_dir: as `data.load` takes it; nothing is downloaded.
+      recipe: the recipe, with the dataset, the split and the size of the pictures.
+      data_dir: the `data_dir` of `Dataset.open`; nothing is downloaded.
 
     Returns:
-      `NUM_PICTURES` pictures, fewer where the split has fewer, without those that cannot be decoded.
+      At most `NUM_PICTURES` readable pictures.
 
     Raises:
-      InputError: they are not on disk, or cannot be read.
+      InputError: the pictures are not on disk or cannot be read.
     """
     split, name = recipe.eval_split, f"pictures of {recipe.dataset} {recipe.eval_split}"
     if recipe.dataset not in (folder.NAME, records.NAME):
         path = sources.open_tfds(recipe.dataset, data_dir).data_path
-        if not path.exists():  # reading it would first download it
+        if not path.exists():  # reading it would download it
             raise InputError(f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist")
     source = Dataset.open(recipe, data_dir).source
     square = preprocess.of_recipe(recipe).square
@@ -243,17 +242,17 @@ def _random_pictures(input_size: int) -> Pictures:
     return Pictures(random.integers(0, 256, shape, dtype=np.uint8), "random pictures")
 
 
-def _compare(classify: Function, run: Runner, pictures: Pictures) -> Check:
-    """Runs both models on the same pictures."""
+def _compare(classify: Function, run: Runner, pictures: Pictures) -> Parity:
+    """Compares two models on the same pictures."""
     expected, found = [], []
     for image in tqdm(pictures.images[:, np.newaxis], "comparing with Keras", disable=None, leave=False):
         expected.append(classify(tf.constant(image)))
         found.append(run(image))
     logits, probabilities = (
-        [np.concatenate([one[name] for one in outputs]) for outputs in (expected, found)]
+        [np.concatenate([output[name] for output in outputs]) for outputs in (expected, found)]
         for name in ("logits", "probabilities")
     )
-    return Check(
+    return Parity(
         pictures.name,
         len(pictures.images),
         int(np.sum(logits[0].argmax(-1) == logits[1].argmax(-1))),
@@ -270,7 +269,7 @@ def _to_litert(function: Function, model: keras.Model, int8: bool) -> bytes:
     return converter.convert()
 
 
-def _in_litert(content: bytes) -> Runner:
+def _litert_runner(content: bytes) -> Runner:
     from ai_edge_litert.interpreter import Interpreter
 
     run = Interpreter(model_content=content).get_signature_runner()
@@ -280,12 +279,12 @@ def _in_litert(content: bytes) -> Runner:
 def _to_onnx(function: Function, model: keras.Model) -> bytes:
     import tf2onnx
 
-    del model  # the function has its weights
+    del model  # the function holds its weights
     converted, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=OPSET)
     return converted.SerializeToString()
 
 
-def _in_onnx(content: bytes) -> Runner:
+def _onnx_runner(content: bytes) -> Runner:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
@@ -295,14 +294,14 @@ def _in_onnx(content: bytes) -> Runner:
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A file of another runtime.
+    """The file format of another runtime.
 
     Attributes:
-      file: its name.
-      exact: whether it computes what Keras does, but for rounding.
-      packages: what pip installs for it.
-      convert: from the function, and the model that holds its variables, makes the content of the file.
-      load: from the content, makes what runs it.
+      file: the name of the file.
+      exact: whether outputs equal those of Keras up to rounding.
+      packages: the pip packages of the converter and runtime.
+      convert: converts a function, and the model with its variables, to the content of the file.
+      load: returns a function that runs the content.
     """
 
     file: str
@@ -314,18 +313,18 @@ class Format:
 
 FORMATS = {
     "litert": Format(
-        "model.tflite", True, "ai-edge-litert", functools.partial(_to_litert, int8=False), _in_litert
+        "model.tflite", True, "ai-edge-litert", functools.partial(_to_litert, int8=False), _litert_runner
     ),
     "litert_int8": Format(
-        "model.tflite", False, "ai-edge-litert", functools.partial(_to_litert, int8=True), _in_litert
+        "model.tflite", False, "ai-edge-litert", functools.partial(_to_litert, int8=True), _litert_runner
     ),
-    "onnx": Format("model.onnx", True, "lambdanet[onnx]", _to_onnx, _in_onnx),
+    "onnx": Format("model.onnx", True, "lambdanet[onnx]", _to_onnx, _onnx_runner),
 }
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps off the screen what converters and runtimes log, and what they write past Python."""
+    """Hides the log lines of converters and runtimes, also those that bypass Python."""
     with tempfile.TemporaryFile() as sink:
         before = os.dup(2)
         os.dup2(sink.fileno(), 2)

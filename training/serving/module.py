@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an exported classifier computes: pictures in, probabilities and names out."""
+"""The TensorFlow module of an exported classifier: pictures in, probabilities and names out."""
 
 from collections.abc import Sequence
 
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError, one_line
+from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models.preprocessing.preprocessing import Preprocessing
 from lambdanet.training.data.image_bytes import decode
 
 MAX_TOP = 5
 
 
-class Served(tf.Module):
-    """A model with everything it needs from pictures to names of classes.
+class ServingModule(tf.Module):
+    """The base of modules that take raw pictures and return named classes.
 
-    It holds the variables of the Keras model and traced functions, but no Keras object: what
-    `tf.saved_model.save` writes of it loads where only TensorFlow is installed.
+    It holds the variables of a Keras model and traced functions, but no Keras object, so its SavedModel loads
+    without Keras.
 
     Args:
-      name: of the module.
-      class_names: one name per number of a class.
-      class_names_file: a file with the names, one a line, which is stored with the model.
+      name: the name of the module.
+      class_names: the class names, by number.
+      class_names_file: a file with the names, one per line, to store in the SavedModel.
     """
 
-    # The functions of this object that the SavedModel offers to TF Serving, by the names there.
+    # Signature -> method.
     SIGNATURES = {"serving_default": "serve_images", "serving_bytes": "serve_bytes"}
 
     def __init__(self, name: str, class_names: Sequence[str], class_names_file: str):
@@ -39,21 +39,22 @@ class Served(tf.Module):
         return tf.constant(self._names)
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """What the SavedModel offers to TF Serving, by name."""
-        return {name: getattr(self, of).get_concrete_function() for name, of in self.SIGNATURES.items()}
+        """Returns the signatures of the SavedModel."""
+        methods = {name: getattr(self, method) for name, method in self.SIGNATURES.items()}
+        return {name: method.get_concrete_function() for name, method in methods.items()}
 
 
-class ServedClassifier(Served):
-    """A classifier with everything it needs from pictures to names of classes.
+class ClassifierModule(ServingModule):
+    """A classifier that takes raw pictures and returns the probabilities and names of classes.
 
     Args:
-      model: float32 images [b, input_size, input_size, c], normalised -> logits [b, num_classes].
-      preprocessing: what is done to the pictures; with a mean of a single channel, they become grey first.
+      model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
+      preprocessing: the preprocessing of the pictures; a mean with one channel makes them gray.
       class_names: one name per class, in the order of the logits.
-      class_names_file: a file with the names, one a line, which is stored with the model.
+      class_names_file: a file with the names, one per line, to store in the SavedModel.
 
     Raises:
-      InputError: the model does not take such images, or does not give one logit per name.
+      InputError: the model does not accept such images, or does not return one logit per class name.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class ServedClassifier(Served):
         class_names_file: str,
     ):
         if len(class_names) < 2:
-            raise InputError(f"class_names {list(class_names)} cannot be told apart; expected two or more")
+            raise invalid("class_names", "two or more", list(class_names))
         super().__init__("classifier", class_names, class_names_file)
         channels = len(preprocessing.mean)
         self._input_shape = [preprocessing.input_size, preprocessing.input_size, channels]
@@ -74,14 +75,14 @@ class ServedClassifier(Served):
 
         self._prepare = prepare
 
-        # The model stays in this closure: as an attribute it would become a part of the SavedModel.
+        # The model is in this closure, because an attribute would become part of the SavedModel.
         @tf.function(input_signature=[tf.TensorSpec([None, *self._input_shape], tf.float32)])
         def logits(images: tf.Tensor) -> tf.Tensor:
             return model(images, training=False)
 
         self._logits = logits
         self._check_logits()
-        self.model_variables = list(model.variables)  # a model that was never called has them only now
+        self.model_variables = list(model.variables)  # complete after the first call
 
     def _check_logits(self) -> None:
         num_classes = len(self._names)
@@ -90,24 +91,24 @@ class ServedClassifier(Served):
         except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
             reason = one_line(error)
             shape = ", ".join(map(str, self._input_shape))
-            raise InputError(f"the model does not take images [b, {shape}]: {reason}") from error
+            raise InputError(f"the model must accept images [b, {shape}]: {reason}") from error
         output = traced.structured_outputs
         if not tf.TensorShape([None, num_classes]).is_compatible_with(getattr(output, "shape", [])):
             raise InputError(
-                f"the model gives {getattr(output, 'shape', output)} for {num_classes} class names; "
-                f"expected logits [b, {num_classes}]"
+                f"the output of the model must be logits [b, {num_classes}] for {num_classes} class names, "
+                f"got {getattr(output, 'shape', output)}"
             )
         noise = tf.random.stateless_normal([2, *self._input_shape], seed=(0, 0))
         values = tf.cast(traced(noise), tf.float32)
         if not tf.reduce_all(tf.math.is_finite(values)):
-            raise InputError("the model gives values that are not finite on random images; expected logits")
+            raise InputError("the output of the model must be logits, got values that are not finite")
         if tf.reduce_all(values >= 0) and tf.reduce_all(tf.abs(tf.reduce_sum(values, -1) - 1) < 1e-3):
-            raise InputError("the model gives probabilities (they sum to 1); expected logits")
+            raise InputError("the output of the model must be logits, got probabilities, which sum to 1")
 
     def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        # TensorFlow's oneDNN convolutions give an empty batch a wrong shape, at which a model would end.
-        given = tf.debugging.Assert(tf.shape(images)[0] > 0, ["there must be at least one image, got none"])
-        with tf.control_dependencies([given]):
+        # TensorFlow's oneDNN convolutions return a wrong shape for an empty batch.
+        message = "there must be at least one image, got none"
+        with tf.control_dependencies([tf.debugging.Assert(tf.shape(images)[0] > 0, [message])]):
             logits = self._logits(images)
         probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
         top_probabilities, top_classes = tf.math.top_k(probabilities, k=min(MAX_TOP, len(self._names)))
@@ -124,9 +125,9 @@ class ServedClassifier(Served):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
     def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        """JPEG, PNG or WebP files [b], sizes may differ -> the same as `serve_images`; see `decode`."""
+        """JPEG, PNG or WebP files [b] of any sizes -> the outputs of `serve_images`; see `decode`."""
         images = tf.map_fn(
-            lambda one: self._prepare(decode(one)),
+            lambda contents: self._prepare(decode(contents)),
             image_bytes,
             fn_output_signature=tf.TensorSpec(self._input_shape, tf.float32),
         )

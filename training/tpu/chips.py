@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from lambdanet.errors import InputError
+from lambdanet.errors import unknown
 
 GIB = 2**30
 
@@ -48,11 +48,11 @@ def chip_of(topology: str) -> Chip:
     """Returns the chip of a topology.
 
     Args:
-      topology: one of `TOPOLOGIES`, such as "v5e:2x2".
+      topology: a name from `TOPOLOGIES`, such as "v5e:2x2".
 
     Raises:
       InputError: the topology is unknown.
     """
     if topology not in TOPOLOGIES:
-        raise InputError(f"unknown topology {topology!r}; accepted: {', '.join(TOPOLOGIES)}")
+        raise unknown("topology", topology, TOPOLOGIES)
     return CHIPS[topology.partition(":")[0]]
