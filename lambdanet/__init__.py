@@ -1,80 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
 """lambdanet: LambdaNetworks (Bello 2021) for TensorFlow and tf_keras.
 
-The public names below are loaded when they are first used, so that `import lambdanet` and the help of the
-command line cost no start of TensorFlow. `import lambdanet.models.zoo` registers all layers with Keras, which
-`load_model` needs.
+The public names are imported on first use, so `import lambdanet` and the help of the command line do not
+start TensorFlow. `import lambdanet.models.zoo` registers all layers with Keras, as `load_model` needs.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from lambdanet import ops
-    from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
-    from lambdanet.layers.centered_max_pooling import CentredMaxPooling2D
-    from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
-    from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
-    from lambdanet.layers.lambda_layer import LambdaLayer
-    from lambdanet.layers.pooled_batch_norm import PooledBatchNormalization
-    from lambdanet.layers.position_embedding import RelativePositionEmbedding, UnstructuredPositionEmbedding
-    from lambdanet.layers.squeeze_excite import SqueezeExcite
-    from lambdanet.layers.stochastic_depth import StochasticDepth
-    from lambdanet.models.names import list_models
-    from lambdanet.models.preprocessing.preprocessing import preprocess_for
-    from lambdanet.models.zoo import create_model, model_info
+if TYPE_CHECKING:  # `as` marks the names as public for type checkers
+    from lambdanet import ops as ops
+    from lambdanet.layers.attention import AxialAttention as AxialAttention
+    from lambdanet.layers.attention import GlobalAttention as GlobalAttention
+    from lambdanet.layers.attention import LinearAttention as LinearAttention
+    from lambdanet.layers.centered_max_pooling import CenteredMaxPooling2D as CenteredMaxPooling2D
+    from lambdanet.layers.efficient_channel_attention import (
+        EfficientChannelAttention as EfficientChannelAttention,
+    )
+    from lambdanet.layers.halo_attention import HaloAttention as HaloAttention
+    from lambdanet.layers.halo_attention import LocalAttention as LocalAttention
+    from lambdanet.layers.lambda_layer import LambdaLayer as LambdaLayer
+    from lambdanet.layers.pooled_batch_norm import PooledBatchNormalization as PooledBatchNormalization
+    from lambdanet.layers.position_embedding import RelativePositionEmbedding as RelativePositionEmbedding
+    from lambdanet.layers.position_embedding import (
+        UnstructuredPositionEmbedding as UnstructuredPositionEmbedding,
+    )
+    from lambdanet.layers.squeeze_excite import SqueezeExcite as SqueezeExcite
+    from lambdanet.layers.stochastic_depth import StochasticDepth as StochasticDepth
+    from lambdanet.models.names import list_models as list_models
+    from lambdanet.models.preprocessing.preprocessing import preprocess_for as preprocess_for
+    from lambdanet.models.zoo import create_model as create_model
+    from lambdanet.models.zoo import model_info as model_info
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "AxialAttention": "lambdanet.layers.attention",
-    "CentredMaxPooling2D": "lambdanet.layers.centered_max_pooling",
-    "EfficientChannelAttention": "lambdanet.layers.efficient_channel_attention",
-    "GlobalAttention": "lambdanet.layers.attention",
-    "HaloAttention": "lambdanet.layers.halo_attention",
-    "LambdaLayer": "lambdanet.layers.lambda_layer",
-    "LinearAttention": "lambdanet.layers.attention",
-    "LocalAttention": "lambdanet.layers.halo_attention",
-    "PooledBatchNormalization": "lambdanet.layers.pooled_batch_norm",
-    "RelativePositionEmbedding": "lambdanet.layers.position_embedding",
-    "SqueezeExcite": "lambdanet.layers.squeeze_excite",
-    "StochasticDepth": "lambdanet.layers.stochastic_depth",
-    "UnstructuredPositionEmbedding": "lambdanet.layers.position_embedding",
-    "create_model": "lambdanet.models.zoo",
-    "list_models": "lambdanet.models.names",
-    "model_info": "lambdanet.models.zoo",
-    "preprocess_for": "lambdanet.models.preprocessing.preprocessing",
+_EXPORTS = {
+    "lambdanet.layers.attention": ("AxialAttention", "GlobalAttention", "LinearAttention"),
+    "lambdanet.layers.centered_max_pooling": ("CenteredMaxPooling2D",),
+    "lambdanet.layers.efficient_channel_attention": ("EfficientChannelAttention",),
+    "lambdanet.layers.halo_attention": ("HaloAttention", "LocalAttention"),
+    "lambdanet.layers.lambda_layer": ("LambdaLayer",),
+    "lambdanet.layers.pooled_batch_norm": ("PooledBatchNormalization",),
+    "lambdanet.layers.position_embedding": ("RelativePositionEmbedding", "UnstructuredPositionEmbedding"),
+    "lambdanet.layers.squeeze_excite": ("SqueezeExcite",),
+    "lambdanet.layers.stochastic_depth": ("StochasticDepth",),
+    "lambdanet.models.names": ("list_models",),
+    "lambdanet.models.preprocessing.preprocessing": ("preprocess_for",),
+    "lambdanet.models.zoo": ("create_model", "model_info"),
 }
+_MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 
-__all__ = [
-    "AxialAttention",
-    "CentredMaxPooling2D",
-    "EfficientChannelAttention",
-    "GlobalAttention",
-    "HaloAttention",
-    "LambdaLayer",
-    "LinearAttention",
-    "LocalAttention",
-    "PooledBatchNormalization",
-    "RelativePositionEmbedding",
-    "SqueezeExcite",
-    "StochasticDepth",
-    "UnstructuredPositionEmbedding",
-    "create_model",
-    "list_models",
-    "model_info",
-    "ops",
-    "preprocess_for",
-]
+__all__ = sorted([*_MODULES, "ops"])
 
 
 def __getattr__(name: str):
     if name == "ops":
         return importlib.import_module("lambdanet.ops")
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'lambdanet' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from lambdanet.layers.attention import GlobalAttention
-from lambdanet.layers.centered_max_pooling import CentredMaxPooling2D
+from lambdanet.layers.centered_max_pooling import CenteredMaxPooling2D
 from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
 from lambdanet.layers.halo_attention import HaloAttention
 from lambdanet.layers.squeeze_excite import SqueezeExcite
@@ -39,7 +39,7 @@ def tiered_stem(builder: LayerBuilder, x, filters: int, last_strides: int = 2):
 
 def pooled_tiered_stem(builder: LayerBuilder, x, filters: int):
     """The same with a max-pool instead of the last stride."""
-    return CentredMaxPooling2D(name="stem_pool")(tiered_stem(builder, x, filters, last_strides=1))
+    return CenteredMaxPooling2D(name="stem_pool")(tiered_stem(builder, x, filters, last_strides=1))
 
 
 def single_stem(builder: LayerBuilder, x, filters: int):

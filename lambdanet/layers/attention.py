@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-attention layers to compare the lambda layer with (Bello 2021, Tables 3 and 4): global, axial, linear.
+"""Self-attention to compare with the lambda layer (Bello 2021, Tables 3 and 4): global, axial, linear.
 
 Local self-attention and HaloAttention, which work on blocks of the map, are in `halo_attention`.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError, check_count, unknown
+from lambdanet.errors import check_count, invalid, unknown
 from lambdanet.layers.attention_base import Attention
 from lambdanet.ops import attention, kernels
 from lambdanet.ops.relative_positions import PairAxis
@@ -20,7 +20,7 @@ FEATURE_MAPS = ("softmax", "elu")
 
 
 class _MapAttention(Attention):
-    """Attention whose tables have an embedding for every offset within a map."""
+    """Attention with a table of the offsets within a map along each axis."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class _MapAttention(Attention):
         if map_size is not None:
             map_size = tuple(map_size) if isinstance(map_size, Sequence) else (map_size, map_size)
             if len(map_size) != 2:
-                raise InputError(f"map_size must be an integer or (height, width), got {map_size}")
+                raise invalid("map_size", "an integer or (height, width)", map_size)
             map_size = tuple(check_count("map_size", size) for size in map_size)
         self.map_size = map_size
 
@@ -45,25 +45,21 @@ class _MapAttention(Attention):
     def _build(self, input_shape):
         if self.map_size is None:
             if None in input_shape[1:3].as_list():
-                raise InputError(
-                    f"the input has shape {input_shape}; with an unknown height or width "
-                    f"{type(self).__name__} needs map_size=, the largest map its position tables are for"
-                )
+                hint = f"or set map_size of {type(self).__name__}, the largest map that its tables are for"
+                raise invalid("the map", "of known height and width", tuple(input_shape), hint)
             self.map_size = tuple(input_shape[1:3])
         height, width = self.map_size
         self.height_table = self._table("height_table", 2 * height - 1, self._key_dim)
         self.width_table = self._table("width_table", 2 * width - 1, self._key_dim)
 
     def _tables(self, query_size: Sequence[Size]) -> list[tf.Tensor]:
-        """Both tables in the compute dtype, after a check that they are long enough for the map."""
+        """Both tables in the compute dtype, checked to be long enough for the map."""
         tables = [self.height_table, self.width_table]
         for name, size, table in zip(("height", "width"), query_size, tables, strict=True):
             largest = table.shape[0] // 2 + 1
             if isinstance(size, int) and size > largest:
-                raise InputError(
-                    f"the {name} {size} of the map is larger than that of map_size={self.map_size}, "
-                    f"which the position tables of {type(self).__name__} are for"
-                )
+                accepted = f"at most {largest}, that of map_size={self.map_size} in {type(self).__name__}"
+                raise invalid(f"the {name} of the map", accepted, size)
             if tf.is_tensor(size):
                 tf.debugging.assert_less_equal(size, largest, f"the map's {name} is larger than in map_size")
         return [tf.cast(table, self.compute_dtype) for table in tables]
@@ -77,7 +73,7 @@ class GlobalAttention(_MapAttention):
 
       y_n = sum over m of softmax_m(q_n . (k_m + height_table[dy] + width_table[dx]) / sqrt(k)) v_m.
 
-    It needs memory for heads * n^2 weights an image.
+    It needs memory for heads * n^2 weights per image.
 
     Input: [b, h, w, c]. Output: the same shape with `filters` channels.
 
@@ -85,10 +81,10 @@ class GlobalAttention(_MapAttention):
       filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
       num_heads: h. The value depth is v = d / h.
       key_dim: k, the depth of a query and a key. Default: d / h.
-      map_size: the height and width (or the side) of the largest map that the layer is for; the tables have
-        2 * size - 1 offsets each. Default: those of the first input, which must be known then.
+      map_size: the height and width (or the side) of the largest map; the tables have 2 * size - 1 offsets.
+        Default: those of the first input, which must be known then.
       kernel_regularizer: regularizer of the three projections; the tables have none.
-      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
@@ -117,9 +113,9 @@ class GlobalAttention(_MapAttention):
 class AxialAttention(_MapAttention):
     """Self-attention along the height, then along the width (Ho et al. 2019; Wang et al. 2020).
 
-    Each of the two has queries, keys, values and a table of relative positions of its own; together they let
-    every position see the whole map, for heads * n * (height + width) weights an image. For a query n and a
-    context position m at the offset d = m - n along the axis the logit is q_n . (k_m + table[d]) / sqrt(k).
+    Each of the two has its own queries, keys, values and table of relative positions; together they cover the
+    whole map, with heads * n * (height + width) weights per image. For a query n and a context position m at
+    the offset d = m - n along the axis the logit is q_n . (k_m + table[d]) / sqrt(k).
 
     Input: [b, h, w, c]. Output: the same shape with `filters` channels.
 
@@ -127,10 +123,10 @@ class AxialAttention(_MapAttention):
       filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
       num_heads: h. The value depth is v = d / h.
       key_dim: k, the depth of a query and a key. Default: d / h.
-      map_size: the height and width (or the side) of the largest map that the layer is for; the tables have
-        2 * size - 1 offsets. Default: those of the first input, which must be known then.
+      map_size: the height and width (or the side) of the largest map; the tables have 2 * size - 1 offsets.
+        Default: those of the first input, which must be known then.
       kernel_regularizer: regularizer of the six projections; the tables have none.
-      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
     Raises:
       InputError: as `GlobalAttention`.
@@ -153,7 +149,7 @@ class AxialAttention(_MapAttention):
         return self._attend_in_rows(tf.transpose(columns, [0, 2, 1, 3]), self._along_width, width_table)
 
     def _attend_in_rows(self, x, projections, table):
-        """Attention of every row of [b, rows, n, c] to itself."""
+        """Attends within every row of [b, rows, n, c]."""
         rows, n = sizes(x)[1:3]
         queries, keys, values = (  # [b * heads * rows, n, depth]
             tf.reshape(part, [-1, n, part.shape[-1]]) for part in self._project_heads(x, projections)
@@ -169,16 +165,16 @@ class LinearAttention(Attention):
 
       y_n = sum over m of f(q_n) . f(k_m) v_m, over the same sum without v_m,
 
-    computed as the product of f(q_n) with one k x v matrix a head: the content lambda of a multi-head lambda
-    layer (Bello 2021, appendix D.3). Two feature maps:
+    computed as the product of f(q_n) with one k x v matrix per head: the content lambda of a multi-head
+    lambda layer (Bello 2021, appendix D.3). Two feature maps:
 
-    * "softmax": of queries over their depth and of keys over the map (Shen et al. 2018), where the weights of
-      every query add up to 1 without dividing;
+    * "softmax": of queries over their depth and of keys over the map (Shen et al. 2018), so that the weights
+      of every query add up to 1 without a division;
     * "elu": elu(x) + 1 (Katharopoulos et al. 2020). The division is split into a softmax of the keys over the
       map and one of the queries over their depth, with logarithms of elu(x) + 1 in the exponents, so that
       neither large nor small features leave the range of a float.
 
-    There are no positions in it: a permutation of the map permutes the output.
+    It ignores positions: a permutation of the map permutes the output.
 
     Input: [b, h, w, c]. Output: the same shape with `filters` channels.
 
@@ -188,7 +184,7 @@ class LinearAttention(Attention):
       key_dim: k, the depth of a query and a key. Default: d / h.
       feature_map: "softmax" or "elu".
       kernel_regularizer: regularizer of the three projections.
-      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of

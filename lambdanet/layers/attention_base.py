@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the attention layers have in common as Keras layers."""
+"""Base class of the attention layers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,23 +7,23 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError, check_count, check_divisible
+from lambdanet.errors import check_count, check_divisible, invalid
 from lambdanet.layers.layer import Layer
 from lambdanet.layers.sublayers import build_sublayer
 from lambdanet.ops import attention
 
 
 class Attention(Layer):
-    """What the attention layers share: the projections to queries, keys and values, by heads.
+    """Projections to the queries, keys and values of several heads.
 
-    Projections have no bias, and none follows the heads: the 1x1 convolution of the bottleneck does that.
+    Projections have no bias, and none follows the heads: the 1x1 convolution of the bottleneck is next.
 
     Args:
       filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
       num_heads: h. The value depth is v = d / h.
       key_dim: k, the depth of a query and a key. Default: d / h.
       kernel_regularizer: regularizer of the projections; position tables have none.
-      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
     """
 
     def __init__(
@@ -45,10 +45,8 @@ class Attention(Layer):
     def build(self, input_shape):
         input_shape = tf.TensorShape(input_shape)
         if input_shape.rank != 4 or input_shape[-1] is None:
-            raise InputError(
-                f"the input has shape {input_shape}; {type(self).__name__} accepts [b, h, w, c] "
-                "with a known number of channels"
-            )
+            accepted = "[b, h, w, c] with a known number of channels"
+            raise invalid(f"the shape of the input of {type(self).__name__}", accepted, tuple(input_shape))
         filters = self.filters or input_shape[-1]
         check_divisible(filters, self.num_heads)
         self._key_dim = self.key_dim or filters // self.num_heads
@@ -70,7 +68,7 @@ class Attention(Layer):
         }
 
     def _build(self, input_shape: tf.TensorShape) -> None:
-        """Creates the layer's variables, for a shape that has been checked."""
+        """Creates the layer's variables for an input of a valid shape."""
         raise NotImplementedError
 
     def _output_filters(self, filters: int) -> int:

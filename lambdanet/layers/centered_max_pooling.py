@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Max-pooling in windows that are centred on the positions that they keep."""
+"""Max-pooling in windows that are centered on the positions that strides keep."""
 
 from typing import Any
 
@@ -8,27 +8,29 @@ import tf_keras as keras
 
 from lambdanet.errors import check_count, check_scope
 from lambdanet.layers.layer import Layer
+from lambdanet.tensors import ceil_div
 
 
-@keras.saving.register_keras_serializable(package="lambdanet")
-class CentredMaxPooling2D(Layer):
+# The name under which it is saved keeps the spelling of the first files.
+@keras.saving.register_keras_serializable(package="lambdanet", name="CentredMaxPooling2D")
+class CenteredMaxPooling2D(Layer):
     """The maximum of the window around every position that the strides keep, as PyTorch pads it.
 
-    Output (i, j) is the maximum over the window centred on (strides * i, strides * j), of what lies on the
-    map. TensorFlow's padding "same" begins its first window at the edge where the map's side is even.
+    Output (i, j) is the maximum over what is on the map of the window centered on (strides * i, strides * j).
+    TensorFlow's padding "same" begins its first window at the edge where the side of the map is even.
 
     Input: [b, h, w, c]. Output: [b, h / strides, w / strides, c], rounded up.
 
     Args:
       pool_size: the side of the window, odd.
-      strides: the distance of two windows.
-      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+      strides: the distance between windows.
+      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
     Raises:
       InputError: for an even window, or strides that are not a positive integer.
 
     Example:
-      >>> CentredMaxPooling2D(3, 2)(tf.zeros([2, 8, 7, 16])).shape
+      >>> CenteredMaxPooling2D(3, 2)(tf.zeros([2, 8, 7, 16])).shape
       TensorShape([2, 4, 4, 16])
     """
 
@@ -45,7 +47,7 @@ class CentredMaxPooling2D(Layer):
 
     def compute_output_shape(self, input_shape):
         b, *spatial, channels = tf.TensorShape(input_shape)
-        spatial = [None if n is None else -(-n // self.strides) for n in spatial]
+        spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
         return tf.TensorShape([b, *spatial, channels])
 
     def get_config(self):

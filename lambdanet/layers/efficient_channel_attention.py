@@ -21,10 +21,10 @@ class EfficientChannelAttention(Layer):
     Input and output: [b, h, w, c].
 
     Args:
-      kernel_size: k, odd. Default: (log2(c) + 1) / 2 rounded to an odd number, at least 3, as the paper's
-        equation 12 has it: 3 for 64 channels, 5 for 128 to 512.
-      kernel_regularizer: of the kernel.
-      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+      kernel_size: k, odd. Default: (log2(c) + 1) / 2 rounded to an odd number, at least 3 (equation 12 of the
+        paper): 3 for 64 channels, 5 for 128 to 512.
+      kernel_regularizer: regularizer of the kernel.
+      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
     Raises:
       InputError: for a kernel size that is not a positive odd integer.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-attention to a neighbourhood: HaloAttention, and local self-attention as a baseline."""
+"""Self-attention to a neighborhood: HaloAttention, and local self-attention as a baseline."""
 
 from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError, check_count, check_counts, check_scope, is_integer, unknown
+from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, is_integer, unknown
 from lambdanet.layers.attention_base import Attention
 from lambdanet.ops import kernels
 from lambdanet.ops.local_attention import LocalGeometry
@@ -67,12 +67,12 @@ class HaloAttention(_BlockAttention):
       y_n = sum over m in the window of softmax_m(q_n . (k_m + r_(dy, dx)) / sqrt(k)) v_m,
 
     where r is the concatenation of height_table[dy] and width_table[dx], k / 2 each, shared by the heads. The
-    paper writes no division by sqrt(k). With strides, only every second query along each axis, say, attends,
-    to the same window as without. Maps that do not divide into blocks are padded, and the weights of
-    positions outside the map are zero. The output is equivariant under shifts by whole blocks.
+    paper has no division by sqrt(k). With strides, the remaining queries see the same window as without. Maps
+    that do not divide into blocks are padded, and the weights of positions outside the map are zero. The
+    output is equivariant under shifts by whole blocks.
 
-    The tables have the 2 (b + 2 halo) - 1 offsets that the paper's sizes count; the `halo` outermost ones on
-    either side occur for no pair.
+    The tables have 2 (b + 2 halo) - 1 offsets, as in the paper's parameter counts; no pair has the outermost
+    `halo` ones on either side.
 
     Input: [b, h, w, c]. Output: [b, h / strides, w / strides, value_ratio * filters], rounded up.
 
@@ -82,19 +82,19 @@ class HaloAttention(_BlockAttention):
       num_heads: the number of heads.
       block_size: b, the side of a block in positions.
       halo_size: how far the window reaches beyond its block on each side, in positions; 0 is allowed.
-      value_ratio: r_v, of the width of values and output to `filters`.
+      value_ratio: r_v, the ratio of the width of values and output to `filters`.
       key_dim: k, the depth of a query and a key, even. Default: filters / num_heads.
       mask_padding: False keeps the zero keys and values outside the map, which then take a share of the
         softmax, as in timm's networks.
-      strides: the distance of two queries along each axis. Where it divides `block_size`, no others are
+      strides: the distance between queries along each axis. Where it divides `block_size`, no others are
         computed.
       positions: "concatenated", or "added": r is height_table[dy] + width_table[dx], of depth k each, and k
         may be odd.
-      compact_offsets: with strides, count offsets as if the queries of a block stood side by side, as timm's
-        networks do: query i along an axis of a block as if at position i, not strides * i. `strides` then
-        divides `block_size`.
+      compact_offsets: with strides, count offsets as if the queries of a block were side by side, as timm's
+        networks do: query i along an axis of a block is at position i instead of strides * i. `strides` must
+        divide `block_size` then.
       kernel_regularizer: regularizer of the three projections; the tables have none.
-      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
@@ -133,9 +133,9 @@ class HaloAttention(_BlockAttention):
         if key_dim is not None and positions == "concatenated":
             _check_even(key_dim)
         if not is_integer(halo_size) or halo_size < 0:
-            raise InputError(f"halo_size must be an integer of at least 0, got {halo_size!r}")
+            raise invalid("halo_size", "an integer of at least 0", halo_size)
         if not isinstance(value_ratio, int | float) or not value_ratio > 0:
-            raise InputError(f"value_ratio must be a positive number, got {value_ratio!r}")
+            raise invalid("value_ratio", "a positive number", value_ratio)
         self.value_ratio = value_ratio
         if self.filters is not None:
             self._output_filters(self.filters)
@@ -185,7 +185,7 @@ class LocalAttention(_BlockAttention):
       y_n = sum over |dy|, |dx| <= r // 2 of softmax_m(q_n . (k_m + r_(dy, dx)) / sqrt(k)) v_m,
 
     where r_(dy, dx) is the concatenation of height_table[dy] and width_table[dx], k / 2 each, shared by the
-    heads. The paper writes no division by sqrt(k). Positions outside the map take no part.
+    heads. The paper has no division by sqrt(k). Positions outside the map take no part.
 
     Input: [b, h, w, c]. Output: the same shape with `filters` channels.
 
@@ -195,9 +195,9 @@ class LocalAttention(_BlockAttention):
       scope: r, odd.
       key_dim: k, the depth of a query and a key, even. Default: d / h.
       block_size: the side of the blocks of queries for which context is gathered at once. It changes the
-        speed, not the result: (block_size + r - 1)^2 logits a query are computed and r^2 used.
+        speed, not the result: of (block_size + r - 1)^2 logits per query, r^2 are used.
       kernel_regularizer: regularizer of the three projections; the tables have none.
-      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
@@ -234,7 +234,5 @@ class LocalAttention(_BlockAttention):
 
 def _check_even(key_dim: int) -> None:
     if key_dim % 2:
-        raise InputError(
-            f"key_dim must be even, one half for height and one for width, got {key_dim} "
-            "(without key_dim=, it is filters / num_heads)"
-        )
+        hint = "the default is filters / num_heads"
+        raise invalid("key_dim", "even, one half for height and one for width", key_dim, hint)

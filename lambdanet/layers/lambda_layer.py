@@ -7,7 +7,15 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError, check_count, check_counts, check_divisible, require_tf_keras, unknown
+from lambdanet.errors import (
+    InputError,
+    check_count,
+    check_counts,
+    check_divisible,
+    invalid,
+    require_tf_keras,
+    unknown,
+)
 from lambdanet.layers.layer import Layer
 from lambdanet.layers.position_embedding import (
     PositionEmbedding,
@@ -27,13 +35,15 @@ POSITION_KINDS = ("relative", "unstructured", None)
 class LambdaLayer(Layer):
     """Maps every position to a linear function of its context, a lambda, and applies it to its queries.
 
-    With queries q, normalised keys K, values V and relative position embeddings E,
+    With queries q, normalized keys K, values V and relative position embeddings E,
 
       lambda_n = sum over m of (softmax(K)_m + E_nm) V_m^T,    y_n = concat over heads of lambda_n^T q_n.
 
+    `lambdanet.ops.reference` is these equations as four einsums.
+
     The layer follows the paper's defaults (appendix F.2): multi-query, a local scope for the position
-    lambdas and the whole map for the content lambda, batch normalisation of queries and values, no biases
-    and no output projection. Keep the BN and ReLU that follow the convolution it replaces. To reduce
+    lambdas and the whole map for the content lambda, batch normalization of queries and values, no biases
+    and no output projection. Keep the BN and ReLU that follow the convolution it replaces. To reduce the
     resolution as the paper does, by a 3x3 average-pool of stride 2, set `strides=2` and `pool_size=3`.
 
     Input: images [b, h, w, c], sequences [b, n, c], or volumes [b, t, h, w, c]. The spatial sizes may be
@@ -49,22 +59,23 @@ class LambdaLayer(Layer):
       position: "relative", "unstructured" (one embedding for each pair of positions), None (content only),
         or an embedding layer, which several lambda layers may share.
       content: whether there is a content lambda.
-      key_normalization: of the keys over the context: "softmax", "l2" or None (Table 11).
-      query_normalization: of the queries over their depth: None or "softmax" (Table 11).
-      use_batch_norm: whether queries and values are batch normalised (Table 11).
-      multi_head: give every head keys, values and embeddings of its own (appendix C.3), for h times
-        the cost.
-      strides: the distance of two queries along each axis; the output has 1 / strides of the positions.
-      pool_size: with strides, average the outputs over windows of so many positions along each axis, as an
-        average-pool with "same" padding would, at a fraction of the cost.
-      dilation: the distance of two positions within the scope; 1 for the scope None.
-      map_size: for the scope None, the size the table is made for; default: that of the first input.
+      key_normalization: the normalization of keys over the context: "softmax", "l2" or None (Table 11).
+      query_normalization: the normalization of queries over their depth: None or "softmax" (Table 11).
+      use_batch_norm: whether queries and values are batch normalized (Table 11).
+      multi_head: whether every head has its own keys, values and embeddings (appendix C.3), at h times the
+        cost.
+      strides: the distance between queries along each axis; the output has 1 / strides of the positions.
+      pool_size: with strides, the side of the windows over which outputs are averaged, as by an average-pool
+        with "same" padding, at a fraction of the cost.
+      dilation: the distance between positions within the scope; 1 for the scope None.
+      map_size: for the scope None, the size of the map that the table is for; default: that of the first
+        input.
       resize: for the scope None and other sizes, "slice" (no larger than `map_size`) or "interpolate".
-      position_bias: add a vector to the position lambdas, as timm's networks do.
-      implementation: the form of `lambdanet.ops.apply_position_lambdas` to use.
-      batch_norm: arguments of the batch normalisations, over momentum 0.9 and epsilon 1e-5.
+      position_bias: whether to add a vector to the position lambdas, as timm's networks do.
+      implementation: the form of `lambdanet.ops.apply_position_lambdas`.
+      batch_norm: arguments of the batch normalizations, instead of momentum 0.9 and epsilon 1e-5.
       kernel_regularizer: regularizer of the three projections; position embeddings have none.
-      **kwargs: `name`, `dtype` and what else a Keras layer takes.
+      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number
@@ -112,10 +123,10 @@ class LambdaLayer(Layer):
             filters = check_count("filters", filters)
             check_divisible(filters, num_heads)
         if key_normalization not in content_lambdas.KEY_NORMALIZATIONS:
-            accepted = content_lambdas.KEY_NORMALIZATIONS
-            raise InputError(f"key_normalization must be one of {accepted}, got {key_normalization!r}")
+            accepted = f"one of {content_lambdas.KEY_NORMALIZATIONS}"
+            raise invalid("key_normalization", accepted, key_normalization)
         if query_normalization not in ("softmax", None):
-            raise InputError(f"query_normalization must be 'softmax' or None, got {query_normalization!r}")
+            raise invalid("query_normalization", "'softmax' or None", query_normalization)
         if position is None and not content:
             raise InputError(
                 "a lambda layer needs content, positions or both, got content=False and position=None"
@@ -149,14 +160,14 @@ class LambdaLayer(Layer):
     def __call__(self, inputs, context=None, mask=None, **kwargs):
         if not self.built and context is not None:
             self._context_shape = tf.TensorShape(context.shape)
-        # Passed on even where it is None, so that Keras does not put a padding mask of its own in its place.
+        # Passed even where it is None, so that Keras does not replace it by a padding mask.
         return super().__call__(inputs, context=context, mask=mask, **kwargs)
 
     def build(self, input_shape):
         input_shape = _checked_shape(input_shape, "input")
         context_shape = _checked_shape(self._context_shape or input_shape, "context")
         if context_shape.rank != input_shape.rank:
-            raise InputError(f"input {input_shape} and context {context_shape} must have as many axes")
+            raise InputError(f"input and context must have the same rank, got {input_shape}, {context_shape}")
         channels, context_channels = input_shape[-1], context_shape[-1]
         filters = self.filters or channels
         check_divisible(filters, self.num_heads)
@@ -181,14 +192,14 @@ class LambdaLayer(Layer):
 
         Args:
           inputs: [b, *query_size, c].
-          context: what keys and values are made of, [b, *context_size, c'], with as many spatial axes;
-            default: the inputs.
-          mask: which context positions m a query n may see, the same for the whole batch: "causal" for
-            those up to n, in raster order, or 0 and 1 as [n, m].
-          training: whether batch normalisations use the batch's own statistics.
+          context: the source of keys and values, [b, *context_size, c'], of the same rank; default: the
+            inputs.
+          mask: the context positions m that a query n sees, for the whole batch: "causal" for those up to n
+            in raster order, or 0 and 1 as [n, m].
+          training: whether batch normalizations use the statistics of the batch.
 
         Returns:
-          [b, *query_size, d]; with strides, as many positions as the strides leave.
+          [b, *query_size, d]; with strides, of the positions that they keep.
         """
         mask = self._checked_mask(mask, context)
         context = inputs if context is None else context
@@ -239,7 +250,7 @@ class LambdaLayer(Layer):
         if not self._owns_position:
             position = None if position is None else position.serialized()
         elif isinstance(position, RelativePositionEmbedding):
-            arguments["map_size"] = position.map_size  # known by now also where it is that of the first input
+            arguments["map_size"] = position.map_size  # that of the first input by now, if it was None
             position = "relative"
         else:
             position = "unstructured"
@@ -289,14 +300,10 @@ class LambdaLayer(Layer):
             return None
         require_tf_keras(position, "position")
         if not isinstance(position, PositionEmbedding):
-            raise InputError(
-                f"position must be one of {POSITION_KINDS} or a PositionEmbedding, got {position!r}"
-            )
+            raise invalid("position", f"one of {POSITION_KINDS} or a PositionEmbedding", position)
         for name, value in depth.items():
-            if getattr(position, name) != value:
-                raise InputError(
-                    f"the position embedding has {name}={getattr(position, name)}, the layer {value}"
-                )
+            if (given := getattr(position, name)) != value:
+                raise invalid(f"{name} of the position embedding", f"{value} as in the layer", given)
         position.num_users += 1
         return position
 
@@ -368,19 +375,19 @@ class LambdaLayer(Layer):
                 raise unknown("mask", mask, ["causal"])
             if context is not None or self.strides > 1 or self.pool_size > 1:
                 raise InputError(
-                    "a causal mask needs the inputs as context and strides of 1; give mask as [n, m]"
+                    "a causal mask needs the inputs as context and strides of 1; give mask as [n, m] instead"
                 )
         elif mask is not None:
             if self.pool_size > 1:
-                raise InputError("a mask needs pool_size=1: the positions of a window have one each")
+                raise invalid("pool_size", "1 with a mask [n, m]", self.pool_size)
             mask = tf.convert_to_tensor(mask)
             if mask.shape.rank != 2:
-                raise InputError(f"mask must be 'causal' or have the shape [n, m], got {mask.shape}")
+                raise invalid("mask", "'causal' or of the shape [n, m]", tuple(mask.shape))
         return mask
 
 
 def _flat(x: tf.Tensor) -> tf.Tensor:
-    """Counts positions along one axis: [b, *size, l, h, k] -> [b, n, l, h, k]."""
+    """[b, *size, l, h, k] -> [b, n, l, h, k]."""
     b, *size = sizes(x)[:-3]
     return tf.reshape(x, [b, product(size), *x.shape[-3:]])
 
@@ -388,9 +395,7 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
 def _checked_shape(shape, what: str) -> tf.TensorShape:
     shape = tf.TensorShape(shape)
     if shape.rank not in (3, 4, 5):
-        raise InputError(
-            f"the {what} has shape {shape}; accepted: [b, n, c], [b, h, w, c] and [b, t, h, w, c]"
-        )
+        raise invalid(f"the shape of the {what}", "[b, n, c], [b, h, w, c] or [b, t, h, w, c]", tuple(shape))
     if shape[-1] is None:
-        raise InputError(f"the {what} has shape {shape}; LambdaLayer needs a known number of channels")
+        raise invalid(f"the shape of the {what}", "one with a known number of channels", tuple(shape))
     return shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalisation together with what squeeze-and-excitation asks of its output: the mean of each map."""
+"""Batch normalization with the mean of each map, for the squeeze-and-excitation that follows it."""
 
 import tensorflow as tf
 import tf_keras as keras
@@ -12,10 +12,10 @@ from lambdanet.ops import kernels
 class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` that also returns the mean of its output over each map.
 
-    The mean of a normalised map is the normalised mean of the map, so one pass over the input yields the
-    statistics of the batch and of every map, where a mean taken afterwards needs a second pass; the same is
-    true of the gradients. Training steps for a TPU, which spend their time on such passes, are built in this
-    way; all else, synchronised statistics included, takes two steps, with the same results.
+    The mean of a normalized map is the normalized mean of the map, so one pass over the input can compute the
+    statistics of the batch and of every map, where a mean taken afterwards needs a second pass; so can one
+    pass compute the gradients. Training steps on a TPU, whose time is spent in such passes, use this form;
+    all else, synchronized statistics included, takes two steps, with the same results.
 
     Input: [b, h, w, c]. Output: the map [b, h, w, c] and the means [b, c]. The arguments are those of the
     base class, with its channels last.

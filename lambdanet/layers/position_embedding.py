@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Position embeddings as layers, so that one table can serve one lambda layer or several (Bello 2021)."""
+"""Position embeddings as layers, which one lambda layer or several can use (Bello 2021)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,14 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet import tensors
-from lambdanet.errors import InputError, check_count, check_counts, check_scope, unknown
+from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, unknown
 from lambdanet.layers.layer import Layer
 from lambdanet.ops import pooling, position_lambdas, relative_positions
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.relative_positions import PairAxis
 
 RESIZES = ("slice", "interpolate")
-SHARED = "shared_object_id"  # Keras's key for what several layers share
+SHARED = "shared_object_id"  # Keras's key for objects that several layers share
 
 
 class PositionEmbedding(Layer):
@@ -25,19 +25,19 @@ class PositionEmbedding(Layer):
     Args:
       key_dim: k, the depth of an embedding.
       intra_depth: u, where an embedding is a [k, u] matrix.
-      num_lambdas: how many lambdas a position has: 1, or the number of heads of a multi-head lambda layer.
-        Each has embeddings of its own.
+      num_lambdas: the lambdas per position, each with its own embeddings: 1, or the number of heads of a
+        multi-head lambda layer.
     """
 
     implementation = "auto"
 
     def __init__(self, key_dim: int = 16, intra_depth: int = 1, num_lambdas: int = 1, **kwargs: Any):
-        # Computes in the precision of the lambda layer that uses it, whatever its own.
+        # Computes in the precision of the lambda layer that uses it.
         super().__init__(autocast=False, **kwargs)
         self.key_dim, self.intra_depth, self.num_lambdas = check_counts(
             key_dim=key_dim, intra_depth=intra_depth, num_lambdas=num_lambdas
         )
-        self.num_users = 0  # lambda layers that it was given to
+        self.num_users = 0  # lambda layers that have it as an argument
         self.table: Any = None  # until the first `build_for`
 
     def build_for(self, query_size: Sequence[int | None], context_size: Sequence[int | None]) -> None:
@@ -54,16 +54,16 @@ class PositionEmbedding(Layer):
         Args:
           queries: [b, *query_size, l, h, k], with l = `num_lambdas`.
           values: [b, *context_size, l, v, u].
-          strides: the distance of two queries.
+          strides: the distance between queries or, with a pool, between its windows.
           mask: None, "causal", or 0 and 1 for each query and context position, [n, m].
-          pool_size: average the outputs over windows of so many positions along each axis, `strides` apart;
-            the queries then stand at every position.
-          content: content lambdas to add to those of every position, [b, l, k, v].
+          pool_size: the side of the windows over which outputs are averaged; there must be a query for every
+            position of the context then.
+          content: content lambdas to add to the position lambdas, [b, l, k, v].
 
         Returns:
-          [b, *query_size, l, h, v]; with a pool, as many positions as there are windows.
+          [b, *query_size, l, h, v]; with a pool, one position per window.
         """
-        # Not slices: LiteRT has them of tensors of at most five axes.
+        # Not slices: LiteRT can slice tensors of at most five axes.
         queries, values = (tf.unstack(x, self.num_lambdas, axis=-3) for x in (queries, values))
         contents = [None] * self.num_lambdas if content is None else tf.unstack(content, axis=1)
         geometry = Geometry(strides, pool_size=pool_size)
@@ -87,7 +87,7 @@ class PositionEmbedding(Layer):
         return config if self.num_users < 2 else {**config, SHARED: id(self)}
 
     def _add_table(self, shape: Sequence[int]) -> tf.Variable:
-        """Adds embeddings for each index of `shape`, started from N(0, 1) as in the paper (appendix F.2)."""
+        """Adds an embedding for each index of `shape`, initialized from N(0, 1) (appendix F.2)."""
         lambdas = [self.num_lambdas] if self.num_lambdas > 1 else []
         depth = [self.key_dim] + ([self.intra_depth] if self.intra_depth > 1 else [])
         initializer = keras.initializers.RandomNormal(stddev=1.0)
@@ -101,20 +101,19 @@ class PositionEmbedding(Layer):
 
 @keras.saving.register_keras_serializable(package="lambdanet")
 class RelativePositionEmbedding(PositionEmbedding):
-    """Embeddings of the offset between query and context on a grid, which are translation equivariant.
+    """Translation-equivariant embeddings of the offset between query and context on a grid.
 
-    Give one object to several lambda layers to share the table between them (Table 4 of the paper).
+    Lambda layers that have the same object as `position` share its table (Table 4 of the paper).
 
     Args:
-      key_dim, intra_depth, num_lambdas: as in `LambdaLayer`, with one lambda a head if it is multi-head.
+      key_dim, intra_depth, num_lambdas: as in `PositionEmbedding`.
       scope: r, odd: a query sees r positions along each axis; None: the whole map.
-      dilation: the distance of two positions that a query sees; the ones between have no embedding. 1 for the
-        scope None.
-      map_size: for the scope None, the size of the map that the table is made for, an integer or one for each
-        axis; default: the size of the first input.
+      dilation: the distance between positions that a query sees; 1 for the scope None.
+      map_size: for the scope None, the size of the map that the table is for, an integer or one per axis;
+        default: the size of the first input.
       resize: for the scope None and maps of another size: "slice" uses the offsets that occur, on maps no
         larger than `map_size`; "interpolate" stretches the table over any map.
-      use_bias: add a vector of depth k to the position lambda of every value channel.
+      use_bias: whether to add a vector of depth k to the position lambda of every value channel.
       implementation: the form of `lambdanet.ops.apply_position_lambdas`.
 
     Raises:
@@ -139,7 +138,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         self.dilation = check_count("dilation", dilation)
         self.scope = None if scope is None else check_scope(scope)
         if self.scope is None and self.dilation > 1:
-            raise InputError(f"dilation must be 1 with scope=None, the whole map, got {dilation}")
+            raise invalid("dilation", "1 with scope=None, the whole map", dilation)
         if resize not in RESIZES:
             raise unknown("resize", resize, RESIZES)
         if implementation not in ("auto", *position_lambdas.IMPLEMENTATIONS):
@@ -198,19 +197,18 @@ class RelativePositionEmbedding(PositionEmbedding):
 
     def _check_rank(self, rank: int) -> None:
         depth_axes = 1 + (self.intra_depth > 1) + (self.num_lambdas > 1)
-        if self.table.shape.rank - depth_axes != rank:
-            raise InputError(
-                f"the position table has {self.table.shape.rank - depth_axes} spatial axes, the input {rank}"
-            )
+        if (axes := self.table.shape.rank - depth_axes) != rank:
+            raise invalid("the spatial axes of the input", f"{axes} as in the position table", rank)
 
     def _full_map_size(self, context_size: Sequence[int | None]) -> Sequence[int | None]:
         if self.map_size is None:
             if None in context_size:
-                raise InputError(f"a global scope on a map of size {tuple(context_size)} needs map_size=")
+                hint = "or set map_size"
+                raise invalid("the map of a global scope", "of known size", tuple(context_size), hint)
             return tuple(context_size)
         sizes = (self.map_size,) * len(context_size) if isinstance(self.map_size, int) else self.map_size
         if len(sizes) != len(context_size):
-            raise InputError(f"map_size must have {len(context_size)} axes, got {sizes}")
+            raise invalid("map_size", f"an integer or {len(context_size)} of them", sizes)
         return sizes
 
     def _fitted(self, table, query_size, context_size, geometry):
@@ -223,10 +221,8 @@ class RelativePositionEmbedding(PositionEmbedding):
             return relative_positions.resize_table(table, [2 * extent - 1 for extent in extents])
         for extent, size in zip(extents, self.map_size, strict=True):
             if isinstance(extent, int) and extent > size:
-                raise InputError(
-                    f"the map of size {tuple(extents)} is larger than the table's {self.map_size}; "
-                    "accepted: smaller maps, or resize='interpolate'"
-                )
+                accepted, hint = f"at most {self.map_size}", "resize='interpolate' allows any size"
+                raise invalid("the size of the map", accepted, tuple(extents), hint)
             if tf.is_tensor(extent):
                 tf.debugging.assert_less_equal(extent, size, "the map is larger than the position table")
         return table
@@ -234,10 +230,10 @@ class RelativePositionEmbedding(PositionEmbedding):
 
 @keras.saving.register_keras_serializable(package="lambdanet")
 class UnstructuredPositionEmbedding(PositionEmbedding):
-    """One embedding for each pair of a query and a context position, for inputs that are no grid: [n, m, k].
+    """One embedding per pair of a query and a context position, for inputs that are no grid: [n, m, k].
 
     Args:
-      key_dim, intra_depth, num_lambdas: as in `LambdaLayer`, with one lambda a head if it is multi-head.
+      key_dim, intra_depth, num_lambdas: as in `PositionEmbedding`.
       num_queries: n; default: that of the first input.
       num_context: m; default: that of the first input.
 
@@ -264,7 +260,8 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         for name, sizes in (("num_queries", query_size), ("num_context", context_size)):
             if getattr(self, name) is None:
                 if None in sizes:
-                    raise InputError(f"unstructured positions of a map of size {tuple(sizes)} need {name}=")
+                    hint = f"or set {name}"
+                    raise invalid("the map of unstructured positions", "of known size", tuple(sizes), hint)
                 setattr(self, name, tensors.product(sizes))
             setattr(self, name, check_count(name, getattr(self, name)))
         self.table = self._add_table([self.num_queries, self.num_context])
@@ -272,11 +269,11 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
     def apply_one(self, index, queries, values, geometry, mask, content=None):
         n = tensors.product(tensors.sizes(queries)[1:-2])
         m = tensors.product(tensors.sizes(values)[1:-2])
-        for positions, size, of in ((n, self.num_queries, "query"), (m, self.num_context, "context")):
+        for positions, size, kind in ((n, self.num_queries, "query"), (m, self.num_context, "context")):
             if isinstance(positions, int) and positions > size:
-                raise InputError(f"{positions} {of} positions are more than the {size} of the table")
+                raise invalid(f"{kind} positions", f"at most {size}, those of the table", positions)
             if tf.is_tensor(positions):
-                tf.debugging.assert_less_equal(positions, size, f"more {of} positions than the table has")
+                tf.debugging.assert_less_equal(positions, size, f"more {kind} positions than the table has")
         table = tf.transpose(self._table_of(index, queries.dtype)[:n, :m], [0, 2, 1, 3])  # [n, k, m, u]
         embeddings = tf.reshape(table, [n, self.key_dim, m * self.intra_depth])
         if isinstance(mask, str):
@@ -295,23 +292,23 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
 
 
 def restored(config: Mapping[str, Any]) -> PositionEmbedding:
-    """Makes the embedding that `serialized` described, one for all layers of a model that share it.
+    """Returns the embedding that `serialized` described, one for all layers of a model that share it.
 
-    While Keras loads a model it keeps what is shared, in one way for .keras and in another for other forms.
-    The one in use gives the same object for the same configuration.
+    While Keras loads a model it keeps shared objects, in one way for .keras and in another for other formats.
+    The one in use returns the same object for the same configuration.
 
     Raises:
-      InputError: layers share it, and Keras keeps nothing, so that each would have one of its own.
+      InputError: layers share it, and Keras keeps nothing, so that each would have its own.
     """
-    # By the registered name, which is the only one that Keras knows in a .h5 file.
+    # By the registered name, the only one that Keras finds in a .h5 file.
     config = {**config, "class_name": config.get("registered_name") or config["class_name"]}
     for deserialize in (keras.saving.deserialize_keras_object, keras.utils.legacy.deserialize_keras_object):
         embedding = deserialize(config)
         if SHARED not in config or embedding is deserialize(config):
             return embedding
     raise InputError(
-        "layers that share a position embedding cannot be copied one by one, as `clone_model` does, because "
-        "each would have one of its own; copy the model by `Model.from_config(model.get_config())`"
+        "layers that share a position embedding cannot be copied one by one, as by `clone_model`, because "
+        "each would have its own; copy the model by `Model.from_config(model.get_config())`"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError, check_count
+from lambdanet.errors import check_count, invalid
 from lambdanet.layers.layer import Layer
 from lambdanet.layers.sublayers import build_sublayer
 from lambdanet.ops import kernels
@@ -17,14 +17,14 @@ class SqueezeExcite(Layer):
     """Scales every channel by a gate in (0, 1) computed from the mean of the map.
 
     gate = sigmoid(W2 relu(W1 mean(x) + b1) + b2), with W1: c -> ratio * c and W2: ratio * c -> c, both
-    initialised by He's rule. The hidden width is rounded, and no less than `multiple_of`.
+    initialized by He's rule. The hidden width is rounded, and at least `multiple_of`.
 
-    Input: the map [b, h, w, c], or the map and its means [b, c], where these are known. Output: [b, h, w, c].
+    Input: a map [b, h, w, c], or a map and its means [b, c], where these are known. Output: [b, h, w, c].
 
     Args:
-      ratio: of the hidden width to c, in (0, 1]. ResNet-RS and LambdaResNets use 1/4.
-      kernel_regularizer: of both projections.
-      multiple_of: what the hidden width is a multiple of; 8 in timm's networks.
+      ratio: the ratio of the hidden width to c, in (0, 1]. ResNet-RS and LambdaResNets use 1/4.
+      kernel_regularizer: regularizer of both projections.
+      multiple_of: a divisor of the hidden width; 8 in timm's networks.
 
     Raises:
       InputError: for a ratio outside (0, 1], or a `multiple_of` that is not a positive integer.
@@ -35,7 +35,7 @@ class SqueezeExcite(Layer):
     ):
         super().__init__(**kwargs)
         if not 0 < ratio <= 1:
-            raise InputError(f"ratio must be in (0, 1], got {ratio!r}")
+            raise invalid("ratio", "in (0, 1]", ratio)
         self.ratio = ratio
         self.multiple_of = check_count("multiple_of", multiple_of)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.errors import InputError
+from lambdanet.errors import invalid
 from lambdanet.layers.layer import Layer
 
 
@@ -18,7 +18,7 @@ class StochasticDepth(Layer):
 
     Args:
       rate: the probability that an example's branch is dropped, in [0, 1).
-      seed: of the random numbers; default: that of `keras.utils.set_random_seed`.
+      seed: seed of the random numbers; default: that of `keras.utils.set_random_seed`.
 
     Raises:
       InputError: for a rate outside [0, 1).
@@ -27,7 +27,7 @@ class StochasticDepth(Layer):
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         if not 0 <= rate < 1:
-            raise InputError(f"rate must be in [0, 1), got {rate!r}")
+            raise invalid("rate", "in [0, 1)", rate)
         self.rate = rate
         self.seed = None if seed is None else int(seed)
         self._dropout = keras.layers.Dropout(rate, seed=seed, dtype=self.dtype_policy)

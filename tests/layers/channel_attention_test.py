@@ -41,10 +41,10 @@ def test_hidden_width_of_squeeze_and_excitation(channels, ratio, multiple_of, hi
 
 
 @pytest.mark.parametrize(("size", "pool_size", "strides"), [((6, 7), 3, 2), ((5, 4), 5, 3), ((3, 2), 3, 1)])
-def test_centred_max_pooling_equals_the_loop(size, pool_size, strides):
+def test_centered_max_pooling_equals_the_loop(size, pool_size, strides):
     """Of negative numbers, which a padding of zeros would hide."""
     x = images(2, *size, 3).astype(np.float32) - 10
-    layer = lambdanet.CentredMaxPooling2D(pool_size, strides)
+    layer = lambdanet.CenteredMaxPooling2D(pool_size, strides)
     outputs = layer(x)
     assert outputs.shape == layer.compute_output_shape(x.shape)
     reach = pool_size // 2
@@ -57,6 +57,6 @@ def test_what_is_refused():
     with pytest.raises(InputError, match="kernel_size must be odd, got 4; 3 and 5 would do"):
         lambdanet.EfficientChannelAttention(4)
     with pytest.raises(InputError, match="pool_size must be odd, got 2"):
-        lambdanet.CentredMaxPooling2D(2)
+        lambdanet.CenteredMaxPooling2D(2)
     with pytest.raises(InputError, match="multiple_of must be a positive integer, got 0"):
         lambdanet.SqueezeExcite(multiple_of=0)

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from helpers import images
 
 import lambdanet
 from lambdanet.errors import InputError
 
 LAYERS = {
     "AxialAttention": lambda **kwargs: lambdanet.AxialAttention(8, num_heads=2, map_size=9, **kwargs),
-    "CentredMaxPooling2D": lambda **kwargs: lambdanet.CentredMaxPooling2D(3, 1, **kwargs),
+    "CenteredMaxPooling2D": lambda **kwargs: lambdanet.CenteredMaxPooling2D(3, 1, **kwargs),
     "EfficientChannelAttention": lambda **kwargs: lambdanet.EfficientChannelAttention(**kwargs),
     "GlobalAttention": lambda **kwargs: lambdanet.GlobalAttention(8, num_heads=2, map_size=9, **kwargs),
     "HaloAttention": lambda **kwargs: lambdanet.HaloAttention(4, 2, 4, value_ratio=2.0, **kwargs),
@@ -50,10 +51,6 @@ LAYERS = {
 @pytest.fixture(params=LAYERS)
 def make(request):
     return LAYERS[request.param]
-
-
-def images(*shape, seed=0):
-    return tf.constant(np.random.default_rng(seed).normal(size=shape), tf.float32)
 
 
 def test_unknown_batch_and_changing_non_square_sizes(make):

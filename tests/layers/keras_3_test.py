@@ -11,7 +11,7 @@ import lambdanet
 from lambdanet.errors import InputError
 
 LAYERS = {
-    "CentredMaxPooling2D": lambda: lambdanet.CentredMaxPooling2D(),
+    "CenteredMaxPooling2D": lambda: lambdanet.CenteredMaxPooling2D(),
     "EfficientChannelAttention": lambda: lambdanet.EfficientChannelAttention(),
     "HaloAttention": lambda: lambdanet.HaloAttention(8, 2, 4),
     "LambdaLayer": lambda: lambdanet.LambdaLayer(8, scope=3),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from helpers import images
 from naive_lambda import randomize, weights_by_name
 
 import lambdanet
@@ -39,7 +40,7 @@ def test_pool_of_the_layer_is_that_after_it(size, options, kind):
     expected = average_pool(whole(x))
     with device.assume(kind):
         np.testing.assert_allclose(pooled(x), expected, atol=1e-10)
-    with pytest.raises(InputError, match="a mask needs pool_size=1"):
+    with pytest.raises(InputError, match=r"pool_size must be 1 with a mask \[n, m\], got"):
         pooled(x, mask=np.ones([np.prod(size), np.prod(size)]))
 
 
@@ -108,7 +109,7 @@ def test_arguments_that_are_refused(arguments, message):
 
 
 def test_inputs_that_are_refused():
-    with pytest.raises(InputError, match=r"the input has shape \(2, 8\)"):
+    with pytest.raises(InputError, match=r"the shape of the input must be \[b, n, c\], .* got \(2, 8\)"):
         lambdanet.LambdaLayer(8)(tf.ones([2, 8]))
     with pytest.raises(InputError, match="filters=10 and num_heads=4"):
         lambdanet.LambdaLayer()(tf.ones([1, 4, 4, 10]))
@@ -116,10 +117,6 @@ def test_inputs_that_are_refused():
         lambdanet.LambdaLayer(8)(keras.Input([4, 4, None]))
     with pytest.raises(InputError, match="Keras 3"):
         lambdanet.LambdaLayer(8)(keras_3.Input([4, 4, 8]))
-
-
-def images(*shape, seed=0):
-    return tf.constant(np.random.default_rng(seed).normal(size=shape), tf.float32)
 
 
 @pytest.mark.parametrize("position", ["relative", "unstructured"])
@@ -193,9 +190,13 @@ def test_one_table_shared_by_two_layers():
     model = two_layers(table)
     tables = [weight for weight in model.trainable_weights if "table" in weight.name]
     assert len(tables) == 1
-    with pytest.raises(InputError, match="the position embedding has key_dim=16, the layer 8"):
+    with pytest.raises(
+        InputError, match="key_dim of the position embedding must be 8 as in the layer, got 16"
+    ):
         lambdanet.LambdaLayer(8, position=table, key_dim=8)
-    with pytest.raises(InputError, match="the position table has 2 spatial axes, the input 1"):
+    with pytest.raises(
+        InputError, match="spatial axes of the input must be 2 as in the position table, got 1"
+    ):
         lambdanet.LambdaLayer(8, position=table)(images(1, 6, 8))
 
 
@@ -214,7 +215,7 @@ def test_a_global_table_on_other_sizes():
     x = images(1, 4, 5, 8)
     framed = tf.pad(x, [[0, 0], [0, 2], [0, 1], [0, 0]])
     np.testing.assert_allclose(layer(x), layer(framed)[:, :4, :5], atol=1e-5)
-    with pytest.raises(InputError, match=r"map of size \(7, 6\) is larger than the table's \(6, 6\)"):
+    with pytest.raises(InputError, match=r"the size of the map must be at most \(6, 6\), got \(7, 6\)"):
         layer(images(1, 7, 6, 8))
     unknown = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 8])])
     np.testing.assert_allclose(unknown(x), layer(x), atol=1e-5)
@@ -310,12 +311,12 @@ def test_another_context_in_a_functional_model(tmp_path):
     ("arguments", "message"),
     [
         ({"mask": "casual"}, "unknown mask 'casual'; did you mean causal"),
-        ({"mask": np.ones([2, 3, 3])}, r"mask must be 'causal' or have the shape \[n, m\], got \(2, 3, 3\)"),
+        ({"mask": np.ones([2, 3, 3])}, r"mask must be 'causal' or of the shape \[n, m\], got \(2, 3, 3\)"),
         (
             {"mask": "causal", "context": np.ones([1, 4, 8], np.float32)},
             "causal mask needs the inputs as context",
         ),
-        ({"context": np.ones([1, 4, 4, 8], np.float32)}, "must have as many axes"),
+        ({"context": np.ones([1, 4, 4, 8], np.float32)}, "input and context must have the same rank"),
         ({"context": keras_3.Input([4, 8])}, "an input of LambdaLayer is a Keras 3"),
     ],
 )
@@ -340,5 +341,7 @@ def test_calls_that_are_refused(arguments, message):
 def test_more_arguments_that_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         lambdanet.LambdaLayer(8, **arguments)
-    with pytest.raises(InputError, match="a global scope on a map of size .* needs map_size="):
+    with pytest.raises(
+        InputError, match="map of a global scope must be of known size, got .*; or set map_size"
+    ):
         lambdanet.LambdaLayer(8, scope=None)(keras.Input([None, None, 8]))
