@@ -138,7 +138,7 @@ _HANDLERS = {"recipe": _step, "model": _step, "experiment": _step, "table": _tab
 COMMANDS = (
     Command(
         "tpu-check",
-        "estimates the memory and time of a step on a TPU with the TPU compiler; no TPU is needed",
+        "estimates the memory and time of a step on a TPU; no TPU is needed",
         _tpu_check,
         flags=(
             Flag("recipe", "NAME", "check the training step of this recipe"),

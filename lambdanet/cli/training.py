@@ -109,8 +109,8 @@ _DATA_DIR = Flag(
 _MAX_BAD_RECORDS = Flag(
     "max_bad_records",
     "N",
-    "the largest number of unreadable images, and of files that are not pictures, to leave out "
-    "(default: 100 images, and a tenth of each class's files)",
+    "largest number of unreadable images, and of other files, to leave out (default: 100 images, and a tenth "
+    "of each class's files)",
     define=flags.DEFINE_integer,
 )
 _TRAIN_FLAGS = (
