@@ -1,12 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers shared by tests: programs in processes of their own."""
+"""Helpers shared by tests: random arrays, and programs in processes of their own."""
 
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 ROOT = Path(__file__).parents[1]
+
+
+def images(*shape: int, seed: int = 0) -> tf.Tensor:
+    """Returns normally distributed float32 values."""
+    return tf.constant(np.random.default_rng(seed).normal(size=shape), tf.float32)
+
+
+def noise(*shape: int) -> np.ndarray:
+    """Returns uniformly distributed uint8 values."""
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
 def program(name: str, *arguments: object) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from helpers import images
 
 import lambdanet
 from lambdanet.errors import InputError
@@ -20,10 +21,6 @@ FAMILIES = (
     "eca_halonext26ts",
     "lamhalobotnet50ts_256",
 )
-
-
-def images(*shape, seed=0):
-    return tf.constant(np.random.default_rng(seed).normal(size=shape), tf.float32)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -4,13 +4,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import images
 
 import lambdanet
 from lambdanet.models import halonet, zoo
-
-
-def images(*shape):
-    return tf.constant(np.random.default_rng(0).normal(size=shape), tf.float32)
 
 
 @pytest.mark.parametrize("name", ["h0", "h4", "h6"])

@@ -5,12 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from helpers import images
 
 import lambdanet
-
-
-def images(*shape):
-    return tf.constant(np.random.default_rng(0).normal(size=shape), tf.float32)
 
 
 def test_mobilenet_v2_is_that_of_keras_applications():

@@ -6,8 +6,8 @@ import json
 import h5py
 import numpy as np
 import pytest
-import tensorflow as tf
 import tf_keras as keras
+from helpers import images
 
 import lambdanet
 from lambdanet.errors import InputError
@@ -25,10 +25,6 @@ def model():
 def file(model, tmp_path):
     weight_files.save(model, tmp_path / "tiny.safetensors", {"mean": "0.5", "license": "Apache-2.0"})
     return tmp_path / "tiny.safetensors"
-
-
-def images(*shape):
-    return tf.constant(np.random.default_rng(0).normal(size=shape), tf.float32)
 
 
 def refused(path, **arguments):

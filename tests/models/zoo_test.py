@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from helpers import images
 
 import lambdanet
 from lambdanet.errors import InputError
@@ -19,10 +20,6 @@ from lambdanet.errors import InputError
 @pytest.fixture(scope="module")
 def tiny():
     return lambdanet.create_model("lambda_resnet_tiny", num_classes=10)
-
-
-def images(*shape, seed=0):
-    return tf.constant(np.random.default_rng(seed).normal(size=shape), tf.float32)
 
 
 def test_list_models_takes_patterns():
