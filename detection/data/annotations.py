@@ -163,7 +163,7 @@ def _check_categories(
             accepted = f"less than num_classes={num_classes}, which counts the background"
             raise invalid(where, accepted, number, f"num_classes={number + 1} would do")
         names[number] = name
-    names_of_classes.check(list(names.values()), f"the categories of {path}")
+    names_of_classes.check_names(list(names.values()), f"the categories of {path}")
     return names
 
 

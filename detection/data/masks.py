@@ -41,7 +41,7 @@ def to_coco_detections(
     """Returns the detections in one image in COCO's results format, without the id of the image.
 
     Args:
-      outputs: the outputs of `ServedDetector` for one image: `detection_boxes` [n, 4] and so on.
+      outputs: the outputs of `DetectorModule` for one image: `detection_boxes` [n, 4] and so on.
       height: the height of the image in pixels.
       width: the width of the image in pixels.
       min_score: the lowest score of a detection that is returned.

@@ -15,7 +15,7 @@ from lambdanet.training.serving.module import ServingModule
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections", "detection_masks")
 
 
-class DetectorModule(detection_serving.DetectionModule):
+class ModelGardenModule(detection_serving.DetectionModule):
     """Model Garden's export module, extended to image files and boxes in pixels of the input."""
 
     def _build_inputs(self, image):
@@ -33,7 +33,7 @@ class DetectorModule(detection_serving.DetectionModule):
         }
 
 
-class ServedDetector(ServingModule):
+class DetectorModule(ServingModule):
     """A detector with all steps from images to boxes, masks and class names.
 
     Each signature returns, for b images and n detections by descending score:
@@ -62,7 +62,7 @@ class ServedDetector(ServingModule):
         class_names_file: str,
     ):
         super().__init__("detector", class_names, class_names_file)
-        detector = DetectorModule(
+        detector = ModelGardenModule(
             params=params, model=model, batch_size=None, input_image_size=list(input_size)
         )
         # Traced once for all signatures. The Keras model must not be reachable from this object's attributes,

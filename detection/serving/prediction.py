@@ -85,7 +85,7 @@ def load_detector(saved_model: str | Path) -> tuple[Detector, list[str]]:
     """Loads an exported detector.
 
     Returns:
-      A function from one image (uint8 RGB [h, w, 3]) to the outputs of `ServedDetector` for it, such as
+      A function from one image (uint8 RGB [h, w, 3]) to the outputs of `DetectorModule` for it, such as
       `detection_boxes` [n, 4]; and the class names by number.
 
     Raises:

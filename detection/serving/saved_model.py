@@ -13,7 +13,7 @@ import tf_keras as keras
 from lambdanet.detection.data import annotations
 from lambdanet.detection.model_garden import maskrcnn, preprocess_ops, retinanet, task_factory
 from lambdanet.detection.run import checkpoints
-from lambdanet.detection.serving.module import ServedDetector
+from lambdanet.detection.serving.module import DetectorModule
 from lambdanet.errors import invalid
 from lambdanet.files import absolute, atomic_dir, check_output_dir
 
@@ -65,7 +65,7 @@ def export(
 def export_detector(
     params: Any, model: keras.Model, out: str | Path, input_size: Sequence[int], class_names: Sequence[str]
 ) -> str:
-    """Writes a detector of Model Garden as a SavedModel with the signatures of `ServedDetector`.
+    """Writes a detector of Model Garden as a SavedModel with the signatures of `DetectorModule`.
 
     Args:
       params: the experiment.
@@ -83,7 +83,7 @@ def export_detector(
         names_file = os.path.join(folder, "class_names.txt")
         with open(names_file, "w", encoding="utf-8") as lines:
             lines.writelines(f"{name}\n" for name in class_names)
-        served = ServedDetector(params, model, input_size, class_names, names_file)
+        served = DetectorModule(params, model, input_size, class_names, names_file)
         signatures = served.signatures()
         with atomic_dir(path) as staging:
             # Without gradients, the SavedModel is smaller and faster to write and load.

@@ -18,7 +18,7 @@ from lambdanet.detection.data.shapes import write_shapes
 from lambdanet.detection.model_garden import train_utils
 from lambdanet.detection.run import checkpoints, model_dir
 from lambdanet.detection.serving import coco_table, prediction, saved_model
-from lambdanet.detection.serving.module import DetectorModule
+from lambdanet.detection.serving.module import ModelGardenModule
 from lambdanet.errors import InputError
 from lambdanet.training.serving.exported_model import ExportedModel
 
@@ -213,7 +213,7 @@ def test_input_size_is_padded_to_the_stride(model, picture):
     params = _params()
     size = saved_model.set_input_size(params, [40, 50])
     assert (size, params.task.model.input_size) == ([40, 50], [64, 64, 3])
-    detector = DetectorModule(params=params, model=model, batch_size=None, input_image_size=size)
+    detector = ModelGardenModule(params=params, model=model, batch_size=None, input_image_size=size)
     images, _, image_info = detector.preprocess(tf.constant(picture[np.newaxis]))
     assert images.shape == (1, 64, 64, 3)
     np.testing.assert_allclose(image_info[0, 2], [25 / 32, 50 / 64])  # the aspect ratio is kept

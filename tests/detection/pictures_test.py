@@ -13,7 +13,7 @@ from lambdanet.detection.configs import resolve
 from lambdanet.detection.data import annotations, records
 from lambdanet.detection.model_garden import task_factory
 from lambdanet.detection.run import train_step
-from lambdanet.detection.serving.module import DetectorModule
+from lambdanet.detection.serving.module import ModelGardenModule
 from lambdanet.errors import InputError
 from lambdanet.training.data import image_files
 
@@ -143,7 +143,7 @@ def test_image_is_the_same_on_every_route(name, params, classifier, tmp_path):
             images, _ = next(iter(task.build_inputs(data)))
             found[f"{key}, {part}"] = images[0] * SPREAD + MEAN
     size = {"batch_size": None, "input_image_size": [SIDE, SIDE]}
-    detector = DetectorModule(params=params["mask"], model=keras.Sequential(), **size)
+    detector = ModelGardenModule(params=params["mask"], model=keras.Sequential(), **size)
     found["serving"] = detector.preprocess(tf.constant([contents]))[0][0] * SPREAD + MEAN
     for route, image in found.items():
         np.testing.assert_allclose(image, expected, atol=tolerance, err_msg=route)
