@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: F401
 """All imports of TensorFlow Model Garden, made without tensorflow-text.
 
 Model Garden's vision models import its language models, which import tensorflow-text if it is installed. Its
@@ -25,7 +26,7 @@ def _hidden(name: str) -> Iterator[None]:
 
 
 with _hidden("tensorflow_text"):
-    import official.vision  # noqa: F401
+    import official.vision
     from official.common import dataset_fn, distribute_utils
     from official.core import (
         exp_factory,
@@ -52,32 +53,3 @@ with _hidden("tensorflow_text"):
     from official.vision.tasks import maskrcnn as maskrcnn_tasks
     from official.vision.tasks import retinanet as retinanet_tasks
     from official.vision.utils import summary_manager
-
-__all__ = [
-    "ExperimentConfig",
-    "backbone_configs",
-    "backbone_factory",
-    "classification_input",
-    "common",
-    "dataset_fn",
-    "decoders",
-    "detection_serving",
-    "distribute_utils",
-    "exp_factory",
-    "hyperparams",
-    "image_classification",
-    "image_classification_tasks",
-    "input_reader",
-    "maskrcnn",
-    "maskrcnn_tasks",
-    "optimization",
-    "performance",
-    "preprocess_ops",
-    "retinanet",
-    "retinanet_tasks",
-    "summary_manager",
-    "task_factory",
-    "tf_example_decoder",
-    "train_lib",
-    "train_utils",
-]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes TensorFlow quiet, lets parallel test workers share the cores, and frees models between files."""
+"""Silences TensorFlow, divides the cores between parallel test workers, and frees models between files."""
 
 import ctypes
 import gc
@@ -12,7 +12,7 @@ import pytest
 
 # Set before anything imports TensorFlow, and inherited by the commands that tests start.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# TensorFlow's own allocator for oneDNN keeps what it was ever given; the system's can return it.
+# TensorFlow's own allocator for oneDNN never returns memory; the system's does.
 os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 _CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(_CORES_EACH))
@@ -20,14 +20,14 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(_CORES_EACH))
 
 @pytest.fixture(autouse=True, scope="module")
 def free_models():
-    """Drops the graphs that Keras keeps, and returns their memory, after the last test of each file."""
+    """Frees Keras's graphs and their memory after the last test of each file."""
     yield
     _free()
 
 
 @pytest.fixture
 def freed():
-    """Does the same after every test that asks for it, as those do that build one large model each."""
+    """Does the same after each test that uses it, such as those that build a large model."""
     yield
     _free()
 
@@ -42,7 +42,7 @@ def _free():
 
 @pytest.fixture(scope="session")
 def timm():
-    """The module timm, with which networks and pictures are compared; the extra `timm` brings it."""
+    """The module timm, for comparisons; the extra `timm` installs it."""
     pytest.importorskip("torch")
     if importlib.util.find_spec("timm") is None:
         pytest.skip("timm is not installed")

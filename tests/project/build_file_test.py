@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BUILD says what is there: every source file in one target, every test file a test, dependencies by floor.
+"""BUILD: every source file is in one target, every test file is a test, and dependencies follow the floors.
 
-Starlark is close enough to Python for BUILD to be run as Python, with functions here in the place of
-Bazel's that write down what they are called with.
+Starlark is close enough to Python to run BUILD as Python, with functions that record the calls of Bazel's.
 """
 
 from collections import Counter
@@ -14,7 +13,7 @@ from source_tree import FLOORS, ROOT
 
 
 def _glob(include: list[str], exclude: tuple[str, ...] | list[str] = ()) -> list[str]:
-    """Stands for Bazel's `glob`: names relative to the root, in order."""
+    """Replaces Bazel's `glob`: returns sorted names relative to the root."""
     found = {path for pattern in include for path in ROOT.glob(pattern)}
     found -= {path for pattern in exclude for path in ROOT.glob(pattern)}
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
@@ -68,7 +67,7 @@ def test_every_source_file_is_in_exactly_one_target(targets):
 
 
 def test_every_top_level_folder_is_covered():
-    """A folder of sources that no floor knows would escape every check here."""
+    """A source folder outside the floors would not be checked."""
     linked = {
         (ROOT / "lambdanet" / floor).resolve()
         for floor in FLOORS
@@ -87,14 +86,14 @@ def test_no_target_names_a_missing_file_or_target(targets):
 
 
 @pytest.mark.parametrize("floor", FLOORS)
-def test_a_library_holds_its_floor_and_depends_on_the_floors_below(targets, floor):
+def test_library_has_its_floor_and_depends_on_those_below(targets, floor):
     assert targets[floor]["rule"] == "py_library"
     assert sorted(targets[floor]["srcs"]) == _relative(source_tree.files_of(floor))
     assert sorted(targets[floor].get("deps", [])) == sorted(f":{below}" for below in FLOORS[floor])
 
 
 @pytest.mark.parametrize("path", source_tree.tests(), ids=source_tree.name_of_test)
-def test_a_test_file_has_a_test_that_depends_on_what_it_uses(targets, path):
+def test_test_file_has_a_target_with_its_dependencies(targets, path):
     used = source_tree.own(source_tree.imports(path)) | source_tree.mentions(path)
     needed = {source_tree.floor_of(name) for name in used}
     if "face" in needed:
@@ -113,12 +112,12 @@ def test_a_test_file_has_a_test_that_depends_on_what_it_uses(targets, path):
         pytest.fail(f"BUILD: the line of {name} in TESTS lacks {missing}; write\n{line}", pytrace=False)
 
 
-def test_no_test_stands_for_a_file_that_is_gone(targets):
+def test_every_test_target_has_a_file(targets):
     tests = {name for name, target in targets.items() if target["rule"] == "py_test"}
     assert tests - set(map(source_tree.name_of_test, source_tree.tests())) == set()
 
 
-def test_the_module_is_of_the_version_of_the_package():
+def test_module_has_the_version_of_the_package():
     import lambdanet
 
     assert f'version = "{lambdanet.__version__}"' in (ROOT / "MODULE.bazel").read_text()

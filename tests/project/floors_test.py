@@ -47,7 +47,7 @@ def test_a_floor_imports_only_floors_below(floor):
     for path in source_tree.files_of(floor):
         for name in source_tree.own(source_tree.imports(path)):
             below = source_tree.floor_of(name)
-            assert below in {floor, *FLOORS[floor]}, f"{path}: {floor} imports {name}, which lies above it"
+            assert below in {floor, *FLOORS[floor]}, f"{path}: {floor} imports {name}, which is above it"
 
 
 def test_rooms_import_each_other_in_one_direction():

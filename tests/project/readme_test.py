@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's Python runs as it stands, and the commands that it names exist."""
+"""The README: its Python blocks run, and its commands exist."""
 
 import re
 from pathlib import Path
