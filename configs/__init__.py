@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training recipes as data; nothing here imports TensorFlow.
+"""Training recipes as data, without importing TensorFlow.
 
-One module per setup. A module holds a single `RECIPE`, found under the module's name, or `ROWS`, a dictionary
-of recipes found as `module:row`.
+There is one module per setup. A module has a single `RECIPE`, named like the module, or `ROWS`, a dictionary
+of recipes named `module:row`, or both.
 """
 
 import importlib
@@ -21,7 +21,7 @@ def get_recipe(name: str) -> Recipe:
     """Returns a recipe by its name, `module` or `module:row`.
 
     Raises:
-      InputError: no recipe has this name; the message gives the nearest ones.
+      InputError: there is none; the message has the nearest names.
 
     Example:
       >>> get_recipe("digits").model

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CIFAR-10, as in the reproduction of LambdaNetworks by students of TU Delft (2021), chapter 7.
+"""CIFAR-10 as in the reproduction of LambdaNetworks by students of TU Delft (2021), chapter 7.
 
     lambdanet train --recipe=cifar10:resnet_50_llll --model_dir=DIR
 
-One GPU of 4 GB does: the reproduction took about an hour. Its own lambda layer reshaped without transposing,
-so that positions mixed channels and pixels, and kept a ten-thousandth of its batch statistics; here the layer
-is the paper's, and `bn_momentum` the usual 0.9. Its conclusion, that the lambda layer is 3 % worse than the
-convolution, therefore need not hold here.
+One GPU with 4 GB is enough: the reproduction took about an hour. Its lambda layer reshaped without
+transposing, which mixed channels and pixels, and its batch statistics had a momentum of 0.0001. Here the
+layer is the paper's, and `bn_momentum` the usual 0.9. Its conclusion, that the lambda layer is 3 % worse than
+the convolution, may therefore not apply here.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ BASE = Recipe(
     std=(0.2023, 0.1994, 0.2010),
     augmentation="padded_crop_flip",
     epochs=90,
-    global_batch_size=4096 // 32,  # the paper's, of one of 32 cores
+    global_batch_size=4096 // 32,  # the paper's batch per core, on 32 cores
     optimizer="adam",
     learning_rate=WARMUP_EPOCHS * INITIAL_LEARNING_RATE,
     momentum=0.9,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handwritten digits that ship with scikit-learn: the recipe that needs no download.
+"""Handwritten digits of scikit-learn, a recipe without a download.
 
 lambdanet train --recipe=digits --model_dir=/tmp/digits
 """

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One's own pictures, in folders named like their classes; how many there are is found from the folders.
+"""Your own pictures, in one folder per class.
 
     PICTURES/train/CLASS/*.jpg    PICTURES/validation/CLASS/*.jpg
 
     lambdanet train --recipe=folder --data_dir=PICTURES --model_dir=DIR
 
-The regularisation is that of `imagenet_350:lambda_resnet_50@160`. One GPU does. To begin with weights that
-were trained before: --set=start_from=MODEL_DIR --set=epochs=20.
+The number of classes is that of the folders, and the regularization that of
+`imagenet_350:lambda_resnet_50@160`. One GPU is enough. To start from trained weights:
+--set=start_from=MODEL_DIR --set=epochs=20.
 
-The rows begin with the ImageNet weights of timm's networks, at their image size and with their pictures' mean
-and standard deviation: `folder:lambda_resnet50ts` is fine-tuned in 20 epochs.
+The rows fine-tune timm's networks from their ImageNet weights in 20 epochs, with their preprocessing:
+`folder:lambda_resnet50ts`.
 """
 
 import dataclasses
@@ -33,17 +34,17 @@ RECIPE = dataclasses.replace(
 )
 
 
-def fine_tuned(one: pretrained_weights.PublishedWeights) -> Recipe:
-    """Returns the recipe that begins with published weights, with pictures made as theirs were."""
+def fine_tuned(weights: pretrained_weights.PublishedWeights) -> Recipe:
+    """Returns a recipe that fine-tunes published weights, with their preprocessing."""
     return dataclasses.replace(
         RECIPE,
-        model=one.model,
-        start_from=one.tag,
-        input_size=one.input_size,
-        mean=one.mean,
-        std=one.std,
-        crop_fraction=one.crop_fraction,
-        interpolation=one.interpolation,
+        model=weights.model,
+        start_from=weights.tag,
+        input_size=weights.input_size,
+        mean=weights.mean,
+        std=weights.std,
+        crop_fraction=weights.crop_fraction,
+        interpolation=weights.interpolation,
         epochs=20,
         learning_rate=0.1 * RECIPE.learning_rate,
         warmup_epochs=1,
@@ -53,4 +54,4 @@ def fine_tuned(one: pretrained_weights.PublishedWeights) -> Recipe:
     )
 
 
-ROWS = {one.model: fine_tuned(one) for one in pretrained_weights.WEIGHTS}
+ROWS = {weights.model: fine_tuned(weights) for weights in pretrained_weights.WEIGHTS}

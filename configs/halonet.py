@@ -3,9 +3,9 @@
 
     lambdanet train --recipe=halonet:halonet_h0 --model_dir=DIR --data_dir=DIR
 
-The paper trains on TPUv3. Its cosine ends at 1/128 of the peak, because the largest models overfit where it
-goes to 0. From its appendix come the weight decay, the base learning rate, the magnitudes of RandAugment, the
-optimizer (C.3), and stochastic depth (C.4); epochs, batch, warm-up and averages are those of `imagenet_350`.
+The paper trains on TPUv3. Its cosine ends at 1/128 of the peak, because the largest models overfit if it ends
+at 0. Its appendix gives the weight decay, the base learning rate, the magnitudes of RandAugment, the
+optimizer (C.3) and stochastic depth (C.4); epochs, batch, warm-up and averages are those of `imagenet_350`.
 """
 
 import dataclasses

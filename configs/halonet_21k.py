@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HaloNets on ImageNet-21k, to be fine-tuned by `halonet_finetune`: Vaswani et al. (2021), C.3 and Table A3.
+"""HaloNets on ImageNet-21k, before `halonet_finetune`: Vaswani et al. (2021), C.3 and Table A3.
 
     lambdanet train --recipe=halonet_21k:halonet_h4_base128 --model_dir=DIR --data_dir=RECORDS
 
-TFDS has no ImageNet-21k: RECORDS holds it as TFRecords (see the README) with the names of its classes in
-classes.txt, and images to validate on as the split `validation`. The paper trains on TPUv3, 32 images a
+TFDS has no ImageNet-21k: RECORDS has it as TFRecords (see the README) with the names of its classes in
+classes.txt, and validation images as the split `validation`. The paper trains on TPUv3, with 32 images per
 core.
 
-From C.3 come 90 epochs, the batch, the base learning rate, warm-up, cosine, Nesterov's momentum, weight
-decay and size. It follows Kolesnikov et al. (2020) in the rest: random crops and mirroring, neither averages
-of the weights nor label smoothing, RandAugment, dropout or stochastic depth.
+C.3 gives 90 epochs, the batch, the base learning rate, warm-up, cosine, Nesterov's momentum, weight decay and
+size. The rest follows Kolesnikov et al. (2020): random crops and mirroring, and no averages of the weights,
+label smoothing, RandAugment, dropout or stochastic depth.
 """
 
 import dataclasses

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HaloNets of ImageNet-21k, fine-tuned on ImageNet in 8 epochs: Vaswani et al. (2021), C.3 and Table A3.
+"""HaloNets fine-tuned from ImageNet-21k on ImageNet, 8 epochs: Vaswani et al. (2021), C.3 and Table A3.
 
     lambdanet train --recipe=halonet_finetune:halonet_h4_base128@384 --model_dir=DIR --data_dir=DIR \\
         --set=start_from=MODEL_DIR
 
-MODEL_DIR is that of `halonet_21k`, or a file of weights. A row is named `model@size`. Top-1 that the paper
-reports at 384 and 512: halonet_h4_base128 85.6 and 85.8, _patch 85.4 and 85.4, _c12 85.5 and 85.8.
+MODEL_DIR is that of `halonet_21k`, or a file of weights. Rows are named `model@size`. The paper's top-1 at
+384 and 512: halonet_h4_base128 85.6 and 85.8, _patch 85.4 and 85.4, _c12 85.5 and 85.8.
 
-From C.3 come epochs, batch, learning rate, warm-up, cosine, Nesterov's momentum, a classifier that starts at
-zero, label smoothing, and neither averages of the weights nor other regularisation. The weight decay stays
-that of the pre-training, with which C.3 names it in one breath.
+C.3 gives epochs, batch, learning rate, warm-up, cosine, Nesterov's momentum, a classifier that starts at
+zero, label smoothing, and neither averages of the weights nor other regularization. The weight decay is that
+of the pre-training, which C.3 states in the same sentence.
 """
 
 import dataclasses

@@ -3,18 +3,17 @@
 
     lambdanet train --recipe=imagenet_350:lambda_resnet_152@256 --model_dir=DIR --data_dir=DIR
 
-A row is named `model@size`. The paper trains on 32 or 64 TPUv3 cores. Top-1 that it reports (Table 18) of
+Rows are named `model@size`. The paper trains on 32 or 64 TPUv3 cores. Its top-1 (Table 18) for
 lambda_resnet: 50@128 77.4, 50@160 79.2, 101@160 80.8, 101@192 81.9, 152@192 82.5, 152@224 83.2, 152@256
 83.8, 270@256 84.2, 350@256 84.4, 350@288 84.5, 350@320 84.7, 420@320 84.9. Of the baselines, Table 13
-reports resnet_rs_152@256 83.0 and resnet_rs_152_no_se@256 82.5, beside lambda_resnet_152_c4@256 83.4.
+has resnet_rs_152@256 83.0 and resnet_rs_152_no_se@256 82.5, beside lambda_resnet_152_c4@256 83.4.
 
-The largest, from 350@288 on, train without the first 20 of ImageNet's 1024 files and are validated on them:
-`evaluate` and `export` take the best epoch, and 20 epochs without a better one end the run. The paper stops
-them early on these files too; after how many epochs it does not say.
+The largest, 350@288 and above, hold out the first 20 of ImageNet's 1024 files: `evaluate` and `export` take
+the best epoch on these, and 20 epochs without improvement end the run. The paper stops them early on these
+files too, but does not state after how many epochs.
 
-What F.3 does not change stays as in 90 epochs: batch normalisation, averages, label smoothing, and warm-up.
-Where a batch of 4096 does not fit, the paper halves it: --set=global_batch_size=2048
---set=learning_rate=0.8.
+Batch normalization, averages, label smoothing and warm-up, which F.3 does not mention, are as in 90 epochs.
+If a batch of 4096 does not fit, the paper halves it: --set=global_batch_size=2048 --set=learning_rate=0.8.
 """
 
 import dataclasses
@@ -41,7 +40,7 @@ HYPERPARAMETERS = {
     (420, 320): (15, 0.3, 0.2),
 }
 
-# Every depth and size is trained with lambda layers and with two baselines; one also as in Table 13.
+# Lambda layers and two baselines for every depth and size, and a row of Table 13.
 FAMILIES = ("lambda_resnet_{}", "resnet_rs_{}", "resnet_rs_{}_no_se")
 MODELS = [(family.format(depth), depth, size) for family in FAMILIES for depth, size in HYPERPARAMETERS]
 MODELS += [("lambda_resnet_152_c4", 152, 256)]

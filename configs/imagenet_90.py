@@ -3,12 +3,12 @@
 
     lambdanet train --recipe=imagenet_90:resnet_50_llll --model_dir=DIR --data_dir=DIR
 
-The paper trains on 32 TPUv3 cores. Top-1 that it reports: resnet_50 76.9, resnet_50_se 77.6, resnet_50_llll
+The paper trains on 32 TPUv3 cores. Its top-1: resnet_50 76.9, resnet_50_se 77.6, resnet_50_llll
 78.4 (Table 3), resnet_50_cccl 77.3, resnet_50_ccll 78.3, resnet_50_clll 78.3 (Table 12). The studies of the
 layer itself are options of a row, such as --set="model_options={'key_dim': 8}" for 77.9 (Table 4).
 
-Averages of 0.9999 need long runs: in the first 20 epochs, accuracies on the evaluation split say little.
-Another batch size wants another learning rate, 0.1 B / 256.
+Averages of 0.9999 need long runs: in the first 20 epochs, the evaluation accuracy is not meaningful.
+Scale the learning rate with the batch size B: 0.1 B / 256.
 """
 
 import dataclasses

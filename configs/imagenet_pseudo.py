@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ImageNet beside pseudo-labelled images: Bello (2021), section 5.3, F.3 and the last column of Table 18.
+"""ImageNet with pseudo-labeled images: Bello (2021), section 5.3, F.3 and the last column of Table 18.
 
     lambdanet pseudo-label --teacher=SAVED_MODEL --data=PICTURES --out=PSEUDO --per_class=130000
     lambdanet train --recipe=imagenet_pseudo:lambda_resnet_152@288 --model_dir=DIR --data_dir=DIR \\
         --set=pseudo_labels=PSEUDO
 
-A row is named `model@size`, and has the hyperparameters of its row in `imagenet_350`, as the paper says.
-Top-1 that it reports, with 130 M images that a teacher of 88.4 % labelled: 50@128 82.1, 50@160 83.4, 101@160
+Rows are named `model@size` and have the hyperparameters of the same row in `imagenet_350`, as in the paper.
+Its top-1, with 130 M images labeled by a teacher of 88.4 %: 50@128 82.1, 50@160 83.4, 101@160
 84.7, 101@192 85.4, 152@192 86.1, 152@224 86.5, 152@288 86.7.
 
-For the rest F.3 refers to Noisy Student (Xie et al. 2020, section 3.1): images of a confidence above 0.3,
-130 K of each class; labelled and pseudo-labelled images together in a batch, and one mean of their losses;
-epochs, steps and learning rate by the labelled ones. There are as many of the others, three times as many
-for models from EfficientNet-B7 on, beside which Table 5 sets 152@288. Labelled batches are of 2048 there,
-here as far as they fit the paper's 4096 for all images of a step.
+For the rest F.3 refers to Noisy Student (Xie et al. 2020, section 3.1): images with a confidence above 0.3,
+130 K per class; labeled and pseudo-labeled images in one batch, with the mean of all losses; epochs, steps
+and learning rate from the labeled ones. Both are equally many, but pseudo-labeled ones three times as many
+for models from EfficientNet-B7 on, with which Table 5 compares 152@288. Noisy Student's batches have 2048
+labeled images; here all images of a step add up to the paper's 4096.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from lambdanet.configs import imagenet_350
 
 BATCH = 4096
 
-# Depth and size: the share of pseudo-labelled images in a batch.
+# Depth and size: the fraction of pseudo-labeled images in a batch.
 SHARES = {
     (50, 128): 1 / 2,
     (50, 160): 1 / 2,

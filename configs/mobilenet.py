@@ -3,11 +3,12 @@
 
     lambdanet train --recipe=mobilenet:mobilenet_v2_lambda --model_dir=DIR --data_dir=DIR
 
-The paper trains on 32 TPUv3 cores. Top-1 that it reports: mobilenet_v2 72.7, mobilenet_v2_lambda 73.3.
+The paper trains on 32 TPUv3 cores. Its top-1: mobilenet_v2 72.7, mobilenet_v2_lambda 73.3.
 
-F.3 refers to Howard et al. (2019) for the rest: averages of 0.9999, batch normalisation with decay 0.99. Of
-neither: the 5 epochs of warm-up, those of the other setups, and rho and epsilon, those of TF-Slim, where
-MobileNets were trained; with the usual epsilon of 1e-7, a learning rate of 0.1 would be far too large.
+F.3 refers to Howard et al. (2019) for the rest: averages of 0.9999, batch normalization with decay 0.99.
+Neither gives the 5 epochs of warm-up, which are those of the other setups, and rho and epsilon, which are
+those of TF-Slim, where MobileNets were trained; with the usual epsilon of 1e-7, a learning rate of 0.1 would
+be far too large.
 """
 
 import dataclasses

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters, FLOPs and memory of a built model, by the conventions that the papers' tables follow.
+"""Counts parameters, FLOPs and memory of a built model, by the conventions of the papers' tables.
 
-Parameters are the trainable ones: gamma and beta of a batch normalisation, not its moving statistics.
+Parameters are the trainable ones: gamma and beta of a batch normalization, not its moving statistics.
 FLOPs are twice the multiply-adds of convolutions, projections, both steps of the lambda layer and both
-products of attention; normalisation, activation, pooling and addition count nothing. A local scope counts
-whole at every position, the borders too, but is no more than the map's side; so do the windows of
-HaloAttention. The products of queries with tables of relative positions are those of the tables' lengths.
-Memory is what Table 4 of the lambda paper compares: one float32 number for each pair of positions, in the
-embeddings of lambda layers (k numbers a pair, once for the batch) or in the attention maps (one a head and
-image), on maps of the size that a block leaves.
+products of attention; normalization, activation, pooling and addition are not counted. A local scope counts
+in full at every position, also at the borders, but is at most the side of the map; so do the windows of
+HaloAttention. The products of queries with tables of relative positions are counted by the tables' lengths.
+Memory is that of Table 4 of the lambda paper: one float32 number per pair of positions, in the embeddings of
+lambda layers (k numbers per pair, shared by the batch) or in the attention maps (one per head and image), on
+maps of a block's output size.
 """
 
 import math
@@ -30,7 +30,7 @@ def count_parameters(model: keras.Model, repeats: Mapping[str, int] | None = Non
 
     Args:
       model: a functional model.
-      repeats: of an abridged network, as `ResNet.abridged` returns them.
+      repeats: the number of blocks that a block stands for, if the model is `zoo.condensed_model`'s.
     """
     if not repeats:
         return _size(model.trainable_weights)
@@ -44,11 +44,11 @@ def count_flops(
 
     Args:
       model: a functional model built for a known input size.
-      repeats: of an abridged network, as `ResNet.abridged` returns them.
-      count_lambdas: whether computing and applying lambdas counts, or only the projections of lambda layers.
+      repeats: the number of blocks that a block stands for, if the model is `zoo.condensed_model`'s.
+      count_lambdas: whether to count computing and applying lambdas, or only the layers' projections.
 
     Raises:
-      InputError: if the input size is not known.
+      InputError: the input size is unknown.
     """
     if None in model.input_shape[1:]:
         raise InputError(
@@ -60,21 +60,21 @@ def count_flops(
 
 
 def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
-    """Returns the bytes that embeddings and attention maps take, by the formulas of Table 4.
+    """Returns the bytes of embeddings and attention maps, by the formulas of Table 4.
 
     Args:
       model: a functional model built for a known input size, whose lambda layers have positions.
-      batch_size: how many images have attention maps at a time.
+      batch_size: the number of images that have attention maps at the same time.
     """
-    numbers: dict[int, int] = {}  # by the object that holds them: an embedding may serve several layers
+    numbers: dict[int, int] = {}  # by owner: layers may share an embedding
     for layer in model.layers:
         if type(layer) not in PAIRS:
             continue
-        holder, depth = layer, batch_size * layer.num_heads
+        owner, depth = layer, batch_size * layer.num_heads
         if isinstance(layer, LambdaLayer):
-            holder, depth = layer.position, layer.key_dim * layer.intra_depth
-        pairs = PAIRS[type(layer)](*_map_left(layer))
-        numbers[id(holder)] = max(pairs * depth, numbers.get(id(holder), 0))
+            owner, depth = layer.position, layer.key_dim * layer.intra_depth
+        pairs = PAIRS[type(layer)](*_output_map(layer))
+        numbers[id(owner)] = max(pairs * depth, numbers.get(id(owner), 0))
     return 4 * sum(numbers.values())
 
 
@@ -83,12 +83,12 @@ def _size(weights) -> int:
 
 
 def _repeats(layer: keras.layers.Layer, repeats: Mapping[str, int]) -> int:
-    """How often a layer of an abridged network stands in the whole one: its name begins with its block's."""
+    """The number of layers that a layer of a condensed network stands for, by the block in its name."""
     return repeats.get("_".join(layer.name.split("_")[:2]), 1)
 
 
-def _map_left(layer: keras.layers.Layer) -> tuple[int, int]:
-    """The map that is left after the average-pool that may follow the layer."""
+def _output_map(layer: keras.layers.Layer) -> tuple[int, int]:
+    """The size of the map after the layer and the average-pool that may follow it."""
     for node in layer.outbound_nodes:
         if isinstance(node.layer, keras.layers.AveragePooling2D):
             layer = node.layer
@@ -116,7 +116,7 @@ def _efficient_channel_attention(layer: EfficientChannelAttention) -> int:
 
 
 def _projections(layer: keras.layers.Layer) -> int:
-    """The projections of a layer at every position, which are its kernels."""
+    """The projections of a layer, its kernels, at every position."""
     kernels = [weight for weight in layer.weights if "kernel" in weight.name]
     return math.prod(layer.input_shape[1:-1]) * _size(kernels)
 
@@ -131,13 +131,12 @@ def _lambda_layer(layer: LambdaLayer) -> int:
     if layer.position is not None:
         scope = getattr(layer.position, "scope", None) or max(spatial)
         context.append(math.prod(min(scope, side) for side in spatial))
-    # For each of content and position: computing the lambdas, and applying them.
+    # For content and position each: computing the lambdas, and applying them.
     return _projections(layer) + sum(n * m * lambdas * k * u * v + n * h * k * v for m in context)
 
 
 def _attention(layer, context: int, embeddings: int, queries: int | None = None) -> int:
-    """Attention of every position, or of so many, to `context` positions, with logits for `embeddings`
-    offsets."""
+    """Attention to `context` positions and `embeddings` offsets; by default one query per position."""
     h, v = layer.num_heads, layer.output_shape[-1] // layer.num_heads
     k = layer.key_dim or (layer.filters or layer.input_shape[-1]) // h
     n = queries or math.prod(layer.input_shape[1:-1])
@@ -158,7 +157,7 @@ def _axial_attention(layer: AxialAttention) -> int:
 def _linear_attention(layer: LinearAttention) -> int:
     h, v = layer.num_heads, layer.output_shape[-1] // layer.num_heads
     k = layer.key_dim or v
-    # One k x v matrix a head is computed, and applied.
+    # One k x v matrix per head is computed, and applied.
     return _projections(layer) + 2 * math.prod(layer.input_shape[1:-1]) * h * k * v
 
 
@@ -174,12 +173,12 @@ def _halo_attention(layer: HaloAttention) -> int:
     channels, depth = queries_kernel.shape
     tables = _size([layer.height_table, layer.width_table]) // (depth // layer.num_heads)
     positions, queries = (math.prod(shape[1:-1]) for shape in (layer.input_shape, layer.output_shape))
-    skipped = (positions - queries) * channels * depth  # queries that the strides leave out
+    skipped = (positions - queries) * channels * depth  # queries that the strides skip
     return _projections(layer) - skipped + _attention(layer, context, tables, queries)
 
 
 def _vision_transformer(layer: VisionTransformerTrunk) -> int:
-    """Patches are projected once, tokens by every other kernel; and each attends to all, twice over."""
+    """One projection per patch, all other kernels per token, and the two products of attention."""
     _, height, width, depth = layer.output_shape["map"]
     patches, tokens = height * width, height * width + 1
     kernels = [weight for weight in layer.trainable_weights if "kernel" in weight.name]
@@ -203,7 +202,7 @@ MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     VisionTransformerTrunk: _vision_transformer,
 }
 
-# The pairs of positions on a map of height x width that a layer keeps a number for.
+# The number of pairs of positions on a map of height x width that a layer stores numbers for.
 PAIRS: dict[type, Callable[[int, int], int]] = {
     LambdaLayer: lambda height, width: (height * width) ** 2,
     GlobalAttention: lambda height, width: (height * width) ** 2,

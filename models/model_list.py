@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of the zoo as a table of text."""
+"""Table of the models of the zoo, as text."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,18 @@ from lambdanet.configs.registry import pretrained_weights
 from lambdanet.models import zoo
 
 
-def render(names: Sequence[str], with_sizes: bool = False, form: str = "text") -> str:
-    """Returns a line for each model: image size, source, recipe and weights, with their published top-1.
+def render(names: Sequence[str], with_sizes: bool = False, table_format: str = "text") -> str:
+    """Returns a table of image sizes, sources, recipes and weights with their published top-1.
 
     Args:
-      names: of the models.
-      with_sizes: parameters and FLOPs too, for which the models are built: about a second each.
-      form: one of `text_table.FORMATS`.
+      names: the names of the models, one per row.
+      with_sizes: whether to add parameters and FLOPs, which takes about a second per model.
+      table_format: one of `text_table.FORMATS`.
 
     Raises:
-      InputError: for an unknown model or form.
+      InputError: a model or the format is unknown.
     """
-    text_table.check_format(form)
+    text_table.check_format(table_format)
     sizes = ["parameters (M)", "FLOPs (G)"] if with_sizes else []
     rows = [
         [
@@ -28,11 +28,11 @@ def render(names: Sequence[str], with_sizes: bool = False, form: str = "text") -
             str(zoo.MODELS[name].input_size),
             zoo.MODELS[name].source,
             _first(zoo.recipes_of(name)),
-            ", ".join(f"{one.tag}, {one.top1:.1f} %" for one in pretrained_weights.weights_of(name)) or "-",
+            ", ".join(f"{w.tag}, {w.top1:.1f} %" for w in pretrained_weights.weights_of(name)) or "-",
         ]
         for name in names
     ]
-    return text_table.render(["model", *sizes, "pixels", "source", "recipe", "weights"], rows, form)
+    return text_table.render(["model", *sizes, "pixels", "source", "recipe", "weights"], rows, table_format)
 
 
 def _sizes(name: str) -> list[str]:

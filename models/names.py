@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of the zoo's models, each with its exact size; imports no TensorFlow.
+"""Names of the zoo's models and their exact sizes, without importing TensorFlow.
 
-`lambdanet.models.zoo` holds the models themselves. A name can be checked here before TensorFlow starts.
+The models are in `lambdanet.models.zoo`; a name can be checked here before TensorFlow starts.
 """
 
 import fnmatch
@@ -9,7 +9,7 @@ import fnmatch
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import unknown
 
-# Trainable parameters with 1000 classes. The comment is the paper's figure in millions, where it prints one.
+# Trainable parameters with 1000 classes. The comment is the paper's figure in millions, if it prints one.
 PARAMETERS: dict[str, int] = {
     "resnet_50": 25_557_032,  # 25.6, Table 3
     "resnet_50_se": 28_088_024,  # 28.1, Table 3
@@ -23,7 +23,7 @@ PARAMETERS: dict[str, int] = {
     "resnet_50_lllc": 21_727_448,  # 21.7, Table 12
     "resnet_50_llll": 14_995_592,  # 15.0, Table 3
     "resnet_50_clll": 15_061_880,  # 15.1, Table 12
-    "resnet_50_ccll": 15_559_736,  # Table 12 prints 15.4, which no reading of the text gives
+    "resnet_50_ccll": 15_559_736,  # Table 12 prints 15.4, which no reading of the text explains
     "resnet_50_cccl": 18_825_176,  # 18.8, Table 12
     "resnet_rs_50": 35_691_912,
     "resnet_rs_101": 63_618_696,  # 63.6, Table 13
@@ -111,18 +111,18 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     """Returns the names of models.
 
     Args:
-      pattern: a shell pattern that they match, such as "lambda_resnet_*".
-      pretrained: only those with published weights.
+      pattern: a shell pattern for the names, such as "lambda_resnet_*".
+      pretrained: whether to return only models with published weights.
     """
     names = [name for name in PARAMETERS if fnmatch.fnmatchcase(name, pattern)]
     return [name for name in names if pretrained_weights.weights_of(name) or not pretrained]
 
 
 def check_model(name: str) -> None:
-    """Refuses a name that no model has.
+    """Checks that there is a model of this name.
 
     Raises:
-      InputError: with the nearest names.
+      InputError: there is none; the message has the nearest names.
     """
     if name not in PARAMETERS:
         raise unknown("model", name, PARAMETERS, see="`lambdanet list`")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every model by name: what there is, how large it is, and a Keras model of it."""
+"""Zoo of models: builds them by name, and reports their sizes."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ import tf_keras as keras
 from lambdanet import configs
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
-from lambdanet.errors import InputError, check_counts, is_integer, require_tf_keras
+from lambdanet.errors import InputError, check_counts, invalid, is_integer, require_tf_keras
 from lambdanet.models import (
     complexity,
     efficientnet,
@@ -43,16 +43,16 @@ MODELS: dict[str, Architecture] = {
 
 @dataclasses.dataclass(frozen=True)
 class ModelInfo:
-    """What is known of a model.
+    """The size, source, recipes and weights of a model.
 
     Attributes:
-      name: as `create_model` takes it.
+      name: the name, as for `create_model`.
       params: trainable parameters, with 1000 classes.
-      flops: FLOPs of one image of `input_size` (see `lambdanet.models.complexity`).
+      flops: FLOPs per image of `input_size` (see `lambdanet.models.complexity`).
       input_size: the side of the square images, in pixels.
-      source: the table or section that the architecture comes from.
-      recipes: the recipes that train it, as `lambdanet train --recipe` takes them.
-      weights: the published sets.
+      source: the table or section that gives the architecture.
+      recipes: the names of recipes that train it, as for `lambdanet train --recipe`.
+      weights: the published sets of weights.
     """
 
     name: str
@@ -79,18 +79,18 @@ def _recipes() -> dict[str, tuple[str, ...]]:
 
 
 def model_info(name: str, input_size: int | None = None, **overrides: Any) -> ModelInfo:
-    """Returns what is known of a model.
+    """Returns the size, source, recipes and weights of a model.
 
-    Parameters and FLOPs are counted on a built model: one with each kind of block, whose counts are then
-    multiplied by how often it stands in the whole network.
+    Parameters and FLOPs are counted on a model with one block of each kind, multiplied by the number of these
+    blocks in the whole network.
 
     Args:
       name: one of `list_models()`.
-      input_size: the images' side for the FLOPs, in pixels; default: that of the model's table.
-      **overrides: options of the model's own layers, as `create_model` takes them.
+      input_size: the side of the images for the FLOPs, in pixels; default: that of the model's table.
+      **overrides: options of the model's layers, as for `create_model`.
 
     Raises:
-      InputError: for an unknown model or override.
+      InputError: the model or an override is unknown.
 
     Example:
       >>> model_info("resnet_50_llll", key_dim=8).params
@@ -113,23 +113,23 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
 def condensed_model(
     name: str, input_size: int | None = None, **overrides: Any
 ) -> tuple[keras.Model, dict[str, int]]:
-    """Builds a model with each kind of block once, on which the whole one can be counted.
+    """Builds a model with one block of each kind, for counting the whole one.
 
     Args:
       name: one of `list_models()`.
-      input_size: the images' side, in pixels; None leaves it open.
-      **overrides: options of the model's own layers, as `create_model` takes them.
+      input_size: the side of the images, in pixels; None leaves it open.
+      **overrides: options of the model's layers, as for `create_model`.
 
     Returns:
-      the model, and how often some of its blocks stand in the whole one, as `complexity` takes them.
+      the model, and the number of blocks that some of its blocks stand for, as for `complexity`.
 
     Raises:
-      InputError: for an unknown model or override.
+      InputError: the model or an override is unknown.
     """
     architecture = _architecture(name)
     repeats: dict[str, int] = {}
     _check_overrides(name, architecture, overrides)
-    if not overrides.get("share_positions"):  # layers that share cannot be counted one by one
+    if not overrides.get("share_positions"):  # shared embeddings must be counted once
         architecture, repeats = architecture.condensed()
     images, builder = keras.Input([*_image_size(input_size), 3]), LayerBuilder()
     endpoints = architecture.endpoints(images, builder, **overrides)
@@ -155,27 +155,27 @@ def create_model(
     Args:
       name: one of `list_models()`.
       num_classes: the number of logits.
-      input_size: the images' side, or (height, width), in pixels; None leaves both open.
-      in_channels: of the images.
+      input_size: the side of the images, or (height, width), in pixels; None leaves both open.
+      in_channels: the number of channels of the images.
       weights: "imagenet" or another published set of the model, which is fetched and converted once; a
         `.safetensors` or `.weights.h5` file of the same model; a folder that `lambdanet convert` wrote; or
-        the name of a set in the folder $LAMBDANET_HOME (default: ~/.cache/lambdanet). None starts from random
-        weights. For other classes than those of a published set, the classifier starts from random ones.
+        the name of a set in the folder $LAMBDANET_HOME (default: ~/.cache/lambdanet). None: random weights.
+        With another number of classes than that of a published set, the classifier is random.
       features_only: return the endpoints {"2": ..., "5": ...} at strides 4, 8, 16 and 32 instead of logits.
-      dropout_rate: before the classifier, in [0, 1).
-      stochastic_depth_rate: of the last stage, in [0, 1).
-      kernel_regularizer: of every kernel, such as `keras.regularizers.L2(weight_decay / 2)`.
-      batch_norm: arguments of every batch normalisation, over momentum 0.9 and epsilon 1e-5.
-      activation: the name of that of every block, such as "swish"; None: that of the family.
-      **overrides: options of the model's own layers, such as `key_dim=8` for the lambda layers.
+      dropout_rate: the rate of dropout before the classifier, in [0, 1).
+      stochastic_depth_rate: the rate of stochastic depth in the last stage, in [0, 1).
+      kernel_regularizer: the regularizer of every kernel, such as `keras.regularizers.L2(weight_decay / 2)`.
+      batch_norm: arguments of every batch normalization, over momentum 0.9 and epsilon 1e-5.
+      activation: the name of the activation of every block, such as "swish"; None: that of the network.
+      **overrides: options of the model's layers, such as `key_dim=8` for lambda layers.
 
     Returns:
-      A functional model: normalised float32 images [b, h, w, in_channels] -> float32 logits
+      A functional model: normalized float32 images [b, h, w, in_channels] -> float32 logits
       [b, num_classes]. On a CPU, b = 0 needs XLA or TF_ENABLE_ONEDNN_OPTS=0.
 
     Raises:
-      InputError: for an unknown model or override, a value outside its range, or weights that do not fit.
-      ConnectionError: for published weights that are not at hand and cannot be fetched.
+      InputError: the model or an override is unknown, a value is out of range, or the weights do not fit.
+      ConnectionError: published weights are not in the cache and cannot be fetched.
 
     Example:
       >>> model = create_model("lambda_resnet_50", num_classes=10, input_size=160)
@@ -217,9 +217,7 @@ def _checked_activation(name: str | None) -> str | None:
     try:
         keras.activations.get(name)
     except (ValueError, TypeError):
-        raise InputError(
-            f"activation must be the name of a Keras activation such as 'swish', got {name!r}"
-        ) from None
+        raise invalid("activation", "the name of a Keras activation such as 'swish'", name) from None
     return name
 
 
@@ -228,13 +226,11 @@ def _image_size(input_size: int | tuple[int, int] | None) -> tuple[int | None, i
         return None, None
     size = input_size if isinstance(input_size, Sequence) else (input_size, input_size)
     if len(size) != 2 or not all(is_integer(side) and side > 0 for side in size):
-        raise InputError(
-            f"input_size must be a positive integer or a pair (height, width), got {input_size!r}"
-        )
+        raise invalid("input_size", "a positive integer or a pair (height, width)", input_size)
     return int(size[0]), int(size[1])
 
 
 def _check_rates(**rates: float) -> None:
     for name, value in rates.items():
         if not 0 <= value < 1:
-            raise InputError(f"{name} must be in [0, 1), got {value!r}")
+            raise invalid(name, "in [0, 1)", value)

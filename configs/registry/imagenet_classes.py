@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes of ImageNet-1k."""
+"""Class names of ImageNet-1k."""
 
 from pathlib import Path
 

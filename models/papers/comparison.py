@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The papers' tables of sizes: each printed figure beside that of the model as built."""
+"""Compares the sizes in the papers' tables with those of the models here."""
 
 import dataclasses
 import functools
@@ -21,9 +21,9 @@ class Figure:
 
     Attributes:
       quantity: "parameters", "FLOPs" or "memory".
-      unit: of the printed figure, one of `UNITS`.
-      printed: the paper's figure; empty where it prints none.
-      ours: that of the built model; None where none is built, or not counted.
+      unit: the unit of the printed figure, one of `UNITS`.
+      printed: the paper's figure; empty if it prints none.
+      ours: the figure of the built model; None if there is no model, or it is not counted.
     """
 
     quantity: str
@@ -33,20 +33,20 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """How the two compare; empty where there is only one."""
+        """The result of `compare`; empty if there is only one figure."""
         if not self.printed or self.ours is None:
             return ""
         return compare(self.printed, self.ours / UNITS[self.unit])
 
     @property
     def cells(self) -> tuple[str, str]:
-        """Both figures as they are shown, ours with three digits after the point."""
+        """Both figures as text, ours with three decimals."""
         ours = "-" if self.ours is None else f"{self.ours / UNITS[self.unit]:.3f}"
         return self.printed or "-", ours
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class ComparedRow:
     """A row of a table with its figures."""
 
     row: Row
@@ -54,14 +54,14 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """`EQUAL`, or each quantity that is not; empty where there is nothing to compare."""
+        """`EQUAL`, or each quantity that is not; empty if there is nothing to compare."""
         verdicts = {figure.quantity: figure.verdict for figure in self.figures if figure.verdict}
         unequal = [f"{quantity}: {verdict}" for quantity, verdict in verdicts.items() if verdict != EQUAL]
         return ", ".join(unequal) or (EQUAL if verdicts else "")
 
     @property
     def model(self) -> str:
-        """The model and its options as one text, such as "resnet_50_llll key_dim=8"."""
+        """The model and its options as text, such as "resnet_50_llll key_dim=8"."""
         return " ".join([self.row.model, *(f"{name}={value}" for name, value in self.row.options.items())])
 
 
@@ -69,12 +69,12 @@ def compare(printed: str, ours: float) -> str:
     """Compares a printed figure with ours.
 
     Args:
-      printed: such as "15.0"; the zeros at the end of an integer are not taken for exact digits.
-      ours: in the same unit.
+      printed: the figure, such as "15.0"; trailing zeros of an integer do not count as exact digits.
+      ours: our figure, in the same unit.
 
     Returns:
-      `EQUAL` where ours rounds to the printed figure, `WITHIN_ROUNDING` where it is less than one unit of the
-      last printed digit away, as after rounding down or rounding twice, or `DIFFERS`.
+      `EQUAL` if ours rounds to the printed figure; `WITHIN_ROUNDING` if it is less than one unit of the last
+      printed digit away, as after truncation or double rounding; or `DIFFERS`.
 
     Example:
       >>> compare("15.0", 14.9956), compare("14.9", 14.9956), compare("14.8", 15.03)
@@ -87,40 +87,40 @@ def compare(printed: str, ours: float) -> str:
     return EQUAL if distance <= unit / 2 else WITHIN_ROUNDING if distance < unit else DIFFERS
 
 
-def lines(number: str) -> list[Line]:
+def compare_rows(number: str) -> list[ComparedRow]:
     """Builds the models of a table and returns its rows with their figures.
 
     Args:
       number: one of `TABLES`.
 
     Raises:
-      InputError: for a table that is not here.
+      InputError: the table is unknown.
     """
     if number not in TABLES:
         raise unknown("table", number, TABLES)
-    return [_line(TABLES[number], row) for row in TABLES[number].rows]
+    return [_compare_row(TABLES[number], row) for row in TABLES[number].rows]
 
 
-def render(number: str, form: str = "text", with_header: bool = True) -> str:
-    """Returns a table as text: printed figures, ours, and how they compare.
+def render(number: str, table_format: str = "text", with_header: bool = True) -> str:
+    """Returns a table as text: printed figures, ours, and the verdict.
 
     Args:
       number: one of `TABLES`.
-      form: one of `text_table.FORMATS`; "csv" has the same columns for every table.
-      with_header: False leaves the header of "csv" out, for a table that follows another.
+      table_format: one of `text_table.FORMATS`; "csv" has the same columns for every table.
+      with_header: whether "csv" begins with a header; not for a table that follows another.
 
     Raises:
-      InputError: for a table or a form that is not here.
+      InputError: the table or the format is unknown.
 
     Example:
       >>> print(render("9", "markdown"))
     """
-    text_table.check_format(form)
-    computed = lines(number)
+    text_table.check_format(table_format)
+    computed = compare_rows(number)
     shown = [
         i
         for i, figure in enumerate(computed[0].figures)
-        if form == "csv" or figure.quantity != "memory" or any(line.row.memory for line in computed)
+        if table_format == "csv" or figure.quantity != "memory" or any(line.row.memory for line in computed)
     ]
     figures = [computed[0].figures[i] for i in shown]
     header = [
@@ -138,13 +138,13 @@ def render(number: str, form: str = "text", with_header: bool = True) -> str:
         ]
         for line in computed
     ]
-    if form == "csv":
-        text = text_table.render(["table", *header], [[number, *row] for row in rows], form)
+    if table_format == "csv":
+        text = text_table.render(["table", *header], [[number, *row] for row in rows], table_format)
         return text if with_header else text.partition("\n")[2]
-    return f"Table {number}: {TABLES[number].title}\n\n{text_table.render(header, rows, form)}"
+    return f"Table {number}: {TABLES[number].title}\n\n{text_table.render(header, rows, table_format)}"
 
 
-def _line(table: Table, row: Row) -> Line:
+def _compare_row(table: Table, row: Row) -> ComparedRow:
     params = flops = memory = None
     if row.memory:
         model = zoo.create_model(row.model, input_size=row.input_size, **row.options)
@@ -153,7 +153,7 @@ def _line(table: Table, row: Row) -> Line:
     elif row.model:
         options = tuple(row.options.items())
         params, flops = _counts(row.model, options, row.input_size, table.count_lambdas)
-    return Line(
+    return ComparedRow(
         row,
         (
             Figure("parameters", "M", row.params, params),

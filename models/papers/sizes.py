@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes that the papers print, table by table, beside the model that each row is.
+"""Tables of the papers with printed sizes, and the model that each row describes.
 
-Figures are texts, as printed: how many digits there are says how exact they are. Tables with numbers
-are those of LambdaNetworks (Bello 2021), the others those of the appendix of HaloNet (Vaswani et al. 2021).
+Figures are texts as printed, because their digits show their precision. Tables with numbers are those of
+LambdaNetworks (Bello 2021), the others those of the appendix of HaloNet (Vaswani et al. 2021).
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ class Row:
     """A row of a table.
 
     Attributes:
-      label: how the paper names it.
-      model: its name in the zoo; empty if it is not built here.
-      options: of the model.
-      input_size: the images' side, in pixels.
-      params: trainable parameters as printed, in millions; empty where the table prints none.
+      label: the paper's name for it.
+      model: the name of the model in the zoo; empty if it is not built here.
+      options: options of the model.
+      input_size: the side of the images, in pixels.
+      params: trainable parameters as printed, in millions; empty if the table prints none.
       flops: FLOPs as printed, in the table's unit.
-      memory: of embeddings or attention maps as printed, in GB.
-      note: what there is to know where the figures differ.
+      memory: the memory of embeddings or attention maps as printed, in GB.
+      note: an explanation of differences.
     """
 
     label: str
@@ -40,7 +40,7 @@ class Table:
     """A table of a paper.
 
     Attributes:
-      title: what it compares.
+      title: its subject.
       rows: in the paper's order.
       flops_unit: "G" or "M".
       count_lambdas: whether the paper's FLOPs count computing and applying lambdas.
@@ -52,14 +52,14 @@ class Table:
     count_lambdas: bool = True
 
 
-OTHER_WORK = "an architecture of its own, not built here"
+NOT_BUILT = "another architecture, not built here"
 MOBILE_FLOPS = (
-    "both printed figures are about 1.8 M above ours, by a counter that is not described; computing and "
-    "applying the lambdas is left out, with it the second is 563.634"
+    "both printed figures are about 1.8 M above ours, by an unspecified counter; they exclude computing and "
+    "applying the lambdas, with which the second is 563.634"
 )
-NO_READING = "no reading of the text gives the printed figure"
+UNEXPLAINED = "no reading of the text explains the printed figure"
 
-_GRID = (  # k, h, u, parameters; the scope is 7 for u > 1, as appendix F.2 says
+_TABLE_8 = (  # k, h, u, parameters; the scope is 7 for u > 1, as appendix F.2 says
     (8, 2, 1, "14.8"),
     (8, 16, 1, "15.6"),
     (2, 4, 1, "14.7"),
@@ -76,7 +76,7 @@ _GRID = (  # k, h, u, parameters; the scope is 7 for u > 1, as appendix F.2 says
     (8, 8, 8, "16.0"),
     (16, 4, 4, "16.0"),
 )
-_SLIPS = {(8, 2, 1), (8, 16, 1), (2, 4, 1), (2, 8, 1), (4, 8, 1), (32, 8, 1)}
+_KNOWN_MISPRINTS = {(8, 2, 1), (8, 16, 1), (2, 4, 1), (2, 8, 1), (4, 8, 1), (32, 8, 1)}
 
 
 def _lambda_options(k: int, h: int, u: int) -> dict[str, Any]:
@@ -95,15 +95,15 @@ TABLES = {
                 params="33.0",
                 note="quoted from Chen et al.; projections here have no bias",
             ),
-            Row("Conv + linear attention (Shen et al. 2018)", "", note=OTHER_WORK),
+            Row("Conv + linear attention (Shen et al. 2018)", "", note=NOT_BUILT),
             Row("Conv + relative self-attention (Bello et al. 2019)", "resnet_50_augmented", params="25.8"),
             Row(
                 "Local relative self-attention (Ramachandran et al. 2019)",
                 "resnet_50_local_attention",
                 params="18.0",
             ),
-            Row("Local relative self-attention (Hu et al. 2019)", "", params="23.3", note=OTHER_WORK),
-            Row("Local relative self-attention (Zhao et al. 2020)", "", params="20.5", note=OTHER_WORK),
+            Row("Local relative self-attention (Hu et al. 2019)", "", params="23.3", note=NOT_BUILT),
+            Row("Local relative self-attention (Zhao et al. 2020)", "", params="20.5", note=NOT_BUILT),
             Row("Lambda layer", "resnet_50_llll", params="15.0"),
             Row("Lambda layer (|u|=4)", "resnet_50_llll", _lambda_options(16, 4, 4), params="16.0"),
         ),
@@ -138,9 +138,9 @@ TABLES = {
                     "resnet_50_llll",
                     _lambda_options(k, h, u),
                     params=params,
-                    note=NO_READING if (k, h, u) in _SLIPS else "",
+                    note=UNEXPLAINED if (k, h, u) in _KNOWN_MISPRINTS else "",
                 )
-                for k, h, u, params in _GRID
+                for k, h, u, params in _TABLE_8
             ),
         ),
     ),
@@ -181,7 +181,7 @@ TABLES = {
             Row("L-L-L-C", "resnet_50_lllc", params="21.7"),
             Row("L-L-L-L", "resnet_50_llll", params="15.0"),
             Row("C-L-L-L", "resnet_50_clll", params="15.1"),
-            Row("C-C-L-L", "resnet_50_ccll", params="15.4", note=NO_READING),
+            Row("C-C-L-L", "resnet_50_ccll", params="15.4", note=UNEXPLAINED),
             Row("C-C-C-L", "resnet_50_cccl", params="18.8"),
         ),
     ),

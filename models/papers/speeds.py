@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The speeds that Bello (2021) reports on 8 cores of TPU v3, beside the models that they are of."""
+"""Tables of speeds that Bello (2021) reports for models on 8 cores of TPU v3."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class SpeedRow:
     """A row of a table.
 
     Attributes:
-      label: how the paper names it.
-      model: its name in the zoo.
-      input_size: the images' side, in pixels.
+      label: the paper's name for it.
+      model: the name of the model in the zoo.
+      input_size: the side of the images, in pixels.
       printed: the paper's figure.
     """
 
@@ -22,14 +22,14 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class SpeedTable:
     """A table of speeds.
 
     Attributes:
-      title: what it compares.
+      title: its subject.
       mode: "train" or "infer".
       mixed_precision: whether activations are bfloat16 rather than float32.
-      unit: of the figures: "s" for the seconds of 1024 images, "ex/s" for images a second.
+      unit: the unit of the figures: "s" for seconds per 1024 images, "ex/s" for images per second.
       rows: in the paper's order.
     """
 
@@ -37,28 +37,28 @@ class Table:
     mode: str
     mixed_precision: bool
     unit: str
-    rows: tuple[Row, ...]
+    rows: tuple[SpeedRow, ...]
 
     def seconds(self, figure: float) -> float:
-        """Returns the seconds of 1024 images that a figure of this table stands for."""
+        """Converts a figure of this table to seconds per 1024 images."""
         return figure if self.unit == "s" else IMAGES / figure
 
     def figure(self, images_per_second: float) -> float:
-        """Returns the figure of this table for a speed."""
+        """Converts a speed to a figure of this table."""
         return IMAGES / images_per_second if self.unit == "s" else images_per_second
 
 
-IMAGES = 1024  # whose training step Table 18 times
+IMAGES = 1024  # per training step in Table 18
 CORES = 8
 
 TABLES = {
-    "12": Table(
+    "12": SpeedTable(
         "placement of lambda layers in a ResNet-50: inference",
         "infer",
         False,
         "ex/s",
         tuple(
-            Row(label, model, 224, speed)
+            SpeedRow(label, model, 224, speed)
             for label, model, speed in (
                 ("C-C-C-C", "resnet_50", 7240),
                 ("L-C-C-C", "resnet_50_lccc", 1880),
@@ -71,29 +71,29 @@ TABLES = {
             )
         ),
     ),
-    "13": Table(
+    "13": SpeedTable(
         "lambda layers in c4 of LambdaResNets: inference",
         "infer",
         False,
         "ex/s",
         (
-            Row("ResNet-101 wo/ SE", "resnet_rs_101_no_se", 224, 4600),
-            Row("ResNet-101 w/ SE", "resnet_rs_101", 224, 4000),
-            Row("LambdaResNet-101", "lambda_resnet_101", 224, 4040),
-            Row("LambdaResNet-101-C4", "lambda_resnet_101_c4", 224, 2560),
-            Row("ResNet-152 wo/ SE", "resnet_rs_152_no_se", 256, 2780),
-            Row("ResNet-152 w/ SE", "resnet_rs_152", 256, 2400),
-            Row("LambdaResNet-152", "lambda_resnet_152", 256, 2400),
-            Row("LambdaResNet-152-C4", "lambda_resnet_152_c4", 256, 1480),
+            SpeedRow("ResNet-101 wo/ SE", "resnet_rs_101_no_se", 224, 4600),
+            SpeedRow("ResNet-101 w/ SE", "resnet_rs_101", 224, 4000),
+            SpeedRow("LambdaResNet-101", "lambda_resnet_101", 224, 4040),
+            SpeedRow("LambdaResNet-101-C4", "lambda_resnet_101_c4", 224, 2560),
+            SpeedRow("ResNet-152 wo/ SE", "resnet_rs_152_no_se", 256, 2780),
+            SpeedRow("ResNet-152 w/ SE", "resnet_rs_152", 256, 2400),
+            SpeedRow("LambdaResNet-152", "lambda_resnet_152", 256, 2400),
+            SpeedRow("LambdaResNet-152-C4", "lambda_resnet_152_c4", 256, 1480),
         ),
     ),
-    "18": Table(
-        "LambdaResNets: seconds of a training step of 1024 images",
+    "18": SpeedTable(
+        "LambdaResNets: seconds per training step of 1024 images",
         "train",
         True,
         "s",
         tuple(
-            Row(f"LambdaResNet-{depth} at {size}", f"lambda_resnet_{depth}", size, seconds)
+            SpeedRow(f"LambdaResNet-{depth} at {size}", f"lambda_resnet_{depth}", size, seconds)
             for depth, size, seconds in (
                 (50, 128, 0.058),
                 (50, 160, 0.089),

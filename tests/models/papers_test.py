@@ -50,7 +50,7 @@ def test_compare(printed, ours, verdict):
 @pytest.mark.parametrize("number", TABLES)
 def test_table(number):
     """Each figure is met, or the row is one that is known and says why."""
-    for line in comparison.lines(number):
+    for line in comparison.compare_rows(number):
         expected = UNEQUAL.get((number, line.row.label), "equal")
         assert line.verdict in (expected, ""), line
         assert line.verdict or line.row.note or not any(figure.printed for figure in line.figures)
@@ -81,7 +81,7 @@ def test_forms_of_a_table(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "`table` needs a table or --all; the tables: 3, 4, 8,"),
+        ([], "`table` needs TABLE... or --all; the tables are 3, 4, 8,"),
         (["14"], "unknown table '14'"),
         (["9", "--format=html"], "unknown format 'html'; accepted: csv, markdown, text"),
     ],

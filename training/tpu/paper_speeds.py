@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from lambdanet import text_table
 from lambdanet.errors import invalid
-from lambdanet.models.papers.speeds import CORES, IMAGES, TABLES, Row, Table
+from lambdanet.models.papers.speeds import CORES, IMAGES, TABLES, SpeedRow, SpeedTable
 from lambdanet.training.tpu import steps
 from lambdanet.training.tpu.check import DoesNotCompile, DoesNotFit
 from lambdanet.training.tpu.report import CAVEAT, Report
@@ -29,7 +29,7 @@ class Estimate:
       note: the error otherwise.
     """
 
-    row: Row
+    row: SpeedRow
     report: Report | None
     note: str = ""
 
@@ -141,7 +141,7 @@ def to_json(number: str, estimates: list[Estimate]) -> dict[str, Any]:
     }
 
 
-def rank_correlation(table: Table, estimates: list[Estimate]) -> float | None:
+def rank_correlation(table: SpeedTable, estimates: list[Estimate]) -> float | None:
     """Returns Spearman's rank correlation of the paper's speeds and ours; None for fewer than three rows."""
     pairs = [
         (found.row.printed, table.figure(found.images_per_second)) for found in estimates if found.report
@@ -153,14 +153,14 @@ def rank_correlation(table: Table, estimates: list[Estimate]) -> float | None:
     return float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
 
 
-def _correlation(table: Table, estimates: list[Estimate]) -> str:
+def _correlation(table: SpeedTable, estimates: list[Estimate]) -> str:
     value = rank_correlation(table, estimates)
     if value is None:
         return "Fewer than three rows have no rank correlation."
     return f"Spearman's rank correlation of the paper's speeds and ours: {value:.3f}"
 
 
-def _estimate(table: Table, row: Row, check: Check) -> Estimate:
+def _estimate(table: SpeedTable, row: SpeedRow, check: Check) -> Estimate:
     batch = IMAGES // CORES
     recipe = steps.recipe_for(row.model, row.input_size)
     recipe = dataclasses.replace(recipe, mixed_precision=table.mixed_precision)
@@ -176,5 +176,5 @@ def _estimate(table: Table, row: Row, check: Check) -> Estimate:
             return Estimate(row, None, str(error))
 
 
-def _format(table: Table, figure: float) -> str:
+def _format(table: SpeedTable, figure: float) -> str:
     return f"{figure:.3f}" if table.unit == "s" else f"{figure:.0f}"
