@@ -3,7 +3,7 @@
 #
 #   make demo    train on handwritten digits, evaluate, export, predict
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
-#   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/ops_test.py
+#   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/layers/attention_test.py
 #   make lint    ruff and mypy
 #   make tpu-table   the README's table of what the families need and take on TPUs; takes an hour or two
 #   make format  rewrite the code as ruff lays it out
