@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of device, their speed, and the kind that this process computes on."""
+"""The kinds of device, their speed, and the kind that this process uses."""
 
 import contextlib
 import contextvars

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention one query at a time in float64: what the tests of the attention layers compare with."""
+"""Attention one query at a time in float64, the oracle of the attention layers."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def naive_attention(queries, keys, values, embedding, sees, padding=0, place=lam
     """Softmax attention one query at a time.
 
     `embedding` takes the offset m - n along both axes, `sees` the two positions; `padding` rows and columns
-    of zero keys and values surround the map; `place` says where offsets count a query to be.
+    of zero keys and values surround the map; `place` maps a query to the position from which offsets count.
     """
     b, height, width, h, k = queries.shape
     surround = [(0, 0), (padding, padding), (padding, padding), (0, 0), (0, 0)]
@@ -51,19 +51,19 @@ def naive_attention(queries, keys, values, embedding, sees, padding=0, place=lam
 def halves(layer):
     """The embedding of an offset: one half for height, one for width."""
     rows, columns = weights_of(layer)["height_table"], weights_of(layer)["width_table"]
-    centre = len(rows) // 2
-    return lambda dy, dx: np.concatenate([rows[dy + centre], columns[dx + centre]])
+    center = len(rows) // 2
+    return lambda dy, dx: np.concatenate([rows[dy + center], columns[dx + center]])
 
 
 def sums(layer):
     """The embedding of an offset: one for height plus one for width."""
     rows, columns = weights_of(layer)["height_table"], weights_of(layer)["width_table"]
-    centre = len(rows) // 2
-    return lambda dy, dx: rows[dy + centre] + columns[dx + centre]
+    center = len(rows) // 2
+    return lambda dy, dx: rows[dy + center] + columns[dx + center]
 
 
 def naive_halo_attention(layer, x):
-    """Of every query; the layer's strides keep some of them."""
+    """Computes every query, and keeps those of the layer's strides."""
     block, halo, strides = layer.block_size, layer.halo_size, layer.strides
 
     def sees(n, m):

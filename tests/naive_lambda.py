@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lambda layer one query at a time in float64: what its tests compare with."""
+"""The lambda layer one query at a time in float64, the oracle of its tests."""
 
 import itertools
 
@@ -80,6 +80,6 @@ def naive_lambda_layer(layer, x, context=None, mask=None):
 
 
 def randomize(layer, seed=0):
-    """Gives the batch normalisations statistics and scales of their own, so that nothing is the identity."""
+    """Sets random weights, so that no batch normalization is the identity."""
     rng = np.random.default_rng(seed)
     layer.set_weights([rng.uniform(0.5, 1.5, weight.shape) for weight in layer.get_weights()])

@@ -25,17 +25,17 @@ def apply_content_lambda(
     normalization: str | None = "softmax",
     mask: tf.Tensor | str | None = None,
 ) -> tf.Tensor:
-    """Applies the content lambda: one for all query positions, or one for each where there is a mask.
+    """Applies the content lambda: one for all query positions or, with a mask, one for each.
 
     Args:
       queries: [b, n, h, k].
-      keys: [b, m, k, u], before they are normalised.
+      keys: [b, m, k, u], not yet normalized.
       values: [b, m, v, u].
-      normalization: of each key channel over the context: one of `KEY_NORMALIZATIONS`.
-      mask: None, or 0 and 1 for each query and context position, [n, m], or "causal" for the contexts
-        m <= n of n = m positions, which costs sums that are linear in n. Under a mask every query normalises
-        over its own context, and a softmax reads keys beyond +-40 as +-40: sums then need no look
-        at the rest of the context, on which a causal output must not depend.
+      normalization: the normalization of each key channel over the context, one of `KEY_NORMALIZATIONS`.
+      mask: None, or 0 and 1 for each query and context position, [n, m], or "causal" for the context m <= n
+        of a sequence, by sums that are linear in n. Each query then normalizes over its own context, and a
+        softmax clips keys to +-40: its sums need no maximum over the whole context, on which a causal
+        output must not depend.
 
     Returns:
       [b, n, h, v].
@@ -44,9 +44,9 @@ def apply_content_lambda(
         return tf.einsum("bnhk,bkv->bnhv", queries, content_lambda(keys, values, normalization))
     dtype = values.dtype
     queries, keys, values = map(at_least_float32, (queries, keys, values))
-    weights = (
-        tf.exp(tf.clip_by_value(keys, -_LARGEST_KEY, _LARGEST_KEY)) if normalization == "softmax" else keys
-    )
+    weights = keys
+    if normalization == "softmax":
+        weights = tf.exp(tf.clip_by_value(keys, -_LARGEST_KEY, _LARGEST_KEY))
     apply = _apply_causal if isinstance(mask, str) else _apply_masked
     outputs = [
         apply(queries, weights[..., i], values[..., i], normalization, mask) for i in range(keys.shape[-1])
@@ -55,7 +55,7 @@ def apply_content_lambda(
 
 
 def _normalized(keys, normalization):
-    """Keys [b, m, k, u] normalised over m."""
+    """Normalizes keys [b, m, k, u] over m."""
     if normalization == "softmax":
         return tf.nn.softmax(keys, axis=1)
     return tf.math.l2_normalize(keys, axis=1) if normalization == "l2" else keys
@@ -75,7 +75,7 @@ def _apply_causal(queries, weights, values, normalization, mask):
 
 
 def _norms(weights, normalization, total):
-    """What the keys of each query's context are divided by, [b, n, 1, k], from a sum over that context."""
+    """The norm of the keys in each query's context, [b, n, 1, k], from `total`, the sum over that context."""
     if normalization == "softmax":
         return total(weights)[:, :, tf.newaxis]
     if normalization == "l2":

@@ -4,7 +4,7 @@
 import tensorflow as tf
 
 from lambdanet import tensors
-from lambdanet.errors import InputError
+from lambdanet.errors import invalid
 from lambdanet.ops.position_term import PositionTerm
 
 
@@ -36,7 +36,7 @@ def convolve_depthwise(term: PositionTerm) -> tf.Tensor:
     b, *query_size, h, k = tensors.sizes(term.queries)
     _, *context_size, v, u = tensors.sizes(term.values)
     if len(query_size) > 2:
-        raise InputError(f"depthwise_conv takes sequences and images, got {len(query_size)} spatial axes")
+        raise invalid("the spatial axes of depthwise_conv", "one or two", len(query_size))
     n = tensors.product(query_size)
     images = tf.reshape(term.values, [b, *context_size, v * u])
     kernel = tf.einsum("...ku->...uk", term.table)[..., tf.newaxis, :, :]  # [r, ..., 1, u, k]

@@ -173,5 +173,5 @@ def _apply_pooled(term: PositionTerm, kernel: kernels.Kernels) -> tf.Tensor:
     n = tensors.product(counts)
     queries = tf.reshape(pooling.gather(term.queries, pools), [b, n, positions, h, k])
     queries = tf.reshape(tf.transpose(queries, [0, 1, 3, 2, 4]), [b, n, h, positions * k])
-    outputs = kernel.query_first(Operands(queries, term.flat_values(), embeddings, term.content))
+    outputs = apply_embeddings(queries, term.values, embeddings, content=term.content)
     return pooling.divide_by_count(tf.reshape(outputs, [b, *counts, h, v]), pools)

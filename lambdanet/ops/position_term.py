@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from lambdanet.ops.blocking import BlockAxis
-from lambdanet.tensors import Size, product, sizes
+from lambdanet.tensors import Size, sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +77,6 @@ class PositionTerm:
         lengths = block or (None,) * len(halos)
         axes = zip(self.query_size, self.context_size, lengths, halos, strict=True)
         return [BlockAxis.cut(*axis, strides, dilation) for axis in axes]
-
-    def flat_values(self) -> tf.Tensor:
-        """Returns the values of all positions and intra-depths, [b, m * u, v]."""
-        b, *context_size, v, u = sizes(self.values)
-        return tf.reshape(self.depth_first_values(), [b, product(context_size) * u, v])
 
     def depth_first_values(self) -> tf.Tensor:
         """Returns the values [b, *context_size, u * v], with the intra-depth outside, where it can join m."""

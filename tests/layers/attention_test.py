@@ -48,7 +48,7 @@ def softmax(x, axis):
 
 
 @pytest.mark.parametrize("feature_map", ["softmax", "elu"])
-def test_linear_attention_equals_the_attention_map_that_it_never_forms(feature_map):
+def test_linear_attention_equals_its_attention_map(feature_map):
     layer = lambdanet.LinearAttention(8, num_heads=2, key_dim=3, feature_map=feature_map)
     x = images(2, 3, 4, 6)
     outputs = layer(x.astype(np.float32))
@@ -93,7 +93,7 @@ def apply_lambda(queries, content_lambda):
     )[:, :, 0]
 
 
-def test_channel_attention_is_a_diagonal_lambda_that_all_positions_share():
+def test_channel_attention_is_a_shared_diagonal_lambda():
     """Appendix D.4: squeeze-and-excitation scales channel k by w_k, which is lambda = diag(w)."""
     layer = lambdanet.SqueezeExcite(0.5)
     x = tf.constant(images(2, 3, 4, 6), tf.float32)
@@ -177,7 +177,7 @@ def outputs_and_gradients(layer, x):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_half_precision_is_near_float32_and_finite_for_large_inputs(name, dtype):
+def test_half_precision_is_near_float32_and_finite(name, dtype):
     keras.utils.set_random_seed(0)
     x = tf.constant(images(1, 9, 7, 4), tf.float32)
     full, half = LAYERS[name](), LAYERS[name](dtype=f"mixed_{dtype}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gates of channels against loops over them, and pooling in centred windows against a loop over positions."""
+"""Channel gates against loops over channels, and centered pooling against a loop over positions."""
 
 import numpy as np
 import pytest

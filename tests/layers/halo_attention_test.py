@@ -17,7 +17,7 @@ from lambdanet.ops.tpu import packed_heads
 @pytest.mark.parametrize(
     ("map_size", "block_size", "halo_size"),
     [((4, 6), 2, 1), ((5, 7), 3, 1), ((5, 4), 2, 3), ((3, 5), 4, 2), ((4, 3), 2, 0), ((3, 2), 4, 0)],
-    ids=["divides", "does not divide", "halo beyond neighbours", "block above height", "no halo", "no more"],
+    ids=["divides", "does not divide", "halo beyond neighbors", "block above height", "no halo", "no more"],
 )
 def test_halo_attention_equals_the_loop(map_size, block_size, halo_size, mask_padding, kind):
     layer = lambdanet.HaloAttention(
@@ -39,7 +39,7 @@ def test_halo_attention_equals_the_loop(map_size, block_size, halo_size, mask_pa
     ids=["divides", "does not divide", "threes", "one block"],
 )
 def test_strided_queries_equal_the_loop(map_size, block_size, strides, mask_padding, compact_offsets, kind):
-    """Of the same windows as without strides, also where the size is not known at tracing."""
+    """In the same windows as without strides, also with a size that is unknown at tracing."""
     layer = lambdanet.HaloAttention(
         4,
         2,
@@ -72,7 +72,7 @@ def test_strided_queries_equal_the_loop(map_size, block_size, strides, mask_padd
         ({"key_dim": 3}, "key_dim must be even"),
     ],
 )
-def test_what_is_refused(arguments, message):
+def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         lambdanet.HaloAttention(8, **arguments)
 
@@ -100,7 +100,7 @@ def test_strides_may_not_divide_a_block(map_size, block_size, strides):
 
 
 @pytest.mark.parametrize("make", ["halo", "local"])
-def test_a_neighbourhood_that_covers_the_map_gives_global_attention(make):
+def test_window_over_the_whole_map_equals_global_attention(make):
     x = tf.constant(images(2, 5, 4, 3), tf.float32)
     everywhere = lambdanet.GlobalAttention(8, num_heads=2)
     everywhere(x)
@@ -109,10 +109,10 @@ def test_a_neighbourhood_that_covers_the_map_gives_global_attention(make):
     else:
         layer = lambdanet.LocalAttention(8, num_heads=2, scope=9, block_size=2)
     layer(x)
-    centre = layer.height_table.shape[0] // 2
+    center = layer.height_table.shape[0] // 2
     height, width = (table.numpy() for table in (layer.height_table, layer.width_table))
-    everywhere.height_table.assign(np.pad(height[centre - 4 : centre + 5], [(0, 0), (0, 2)]))
-    everywhere.width_table.assign(np.pad(width[centre - 3 : centre + 4], [(0, 0), (2, 0)]))
+    everywhere.height_table.assign(np.pad(height[center - 4 : center + 5], [(0, 0), (0, 2)]))
+    everywhere.width_table.assign(np.pad(width[center - 3 : center + 4], [(0, 0), (2, 0)]))
     everywhere.set_weights(everywhere.get_weights()[:2] + layer.get_weights()[2:])  # the same projections
     np.testing.assert_allclose(layer(x), everywhere(x), rtol=1e-5, atol=1e-5)
 
@@ -155,7 +155,7 @@ def test_one_function_serves_every_size(make):
 
 
 @pytest.mark.parametrize("size", [16, None])
-def test_the_graph_has_no_patches_and_no_indexed_gradients(size):
+def test_graph_has_no_patches_or_indexed_gradients(size):
     layer = lambdanet.HaloAttention(8, num_heads=2, block_size=4, halo_size=3)
 
     def gradients(x):
@@ -175,7 +175,7 @@ def test_the_graph_has_no_patches_and_no_indexed_gradients(size):
     [(4, {"block_size": 8, "halo_size": 3}), (8, {"block_size": 4, "halo_size": 1, "mask_padding": False})],
     ids=["windows widened", "in two parts"],
 )
-def test_heads_together_on_a_tpu_give_the_same_with_the_same_gradients(num_heads, arguments):
+def test_packed_heads_equal_single_heads_with_gradients(num_heads, arguments):
     layer = lambdanet.HaloAttention(64 if num_heads == 4 else 256, num_heads, **arguments)
     x = tf.constant(images(2, 12, 20, 16), tf.float32)
 
@@ -193,11 +193,11 @@ def test_heads_together_on_a_tpu_give_the_same_with_the_same_gradients(num_heads
 
 
 @pytest.mark.parametrize(
-    ("num_heads", "depth", "together"),
+    ("num_heads", "depth", "heads"),
     [(4, 16, 4), (8, 16, 8), (8, 32, 4), (8, 64, 2), (6, 40, 3), (8, 160, 1)],
 )
-def test_as_many_heads_as_fit_into_a_tile_stay_together(num_heads, depth, together):
-    assert packed_heads.heads_per_tile(num_heads, depth) == together
+def test_heads_per_tile(num_heads, depth, heads):
+    assert packed_heads.heads_per_tile(num_heads, depth) == heads
 
 
 def test_static_sizes_stay_static():
@@ -206,7 +206,7 @@ def test_static_sizes_stay_static():
     assert all(output.shape.is_fully_defined() for op in graph.get_operations() for output in op.outputs)
 
 
-def test_parameters_are_those_that_the_papers_sizes_count():
+def test_parameters_are_those_of_the_paper():
     """q and k: w -> w, v: w -> r_v w, and tables of 2 (b + 2 h) - 1 offsets by half a head."""
     layer = lambdanet.HaloAttention(128, num_heads=8, block_size=8, halo_size=3, value_ratio=2.5)
     layer.build([None, None, None, 128])

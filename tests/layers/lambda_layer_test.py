@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lambda layer: its symmetries and limits, its initialisation, and what it refuses."""
+"""The lambda layer: symmetries, limits, initialization, and refused arguments."""
 
 import keras as keras_3
 import numpy as np
@@ -44,7 +44,7 @@ def test_pool_of_the_layer_is_that_after_it(size, options, kind):
         pooled(x, mask=np.ones([np.prod(size), np.prod(size)]))
 
 
-def test_initialisation_is_the_papers():
+def test_initialization_is_the_papers():
     """Appendix F.2: table N(0, 1); K and V with variance 1 / d; Q with variance 1 / (k d)."""
     layer = lambdanet.LambdaLayer(512, num_heads=4, key_dim=16)
     layer.build([None, 7, 7, 512])
@@ -84,7 +84,7 @@ def test_half_precision_stays_near_float32(dtype):
     assert error < {"float16": 4e-3, "bfloat16": 3e-2}[dtype]
 
 
-def test_regularizer_counts_the_three_kernels_and_not_the_table():
+def test_regularizer_excludes_the_table():
     layer = lambdanet.LambdaLayer(8, kernel_regularizer=keras.regularizers.L2(0.5))
     layer(tf.ones([1, 2, 2, 8]))
     kernels = [weight for weight in layer.trainable_weights if "kernel" in weight.name]
@@ -121,8 +121,8 @@ def test_inputs_that_are_refused():
 
 @pytest.mark.parametrize("position", ["relative", "unstructured"])
 @pytest.mark.parametrize("key_normalization", ["softmax", "l2", None])
-def test_causal_outputs_do_not_depend_on_the_future(key_normalization, position):
-    """Bitwise: whatever comes after a position changes nothing up to it."""
+def test_causal_outputs_ignore_later_positions(key_normalization, position):
+    """Bitwise: positions after another do not change its output."""
     layer = lambdanet.LambdaLayer(8, scope=5, position=position, key_normalization=key_normalization)
     x = images(2, 40, 8).numpy()
     before = layer(x, mask="causal").numpy()
@@ -200,7 +200,7 @@ def test_one_table_shared_by_two_layers():
         lambdanet.LambdaLayer(8, position=table)(images(1, 6, 8))
 
 
-def test_a_local_scope_that_covers_the_map_equals_the_global_one():
+def test_local_scope_over_the_whole_map_equals_global():
     local, everywhere = lambdanet.LambdaLayer(8, scope=13), lambdanet.LambdaLayer(8, scope=None)
     x = images(2, 7, 7, 8)
     local(x), everywhere(x)
@@ -289,8 +289,8 @@ def test_gradients_by_finite_differences(implementation):
             np.testing.assert_allclose(gradient[index], slope, rtol=1e-4, atol=1e-6)
 
 
-def test_a_mask_of_another_layer_is_not_taken_for_ones_own():
-    """Keras hands masks of padding [b, n] on to layers; the lambda layer takes none but its own argument."""
+def test_padding_masks_of_keras_are_ignored():
+    """Keras passes padding masks [b, n] to layers; the lambda layer uses its own argument alone."""
     inputs = keras.Input([5], dtype="int32")
     embedded = keras.layers.Embedding(10, 8, mask_zero=True)(inputs)
     model = keras.Model(inputs, lambdanet.LambdaLayer(8, scope=3)(embedded))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalisation with the means of its output, in one pass, against Keras's and a mean after it."""
+"""Batch normalization with the means of its output in one pass, against Keras's and a mean after it."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def numbers(*shape, seed=0):
 
 
 def gradients(function, x, gamma, beta):
-    """Of a sum of outputs and of means, each number with a weight of its own."""
+    """The gradients of a weighted sum of outputs and means."""
     with tf.GradientTape() as tape:
         tape.watch((x, gamma, beta))
         outputs, means = function(x, gamma, beta)
@@ -26,7 +26,7 @@ def gradients(function, x, gamma, beta):
     return tape.gradient(total, (x, gamma, beta))
 
 
-def test_results_and_gradients_are_those_of_the_definition():
+def test_one_pass_equals_the_definition_with_gradients():
     def by_definition(x, gamma, beta):
         mean, variance = tf.nn.moments(x, [0, 1, 2])
         outputs = (x - mean) / tf.sqrt(variance + 1e-3) * gamma + beta
@@ -46,7 +46,7 @@ def test_results_and_gradients_are_those_of_the_definition():
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("training", [True, False])
-def test_a_step_for_a_tpu_is_that_of_keras(dtype, training):
+def test_training_step_on_a_tpu_equals_keras(dtype, training):
     x = tf.constant(1 + numbers(8, 6, 5, 4), tf.float32)
     arguments = {"momentum": 0.8, "epsilon": 1e-5, "dtype": dtype, "gamma_initializer": "ones"}
     ours, theirs = (
@@ -67,7 +67,7 @@ def test_a_step_for_a_tpu_is_that_of_keras(dtype, training):
         np.testing.assert_allclose(a, b, rtol=2e-3 if "16" in dtype else 2e-6)
 
 
-def test_frozen_synchronized_and_double_precision_layers_do_as_keras_does():
+def test_layers_without_one_pass_equal_keras():
     x = tf.constant(1 + numbers(4, 3, 3, 2), tf.float32)
     frozen = lambdanet.PooledBatchNormalization()
     frozen.trainable = False
@@ -79,7 +79,7 @@ def test_frozen_synchronized_and_double_precision_layers_do_as_keras_does():
             np.testing.assert_allclose(means, np.mean(outputs, axis=(1, 2)), atol=1e-5)
 
 
-def test_squeeze_and_excitation_takes_means_that_are_known():
+def test_squeeze_and_excitation_uses_given_means():
     x = tf.constant(numbers(2, 5, 3, 8), tf.float32)
     layer = lambdanet.SqueezeExcite(0.5)
     expected = layer(x)
@@ -89,7 +89,7 @@ def test_squeeze_and_excitation_takes_means_that_are_known():
         np.testing.assert_allclose(layer(x), expected, rtol=1e-6)
 
 
-def test_a_training_step_of_a_whole_network_is_the_same_for_both_kinds_of_device():
+def test_training_step_is_the_same_on_cpu_and_tpu():
     x, y = tf.constant(numbers(4, 32, 32, 3), tf.float32), tf.constant([0, 1, 2, 1])
     weights = []
     for kind in ("CPU", "TPU"):

@@ -53,7 +53,7 @@ def test_order_on_a_tpu(sizes):
 POOLED_ON_A_TPU = {(28, 256, 128): (20.5, 7.9), (14, 512, 128): (1.9, 1.0)}
 
 
-def test_a_tpu_pools_queries_where_the_context_is_small():
+def test_queries_are_pooled_on_a_tpu_with_a_small_context():
     for sizes, (last, first) in POOLED_ON_A_TPU.items():
         assert cost_model.pools_queries(problem(*sizes, bytes=2), 3, 2, TPU) == (first < last)
         assert not cost_model.pools_queries(problem(*sizes), 3, 2, CPU)
@@ -62,14 +62,14 @@ def test_a_tpu_pools_queries_where_the_context_is_small():
 
 
 @pytest.mark.parametrize("kind", device.DEVICES)
-def test_large_maps_are_cut(kind):
+def test_large_maps_are_in_blocks(kind):
     """The embeddings of all pairs at 64x64 would take a gigabyte."""
     assert cost_model.choose(problem(64, 256, 8), device.DEVICES[kind]).block is not None
     assert cost_model.choose(problem(7, 512, 8), device.DEVICES[kind]).block is None
 
 
-def test_maps_of_unknown_size_are_cut():
-    """What grows with the square of an unknown size is never chosen."""
+def test_maps_of_unknown_size_are_in_blocks():
+    """A form that grows with the square of an unknown size is never chosen."""
     for b in (None, 8):
         unknown = cost_model.ProblemSize(b, (None, 14), (None, 14), (23, 23), 4, 16, 64, 1, 1, 1, 4)
         plan = cost_model.choose(unknown, CPU)
@@ -99,8 +99,8 @@ def test_auto_runs_no_convolution_on_a_cpu():
         assert not [op.type for op in graph.get_operations() if "Conv" in op.type]
 
 
-def test_large_intermediates_are_computed_in_pieces():
-    """Similarities of blocks of 8x8 queries with windows of 30x30 take 64 * 4 * 900 numbers a block."""
+def test_large_intermediates_are_computed_in_chunks():
+    """Similarities of blocks of 8x8 queries with windows of 30x30 take 64 * 4 * 900 numbers per block."""
     plan = cost_model.Plan(True, (8, 8))
     assert cost_model.limit_memory(problem(64, 256, 8), plan, CPU).chunk == int(1.2e7 / (64 * 4 * 900 * 4))
     unknown = cost_model.limit_memory(problem(64, 256, None), plan, CPU)
@@ -108,7 +108,7 @@ def test_large_intermediates_are_computed_in_pieces():
     assert cost_model.limit_memory(problem(14, 256, 8), cost_model.Plan(True), CPU).chunk is None
 
 
-def test_a_kind_of_device_can_be_assumed_for_a_while():
+def test_assume_sets_the_kind_of_device():
     here = device.kind()
     with pytest.raises(RuntimeError, match="inside"), device.assume("TPU"):
         assert device.kind() == "TPU"

@@ -32,7 +32,7 @@ def test_equals_the_naive_loop(case, implementation):
     geometry = {name: CASES[case][name] for name in ("strides", "dilation") if name in CASES[case]}
     arguments = random_case(0, **{name: value for name, value in CASES[case].items() if name not in geometry})
     if implementation == "depthwise_conv" and case == "video":
-        with pytest.raises(InputError, match="depthwise_conv takes sequences and images, got 3"):
+        with pytest.raises(InputError, match="axes of depthwise_conv must be one or two, got 3"):
             position_lambdas.apply_position_lambdas(*map(tf.constant, arguments), implementation)
         return
     inputs = [tf.constant(x, tf.float32) for x in arguments]
@@ -43,8 +43,8 @@ def test_equals_the_naive_loop(case, implementation):
 @pytest.mark.parametrize("case", [name for name in CASES if "strides" not in name])
 @pytest.mark.parametrize("pools_first", [False, True])
 @pytest.mark.parametrize(("pool_size", "strides"), [(3, 2), (2, 2), (4, 3)])
-def test_pool_equals_an_average_pool(case, pools_first, pool_size, strides, monkeypatch):
-    """Whichever comes first, the context or the mean over windows; also the gradients."""
+def test_pool_equals_average_pool(case, pools_first, pool_size, strides, monkeypatch):
+    """Whether the context or the mean over windows is first; also the gradients."""
     monkeypatch.setattr(cost_model, "pools_queries", lambda *_: pools_first)
     arguments = dict(CASES[case])
     dilation = arguments.pop("dilation", 1)
@@ -182,7 +182,7 @@ def test_auto_convolves_rows_on_a_tpu():
         (128, [64, 64], [23, 23]),
     ],
 )
-def test_maps_that_no_row_convolution_is_for(images, query_size, scope):
+def test_row_convolution_is_not_applicable(images, query_size, scope):
     @tf.function
     def applicable(queries, values):
         assert not row_convolution.is_applicable(PositionTerm(queries, values, tf.zeros([*scope, 3, 1])))
@@ -193,7 +193,7 @@ def test_maps_that_no_row_convolution_is_for(images, query_size, scope):
 
 @pytest.mark.parametrize("implementation", ["blocked", "blocked_query_first"])
 @pytest.mark.parametrize("block", [[1, 1], [2, 3], [4, 2], [3, 9]])
-def test_blocks_of_every_size(block, implementation):
+def test_blocks_of_any_size(block, implementation):
     """Also those that leave a remainder, and those that cover one axis or both."""
     arguments = random_case(0, [5, 8], [5, 3], u=2)
     outputs = position_lambdas.apply_position_lambdas(
@@ -208,8 +208,8 @@ def test_blocks_of_every_size(block, implementation):
     [(name, None) for name in position_lambdas.IMPLEMENTATIONS]
     + [("blocked", [2, 3]), ("blocked_query_first", [3, 2])],
 )
-def test_gradients_equal_those_of_the_naive_contraction(implementation, block, scope):
-    """The reference says with ones and zeros which embedding each pair of positions uses."""
+def test_gradients_equal_the_naive_contraction(implementation, block, scope):
+    """The naive contraction selects the embedding of each pair of positions by ones and zeros."""
     queries, values, table = random_case(1, [5, 4], scope, u=2)
     uses = np.zeros([5, 4, 5, 4, *scope])
     for yn, xn, ym, xm in itertools.product(range(5), range(4), range(5), range(4)):
@@ -260,7 +260,7 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("u", [1, 2])
 def test_content_lambda_equals_the_naive_loop(u, mask, normalization):
-    """Every query normalises the keys over its own context; one that may see nothing gets zero."""
+    """Every query normalizes the keys over its own context; one that sees nothing gets zero."""
     rng = np.random.default_rng(4)
     queries, keys, values = (rng.normal(size=size) for size in ([2, 4, 2, 3], [2, 4, 3, u], [2, 4, 5, u]))
     norm = {
@@ -281,7 +281,7 @@ def test_content_lambda_equals_the_naive_loop(u, mask, normalization):
     np.testing.assert_allclose(outputs, expected, atol=1e-6 if normalization == "l2" else 1e-10)
 
 
-def test_content_lambda_does_not_notice_the_order_of_the_context():
+def test_content_lambda_ignores_the_order_of_the_context():
     rng = np.random.default_rng(5)
     queries, keys, values = (rng.normal(size=size) for size in ([2, 4, 2, 3], [2, 6, 3, 1], [2, 6, 5, 1]))
     order = rng.permutation(6)
@@ -309,7 +309,7 @@ def test_unknown_implementation_names_the_nearest():
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_pieces_give_the_same_values_and_gradients(size):
+def test_chunks_give_the_same_values_and_gradients(size):
     rng = np.random.default_rng(7)
     inputs = [tf.Variable(rng.normal(size=shape)) for shape in ([5, 4, 2, 3], [5, 6, 2], [4, 3, 6])]
     weights = rng.normal(size=[5, 4, 2, 2])
@@ -327,8 +327,8 @@ def test_pieces_give_the_same_values_and_gradients(size):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
 
-def test_pieces_compile_and_take_a_batch_of_unknown_size():
-    """On a map large enough that the blocked form is computed in pieces."""
+def test_chunks_compile_with_an_unknown_batch():
+    """On a map so large that the blocked form is computed in chunks."""
     rng = np.random.default_rng(8)
     queries, values, table = (
         tf.constant(rng.normal(size=shape), tf.float32)
