@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: what a field accepts, how `--set` reads it, and what survives the way through JSON."""
+"""Recipes: accepted values of fields, parsing of `--set`, and JSON round trips."""
 
 import dataclasses
 import json
@@ -66,7 +66,7 @@ def test_a_described_default_is_what_set_reads():
             assert got == ({} if field.kind == "dict" else defaults[field.name])
 
 
-def test_override_takes_the_last_of_two_and_changes_nothing_else():
+def test_override_takes_the_last_assignment():
     changed = override(DIGITS, ["epochs=3", "seed=5", "epochs=4"])
     assert recipes.differences(DIGITS, changed) == {"epochs": (DIGITS.epochs, 4), "seed": (DIGITS.seed, 5)}
 
@@ -130,7 +130,7 @@ def test_override_takes_the_last_of_two_and_changes_nothing_else():
         ),
     ],
 )
-def test_override_refuses_with_the_value_and_what_is_accepted(assignment, message):
+def test_override_errors(assignment, message):
     with pytest.raises(InputError) as caught:
         override(DIGITS, [assignment])
     assert message in str(caught.value) and "\n" not in str(caught.value)
@@ -184,6 +184,6 @@ def test_json_of_an_earlier_version_takes_the_defaults():
         ('{"model": 3, "modle": 4}', "unknown recipe field 'modle'"),
     ],
 )
-def test_json_that_is_no_recipe_is_refused(text, message):
+def test_json_that_is_not_a_recipe(text, message):
     with pytest.raises(InputError, match=message):
         from_json(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutated recipe.json texts and --set assignments: each gives a recipe that JSON keeps, or one line."""
+"""Mutated recipe.json texts and --set assignments: each gives a recipe or a one-line error."""
 
 import json
 import random
@@ -62,7 +62,7 @@ def _mutated(text, random):
 
 
 def _holds(make):
-    """Whether a recipe was made; it is then equal to what JSON gives back, and else refused in one line."""
+    """Returns whether a recipe was made, which then survives JSON; otherwise there is a one-line error."""
     try:
         recipe = make()
     except InputError as error:
@@ -124,7 +124,7 @@ def test_values_nested_very_deep_are_refused(value):
     assert not _holds(lambda: from_json(value))
 
 
-def test_options_nested_a_little_are_kept_and_deeper_ones_refused():
+def test_depth_of_nested_options():
     for levels in range(1, 60):
         value = "{'a': " + "[" * levels + "]" * levels + "}"
         assert _holds(lambda value=value: override(RECIPES[0], [f"model_options={value}"])) == (levels <= 32)

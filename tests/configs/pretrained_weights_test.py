@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published weights: the rows are complete and agree with one another."""
+"""Registry of published weights: the rows are complete and consistent."""
 
 import re
 

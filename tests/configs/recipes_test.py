@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes: their models and data exist, and their numbers are those that the papers print."""
+"""Recipes: their models and data exist, and their numbers are those of the papers."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def test_a_recipe_names_a_model_of_the_zoo(name):
 
 
 @pytest.mark.parametrize("dataset", sorted({configs.get_recipe(name).dataset for name in NAMES}))
-def test_the_dataset_of_a_recipe_has_its_classes_and_channels(dataset, tmp_path):
+def test_classes_and_channels_of_the_dataset(dataset, tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / "train" / name).mkdir(parents=True)
     (tmp_path / "train-00000-of-00001").touch()
@@ -107,12 +107,12 @@ def test_the_learning_rate_at_the_corners(name):
         ("cifar10:resnet_50_llll", {"global_batch_size": 128, "optimizer": "adam", "momentum": 0.9}),
     ],
 )
-def test_the_numbers_of_the_papers(name, values):
+def test_numbers_of_the_papers(name, values):
     recipe = configs.get_recipe(name)
     assert {field: getattr(recipe, field) for field in values} == values
 
 
-def test_all_rows_of_table_18_are_there_for_each_family():
+def test_every_family_has_all_rows_of_table_18():
     for family in ("lambda_resnet_{}@{}", "resnet_rs_{}@{}", "resnet_rs_{}_no_se@{}"):
         for depth, size in [
             *[(50, 128), (50, 160), (101, 160), (101, 192), (152, 192), (152, 224), (152, 256), (152, 288)],
@@ -123,7 +123,7 @@ def test_all_rows_of_table_18_are_there_for_each_family():
 
 
 @pytest.mark.parametrize("name", ["cifar10:resnet_50_llll", "imagenet_350:lambda_resnet_50@128"])
-def test_a_small_one_is_built_and_compiled(name):
+def test_small_recipes_build_and_compile(name):
     recipe = dataclasses.replace(configs.get_recipe(name), mixed_precision=False)
     model = build.build_model(recipe)
     build.compile_model(recipe, model, build.build_optimizer(recipe, steps_per_epoch=10))

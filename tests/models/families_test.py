@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every family: features at their strides, other channels, bfloat16, saving, stable names."""
+"""Properties of every family: strides of features, channels, bfloat16, saving, stable names."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_features_of_images_of_any_size_and_channels(freed, name):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_save_and_load_under_mixed_precision(freed, name, tmp_path):
-    """Logits stay in float32, and what is loaded computes the same with the same configuration."""
+    """Logits stay in float32; the loaded model has the same outputs and configuration."""
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
         model, _ = zoo.condensed_model(name, 32)
@@ -56,7 +56,7 @@ def test_save_and_load_under_mixed_precision(freed, name, tmp_path):
 
 
 def test_saved_model_of_a_halonet(tmp_path):
-    """A SavedModel takes images of other sizes than those that it has seen."""
+    """A SavedModel takes images of other sizes than those it was traced with."""
     model, _ = zoo.condensed_model("halo_resnet_50")
     model(images(1, 32, 32, 3))
     model.save(tmp_path / "model")
@@ -134,7 +134,7 @@ def test_names_of_variables(name, golden):
 
 
 def test_efficientnet():
-    """It is there for comparison: features and any channels, but no arguments of layers."""
+    """For comparison only: features and any channels, but no arguments of layers."""
     model = lambdanet.create_model("efficientnet_b0", in_channels=2, input_size=(64, 96), features_only=True)
     shapes = {level: shape[1:3] for level, shape in model.output_shape.items()}
     assert shapes == {"2": (16, 24), "3": (8, 12), "4": (4, 6), "5": (2, 3)}
@@ -147,7 +147,7 @@ def test_efficientnet():
 
 
 def test_vision_transformer(tmp_path):
-    """It is there for comparison, too: one map and the token of the class, for images of one size."""
+    """For comparison only: one map and the class token, for images of one size."""
     features = lambdanet.create_model("vit_b32", in_channels=2, input_size=(64, 96), features_only=True)
     assert features.output_shape == {"5": (None, 2, 3, 768), "token": (None, 768)}
     model = lambdanet.create_model("vit_ti16", num_classes=3, input_size=32)

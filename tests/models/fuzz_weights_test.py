@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of weights with changed bytes: each is refused in one line, or what it loads is finite."""
+"""Weight files with changed bytes: each raises a one-line error or loads finite values."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def save_torch(model, path):
 
 
 def save_old_torch(model, path):
-    """The form of before PyTorch 1.6: pickles one after another, and no zip file."""
+    """The format before PyTorch 1.6: consecutive pickles, not a zip file."""
     torch = pytest.importorskip("torch")
     state = {name: torch.from_numpy(array) for name, array in arrays_of(model).items()}
     torch.save(state, path, _use_new_zipfile_serialization=False)
@@ -64,7 +64,7 @@ FORMS = {
 
 
 def changed(content, random):
-    """A file's bytes with some changed: anywhere or at the start, where most formats have their header."""
+    """Changes some bytes, anywhere or at the start, where most formats have their header."""
     content = bytearray(content)
     for _ in range(random.integers(1, 4)):
         place = int(random.integers(0, min(random.choice([64, 1024, len(content)]), len(content))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HaloNets: sizes by hand, odd sizes of images, and where the attention stands."""
+"""HaloNets: sizes by hand, odd image sizes, and the placement of attention."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_h7_at_600_pixels():
     assert shapes == [(150, 150, 224), (75, 75, 448), (38, 38, 896), (19, 19, 1792)]
 
 
-def test_a_block_that_downsamples_computes_every_second_query():
+def test_queries_of_a_strided_block():
     model = lambdanet.create_model("halonet_h1", features_only=True)
     strided = [x.name for x in model.layers if isinstance(x, lambdanet.HaloAttention) and x.strides == 2]
     assert strided == [f"c{stage}_block1_spatial" for stage in (3, 4, 5)]

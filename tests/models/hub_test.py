@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Downloads, from a server on this machine that answers as the hub does, and misbehaves."""
+"""Downloads from a local server that imitates the hub and its failures."""
 
 import hashlib
 import socket
@@ -32,7 +32,7 @@ def address(revision="main", file="model.safetensors"):
     return hub.url("timm/net.tag", file, revision)
 
 
-def test_a_file_comes_with_its_commit_and_hash(server, path):
+def test_fetch_returns_commit_and_hash(server, path):
     download = hub.fetch(address(), path)
     assert path.read_bytes() == CONTENT
     assert download == hub.Download(address(), COMMIT, SHA256, len(CONTENT))
@@ -43,7 +43,7 @@ def test_a_file_comes_with_its_commit_and_hash(server, path):
     hub.fetch(address(COMMIT), path, COMMIT, SHA256)  # over the one that is there
 
 
-def test_a_progress_bar_in_a_terminal_alone(server, path, capsys):
+def test_progress_bar_only_in_a_terminal(server, path, capsys):
     hub.fetch(address(), path)
     assert capsys.readouterr().err == ""
     with terminal_as_stderr() as shown:
@@ -52,7 +52,7 @@ def test_a_progress_bar_in_a_terminal_alone(server, path, capsys):
     assert shown.endswith(b"\r")  # nothing of it stays
 
 
-def test_without_a_mirror_it_is_the_hub_itself(monkeypatch):
+def test_url_without_a_mirror(monkeypatch):
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
     assert address() == "https://huggingface.co/timm/net.tag/resolve/main/model.safetensors"
 
@@ -74,7 +74,7 @@ def test_without_a_mirror_it_is_the_hub_itself(monkeypatch):
         ("", {"revision": "f" * 40}, InputError, f"must be {'f' * 40}, got {COMMIT}"),
     ],
 )
-def test_what_is_not_the_file_is_refused_and_leaves_nothing(server, path, trouble, arguments, error, message):
+def test_failed_download_leaves_nothing(server, path, trouble, arguments, error, message):
     server.trouble = trouble
     with pytest.raises(error) as raised:
         hub.fetch(address(), path, **arguments)
@@ -83,7 +83,7 @@ def test_what_is_not_the_file_is_refused_and_leaves_nothing(server, path, troubl
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_silent_mirror_will_do_where_nothing_is_known(server, path):
+def test_mirror_without_headers(server, path):
     server.trouble = "silent"
     assert hub.fetch(address(), path) == hub.Download(address(), "", SHA256, len(CONTENT))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MobileNetV2 is the one that everybody has, and its lambda blocks are where the paper puts them."""
+"""MobileNetV2 equals that of tf_keras.applications, and its lambda blocks are placed as in the paper."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_lambda_blocks_are_the_tenth_and_the_sixteenth():
 
 
 def test_parameters_of_a_lambda_block_by_hand():
-    """Against the inverted bottleneck that it replaces, at the query depth that the text speaks of too."""
+    """Against the inverted bottleneck that it replaces, also at the query depth that the text states."""
     plain, *ours = (
         lambdanet.model_info(name, **options).params
         for name, options in (
@@ -76,6 +76,6 @@ def test_gradients_reach_every_weight():
     assert rates["block16_drop"] == pytest.approx(0.01 * 16 / 17)
 
 
-def test_what_has_no_lambda_layer_has_no_options():
+def test_no_options_without_lambda_layers():
     with pytest.raises(lambdanet.errors.InputError, match="its options: none"):
         lambdanet.create_model("mobilenet_v2", key_dim=8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes that the papers print, met by the models as built."""
+"""Sizes of the built models, against those printed in the papers."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ STUDIES = [
 
 
 def parameters_by_hand(row, num_classes=1000):
-    """The count by arithmetic over the row's letters, without building anything."""
+    """Counts parameters from the row's letters, without building the model."""
 
     def conv_norm(size, inputs, outputs):
         return size * size * inputs * outputs + 2 * outputs
@@ -80,13 +80,13 @@ def attention_by_hand(name):
     return total
 
 
-def test_every_model_of_the_zoo_stands_in_the_table():
+def test_table_has_every_model():
     assert list(PARAMETERS) == list(zoo.MODELS)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_and_a_gradient_step(freed, name):
-    """The built model, the arithmetic by hand and the table agree; it can be trained, and copied.
+    """The built model, the arithmetic by hand and the table agree; training steps and copies work.
 
     What it computes follows from its configuration, as files hold it, and its weights alone.
     """
@@ -115,7 +115,7 @@ def test_parameters_and_a_gradient_step(freed, name):
 
 @pytest.mark.parametrize("name", ["resnet_50_linear_attention", "lambda_resnet_420"])
 def test_counts_of_the_condensed_network(name):
-    """The second is the deepest there is; it is run once, too."""
+    """The second is the deepest model; it is also run once."""
     info = lambdanet.model_info(name, input_size=64)
     model = lambdanet.create_model(name, input_size=64)
     assert complexity.count_parameters(model) == info.params == PARAMETERS[name]
@@ -146,7 +146,7 @@ def test_memory_of_table_4(name, overrides, gibibytes):
 
 @pytest.mark.parametrize("depth", [50, 101, 152, 200, 270, 350, 420])
 def test_placement_of_table_19(depth):
-    """Lambda layers are every block of c5, and in c4 those that are spaced as the table says."""
+    """Lambda layers are every block of c5, and in c4 those with the spacing of the table."""
     spacing = {50: 3, 101: 6, 152: 5, 200: 5, 270: 8, 350: 10, 420: 10}[depth]
     count = {50: 1, 101: 3, 152: 6, 200: 6, 270: 6, 350: 6, 420: 8}[depth]
     c2, c3, c4, c5 = zoo.MODELS[f"lambda_resnet_{depth}"].stages
@@ -157,7 +157,7 @@ def test_placement_of_table_19(depth):
 
 
 def test_built_blocks_follow_the_row():
-    """Each letter becomes its operation, and squeeze-and-excitation stands in c2 and c3 alone."""
+    """Each letter becomes its operation, and only c2 and c3 have squeeze-and-excitation."""
     model = lambdanet.create_model("lambda_resnet_101")
     lambdas = [layer.name for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)]
     assert lambdas == [f"c4_block{i}_spatial" for i in (6, 12, 18)] + [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The papers' tables beside the models, and `lambdanet table`."""
+"""Comparison of the papers' tables with the models, and `lambdanet table`."""
 
 import csv
 import io
@@ -49,7 +49,7 @@ def test_compare(printed, ours, verdict):
 
 @pytest.mark.parametrize("number", TABLES)
 def test_table(number):
-    """Each figure is met, or the row is one that is known and says why."""
+    """Each figure is equal, or its row is listed above and has a note."""
     for line in comparison.compare_rows(number):
         expected = UNEQUAL.get((number, line.row.label), "equal")
         assert line.verdict in (expected, ""), line
@@ -63,7 +63,7 @@ def test_rows_name_models_and_their_options():
             assert not row.model or set(row.options) <= zoo.MODELS[row.model].option_names()
 
 
-def test_forms_of_a_table(capsys, monkeypatch):
+def test_table_formats(capsys, monkeypatch):
     small = Table("small", (Row("a", "lambda_resnet_tiny", {"key_dim": 8}, 32, "0.9", note="x, y"),))
     monkeypatch.setitem(comparison.TABLES, "0", small)
     text = comparison.render("0")
@@ -86,11 +86,11 @@ def test_forms_of_a_table(capsys, monkeypatch):
         (["9", "--format=html"], "unknown format 'html'; accepted: csv, markdown, text"),
     ],
 )
-def test_what_table_refuses(words, message, capsys):
+def test_table_errors(words, message, capsys):
     assert cli.main(["table", *words]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_text_table_refuses_other_forms():
+def test_text_table_unknown_format():
     with pytest.raises(InputError, match="unknown format 'xml'"):
         text_table.render(["a"], [["b"]], "xml")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preprocessing of published weights, against Pillow's own resize and against timm's own transform."""
+"""Preprocessing of published weights, against Pillow's resize and timm's transform."""
 
 import math
 
@@ -21,7 +21,7 @@ def noise(height, width):
 
 
 def steps(height, width):
-    """Black and white alone, so that the kernel overshoots wherever it can."""
+    """Only black and white, so that the kernel overshoots everywhere."""
     return noise(height, width) // 128 * 255
 
 
@@ -31,7 +31,7 @@ def waves(height, width):
 
 
 def with_pillow(picture, size, crop_fraction):
-    """What torchvision's Resize and CenterCrop do with a picture of Pillow, the width first."""
+    """torchvision's Resize and CenterCrop of a Pillow picture, the width first."""
     image = Image.fromarray(picture)
     short = math.floor(size / crop_fraction)
     long = int(short * max(image.size) / min(image.size))
@@ -64,10 +64,10 @@ def test_each_set_is_prepared_as_timm_does(one, timm):
     transform = create_transform(**config, is_training=False)
     prepare = lambdanet.preprocess_for(one.model)
     for picture in (noise(281, 350), waves(500, 375)):
-        wanted = transform(Image.fromarray(picture)).numpy().transpose(1, 2, 0)
+        expected = transform(Image.fromarray(picture)).numpy().transpose(1, 2, 0)
         got = prepare(picture).numpy()
-        assert got.shape == wanted.shape == (one.input_size, one.input_size, 3)
-        assert np.abs((got - wanted) * one.std).max() < 0.01 / 255
+        assert got.shape == expected.shape == (one.input_size, one.input_size, 3)
+        assert np.abs((got - expected) * one.std).max() < 0.01 / 255
 
 
 def test_batches_unknown_sizes_and_gray():
@@ -83,7 +83,7 @@ def test_batches_unknown_sizes_and_gray():
     assert prepare(pictures[:, np.newaxis]).shape == (2, 1, 32, 32, 3)
 
 
-def test_what_fits_a_model():
+def test_preprocess_for():
     prepare = lambdanet.preprocess_for("lambda_resnet50ts")
     assert prepare == Preprocessing(256, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.95, "bicubic")
     assert lambdanet.preprocess_for("haloregnetz_b", "ra3_in1k", 288).input_size == 288
@@ -110,6 +110,6 @@ def test_metadata():
         ((8, (0.5,), (0.5,), 1.0, "bicubicc"), "unknown interpolation 'bicubicc'; did you mean bicubic"),
     ],
 )
-def test_values_that_cannot_be_used(arguments, message):
+def test_invalid_values(arguments, message):
     with pytest.raises(InputError, match=message):
         Preprocessing(*arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks that timm has trained, against timm: random weights in, equal features and logits out."""
+"""timm's networks against timm: with equal random weights, features and logits are equal."""
 
 import numpy as np
 import pytest
@@ -43,13 +43,13 @@ GIGA_MULTIPLY_ADDS = {"halonet26t": 3.19, "eca_halonext26ts": 2.44, "lambda_resn
 
 @pytest.fixture
 def policy(freed):
-    """Sets the policy of the layers that a test makes."""
+    """Sets the policy of the layers that a test creates."""
     yield keras.mixed_precision.set_global_policy
     keras.mixed_precision.set_global_policy("float32")
 
 
 def peer(timm, name, dtype, **arguments):
-    """A network of timm, every parameter and statistic of which makes a difference."""
+    """A network of timm whose parameters and statistics all affect its outputs."""
     import torch
 
     net = timm.create_model(name, dtype=getattr(torch, dtype), **arguments).eval()
@@ -57,7 +57,7 @@ def peer(timm, name, dtype, **arguments):
     for key, tensor in net.state_dict().items():
         if key.endswith("running_var"):
             values = random.uniform(0.5, 1.5, tensor.shape)
-        elif key.endswith(".weight") and tensor.ndim == 1:  # of a normalisation, or zero
+        elif key.endswith(".weight") and tensor.ndim == 1:  # of a normalization, or zero
             values = random.normal(0.5, 0.15, tensor.shape)
         elif tensor.ndim == 1:
             values = random.normal(0.0, 0.2, tensor.shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors by timm's names in models: every one used, every variable filled, or nothing changed."""
+"""Loading of timm's tensors: all are used and all variables assigned, or nothing changes."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def mixed():
 
 
 def tensors_for(model, seed=0):
-    """Random tensors of a timm network, with the counters that its batch normalisations have."""
+    """Random tensors of a timm network, with the counters of its batch normalizations."""
     random = np.random.default_rng(seed)
     shapes = timm_rules.expected(model)
     values = {name: random.normal(0.0, 0.02, shape) for name, shape in shapes.items()}
@@ -51,7 +51,7 @@ def test_every_variable_takes_other_values(mixed):
         np.testing.assert_array_equal(one, other)
 
 
-def test_what_is_missing_left_over_or_of_another_shape_is_named(mixed):
+def test_errors_name_tensors_that_do_not_fit(mixed):
     tensors = tensors_for(mixed)
     tensors["stages.1.0.stranger"] = tensors.pop("stages.2.1.self_attn.kv.weight")
     tensors["stem.conv1.bn.bias"] = np.zeros(23, np.float32)
@@ -63,13 +63,13 @@ def test_what_is_missing_left_over_or_of_another_shape_is_named(mixed):
 
 
 def test_tensors_of_another_network(mixed):
-    """Names beyond a score are counted."""
+    """Only 20 names are listed."""
     tensors = tensors_for(zoo.condensed_model("halonet50ts")[0])
     assert " more" in refused(mixed, tensors)
 
 
 def test_a_model_that_timm_has_not():
-    """Nothing in timm fills its gates after the expansion, and its lambda layers have no bias there."""
+    """timm has no gates after the expansion, and no bias in such lambda layers."""
     tiny = lambdanet.create_model("lambda_resnet_tiny")
     assert "stages.0.0.conv1_1x1.conv.weight is missing" in refused(tiny, {})
     assert "c2_block1_se/reduce/kernel has no tensor" in refused(tiny, tensors_for(tiny))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in files: what is written is what is read, and what does not fit changes nothing."""
+"""Weight files: round trips, and errors that change nothing."""
 
 import json
 
@@ -41,7 +41,7 @@ def test_both_kinds_of_files(model, file, tmp_path):
         np.testing.assert_allclose(same(x), model(x), atol=1e-6)
 
 
-def test_a_keras_file_that_does_not_fit_is_refused_by_name_and_nothing_is_loaded(model, tmp_path):
+def test_keras_file_that_does_not_fit(model, tmp_path):
     path = tmp_path / "tiny.weights.h5"
     model.save_weights(path)
     message = refused(path, num_classes=11)
@@ -63,7 +63,7 @@ def test_a_keras_file_that_does_not_fit_is_refused_by_name_and_nothing_is_loaded
 
 
 def test_a_keras_file_of_a_compiled_model(tmp_path):
-    """What it has of the optimizer is passed over."""
+    """Variables of the optimizer are ignored."""
     layers = [keras.layers.Dense(4, name="one"), keras.layers.BatchNormalization(name="two")]
     model = keras.Sequential([keras.Input([3]), *layers])
     model.compile("adam", "mse")
@@ -77,9 +77,9 @@ def test_a_keras_file_of_a_compiled_model(tmp_path):
 
 def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
     x = images(2, 32, 32, 3)
-    wanted = keras.Model(model.input, model.get_layer("pool").input)(x)
+    expected = keras.Model(model.input, model.get_layer("pool").input)(x)
     backbone = lambdanet.create_model(NAME, features_only=True, weights=file)  # for 1000 classes
-    np.testing.assert_allclose(backbone(x)["5"], wanted, atol=1e-6)
+    np.testing.assert_allclose(backbone(x)["5"], expected, atol=1e-6)
     with pytest.raises(InputError, match="position/table has the shape"):
         lambdanet.create_model(NAME, features_only=True, weights=file, scope=5)
     model.save_weights(tmp_path / "whole.weights.h5")
@@ -87,7 +87,7 @@ def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
     for other in ("whole", "features"):
         path = tmp_path / f"{other}.weights.h5"
         again = lambdanet.create_model(NAME, features_only=True, weights=path)
-        np.testing.assert_allclose(again(x)["5"], wanted, atol=1e-6)
+        np.testing.assert_allclose(again(x)["5"], expected, atol=1e-6)
     assert "logits/bias is missing; logits/kernel is missing" in refused(path)
 
 
@@ -102,7 +102,7 @@ def test_metadata(file):
     assert len(metadata["sha256"]) == 64
 
 
-def test_named_weights_lie_in_the_cache(model, file, tmp_path, monkeypatch):
+def test_named_weights_in_the_cache(model, file, tmp_path, monkeypatch):
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
     assert "or the name of a set in" in refused("mine")
     file.rename(tmp_path / f"{NAME}.mine.safetensors")
@@ -111,7 +111,7 @@ def test_named_weights_lie_in_the_cache(model, file, tmp_path, monkeypatch):
     assert "got '../mine'" in refused("../mine")
 
 
-def test_tensors_that_do_not_fit_are_named_and_nothing_is_loaded(model, file):
+def test_safetensors_that_do_not_fit(model, file):
     message = refused(file, num_classes=11)
     assert "logits/bias has the shape (10,), not (11,); logits/kernel has the shape (512, 10)" in message
     assert "position/table has the shape (7, 7, 16), not (5, 5, 16)" in refused(file, scope=5)
@@ -166,7 +166,7 @@ def test_arrays_of_every_type(tmp_path):
         np.testing.assert_array_equal(read[name], array)
 
 
-def test_entries_that_overlap_or_have_one_name_are_refused(model, file, tmp_path):
+def test_entries_that_overlap_or_share_a_name(model, file, tmp_path):
     content = file.read_bytes()
     length = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:length])
@@ -200,7 +200,7 @@ def test_entries_that_overlap_or_have_one_name_are_refused(model, file, tmp_path
         (np.arange(10, dtype=np.int32), "logits/bias has int32, not floating-point numbers"),
     ],
 )
-def test_values_that_are_no_weights_are_refused_by_name(model, file, tmp_path, form, value, message):
+def test_values_that_are_not_weights(model, file, tmp_path, form, value, message):
     path = tmp_path / f"bad.{form}"
     if form == "safetensors":
         arrays, metadata = safetensors.read(file)
@@ -233,7 +233,7 @@ def test_a_small_file_of_a_large_array_is_not_read(model, tmp_path, shape, monke
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "~nobody-here/x", "a\0b", "x" * 5000 + ".safetensors"])
-def test_text_that_names_no_file_is_refused(name):
+def test_weights_that_name_no_file(name):
     message = refused(name)
     assert "weights must be an existing .weights.h5 or .safetensors file" in message
     assert len(message) < 600
@@ -252,7 +252,7 @@ def test_a_home_that_is_a_file_is_refused(file, monkeypatch, variable, name):
 
 @pytest.mark.parametrize("file", ["small.safetensors", "small.weights.h5"])
 def test_global_tables_are_resized(tmp_path, file):
-    """Kept at the offset 0 and at both ends; local tables need nothing."""
+    """Offset 0 and both ends keep their values; local tables are unchanged."""
     small = lambdanet.create_model(NAME, input_size=32, scope=None)
     if file.endswith("h5"):
         small.save_weights(tmp_path / file)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models by name: features, overrides, sizes, saving, and what is refused."""
+"""Models by name: features, overrides, sizes, saving and errors."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_a_gradient_step_reaches_every_weight(name):
 
 
 @pytest.mark.parametrize(("name", "own"), [("lambda_resnet_tiny", "relu"), ("mobilenet_v2_lambda", "relu6")])
-def test_the_activation_is_that_of_the_family_or_the_given_one(name, own):
+def test_activation_default_and_override(name, own):
     for given, expected in ((None, own), ("swish", "swish")):
         model = lambdanet.create_model(name, num_classes=10, activation=given)
         layers = [layer for layer in model.layers if isinstance(layer, keras.layers.Activation)]
@@ -118,7 +118,7 @@ def test_in_channels_and_overrides(integer):
     assert (layer.key_dim, layer.position.scope) == (8, 3)
 
 
-def test_regularizer_reaches_kernels_and_neither_biases_nor_norms():
+def test_regularizer_applies_to_kernels_only():
     decay = 1e-2
     model = lambdanet.create_model("lambda_resnet_tiny", kernel_regularizer=keras.regularizers.L2(decay / 2))
     kernels = [weight for weight in model.trainable_weights if "kernel" in weight.name]
@@ -203,7 +203,7 @@ def test_layers_on_maps_of_one_size_share_their_positions(tmp_path):
         assert sum("table" in weight.name for weight in shared.weights) == 2
 
 
-def test_tables_of_unknown_maps_are_those_of_the_size_that_the_model_is_measured_at():
+def test_tables_of_maps_of_unknown_size():
     model = lambdanet.create_model("resnet_50_cccl", scope=None, features_only=True)
     sizes = [model.get_layer(f"c5_block{i}_spatial").position.map_size for i in (1, 2)]
     assert sizes == [(14, 14), (7, 7)]
