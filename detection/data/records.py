@@ -154,10 +154,19 @@ def _check_record(
     features[ENCODED] = tf.io.FixedLenFeature((), tf.string, "")
     features[SOURCE_ID] = tf.io.FixedLenFeature((), tf.string, "")
     example = tf.io.parse_single_example(record, features)
+    problem = _find_problem(example, num_classes, masks)
+    where = ["record ", number, " of ", file, " (image ", example[SOURCE_ID], ") "]
+    message = _join([*where, problem])
+    with tf.control_dependencies([tf.debugging.Assert(tf.equal(problem, ""), [message])]):
+        return tf.identity(record)
+
+
+def _find_problem(example: Mapping[str, tf.Tensor], num_classes: int, masks: bool) -> tf.Tensor:
+    """Returns the text of the first problem of a parsed record, or an empty text."""
     labels, corners = example[LABELS].values, [example[name].values for name in CORNERS]
     ymin, xmin, ymax, xmax = corners
     counts = [tf.size(labels), *map(tf.size, corners)]
-    problem = _first_problem(
+    return _first_problem(
         (
             tf.equal(tf.strings.length(example[ENCODED]), 0),
             ["must be one of " + ACCEPTED + "; it has no image/encoded"],
@@ -198,10 +207,6 @@ def _check_record(
             ],
         ),
     )
-    where = ["record ", number, " of ", file, " (image ", example[SOURCE_ID], ") "]
-    message = _join([*where, problem])
-    with tf.control_dependencies([tf.debugging.Assert(tf.equal(problem, ""), [message])]):
-        return tf.identity(record)
 
 
 def _first_problem(*problems: tuple[tf.Tensor, list[str | tf.Tensor]]) -> tf.Tensor:
