@@ -113,15 +113,11 @@ def classify(
         predicted.append(best.numpy())
         if bar:
             bar.add(1)
-    examples, top_1, top_5, loss = total.numpy().tolist()
+    examples, *totals = total.numpy().tolist()
     if not examples:
         raise InputError("no image of the split can be read")
-    measured = {
-        "examples": round(examples),
-        "top_1": top_1 / examples,
-        "top_5": top_5 / examples,
-        "loss": loss / examples,
-    }
+    means = (value / examples for value in totals)
+    measured = {"examples": round(examples), **dict(zip(("top_1", "top_5", "loss"), means, strict=True))}
     return measured, np.concatenate(all_labels), np.concatenate(predicted)
 
 

@@ -38,7 +38,7 @@ View = Callable[[Encoded | Decoded, int, Square, tf.Tensor], tf.Tensor]
 def affine(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square after a small rotation, zoom and shift, over black."""
     del size
-    return _to_uint8(random_affine(square(image.whole()), seed))
+    return _to_uint8(random_affine(square(image.pixels()), seed))
 
 
 def crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
@@ -50,7 +50,7 @@ def crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tens
 
 def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square shifted by up to `PADDING` over black, flipped in half of the cases."""
-    pixels = _to_uint8(square(image.whole()))
+    pixels = _to_uint8(square(image.pixels()))
     pad = round(PADDING * size)
     padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
     top, left = tf.unstack(tf.random.stateless_uniform([2], derive_seed(seed, 0), 0, 2 * pad + 1, tf.int32))
@@ -61,7 +61,7 @@ def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: 
 def unchanged(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square."""
     del size, seed
-    return _to_uint8(square(image.whole()))
+    return _to_uint8(square(image.pixels()))
 
 
 VIEWS: dict[str, View] = {

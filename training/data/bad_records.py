@@ -101,11 +101,8 @@ def prepare_in_groups(
 
 def _prepare_valid(pairs: tf.data.Dataset, prepare: Prepare, size: int) -> tf.data.Dataset:
     """Returns the places, images and labels of valid examples in one element, or none where all fail."""
-
-    def prepare_one(place: tf.Tensor, pair: tuple[Example, Any]) -> tuple[tf.Tensor, ...]:
-        return place, *prepare(*pair)
-
-    prepared = pairs.enumerate().map(prepare_one, tf.data.AUTOTUNE, deterministic=True)
+    numbered = pairs.enumerate()
+    prepared = numbered.map(lambda n, pair: (n, *prepare(*pair)), tf.data.AUTOTUNE, deterministic=True)
     return prepared.ignore_errors().batch(size)
 
 

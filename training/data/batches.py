@@ -26,23 +26,23 @@ class TrainingStream:
     Attributes:
       source: the labeled images.
       split: a split of the source.
+      seed: the seed of the orders and of the augmentation.
       shard: the part that this machine reads.
       batch_size: images per batch.
-      images_per_pass: the number of images that a pass uses, the first of its order.
       images_done: the number of images used before.
+      images_per_pass: the number of images that a pass uses, the first of its order.
       num_passes: the number of passes.
-      seed: the seed of the orders and of the augmentation.
       soft: whether labels are distributions over the classes.
     """
 
     source: Any  # a `Source`; with soft labels, a `RecordsSource`
     split: str
+    seed: int
     shard: Shard
     batch_size: int
-    images_per_pass: int
     images_done: int
+    images_per_pass: int
     num_passes: int
-    seed: int
     soft: bool = False
 
     def batches(self, recipe: Recipe, bad_records: BadRecords) -> tf.data.Dataset:

@@ -8,6 +8,7 @@ order, with the same augmentation, as one without an interruption. (Not so with 
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -182,7 +183,7 @@ class Dataset:
 
         def prepare(example: Example, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             del place
-            return preprocessing(source.image(example).whole()), source.label(example)
+            return preprocessing(source.image(example).pixels()), source.label(example)
 
         count = self.num_examples(self.eval_split, shard)
         examples = pad_to_count(source.examples(self.eval_split, None, shard), count)
@@ -212,35 +213,20 @@ class Dataset:
         if num_pseudo % shard.replicas:
             accepted = f"a multiple of {shard.replicas}, the number of devices"
             raise invalid("images with pseudo-labels per batch", accepted, num_pseudo)
-        devices = shard.replicas // shard.count
-        size = (recipe.global_batch_size - num_pseudo) // shard.replicas
-        streams = [
-            TrainingStream(
-                self.source,
-                recipe.train_split,
-                shard,
-                batch_size=size,
-                images_per_pass=self.steps_per_epoch * devices * size,
-                images_done=initial_step * devices * size,
-                num_passes=recipe.epochs,
-                seed=recipe.seed,
-            )
-        ]
+
+        def stream(source: Any, split: str, seed: int, images: int, **more: Any) -> TrainingStream:
+            size = images // shard.replicas  # of a batch of one device
+            done = initial_step * size * shard.replicas // shard.count
+            return TrainingStream(source, split, seed, shard, size, done, **more)
+
+        labeled = recipe.global_batch_size - num_pseudo
+        per_pass = self.steps_per_epoch * labeled // shard.count
+        more: dict[str, Any] = {"images_per_pass": per_pass, "num_passes": recipe.epochs}
+        streams = [stream(self.source, recipe.train_split, recipe.seed, labeled, **more)]
         if num_pseudo:
-            source, size = self._pseudo_labels, num_pseudo // shard.replicas
-            streams.append(
-                TrainingStream(
-                    source,
-                    records.PSEUDO,
-                    shard,
-                    batch_size=size,
-                    images_per_pass=source.num_examples(records.PSEUDO, shard),
-                    images_done=initial_step * devices * size,
-                    num_passes=FOREVER,
-                    seed=recipe.seed + PSEUDO_SEED,
-                    soft=source.soft,
-                )
-            )
+            source, split, seed = self._pseudo_labels, records.PSEUDO, recipe.seed + PSEUDO_SEED
+            more = {"images_per_pass": source.num_examples(split, shard), "num_passes": FOREVER}
+            streams.append(stream(source, split, seed, num_pseudo, soft=source.soft, **more))
         return streams
 
     def _pad(self, images: tf.data.Dataset, shard: Shard) -> tf.data.Dataset:

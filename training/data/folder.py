@@ -55,11 +55,7 @@ class FolderSource:
         return len(self._files(split)[0][shard.index :: shard.count])
 
     def examples(
-        self,
-        split: str,
-        seed: tf.Tensor | None,
-        shard: Shard = SINGLE_MACHINE,
-        first: tf.Tensor | int = 0,
+        self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
     ) -> tf.data.Dataset:
         paths, labels = (fields[shard.index :: shard.count] for fields in self._files(split))
         examples = tf.data.Dataset.from_tensor_slices({"name": paths, "label": tf.constant(labels, tf.int64)})

@@ -44,7 +44,7 @@ class Encoded:
     contents: tf.Tensor
     channels: int
 
-    def whole(self) -> tf.Tensor:
+    def pixels(self) -> tf.Tensor:
         """Returns the image, uint8 [h, w, channels]."""
         return decode(self.contents, self.channels)
 
@@ -58,7 +58,7 @@ class Encoded:
         @_not_inlined
         def crop_others(contents: tf.Tensor) -> tf.Tensor:
             upright_jpeg = _starts_with(contents, JPEG) & (orientation(contents) == 1)
-            return tf.cond(upright_jpeg, crop_jpeg, lambda: Decoded(self.whole()).crop(choose_window))
+            return tf.cond(upright_jpeg, crop_jpeg, lambda: Decoded(self.pixels()).crop(choose_window))
 
         image = tf.cond(_is_plain_jpeg(self.contents), crop_jpeg, lambda: crop_others(self.contents))
         return tf.ensure_shape(image, [None, None, self.channels])
@@ -70,12 +70,12 @@ class Decoded:
 
     image: tf.Tensor
 
-    def whole(self) -> tf.Tensor:
+    def pixels(self) -> tf.Tensor:
         return tf.convert_to_tensor(self.image)
 
     def crop(self, choose_window: ChooseWindow) -> tf.Tensor:
         top, left, height, width = tf.unstack(choose_window(tf.shape(self.image)))
-        return self.whole()[top : top + height, left : left + width]
+        return self.pixels()[top : top + height, left : left + width]
 
 
 def decode(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:

@@ -83,11 +83,7 @@ class RecordsSource:
         return sum(piece.number for piece in self._pieces(split, shard))
 
     def examples(
-        self,
-        split: str,
-        seed: tf.Tensor | None,
-        shard: Shard = SINGLE_MACHINE,
-        first: tf.Tensor | int = 0,
+        self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
     ) -> tf.data.Dataset:
         pieces = self._pieces(split, shard)
         first = tf.cast(first, tf.int64)
@@ -130,10 +126,7 @@ class RecordsSource:
 
     def _parsed(self, example: Example) -> dict[str, tf.Tensor]:
         """Returns the fields of a record, which is parsed at the first call."""
-        features = {
-            IMAGE: tf.io.FixedLenFeature([], tf.string),
-            LABEL: tf.io.FixedLenFeature([], tf.int64),
-        }
+        features = {IMAGE: tf.io.FixedLenFeature([], tf.string), LABEL: tf.io.FixedLenFeature([], tf.int64)}
         if self.soft:
             features[PROBABILITIES] = tf.io.FixedLenFeature([len(self.class_names)], tf.float32)
         if IMAGE not in example:

@@ -117,11 +117,7 @@ class TfdsSource:
     def _read(self, split: Any, shuffle_files: bool, seed: tf.Tensor | None) -> tf.data.Dataset:
         examples = read_tfds(self._prepared(), split, shuffle_files, seed)
         return examples.map(
-            lambda example: {
-                "image": example["image"],
-                "label": example["label"],
-                "name": example["tfds_id"],
-            }
+            lambda example: {"image": example["image"], "label": example["label"], "name": example["tfds_id"]}
         )
 
     def _prepared(self) -> tfds.core.DatasetBuilder:

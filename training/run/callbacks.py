@@ -277,10 +277,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
                 metric.set_weights(list(sums))
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        before, self._step = (
-            self._step,
-            self._first_step + batch + 1,
-        )  # the optimizer's is not known yet
+        before, self._step = self._step, self._first_step + batch + 1  # the optimizer may not have it yet
         due = self._step // self._save_every > before // self._save_every
         if self._is_time_to_agree(before):
             self._stopping = self._checkpoints.devices.any_worker(self._stop.received)

@@ -33,11 +33,8 @@ _WORKER_LOST = (
 class Devices:
     """The devices of a run, and the communication between the processes of several machines.
 
-    Args:
-      strategy: a distribution strategy of TensorFlow.
-
     Attributes:
-      strategy: the same.
+      strategy: the distribution strategy of TensorFlow.
       replicas: the number of devices on all machines together.
       workers: the number of processes, each on a machine of its own.
       worker: the number of this process, from 0.

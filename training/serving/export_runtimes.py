@@ -222,7 +222,7 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
     square = preprocess.of_recipe(recipe).square
 
     def prepare(example: sources.Example) -> tf.Tensor:
-        pixels = square(source.image(example).whole())
+        pixels = square(source.image(example).pixels())
         return tf.cast(tf.round(255.0 * pixels), tf.uint8)
 
     num_shares = max(1, source.num_examples(split) * NUM_PARTS // NUM_PICTURES)
