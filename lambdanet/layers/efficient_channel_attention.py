@@ -51,6 +51,9 @@ class EfficientChannelAttention(Layer):
         gate = tf.sigmoid(tf.nn.conv1d(means, tf.cast(self.kernel, means.dtype), 1, "SAME"))
         return inputs * tf.transpose(gate, [0, 2, 1])[:, tf.newaxis]
 
+    def compute_output_shape(self, input_shape):
+        return tf.TensorShape(input_shape)
+
     def get_config(self):
         return {
             **super().get_config(),

@@ -2,6 +2,7 @@
 """The base class of all layers here."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +22,27 @@ class Layer(keras.layers.Layer):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         _check_call(self, tf.nest.flatten([args, kwargs]))
         return super().__call__(*args, **kwargs)
+
+    def _should_use_autograph(self) -> bool:
+        return False  # no layer has Python control flow on tensors, and the conversion takes long
+
+    def _infer_output_signature(self, *arguments: Any) -> Any:
+        """Declares the outputs in a functional model, where a layer has its own `compute_output_shape`.
+
+        Keras would trace `call` instead, which takes most of the time that building a model takes.
+        """
+        if type(self).compute_output_shape is keras.layers.Layer.compute_output_shape:
+            return super()._infer_output_signature(*arguments)
+
+        def declare(inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            shapes = self.compute_output_shape(tf.nest.map_structure(lambda x: x.shape, inputs))
+            return tf.nest.map_structure(partial(tf.compat.v1.placeholder, self.compute_dtype), shapes)
+
+        vars(self)["call"] = declare
+        try:
+            return super()._infer_output_signature(*arguments)
+        finally:
+            del vars(self)["call"]
 
 
 @tf.autograph.experimental.do_not_convert

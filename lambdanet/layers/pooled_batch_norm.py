@@ -30,6 +30,10 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         outputs = super().call(inputs, training=training, mask=mask)
         return [outputs, tf.reduce_mean(outputs, axis=[1, 2])]
 
+    def compute_output_shape(self, input_shape):
+        b, *_, channels = tf.TensorShape(input_shape)
+        return [tf.TensorShape(input_shape), tf.TensorShape([b, channels])]
+
     def _allows_one_pass(self) -> bool:
         return bool(self.fused) and not self.synchronized and self.center and self.scale
 

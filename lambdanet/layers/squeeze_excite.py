@@ -41,8 +41,7 @@ class SqueezeExcite(Layer):
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
     def build(self, input_shape):
-        is_pair = isinstance(input_shape[0], (list, tuple, tf.TensorShape))
-        channels = (input_shape[0] if is_pair else input_shape)[-1]
+        channels = self.compute_output_shape(input_shape)[-1]
         hidden = self.multiple_of * max(1, int(channels * self.ratio / self.multiple_of + 0.5))
         self._reduce = self._projection("reduce", channels, hidden, "relu")
         self._expand = self._projection("expand", hidden, channels, "sigmoid")
@@ -52,6 +51,10 @@ class SqueezeExcite(Layer):
         x, means = inputs if isinstance(inputs, (list, tuple)) else (inputs, tf.reduce_mean(inputs, [1, 2]))
         gate = self._expand(self._reduce(means))[:, tf.newaxis, tf.newaxis]  # [b, 1, 1, c]
         return kernels.current().scale_channels(x, gate)
+
+    def compute_output_shape(self, input_shape):
+        has_means = isinstance(input_shape[0], (list, tuple, tf.TensorShape))
+        return tf.TensorShape(input_shape[0] if has_means else input_shape)
 
     def get_config(self):
         return {

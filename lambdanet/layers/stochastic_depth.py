@@ -36,5 +36,8 @@ class StochasticDepth(Layer):
         kept = tf.ones([tf.shape(inputs)[0]] + [1] * (inputs.shape.rank - 1), inputs.dtype)
         return inputs * self._dropout(kept, training=training)
 
+    def compute_output_shape(self, input_shape):
+        return tf.TensorShape(input_shape)
+
     def get_config(self):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}

@@ -67,6 +67,36 @@ def test_output_shape_is_known(make):
     assert outputs.shape.as_list() == [None, 6, 5, 8]
 
 
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
+def test_declared_outputs_equal_traced_ones(make, policy):
+    layer = make(dtype=policy)
+    for size in ([6, 5], [None, 5], [None, None]):
+        declared = layer(keras.Input([*size, 8], dtype=layer.compute_dtype))
+        traced = tf.function(layer).get_concrete_function(declared.node.keras_inputs[0].type_spec)
+        assert declared.dtype == traced.output_dtypes
+        assert declared.shape.as_list() == [None, *size, 8]
+        assert declared.shape.is_compatible_with(traced.output_shapes)
+
+
+def test_declared_outputs_of_pairs_and_strides_equal_traced_ones():
+    x = keras.Input([None, 7, 8])
+    pair = lambdanet.PooledBatchNormalization(dtype="mixed_bfloat16")(x)
+    outputs = [*pair, lambdanet.SqueezeExcite(dtype="mixed_bfloat16")(pair)]
+    for layer in (
+        lambdanet.LambdaLayer(12, scope=3, strides=2),
+        lambdanet.LambdaLayer(12, scope=3, strides=2, pool_size=3),
+        lambdanet.HaloAttention(4, 2, 4, strides=2),
+        lambdanet.CenteredMaxPooling2D(3, 2),
+    ):
+        outputs.append(layer(x))
+    model = keras.Model(x, outputs)
+    for declared, computed in zip(outputs, model(images(2, 5, 7, 8)), strict=True):
+        assert declared.dtype == computed.dtype
+        assert declared.shape.as_list()[-1] == computed.shape[-1]
+        assert declared.shape.is_compatible_with(computed.shape)
+        assert declared.shape.rank != 4 or declared.shape[2] == computed.shape[2]
+
+
 def test_config_round_trip(make):
     layer = make(name="mine", dtype="mixed_bfloat16")
     config = layer.get_config()
