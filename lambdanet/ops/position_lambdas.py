@@ -121,10 +121,9 @@ def _apply(term: PositionTerm, implementation: str, block: Sequence[int] | None)
     """Applies the position lambdas at every query, without a pool."""
     if convolve := _CONVOLUTIONS.get(implementation):
         outputs = convolve(term)
-        content = term.content
-        return (
-            outputs if content is None else outputs + tf.einsum("b...hk,bkv->b...hv", term.queries, content)
-        )
+        if term.content is not None:
+            outputs += tf.einsum("b...hk,bkv->b...hv", term.queries, term.content)
+        return outputs
     kernel = kernels.current(implementation)
     plan = _WHOLE_MAP.get(implementation)
     if plan is None:
