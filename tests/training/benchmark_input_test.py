@@ -38,7 +38,7 @@ def small(tmp_path):
 
 
 def test_command_measures_both_readers(small, tmp_path, capsys, monkeypatch):
-    turn, means = inputs._take_turn, []
+    turn, means = inputs.take_turn, []
 
     def check_batch(contender, batches, size, result):
         images, labels = next(iter(contender))
@@ -46,7 +46,7 @@ def test_command_measures_both_readers(small, tmp_path, capsys, monkeypatch):
         means.append(abs(float(tf.reduce_mean(images))))
         turn(contender, batches, size, result)
 
-    monkeypatch.setattr(inputs, "_take_turn", check_batch)
+    monkeypatch.setattr(inputs, "take_turn", check_batch)
     flags = ["--image_size=24", "--batch=8", "--images=16", "--repeats=1", f"--out={tmp_path / 'out'}"]
     assert cli.main(["benchmark", "input", f"--data_dir={small}", *flags]) == 0
     printed = capsys.readouterr().out

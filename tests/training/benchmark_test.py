@@ -410,7 +410,7 @@ def test_plots_have_a_dot_per_result():
 
 @pytest.mark.parametrize("values", [[1.0], [0.012, 0.013], [0.5, 7.0], [0.02, 3e4], [1e-3, 1e6]])
 def test_axis_covers_the_values_with_few_ticks(values):
-    axis = plot._Axis.over(values, 100, 300)
+    axis = plot.LogAxis.over(values, 100, 300)
     assert all(100 < axis.place(value) < 300 for value in values)
     assert 1 <= len(axis.ticks()) <= 10
     assert axis.place(10 * values[0]) - axis.place(values[0]) == pytest.approx(

@@ -104,7 +104,7 @@ def benchmark_input(
             names = list(contenders)
             first = number % len(names)
             for name in names[first:] + names[:first]:
-                _take_turn(contenders[name], batches, batch, results[name])
+                take_turn(contenders[name], batches, batch, results[name])
     rows = [result.columns(results.get(REFERENCES.get(name, ""))) for name, result in results.items()]
     print(table(rows))
     if out is not None:
@@ -177,7 +177,7 @@ def _model_garden(recipe: Recipe, folder: str, randaugment: bool) -> tf.data.Dat
     return reader.read()
 
 
-def _take_turn(contender: tf.data.Dataset, batches: int, batch_size: int, result: Throughput) -> None:
+def take_turn(contender: tf.data.Dataset, batches: int, batch_size: int, result: Throughput) -> None:
     """Times batches of a new iterator, which has prefetched nothing yet."""
     iterator = iter(contender.take(WARMUP_BATCHES + batches))
     for _ in range(WARMUP_BATCHES):

@@ -39,7 +39,7 @@ def plots(rows: Sequence[Measurement], machine: Mapping[str, str | float]) -> di
 
 
 @dataclasses.dataclass
-class _Axis:
+class LogAxis:
     """A logarithmic axis from `left` to `right`."""
 
     left: float
@@ -48,7 +48,7 @@ class _Axis:
     high: float
 
     @classmethod
-    def over(cls, values: Sequence[float], left: float, right: float) -> "_Axis":
+    def over(cls, values: Sequence[float], left: float, right: float) -> "LogAxis":
         low, high = min(values), max(values)
         middle = math.sqrt(low * high)
         return cls(left, right, min(low / 1.3, middle / 2), max(high * 1.3, middle * 2))
@@ -178,7 +178,7 @@ def _draw_panel(
         return
     if value is Measurement.milliseconds:
         values += [Measurement.milliseconds(row, end) or 0.0 for row in rows if row.seconds for end in (0, 1)]
-    axis = _Axis.over(values, left, left + PANEL)
+    axis = LogAxis.over(values, left, left + PANEL)
     bottom = top + LINE * len(names)
     for tick in axis.ticks():
         x = axis.place(tick)
@@ -195,7 +195,7 @@ def _draw_panel(
         canvas.text(left + PANEL + RATIO, y, text, 12, FAINT if ratio is None else _color(name), "rm")
 
 
-def _draw_row(canvas: _Canvas, axis: _Axis, row: Measurement, value: Value, y: float) -> None:
+def _draw_row(canvas: _Canvas, axis: LogAxis, row: Measurement, value: Value, y: float) -> None:
     middle = value(row)
     if not middle:
         return
