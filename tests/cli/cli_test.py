@@ -139,9 +139,15 @@ def test_version(capsys):
         ),
         (["train", "--recipe=digts", "--model_dir=DIR/x"], "unknown recipe 'digts'; did you mean digits"),
         ([*TRAIN, "--model_dir=DIR/x", "--set=epoch=3"], "unknown recipe field 'epoch'; did you mean epochs"),
-        ([*TRAIN, "--model_dir=DIR/x", "--set=epochs=few"], "epochs must be an integer below 2**63, such as 10, got 'few'"),
+        (
+            [*TRAIN, "--model_dir=DIR/x", "--set=epochs=few"],
+            "epochs must be an integer below 2**63, such as 10, got 'few'",
+        ),
         ([*TRAIN, "--model_dir=DIR/x", "--set=epochs=-1"], "epochs must be a positive integer, got -1"),
-        ([*TRAIN, "--model_dir=DIR/x", "--set=epochs"], "--set must be key=value, such as epochs=10, got 'epochs'"),
+        (
+            [*TRAIN, "--model_dir=DIR/x", "--set=epochs"],
+            "--set must be key=value, such as epochs=10, got 'epochs'",
+        ),
         (
             [*TRAIN, "--model_dir=DIR/x", "--set=model=resnet_51"],
             "unknown model 'resnet_51'; did you mean resnet_50",
