@@ -179,11 +179,7 @@ def maskrcnn_halo_resnet_coco(row: str = "halo_resnet_50") -> ExperimentConfig:
     task.train_data.parser.aug_scale_min, task.train_data.parser.aug_scale_max = 4 / 5, 5 / 4
     _set_steps(config, 67_500, batch_size)
     _set_learning_rate(
-        config,
-        boundaries=[60_000, 65_000],
-        values=[0.1, 0.01, 0.001],
-        warmup_steps=500,
-        warmup_from=2 / 300,
+        config, boundaries=[60_000, 65_000], values=[0.1, 0.01, 0.001], warmup_steps=500, warmup_from=2 / 300
     )
     return config
 

@@ -43,10 +43,7 @@ DETECTION_DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 
 def _blocks(**options: Any) -> dict[str, Bottleneck]:
     attention = LayerOperation(HaloAttention, options, pool_size=0)
-    return {
-        "C": Bottleneck(shortcut=strided_shortcut),
-        "H": Bottleneck(attention, shortcut=strided_shortcut),
-    }
+    return {"C": Bottleneck(shortcut=strided_shortcut), "H": Bottleneck(attention, shortcut=strided_shortcut)}
 
 
 HEADS = per_stage(4, 8, 8, 8)

@@ -73,8 +73,7 @@ MODELS = {
     "resnet_50": Vanilla(stages("CCCC"), "Table 3, convolution; Table 12"),
     "resnet_50_se": Vanilla(stages("CCCC"), "Table 3, channel attention", se_ratios=(1 / 16,) * 4),
     "resnet_50_linear_attention": Vanilla(
-        ("CCC", "CDCD", "CDCDCD", "CCC"),
-        "Table 3, linear attention (Chen et al. 2018)",
+        ("CCC", "CDCD", "CDCDCD", "CCC"), "Table 3, linear attention (Chen et al. 2018)"
     ),
     "resnet_50_augmented": Vanilla(stages("CAAA"), "Table 3, relative self-attention (Bello et al. 2019)"),
     "resnet_50_local_attention": Vanilla(stages("WWWW"), "Tables 3, 4, local self-attention"),

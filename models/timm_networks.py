@@ -91,11 +91,7 @@ Tiered = partial(
 )
 # c5 is narrower, and a convolution precedes the classifier.
 Tiered33 = partial(
-    Tiered,
-    blocks=SE_BLOCKS,
-    stem=Stem(tiered_stem),
-    output_filters=(256, 512, 1024, 1536),
-    head_filters=1280,
+    Tiered, blocks=SE_BLOCKS, stem=Stem(tiered_stem), output_filters=(256, 512, 1024, 1536), head_filters=1280
 )
 
 MODELS = {
@@ -129,9 +125,7 @@ MODELS = {
     ),
     "sehalonet33ts": Tiered33(("CC", "CCH", "CCH", "HH"), "timm"),
     "eca_halonext26ts": Tiered(
-        ("CC", "CC", "CH", "HH"),
-        "timm",
-        blocks={**ECA_BLOCKS, "H": halo_block(halo_size=2, key_dim=16)},
+        ("CC", "CC", "CH", "HH"), "timm", blocks={**ECA_BLOCKS, "H": halo_block(halo_size=2, key_dim=16)}
     ),
     "haloregnetz_b": Tiered(
         ("CC", "CCCCCC", "CCCHCCCHCCCH", "HH"),

@@ -171,10 +171,7 @@ def _find_problem(example: Mapping[str, tf.Tensor], num_classes: int, masks: boo
             tf.equal(tf.strings.length(example[ENCODED]), 0),
             ["must be one of " + ACCEPTED + "; it has no image/encoded"],
         ),
-        (
-            ~image_bytes.is_decodable(example[ENCODED]),
-            ["must have a JPEG, PNG or WebP image (not animated)"],
-        ),
+        (~image_bytes.is_decodable(example[ENCODED]), ["must have a JPEG, PNG or WebP image (not animated)"]),
         (
             tf.reduce_any([count != counts[0] for count in counts]),
             ["must have one box per label, got ", counts[1], " boxes and ", counts[0], " labels"],

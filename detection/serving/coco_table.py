@@ -30,10 +30,7 @@ ROWS = {"bbox": "box", "segm": "mask"}
 
 
 def evaluate(
-    saved_model: str | Path,
-    annotation_file: str | Path,
-    images: str | Path,
-    out: str | Path | None = None,
+    saved_model: str | Path, annotation_file: str | Path, images: str | Path, out: str | Path | None = None
 ) -> dict[str, dict[str, float]]:
     """Evaluates an exported detector on all images of an annotation file, and prints the COCO table.
 

@@ -162,14 +162,7 @@ TABLES = {
         "scope, in the last three stages (the paper says two)",
         tuple(
             Row(f"{r}x{r}" if r else "global", "resnet_50_clll", {"scope": r}, flops=flops)
-            for r, flops in (
-                (3, "5.7"),
-                (7, "6.1"),
-                (15, "7.8"),
-                (23, "10.0"),
-                (31, "12.4"),
-                (None, "19.4"),
-            )
+            for r, flops in ((3, "5.7"), (7, "6.1"), (15, "7.8"), (23, "10.0"), (31, "12.4"), (None, "19.4"))
         ),
     ),
     "12": Table(
@@ -211,11 +204,7 @@ TABLES = {
         (
             Row("EfficientNet-B6", "efficientnet_b6", input_size=528, flops="38"),
             Row(
-                "LambdaResNet-270-C4 (7x7)",
-                "lambda_resnet_270_c3",
-                {"scope": 7},
-                input_size=256,
-                flops="34",
+                "LambdaResNet-270-C4 (7x7)", "lambda_resnet_270_c3", {"scope": 7}, input_size=256, flops="34"
             ),
         ),
     ),

@@ -287,10 +287,7 @@ def _halo_attention(layer: HaloAttention, shapes) -> list[WeightRule]:
 
 
 def _global_attention(layer: GlobalAttention, shapes) -> list[WeightRule]:
-    return [
-        _projections("qkv.weight", shapes, "queries", "keys", "values"),
-        *_tables(shapes, resizable=True),
-    ]
+    return [_projections("qkv.weight", shapes, "queries", "keys", "values"), *_tables(shapes, resizable=True)]
 
 
 RULES: dict[type, Callable[..., list[WeightRule]]] = {

@@ -148,10 +148,7 @@ def weights_by_name(model: keras.Model) -> dict[str, tf.Variable]:
 
 
 def assign_weights(
-    model: keras.Model,
-    arrays: Mapping[str, Array],
-    source: str,
-    left_out: Collection[str] = frozenset(),
+    model: keras.Model, arrays: Mapping[str, Array], source: str, left_out: Collection[str] = frozenset()
 ) -> None:
     """Assigns arrays to the weights of a model by name, all of them or none.
 
