@@ -7,22 +7,17 @@ from typing import Any
 
 from absl import flags
 
+from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, ListFlag, RepeatedFlag, switch
 from lambdanet.command_line import Command, Flag
 from lambdanet.errors import InputError, unknown
 
 
 @dataclasses.dataclass(frozen=True)
 class _Topic:
-    """A subject of the benchmark.
-
-    Attributes:
-      summary: the subject, one line.
-      run: the benchmark, called with the flags on the command line as keyword arguments.
-      flags: the flags that it accepts.
-    """
+    """A subject of the benchmark."""
 
     summary: str
-    run: Callable[..., None]
+    run: Callable[..., None]  # called with the flags on the command line as keyword arguments
     flags: tuple[Flag, ...]
 
 
@@ -74,82 +69,51 @@ def _benchmark_notes() -> str:
     return "\n".join(lines)
 
 
-_PASSES = Flag(
-    "passes",
-    "PASS,...",
-    "layers: forward, both (forward and backward); models: train, infer (default: all)",
-    define=flags.DEFINE_list,
+_PASSES = ListFlag(
+    "passes", "PASS,...", "layers: forward, both (forward and backward); models: train, infer (default: all)"
 )
-_REPEATS = Flag("repeats", "N", "turns per contender (default: 7 to 11)", define=flags.DEFINE_integer)
-_MAX_SECONDS = Flag(
+_REPEATS = IntegerFlag("repeats", "N", "turns per contender (default: 7 to 11)")
+_MAX_SECONDS = FloatFlag(
     "max_seconds",
     "SECONDS",
     "time limit per contender and case; slow ones get fewer turns (default: 10; models: 60)",
-    define=flags.DEFINE_float,
 )
 _DTYPE = Flag("dtype", "DTYPE", "float32 (the default), bfloat16 or float16")
-_THREADS = Flag("threads", "N", "threads per contender (default: one per core)", define=flags.DEFINE_integer)
+_THREADS = IntegerFlag("threads", "N", "threads per contender (default: one per core)")
 _OUT = Flag("out", "DIR", "folder for a CSV file and plots (default: none)")
-_BATCH = Flag("batch", "N", "batch size (default: 32; input: 128)", define=flags.DEFINE_integer)
+_BATCH = IntegerFlag("batch", "N", "batch size (default: 32; input: 128)")
 _LAYER_FLAGS = (
-    Flag(
-        "maps",
-        "HxWxDxB,...",
-        "height, width, channels and batch of each map (default: the papers' maps)",
-        define=flags.DEFINE_list,
+    ListFlag(
+        "maps", "HxWxDxB,...", "height, width, channels and batch of each map (default: the papers' maps)"
     ),
-    Flag(
-        "scopes",
-        "SCOPE,...",
-        "scopes of the position lambdas (default: 23,global)",
-        define=flags.DEFINE_list,
-    ),
+    ListFlag("scopes", "SCOPE,...", "scopes of the position lambdas (default: 23,global)"),
     _PASSES,
-    Flag(
-        "contenders",
-        "PATTERN,...",
-        "contenders to measure, such as 'position/*' (default: all)",
-        define=flags.DEFINE_list,
-    ),
+    ListFlag("contenders", "PATTERN,...", "contenders to measure, such as 'position/*' (default: all)"),
     _REPEATS,
     _MAX_SECONDS,
     _DTYPE,
     _THREADS,
-    Flag(
-        "peers",
-        "",
-        "also measure the layers of lucidrains, timm and kecam, if installed",
-        define=flags.DEFINE_boolean,
-    ),
+    switch("peers", "also measure the layers of lucidrains, timm and kecam, if installed"),
     Flag("peers_python", "PATH", "the Python interpreter that has the peers (default: this one)"),
     _OUT,
 )
 _MODEL_FLAGS = (_BATCH, _PASSES, _REPEATS, _MAX_SECONDS, _DTYPE, _THREADS, _OUT)
 _LOOP_FLAGS = (
     Flag("recipe", "NAME", "the recipe to train (default: digits)"),
-    Flag(
-        "set",
-        "KEY=VALUE",
-        "change a field of the recipe; may be repeated",
-        define=flags.DEFINE_multi_string,
-    ),
-    Flag("steps", "N", "steps per turn (default: 50)", define=flags.DEFINE_integer),
+    RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated"),
+    IntegerFlag("steps", "N", "steps per turn (default: 50)"),
     _REPEATS,
 )
 _INPUT_FLAGS = (
     Flag("data_dir", "DIR", "JPEG TFRecords with a split train (default: synthetic pictures)"),
-    Flag("image_size", "PIXELS", "side of the output images (default: 224)", define=flags.DEFINE_integer),
-    Flag("images", "N", "images per turn (default: 2048)", define=flags.DEFINE_integer),
-    Flag(
-        "pictures", "N", "number of different synthetic pictures (default: 256)", define=flags.DEFINE_integer
-    ),
+    IntegerFlag("image_size", "PIXELS", "side of the output images (default: 224)"),
+    IntegerFlag("images", "N", "images per turn (default: 2048)"),
+    IntegerFlag("pictures", "N", "number of different synthetic pictures (default: 256)"),
     *(_BATCH, _REPEATS, _OUT),
 )
 _TOPICS = {
     "layers": _Topic(
-        "implementations of the position lambda, lambda layers, and attention layers",
-        _layers,
-        _LAYER_FLAGS,
+        "implementations of the position lambda, lambda layers, and attention layers", _layers, _LAYER_FLAGS
     ),
     "models": _Topic(
         "models, MODEL... (also NAME@SIZE or NAME:KEY=VALUE,...), relative to the first",
@@ -157,9 +121,7 @@ _TOPICS = {
         _MODEL_FLAGS,
     ),
     "input": _Topic(
-        "images per second from JPEG TFRecords, compared with Model Garden's reader",
-        _input,
-        _INPUT_FLAGS,
+        "images per second from JPEG TFRecords, compared with Model Garden's reader", _input, _INPUT_FLAGS
     ),
     "loop": _Topic("a training step of `train`, compared with a hand-written loop", _loop, _LOOP_FLAGS),
 }

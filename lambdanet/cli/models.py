@@ -3,6 +3,7 @@
 
 from absl import flags
 
+from lambdanet.cli.flag_types import switch
 from lambdanet.command_line import Command, Flag, aligned
 from lambdanet.errors import InputError, unknown
 
@@ -82,10 +83,8 @@ COMMANDS = (
         "lists the models, all or those that match a pattern",
         _list,
         flags=(
-            Flag(
-                "sizes", "", "add parameters and FLOPs; takes a second per model", define=flags.DEFINE_boolean
-            ),
-            Flag("pretrained", "", "only models with published weights", define=flags.DEFINE_boolean),
+            switch("sizes", "add parameters and FLOPs; takes a second per model"),
+            switch("pretrained", "only models with published weights"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
         arguments="[PATTERN]",
@@ -105,7 +104,7 @@ COMMANDS = (
         "compares the sizes in the papers' tables with those of the models here",
         _table,
         flags=(
-            Flag("all", "", "all tables of both papers; takes a minute", define=flags.DEFINE_boolean),
+            switch("all", "all tables of both papers; takes a minute"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
         arguments="[TABLE...]",

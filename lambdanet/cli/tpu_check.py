@@ -8,6 +8,7 @@ from typing import Any
 
 from absl import flags
 
+from lambdanet.cli.flag_types import IntegerFlag, ListFlag, RepeatedFlag, switch
 from lambdanet.command_line import Command, Flag
 from lambdanet.errors import InputError, check_count, invalid, unknown
 
@@ -153,40 +154,18 @@ COMMANDS = (
                 default="v3:2x2",
             ),
             Flag("mode", "MODE", "train (the default) or infer", default="train"),
-            Flag(
-                "batch",
-                "N",
-                "images per core (default: 128, or the experiment's own)",
-                define=flags.DEFINE_integer,
+            IntegerFlag("batch", "N", "images per core (default: 128, or the experiment's own)"),
+            switch("fit", "find the largest batch that fits in memory"),
+            RepeatedFlag(
+                "set", "KEY=VALUE", "change a field of the recipe or experiment; may be repeated", default=()
             ),
-            Flag("fit", "", "find the largest batch that fits in memory", define=flags.DEFINE_boolean),
-            Flag(
-                "set",
-                "KEY=VALUE",
-                "change a field of the recipe or experiment; may be repeated",
-                define=flags.DEFINE_multi_string,
-                default=(),
-            ),
-            Flag(
-                "rows",
-                "ROW,...",
-                "rows of --table or --readme, from 1 (default: all)",
-                define=flags.DEFINE_list,
-            ),
-            Flag(
-                "top",
-                "N",
-                "number of layers and operations to print (default: 10)",
-                define=flags.DEFINE_integer,
-                default=10,
-            ),
+            ListFlag("rows", "ROW,...", "rows of --table or --readme, from 1 (default: all)"),
+            IntegerFlag("top", "N", "number of layers and operations to print (default: 10)", default=10),
             Flag("format", "FORMAT", "for --table: text (the default), markdown or csv"),
-            Flag("json", "", "print JSON", define=flags.DEFINE_boolean),
-            Flag(
+            switch("json", "print JSON"),
+            switch(
                 "cache",
-                "",
                 "cache compilations in $LAMBDANET_HOME/tpu_check (the default; --nocache: do not)",
-                define=flags.DEFINE_boolean,
                 default=True,
             ),
         ),

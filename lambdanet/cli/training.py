@@ -6,6 +6,7 @@ import textwrap
 
 from absl import flags
 
+from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, RepeatedFlag, switch
 from lambdanet.command_line import Command, Flag, aligned
 from lambdanet.errors import InputError, Unfinished, invalid, unknown
 
@@ -106,12 +107,11 @@ _DATA_DIR = Flag(
     "folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else "
     "~/tensorflow_datasets)",
 )
-_MAX_BAD_RECORDS = Flag(
+_MAX_BAD_RECORDS = IntegerFlag(
     "max_bad_records",
     "N",
     "largest number of unreadable images, and of other files, to leave out (default: 100 images, and a tenth "
     "of each class's files)",
-    define=flags.DEFINE_integer,
 )
 _TRAIN_FLAGS = (
     Flag(
@@ -126,27 +126,16 @@ _TRAIN_FLAGS = (
         "grpc://HOST:PORT of a tf.data service that prepares the training data (default: none)",
     ),
     Flag("tpu", "TPU", "local, the name of a TPU in Google Cloud, or grpc://HOST:PORT (default: none)"),
-    Flag(
-        "save_every",
-        "STEPS",
-        "steps between checkpoints within an epoch (default: 1000)",
-        define=flags.DEFINE_integer,
-        default=1000,
+    IntegerFlag(
+        "save_every", "STEPS", "steps between checkpoints within an epoch (default: 1000)", default=1000
     ),
-    Flag(
+    IntegerFlag(
         "steps_per_execution",
         "STEPS",
         "steps per call of the compiled function, for TPUs (default: 1)",
-        define=flags.DEFINE_integer,
         default=1,
     ),
-    Flag(
-        "deterministic",
-        "",
-        "make runs of the same recipe bitwise reproducible; slower",
-        define=flags.DEFINE_boolean,
-        default=False,
-    ),
+    switch("deterministic", "make runs of the same recipe bitwise reproducible; slower", default=False),
 )
 
 _PSEUDO_FLAGS = (
@@ -155,22 +144,16 @@ _PSEUDO_FLAGS = (
     Flag("out", "DIR", "folder for TFRecords, manifest.json and pseudo_labels.png", required=True),
     Flag("split", "SPLIT", "split of the TFRecords or dataset (default: train)"),
     Flag("data_dir", "DIR", "folder of TFDS's datasets (default: ~/tensorflow_datasets)"),
-    Flag(
-        "min_confidence",
-        "P",
-        "smallest accepted probability of the top class (default: 0.3)",
-        define=flags.DEFINE_float,
-    ),
-    Flag(
+    FloatFlag("min_confidence", "P", "smallest accepted probability of the top class (default: 0.3)"),
+    IntegerFlag(
         "per_class",
         "N",
         "records per class: the most confident, with copies if there are fewer (default: the mean)",
-        define=flags.DEFINE_integer,
     ),
     Flag("labels", "KIND", "soft (the default: the probabilities of all classes) or hard"),
-    Flag("batch_size", "N", "pictures per batch (default: 64)", define=flags.DEFINE_integer),
-    Flag("shard_size", "N", "pictures per file (default: 1024)", define=flags.DEFINE_integer),
-    Flag("seed", "N", "random seed (default: 0)", define=flags.DEFINE_integer),
+    IntegerFlag("batch_size", "N", "pictures per batch (default: 64)"),
+    IntegerFlag("shard_size", "N", "pictures per file (default: 1024)"),
+    IntegerFlag("seed", "N", "random seed (default: 0)"),
     _MAX_BAD_RECORDS,
 )
 
@@ -185,13 +168,7 @@ COMMANDS = (
             _DATA_DIR,
             _MAX_BAD_RECORDS,
             *_TRAIN_FLAGS,
-            Flag(
-                "set",
-                "KEY=VALUE",
-                "change a field of the recipe; may be repeated",
-                define=flags.DEFINE_multi_string,
-                default=(),
-            ),
+            RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated", default=()),
         ),
         examples=(
             "lambdanet train --recipe=digits --model_dir=/tmp/digits",
@@ -232,11 +209,7 @@ COMMANDS = (
                 default=_FORMATS[0],
             ),
             Flag("model", "NAME", "a model of the zoo, instead of --model_dir"),
-            Flag(
-                "weights",
-                "WEIGHTS",
-                "for --model: imagenet, or a folder that `lambdanet convert` wrote",
-            ),
+            Flag("weights", "WEIGHTS", "for --model: imagenet, or a folder that `lambdanet convert` wrote"),
             Flag("class_names", "FILE", "for --model: the class names, one per line (default: ImageNet's)"),
         ),
         examples=(
@@ -256,9 +229,7 @@ COMMANDS = (
                 "PATH",
                 "folder for pictures with predictions, or a .csv or .jsonl file (default: none)",
             ),
-            Flag(
-                "top", "N", "number of classes to print (default: 5)", define=flags.DEFINE_integer, default=5
-            ),
+            IntegerFlag("top", "N", "number of classes to print (default: 5)", default=5),
         ),
         arguments="IMAGE...",
         num_arguments=(1, float("inf")),
