@@ -187,11 +187,7 @@ def _predict(
 
 
 def _write(
-    folder: Path,
-    model: Teacher,
-    inputs: Inputs,
-    predictions: list[Predictions],
-    settings: dict[str, Any],
+    folder: Path, model: Teacher, inputs: Inputs, predictions: list[Predictions], settings: dict[str, Any]
 ) -> dict[str, Any]:
     """Selects the pictures, and writes the missing files, the plot and the manifest."""
     selected = selection.balance(

@@ -40,10 +40,7 @@ class Estimate:
 
 
 def estimate(
-    number: str,
-    check: Check,
-    rows: Collection[int] = (),
-    log: Callable[[str], None] = lambda line: None,
+    number: str, check: Check, rows: Collection[int] = (), log: Callable[[str], None] = lambda line: None
 ) -> list[Estimate]:
     """Compiles the models of a table, halving the batch until it fits, as the paper did.
 
