@@ -95,20 +95,13 @@ def _output_map(layer: keras.layers.Layer) -> tuple[int, int]:
     return layer.output_shape[1:3]
 
 
-def _convolution(layer: keras.layers.Conv2D) -> int:
-    return math.prod(layer.output_shape[1:3]) * math.prod(layer.kernel.shape)
+def _kernel_size(layer: keras.layers.Layer) -> int:
+    return _size(weight for weight in layer.weights if "kernel" in weight.name)
 
 
-def _depthwise_convolution(layer: keras.layers.DepthwiseConv2D) -> int:
-    return math.prod(layer.output_shape[1:3]) * math.prod(layer.depthwise_kernel.shape)
-
-
-def _dense(layer: keras.layers.Dense) -> int:
-    return math.prod(layer.kernel.shape)
-
-
-def _squeeze_excite(layer: SqueezeExcite) -> int:
-    return sum(math.prod(weight.shape) for weight in layer.weights if weight.shape.rank == 2)
+def _convolution(layer: keras.layers.Layer) -> int:
+    """The kernel at every position of the output, of which a dense layer has one."""
+    return math.prod(layer.output_shape[1:-1]) * _kernel_size(layer)
 
 
 def _efficient_channel_attention(layer: EfficientChannelAttention) -> int:
@@ -116,9 +109,8 @@ def _efficient_channel_attention(layer: EfficientChannelAttention) -> int:
 
 
 def _projections(layer: keras.layers.Layer) -> int:
-    """The projections of a layer, its kernels, at every position."""
-    kernels = [weight for weight in layer.weights if "kernel" in weight.name]
-    return math.prod(layer.input_shape[1:-1]) * _size(kernels)
+    """The projections of a layer, its kernels, at every position of the input."""
+    return math.prod(layer.input_shape[1:-1]) * _kernel_size(layer)
 
 
 def _lambda_layer(layer: LambdaLayer) -> int:
@@ -150,8 +142,7 @@ def _global_attention(layer: GlobalAttention) -> int:
 
 def _axial_attention(layer: AxialAttention) -> int:
     height, width = layer.input_shape[1:-1]
-    attention = sum(_attention(layer, side, 2 * side - 1) for side in (height, width))
-    return _projections(layer) + attention
+    return _projections(layer) + sum(_attention(layer, side, 2 * side - 1) for side in (height, width))
 
 
 def _linear_attention(layer: LinearAttention) -> int:
@@ -189,9 +180,9 @@ def _vision_transformer(layer: VisionTransformerTrunk) -> int:
 
 MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     keras.layers.Conv2D: _convolution,
-    keras.layers.DepthwiseConv2D: _depthwise_convolution,
-    keras.layers.Dense: _dense,
-    SqueezeExcite: _squeeze_excite,
+    keras.layers.DepthwiseConv2D: _convolution,
+    keras.layers.Dense: _convolution,
+    SqueezeExcite: _kernel_size,
     EfficientChannelAttention: _efficient_channel_attention,
     LambdaLayer: _lambda_layer,
     GlobalAttention: _global_attention,
