@@ -20,24 +20,13 @@ ENDPOINT_READERS = {"2": "block3a_expand_conv", "3": "block4a_expand_conv", "4":
 
 @dataclasses.dataclass(frozen=True)
 class EfficientNet(Architecture):
-    """A network of tf_keras.applications.
+    """A network of tf_keras.applications."""
 
-    Attributes:
-      variant: "b0" to "b7".
-      input_size: the side of the square images that it is made for, in pixels.
-      source: the library.
-    """
-
-    variant: str
+    variant: str  # "b0" to "b7"
     input_size: int
     source: str = "tf_keras.applications, for comparison"
 
     def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
-        """Builds the trunk: images [b, h, w, c] -> {"2": ..., "5": ...} at strides 4, 8, 16 and 32.
-
-        Raises:
-          InputError: a regularizer, arguments of batch normalization or an activation were given.
-        """
         if builder != LayerBuilder():
             raise InputError(
                 f"efficientnet_{self.variant} is there for comparison as tf_keras.applications makes it: "

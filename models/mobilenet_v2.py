@@ -62,8 +62,6 @@ class MobileNetV2(Architecture):
     Attributes:
       blocks: for each row of `GROUPS` a string with one letter per block: "I" is the inverted bottleneck, "L"
         the lightweight lambda block.
-      source: the table that gives the architecture and its size.
-      input_size: the side of the square images it is measured at, in pixels.
       options: the options of the lambda layers.
     """
 
@@ -76,10 +74,7 @@ class MobileNetV2(Architecture):
         return option_names(LambdaLayer) if "L" in "".join(self.blocks) else set()
 
     def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
-        """Builds the trunk: images [b, h, w, c] -> {"2": ..., "5": ...} at strides 4, 8, 16 and 32.
-
-        The stochastic depth rate rises linearly over the blocks, up to the given one.
-        """
+        """Builds the trunk; the stochastic depth rate rises linearly over the blocks, up to the given one."""
         builder, options = builder.for_network("relu6"), {**self.options, **overrides}
         x = builder.conv_norm_act(images, STEM_FILTERS, 3, 2, "stem")
         level, endpoints = 1, {}

@@ -134,8 +134,6 @@ class ResNet(Architecture):
 
     Attributes:
       stages: for each of c2 ... c5 a string with one letter per block.
-      source: the table or section that gives the architecture and its size.
-      input_size: the side of the square images it is measured at, in pixels.
       blocks: the kind of block for each letter.
       stem: the layers before the first stage.
       filters: the width of the bottleneck in each stage; a pair has that of the first block and the others.
@@ -163,11 +161,7 @@ class ResNet(Architecture):
         return set().union(*(self.blocks[letter].operation.option_names() for letter in letters))
 
     def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
-        """Builds the trunk: images [b, h, w, c] -> {"2": ..., "5": ...} at strides 4, 8, 16 and 32.
-
-        The stochastic depth rate rises over the stages as in the authors' ResNet-RS code: rate * i / 5
-        in stage c_i.
-        """
+        """Builds the trunk; stage c_i has the drop rate `rate * i / 5`, as in the authors' ResNet-RS code."""
         builder = builder.for_network(self.activation, self.symmetric_padding)
         blocks = {
             letter: dataclasses.replace(block, operation=block.operation.with_options(overrides))

@@ -61,15 +61,9 @@ class VisionTransformerTrunk(Layer):
 
 @dataclasses.dataclass(frozen=True)
 class VisionTransformer(Architecture):
-    """A network of TF Model Garden.
+    """A network of TF Model Garden."""
 
-    Attributes:
-      variant: see `VisionTransformerTrunk`.
-      source: the library.
-      input_size: the side of the square images that it is measured at, in pixels.
-    """
-
-    variant: str
+    variant: str  # see `VisionTransformerTrunk`
     source: str = "TF Model Garden, for comparison"
     input_size: int = 224
 
