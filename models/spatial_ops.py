@@ -60,13 +60,9 @@ class SpatialOperation:
 
 @dataclasses.dataclass(frozen=True)
 class Convolution(SpatialOperation):
-    """A 3x3 convolution, strided where the block is (ResNet v1.5).
+    """A 3x3 convolution, strided where the block is (ResNet v1.5)."""
 
-    Attributes:
-      group_size: the channels per group (Xie et al. 2016); 0: a single group.
-    """
-
-    group_size: int = 0
+    group_size: int = 0  # channels per group (Xie et al. 2016); 0: a single group
 
     def __call__(self, builder, x, context):
         groups = context.filters // self.group_size if self.group_size else 1
@@ -142,7 +138,7 @@ class LambdaOperation(LayerOperation):
 
     layer: Layer = LambdaLayer
     fixed_map: bool = True
-    positions: "SharedPositions | None" = None
+    positions: dict[int, keras.layers.Layer] | None = None  # shared position embeddings by size of map
 
     def option_names(self) -> set[str]:
         return super().option_names() | {"share_positions"}
@@ -152,8 +148,7 @@ class LambdaOperation(LayerOperation):
         shared = own.pop("share_positions", False)
         if shared and "position" in own:
             raise InputError("share_positions and position= exclude each other; pass only one")
-        positions = SharedPositions() if shared else None
-        return dataclasses.replace(super().with_options(own), positions=positions)
+        return dataclasses.replace(super().with_options(own), positions={} if shared else None)
 
     def __call__(self, builder, x, context):
         arguments = {
@@ -164,24 +159,12 @@ class LambdaOperation(LayerOperation):
         if context.strides > 1:
             arguments["pool_size"] = self.pool_size
         if self.positions is not None:
-            arguments["position"] = self.positions.get(context.map_size, arguments)
+            if context.map_size not in self.positions:
+                own: Any = LambdaLayer(**arguments).position
+                config = {**own.get_config(), "name": f"position_{len(self.positions) + 1}"}
+                self.positions[context.map_size] = type(own).from_config(config)
+            arguments["position"] = self.positions[context.map_size]
         return LambdaLayer(**arguments)(x)
-
-
-class SharedPositions:
-    """The position embeddings of one network, of which there is one for each size of map."""
-
-    def __init__(self) -> None:
-        self._by_map_size: dict[int, keras.layers.Layer] = {}
-
-    def get(self, map_size: int, arguments: Mapping[str, Any]) -> keras.layers.Layer:
-        """Returns the embedding for maps of a size; the first time, one as of a lambda layer of these
-        arguments."""
-        if map_size not in self._by_map_size:
-            own: Any = LambdaLayer(**arguments).position
-            config = {**own.get_config(), "name": f"position_{len(self._by_map_size) + 1}"}
-            self._by_map_size[map_size] = type(own).from_config(config)
-        return self._by_map_size[map_size]
 
 
 def option_names(layer: Layer) -> set[str]:
