@@ -143,9 +143,8 @@ def describe_fields() -> list[FieldDescription]:
     for field in dataclasses.fields(Recipe):
         kind, text = typing.get_args(field.type)
         given = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        default = (
-            None if given is dataclasses.MISSING else given if isinstance(given, str) else json.dumps(given)
-        )
+        required = given is dataclasses.MISSING
+        default = None if required else given if isinstance(given, str) else json.dumps(given)
         described.append(FieldDescription(field.name, _origin(kind).__name__, default, text))
     return described
 
@@ -199,7 +198,7 @@ def from_json(text: str) -> Recipe:
     for field in values:
         if field not in field_types():
             raise unknown("recipe field", field, field_types())
-    missing = [field for field in _required() if field not in values]
+    missing = [f.name for f in describe_fields() if f.default is None and f.name not in values]
     if missing:
         raise InputError(f"not a recipe: it lacks {', '.join(missing)}")
     return Recipe(**values)
@@ -209,12 +208,6 @@ def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:
     """Returns the fields in which two recipes differ, each with the old and the new value."""
     pairs = {field: (getattr(old, field), getattr(new, field)) for field in field_types()}
     return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _required() -> list[str]:
-    missing = dataclasses.MISSING
-    fields = dataclasses.fields(Recipe)
-    return [f.name for f in fields if f.default is missing and f.default_factory is missing]
 
 
 def _origin(kind: type) -> type:
