@@ -16,8 +16,6 @@ import tf_keras as keras
 
 from lambdanet.errors import InputError, one_line
 
-LAYERS = "layers/"  # a file may also have an optimizer and metrics
-
 
 def variable_name(variable: tf.Variable) -> str:
     """Returns the name of a variable as files have it, without TensorFlow's ":0"."""
@@ -42,7 +40,7 @@ def reading(path: Path, model: keras.Model) -> Iterator[dict[str, h5py.Dataset]]
     names = {key: variable_name(variable) for key, variable in _variables_by_key(model).items()}
     try:
         with h5py.File(path, "r") as file:
-            yield {names.get(key, key): data for key, data in _datasets(file) if key.startswith(LAYERS)}
+            yield {names.get(key, key): data for key, data in _datasets(file)}
     except InputError:
         raise
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -71,18 +69,18 @@ def _variables_by_key(model: keras.Model) -> dict[str, tf.Variable]:
         with tempfile.TemporaryDirectory() as folder:
             model.save_weights(f"{folder}/indices.weights.h5")
             with h5py.File(f"{folder}/indices.weights.h5", "r") as file:
-                return {
-                    key: variables[int(data[()])] for key, data in _datasets(file) if key.startswith(LAYERS)
-                }
+                return {key: variables[int(data[()])] for key, data in _datasets(file)}
     finally:
         for layer in layers:
             vars(layer).pop("save_own_variables", None)
 
 
 def _datasets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
+    """Yields the arrays of the layers; a file may also have an optimizer and metrics."""
     found: list[tuple[str, h5py.Dataset]] = []
     file.visititems(lambda name, item: found.append((name, item)) if isinstance(item, h5py.Dataset) else None)
     for name, item in found:
         if isinstance(name, bytes) or not name.isprintable():  # bytes where they are not UTF-8
             raise ValueError(f"the name {name!r}")
-        yield name, item
+        if name.startswith("layers/"):
+            yield name, item

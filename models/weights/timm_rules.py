@@ -49,11 +49,8 @@ AFTER_ATTENTION = "post_attn"
 STEM_AND_HEAD_NAMES = {
     "stem_conv": "stem.conv",
     "stem_norm": "stem.bn",
-    **{
-        f"stem{i}_{ours}": f"stem.conv{i}.{theirs}"
-        for i in (1, 2, 3)
-        for ours, theirs in (("conv", "conv"), ("norm", "bn"))
-    },
+    **{f"stem{i}_conv": f"stem.conv{i}.conv" for i in (1, 2, 3)},
+    **{f"stem{i}_norm": f"stem.conv{i}.bn" for i in (1, 2, 3)},
     "final_conv": "final_conv.conv",
     "final_norm": "final_conv.bn",
     CLASSIFIER: "head.fc",
@@ -99,10 +96,6 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = Tru
     Raises:
       InputError: tensors are missing or left over, or shapes do not fit; the message names them, and the
         model is unchanged.
-
-    Example:
-      >>> model = create_model("lambda_resnet26t", num_classes=10)
-      >>> load(model, tensors, head=False)
     """
     variables = weight_files.weights_by_name(model)
     has_classifier = any(layer.name == CLASSIFIER for layer in model.layers)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes weights with their metadata, and checks weights of files before it loads them."""
 
+import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -119,27 +120,19 @@ def load_weights(
       InputError: the file is damaged, or tensors do not fit; the message names them.
     """
     whole = whole or model
+    reading: contextlib.AbstractContextManager[Mapping[str, Array]]
     if path.name.endswith(H5):
-        with keras_h5.reading(path, whole) as arrays:
-            _load(model, arrays, {}, path, whole, other_classes)
+        reading, metadata = keras_h5.reading(path, whole), {}
     else:
-        _load(model, *safetensors.read(path), path, whole, other_classes)
-
-
-def _load(
-    model: keras.Model,
-    arrays: Mapping[str, Array],
-    metadata: Mapping[str, str],
-    path: Path,
-    whole: keras.Model,
-    other_classes: bool,
-) -> None:
-    left_out = set(weights_by_name(whole)) - set(weights_by_name(model))
-    if other_classes or metadata.get(PUBLISHED):
-        head = {n: v for n, v in weights_by_name(model).items() if n.startswith(f"{CLASSIFIER}/")}
-        if any(name in arrays and arrays[name].shape != variable.shape for name, variable in head.items()):
-            left_out |= head.keys()
-    assign_weights(model, arrays, repr(str(path)), left_out)
+        tensors, metadata = safetensors.read(path)
+        reading = contextlib.nullcontext(tensors)
+    left_out = weights_by_name(whole).keys() - weights_by_name(model).keys()
+    with reading as arrays:
+        if other_classes or metadata.get(PUBLISHED):
+            head = {n: v for n, v in weights_by_name(model).items() if n.startswith(f"{CLASSIFIER}/")}
+            if any(name in arrays and arrays[name].shape != v.shape for name, v in head.items()):
+                left_out |= head.keys()
+        assign_weights(model, arrays, repr(str(path)), left_out)
 
 
 def weights_by_name(model: keras.Model) -> dict[str, tf.Variable]:
