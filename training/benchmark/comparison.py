@@ -40,17 +40,11 @@ class Budget:
 
 @dataclasses.dataclass
 class _Turn:
-    """The turns of a contender.
+    """The turns of a contender."""
 
-    Attributes:
-      calls: the number of timed calls per turn.
-      warm: whether an untimed call precedes them.
-      repeats: the number of turns.
-    """
-
-    calls: int
-    warm: bool
-    repeats: int
+    calls: int  # timed calls per turn
+    warm: bool  # whether an untimed call precedes them
+    repeats: int  # the number of turns
 
     @classmethod
     def plan(cls, seconds: float, budget: Budget) -> "_Turn":
@@ -114,11 +108,8 @@ class Comparison:
         rows = {name: Measurement(case, name, note=note_for(name, case)) for name in names}
         for row in rows.values():
             row.reference = rows[reference]
-        turns = {}
-        for row in rows.values():
-            turn = self._set_up(row)
-            if turn is not None:
-                turns[row.contender] = turn
+        planned = {name: self._set_up(row) for name, row in rows.items()}
+        turns = {name: turn for name, turn in planned.items() if turn is not None}
         for row in rows.values():
             row.note_device_mismatch()
         self._take_turns(rows, turns)
@@ -209,9 +200,8 @@ class Comparison:
 
     def _start(self, name: str, for_memory: bool) -> None:
         environment = memory.ENVIRONMENT if for_memory else {}
-        self._workers[name, for_memory] = ContenderProcess(
-            self._pythons[name], name, self._budget.threads, environment
-        )
+        worker = ContenderProcess(self._pythons[name], name, self._budget.threads, environment)
+        self._workers[name, for_memory] = worker
 
 
 def _key(row: Measurement) -> tuple[str, str, str]:

@@ -12,7 +12,8 @@ import tf_keras as keras
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
-from lambdanet.ops import position_lambdas, reference
+from lambdanet.ops import reference
+from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
 from lambdanet.training.benchmark.cases import ATTENTION_HEADS, HALO, HALO_BLOCK, HEADS, KEY_DIM, Case
 
 Run = Callable[[], object]
@@ -60,14 +61,11 @@ def _position(apply: Callable[..., tf.Tensor], case: Case) -> Run:
 
 
 def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
-    """Builds a layer with the same number of input and output channels.
+    """Returns a function that runs a layer with the same number of input and output channels once.
 
     Args:
       create: returns the layer for a case, `filters` and a `dtype` policy.
       case: the case.
-
-    Returns:
-      A function that runs the layer once.
     """
     policy = case.dtype if case.dtype == "float32" else f"mixed_{case.dtype}"
     layer = create(case, filters=case.channels, dtype=policy)
@@ -122,21 +120,15 @@ def _attention(kind: type[keras.layers.Layer], case: Case, **arguments: Any) -> 
     return kind(num_heads=ATTENTION_HEADS, **arguments)
 
 
-def _halo_attention(case: Case, **arguments: Any) -> keras.layers.Layer:
-    return HaloAttention(num_heads=ATTENTION_HEADS, block_size=HALO_BLOCK, halo_size=HALO, **arguments)
-
-
-IMPLEMENTATIONS = (*position_lambdas.IMPLEMENTATIONS, "auto")
+_halo_attention = partial(_attention, HaloAttention, block_size=HALO_BLOCK, halo_size=HALO)
 
 # Name -> a function that builds the contender for a case and returns a function that runs it once. Attention
 # layers have their own scope: 7x7 positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
 CONTENDERS: dict[str, Callable[[Case], Run]] = {
     "position/figure_3": partial(_position, figure_3),
     **{
-        f"position/{name}": partial(
-            _position, partial(position_lambdas.apply_position_lambdas, implementation=name)
-        )
-        for name in IMPLEMENTATIONS
+        f"position/{name}": partial(_position, partial(apply_position_lambdas, implementation=name))
+        for name in (*IMPLEMENTATIONS, "auto")
     },
     **{f"layer/{name}": partial(run_layer, partial(_lambda_layer, name)) for name in ("einsum", "auto")},
     "attention/global": partial(run_layer, partial(_attention, GlobalAttention)),

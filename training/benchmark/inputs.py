@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from lambdanet import configs
@@ -43,14 +44,13 @@ class Throughput:
 
     def columns(self, reference: "Throughput | None") -> dict[str, Any]:
         """Returns the row of the CSV file."""
-        first, median, third = _quartiles(self.speeds)
-        work = statistics.median(self.work)
+        first, median, third = np.quantile(self.speeds, (0.25, 0.5, 0.75)).tolist()
         return {
             "contender": self.contender,
             "images_per_second": round(median, 1),
             "quartile_1": round(first, 1),
             "quartile_3": round(third, 1),
-            "cpu_ms_per_image": round(1000 * work, 3),
+            "cpu_ms_per_image": round(1000 * statistics.median(self.work), 3),
             "times_as_fast_as_model_garden": _ratio(self.speeds, reference.speeds if reference else None),
             "cpu_time_by_model_garden": _ratio(self.work, reference.work if reference else None),
         }
@@ -114,8 +114,7 @@ def benchmark_input(
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Returns the rows as a text table."""
-    head = f"{'':<26}{'images/s':>9}  {'quartiles':^15}  {'CPU ms/image':>12}  speed and CPU time / theirs"
-    lines = [head]
+    lines = [f"{'':<26}{'images/s':>9}  {'quartiles':^15}  {'CPU ms/image':>12}  speed and CPU time / theirs"]
     for row in rows:
         ratios = ""
         if row["times_as_fast_as_model_garden"] is not None:
@@ -162,12 +161,9 @@ def _model_garden(recipe: Recipe, folder: str, randaugment: bool) -> tf.data.Dat
         shuffle_buffer_size=SHUFFLE_BUFFER,
         dtype="float32",
     )
-    changes = common.Augmentation(
-        type="randaug", randaug=common.RandAugment(num_layers=LAYERS, magnitude=MAGNITUDE)
-    )
-    parser = classification_input.Parser(
-        [recipe.input_size] * 2, recipe.num_classes, aug_type=changes if randaugment else None
-    )
+    policy = common.RandAugment(num_layers=LAYERS, magnitude=MAGNITUDE)
+    changes = common.Augmentation(type="randaug", randaug=policy) if randaugment else None
+    parser = classification_input.Parser([recipe.input_size] * 2, recipe.num_classes, aug_type=changes)
     reader = input_reader.InputReader(
         config,
         dataset_fn=tf.data.TFRecordDataset,
@@ -200,13 +196,6 @@ def _records(data_dir: str | None, pictures: int) -> Iterator[str]:
         print(f"making {pictures} pictures", flush=True)
         synthetic_records.write(Path(folder), pictures)
         yield folder
-
-
-def _quartiles(values: list[float]) -> tuple[float, float, float]:
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    first, median, third = statistics.quantiles(values, n=4, method="inclusive")
-    return first, median, third
 
 
 def _ratio(values: list[float], others: list[float] | None) -> float | None:

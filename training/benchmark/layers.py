@@ -87,7 +87,9 @@ def benchmark_layers(
                 if folder:
                     write_csv(folder / "layers.csv", [row.columns() for row in rows], about)
     if folder:
-        _draw(folder, rows, about)
+        for name, content in plot.plots(rows, about).items():
+            write_output(folder / name, content)
+            print(f"plotted in {folder / name}")
     return [row.columns() for row in rows]
 
 
@@ -156,9 +158,3 @@ def _tables(
         names = [name for name in members if first or not has_own_scope(name)]
         if names != [reference] or len(members) == 1:
             yield table_cases, names
-
-
-def _draw(folder: Path, rows: Sequence[Measurement], about: Mapping[str, str | float]) -> None:
-    for name, content in plot.plots(rows, about).items():
-        write_output(folder / name, content)
-        print(f"plotted in {folder / name}")

@@ -23,8 +23,7 @@ def peak_bytes(run: Callable[[], object], calls: int) -> int | None:
 
     It includes results and temporary buffers, but not inputs, weights and constants. On a CPU it is resident
     memory: the high-water mark during the call, which Linux can reset, minus the size before, accurate to
-      about
-    0.1 MiB; the process needs `ENVIRONMENT`. On a GPU it is the memory that TensorFlow has allocated.
+    about 0.1 MiB; the process needs `ENVIRONMENT`. On a GPU it is the memory that TensorFlow has allocated.
 
     Args:
       run: the function, which has run before.
@@ -35,8 +34,7 @@ def peak_bytes(run: Callable[[], object], calls: int) -> int | None:
     """
     measure = _allocated if on_gpu() else _resident
     peaks = [measure(run) for _ in range(calls)]
-    counted = [peak for peak in peaks if peak is not None]
-    return max(counted) if counted else None
+    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def on_gpu() -> bool:

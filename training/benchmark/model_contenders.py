@@ -66,11 +66,7 @@ class Network:
 
     @classmethod
     def parse(cls, text: str) -> "Network":
-        """Parses a text.
-
-        Raises:
-          InputError: the text is not as described.
-        """
+        """Parses a text; raises `InputError` if it is not as described."""
         front, at, size = text.partition("@")
         name, _, listed = front.partition(":")
         try:

@@ -89,8 +89,7 @@ def benchmark_models(
 
 def _columns(row: Measurement, info: ModelInfo) -> dict[str, Any]:
     """Returns the row of the CSV file."""
-    median, peak = row.milliseconds(), row.mebibytes()
-    reference = row.reference.mebibytes() if row.reference else None
+    median = row.milliseconds()
     return {
         "model": row.contender.removeprefix(model_contenders.PREFIX),
         "parameters": info.params,
@@ -105,8 +104,8 @@ def _columns(row: Measurement, info: ModelInfo) -> dict[str, Any]:
         "ms_quartile_3": rounded(row.milliseconds(0.75)),
         "images_per_second": rounded(1000 * row.case.batch / median if median else None),
         "times_as_fast_as_first": rounded(row.speed()),
-        "peak_mib": rounded(peak),
-        "peak_as_share_of_first": rounded(peak / reference if peak is not None and reference else None),
+        "peak_mib": rounded(row.mebibytes()),
+        "peak_as_share_of_first": rounded(row.memory_share()),
         "note": row.note,
         "library": row.library,
         "device": row.device,

@@ -103,8 +103,8 @@ class _Canvas:
 def _plot(rows: Sequence[Measurement], value: Value, title: str, footer: str) -> bytes:
     maps = list(dict.fromkeys(row.case.map for row in rows))
     blocks = _blocks(rows)
-    height = 2 * MARGIN + 2 * TITLE + 20
-    height += sum(TITLE + LINE * len(_names(block)) + AXIS + GAP for block in blocks)
+    top = float(MARGIN + 2 * TITLE + 20)
+    height = top + MARGIN + sum(TITLE + LINE * len(_names(block)) + AXIS + GAP for block in blocks)
     width = 2 * MARGIN + NAMES + len(maps) * (PANEL + RATIO + GAP)
     canvas = _Canvas(max(width, 760), height)
     canvas.text(MARGIN, MARGIN + 8, title, 17)
@@ -113,7 +113,6 @@ def _plot(rows: Sequence[Measurement], value: Value, title: str, footer: str) ->
         case = next(row.case for row in rows if row.case.map == name)
         label = f"{case.height}x{case.width}, d={case.channels}, b={case.batch}"
         canvas.text(_left(column), MARGIN + 2 * TITLE + 8, label, 14)
-    top = float(MARGIN + 2 * TITLE + 20)
     for block in blocks:
         top = _draw_block(canvas, block, maps, value, top)
     canvas.text(MARGIN, height - MARGIN + 4, footer, 11, FAINT)
@@ -146,9 +145,8 @@ def _draw_legend(canvas: _Canvas, rows: Sequence[Measurement]) -> None:
             canvas.text(x + 10, y, text, 12, FAINT)
             x += 150 if name == "both" else 80
     shown = "forward + backward" if "both" in passes else "forward"
-    canvas.text(
-        x, y, f"Logarithmic scales. Right: reference / contender ({shown}); higher is better.", 12, FAINT
-    )
+    text = f"Logarithmic scales. Right: reference / contender ({shown}); higher is better."
+    canvas.text(x, y, text, 12, FAINT)
 
 
 def _draw_block(
@@ -190,7 +188,7 @@ def _draw_panel(
         own = [row for row in rows if row.contender == name]
         for row in own:
             _draw_row(canvas, axis, row, value, y)
-        ratio = next((_ratio(row, value) for row in own if row.case.backward == last), None)
+        ratio = next((row.advantage(value) for row in own if row.case.backward == last), None)
         text = "none" if ratio is None else f"{number(ratio, 3)}x"
         canvas.text(left + PANEL + RATIO, y, text, 12, FAINT if ratio is None else _color(name), "rm")
 
@@ -204,11 +202,6 @@ def _draw_row(canvas: _Canvas, axis: LogAxis, row: Measurement, value: Value, y:
         least, most = (axis.place(row.milliseconds(end) or middle) for end in (0, 1))
         canvas.line(least, y, most, y, color, 1.5)
     canvas.dot(axis.place(middle), y, color, row.case.backward)
-
-
-def _ratio(row: Measurement, value: Value) -> float | None:
-    own, reference = value(row), row.reference and value(row.reference)
-    return reference / own if own and reference else None
 
 
 def _color(name: str) -> str:

@@ -4,7 +4,7 @@
 import csv
 import dataclasses
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +41,25 @@ class Measurement:
         """Returns a quantile of the times, by default the median."""
         return 1000 * float(np.quantile(self.seconds, quantile)) if self.seconds else None
 
-    def speed(self) -> float | None:
-        """Returns the speed relative to the reference, by the medians."""
-        median, reference = self.milliseconds(), self.reference and self.reference.milliseconds()
-        return reference / median if median and reference else None
-
     def mebibytes(self) -> float | None:
         """Returns the peak memory in MiB."""
         return None if self.peak_bytes is None else self.peak_bytes / 2**20
 
+    def advantage(self, value: "Callable[[Measurement], float | None]") -> float | None:
+        """Returns a value of the reference divided by its own; None if either is missing or 0."""
+        own, reference = value(self), self.reference and value(self.reference)
+        return reference / own if own and reference else None
+
+    def speed(self) -> float | None:
+        """Returns the speed relative to the reference, by the medians."""
+        return self.advantage(Measurement.milliseconds)
+
+    def memory_share(self) -> float | None:
+        """Returns the peak memory divided by that of the reference."""
+        reference = self.reference and self.reference.peak_bytes
+        return self.peak_bytes / reference if self.peak_bytes is not None and reference else None
+
     def add_note(self, note: str) -> None:
-        """Adds a note."""
         self.note = "; ".join(filter(None, [self.note, note]))
 
     def note_device_mismatch(self) -> None:
@@ -63,8 +71,6 @@ class Measurement:
     def columns(self) -> dict[str, str | int | float | None]:
         """Returns the row of the CSV file."""
         case = self.case
-        reference = self.reference.mebibytes() if self.reference else None
-        peak = self.mebibytes()
         return {
             "height": case.height,
             "width": case.width,
@@ -81,8 +87,8 @@ class Measurement:
             "ms_quartile_3": rounded(self.milliseconds(0.75)),
             "ms_max": rounded(self.milliseconds(1)),
             "times_as_fast_as_einsum": rounded(self.speed()),
-            "peak_mib": rounded(peak),
-            "peak_as_share_of_einsum": rounded(peak / reference if peak is not None and reference else None),
+            "peak_mib": rounded(self.mebibytes()),
+            "peak_as_share_of_einsum": rounded(self.memory_share()),
             "note": self.note,
             "library": self.library,
             "device": self.device,
