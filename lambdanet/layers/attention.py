@@ -39,9 +39,6 @@ class _MapAttention(Attention):
             map_size = tuple(check_count("map_size", size) for size in map_size)
         self.map_size = map_size
 
-    def get_config(self):
-        return {**super().get_config(), "map_size": self.map_size}
-
     def _build(self, input_shape):
         if self.map_size is None:
             if None in input_shape[1:3].as_list():
@@ -119,17 +116,7 @@ class AxialAttention(_MapAttention):
 
     Input: [b, h, w, c]. Output: the same shape with `filters` channels.
 
-    Args:
-      filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
-      num_heads: h. The value depth is v = d / h.
-      key_dim: k, the depth of a query and a key. Default: d / h.
-      map_size: the height and width (or the side) of the largest map; the tables have 2 * size - 1 offsets.
-        Default: those of the first input, which must be known then.
-      kernel_regularizer: regularizer of the six projections; the tables have none.
-      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
-
-    Raises:
-      InputError: as `GlobalAttention`.
+    Arguments and errors: those of `GlobalAttention`, with six projections instead of three.
 
     Example:
       >>> layer = AxialAttention(filters=64, map_size=56)
@@ -179,12 +166,8 @@ class LinearAttention(Attention):
     Input: [b, h, w, c]. Output: the same shape with `filters` channels.
 
     Args:
-      filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
-      num_heads: h. The value depth is v = d / h.
-      key_dim: k, the depth of a query and a key. Default: d / h.
+      filters, num_heads, key_dim, kernel_regularizer, **kwargs: as in `GlobalAttention`.
       feature_map: "softmax" or "elu".
-      kernel_regularizer: regularizer of the three projections.
-      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
@@ -209,9 +192,6 @@ class LinearAttention(Attention):
         if feature_map not in FEATURE_MAPS:
             raise unknown("feature map", feature_map, FEATURE_MAPS)
         self.feature_map = feature_map
-
-    def get_config(self):
-        return {**super().get_config(), "feature_map": self.feature_map}
 
     def _build(self, input_shape):
         self._qkv = self._projections(input_shape[-1])

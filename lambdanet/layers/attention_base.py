@@ -9,21 +9,15 @@ import tf_keras as keras
 
 from lambdanet.errors import check_count, check_divisible, invalid
 from lambdanet.layers.layer import Layer
-from lambdanet.layers.sublayers import build_sublayer
+from lambdanet.layers.sublayers import build_projection
 from lambdanet.ops import attention
 
 
 class Attention(Layer):
     """Projections to the queries, keys and values of several heads.
 
-    Projections have no bias, and none follows the heads: the 1x1 convolution of the bottleneck is next.
-
-    Args:
-      filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
-      num_heads: h. The value depth is v = d / h.
-      key_dim: k, the depth of a query and a key. Default: d / h.
-      kernel_regularizer: regularizer of the projections; position tables have none.
-      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
+    Projections have no bias, and none follows the heads: the 1x1 convolution of the bottleneck is next. The
+    arguments are those of every attention layer.
     """
 
     def __init__(
@@ -58,15 +52,6 @@ class Attention(Layer):
         input_shape = tf.TensorShape(input_shape)
         return input_shape[:-1].concatenate(self._output_filters(self.filters or input_shape[-1]))
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-        }
-
     def _build(self, input_shape: tf.TensorShape) -> None:
         """Creates the layer's variables for an input of a valid shape."""
         raise NotImplementedError
@@ -78,17 +63,7 @@ class Attention(Layer):
         """Creates the projections to queries, keys and values."""
         depths = {"queries": self._key_dim, "keys": self._key_dim, "values": self._value_dim}
         return [
-            build_sublayer(
-                keras.layers.Dense(
-                    self.num_heads * depth,
-                    use_bias=False,
-                    kernel_initializer=keras.initializers.RandomNormal(stddev=channels**-0.5),
-                    kernel_regularizer=self.kernel_regularizer,
-                    dtype=self.dtype_policy,
-                    name=prefix + name,
-                ),
-                [None, None, None, channels],
-            )
+            build_projection(self, prefix + name, channels, self.num_heads * depth, channels**-0.5)
             for name, depth in depths.items()
         ]
 

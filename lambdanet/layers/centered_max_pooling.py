@@ -49,6 +49,3 @@ class CenteredMaxPooling2D(Layer):
         b, *spatial, channels = tf.TensorShape(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
         return tf.TensorShape([b, *spatial, channels])
-
-    def get_config(self):
-        return {**super().get_config(), "pool_size": self.pool_size, "strides": self.strides}

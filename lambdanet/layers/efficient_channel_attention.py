@@ -54,13 +54,6 @@ class EfficientChannelAttention(Layer):
     def compute_output_shape(self, input_shape):
         return tf.TensorShape(input_shape)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "kernel_size": self.kernel_size,
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-        }
-
 
 def _size_for(channels: int) -> int:
     size = int((math.log2(channels) + 1) / 2)

@@ -151,18 +151,6 @@ class HaloAttention(_BlockAttention):
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
         return tf.TensorShape([b, *spatial, filters])
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "block_size": self.block_size,
-            "halo_size": self.halo_size,
-            "value_ratio": self.value_ratio,
-            "mask_padding": self.mask_padding,
-            "strides": self.strides,
-            "positions": self.positions,
-            "compact_offsets": self.compact_offsets,
-        }
-
     def _sizes(self):
         return self.block_size, self.halo_size, 2 * (self.block_size + 2 * self.halo_size) - 1
 
@@ -224,9 +212,6 @@ class LocalAttention(_BlockAttention):
             _check_even(key_dim)
         self.scope = check_scope(scope)
         self.block_size = check_count("block_size", block_size)
-
-    def get_config(self):
-        return {**super().get_config(), "scope": self.scope, "block_size": self.block_size}
 
     def _sizes(self):
         return self.block_size, self.scope // 2, self.scope

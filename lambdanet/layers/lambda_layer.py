@@ -23,7 +23,7 @@ from lambdanet.layers.position_embedding import (
     UnstructuredPositionEmbedding,
     restored,
 )
-from lambdanet.layers.sublayers import BATCH_NORM, build_sublayer
+from lambdanet.layers.sublayers import BATCH_NORM, build_projection, build_sublayer
 from lambdanet.ops import content_lambdas, kernels, pooling
 from lambdanet.ops.position_term import Geometry
 from lambdanet.tensors import at_least_float32, ceil_div, product, sizes
@@ -142,19 +142,15 @@ class LambdaLayer(Layer):
         self.multi_head = multi_head
         self.strides = strides
         self.pool_size = pool_size
+        self.resize = resize
+        self.position_bias = position_bias
+        self.implementation = implementation
         self.batch_norm = {**BATCH_NORM, **(batch_norm or {})}
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self._num_lambdas = num_heads if multi_head else 1
         self._geometry = Geometry(strides, pool_size=pool_size)
-        self._position_arguments: dict[str, Any] = {
-            "scope": scope,
-            "dilation": dilation,
-            "map_size": map_size,
-            "resize": resize,
-            "use_bias": position_bias,
-            "implementation": implementation,
-        }
-        self.position = self._position_embedding(position)
+        arguments = (scope, dilation, map_size, resize, position_bias, implementation)
+        self.position = self._position_embedding(position, *arguments)
         self._context_shape: tf.TensorShape | None = None
 
     def __call__(self, inputs, context=None, mask=None, **kwargs):
@@ -174,11 +170,12 @@ class LambdaLayer(Layer):
         self._value_dim = filters // self.num_heads
         k = self.key_dim
         keys, values = (self._num_lambdas * depth * self.intra_depth for depth in (k, self._value_dim))
-        self._queries = self._projection("queries", channels, self.num_heads * k, (k * channels) ** -0.5)
+        queries, stddev = self.num_heads * k, context_channels**-0.5
+        self._queries = build_projection(self, "queries", channels, queries, (k * channels) ** -0.5)
         if self.content:
-            self._keys = self._projection("keys", context_channels, keys, context_channels**-0.5)
-        self._values = self._projection("values", context_channels, values, context_channels**-0.5)
-        self._queries_norm = self._norm("queries_norm", self.num_heads * k)
+            self._keys = build_projection(self, "keys", context_channels, keys, stddev)
+        self._values = build_projection(self, "values", context_channels, values, stddev)
+        self._queries_norm = self._norm("queries_norm", queries)
         self._values_norm = self._norm("values_norm", values)
         if self.position is not None:
             with tf.name_scope(self.position.name):
@@ -216,7 +213,8 @@ class LambdaLayer(Layer):
         if self.content:
             keys = self._project(context, self._keys)
             keys = tf.reshape(keys, [*sizes(keys)[:2], self._num_lambdas, self.key_dim, self.intra_depth])
-            if self._joins_content(mask):
+            may_join = mask is None and self.position is not None
+            if may_join and kernels.current(self.position.implementation).joins_content:
                 joined = self._content_lambdas(keys, values)
             else:
                 outputs.append(self._apply_content(pooled, keys, values, mask))
@@ -244,34 +242,15 @@ class LambdaLayer(Layer):
         return tf.TensorShape([b, *spatial, self.filters or channels])
 
     def get_config(self):
-        position: Any = self.position
-        arguments = dict(self._position_arguments)
-        arguments["position_bias"] = arguments.pop("use_bias")
+        config, position = super().get_config(), self.position
         if not self._owns_position:
-            position = None if position is None else position.serialized()
+            config["position"] = None if position is None else position.serialized()
         elif isinstance(position, RelativePositionEmbedding):
-            arguments["map_size"] = position.map_size  # that of the first input by now, if it was None
-            position = "relative"
+            config["map_size"] = position.map_size  # that of the first input by now, if it was None
+            config["position"] = "relative"
         else:
-            position = "unstructured"
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "intra_depth": self.intra_depth,
-            "position": position,
-            "content": self.content,
-            "key_normalization": self.key_normalization,
-            "query_normalization": self.query_normalization,
-            "use_batch_norm": self.use_batch_norm,
-            "multi_head": self.multi_head,
-            "strides": self.strides,
-            "pool_size": self.pool_size,
-            **arguments,
-            "batch_norm": dict(self.batch_norm),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-        }
+            config["position"] = "unstructured"
+        return {**config, "batch_norm": dict(self.batch_norm)}
 
     @classmethod
     def from_config(cls, config):
@@ -279,21 +258,19 @@ class LambdaLayer(Layer):
             config = {**config, "position": restored(config["position"])}
         return super().from_config(config)
 
-    def _position_embedding(self, position: str | PositionEmbedding | None) -> PositionEmbedding | None:
+    def _position_embedding(
+        self, position: str | PositionEmbedding | None, *arguments: Any
+    ) -> PositionEmbedding | None:
+        """Returns the embedding that `position` names or is; `arguments` are those of a relative one."""
         self._owns_position = isinstance(position, str)
-        depth: dict[str, Any] = {
-            "key_dim": self.key_dim,
-            "intra_depth": self.intra_depth,
-            "num_lambdas": self._num_lambdas,
-        }
-        relative = RelativePositionEmbedding(
-            **depth, **self._position_arguments, dtype=self.dtype_policy, name="position"
-        )
-        self._position_arguments = {name: getattr(relative, name) for name in self._position_arguments}
+        depth = {"key_dim": self.key_dim, "intra_depth": self.intra_depth, "num_lambdas": self._num_lambdas}
+        options: dict[str, Any] = {"dtype": self.dtype_policy, "name": "position"}
+        relative = RelativePositionEmbedding(*depth.values(), *arguments, **options)
+        self.scope, self.dilation, self.map_size = relative.scope, relative.dilation, relative.map_size
         if position == "relative":
             return relative
         if position == "unstructured":
-            return UnstructuredPositionEmbedding(**depth, dtype=self.dtype_policy, name="position")
+            return UnstructuredPositionEmbedding(**depth, **options)
         if isinstance(position, str):
             raise unknown("position", position, [name for name in POSITION_KINDS if name])
         if position is None:
@@ -306,17 +283,6 @@ class LambdaLayer(Layer):
                 raise invalid(f"{name} of the position embedding", f"{value} as in the layer", given)
         position.num_users += 1
         return position
-
-    def _projection(self, name: str, channels: int, units: int, stddev: float) -> keras.layers.Dense:
-        layer = keras.layers.Dense(
-            units,
-            use_bias=False,
-            kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),
-            kernel_regularizer=self.kernel_regularizer,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-        return build_sublayer(layer, [None, None, 1, channels])
 
     def _norm(self, name: str, channels: int) -> keras.layers.BatchNormalization | None:
         if not self.use_batch_norm:
@@ -342,12 +308,6 @@ class LambdaLayer(Layer):
             queries = tf.reshape(queries, [*sizes(queries)[:2], self.num_heads, k])
             queries = tf.cast(tf.nn.softmax(at_least_float32(queries)), self.compute_dtype)
         return tf.reshape(queries, [*size, lambdas, self.num_heads // lambdas, k])
-
-    def _joins_content(self, mask) -> bool:
-        """Whether the position lambdas take the content lambda along."""
-        if self.position is None or mask is not None:
-            return False
-        return kernels.current(self.position.implementation).joins_content
 
     def _content_lambdas(self, keys, values):
         """Keys [b, m, l, k, u] and values [b, *size, l, v, u] -> content lambdas [b, l, k, v]."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base class of all layers here."""
 
+import inspect
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +23,14 @@ class Layer(keras.layers.Layer):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         _check_call(self, tf.nest.flatten([args, kwargs]))
         return super().__call__(*args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of `__init__`, read from the attributes of the same names."""
+        names = inspect.getfullargspec(type(self).__init__).args[1:]
+        config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        if "kernel_regularizer" in config:
+            config["kernel_regularizer"] = keras.regularizers.serialize(config["kernel_regularizer"])
+        return config
 
     def _should_use_autograph(self) -> bool:
         return False  # no layer has Python control flow on tensors, and the conversion takes long

@@ -73,14 +73,6 @@ class PositionEmbedding(Layer):
         ]
         return tf.stack(outputs, axis=-3)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "key_dim": self.key_dim,
-            "intra_depth": self.intra_depth,
-            "num_lambdas": self.num_lambdas,
-        }
-
     def serialized(self) -> dict[str, Any]:
         """Returns the configuration, marked where several layers share the embedding; see `restored`."""
         config = keras.layers.serialize(self)
@@ -184,17 +176,6 @@ class RelativePositionEmbedding(PositionEmbedding):
             outputs += tf.einsum("...k,k->...", queries, tf.cast(self.bias, queries.dtype))[..., tf.newaxis]
         return outputs
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "scope": self.scope,
-            "dilation": self.dilation,
-            "map_size": self.map_size,
-            "resize": self.resize,
-            "use_bias": self.use_bias,
-            "implementation": self.implementation,
-        }
-
     def _check_rank(self, rank: int) -> None:
         depth_axes = 1 + (self.intra_depth > 1) + (self.num_lambdas > 1)
         if (axes := self.table.shape.rank - depth_axes) != rank:
@@ -282,13 +263,6 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         if geometry.pool_size == 1:
             return outputs
         return pooling.mean(outputs, values.shape.rank - 3, geometry.pool_size, geometry.strides)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_queries": self.num_queries,
-            "num_context": self.num_context,
-        }
 
 
 def restored(config: Mapping[str, Any]) -> PositionEmbedding:

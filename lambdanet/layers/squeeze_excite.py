@@ -56,14 +56,6 @@ class SqueezeExcite(Layer):
         has_means = isinstance(input_shape[0], (list, tuple, tf.TensorShape))
         return tf.TensorShape(input_shape[0] if has_means else input_shape)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "ratio": self.ratio,
-            "multiple_of": self.multiple_of,
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-        }
-
     def _projection(self, name: str, channels: int, units: int, activation: str) -> keras.layers.Dense:
         layer = keras.layers.Dense(
             units,

@@ -38,6 +38,3 @@ class StochasticDepth(Layer):
 
     def compute_output_shape(self, input_shape):
         return tf.TensorShape(input_shape)
-
-    def get_config(self):
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}

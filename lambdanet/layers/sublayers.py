@@ -19,3 +19,18 @@ def build_sublayer(layer: keras.layers.Layer, input_shape: Sequence[int | None])
     with tf.name_scope(layer.name):
         layer.build(input_shape)
     return layer
+
+
+def build_projection(
+    parent: keras.layers.Layer, name: str, channels: int, units: int, stddev: float
+) -> keras.layers.Dense:
+    """Creates a linear map without bias of maps [b, h, w, channels], in the precision of its parent."""
+    dense = keras.layers.Dense(
+        units,
+        use_bias=False,
+        kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),
+        kernel_regularizer=parent.kernel_regularizer,
+        dtype=parent.dtype_policy,
+        name=name,
+    )
+    return build_sublayer(dense, [None, None, None, channels])
