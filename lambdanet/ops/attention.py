@@ -15,11 +15,6 @@ from lambdanet import tensors
 from lambdanet.ops.relative_positions import PairAxis, read_rows
 from lambdanet.tensors import Size, at_least_float32
 
-# Added to the logits of context positions that a query must not see: far below any logit, and finite,
-# because it takes part in products with zeros.
-_MASK_VALUE = {tf.float16: -3e4}
-_MASK_VALUE_DEFAULT = -1e30
-
 
 def attend(
     queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tensor, fold_means: bool = True
@@ -113,12 +108,7 @@ def map_logits(queries: tf.Tensor, tables: Sequence[tf.Tensor], axes: Sequence[P
 def outer_concat(rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
     """Concatenates, at each position of a map, the entries of its row and of its column.
 
-    Args:
-      rows: [height, a, ...].
-      columns: [width, b, ...].
-
-    Returns:
-      [height, width, a + b, ...].
+    The shapes are [height, a, ...], [width, b, ...] -> [height, width, a + b, ...].
     """
     (height, *in_row), (width, *in_column) = tensors.sizes(rows), tensors.sizes(columns)
     rows = tf.broadcast_to(tf.expand_dims(rows, 1), [height, width, *in_row])
@@ -127,17 +117,10 @@ def outer_concat(rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
 
 
 def map_bias(logits: tf.Tensor, context_size: Sequence[Size]) -> tf.Tensor:
-    """Adds the logit of its row and of its column for every context position.
+    """Adds the logits of its row and column for every context position: [g, n, height + width] -> [g, n, m].
 
     One product with a constant of 0 and 1 does this faster than adding along two broadcast axes, and so does
     its gradient.
-
-    Args:
-      logits: [g, n, height + width], as from `map_logits`.
-      context_size: height and width of the context.
-
-    Returns:
-      [g, n, m = height * width].
     """
     height, width = context_size
     in_row = tf.repeat(tf.eye(height, dtype=logits.dtype), width, axis=1)  # [height, m]
@@ -148,8 +131,12 @@ def map_bias(logits: tf.Tensor, context_size: Sequence[Size]) -> tf.Tensor:
 
 
 def mask_to_bias(visible: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns the bias of a mask: 0 where `visible`, else a value that makes the weight zero."""
-    return tf.where(visible, tf.zeros([], dtype), tf.cast(_MASK_VALUE.get(dtype, _MASK_VALUE_DEFAULT), dtype))
+    """Returns the bias of a mask: 0 where `visible`, else a value that makes the weight zero.
+
+    It is far below any logit, and finite, because it takes part in products with zeros.
+    """
+    hidden = -3e4 if dtype == tf.float16 else -1e30
+    return tf.where(visible, tf.zeros([], dtype), tf.cast(hidden, dtype))
 
 
 def _transposed(x: tf.Tensor) -> tf.Tensor:

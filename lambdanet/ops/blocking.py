@@ -115,10 +115,7 @@ Gather = Callable[[tf.Tensor, Sequence[BlockAxis]], tf.Tensor]
 def extract_windows(x: tf.Tensor, axes: Sequence[BlockAxis], gather: Gather = gather_windows) -> tf.Tensor:
     """Cuts a map into the windows of its blocks, zero outside: [b, *size, c] -> [b * blocks, m, c].
 
-    Args:
-      x: the map.
-      axes: one for each spatial axis.
-      gather: collects the windows where there is more than the whole map.
+    `gather` collects the windows, unless there is just one with the whole map.
     """
     b, *size, c = sizes(x)
     if _is_single_block(axes, _windows(axes), size):

@@ -38,15 +38,12 @@ Product = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def contract(multiply: Product, operands: Operands, chunk: int | None = None) -> tf.Tensor:
-    """Contracts operands with their content lambda as k more context positions.
+    """Contracts operands, with their content lambda as k more context positions: [b * blocks, n, h, v].
 
     Args:
       multiply: `query_first`, `lambda_first` or an equal.
       operands: blocks of queries and their context.
       chunk: blocks of the batch to compute at a time; None for all at once.
-
-    Returns:
-      [b * blocks, n, h, v].
     """
     values, embeddings = operands.values, operands.embeddings
     if operands.content is not None:
@@ -60,13 +57,7 @@ def contract(multiply: Product, operands: Operands, chunk: int | None = None) ->
 def query_first(queries: tf.Tensor, values: tf.Tensor, embeddings: tf.Tensor) -> tf.Tensor:
     """Contracts k first, n h m (k + v) multiply-adds per example.
 
-    Args:
-      queries: [b, n, h, k].
-      values: [b, m, v].
-      embeddings: [n, k, m].
-
-    Returns:
-      [b, n, h, v].
+    The shapes are [b, n, h, k], [b, m, v], [n, k, m] -> [b, n, h, v].
     """
     b, n, h, k = tensors.sizes(queries)
     _, m, v = tensors.sizes(values)

@@ -11,15 +11,12 @@ from lambdanet.ops.position_term import PositionTerm
 def convolve(term: PositionTerm) -> tf.Tensor:
     """Applies the position lambdas by a convolution: v is one more batch axis, and the table the kernel.
 
-    Returns:
-      [b, *query_size, h, v], without the content of the term.
+    The result is [b, *query_size, h, v], without the content of the term.
     """
     b, *query_size, h, k = tensors.sizes(term.queries)
     _, *context_size, v, u = tensors.sizes(term.values)
     rank, n = len(query_size), tensors.product(query_size)
-    images = tf.transpose(
-        term.values, [0, rank + 1, *range(1, rank + 1), rank + 2]
-    )  # [b, v, *context_size, u]
+    images = tf.transpose(term.values, [0, rank + 1, *range(1, rank + 1), rank + 2])
     images = tf.reshape(images, [b * v, *context_size, u])
     kernel = tf.einsum("...ku->...uk", term.table)
     lambdas = tf.reshape(_correlate(tf.nn.convolution, images, kernel, term), [b, v, n, k])
@@ -42,9 +39,8 @@ def convolve_depthwise(term: PositionTerm) -> tf.Tensor:
     kernel = tf.einsum("...ku->...uk", term.table)[..., tf.newaxis, :, :]  # [r, ..., 1, u, k]
     kernel = tf.reshape(tf.repeat(kernel, v, axis=-3), [*term.table.shape[:-2], v * u, k])
     lambdas = tf.reshape(_correlate(_depthwise, images, kernel, term), [b, n, v, u, k])
-    outputs = tf.einsum(
-        "bnhk,bnvk->bnhv", tf.reshape(term.queries, [b, n, h, k]), tf.reduce_sum(lambdas, axis=3)
-    )
+    lambdas = tf.reduce_sum(lambdas, axis=3)
+    outputs = tf.einsum("bnhk,bnvk->bnhv", tf.reshape(term.queries, [b, n, h, k]), lambdas)
     return tf.reshape(outputs, [b, *query_size, h, v])
 
 
@@ -65,11 +61,6 @@ def _correlate(convolution, images, kernel, term):
         images = tensors.pad(images, axis, halo, (n - 1) * strides + 1 + halo - tensors.sizes(images)[axis])
     # TensorFlow has no kernels for strides and dilation together.
     slices = strides > 1 and dilation > 1
-    outputs = convolution(
-        images,
-        kernel,
-        strides=[1 if slices else strides] * rank,
-        padding="VALID",
-        dilations=[dilation] * rank,
-    )
+    steps = [1 if slices else strides] * rank
+    outputs = convolution(images, kernel, strides=steps, padding="VALID", dilations=[dilation] * rank)
     return outputs[(slice(None), *[slice(None, None, strides)] * rank)] if slices else outputs

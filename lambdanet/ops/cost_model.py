@@ -77,13 +77,7 @@ class Plan:
 
 @functools.lru_cache(maxsize=4096)
 def choose(problem: ProblemSize, device: Device, query_first: bool | None = None) -> Plan:
-    """Returns the plan with the shortest estimated time.
-
-    Args:
-      problem: the sizes of the call.
-      device: the speed of the device.
-      query_first: restricts the choice to one order, in blocks.
-    """
+    """Returns the plan of the shortest estimated time; `query_first` restricts it to one order in blocks."""
     orders = (False, True) if query_first is None else (query_first,)
     if None in problem.scope:  # a table stretched over a map of unknown size: every position is in scope
         plans = [Plan(order, None) for order in orders]
@@ -119,11 +113,7 @@ def estimate(problem: ProblemSize, plan: Plan, device: Device) -> float:
 def pools_queries(problem: ProblemSize, pool_size: int, strides: int, device: Device) -> bool:
     """Whether outputs are averaged faster by contracting the queries of a window before the context.
 
-    Args:
-      problem: the sizes of the call at full resolution.
-      pool_size: positions of a window along each axis.
-      strides: the distance between windows.
-      device: the speed of the device.
+    Along each axis, windows have `pool_size` positions of the full resolution and are `strides` apart.
     """
     if not device.pools_queries or problem.has_unknown_map or None in problem.scope:
         return False
@@ -163,8 +153,6 @@ def _block_sizes(problem: ProblemSize, block: tuple[int, ...] | None) -> tuple[i
     halos = [(r or 1) // 2 * problem.dilation for r in problem.scope]
     geometry = zip(query_size, context_size, block or [None] * len(halos), halos, strict=True)
     axes = [BlockAxis.cut(*axis, problem.strides) for axis in geometry]
-    return (
-        product([axis.num_queries for axis in axes]),
-        product([axis.num_context for axis in axes]),
-        product([axis.count for axis in axes]),
-    )
+    queries = product([axis.num_queries for axis in axes])
+    window = product([axis.num_context for axis in axes])
+    return queries, window, product([axis.count for axis in axes])

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The position lambdas applied to their queries (Bello 2021, equations 1 and 2).
 
-Letters, as in the paper:
-  b batch, n query positions, m context positions, k query and key depth, v value depth, u intra-depth,
-  h heads (queries per position that share a lambda), r scope of the relative positions.
-
-There is no softmax between the two contractions of the position term,
+Letters are those of `lambdanet.ops.reference`. There is no softmax between the two contractions in
   y[b, n, h, v] = sum over k and m of q[b, n, h, k] E[n, m, k] V[b, m, v],
-so their order is free. Every implementation gives the same numbers as `lambdanet.ops.reference`, at another
-cost.
+so their order is free. Every implementation gives the same numbers as the reference, at another cost.
 """
 
 from collections.abc import Sequence

@@ -23,14 +23,10 @@ def in_chunks(
 
     Args:
       function: maps x [chunk, ...], y [chunk, ...] and `shared` to [chunk, ...], each example by itself.
-      x: [b, ...].
-      y: [b, ...].
+      x, y: [b, ...].
       shared: the input that all examples use; its gradient is the sum over them.
       chunk: examples per call; b is padded with zeros to a multiple of it.
-      shape: the shape of one example's result.
-
-    Returns:
-      [b, *shape].
+      shape: the shape of one example's result; that of all is [b, *shape].
     """
     b = sizes(x)[0]
     count = ceil_div(b, chunk)
@@ -54,8 +50,7 @@ def in_chunks(
             x_gradients, y_gradients, shared_gradient = _repeat(count, backward, *start)
             return x_gradients.stack(), y_gradients.stack(), shared_gradient
 
-        outputs = tf.TensorArray(x.dtype, count)
-        (outputs,) = _repeat(count, forward, outputs)
+        (outputs,) = _repeat(count, forward, tf.TensorArray(x.dtype, count))
         return outputs.stack(), grad
 
     def split(z):
@@ -70,11 +65,8 @@ def _array(like: tf.Tensor, count: Size) -> tf.TensorArray:
 
 def _repeat(count: Size, body: Callable, *state):
     """Runs `body(i, *state)` for i = 0 ... count - 1, one after the other; returns the state."""
+    state = (tf.constant(0), *state)
     loop = tf.while_loop(
-        lambda i, *_: i < count,
-        body,
-        (tf.constant(0), *state),
-        parallel_iterations=1,
-        maximum_iterations=count,
+        lambda i, *_: i < count, body, state, parallel_iterations=1, maximum_iterations=count
     )
     return loop[1:]

@@ -42,10 +42,9 @@ Read = Callable[[tf.Tensor, PairAxis], tf.Tensor]
 
 
 def offset_rows(axis: PairAxis, r: Size) -> tf.Tensor:
-    """Returns the row of a table of length r that each pair of positions along an axis uses.
+    """Returns the row of a table of length r for each pair of positions along an axis; -1 if out of scope.
 
-    Returns:
-      Row numbers [num_queries * pool_size, num_context]; -1 where a pair is out of scope.
+    The shape is [num_queries * pool_size, num_context].
     """
     context = axis.first_context + tf.range(axis.num_context)
     queries = axis.strides * tf.range(axis.num_queries)[:, tf.newaxis] + tf.range(axis.pool_size)

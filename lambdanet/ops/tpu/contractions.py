@@ -22,10 +22,7 @@ def lambda_first(operands: Operands, chunk: int | None = None) -> tf.Tensor:
 
     With h and v as outer axes and positions inside, the sum over the groups of keys and then within a group
     is one pass over memory, so no `chunk` is needed. The compiler lays examples or positions along the
-    lanes, whichever fill them.
-
-    Returns:
-      [b * blocks, n, h, v].
+    lanes, whichever fill them. The result is [b * blocks, n, h, v].
     """
     _, n, h, k = sizes(operands.queries)
     _, m, v = sizes(operands.values)
@@ -42,9 +39,8 @@ def lambda_first(operands: Operands, chunk: int | None = None) -> tf.Tensor:
         lambdas = tf.einsum("nkm,bcmv->bcvkn", embeddings[:, group], values)  # c blocks
         if operands.content is not None:
             lambdas += content[:, group, tf.newaxis, ..., tf.newaxis]
-        by_head = tf.transpose(queries[..., group, :], [0, 1, 3, 4, 2])[
-            :, :, :, tf.newaxis
-        ]  # [b, c, h, 1, k, n]
-        terms.append(at_least_float32(by_head * lambdas[:, :, tf.newaxis]))  # [b, c, h, v, k, n]
+        by_head = tf.transpose(queries[..., group, :], [0, 1, 3, 4, 2])  # [b, c, h, k, n]
+        products = by_head[:, :, :, tf.newaxis] * lambdas[:, :, tf.newaxis]  # [b, c, h, v, k, n]
+        terms.append(at_least_float32(products))
     outputs = tf.cast(tf.reduce_sum(tf.add_n(terms), axis=4), queries.dtype)  # [b, c, h, v, n]
     return tf.reshape(tf.transpose(outputs[..., :n], [0, 1, 4, 2, 3]), [-1, n, h, v])

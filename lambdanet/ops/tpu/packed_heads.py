@@ -5,8 +5,8 @@ Heads stay side by side, as their projection leaves them, up to the number that 
 head's queries are zero in the other heads' columns, so one 128-wide product serves all heads; those columns
 would be padding otherwise.
 
-Letters: g groups, n queries of a group and a head, m context positions of a group, e pairs of a row of
-  queries and a row of context, or of two columns.
+Letters are those of `lambdanet.ops.attention`, with n queries of a group and a head, and e pairs of a row of
+queries and a row of context, or of two columns.
 """
 
 import dataclasses
@@ -114,10 +114,8 @@ def _widen_windows(axes, visible):
     """
     (rows, columns), (in_rows, in_columns) = axes, visible
     width = round_up(columns.num_context, TILE_ROWS)
-    fits = round_up(rows.num_context * width, LANES) == round_up(
-        rows.num_context * columns.num_context, LANES
-    )
-    if columns.first_context == 0 or not fits:
+    lanes, wide_lanes = (round_up(rows.num_context * n, LANES) for n in (columns.num_context, width))
+    if columns.first_context == 0 or wide_lanes > lanes:
         return axes, visible
     in_columns = tf.pad(in_columns, [[0, 0], [0, 0], [0, width - columns.num_context]])
     return [rows, dataclasses.replace(columns, num_context=width)], [in_rows, in_columns]

@@ -33,11 +33,7 @@ def is_applicable(term: PositionTerm) -> bool:
 
 
 def apply(term: PositionTerm) -> tf.Tensor:
-    """Applies the position lambdas to their queries.
-
-    Returns:
-      [b, height, width, h, v].
-    """
+    """Applies the position lambdas to their queries: [b, height, width, h, v]."""
     b, height, width, h, k = sizes(term.queries)
     v = term.values.shape[-2]
     rows = _rows_per_group(width)

@@ -18,12 +18,9 @@ def multiply_windows(x: tf.Tensor, axes: Sequence[BlockAxis]) -> tf.Tensor:
     b, *size, c = sizes(x)
     with tf.name_scope("windows"):  # what a profile calls it
         for n, axis in enumerate(axes):
-            rows = tf.one_hot(
-                window_positions(axis, size[n]), size[n], dtype=x.dtype
-            )  # [count, window, size]
-            rows = tf.broadcast_to(
-                rows, [b, *sizes(rows)]
-            )  # for each example: the compiler needs no copy then
+            rows = tf.one_hot(window_positions(axis, size[n]), size[n], dtype=x.dtype)
+            # [b, count, window, size]: one per example, so that the compiler needs no copy.
+            rows = tf.broadcast_to(rows, [b, *sizes(rows)])
             before = blocks[:n][::-1] + windows[:n] + positions[n : len(axes)]
             after = blocks[: n + 1][::-1] + windows[: n + 1] + positions[n + 1 : len(axes)]
             x = tf.einsum(f"b{blocks[n]}{windows[n]}{positions[n]},b{before}c->b{after}c", rows, x)
