@@ -77,12 +77,7 @@ class Command:
 
 
 def main(command: Command, argv: Sequence[str] | None = None) -> int:
-    """Runs a command that has a `module`, and returns its exit status; see `exit_status`.
-
-    Args:
-      command: the command.
-      argv: the arguments after the module; default: those of this process.
-    """
+    """Runs a command with a `module`, on `argv` or this process's arguments; returns its `exit_status`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return exit_status(command.module, lambda: run(command, arguments), command.extra)
 
@@ -109,8 +104,8 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
     try:
         arguments = values([command.name, *argv])[1:]
     except flags.UnrecognizedFlagError as error:
-        name = f"--{error.flagname}"
-        raise unknown(f"flag of `{command.name}`", name, _flag_names(command), see) from None
+        accepted = ["--help", *(f"--{flag.name}" for flag in command.flags)]
+        raise unknown(f"flag of `{command.name}`", f"--{error.flagname}", accepted, see) from None
     except flags.IllegalFlagValueError as error:
         raise _illegal_value(command, error) from None
     except (flags.Error, ValueError) as error:
@@ -132,10 +127,6 @@ def _illegal_value(command: Command, error: flags.IllegalFlagValueError) -> Inpu
     name, _, value = given.partition("=")
     defined = {f"--{flag.name}": flag.define for flag in command.flags}
     return invalid(name, _ACCEPTED[defined[name]], value)
-
-
-def _flag_names(command: Command) -> list[str]:
-    return [f"--{flag.name}" for flag in command.flags] + ["--help"]
 
 
 def usage(command: Command) -> str:
@@ -199,8 +190,6 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
         return _fail(name, str(error), 2)
     except Preempted as stopped:
         return _fail(name, str(stopped), 75)
-    except Unfinished as stopped:
-        return _fail(name, str(stopped), 1)
     except KeyboardInterrupt:
         return _fail(name, "interrupted", 130)
     except BrokenPipeError:  # as in `lambdanet list | head -1`
@@ -210,7 +199,7 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
         if (error.name or "").partition(".")[0] == "lambdanet":
             raise
         return _fail(name, f"{error}; install it with pip install 'lambdanet[{extra}]'", 1)
-    except OSError as error:
+    except (Unfinished, OSError) as error:
         return _fail(name, str(error), 1)
 
 

@@ -71,10 +71,7 @@ def kind() -> str:
 
 @contextlib.contextmanager
 def assume(kind: str) -> Iterator[None]:
-    """Makes layers that are traced inside choose the forms that are fastest on another kind of device.
-
-    Args:
-      kind: a key of `DEVICES`.
+    """Makes layers that are traced inside choose the fastest forms on another kind of device, of `DEVICES`.
 
     Raises:
       InputError: there is no such kind.

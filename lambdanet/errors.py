@@ -85,11 +85,7 @@ def is_integer(value: Any) -> bool:
 
 
 def check_counts(**counts: Any) -> tuple[int, ...]:
-    """Checks that all arguments are positive integers, of Python or NumPy, and returns them as `int`.
-
-    Raises:
-      InputError: for the first argument that is not.
-    """
+    """Checks that all arguments are positive integers, of Python or NumPy, and returns them as `int`."""
     for name, value in counts.items():
         if not is_integer(value) or value < 1:
             raise invalid(name, "a positive integer", value)
@@ -124,29 +120,23 @@ _BUILD_WITH_TF_KERAS = (
 
 
 def require_tf_keras(value: object, what: str) -> None:
-    """Refuses a Keras 3 object, which tf_keras layers and models cannot hold.
+    """Raises `InputError` for a Keras 3 layer, model or tensor, which tf_keras layers and models cannot hold.
 
     Reads the module names of the value's classes, so that neither Keras is imported. All else is accepted.
 
     Args:
       value: a layer, a model, a symbolic tensor, or anything else.
       what: the name of the value in the message, such as "model" or "the inputs of LambdaLayer".
-
-    Raises:
-      InputError: the value is a Keras 3 layer, model or KerasTensor.
     """
     if any(base.__module__.partition(".")[0] == "keras" for base in type(value).__mro__):
         raise InputError(f"{what} is a Keras 3 {type(value).__name__}; {_BUILD_WITH_TF_KERAS}")
 
 
 def require_tf_keras_model(layer: object) -> None:
-    """Refuses the call of a layer by a Keras 3 layer or model, which would neither train nor save it.
+    """Raises `InputError` if a Keras 3 layer or model calls a layer, which it would neither train nor save.
 
     Reads the state of current calls in Keras 3, without importing it. Models of Keras 3 may run in the same
     process as those of tf_keras.
-
-    Raises:
-      InputError: a Keras 3 layer or model is being called.
     """
     state = sys.modules.get("keras.src.backend.common.global_state")
     call = state and state.get_global_attribute("current_call_ctx")

@@ -11,12 +11,7 @@ FORMATS = ("text", "markdown", "csv")
 
 
 def render(header: Sequence[str], rows: Sequence[Sequence[str]], table_format: str = "text") -> str:
-    """Returns a table as lines of text.
-
-    Args:
-      header: the names of the columns.
-      rows: the cells, one per column.
-      table_format: one of `FORMATS`.
+    """Returns a table as lines of text, in one of `FORMATS`.
 
     Raises:
       InputError: the format is unknown.
