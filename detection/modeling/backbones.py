@@ -28,57 +28,45 @@ GLOBAL_SCOPE = 0  # the `scope` of a configuration for scope=None, the whole map
 
 
 @dataclasses.dataclass
-class LambdaResNet(hyperparams.Config):
-    """A residual network of the zoo: with convolutions, lambda layers or halo attention.
+class ZooNetwork(hyperparams.Config):
+    """A network of the zoo.
 
     The options from `key_dim` on configure its lambda or attention layers; None keeps the model's own value.
 
     Attributes:
       model_id: the name of the model for `lambdanet.create_model`.
-      stochastic_depth_drop_rate: the drop rate in the last stage.
+      stochastic_depth_drop_rate: the drop rate in the last stage, or of the last block of MobileNetV2.
       bn_trainable: whether batch normalization is trained; if not, it uses its moving statistics.
       key_dim: the key depth.
       num_heads: the number of heads.
-      intra_depth: the intra-depth.
       scope: the scope of the positions; 0 for the whole map.
-      block_size: the side of the query blocks of halo attention.
-      halo_size: the width of the halo.
       implementation: the implementation of the position lambda.
     """
 
-    model_id: str = "lambda_resnet_50"
+    model_id: str = ""
     stochastic_depth_drop_rate: float = 0.0
     bn_trainable: bool = True
     key_dim: int | None = None
     num_heads: int | None = None
-    intra_depth: int | None = None
     scope: int | None = None
-    block_size: int | None = None
-    halo_size: int | None = None
     implementation: str | None = None
 
 
 @dataclasses.dataclass
-class MobileNetV2Lambda(hyperparams.Config):
-    """MobileNetV2 with two lightweight lambda blocks (Bello 2021, Table 17), or without them.
+class LambdaResNet(ZooNetwork):
+    """A residual network: with convolutions, lambda layers or halo attention."""
 
-    Attributes:
-      model_id: "mobilenet_v2_lambda" or "mobilenet_v2".
-      stochastic_depth_drop_rate: the drop rate of the last block.
-      bn_trainable: whether batch normalization is trained; if not, it uses its moving statistics.
-      key_dim: the key depth of the lambda layers; None, here and below, for the model's own value.
-      num_heads: the number of heads.
-      scope: the scope of the positions; 0 for the whole map.
-      implementation: the implementation of the position lambda.
-    """
+    model_id: str = "lambda_resnet_50"
+    intra_depth: int | None = None
+    block_size: int | None = None  # the side of the query blocks of halo attention
+    halo_size: int | None = None
+
+
+@dataclasses.dataclass
+class MobileNetV2Lambda(ZooNetwork):
+    """MobileNetV2 with two lightweight lambda blocks (Bello 2021, Table 17), or "mobilenet_v2" without."""
 
     model_id: str = "mobilenet_v2_lambda"
-    stochastic_depth_drop_rate: float = 0.0
-    bn_trainable: bool = True
-    key_dim: int | None = None
-    num_heads: int | None = None
-    scope: int | None = None
-    implementation: str | None = None
 
 
 @dataclasses.dataclass
@@ -94,11 +82,7 @@ FAMILIES = {"lambda_resnet": ResNet, "mobilenet_v2_lambda": MobileNetV2}
 
 
 def model_ids(family: str) -> list[str]:
-    """Returns the models that a backbone accepts as `model_id`.
-
-    Args:
-      family: "lambda_resnet" or "mobilenet_v2_lambda".
-    """
+    """Returns the models that a backbone of one of `FAMILIES` accepts as `model_id`."""
     return [name for name, model in zoo.MODELS.items() if isinstance(model, FAMILIES[family])]
 
 
@@ -155,15 +139,14 @@ def model_options(config: hyperparams.Config, norm_activation: hyperparams.Confi
     """Converts a Model Garden configuration to arguments of `lambdanet.models.zoo.create_model`.
 
     Args:
-      config: a `LambdaResNet` or `MobileNetV2Lambda`.
+      config: a `ZooNetwork`.
       norm_activation: Model Garden's `NormActivation`.
     """
-    layer = config.as_dict()
-    for name in ("model_id", "stochastic_depth_drop_rate", "bn_trainable"):
-        del layer[name]
-    layer = {name: value for name, value in layer.items() if value is not None}
+    other = ("model_id", "stochastic_depth_drop_rate", "bn_trainable")
+    layer = {name: v for name, v in config.as_dict().items() if v is not None and name not in other}
     if layer.get("scope") == GLOBAL_SCOPE:
         layer["scope"] = None
+    activation = norm_activation.activation
     return {
         "stochastic_depth_rate": config.stochastic_depth_drop_rate,
         "batch_norm": {
@@ -172,15 +155,12 @@ def model_options(config: hyperparams.Config, norm_activation: hyperparams.Confi
             "synchronized": norm_activation.use_sync_bn,
             "trainable": config.bn_trainable,
         },
-        "activation": None
-        if norm_activation.activation == DEFAULT_ACTIVATION
-        else norm_activation.activation,
+        "activation": None if activation == DEFAULT_ACTIVATION else activation,
         **layer,
     }
 
 
 def _build(input_specs, backbone_config, norm_activation_config, l2_regularizer=None) -> ZooBackbone:
-    """Builds a backbone; the builder that Model Garden's factory calls."""
     family, config = backbone_config.type, backbone_config.get()
     check_model_id(family, config.model_id)
     if not 0 <= config.stochastic_depth_drop_rate < 1:
