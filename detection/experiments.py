@@ -52,11 +52,7 @@ def list_experiments() -> list[str]:
 
 
 def get(name: str) -> ExperimentConfig:
-    """Returns an experiment with lambdanet's task, which accepts the backbones of the zoo.
-
-    Args:
-      name: one of `list_experiments()`.
-    """
+    """Returns one of `list_experiments()` with lambdanet's task, which accepts the backbones of the zoo."""
     config = exp_factory.get_exp_config(name)
     config.task = tasks.to_zoo_task(config.task)
     return config
@@ -81,12 +77,7 @@ def drop_replaced_backbone(config: ExperimentConfig, name: str) -> None:
 
 
 def with_zoo_backbone(stock: str, backbone: Backbone) -> ExperimentConfig:
-    """Returns an experiment of Model Garden with a backbone of the zoo, trained from scratch.
-
-    Args:
-      stock: the name of the experiment.
-      backbone: the backbone.
-    """
+    """Returns the experiment `stock` of Model Garden with a backbone of the zoo, trained from scratch."""
     config = get(stock)
     config.task.model.backbone = backbone
     drop_replaced_backbone(config, stock)
@@ -133,9 +124,6 @@ def maskrcnn_lambda_resnet_coco(model_id: str = "lambda_resnet_152") -> Experime
     """Mask R-CNN as in Bello 2021, appendix F.3: 1024x1024, from scratch, 130,000 steps.
 
     Anchors, levels, batch normalization and all else that the paper omits have Model Garden's defaults.
-
-    Args:
-      model_id: the model of the backbone.
     """
     steps, batch_size = 130_000, 256
     config = with_zoo_backbone(
@@ -148,13 +136,9 @@ def maskrcnn_lambda_resnet_coco(model_id: str = "lambda_resnet_152") -> Experime
     task.train_data.global_batch_size = batch_size
     task.train_data.parser.aug_scale_min, task.train_data.parser.aug_scale_max = 0.1, 2.0
     _set_steps(config, steps, batch_size)
-    _set_learning_rate(
-        config,
-        boundaries=[round(steps * fraction) for fraction in (0.9, 0.95, 0.975)],
-        values=[0.32, 0.032, 0.0032, 0.00032],
-        warmup_steps=1000,
-        warmup_from=0.0,
-    )
+    boundaries = [round(steps * fraction) for fraction in (0.9, 0.95, 0.975)]
+    values = [0.32, 0.032, 0.0032, 0.00032]
+    _set_learning_rate(config, boundaries, values, warmup_steps=1000, warmup_from=0.0)
     return config
 
 
@@ -216,13 +200,7 @@ def _set_learning_rate(
     optimizer.warmup.linear.warmup_learning_rate = warmup_from
 
 
-exp_factory.register_config_factory("maskrcnn_lambda_resnet_coco")(maskrcnn_lambda_resnet_coco)
-for _model_id in TABLE_14:
-    exp_factory.register_config_factory(f"maskrcnn_lambda_resnet_coco:{_model_id}")(
-        functools.partial(maskrcnn_lambda_resnet_coco, _model_id)
-    )
-exp_factory.register_config_factory("maskrcnn_halo_resnet_coco")(maskrcnn_halo_resnet_coco)
-for _row in TABLE_A4:
-    exp_factory.register_config_factory(f"maskrcnn_halo_resnet_coco:{_row}")(
-        functools.partial(maskrcnn_halo_resnet_coco, _row)
-    )
+for _make, _rows in ((maskrcnn_lambda_resnet_coco, TABLE_14), (maskrcnn_halo_resnet_coco, TABLE_A4)):
+    exp_factory.register_config_factory(_make.__name__)(_make)
+    for _row in _rows:
+        exp_factory.register_config_factory(f"{_make.__name__}:{_row}")(functools.partial(_make, _row))
