@@ -36,9 +36,6 @@ def resolve(
 
     Raises:
       InputError: an unknown experiment or key, a file that cannot be read, or a model that cannot be built.
-
-    Example:
-      >>> resolve("lambda_resnet/maskrcnn_resnetfpn_coco", params_override="trainer.train_steps=10")
     """
     if experiment not in experiments.list_experiments():
         raise unknown("experiment", experiment, experiments.list_experiments())

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads, checks and converts COCO annotation files.
-
-`python -m lambdanet.detection.check` runs the checks alone.
-"""
+"""Reads, checks and converts COCO annotation files."""
 
 import io
 import json
@@ -66,9 +63,6 @@ def check(
 
     Raises:
       InputError: the first error, with the file and the id of the annotation.
-
-    Example:
-      >>> check("instances_val2017.json", "val2017", num_classes=91)["objects"]
     """
     path, content = os.path.expanduser(annotation_file), read(annotation_file)
     sizes = check_images(path, content["images"], images)
@@ -77,7 +71,11 @@ def check(
     seen: set[int] = set()
     for annotation in content["annotations"]:
         where = _where(path, annotation, seen)
-        _check_references(where, annotation, sizes, categories)
+        if annotation["image_id"] not in sizes:
+            raise invalid(f"{where}: image_id", "the id of an image in this file", annotation["image_id"])
+        if annotation["category_id"] not in categories:
+            accepted = f"one of {sorted(categories)}"
+            raise invalid(f"{where}: category_id", accepted, annotation["category_id"])
         size = sizes[annotation["image_id"]]
         found["left_out"] += _check_box(where, annotation.get("bbox"), size)
         if masks:
@@ -178,19 +176,6 @@ def _where(path: str, annotation: Any, seen: set[int]) -> str:
         raise invalid(f"{where}: id", "unique", annotation["id"])
     seen.add(annotation["id"])
     return where
-
-
-def _check_references(
-    where: str,
-    annotation: Mapping[str, Any],
-    sizes: Mapping[Any, tuple[int, int]],
-    categories: Mapping[Any, str],
-) -> None:
-    if annotation["image_id"] not in sizes:
-        raise invalid(f"{where}: image_id", "the id of an image in this file", annotation["image_id"])
-    if annotation["category_id"] not in categories:
-        accepted = f"one of {sorted(categories)}"
-        raise invalid(f"{where}: category_id", accepted, annotation["category_id"])
 
 
 def _check_box(where: str, box: Any, size: tuple[int, int]) -> bool:

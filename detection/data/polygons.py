@@ -23,7 +23,7 @@ def mask_to_polygons(mask: np.ndarray) -> list[list[int]]:
       Per component a flat list x, y, x, y, ... of corners in pixels; an empty list for an empty mask.
 
     Example:
-      >>> polygons(np.ones([2, 3], bool))
+      >>> mask_to_polygons(np.ones([2, 3], bool))
       [[0, 0, 3, 0, 3, 2, 0, 2]]
     """
     labels, count = ndimage.label(mask)
@@ -92,7 +92,7 @@ def mask_to_run_lengths(mask: np.ndarray) -> dict[str, Any]:
       `size`, and `counts`: the numbers of pixels outside, inside, outside, ... in column order.
 
     Example:
-      >>> run_lengths(np.array([[False, True], [False, True]]))
+      >>> mask_to_run_lengths(np.array([[False, True], [False, True]]))
       {'size': [2, 2], 'counts': [2, 2]}
     """
     pixels = mask.T.ravel()

@@ -65,16 +65,15 @@ def check_first_records(key: str, data: hyperparams.Config, model: hyperparams.C
     Raises:
       InputError: there are no such files, or a record is unsuitable; the message names its file.
     """
+    refuse = functools.partial(invalid, f"{key}.input_path", f"files of {ACCEPTED}")
     try:
         files = input_reader.match_files(data.input_path)
     except ValueError:
-        raise invalid(
-            f"{key}.input_path", f"files of {ACCEPTED}", data.input_path, "no file matches"
-        ) from None
+        raise refuse(data.input_path, "no file matches") from None
     number = 0
     for file in files:
         if not tf.io.gfile.exists(file):
-            raise invalid(f"{key}.input_path", f"files of {ACCEPTED}", file, "there is no such file")
+            raise refuse(file, "there is no such file")
         first = checked_reader(data, model)([file]).take(RECORDS_CHECKED)
         try:
             number += sum(1 for _ in first)
@@ -87,8 +86,7 @@ def check_first_records(key: str, data: hyperparams.Config, model: hyperparams.C
             reason = as_input_error(error) or error.message.partition("\n")[0].rpartition("}} ")[2]
             raise InputError(f"{file!r} has an image that cannot be used: {reason}") from None
     if number == 0:
-        hint = f"{len(files)} files have no record"
-        raise invalid(f"{key}.input_path", f"files of {ACCEPTED}", data.input_path, hint)
+        raise refuse(data.input_path, f"{len(files)} files have no record")
 
 
 def as_input_error(error: Exception) -> InputError | None:
@@ -134,8 +132,7 @@ def decode_image(record: Mapping[str, tf.Tensor]) -> tf.Tensor:
     parts = ["image ", record.get(SOURCE_ID, ""), ": height x width must be ", size[0], "x", size[1]]
     parts += [" as in the upright file, got ", annotated[0], "x", annotated[1]]
     fits = tf.reduce_all((annotated == size) | (annotated < 0))
-    message = _join(parts)
-    with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
+    with tf.control_dependencies([tf.debugging.Assert(fits, [_join(parts)])]):
         return tf.identity(image)
 
 
@@ -151,12 +148,10 @@ def _check_record(
     """Returns the record; fails if it is malformed, or has an object that the model cannot have."""
     features = {name: tf.io.VarLenFeature(tf.float32) for name in CORNERS}
     features |= {LABELS: tf.io.VarLenFeature(tf.int64), MASKS: tf.io.VarLenFeature(tf.string)}
-    features[ENCODED] = tf.io.FixedLenFeature((), tf.string, "")
-    features[SOURCE_ID] = tf.io.FixedLenFeature((), tf.string, "")
+    features |= {name: tf.io.FixedLenFeature((), tf.string, "") for name in (ENCODED, SOURCE_ID)}
     example = tf.io.parse_single_example(record, features)
     problem = _find_problem(example, num_classes, masks)
-    where = ["record ", number, " of ", file, " (image ", example[SOURCE_ID], ") "]
-    message = _join([*where, problem])
+    message = _join(["record ", number, " of ", file, " (image ", example[SOURCE_ID], ") ", problem])
     with tf.control_dependencies([tf.debugging.Assert(tf.equal(problem, ""), [message])]):
         return tf.identity(record)
 

@@ -48,10 +48,6 @@ def draw_scene(
 
     Returns:
       The image, uint8 RGB [h, w, 3], and its objects, from back to front.
-
-    Example:
-      >>> image, objects = draw_scene((0, 1))
-      >>> [(item.name, int(item.mask.sum())) for item in objects]
     """
     random = np.random.default_rng(seed)
     height, width = (int(side) for side in random.integers(*SIDES, size=2, endpoint=True))
@@ -82,9 +78,8 @@ def _radii(random: np.random.Generator) -> list[float]:
 def _background(random: np.random.Generator, height: int, width: int) -> np.ndarray:
     """Returns a soft pattern of two colors, float [h, w, 3]."""
     coarse = Image.fromarray(random.integers(0, 256, [3, 3], dtype=np.uint8))
-    pattern = (
-        np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), np.float32)[..., None] / 255
-    )
+    smooth = coarse.resize((width, height), Image.Resampling.BICUBIC)
+    pattern = np.asarray(smooth, np.float32)[..., None] / 255
     first, second = random.uniform(40, 215, [2, 3])
     return (first * pattern + second * (1 - pattern)).astype(np.float32)
 

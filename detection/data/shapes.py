@@ -46,9 +46,6 @@ def write_shapes(
 
     Raises:
       InputError: a number is out of range, or `out` is not empty or cannot be written.
-
-    Example:
-      >>> write_shapes("shapes", train=100, val=20)
     """
     check_counts(train=train, val=val, num_shards=num_shards)
     if not is_integer(seed) or seed < 0:
@@ -59,17 +56,13 @@ def write_shapes(
         for folder in (*SPLITS, "annotations", "tfrecords"):
             os.makedirs(os.path.join(staging, folder))
         for number, (split, count) in enumerate(zip(SPLITS, (train, val), strict=True)):
-            images = os.path.join(staging, split)
-            instances = os.path.join(staging, "annotations", f"instances_{split}.json")
-            first_id = 1 + number * train
-            content = _write_images(images, count, (seed, number), first_id)
-            with open(instances, "w", encoding="utf-8") as file:
-                json.dump(content, file)
+            images, prefix = os.path.join(staging, split), os.path.join(staging, "tfrecords", split)
+            instances = Path(staging, "annotations", f"instances_{split}.json")
+            content = _write_images(images, count, (seed, number), first_id=1 + number * train)
+            instances.write_text(json.dumps(content))
             annotations.check(instances, images, NUM_CLASSES)
-            prefix = os.path.join(staging, "tfrecords", split)
             annotations.write_records(instances, images, prefix, num_shards)
-        with open(os.path.join(staging, "config.yaml"), "w", encoding="utf-8") as file:
-            json.dump(_config(path), file, indent=2)  # JSON is YAML too
+        Path(staging, "config.yaml").write_text(json.dumps(_config(path), indent=2))  # JSON is YAML too
     return path
 
 
@@ -95,7 +88,10 @@ def _write_images(folder: str, count: int, seed: tuple[int, int], first_id: int)
             (*seed, index), empty=index % 20 == 2 or only_crowd, crowd=index % 10 == 1 or only_crowd
         )
         name = f"{index + 1:06d}.jpg"
-        _save(image, os.path.join(folder, name), gray=index % 10 == 3)
+        picture = Image.fromarray(image)
+        if index % 10 == 3:
+            picture = picture.convert("L")
+        picture.save(os.path.join(folder, name), quality=90)
         height, width = image.shape[:2]
         images.append({"id": first_id + index, "file_name": name, "height": height, "width": width})
         for item in objects:
@@ -109,11 +105,6 @@ def _write_images(folder: str, count: int, seed: tuple[int, int], first_id: int)
             {"id": number, "name": name, "supercategory": "shape"} for number, name in enumerate(CLASSES, 1)
         ],
     }
-
-
-def _save(image: np.ndarray, path: str, gray: bool) -> None:
-    picture = Image.fromarray(image)
-    (picture.convert("L") if gray else picture).save(path, quality=90)
 
 
 def _annotation(item: SceneObject) -> dict[str, Any]:

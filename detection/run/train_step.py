@@ -54,9 +54,7 @@ def build(experiment: str, params_override: str = "", batch_size: int = 1, seed:
         task = task_factory.get_task(params.task)
         model = task.build_model()
         optimizer = train_utils.create_optimizer(task, params)
-        inputs = _synthetic_batch(
-            task, params.task.train_data, batch_size, params.task.model.num_classes, seed
-        )
+        inputs = _synthetic_batch(task, batch_size, seed)
     # Variables that are created inside the step would have it traced twice.
     optimizer._create_all_weights(model.trainable_variables)
 
@@ -67,14 +65,16 @@ def build(experiment: str, params_override: str = "", batch_size: int = 1, seed:
     return TrainStep(step, inputs, model)
 
 
-def _synthetic_batch(task: Any, data: Any, batch_size: int, num_classes: int, seed: int) -> tuple[Any, Any]:
+def _synthetic_batch(task: Any, batch_size: int, seed: int) -> tuple[Any, Any]:
     """Returns images and labels, read through the input pipeline of the task."""
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "synthetic.tfrecord")
         rng = np.random.default_rng(seed)
         with tf.io.TFRecordWriter(file) as writer:
             for number in range(batch_size):
-                writer.write(_synthetic_example(rng, num_classes, number).SerializeToString())
+                example = _synthetic_example(rng, task.task_config.model.num_classes, number)
+                writer.write(example.SerializeToString())
+        data = task.task_config.train_data
         data = data.replace(input_path=file, global_batch_size=batch_size, drop_remainder=True)
         return next(iter(task.build_inputs(data)))
 
@@ -110,9 +110,6 @@ def encode_example(
       crowd: whether the objects are crowds.
     """
 
-    def floats(values: np.ndarray) -> tf.train.Feature:
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-
     def integers(*values: int) -> tf.train.Feature:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
@@ -130,5 +127,5 @@ def encode_example(
         "image/object/mask": byte_strings(*[tf.io.encode_png(mask).numpy() for mask in masks]),
     }
     for name, values in zip(CORNERS, np.reshape(boxes, [-1, 4]).T, strict=True):
-        features[name] = floats(values)
+        features[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
     return tf.train.Example(features=tf.train.Features(feature=features))

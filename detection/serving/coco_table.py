@@ -46,9 +46,6 @@ def evaluate(
 
     Raises:
       InputError: the annotations, an image or the detector cannot be used, or `out` cannot be written.
-
-    Example:
-      >>> evaluate("exported/shapes", "shapes/annotations/instances_val.json", "shapes/val")["mask"]["AP"]
     """
     detector, names = load_detector(saved_model)
     annotations.check(annotation_file, images, len(names), masks=False)
@@ -110,8 +107,8 @@ def _stats(truth: COCO, results: Sequence[dict[str, Any]], kind: str) -> dict[st
 
 def render(table: dict[str, dict[str, float]]) -> str:
     """Returns the table as text, in percent, with a dash if no object of a size is annotated."""
-    cells = {
-        kind: ["-" if values[name] < 0 else f"{100 * values[name]:.1f}" for name in COLUMNS]
+    rows = [
+        [kind, *("-" if values[name] < 0 else f"{100 * values[name]:.1f}" for name in COLUMNS)]
         for kind, values in table.items()
-    }
-    return text_table.render(["", *COLUMNS], [[kind, *row] for kind, row in cells.items()])
+    ]
+    return text_table.render(["", *COLUMNS], rows)

@@ -52,9 +52,6 @@ def predict(
     Raises:
       InputError: no image can be read, `saved_model` is not an exported detector, `min_score` is out of
         range, or `out` cannot be written.
-
-    Example:
-      >>> predict("exported/shapes", ["one.jpg"], out="predictions")
     """
     paths = expand_folders(images)
     if not 0 <= min_score <= 1:
@@ -104,7 +101,6 @@ def load_detector(saved_model: str | Path) -> tuple[Detector, list[str]]:
 def _print_detections(
     path: str, detections: Sequence[dict[str, Any]], names: Sequence[str], picture: str
 ) -> None:
-    """Prints the name of an image file, and a line per detection."""
     print(printable(path))
     width = max((len(names[detection["category_id"]]) for detection in detections), default=0)
     for detection in detections:

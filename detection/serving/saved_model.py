@@ -42,10 +42,6 @@ def export(
     Raises:
       InputError: `model_dir` has no trained detector, its checkpoint does not fit, or `out` cannot be
         written.
-
-    Example:
-      >>> export("runs/shapes", "exported/shapes")
-      >>> served = tf.saved_model.load("exported/shapes")
     """
     check_output_dir(out)
     params = checkpoints.load_experiment(model_dir, experiment)
@@ -80,14 +76,13 @@ def export_detector(
     check_output_dir(out)
     path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
-        names_file = os.path.join(folder, "class_names.txt")
-        with open(names_file, "w", encoding="utf-8") as lines:
-            lines.writelines(f"{name}\n" for name in class_names)
-        served = DetectorModule(params, model, input_size, class_names, names_file)
+        names_file = Path(folder, "class_names.txt")
+        names_file.write_text("".join(f"{name}\n" for name in class_names), encoding="utf-8")
+        served = DetectorModule(params, model, input_size, class_names, str(names_file))
         signatures = served.signatures()
+        # Without gradients, the SavedModel is smaller and faster to write and load.
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         with atomic_dir(path) as staging:
-            # Without gradients, the SavedModel is smaller and faster to write and load.
-            options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
             tf.saved_model.save(served, staging, signatures=signatures, options=options)
     return path
 

@@ -88,10 +88,7 @@ def compare(printed: str, ours: float) -> str:
 
 
 def compare_rows(number: str) -> list[ComparedRow]:
-    """Builds the models of a table and returns its rows with their figures.
-
-    Args:
-      number: one of `TABLES`.
+    """Builds the models of one of `TABLES` and returns its rows with their figures.
 
     Raises:
       InputError: the table is unknown.
@@ -111,9 +108,6 @@ def render(number: str, table_format: str = "text", with_header: bool = True) ->
 
     Raises:
       InputError: the table or the format is unknown.
-
-    Example:
-      >>> print(render("9", "markdown"))
     """
     text_table.check_format(table_format)
     computed = compare_rows(number)
