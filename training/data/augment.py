@@ -4,12 +4,12 @@
 Every transformation is a function of the image and a seed, so a resumed run reads the same images.
 """
 
-import contextlib
 import itertools
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import tensorflow as tf
 
@@ -164,7 +164,7 @@ def rand_augment(pixels: tf.Tensor, layers: int, magnitude: float, seed: tf.Tens
     module = _model_garden()
     policy = module.RandAugment(layers, magnitude, translate_const=TRANSLATION)
     image = tf.broadcast_to(pixels, [*pixels.shape[:2], 3])
-    with _stateless_random(module, seed):
+    with mock.patch.object(module, "tf", _SeededTensorFlow(seed)):
         augmented = policy.distort(image)
     return tf.ensure_shape(augmented, image.shape)
 
@@ -178,7 +178,11 @@ def _model_garden() -> Any:
 
 
 class _SeededTensorFlow:
-    """TensorFlow with a stateless `random.uniform`: each call derives its own seed."""
+    """TensorFlow with a stateless `random.uniform`: each call derives its own seed.
+
+    Model Garden takes no seed, and its random operations have a state, so in a parallel `map` two runs would
+    read different images.
+    """
 
     def __init__(self, seed: tf.Tensor):
         calls = itertools.count()
@@ -190,17 +194,3 @@ class _SeededTensorFlow:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(tf, name)
-
-
-@contextlib.contextmanager
-def _stateless_random(module: Any, seed: tf.Tensor) -> Iterator[None]:
-    """Seeds the random operations of a module of Model Garden, which takes no seed, in a graph.
-
-    They have a state, so in a parallel `map` two runs would read different images.
-    """
-    before = module.tf
-    module.tf = _SeededTensorFlow(seed)
-    try:
-        yield
-    finally:
-        module.tf = before

@@ -27,19 +27,12 @@ Prepare = Callable[[Example, Any], tuple[tf.Tensor, tf.Tensor]]
 
 
 class Group(NamedTuple):
-    """Examples that were prepared together.
+    """Examples that were prepared together."""
 
-    Attributes:
-      places: the places of the valid examples in the group, in order, int64 [g].
-      images: their images [g, ...].
-      labels: their labels, [g] or [g, n].
-      names: the names of all examples in the group, string [size].
-    """
-
-    places: tf.Tensor
-    images: tf.Tensor
-    labels: tf.Tensor
-    names: tf.Tensor
+    places: tf.Tensor  # of the valid examples in the group, in order, int64 [g]
+    images: tf.Tensor  # of the valid examples [g, ...]
+    labels: tf.Tensor  # of the valid examples, [g] or [g, n]
+    names: tf.Tensor  # of all examples in the group, string [size]
 
 
 def drop_unreadable(examples: tf.data.Dataset) -> tf.data.Dataset:
@@ -166,32 +159,24 @@ class BadRecords:
         return checked.filter(lambda images, labels: tf.shape(labels)[0] > 0)
 
     def leave_out(self, *folders: tuple[str, Sequence[str], int]) -> None:
-        """Prints the files in folders that are no pictures, once per folder.
+        """Prints the files in folders that are no pictures, once per folder; `InputError` for too many.
 
         Args:
           *folders: the path of each, the files in it that are left out, and the number of all its files.
-
-        Raises:
-          InputError: they are too many.
         """
         new = [folder for folder in folders if folder[1] and folder[0] not in self._left_out]
         self._left_out |= {path: len(files) for path, files, _ in new}
         count = sum(self._left_out.values())
         for path, files, total in new:
             found = describe_left_out(path, files, total)
-            too_many = (
-                len(files) > DEFAULT_SHARE * total if self._max_files is None else count > self._max_files
-            )
+            limit = self._max_files
+            too_many = len(files) > DEFAULT_SHARE * total if limit is None else count > limit
             if too_many:
                 raise InputError(f"{found}; --max_bad_records={count} or more leaves them out")
             print(f"left out: {found}", flush=True)
 
     def skip(self, name: str) -> None:
-        """Counts a record, and prints its name unless that was done before.
-
-        Raises:
-          InputError: the limit is exceeded.
-        """
+        """Counts a record, and prints its name unless that was done before; `InputError` above the limit."""
         if name in self.names and name != UNKNOWN:
             return  # in an earlier epoch
         self.names.append(name)
@@ -215,10 +200,7 @@ class BadRecords:
     def _checked(self, group: Group, num_classes: int, nonempty: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
         """Reports the bad records of a group, then returns its images and labels.
 
-        Args:
-          group: a group.
-          num_classes: the number of classes; an integer label outside ends the run.
-          nonempty: whether a group without valid examples ends the run.
+        With `nonempty`, a group without valid examples ends the run.
         """
         places, images, labels, names = group
         wrong = tf.zeros([0], tf.int64)

@@ -21,29 +21,17 @@ SEEDS_PER_PASS = 1 << 20  # passes of recipes whose seeds differ by less never s
 
 @dataclasses.dataclass(frozen=True)
 class TrainingStream:
-    """The images of a split, in passes of different random orders.
-
-    Attributes:
-      source: the labeled images.
-      split: a split of the source.
-      seed: the seed of the orders and of the augmentation.
-      shard: the part that this machine reads.
-      batch_size: images per batch.
-      images_done: the number of images used before.
-      images_per_pass: the number of images that a pass uses, the first of its order.
-      num_passes: the number of passes.
-      soft: whether labels are distributions over the classes.
-    """
+    """The images of a split, in passes of different random orders."""
 
     source: Any  # a `Source`; with soft labels, a `RecordsSource`
     split: str
-    seed: int
+    seed: int  # of the orders and of the augmentation
     shard: Shard
     batch_size: int
-    images_done: int
-    images_per_pass: int
+    images_done: int  # before the first batch
+    images_per_pass: int  # the first of its order
     num_passes: int
-    soft: bool = False
+    soft: bool = False  # whether labels are distributions over the classes
 
     def batches(self, recipe: Recipe, bad_records: BadRecords) -> tf.data.Dataset:
         """Returns batches of the images, uint8, augmented as in the recipe, and their labels."""
@@ -63,10 +51,9 @@ class TrainingStream:
         def first_of_pass(keys: tuple[tf.Tensor, tf.Tensor]) -> tf.data.Dataset:
             return self._pass(recipe, keys[0][0], tf.constant(0, tf.int64)).take(self.batch_size)
 
-        groups = prepare_in_groups(
-            examples, prepare, self.batch_size, drop_remainder=True, fallback=first_of_pass
-        )
-        return bad_records.full_batches(groups, self.batch_size, recipe.num_classes)
+        size = self.batch_size
+        groups = prepare_in_groups(examples, prepare, size, drop_remainder=True, fallback=first_of_pass)
+        return bad_records.full_batches(groups, size, recipe.num_classes)
 
     @tf.autograph.experimental.do_not_convert
     def _pass(self, recipe: Recipe, number: tf.Tensor, first: Any) -> tf.data.Dataset:

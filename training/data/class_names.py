@@ -21,14 +21,11 @@ def read_names(path: str | Path) -> list[str]:
 
 
 def check_names(names: Sequence[str], owner: str) -> None:
-    """Refuses names that cannot be lines of a file: blank ones, line breaks, and bytes that are not UTF-8.
+    """Raises `InputError` for a name that cannot be a line of a file: blank, with line breaks, or not UTF-8.
 
     Args:
       names: the names, in the order of the labels.
       owner: the data with these classes, for the message.
-
-    Raises:
-      InputError: for the first such name.
     """
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name.strip() or name.splitlines() != [name] or not is_utf8(name):
@@ -36,16 +33,13 @@ def check_names(names: Sequence[str], owner: str) -> None:
 
 
 def check_equal(names: Sequence[str], accepted: Sequence[str], owner: str, reference: str) -> None:
-    """Refuses classes that differ from expected ones.
+    """Raises `InputError` for the first class that differs from the expected one.
 
     Args:
       names: the names, in the order of the labels.
       accepted: the expected names.
       owner: the data with these classes, for the message.
       reference: the origin of the expected names, for the message.
-
-    Raises:
-      InputError: for the first difference.
     """
     for index, (name, expected) in enumerate(itertools.zip_longest(names, accepted)):
         if name != expected:

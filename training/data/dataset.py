@@ -239,10 +239,8 @@ class Dataset:
         steps, batch_size = self.eval_steps(shard), self.recipe.global_batch_size
         weight = steps * batch_size / self.num_examples(self.eval_split)
         weighted = images.map(lambda image, label: (image, label, tf.constant(weight, tf.float32)))
-        padding = tf.data.Dataset.from_tensors(
-            tuple(tf.zeros(spec.shape, spec.dtype) for spec in weighted.element_spec)
-        )
-        padded = weighted.concatenate(padding.repeat())
+        zeros = tuple(tf.zeros(spec.shape, spec.dtype) for spec in weighted.element_spec)
+        padded = weighted.concatenate(tf.data.Dataset.from_tensors(zeros).repeat())
         batches = padded.batch(batch_size // shard.replicas, drop_remainder=True)
         return batches.take(steps * shard.replicas // shard.count)
 

@@ -46,7 +46,7 @@ class FolderSource:
         self._pictures = functools.cache(self._find_pictures)
         self._files = functools.cache(self._list_files)
         self.channels = 3
-        train = self._split(recipe.train_split)
+        train = self._split_folder(recipe.train_split)
         self.class_names = _folders(train)
         if len(self.class_names) < 2:
             raise invalid(f"classes in {train!r}", "two or more folders", self.class_names)
@@ -64,8 +64,7 @@ class FolderSource:
         return examples.skip(tf.cast(first, tf.int64))
 
     def stream(self, split: str) -> tf.data.Dataset:
-        examples = self.examples(split, None)
-        return examples.shuffle(self.num_examples(split))
+        return self.examples(split, None).shuffle(self.num_examples(split))
 
     def label(self, example: dict[str, tf.Tensor]) -> tf.Tensor:
         return example["label"]
@@ -82,8 +81,7 @@ class FolderSource:
         found = self._pictures(split)
         return [(folder, others, len(paths) + len(others)) for folder, paths, others in found]
 
-    def _split(self, split: str) -> str:
-        """Returns the folder of a split."""
+    def _split_folder(self, split: str) -> str:
         if split not in self._splits:
             raise unknown(f"split in {self._root!r}", split, self._splits)
         return os.path.join(self._root, split)
@@ -94,15 +92,14 @@ class FolderSource:
         labels: list[int] = []
         for label, (folder, pictures, others) in enumerate(self._pictures(split)):
             if others and not pictures:
-                accepted = f"names that end in {', '.join(ENDINGS)}"
-                raise invalid(f"pictures in {folder!r}", accepted, others[0])
+                raise invalid(f"pictures in {folder!r}", f"names that end in {', '.join(ENDINGS)}", others[0])
             paths += map(os.fsencode, pictures)
             labels += [label] * len(pictures)
         return paths, labels
 
     def _find_pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
         """Returns the folder of each class in a split, its pictures, and its other files."""
-        root = self._split(split)
+        root = self._split_folder(split)
         found = _folders(root)
         for name in found:
             if name not in self.class_names:

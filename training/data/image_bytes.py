@@ -34,15 +34,10 @@ _not_inlined = tf.function(
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """A JPEG, PNG or still WebP file.
+    """A JPEG, PNG or still WebP file."""
 
-    Attributes:
-      contents: its bytes, a scalar.
-      channels: to decode to, 1 or 3.
-    """
-
-    contents: tf.Tensor
-    channels: int
+    contents: tf.Tensor  # its bytes, a scalar
+    channels: int  # to decode to, 1 or 3
 
     def pixels(self) -> tf.Tensor:
         """Returns the image, uint8 [h, w, channels]."""
@@ -107,8 +102,11 @@ def _decode_any(contents: tf.Tensor) -> tf.Tensor:
     message = ["the image must be a JPEG, PNG or still WebP file, got one that begins with", begin]
     known = tf.debugging.Assert(is_decodable(contents), message)
 
+    def decode_webp() -> tf.Tensor:
+        return _with_alpha(tf.io.decode_webp(contents)[0])
+
     def decode_others() -> tf.Tensor:
-        return on_white(tf.cond(is_png, lambda: _decode_png(contents), lambda: _decode_webp(contents)))
+        return on_white(tf.cond(is_png, lambda: _decode_png(contents), decode_webp))
 
     with tf.control_dependencies([known]):
         image = tf.cond(is_jpeg, lambda: _decode_jpeg(contents), decode_others)
@@ -129,10 +127,6 @@ def _decode_png(contents: tf.Tensor) -> tf.Tensor:
         return tf.concat([rgba[..., :3], alpha], -1)
 
     return tf.cond(is_palette, lambda: _with_alpha(tf.io.decode_png(contents)), decode_others)
-
-
-def _decode_webp(contents: tf.Tensor) -> tf.Tensor:
-    return _with_alpha(tf.io.decode_webp(contents)[0])
 
 
 def _with_alpha(image: tf.Tensor) -> tf.Tensor:

@@ -24,13 +24,11 @@ MARGIN = 28
 ROW = 46
 BAR = 12
 CHART = 420
-MAX_ROWS = 20
 
+MAX_ROWS = 20
 INK, FAINT, TRACK, FIRST, OTHERS = "#111827", "#6b7280", "#eef1f5", "#2563eb", "#93b4f5"
 
-
-# The endings of picture files in a folder.
-ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")  # of pictures in a folder
 
 
 def find_pictures(folder: str | Path) -> tuple[list[str], list[str]]:
@@ -38,8 +36,7 @@ def find_pictures(folder: str | Path) -> tuple[list[str], list[str]]:
 
     Hidden files and folders are ignored. A link to a folder is one of the other files.
     """
-    pictures: list[str] = []
-    others: list[str] = []
+    pictures, others = [], []
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name.startswith("."):
@@ -219,9 +216,8 @@ def draw_prediction(image: np.ndarray, title: str, top: Sequence[tuple[str, floa
     corner = (MARGIN + (PANEL - shown.width) // 2, MARGIN + (PANEL - shown.height) // 2)
     canvas.paste(shown, corner)
     draw = ImageDraw.Draw(canvas)
-    draw.rectangle(
-        (corner[0] - 1, corner[1] - 1, corner[0] + shown.width, corner[1] + shown.height), outline="#d1d5db"
-    )
+    frame = (corner[0] - 1, corner[1] - 1, corner[0] + shown.width, corner[1] + shown.height)
+    draw.rectangle(frame, outline="#d1d5db")
     left = 2 * MARGIN + PANEL
     _text(draw, (left, MARGIN), title, 15, FAINT, CHART)
     for index, (name, probability) in enumerate(rows):

@@ -21,7 +21,6 @@ from lambdanet.training.data.shards import Shard
 from lambdanet.training.data.sources import Source
 
 JOB = "lambdanet"  # shared by the machines of a run
-SEEDS = 1 << 62
 
 
 def check_service(address: str, recipe: Recipe) -> None:
@@ -64,7 +63,7 @@ def batches(
         return preprocess.for_training(source.image(example), recipe, seed), source.label(example)
 
     def with_seed(example: Example) -> tuple[Example, tf.Tensor]:
-        return example, tf.random.uniform([2], maxval=SEEDS, dtype=tf.int64)
+        return example, tf.random.uniform([2], maxval=1 << 62, dtype=tf.int64)
 
     examples = drop_unreadable(source.stream(recipe.train_split)).repeat().map(with_seed)
     groups = prepare_in_groups(examples, prepare, size, drop_remainder=True)

@@ -14,11 +14,10 @@ import tensorflow_datasets as tfds
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid, one_line, unknown
-from lambdanet.training.data import digits
+from lambdanet.training.data import digits  # noqa: F401  registers its dataset with TFDS
 from lambdanet.training.data.image_bytes import Encoded
 from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 
-REGISTERED = (digits.Digits,)  # the builders of this project; importing them registers them with TFDS
 SHUFFLE_BUFFER = 16384  # examples, still encoded
 
 # The fields are "label", int64, "name", the name of the record, and those that `image` reads.
@@ -38,7 +37,6 @@ class Source(Protocol):
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
         """Returns the number of images in a split; raises `InputError` where there is no such split."""
-        ...
 
     def examples(
         self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
@@ -51,23 +49,18 @@ class Source(Protocol):
           shard: the part that this machine reads.
           first: the place in that order to begin with.
         """
-        ...
 
     def stream(self, split: str) -> tf.data.Dataset:
         """Returns the examples of a split in a random order that is different in each iteration."""
-        ...
 
     def image(self, example: Example) -> Encoded:
         """Returns the image of an example."""
-        ...
 
     def label(self, example: Example) -> tf.Tensor:
         """Returns the class of an example, int64."""
-        ...
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         """Returns the path of each folder, its files that are no pictures, and its number of files."""
-        ...
 
 
 class TfdsSource:
@@ -92,7 +85,7 @@ class TfdsSource:
         self.class_names = list(features["label"].names)
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
-        return num_examples(self._prepared(), split, shard)
+        return num_examples(on_disk(self._builder), split, shard)
 
     def examples(
         self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
@@ -115,19 +108,36 @@ class TfdsSource:
         return []
 
     def _read(self, split: Any, shuffle_files: bool, seed: tf.Tensor | None) -> tf.data.Dataset:
-        examples = read_tfds(self._prepared(), split, shuffle_files, seed)
+        examples = read_tfds(on_disk(self._builder), split, shuffle_files, seed)
         return examples.map(
             lambda example: {"image": example["image"], "label": example["label"], "name": example["tfds_id"]}
         )
 
-    def _prepared(self) -> tfds.core.DatasetBuilder:
-        return on_disk(self._builder)
-
 
 def on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuilder:
-    """Prepares the data of a builder where it is not on disk, and returns the builder."""
-    if not builder.data_path.exists():
-        _prepare(builder)
+    """Writes the data of a builder to disk where it is not there yet, and returns the builder.
+
+    Raises:
+      InputError: it has to be downloaded by hand, or its folder cannot be made.
+    """
+    if builder.data_path.exists():
+        return builder
+    try:
+        builder.data_path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"dataset {builder.name} cannot be written to {str(builder.data_path.parent)!r} "
+            f"({error.strerror or error}); --data_dir names another folder"
+        ) from None
+    print(f"preparing dataset {builder.info.full_name} in {builder.data_dir}", flush=True)
+    config = tfds.download.DownloadConfig(try_download_gcs=False)
+    try:
+        with _quiet_tfds():
+            builder.download_and_prepare(download_config=config)
+    except AssertionError as error:
+        if not builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
+            raise
+        raise InputError(f"dataset {builder.name} has to be downloaded by hand: {one_line(error)}") from None
     return builder
 
 
@@ -183,30 +193,6 @@ def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
         raise unknown("dataset", name, tfds.list_builders(with_community_datasets=False)) from None
     except (AssertionError, ImportError, ValueError) as error:  # no such version or configuration
         raise InputError(f"dataset {name!r} cannot be loaded: {one_line(error)}") from None
-
-
-def _prepare(builder: tfds.core.DatasetBuilder) -> None:
-    """Writes the dataset to disk.
-
-    Raises:
-      InputError: it has to be downloaded by hand, or its folder cannot be made.
-    """
-    try:
-        builder.data_path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"dataset {builder.name} cannot be written to {str(builder.data_path.parent)!r} "
-            f"({error.strerror or error}); --data_dir names another folder"
-        ) from None
-    print(f"preparing dataset {builder.info.full_name} in {builder.data_dir}", flush=True)
-    config = tfds.download.DownloadConfig(try_download_gcs=False)
-    try:
-        with _quiet_tfds():
-            builder.download_and_prepare(download_config=config)
-    except AssertionError as error:
-        if not builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
-            raise
-        raise InputError(f"dataset {builder.name} has to be downloaded by hand: {one_line(error)}") from None
 
 
 @contextlib.contextmanager
