@@ -10,15 +10,9 @@ from typing import Any
 from lambdanet.files import write_atomic
 from lambdanet.models.weights.weight_files import cache_dir
 
-FOLDER = "tpu_check"
-
 
 class Cache:
-    """Results as gzipped JSON, each in a file named by its key.
-
-    Args:
-      folder: the folder of the files; the first write makes it.
-    """
+    """Results as gzipped JSON, each in a file of `folder` named by its key; the first write makes it."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -26,7 +20,7 @@ class Cache:
     @classmethod
     def standard(cls) -> "Cache":
         """Returns the cache in $LAMBDANET_HOME (default: ~/.cache/lambdanet)."""
-        return cls(cache_dir() / FOLDER)
+        return cls(cache_dir() / "tpu_check")
 
     def read(self, key: str) -> dict[str, Any] | None:
         """Returns a result; None if it is missing or cannot be read."""

@@ -45,14 +45,7 @@ TOPOLOGIES = (
 
 
 def chip_of(topology: str) -> Chip:
-    """Returns the chip of a topology.
-
-    Args:
-      topology: a name from `TOPOLOGIES`, such as "v5e:2x2".
-
-    Raises:
-      InputError: the topology is unknown.
-    """
+    """Returns the chip of a name from `TOPOLOGIES`; raises `InputError` for other names."""
     if topology not in TOPOLOGIES:
         raise unknown("topology", topology, TOPOLOGIES)
     return CHIPS[topology.partition(":")[0]]

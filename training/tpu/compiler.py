@@ -53,19 +53,14 @@ class Compiled:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of `PACKAGES`.
-
-    Raises:
-      InputError: a package is not installed.
-    """
+    """Returns the versions of `PACKAGES`; raises `InputError` if one is not installed."""
     found = {}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            raise InputError(
-                f"tpu-check needs {', '.join(PACKAGES)}: {package} is not installed; {INSTALL}"
-            ) from None
+            message = f"tpu-check needs {', '.join(PACKAGES)}: {package} is not installed; {INSTALL}"
+            raise InputError(message) from None
     return found
 
 

@@ -59,29 +59,8 @@ class Cost:
     bytes: float
 
 
-class Totals:
-    """The total cost of the `operations` of a subclass."""
-
-    operations: tuple[Cost, ...]
-
-    @property
-    def cycles(self) -> int:
-        """The compiler's estimate of the cycles."""
-        return sum(cost.cycles for cost in self.operations)
-
-    @property
-    def flops(self) -> float:
-        """The FLOPs of convolutions and products."""
-        return sum(cost.flops for cost in self.operations)
-
-    @property
-    def bytes(self) -> float:
-        """The HBM traffic in bytes."""
-        return sum(cost.bytes for cost in self.operations)
-
-
 @dataclasses.dataclass(frozen=True)
-class Profile(Totals):
+class Profile:
     """The operations of a program in their order, and the loops with unknown trip counts."""
 
     operations: tuple[Cost, ...]
@@ -89,13 +68,7 @@ class Profile(Totals):
 
 
 def profile(text: str) -> Profile:
-    """Returns the costs of the operations of a program.
-
-    A loop with an unknown trip count counts once.
-
-    Args:
-      text: an optimized HLO module.
-    """
+    """Returns the costs of an optimized HLO module; loops with unknown trip counts count once."""
     module = hlo.parse(text)
     walk = _Walk()
     walk.visit(Scope(module, module.computations[module.entry], {}), 1)

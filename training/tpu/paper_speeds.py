@@ -64,11 +64,7 @@ def estimate(
 
 
 def select_rows(rows: Sequence[Any], numbers: Collection[int], table: str) -> list[Any]:
-    """Returns the rows of a table with these numbers, from 1; all rows for no numbers.
-
-    Raises:
-      InputError: the table has no such row.
-    """
+    """Returns the rows with these numbers, from 1; all for no numbers; raises `InputError` for others."""
     for number in numbers:
         if not 1 <= number <= len(rows):
             raise invalid("rows", f"from 1 to {len(rows)} for {table}", number)
@@ -140,14 +136,14 @@ def to_json(number: str, estimates: list[Estimate]) -> dict[str, Any]:
 
 def rank_correlation(table: SpeedTable, estimates: list[Estimate]) -> float | None:
     """Returns Spearman's rank correlation of the paper's speeds and ours; None for fewer than three rows."""
-    pairs = [
-        (found.row.printed, table.figure(found.images_per_second)) for found in estimates if found.report
-    ]
-    if len(pairs) < 3:
+    compiled = [found for found in estimates if found.report]
+    if len(compiled) < 3:
         return None
     from scipy import stats
 
-    return float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
+    paper = [found.row.printed for found in compiled]
+    ours = [table.figure(found.images_per_second) for found in compiled]
+    return float(stats.spearmanr(paper, ours).statistic)
 
 
 def _correlation(table: SpeedTable, estimates: list[Estimate]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lambdanet import text_table
 from lambdanet.training.tpu import chips
-from lambdanet.training.tpu.costs import Cost, Totals
+from lambdanet.training.tpu.costs import Cost
 
 CAVEAT = (
     "an estimate by the TPU compiler for one core: no input pipeline, no collectives between cores, "
@@ -22,7 +22,7 @@ UNNAMED = "unnamed"
 
 
 @dataclasses.dataclass(frozen=True)
-class Report(Totals):
+class Report:
     """The compiler's estimates for a step on one core.
 
     Attributes:
@@ -57,6 +57,21 @@ class Report(Totals):
         return sum(self.hbm.values())
 
     @property
+    def cycles(self) -> int:
+        """The compiler's estimate of the cycles."""
+        return sum(cost.cycles for cost in self.operations)
+
+    @property
+    def flops(self) -> float:
+        """The FLOPs of convolutions and products."""
+        return sum(cost.flops for cost in self.operations)
+
+    @property
+    def bytes(self) -> float:
+        """The HBM traffic in bytes."""
+        return sum(cost.bytes for cost in self.operations)
+
+    @property
     def seconds(self) -> float:
         """The time of a step: the estimated cycles divided by the clock."""
         return self.cycles / self.chip.clock
@@ -84,11 +99,7 @@ class Report(Totals):
         return dict(sorted(sums.items(), key=lambda item: -item[1].cycles))
 
     def to_json(self, count: int = 10) -> dict[str, Any]:
-        """Returns the totals and the costliest layers and operations, ready for JSON.
-
-        Args:
-          count: the number of layers and operations.
-        """
+        """Returns the totals and the `count` costliest layers and operations, ready for JSON."""
         return {
             "name": self.name,
             "topology": self.topology,
@@ -124,12 +135,7 @@ class Report(Totals):
 
 
 def render(report: Report, count: int = 10) -> str:
-    """Returns a report as text: memory, time, and the costliest layers and operations.
-
-    Args:
-      report: the report.
-      count: the number of layers and operations.
-    """
+    """Returns a report as text: memory, time, and the `count` costliest layers and operations."""
     chip, per_core = report.chip, report.examples_per_second
     parts = ", ".join(f"{name} {_gib(size)}" for name, size in report.hbm.items() if size > 2**20)
     rate = report.flops / report.seconds / 1e12 if report.seconds else 0.0
@@ -147,15 +153,8 @@ def render(report: Report, count: int = 10) -> str:
     ]
     if report.unbounded_loops:
         lines.append(f"  counted once  loops of unknown length: {', '.join(report.unbounded_loops)}")
-    lines += [
-        "",
-        "costliest layers",
-        "",
-        _layers(report, count),
-        "costliest operations",
-        "",
-        _costliest(report, count),
-    ]
+    lines += ["", "costliest layers", "", _layers(report, count)]
+    lines += ["costliest operations", "", _costliest(report, count)]
     return "\n".join(lines)
 
 
@@ -190,16 +189,10 @@ def _layers(report: Report, count: int) -> str:
 
 
 def _costliest(report: Report, count: int) -> str:
-    rows = [
-        [
-            *_figures(report, cost),
-            str(cost.times),
-            layer_of(cost.op_name, report.model_names),
-            cost.opcode,
-            cost.op_name or "-",
-        ]
-        for cost in report.costliest(count)
-    ]
+    rows = []
+    for cost in report.costliest(count):
+        layer = layer_of(cost.op_name, report.model_names)
+        rows.append([*_figures(report, cost), str(cost.times), layer, cost.opcode, cost.op_name or "-"])
     return text_table.render(["ms", "%", "TFLOP/s", "GB", "times", "layer", "as", "operation"], rows)
 
 

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from lambdanet import device
 from lambdanet.training.tpu import chips, compiler
 from lambdanet.training.tpu.cache import Cache
 from lambdanet.training.tpu.check import DoesNotCompile
+from lambdanet.training.tpu.check import check as check_step
 from lambdanet.training.tpu.report import Report
 from lambdanet.training.tpu.steps import TpuStep
 
@@ -54,9 +56,6 @@ def _quiet(log: str) -> None:
 
 
 def _check(build: Callable[[], TpuStep], topology: str, cache: Cache | None) -> Report:
-    from lambdanet import device
-    from lambdanet.training.tpu import check as checks
-
     with device.assume("TPU"):
         step = build()
-    return checks.check(step, topology, cache)
+    return check_step(step, topology, cache)

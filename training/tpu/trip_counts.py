@@ -9,14 +9,6 @@ from lambdanet.training.tpu.hlo import Computation, Instruction, Module
 
 MAX_TRIPS = 20_000  # the trip counts of longer loops are unknown
 
-_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "EQ": operator.eq,
-    "GE": operator.ge,
-    "GT": operator.gt,
-    "LE": operator.le,
-    "LT": operator.lt,
-    "NE": operator.ne,
-}
 _ARITHMETIC: dict[str, Callable[..., int]] = {
     "add": operator.add,
     "and": operator.and_,
@@ -70,20 +62,19 @@ class Scope:
         if opcode in _IDENTITIES:
             return self.value(operands[0])
         if opcode == "tuple":
-            scalars = {index: self.value(name) for index, name in enumerate(operands)}
-            return {index: value for index, value in scalars.items() if isinstance(value, int)}
+            values = enumerate(map(self.value, operands))
+            return {index: value for index, value in values if isinstance(value, int)}
         if opcode == "get-tuple-element":
             whole = self.value(operands[0])
             return whole.get(int(instruction.attribute("index"))) if isinstance(whole, dict) else None
-        if opcode == "fusion":
-            return self.result(
-                instruction.called["calls"], {index: self.value(name) for index, name in enumerate(operands)}
-            )
         numbers = [self.value(name) for name in operands]
+        if opcode == "fusion":
+            return self.result(instruction.called["calls"], dict(enumerate(numbers)))
         if not all(isinstance(number, int) for number in numbers):
             return None
         if opcode == "compare":
-            return int(_COMPARISONS[instruction.attribute("direction")](*numbers))
+            direction = instruction.attribute("direction")  # such as "LT", for `operator.lt`
+            return int(getattr(operator, direction.lower())(*numbers))
         return _ARITHMETIC[opcode](*numbers) if opcode in _ARITHMETIC else None
 
 
