@@ -201,20 +201,18 @@ class ResNet(Architecture):
             first, others = widths if isinstance(widths, tuple) else (widths, widths)
             for index, letter in enumerate(letters, start=1):
                 strides = 1 if index > 1 else 2 if stage else 4 // self.stem.strides
-                yield (
-                    letter,
-                    BlockContext(
-                        name=f"c{level}_block{index}",
-                        stage=stage,
-                        index=index,
-                        filters=first if index == 1 else others,
-                        output_filters=self.output_filters[stage],
-                        strides=strides,
-                        map_size=map_size,
-                        se_ratio=self.se_ratios[stage],
-                        drop_rate=stochastic_depth_rate * level / 5,
-                    ),
+                context = BlockContext(
+                    name=f"c{level}_block{index}",
+                    stage=stage,
+                    index=index,
+                    filters=first if index == 1 else others,
+                    output_filters=self.output_filters[stage],
+                    strides=strides,
+                    map_size=map_size,
+                    se_ratio=self.se_ratios[stage],
+                    drop_rate=stochastic_depth_rate * level / 5,
                 )
+                yield letter, context
                 map_size = ceil_div(map_size, strides)
 
 

@@ -120,9 +120,10 @@ def load_weights(
       InputError: the file is damaged, or tensors do not fit; the message names them.
     """
     whole = whole or model
+    metadata: Mapping[str, str] = {}
     reading: contextlib.AbstractContextManager[Mapping[str, Array]]
     if path.name.endswith(H5):
-        reading, metadata = keras_h5.reading(path, whole), {}
+        reading = keras_h5.reading(path, whole)
     else:
         tensors, metadata = safetensors.read(path)
         reading = contextlib.nullcontext(tensors)
