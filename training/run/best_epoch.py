@@ -2,7 +2,6 @@
 """The best epoch on the held-out split: its checkpoint, and the patience with later epochs."""
 
 import json
-from pathlib import Path
 
 from lambdanet.errors import InputError
 from lambdanet.files import write_atomic
@@ -29,26 +28,18 @@ class BestEpoch:
     def __init__(self, checkpoints: Checkpoints, patience: int):
         self._checkpoints = checkpoints
         self._patience = patience
+        self._file = checkpoints.directory / FILE
         self.epoch, self.accuracy = 0, float("-inf")
         if self._file.exists():
             try:
                 kept = json.loads(self._file.read_text(encoding="utf-8"))
                 self.epoch, self.accuracy = int(kept["epoch"]), float(kept["accuracy"])
             except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
-                raise InputError(
-                    f"{str(self._file)!r} cannot be read: {error}; remove it to continue"
-                ) from None
-
-    @property
-    def _file(self) -> Path:
-        return self._checkpoints.directory / FILE
+                file = str(self._file)
+                raise InputError(f"{file!r} cannot be read: {error}; remove it to continue") from None
 
     def update(self, epoch: int, step: int, accuracy: float) -> None:
-        """Saves the current weights if they are better than all before.
-
-        Raises:
-          OSError: they cannot be written.
-        """
+        """Saves the current weights if they are better than all before; `OSError` if that fails."""
         if accuracy <= self.accuracy:
             return
         self.epoch, self.accuracy = epoch, accuracy

@@ -70,13 +70,9 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
 def compile_model(
     recipe: Recipe, model: keras.Model, optimizer: keras.optimizers.Optimizer, steps_per_execution: int = 1
 ) -> None:
-    """Compiles the model for `fit` with the recipe's loss, and accuracy as its metric.
+    """Compiles a model for `fit` with the recipe's loss, and accuracy as its metric.
 
-    Args:
-      recipe: the recipe.
-      model: its model.
-      optimizer: its optimizer.
-      steps_per_execution: training steps per call of the compiled function.
+    The compiled function makes `steps_per_execution` training steps per call.
     """
     model.compile(
         optimizer=optimizer,

@@ -135,11 +135,7 @@ class StopWhenDiverged(keras.callbacks.Callback):
 
 
 class StopIfModelDirDeleted(keras.callbacks.Callback):
-    """Raises an `OSError` where the model_dir was deleted, before other callbacks create it again.
-
-    Args:
-      path: the model_dir.
-    """
+    """Raises an `OSError` where the model_dir was deleted, before other callbacks create it again."""
 
     def __init__(self, path: Path):
         super().__init__()
@@ -235,9 +231,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
     Args:
       checkpoints: the checkpoints of the run; within an epoch, they also hold the sums of the metrics.
-      initial_step: the number of steps completed.
-      steps: steps per epoch.
-      save_every: steps between two checkpoints within an epoch.
+      initial_step, steps, save_every: as in `create_callbacks`.
       stop: the request to stop; a single worker also stops within an evaluation, which is repeated later.
       guard: the callback that checks the loss before anything is written within an epoch.
       averaged: the callback that replaces the weights during the evaluation, if any.
@@ -270,16 +264,18 @@ class SaveCheckpoints(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._first_step = self._step
         if self._step % self._steps:
-            _build_metrics(self.model)
-            for metric, sums in zip(
-                self.model.metrics, np.split(self._checkpoints.sums.numpy(), 2), strict=True
-            ):
+            logits, labels = tf.zeros([1, *self.model.output_shape[1:]]), tf.zeros([1])
+            self.model.compiled_loss.build(logits)  # creates the variables, as the first step would
+            self.model.compiled_metrics.build(logits, labels)
+            saved = np.split(self._checkpoints.sums.numpy(), 2)  # of the loss, of the accuracy
+            for metric, sums in zip(self.model.metrics, saved, strict=True):
                 metric.set_weights(list(sums))
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         before, self._step = self._step, self._first_step + batch + 1  # the optimizer may not have it yet
         due = self._step // self._save_every > before // self._save_every
-        if self._is_time_to_agree(before):
+        alone = self._checkpoints.devices.workers == 1
+        if alone or self._step // AGREE_EVERY > before // AGREE_EVERY:
             self._stopping = self._checkpoints.devices.any_worker(self._stop.received)
         ended = self._step % self._steps == 0
         if due or self._stopping or ended:
@@ -302,23 +298,12 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._checkpoints.sums.assign(np.zeros_like(self._sums))
         self._save()
 
-    def _is_time_to_agree(self, before: int) -> bool:
-        """Returns whether workers agree on stopping after this step; a single worker does after each."""
-        return self._checkpoints.devices.workers == 1 or self._step // AGREE_EVERY > before // AGREE_EVERY
-
     def _save(self) -> None:
         self._checkpoints.save(self._step)
         if self._stopping:
             raise Preempted(
                 f"stopped by SIGTERM at step {self._step}, which is saved; the same command resumes there"
             )
-
-
-def _build_metrics(model: keras.Model) -> None:
-    """Creates the variables of a compiled model's loss and metrics, as its first step would."""
-    logits, labels = tf.zeros([1, *model.output_shape[1:]]), tf.zeros([1])
-    model.compiled_loss.build(logits)
-    model.compiled_metrics.build(logits, labels)
 
 
 def learning_rate(model: keras.Model) -> float:

@@ -75,22 +75,20 @@ class Checkpoints:
           OSError: the files cannot be written, or the model_dir was deleted.
         """
         self._step.assign(step)
-        if not self.devices.chief:
-            self._read_all()
+        if not self.devices.chief:  # takes part: variables with a value per device are averaged
+            with tempfile.TemporaryDirectory() as other:
+                self._checkpoint.write(f"{other}/ckpt")
             return
+        failure, folder = f"cannot write the checkpoint of step {step}", str(self.directory)
         if not self.directory.parent.is_dir():  # TensorFlow would create it again, empty
-            raise OSError(
-                f"cannot write the checkpoint of step {step}: {str(self.directory.parent)!r} was deleted"
-            )
+            raise OSError(f"{failure}: {str(self.directory.parent)!r} was deleted")
         try:
             if self._manager is None:
-                self._manager = tf.train.CheckpointManager(
-                    self._checkpoint, str(self.directory), self._max_to_keep
-                )
+                self._manager = tf.train.CheckpointManager(self._checkpoint, folder, self._max_to_keep)
             self._manager.save(checkpoint_number=step)
         except tf.errors.OpError as error:
             remove_unfinished(self.directory)
-            raise OSError(f"cannot write the checkpoint of step {step}: {error.message}") from None
+            raise OSError(f"{failure}: {error.message}") from None
 
     def restore(self) -> int:
         """Restores the newest checkpoint that can be read, and prints which ones cannot.
@@ -125,11 +123,6 @@ class Checkpoints:
                 f"no checkpoint in {str(self.directory)!r} can be read; remove that folder to start again"
             )
         return 0
-
-    def _read_all(self) -> None:
-        """Takes part when the chief saves: variables with a value per device are then averaged."""
-        with tempfile.TemporaryDirectory() as folder:
-            self._checkpoint.write(f"{folder}/ckpt")
 
     def use_averages(self) -> None:
         """Replaces the weights by their moving averages, where the optimizer keeps them."""

@@ -46,8 +46,7 @@ class Devices:
         self.replicas: int = strategy.num_replicas_in_sync
         self.workers, self.worker = 1, 0
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            task = _task()
-            self.workers, self.worker = task.workers, task.worker
+            self.workers, self.worker = _read_task()
         self.chief = self.worker == 0
 
     def shard(self) -> Shard:
@@ -57,11 +56,7 @@ class Devices:
         return Shard(self.worker, self.workers, self.replicas, pad_last_batch=True)
 
     def distribute_dataset(self, load: Callable[[Shard], tf.data.Dataset]) -> Any:
-        """Returns data for `keras.Model.fit`, of which each machine reads its own shard.
-
-        Args:
-          load: the function that returns the batches of a shard.
-        """
+        """Returns data for `keras.Model.fit`; each machine loads the batches of its own shard."""
         if self.strategy is _DEFAULT:
             return load(SINGLE_MACHINE)
 
@@ -140,8 +135,8 @@ def create_devices(name: str, global_batch_size: int, tpu: str | None = None) ->
         raise invalid("distribute", "auto or tpu where a tpu is given", name)
     if tpu or name == "tpu":
         return _create(_tpu(tpu or "local"), global_batch_size, "tpu")
-    if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ and _task().workers > 1):
-        _task()
+    if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ and _read_task()[0] > 1):
+        _read_task()  # checks TF_CONFIG before TensorFlow reads it
         return _create(tf.distribute.MultiWorkerMirroredStrategy(), global_batch_size, name)
     gpus = tf.config.list_logical_devices("GPU")
     if name == "one_device" or (name == "auto" and len(gpus) < 2):
@@ -162,21 +157,16 @@ def _check_divides(global_batch_size: int, replicas: int, name: str) -> None:
         raise invalid("global_batch_size", accepted, global_batch_size)
 
 
-class _Task:
-    """The number of workers in TF_CONFIG, and the number of this process among them."""
-
-    def __init__(self, config: dict[str, Any]):
-        cluster, task = config["cluster"], config["task"]
-        jobs = [job for job in ("chief", "worker") if job in cluster]  # the chief comes first
-        self.workers = sum(len(cluster[job]) for job in jobs)
-        before = sum(len(cluster[job]) for job in jobs[: jobs.index(task["type"])])
-        self.worker = before + range(len(cluster[task["type"]]))[int(task["index"])]
-
-
-def _task() -> _Task:
+def _read_task() -> tuple[int, int]:
+    """Returns the number of workers in TF_CONFIG, and the number of this process among them."""
     text = os.environ.get("TF_CONFIG", "")
     try:
-        return _Task(json.loads(text))
+        config = json.loads(text)
+        cluster, task = config["cluster"], config["task"]
+        jobs = [job for job in ("chief", "worker") if job in cluster]  # the chief comes first
+        before = sum(len(cluster[job]) for job in jobs[: jobs.index(task["type"])])
+        worker = before + range(len(cluster[task["type"]]))[int(task["index"])]
+        return sum(len(cluster[job]) for job in jobs), worker
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
         name = "the environment variable TF_CONFIG"
         raise invalid(name, f"a cluster and a task, such as {EXAMPLE}", text) from None

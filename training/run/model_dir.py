@@ -41,14 +41,16 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
     """
     path = Path(model_dir).expanduser()
     parent = next(folder for folder in (path, *path.parents) if folder.exists())
+    failure = f"model_dir {str(path)!r} cannot be written"
     if not parent.is_dir():
-        raise InputError(f"model_dir {str(path)!r} cannot be written: {str(parent)!r} is not a directory")
+        raise InputError(f"{failure}: {str(parent)!r} is not a directory")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(
-            f"model_dir {str(path)!r} cannot be written: no permission to write to {str(parent)!r}"
-        )
+        raise InputError(f"{failure}: no permission to write to {str(parent)!r}")
     if recipe and _has(path / RECIPE):
-        _refuse_other(path, recipes.differences(load_recipe(path), recipe))
+        pairs = recipes.differences(load_recipe(path), recipe).items()
+        fields = "; ".join(f"{field} is {old!r} there and {new!r} here" for field, (old, new) in pairs)
+        if fields:
+            raise InputError(f"model_dir {str(path)!r} was made with another recipe: {fields}")
     return path
 
 
@@ -68,10 +70,6 @@ def claim(
 
     Raises:
       InputError: the folder cannot be written, or has another recipe; the message has the different fields.
-
-    Example:
-      >>> claim("/tmp/digits", configs.get_recipe("digits"))
-      PosixPath('/tmp/digits')
     """
     path = check_model_dir(model_dir, recipe)
     check_class_names(path, class_names)
@@ -126,11 +124,7 @@ def class_names(model_dir: str | Path) -> list[str]:
 
 
 def check_class_names(model_dir: str | Path, names: Sequence[str]) -> None:
-    """Checks that the classes of the data are those of a model_dir.
-
-    Raises:
-      InputError: they are not; the message has the first difference.
-    """
+    """Raises `InputError` for the first class of the data that is not that of a model_dir."""
     trained = class_names(model_dir)
     if trained and names:
         classes.check_equal(names, trained, "the data", repr(str(model_dir)))
@@ -183,11 +177,3 @@ def _has(file: Path) -> bool:
     if file.exists() and not file.is_file():
         raise invalid(file.name, "a regular file", str(file))
     return file.exists()
-
-
-def _refuse_other(path: Path, differences: dict[str, tuple[object, object]]) -> None:
-    if differences:
-        fields = "; ".join(
-            f"{field} is {old!r} there and {new!r} here" for field, (old, new) in differences.items()
-        )
-        raise InputError(f"model_dir {str(path)!r} was made with another recipe: {fields}")

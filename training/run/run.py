@@ -82,9 +82,8 @@ class Run:
             self._checkpoints = self._create_checkpoints(model_dirs.CHECKPOINTS)
             self._best = None
             if recipe.held_out_split:
-                self._best = BestEpoch(
-                    self._create_checkpoints(model_dirs.BEST, max_to_keep=1), recipe.patience
-                )
+                best = self._create_checkpoints(model_dirs.BEST, max_to_keep=1)
+                self._best = BestEpoch(best, recipe.patience)
             compile_model(recipe, self._model, self._optimizer, options.steps_per_execution)
         stateless_dropout.make_dropout_stateless(self._model, self._optimizer.iterations, recipe.seed)
         self._evaluation = devices.distribute_dataset(dataset.eval)
@@ -126,10 +125,9 @@ class Run:
             images = self._dataset.first_images(count)
             tensorboard.show_pictures(self._path / model_dirs.LOGS, self._recipe, images)
         if not self._is_evaluated():
-            sums = self._checkpoints.sums.numpy()
-            last_epoch = self.step // self._steps - 1
+            sums, epoch = self._checkpoints.sums.numpy(), self.step // self._steps - 1
             run = self._callbacks(stop)
-            callbacks.finish_epoch(self._model, run, last_epoch, self._evaluation, self._eval_steps, sums)
+            callbacks.finish_epoch(self._model, run, epoch, self._evaluation, self._eval_steps, sums)
         while not self.finished:
             self._fit_epochs(stop)
 

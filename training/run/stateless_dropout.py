@@ -33,19 +33,15 @@ class StatelessDropoutRng:
 
 
 def make_dropout_stateless(model: keras.Model, step: tf.Variable, seed: int) -> None:
-    """Makes the dropout layers of a model stateless.
+    """Makes the dropout layers of an untrained model stateless.
 
     Args:
-      model: a model that was not trained yet.
+      model: the model.
       step: the step counter of its optimizer.
       seed: the seed of the run.
     """
     layers = [layer for layer in model.submodules if isinstance(layer, keras.layers.Dropout)]
-    for number, layer in enumerate(sorted(layers, key=_order(model))):
-        layer._random_generator = StatelessDropoutRng(seed, number, step)
-
-
-def _order(model: keras.Model) -> Any:
-    """Returns a sorting key for the order of the layers in the model; `submodules` has no fixed order."""
     places = {id(layer): place for place, layer in enumerate(model._flatten_layers())}
-    return lambda layer: places.get(id(layer), len(places))
+    layers.sort(key=lambda layer: places.get(id(layer), len(places)))  # `submodules` has no fixed order
+    for number, layer in enumerate(layers):
+        layer._random_generator = StatelessDropoutRng(seed, number, step)
