@@ -68,16 +68,7 @@ def draw(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str], title:
 
     The color of a cell is the fraction of the images of a class (row) that are predicted as a class (column).
     Up to 30 classes have counts in the cells, up to 100 have names at the sides; above 1000, neighboring
-    classes share a cell.
-
-    Args:
-      labels: the class of each image, integers [n].
-      predicted: the predicted class of each image, integers [n].
-      names: the names of the classes.
-      title: the title.
-
-    Returns:
-      A PNG file.
+    classes share a cell. The arguments are those of `per_class` and a title, the result is a PNG file.
     """
     matrix = metrics.confusion_matrix(labels, predicted, labels=np.arange(len(names)))
     figure = Figure(figsize=(18.5, 13), dpi=100)

@@ -19,8 +19,6 @@ from lambdanet.models.weights import model_card, pretrained, timm_rules, torch_f
 from lambdanet.models.weights.pretrained import Source
 from lambdanet.models.weights.timm_import import import_timm
 
-METADATA = "metadata.json"
-CARD = "README.md"
 HEAD = "head.fc.weight"  # its first axis is the number of classes
 TOLERANCE = 1e-3  # of the largest logit
 
@@ -94,11 +92,7 @@ def _metadata(weights: PublishedWeights, source: Source, classes: int) -> dict[s
 
 
 def _compare(weights: PublishedWeights, tensors: Mapping[str, np.ndarray], model: keras.Model) -> str:
-    """Returns a line on the difference between the logits of random images and those of timm.
-
-    Raises:
-      InputError: they differ by more than rounding.
-    """
+    """Returns a line on the difference of the logits from timm's; `InputError` for more than rounding."""
     try:
         timm = import_timm()
         import torch
@@ -112,13 +106,11 @@ def _compare(weights: PublishedWeights, tensors: Mapping[str, np.ndarray], model
     with torch.no_grad():
         theirs = network(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
     difference, largest = np.abs(model(images).numpy() - theirs).max(), np.abs(theirs).max()
+    scale = f"of {largest:.3g}"
     if not difference <= TOLERANCE * max(largest, 1e-6):
-        raise InputError(
-            f"the logits of {weights.model} differ from timm's by {difference:.3g} of {largest:.3g}"
-        )
+        raise InputError(f"the logits of {weights.model} differ from timm's by {difference:.3g} {scale}")
     return (
-        f"logits of 2 random images differ from timm {timm.__version__}'s by at most {difference:.2g} "
-        f"of {largest:.3g}"
+        f"logits of 2 random images differ from timm {timm.__version__}'s by at most {difference:.2g} {scale}"
     )
 
 
@@ -128,6 +120,6 @@ def _write(weights: PublishedWeights, model: keras.Model, metadata: dict[str, st
         folder = Path(staging)
         weight_files.save(model, folder / weight_files.FOLDER_FILE, metadata)
         everything = {"model": weights.model, **weight_files.metadata_of(folder / weight_files.FOLDER_FILE)}
-        (folder / METADATA).write_text(json.dumps(everything, indent=2) + "\n", encoding="utf-8")
-        (folder / CARD).write_text(model_card.render(weights, everything), encoding="utf-8")
+        (folder / "metadata.json").write_text(json.dumps(everything, indent=2) + "\n", encoding="utf-8")
+        (folder / "README.md").write_text(model_card.render(weights, everything), encoding="utf-8")
     return Path(path)
