@@ -113,9 +113,8 @@ class TfdsInputs:
         self._builder = sources.on_disk(sources.open_tfds(name, data_dir))
         info = self._builder.info
         if "image" not in info.features or not isinstance(info.features["image"], tfds.features.Image):
-            raise invalid(
-                f"the features of dataset {name}", "with an image named 'image'", list(info.features)
-            )
+            features = f"the features of dataset {name}"
+            raise invalid(features, "with an image named 'image'", list(info.features))
         count = sources.num_examples(self._builder, split)
         if not count:
             raise invalid("split", f"one with images in dataset {name}", split)

@@ -230,10 +230,10 @@ def write_shard(
       path: the file.
       pictures: the names and contents of the part's pictures.
       predictions: the predictions for its candidates.
-      copies: the number of records of each candidate.
+      copies: the number of records of each candidate, int64 [n].
       seed: the random seed of the order.
     """
-    contents = {position: content for position, (_, content) in enumerate(pictures)}
+    contents = [content for _, content in pictures]
     order = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(copies)), copies))
     with atomic_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
         for index in order:

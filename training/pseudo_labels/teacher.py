@@ -11,9 +11,6 @@ import tensorflow as tf
 
 from lambdanet.training.serving.exported_model import load_classifier
 
-# The files that the predictions depend on.
-_GRAPH, _VARIABLES = "saved_model.pb", "variables"
-
 
 class Teacher:
     """A classifier written by `lambdanet export`.
@@ -53,9 +50,9 @@ class Teacher:
 
 
 def _digest(folder: Path) -> str:
+    """Returns the hash of the files that the predictions depend on."""
     digest = hashlib.sha256()
-    for path in [folder / _GRAPH, *sorted((folder / _VARIABLES).iterdir())]:
+    for path in [folder / "saved_model.pb", *sorted((folder / "variables").iterdir())]:
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()

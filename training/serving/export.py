@@ -49,16 +49,8 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
     names = model_dirs.class_names(model_dir)
     if not names:
         names = Dataset.open(recipe, model_dirs.find_data_dir(model_dir, data_dir)).class_names
-    path = export_saved_model(
-        model,
-        out,
-        recipe.input_size,
-        recipe.mean,
-        recipe.std,
-        names,
-        recipe.crop_fraction,
-        recipe.interpolation,
-    )
+    crop = (recipe.crop_fraction, recipe.interpolation)
+    path = export_saved_model(model, out, recipe.input_size, recipe.mean, recipe.std, names, *crop)
     print(f"exported {recipe.model} ({recipe.num_classes} classes, {recipe.input_size} px) to {path}")
     return path
 
@@ -153,7 +145,9 @@ def export_saved_model(
       >>> export_saved_model(model, "exported", 32, [0.5] * 3, [0.5] * 3, ["cat", "dog"])
     """
     check_output_dir(out)
-    _check_model(model)
+    require_tf_keras(model, "the model")
+    if not isinstance(model, keras.Model):
+        raise invalid("model", "a tf_keras model", model)
     classes.check_names(class_names, "the model")
     preprocessing = Preprocessing(input_size, tuple(mean), tuple(std), crop_fraction, interpolation)
     return _save(model, out, preprocessing, class_names)
@@ -171,13 +165,6 @@ def _save(
         with atomic_dir(path) as staging:
             tf.saved_model.save(module, staging, signatures=signatures)
     return path
-
-
-def _check_model(model: Any) -> None:
-    """Raises `InputError` for anything but a tf_keras model."""
-    require_tf_keras(model, "the model")
-    if not isinstance(model, keras.Model):
-        raise invalid("model", "a tf_keras model", model)
 
 
 def in_float32(model: keras.Model) -> keras.Model:
@@ -201,12 +188,10 @@ def in_float32(model: keras.Model) -> keras.Model:
 def _with_float32(config: Any) -> Any:
     """Returns a Keras config with every `dtype` of reduced precision replaced by float32."""
     if isinstance(config, dict):
-        return {
-            key: "float32"
-            if key == "dtype" and _policy_name(value) in REDUCED_PRECISION
-            else _with_float32(value)
-            for key, value in config.items()
-        }
+        changed = {key: _with_float32(value) for key, value in config.items()}
+        if _policy_name(config.get("dtype")) in REDUCED_PRECISION:
+            changed["dtype"] = "float32"
+        return changed
     if isinstance(config, (list, tuple)):
         return type(config)(_with_float32(value) for value in config)
     return config

@@ -136,10 +136,7 @@ def write(
     Args:
       model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
       out: an existing folder.
-      input_size: the side of the model's images, in pixels.
-      mean: the mean per channel, of pixels in 0..1; a single value makes pictures gray.
-      std: the standard deviation per channel, of pixels in 0..1.
-      class_names: one name per class, in the order of the logits.
+      input_size, mean, std, class_names: as in `serving.export.export_saved_model`.
       format: "litert"; "litert_int8", a quarter of the size, with 8-bit weights of convolutions and matrix
         products (activations stay in float32, so no pictures are needed for calibration); or "onnx".
       pictures: the pictures to compare the models on; default: random ones.
@@ -174,11 +171,9 @@ def write(
 
 def _classifier(model: keras.Model, input_size: int, mean: Sequence[float], std: Sequence[float]) -> Function:
     normalize = Preprocessing(input_size, tuple(mean), tuple(std)).normalize
+    spec = tf.TensorSpec([1, input_size, input_size, 3], tf.uint8, name="images")
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([1, input_size, input_size, 3], tf.uint8, name="images")],
-        autograph=False,
-    )
+    @tf.function(input_signature=[spec], autograph=False)
     def classify(images: tf.Tensor) -> dict[str, tf.Tensor]:
         pixels = tf.cast(images, tf.float32) / 255.0
         if len(mean) == 1:
@@ -222,8 +217,7 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
     square = preprocess.of_recipe(recipe).square
 
     def prepare(example: sources.Example) -> tf.Tensor:
-        pixels = square(source.image(example).pixels())
-        return tf.cast(tf.round(255.0 * pixels), tf.uint8)
+        return tf.cast(tf.round(255.0 * square(source.image(example).pixels())), tf.uint8)
 
     num_shares = max(1, source.num_examples(split) * NUM_PARTS // NUM_PICTURES)
     chosen = sorted({num_shares * part // NUM_PARTS for part in range(NUM_PARTS)})
@@ -243,7 +237,6 @@ def _random_pictures(input_size: int) -> Pictures:
 
 
 def _compare(classify: Function, run: Runner, pictures: Pictures) -> Parity:
-    """Compares two models on the same pictures."""
     expected, found = [], []
     for image in tqdm(pictures.images[:, np.newaxis], "comparing with Keras", disable=None, leave=False):
         expected.append(classify(tf.constant(image)))
@@ -262,7 +255,7 @@ def _compare(classify: Function, run: Runner, pictures: Pictures) -> Parity:
     )
 
 
-def _to_litert(function: Function, model: keras.Model, int8: bool) -> bytes:
+def _to_litert(function: Function, model: keras.Model, int8: bool = False) -> bytes:
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], model)
     if int8:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -311,13 +304,10 @@ class Format:
     load: Callable[[bytes], Runner]
 
 
+_to_int8 = functools.partial(_to_litert, int8=True)
 FORMATS = {
-    "litert": Format(
-        "model.tflite", True, "ai-edge-litert", functools.partial(_to_litert, int8=False), _litert_runner
-    ),
-    "litert_int8": Format(
-        "model.tflite", False, "ai-edge-litert", functools.partial(_to_litert, int8=True), _litert_runner
-    ),
+    "litert": Format("model.tflite", True, "ai-edge-litert", _to_litert, _litert_runner),
+    "litert_int8": Format("model.tflite", False, "ai-edge-litert", _to_int8, _litert_runner),
     "onnx": Format("model.onnx", True, "lambdanet[onnx]", _to_onnx, _onnx_runner),
 }
 

@@ -41,9 +41,8 @@ def load_exported_model(saved_model: str | Path, output: str, program: str) -> E
     try:
         loaded = tf.saved_model.load(path)
     except Exception as error:  # a damaged SavedModel raises exceptions of many kinds
-        raise invalid(
-            "saved_model", accepted, path, hint=f"it cannot be loaded ({one_line(error)})"
-        ) from error
+        reason = f"it cannot be loaded ({one_line(error)})"
+        raise invalid("saved_model", accepted, path, hint=reason) from error
     signature = getattr(loaded, "signatures", {}).get("serving_bytes")
     if signature is None or output not in signature.structured_outputs or not hasattr(loaded, "class_names"):
         raise invalid("saved_model", accepted, path, hint=f"it has no output {output!r}")
@@ -51,9 +50,5 @@ def load_exported_model(saved_model: str | Path, output: str, program: str) -> E
 
 
 def load_classifier(saved_model: str | Path) -> ExportedModel:
-    """Loads a SavedModel of `lambdanet export`.
-
-    Raises:
-      InputError: there is no SavedModel, it is damaged, or it is not a classifier.
-    """
+    """Loads a SavedModel of `lambdanet export`; raises the errors of `load_exported_model`."""
     return load_exported_model(saved_model, "probabilities", "`lambdanet export`")

@@ -89,9 +89,8 @@ class ClassifierModule(ServingModule):
         try:
             traced = self._logits.get_concrete_function()
         except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
-            reason = one_line(error)
             shape = ", ".join(map(str, self._input_shape))
-            raise InputError(f"the model must accept images [b, {shape}]: {reason}") from error
+            raise InputError(f"the model must accept images [b, {shape}]: {one_line(error)}") from error
         output = traced.structured_outputs
         if not tf.TensorShape([None, num_classes]).is_compatible_with(getattr(output, "shape", [])):
             raise InputError(

@@ -14,15 +14,7 @@ import tensorflow as tf
 
 from lambdanet.errors import InputError, check_count
 from lambdanet.files import writable_dir, write_output
-from lambdanet.training.data.image_files import (
-    draw_prediction,
-    expand_folders,
-    percent,
-    picture_paths,
-    printable,
-    read_images,
-    save_picture,
-)
+from lambdanet.training.data import image_files
 from lambdanet.training.serving.exported_model import load_classifier
 
 
@@ -54,15 +46,15 @@ def predict(
     Example:
       >>> predict("exported/digits", ["seven.png"], out="predictions", top=3)
     """
-    paths = expand_folders(images)
+    paths = image_files.expand_folders(images)
     top = check_count("top", top)
     file = None if out is None else Path(out).expanduser()
     write_table = TABLES.get(file.suffix.lower()) if file else None
     classifier = load_classifier(saved_model)
     if file and write_table:
         writable_dir(file.parent)
-    pictures = [None] * len(paths) if out is None or write_table else picture_paths(paths, out)
-    images_read = read_images(paths, show_progress=bool(write_table))
+    pictures = [None] * len(paths) if out is None or write_table else image_files.picture_paths(paths, out)
+    images_read = image_files.read_images(paths, show_progress=bool(write_table))
     results: list[dict[str, Any]] = []
     for (path, image), picture in zip(images_read, pictures, strict=True):
         if isinstance(image, InputError):
@@ -73,7 +65,8 @@ def predict(
         best = np.argsort(-probabilities, kind="stable")[:top]
         classes = [(classifier.class_names[index], float(probabilities[index])) for index in best]
         if picture is not None:
-            save_picture(draw_prediction(image, os.path.basename(path), classes), picture)
+            drawing = image_files.draw_prediction(image, os.path.basename(path), classes)
+            image_files.save_picture(drawing, picture)
         if not write_table:
             _print_prediction(path, classes, picture)
         results.append({"image": path, "top": classes, "picture": picture})
@@ -111,10 +104,9 @@ TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], str]] = {".csv": _csv, ".
 
 
 def _print_prediction(image: str, classes: Sequence[tuple[str, float]], picture: str | None) -> None:
-    """Prints the name of an image file, and a line per class."""
     width = max(len(name) for name, _ in classes)
-    print(printable(image))
+    print(image_files.printable(image))
     for name, probability in classes:
-        print(f"  {name:<{width}}  {percent(probability):>7}")
+        print(f"  {name:<{width}}  {image_files.percent(probability):>7}")
     if picture is not None:
-        print(f"  drawn in {printable(picture)}")
+        print(f"  drawn in {image_files.printable(picture)}")
