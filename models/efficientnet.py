@@ -27,6 +27,7 @@ class EfficientNet(Architecture):
     source: str = "tf_keras.applications, for comparison"
 
     def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
+        """Builds the trunk; raises `InputError` for a builder with settings, which it cannot apply."""
         if builder != LayerBuilder():
             raise InputError(
                 f"efficientnet_{self.variant} is there for comparison as tf_keras.applications makes it: "
