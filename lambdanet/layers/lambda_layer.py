@@ -213,8 +213,8 @@ class LambdaLayer(Layer):
         if self.content:
             keys = self._project(context, self._keys)
             keys = tf.reshape(keys, [*sizes(keys)[:2], self._num_lambdas, self.key_dim, self.intra_depth])
-            may_join = mask is None and self.position is not None
-            if may_join and kernels.current(self.position.implementation).joins_content:
+            position = self.position if mask is None else None
+            if position is not None and kernels.current(position.implementation).joins_content:
                 joined = self._content_lambdas(keys, values)
             else:
                 outputs.append(self._apply_content(pooled, keys, values, mask))
@@ -265,7 +265,9 @@ class LambdaLayer(Layer):
         self._owns_position = isinstance(position, str)
         depth = {"key_dim": self.key_dim, "intra_depth": self.intra_depth, "num_lambdas": self._num_lambdas}
         options: dict[str, Any] = {"dtype": self.dtype_policy, "name": "position"}
-        relative = RelativePositionEmbedding(*depth.values(), *arguments, **options)
+        relative = RelativePositionEmbedding(
+            self.key_dim, self.intra_depth, self._num_lambdas, *arguments, **options
+        )
         self.scope, self.dilation, self.map_size = relative.scope, relative.dilation, relative.map_size
         if position == "relative":
             return relative

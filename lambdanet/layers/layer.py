@@ -47,11 +47,11 @@ class Layer(keras.layers.Layer):
             shapes = self.compute_output_shape(tf.nest.map_structure(lambda x: x.shape, inputs))
             return tf.nest.map_structure(partial(tf.compat.v1.placeholder, self.compute_dtype), shapes)
 
-        vars(self)["call"] = declare
+        self.__dict__["call"] = declare
         try:
             return super()._infer_output_signature(*arguments)
         finally:
-            del vars(self)["call"]
+            del self.__dict__["call"]
 
 
 @tf.autograph.experimental.do_not_convert
