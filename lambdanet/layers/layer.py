@@ -25,9 +25,10 @@ class Layer(keras.layers.Layer):
         return super().__call__(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of `__init__`, read from the attributes of the same names."""
-        names = inspect.getfullargspec(type(self).__init__).args[1:]
-        config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        """Returns the arguments of `__init__`, also of base classes, from the attributes of their names."""
+        bases = filter(lambda base: issubclass(base, Layer) and "__init__" in vars(base), type(self).__mro__)
+        names = [name for base in bases for name in inspect.getfullargspec(base.__init__).args[1:]]
+        config = super().get_config() | {name: getattr(self, name) for name in names if hasattr(self, name)}
         if "kernel_regularizer" in config:
             config["kernel_regularizer"] = keras.regularizers.serialize(config["kernel_regularizer"])
         return config

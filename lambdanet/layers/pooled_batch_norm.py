@@ -21,8 +21,6 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     base class, with its channels last.
     """
 
-    get_config = keras.layers.BatchNormalization.get_config  # its arguments include initializers
-
     def call(self, inputs, training=None, mask=None):
         normalize = kernels.current().normalize
         if normalize and training is True and self.trainable and self._allows_one_pass():

@@ -32,6 +32,10 @@ class StochasticDepth(Layer):
         self.seed = None if seed is None else int(seed)
         self._dropout = keras.layers.Dropout(rate, seed=seed, dtype=self.dtype_policy)
 
+    def build(self, input_shape):
+        self._dropout.build(input_shape)
+        super().build(input_shape)
+
     def call(self, inputs, training=None):
         kept = tf.ones([tf.shape(inputs)[0]] + [1] * (inputs.shape.rank - 1), inputs.dtype)
         return inputs * self._dropout(kept, training=training)

@@ -106,6 +106,16 @@ def test_config_round_trip(make):
     assert clone.name == "mine"
 
 
+def test_config_of_a_subclass_has_the_arguments_of_its_base():
+    class Narrow(lambdanet.LambdaLayer):
+        def __init__(self, width=4, **kwargs):
+            super().__init__(scope=width + 1, **kwargs)
+
+    config = Narrow(filters=8, multi_head=True).get_config()
+    expected = lambdanet.LambdaLayer(8, scope=5, multi_head=True).get_config()
+    assert {**config, "name": None} == {**expected, "name": None}
+
+
 def test_function_and_xla_equal_eager(make):
     layer = make()
     x = images(2, 6, 5, 8)
