@@ -27,7 +27,7 @@ class Layer(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of `__init__`, also of base classes, from the attributes of their names."""
         bases = filter(lambda base: issubclass(base, Layer) and "__init__" in vars(base), type(self).__mro__)
-        names = [name for base in bases for name in inspect.getfullargspec(base.__init__).args[1:]]
+        names = [name for base in bases for name in inspect.getfullargspec(vars(base)["__init__"]).args[1:]]
         config = super().get_config() | {name: getattr(self, name) for name in names if hasattr(self, name)}
         if "kernel_regularizer" in config:
             config["kernel_regularizer"] = keras.regularizers.serialize(config["kernel_regularizer"])
