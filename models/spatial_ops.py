@@ -44,7 +44,7 @@ class BlockContext:
 
 
 class SpatialOperation:
-    """What a bottleneck does between its 1x1 convolutions: [b, h, w, c] -> [b, h / s, w / s, filters]."""
+    """The operation between the 1x1 convolutions of a block: [b, h, w, c] -> [b, h / s, w / s, filters]."""
 
     def option_names(self) -> set[str]:
         """The names of the options that a caller may override."""

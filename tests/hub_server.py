@@ -11,13 +11,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub:
-    """What the server holds, and how it misbehaves.
+    """The contents of the server, and its faults.
 
     Attributes:
       files: the bytes of each file, by "repository/file".
-      commit: of every repository.
-      trouble: "" for none; "cut" ends in the middle of a body; "busy" answers 503; "lie" tells another
-        sha256; "silent" tells neither commit nor sha256; "hang up" closes the connection.
+      commit: the commit of every repository.
+      trouble: "" for none; "cut" ends in the middle of a body; "busy" answers 503; "lie" sends another
+        sha256; "silent" sends neither commit nor sha256; "hang up" closes the connection.
       requests: the paths that were asked for.
     """
 
@@ -44,10 +44,10 @@ class Hub:
             handler.send_response(302)
             handler.send_header("Location", f"{self.address}/cdn/{repository}/{file}")
             if self.trouble != "silent":
-                told = content + b"!" if self.trouble == "lie" else content
+                sent = content + b"!" if self.trouble == "lie" else content
                 handler.send_header("X-Repo-Commit", self.commit)
                 handler.send_header("X-Linked-Size", str(len(content)))
-                handler.send_header("X-Linked-ETag", f'"{hashlib.sha256(told).hexdigest()}"')
+                handler.send_header("X-Linked-ETag", f'"{hashlib.sha256(sent).hexdigest()}"')
             handler.send_header("Content-Length", "0")
             handler.end_headers()
 

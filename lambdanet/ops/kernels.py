@@ -38,7 +38,7 @@ class MapForm(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """How one kind of device computes the operations.
+    """The forms in which one kind of device computes the operations.
 
     Attributes:
       device: the speed of the device, for the cost model.

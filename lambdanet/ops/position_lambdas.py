@@ -49,8 +49,8 @@ def apply_position_lambdas(
       strides: the distance between queries.
       dilation: the distance between offsets.
       block: for the blocked forms, the queries per block along each axis; default: by cost.
-      pool_size: average the outputs over windows of so many positions along each axis that are `strides`
-        apart, with "same" padding. There must be a query for every position of the context then.
+      pool_size: the side of the windows over which outputs are averaged, `strides` apart, with "same"
+        padding. With more than 1, there must be a query for every position of the context.
       content: a content lambda, [b, k, v], to add to all position lambdas. Matrix products take it as k more
         positions of the context, whose embeddings are the columns of the identity.
 

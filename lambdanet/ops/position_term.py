@@ -13,7 +13,7 @@ from lambdanet.tensors import Size, sizes
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """How outputs, queries and offsets are spaced on the context, the same along every axis.
+    """The spacing of outputs, queries and offsets on the context, the same along every axis.
 
     Attributes:
       strides: the distance between outputs.
@@ -34,7 +34,7 @@ class Geometry:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PositionTerm:
-    """What the position lambdas are made of and applied to.
+    """The tensors that position lambdas are made of and applied to.
 
     Attributes:
       queries: [b, *query_size, h, k].
@@ -71,7 +71,7 @@ class PositionTerm:
         return dataclasses.replace(self, geometry=geometry)
 
     def block_axes(self, block: Sequence[int] | None) -> list[BlockAxis]:
-        """Cuts each axis into blocks of so many queries; None for one block."""
+        """Cuts each axis into blocks of the given numbers of queries; None for one block."""
         strides, dilation = self.geometry.strides, self.geometry.dilation
         halos = [r // 2 * dilation for r in self.scope]
         lengths = block or (None,) * len(halos)

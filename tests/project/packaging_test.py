@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed is one package: wheel, source archive and editable install, seen from outside."""
+"""Installs from a wheel, a source archive and in editable mode, seen from outside the checkout."""
 
 import json
 import os
