@@ -92,7 +92,7 @@ export WRITE_IMAGES
 
 define WHAT_NOW
 
-Done. What it made lies in demo/:
+Done. The results are in demo/:
   digits/       the run: recipe.json, checkpoints/, history.csv, and logs/ for TensorBoard
   saved_model/  the exported model: takes pictures of any size, needs TensorFlow alone
   images/       three digits that the training has not seen
@@ -110,7 +110,7 @@ export WHAT_NOW
 
 define WHAT_NOW_DETECTION
 
-Done. What it made lies in demo/:
+Done. The results are in demo/:
   shapes/        pictures of shapes in the format of COCO, with TFRecords: train and val
   shapes_run/    the run: params.yaml, checkpoints, and what TensorBoard reads
   shapes_model/  the exported detector: takes pictures of any size, needs TensorFlow alone

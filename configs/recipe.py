@@ -47,7 +47,7 @@ class Recipe:
     num_classes: Annotated[int, "number of classes; 0: that of the dataset"]
     input_size: Annotated[int, "height and width of the images in pixels"]
     dropout_rate: Annotated[float, "fraction of the features dropped before the classifier"] = 0.0
-    stochastic_depth_rate: Annotated[float, "probability that the last block is skipped"] = 0.0
+    stochastic_depth_rate: Annotated[float, "probability that a block of the last stage is skipped"] = 0.0
     bn_momentum: Annotated[float, "fraction of the moving statistics kept at each step"] = 0.9
     sync_batch_norm: Annotated[bool, "batch statistics over all devices instead of each device"] = False
     mixed_precision: Annotated[bool, "compute in bfloat16, keep variables in float32"] = False

@@ -4,7 +4,7 @@
 lambda_resnet/STOCK           each of Model Garden's detection and classification experiments with a ResNet
 mobilenet_v2_lambda/STOCK     each of those with MobileNetV2
 maskrcnn_lambda_resnet_coco   Bello 2021, appendix F.3; with `:MODEL`, a row of Table 14
-maskrcnn_halo_resnet_coco     Vaswani et al. 2021, appendix C.4; with `:MODEL`, a row of Table A4
+maskrcnn_halo_resnet_coco     Vaswani et al. 2021, appendix C.4; with `:ROW`, a row of Table A4
 
 Importing this module registers these experiments with Model Garden, and their backbones and tasks.
 """

@@ -35,8 +35,8 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
 NOTES = """\
 experiments:
   maskrcnn_lambda_resnet_coco    the lambda paper's; with `:MODEL`, a row of Table 14, such as :resnet_rs_101
-  maskrcnn_halo_resnet_coco      the HaloNet paper's; with `:MODEL`, a row of Table A4
-  lambda_resnet/NAME             Model Garden's experiment NAME with a LambdaResNet, such as
+  maskrcnn_halo_resnet_coco      the HaloNet paper's; with `:ROW`, a row of Table A4
+  lambda_resnet/NAME             Model Garden's experiment NAME with any ResNet of the zoo, such as
                                  lambda_resnet/maskrcnn_resnetfpn_coco
   mobilenet_v2_lambda/NAME       Model Garden's experiment NAME with MobileNetV2 and lambda layers
   NAME                           Model Garden's own, also with task.model.backbone={type: lambda_resnet}

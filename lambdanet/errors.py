@@ -13,8 +13,9 @@ SHOWN = 20  # the largest number of names in a message
 class InputError(ValueError):
     """A value from the caller that cannot be used.
 
-    The message is one line, "NAME must be ACCEPTED, got VALUE", as `invalid` makes it. The command line
-    prints it without a traceback and exits with status 2; in Python it is a `ValueError`.
+    The message is one line; for a single wrong value, "NAME must be ACCEPTED, got VALUE" (`invalid`) or
+    "unknown KIND NAME" (`unknown`). The command line prints it without a traceback and exits with status 2;
+    in Python it is a `ValueError`.
     """
 
 

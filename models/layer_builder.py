@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the layers that every network of the zoo consists of; says each of their constants once."""
+"""Builds the layers that every network of the zoo consists of; defines each of their constants once."""
 
 import dataclasses
 from collections.abc import Mapping

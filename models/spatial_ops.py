@@ -51,7 +51,7 @@ class SpatialOperation:
         return set()
 
     def with_options(self, overrides: Mapping[str, Any]) -> "SpatialOperation":
-        """Returns the operation for one network, with those of the overrides that are options of its."""
+        """Returns the operation for one network, with the overrides that are among its options."""
         return self
 
     def __call__(self, builder: LayerBuilder, x, context: BlockContext):

@@ -72,7 +72,8 @@ class LambdaLayer(Layer):
         input.
       resize: for the scope None and other sizes, "slice" (no larger than `map_size`) or "interpolate".
       position_bias: whether to add a vector to the position lambdas, as timm's networks do.
-      implementation: the form of `lambdanet.ops.apply_position_lambdas`.
+      implementation: the form of `lambdanet.ops.apply_position_lambdas`. A mask [n, m] and unstructured
+        positions have a form of their own.
       batch_norm: arguments of the batch normalizations, instead of momentum 0.9 and epsilon 1e-5.
       kernel_regularizer: regularizer of the three projections; position embeddings have none.
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.

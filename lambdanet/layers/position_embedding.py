@@ -11,7 +11,7 @@ import tf_keras as keras
 from lambdanet import tensors
 from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, unknown
 from lambdanet.layers.layer import Layer
-from lambdanet.ops import pooling, position_lambdas, relative_positions
+from lambdanet.ops import kernels, pooling, position_lambdas, relative_positions
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.relative_positions import PairAxis
 
@@ -106,7 +106,7 @@ class RelativePositionEmbedding(PositionEmbedding):
       resize: for the scope None and maps of another size: "slice" uses the offsets that occur, on maps no
         larger than `map_size`; "interpolate" stretches the table over any map.
       use_bias: whether to add a vector of depth k to the position lambda of every value channel.
-      implementation: the form of `lambdanet.ops.apply_position_lambdas`.
+      implementation: the form of `lambdanet.ops.apply_position_lambdas`; a mask [n, m] has a form of its own.
 
     Raises:
       InputError: for arguments outside these ranges, a dilation with the scope None, or a map larger than
@@ -168,7 +168,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         else:
             size = zip(query_size, context_size, strict=True)
             axes = [PairAxis(n, m, 0, geometry.strides, self.dilation) for n, m in size]
-            embeddings = relative_positions.expand_table(table, axes)
+            embeddings = kernels.current().expand_table(table, axes)
             outputs = position_lambdas.apply_embeddings(queries, values, embeddings, mask, content)
         if self.use_bias:
             if geometry.pool_size > 1:

@@ -41,7 +41,7 @@ def contract(multiply: Product, operands: Operands, chunk: int | None = None) ->
     """Contracts operands, with their content lambda as k more context positions: [b * blocks, n, h, v].
 
     Args:
-      multiply: `query_first`, `lambda_first` or an equal.
+      multiply: `query_first`, `lambda_first` or a function like them.
       operands: blocks of queries and their context.
       chunk: blocks of the batch to compute at a time; None for all at once.
     """

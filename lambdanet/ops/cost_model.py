@@ -12,8 +12,9 @@ and both store the windows, n w v u / s numbers, and share the embeddings of a b
 Blocks save where the map is larger than the scope, and cost where a block is much smaller than the scope.
 The estimate is arithmetic over the device's rates plus the bytes stored over its bandwidth.
 
-Convolutions with the scope as their kernel are available by name alone: none was fastest where measured,
-  and the gradient of one with a large scope does not compile for a TPU in reasonable time.
+Convolutions with the whole scope as their kernel are available by name alone: none was fastest where
+measured, and the gradient of one with a large scope does not compile for a TPU in reasonable time. The form
+for whole maps on a TPU is in `kernels`.
 """
 
 import dataclasses
@@ -110,7 +111,7 @@ def estimate(problem: ProblemSize, plan: Plan, device: Device) -> float:
     return arithmetic + stored * p.bytes / device.bandwidth
 
 
-def pools_queries(problem: ProblemSize, pool_size: int, strides: int, device: Device) -> bool:
+def should_pool_queries(problem: ProblemSize, pool_size: int, strides: int, device: Device) -> bool:
     """Whether outputs are averaged faster by contracting the queries of a window before the context.
 
     Along each axis, windows have `pool_size` positions of the full resolution and are `strides` apart.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One table of the operations whose fastest form depends on the device; no other module of `ops` names one.
+"""One table of the operations whose fastest form depends on the device; no other code chooses by device.
 
 `current` returns the row of the device that this process computes on (see `lambdanet.device`). All forms of
-an operation have equal values and gradients. An `implementation` that is given by name runs the first row
-everywhere.
+an operation have equal values and gradients. An `implementation` that is given by name runs the generic forms
+on every device.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ class Kernels:
       expand_table: turns a relative table into the embeddings of pairs.
       query_first, lambda_first: contract queries, values and embeddings, a chunk of blocks at a time.
       map_form: replaces blocks in the lambda-first order where it is applicable; None for blocks everywhere.
-      joins_content: whether position lambdas take the content lambda, at no cost beside their own.
+      joins_content: whether position lambdas take the content lambda, at no extra cost.
       attend: softmax attention.
       local_attention: attention in blocks.
       scale_channels: multiplies maps by channel gates.

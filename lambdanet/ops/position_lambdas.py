@@ -77,7 +77,7 @@ def apply_term(
         return _apply(term, implementation, block)
     if implementation == "auto":
         kernel, problem = kernels.current(), cost_model.ProblemSize.of(term)
-        if cost_model.pools_queries(problem, pool_size, strides, kernel.device):
+        if cost_model.should_pool_queries(problem, pool_size, strides, kernel.device):
             return _apply_pooled(term, kernel)
     outputs = _apply(term.without_pool(), implementation, block)
     return pooling.mean(outputs, len(term.scope), pool_size, strides)

@@ -66,7 +66,7 @@ class PositionTerm:
         return sizes(self.table)[:-2]
 
     def without_pool(self) -> "PositionTerm":
-        """Returns the term whose outputs, at every position, are yet to be averaged."""
+        """Returns the term whose outputs, at every position, are not averaged yet."""
         geometry = dataclasses.replace(self.geometry, strides=1, pool_size=1)
         return dataclasses.replace(self, geometry=geometry)
 

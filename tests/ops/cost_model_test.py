@@ -55,10 +55,10 @@ POOLED_ON_A_TPU = {(28, 256, 128): (20.5, 7.9), (14, 512, 128): (1.9, 1.0)}
 
 def test_queries_are_pooled_on_a_tpu_with_a_small_context():
     for sizes, (last, first) in POOLED_ON_A_TPU.items():
-        assert cost_model.pools_queries(problem(*sizes, bytes=2), 3, 2, TPU) == (first < last)
-        assert not cost_model.pools_queries(problem(*sizes), 3, 2, CPU)
-    assert not cost_model.pools_queries(problem(56, 128, 128, bytes=2), 3, 2, TPU)
-    assert not cost_model.pools_queries(problem(None, 128, 128, bytes=2), 3, 2, TPU)
+        assert cost_model.should_pool_queries(problem(*sizes, bytes=2), 3, 2, TPU) == (first < last)
+        assert not cost_model.should_pool_queries(problem(*sizes), 3, 2, CPU)
+    assert not cost_model.should_pool_queries(problem(56, 128, 128, bytes=2), 3, 2, TPU)
+    assert not cost_model.should_pool_queries(problem(None, 128, 128, bytes=2), 3, 2, TPU)
 
 
 @pytest.mark.parametrize("kind", device.DEVICES)

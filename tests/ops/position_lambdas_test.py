@@ -45,7 +45,7 @@ def test_equals_the_naive_loop(case, implementation):
 @pytest.mark.parametrize(("pool_size", "strides"), [(3, 2), (2, 2), (4, 3)])
 def test_pool_equals_average_pool(case, pools_first, pool_size, strides, monkeypatch):
     """Whether the context or the mean over windows is first; also the gradients."""
-    monkeypatch.setattr(cost_model, "pools_queries", lambda *_: pools_first)
+    monkeypatch.setattr(cost_model, "should_pool_queries", lambda *_: pools_first)
     arguments = dict(CASES[case])
     dilation = arguments.pop("dilation", 1)
     inputs = [tf.Variable(x) for x in random_case(6, **arguments)]

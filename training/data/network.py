@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a server can be reached, which TensorFlow would wait for without an end."""
+"""Checks that a server can be reached, for which TensorFlow would wait forever."""
 
 import socket
 
