@@ -249,7 +249,9 @@ def test_run_without_pictures_is_compared_on_random_ones(trained, tmp_path, caps
 
     words = [f"--model_dir={tmp_path / 'run'}", f"--data_dir={gone}", f"--out={tmp_path / 'other'}"]
     assert cli.main(["export", "--format=litert", *words]) == 2
-    assert f"data_dir must be an existing folder, got {str(gone)!r}" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "data_dir must be the folder of the pictures, with " in refused
+    assert f", got {str(gone)!r}" in refused
     assert not (tmp_path / "other").exists()
 
 
