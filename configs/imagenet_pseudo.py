@@ -11,9 +11,9 @@ Its top-1, with 130 M images labeled by a teacher of 88.4 %: 50@128 82.1, 50@160
 
 For the rest F.3 refers to Noisy Student (Xie et al. 2020, section 3.1): images with a confidence above 0.3,
 130 K per class; labeled and pseudo-labeled images in one batch, with the mean of all losses; epochs, steps
-and learning rate from the labeled ones. Both are equally many, but pseudo-labeled ones three times as many
-for models from EfficientNet-B7 on, with which Table 5 compares 152@288. Noisy Student's batches have 2048
-labeled images; here all images of a step add up to the paper's 4096.
+and learning rate from the labeled ones. A batch has equal numbers of both, but three pseudo-labeled images
+per labeled one for models from EfficientNet-B7 on, with which Table 5 compares 152@288. Noisy Student's
+batches have 2048 labeled images; here all images of a step add up to the paper's 4096.
 """
 
 import dataclasses

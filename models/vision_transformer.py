@@ -51,13 +51,6 @@ class VisionTransformerTrunk(Layer):
         (feature_map,) = outputs.values()
         return {"map": feature_map, "token": token}
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "variant": self.variant,
-            "stochastic_depth_rate": self.stochastic_depth_rate,
-        }
-
 
 @dataclasses.dataclass(frozen=True)
 class VisionTransformer(Architecture):

@@ -19,7 +19,7 @@ from lambdanet.errors import InputError, invalid
 DEFAULT_LIMIT = 100
 DEFAULT_SHARE = 0.1
 UNKNOWN = "a record whose file is damaged"
-PARALLEL_GROUPS = 2  # the images in a group are prepared by as many threads as there are
+PARALLEL_GROUPS = 2  # each prepares its images on all threads
 
 Example = dict[str, tf.Tensor]  # with "name", and perhaps its "number" in the file of that name
 # An example and its key, such as its place -> its image, preprocessed, and its label.
