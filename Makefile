@@ -5,6 +5,7 @@
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
 #   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/layers/attention_test.py
 #   make lint    ruff and mypy
+#   make docs    the documentation, as static pages in docs/_build
 #   make tpu-table   the README's table of what the families need and take on TPUs; takes an hour or two
 #   make format  rewrite the code as ruff lays it out
 #   make clean   remove what the above wrote in this folder, .venv included
@@ -22,7 +23,7 @@ SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mo
 	--model_dir=demo/shapes_run --config_file=demo/shapes/config.yaml
 SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
 
-.PHONY: demo demo-detection test lint format tpu-table clean
+.PHONY: demo demo-detection docs test lint format tpu-table clean
 
 # Every step can be repeated: training goes on where it stopped, or says that it is finished; the export
 # follows when it is older than the training.
@@ -61,15 +62,18 @@ format: .venv/dev.stamp
 	$(BIN)/python -m ruff check --fix
 	$(BIN)/python -m ruff format
 
+docs: .venv/docs.stamp
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going docs docs/_build
+
 # Goes on where it was interrupted: what the compiler has answered is kept.
 tpu-table: .venv/dev.stamp
 	$(BIN)/lambdanet tpu-check --readme=README.md
 
 clean:
-	rm -rf .venv .build dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .build docs/_build docs/_generated dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # A stamp stands for a finished install, which is repeated when the requirements change.
-.venv/train.stamp .venv/detection.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python
+.venv/train.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python
 	@echo "installing lambdanet[$*] into .venv (minutes the first time)"
 	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --editable '.[$*]'
 	@touch $@

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration of the documentation, which `make docs` builds."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import lambdanet
+
+project = "lambdanet"
+release = lambdanet.__version__
+copyright = "the lambdanet authors, Apache-2.0"
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.doctest",
+    "sphinx.ext.napoleon",
+    "generate",
+    "generate.mathml",
+]
+exclude_patterns = ["_build", "_generated", "generate", "figures"]
+suppress_warnings = ["toc.empty_glob"]
+default_role = "py:obj"  # `LambdaLayer` in a docstring is a link if it is documented, and code if not
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # Keras's docstrings are Markdown
+napoleon_numpy_docstring = False
+
+html_theme = "furo"
+html_title = f"lambdanet {release}"
+html_static_path = ["_static", "_generated/static"]
+html_copy_source = False
