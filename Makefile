@@ -6,7 +6,7 @@
 #   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/layers/attention_test.py
 #   make lint    ruff and mypy
 #   make docs    the documentation, as static pages in docs/_build
-#   make tpu-table   the README's table of what the families need and take on TPUs; takes an hour or two
+#   make tpu-table   docs/results/tpu.csv: what the families need and take on TPUs; takes an hour or two
 #   make format  rewrite the code as ruff lays it out
 #   make clean   remove what the above wrote in this folder, .venv included
 
@@ -67,7 +67,8 @@ docs: .venv/docs.stamp
 
 # Goes on where it was interrupted: what the compiler has answered is kept.
 tpu-table: .venv/dev.stamp
-	$(BIN)/lambdanet tpu-check --readme=README.md
+	$(BIN)/lambdanet tpu-check --families --format=csv > docs/results/tpu.csv.partial
+	mv docs/results/tpu.csv.partial docs/results/tpu.csv
 
 clean:
 	rm -rf .venv .build docs/_build docs/_generated dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -92,11 +92,15 @@ def _table(values: flags.FlagValues) -> None:
         print(paper_speeds.render(values.table, estimates, table_format), end="")
 
 
-def _readme(values: flags.FlagValues) -> None:
-    from lambdanet.training.tpu import readme_table
+def _families(values: flags.FlagValues) -> None:
+    from lambdanet import text_table
 
-    readme_table.write(values.readme, _check(values), log, _rows(values))
-    print(f"updated the table in {values.readme}")
+    table_format = values.format or "text"
+    text_table.check_format(table_format)
+
+    from lambdanet.training.tpu import family_table
+
+    print(family_table.render(_check(values), log, _rows(values), table_format), end="")
 
 
 def _check(values: flags.FlagValues) -> Any:
@@ -134,7 +138,13 @@ def _notes() -> str:
     )
 
 
-_HANDLERS = {"recipe": _step, "model": _step, "experiment": _step, "table": _table, "readme": _readme}
+_HANDLERS = {
+    "recipe": _step,
+    "model": _step,
+    "experiment": _step,
+    "table": _table,
+    "families": _families,
+}
 
 COMMANDS = (
     Command(
@@ -146,7 +156,7 @@ COMMANDS = (
             Flag("model", "NAME", "check a model of the zoo, with its recipe or one like imagenet_350"),
             Flag("experiment", "NAME", "check the step of a detection experiment"),
             Flag("table", "N", "compare the paper's speed table 12, 13 or 18 with estimates; takes an hour"),
-            Flag("readme", "FILE", "update the table of families between the markers of a README"),
+            switch("families", "print the memory and time of a model of each family; takes an hour or two"),
             Flag(
                 "topology",
                 "NAME",
@@ -159,9 +169,9 @@ COMMANDS = (
             RepeatedFlag(
                 "set", "KEY=VALUE", "change a field of the recipe or experiment; may be repeated", default=()
             ),
-            ListFlag("rows", "ROW,...", "rows of --table or --readme, from 1 (default: all)"),
+            ListFlag("rows", "ROW,...", "rows of --table or --families, from 1 (default: all)"),
             IntegerFlag("top", "N", "number of layers and operations to print (default: 10)", default=10),
-            Flag("format", "FORMAT", "for --table: text (the default), markdown or csv"),
+            Flag("format", "FORMAT", "for --table and --families: text (the default), markdown or csv"),
             switch("json", "print JSON"),
             switch(
                 "cache",

@@ -202,14 +202,14 @@ def test_recipe_for_a_model_and_size():
         (["--recipe=imagenet_350:lambda_resnet_15"], "unknown recipe .*imagenet_350:lambda_resnet_152"),
         (["--model=resnet_51"], "unknown model 'resnet_51'.*resnet_50"),
         (["--model=resnet_50", "--recipe=digits"], "needs one of .*--recipe and --model"),
-        ([], "needs one of --recipe, --model, --experiment, --table, --readme"),
+        ([], "needs one of --recipe, --model, --experiment, --table, --families"),
         (["--recipe=digits", "--set=model_options={'scop': 3}"], "no option 'scop'"),
         (["--recipe=digits", "--top=0"], "--top must be a positive integer, got 0"),
         (["--recipe=digits", "--fit", "--batch=0"], "batch must be a positive integer, got 0"),
         (["--table=11"], "unknown table of speeds '11'.*12"),
         (["--table=12", "--rows=9"], "rows must be from 1 to 8 for table 12, got 9"),
         (["--table=12", "--rows=one"], "--rows must be numbers from 1, .*, got 'one'"),
-        (["--readme=no/such/README.md"], "--readme must be a file, got 'no/such/README.md'"),
+        (["--families", "--format=html"], "unknown format 'html'"),
     ],
 )
 def test_wrong_argument_is_one_line(words, message, capsys):

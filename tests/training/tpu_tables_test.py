@@ -12,7 +12,7 @@ from lambdanet.cli import tpu_check
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.papers import speeds
-from lambdanet.training.tpu import chips, costs, hlo, largest_batch, paper_speeds, readme_table
+from lambdanet.training.tpu import chips, costs, family_table, hlo, largest_batch, paper_speeds
 from lambdanet.training.tpu.cache import Cache
 from lambdanet.training.tpu.check import DoesNotFit
 from lambdanet.training.tpu.costs import Cost
@@ -169,10 +169,10 @@ def test_progress_bar_only_in_a_terminal(monkeypatch):
     assert set(shown[1].splitlines()) <= set(re.split("[\r\n]+", shown[0]))  # above the bar, not inside
 
 
-def test_readme_table_is_written_between_its_markers(tmp_path, monkeypatch):
+def test_table_of_families(monkeypatch):
     models = ("mobilenet_v2", "mobilenet_v2_lambda")
-    settings = tuple(readme_table.Setting(model, 224, 128) for model in models)
-    monkeypatch.setattr(readme_table, "SETTINGS", settings)
+    settings = tuple(family_table.Setting(model, 224, 128) for model in models)
+    monkeypatch.setattr(family_table, "SETTINGS", settings)
 
     def check(build, topology):
         recipe, mode, batch = build.args
@@ -181,26 +181,14 @@ def test_readme_table_is_written_between_its_markers(tmp_path, monkeypatch):
             raise DoesNotFit("too large")
         return _fake(batch, 0.5, batch * chips.GIB // 16, topology)
 
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{readme_table.BEGIN}\nold\n{readme_table.END}\nafter\n")
-    readme_table.write(readme, check, rows=[1])
-    lines = readme.read_text().splitlines()
-    assert (lines[0], lines[1], lines[-2], lines[-1]) == (
-        "before",
-        readme_table.BEGIN,
-        readme_table.END,
-        "after",
-    )
-    row = "| `mobilenet_v2` | 224 | 3.5 | 0.6 | 128 | 8.00 | 500.0 | 500.0 | 128 |"
-    assert row in lines and "old" not in lines and "mobilenet_v2_lambda" not in readme.read_text()
-    assert "`lambdanet tpu-check --readme=README.md --rows=1`" in readme.read_text()
-    readme_table.write(readme, check)
-    assert "| `mobilenet_v2_lambda` | 224" in readme.read_text() and "make tpu-table" in readme.read_text()
+    first = "mobilenet_v2,224,3.5,0.6,128,8.00,500.0,500.0,128"
+    header, *rows = family_table.render(check, table_format="csv").splitlines()
+    assert header.startswith("model,pixels,") and rows[0] == first
+    assert rows[1].startswith("mobilenet_v2_lambda,224,") and len(rows) == 2
+    assert family_table.render(check, rows=[1], table_format="csv").splitlines() == [header, first]
+    assert "no input pipeline, no collectives" in family_table.render(check, rows=[1])
     with pytest.raises(InputError, match="rows must be from 1 to 2 for the table of families, got 3"):
-        readme_table.write(readme, check, rows=[3])
-    readme.write_text("no markers")
-    with pytest.raises(InputError, match="must be a file with the lines <!-- tpu-check: begin"):
-        readme_table.write(readme, check)
+        family_table.render(check, rows=[3])
 
 
 def test_cache_ignores_broken_files(tmp_path):

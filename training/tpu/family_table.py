@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the README's table of model families: memory and time of a training step on TPUs."""
+"""Table of model families: memory and time of a training step on TPUs."""
 
 import dataclasses
 import functools
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 from tqdm import tqdm
 
 from lambdanet import text_table
-from lambdanet.errors import invalid
-from lambdanet.files import write_atomic
 from lambdanet.models import zoo
 from lambdanet.training.tpu import chips, largest_batch, paper_speeds, steps
 from lambdanet.training.tpu.check import DoesNotCompile
 from lambdanet.training.tpu.paper_speeds import Check
 from lambdanet.training.tpu.report import CAVEAT, Report
 
-BEGIN, END = "<!-- tpu-check: begin -->", "<!-- tpu-check: end -->"
 TOPOLOGIES = ("v3:2x2", "v5e:2x2")  # the memory and the largest batch are those of the first
 
 
@@ -53,45 +49,31 @@ SETTINGS = (
 )
 
 
-def write(
-    readme: str | Path,
+def render(
     check: Check,
     log: Callable[[str], None] = lambda line: None,
     rows: Collection[int] = (),
-) -> None:
-    """Writes the table between the markers of a README.
+    table_format: str = "text",
+) -> str:
+    """Returns the table with a caption, or without one as csv.
 
     Args:
-      readme: the file.
       check: builds a step and compiles it for a topology, such as `subprocess_check.check`.
       log: called with a line per compilation.
       rows: the numbers of the rows, from 1; empty for all.
+      table_format: one of `text_table.FORMATS`.
 
     Raises:
-      InputError: the file does not exist or lacks the markers, or the table has no such row.
+      InputError: the table has no such row, or the format is unknown.
     """
-    path = Path(readme)
-    if not path.is_file():
-        raise invalid("--readme", "a file", str(readme))
-    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise invalid("--readme", f"a file with the lines {BEGIN} and {END}", str(readme))
-    write_atomic(path, f"{before}{BEGIN}\n{render(check, log, rows)}{END}{after}")
-
-
-def render(check: Check, log: Callable[[str], None] = lambda line: None, rows: Collection[int] = ()) -> str:
-    """Returns the table as Markdown, with a caption."""
+    text_table.check_format(table_format)
     names = [topology.partition(":")[0] for topology in TOPOLOGIES]
     header = ["model", "pixels", "params (M)", "FLOPs (G)", "batch of a core", f"HBM on {names[0]} (GiB)"]
     header += [f"step on {name} (ms)" for name in names] + [f"largest power of two on {names[0]}"]
     settings = paper_speeds.select_rows(SETTINGS, rows, "the table of families")
     cells = [_cells(setting, check, log) for setting in tqdm(settings, disable=None, leave=False)]
-    command = f"lambdanet tpu-check --readme=README.md --rows={','.join(map(str, rows))}"
-    return (
-        f"Training in bfloat16, per core: {CAVEAT}. Written by `{command if rows else 'make tpu-table'}`.\n\n"
-        f"{text_table.render(header, cells, 'markdown')}"
-    )
+    caption = f"Training in bfloat16, per core: {CAVEAT}.\n\n" if table_format != "csv" else ""
+    return caption + text_table.render(header, cells, table_format)
 
 
 def _cells(setting: Setting, check: Check, log: Callable[[str], None]) -> list[str]:
@@ -116,7 +98,7 @@ def _cells(setting: Setting, check: Check, log: Callable[[str], None]) -> list[s
     if reports[0]:
         largest = str(largest_batch.largest_batch(check_batch, setting.batch, log, refine=False).batch)
     return [
-        f"`{model}`",
+        model,
         str(input_size),
         f"{info.params / 1e6:.1f}",
         f"{info.flops / 1e9:.1f}",
