@@ -18,10 +18,12 @@ extensions = [
     "sphinx.ext.doctest",
     "sphinx.ext.napoleon",
     "generate",
+    "generate.docstrings",
     "generate.mathml",
 ]
 exclude_patterns = ["_build", "_generated", "generate", "figures"]
 suppress_warnings = ["toc.empty_glob"]
+smartquotes = False  # of options such as --recipe
 default_role = "py:obj"  # `LambdaLayer` in a docstring is a link if it is documented, and code if not
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
@@ -30,6 +32,7 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # Keras's docstrings are Markdown
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = f"lambdanet {release}"

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command line reference: a page per command, with the text of its help."""
+
+import importlib
+import pkgutil
+
+from generate.pages import table
+from lambdanet import cli, detection
+from lambdanet.command_line import Command, usage
+
+
+def pages() -> dict[str, str]:
+    """Returns a page per command."""
+    return {f"reference/commands/{_name(command)}": _page(command) for command in _commands()}
+
+
+def commands() -> str:
+    """Returns the table of commands."""
+    rows = [[f"[`{c.invocation}`](commands/{_name(c)}.md)", c.summary] for c in _commands()]
+    return table(["command", "purpose"], rows)
+
+
+def _commands() -> list[Command]:
+    """Returns the commands of `lambdanet` and of the programs `python -m lambdanet.detection.NAME`."""
+    names = [f"{detection.__name__}.{info.name}" for info in pkgutil.iter_modules(detection.__path__)]
+    programs = [importlib.import_module(name) for name in names]
+    return [*cli.COMMANDS, *(program.COMMAND for program in programs if hasattr(program, "COMMAND"))]
+
+
+def _name(command: Command) -> str:
+    return f"detection_{command.name}" if command.module else command.name
+
+
+def _page(command: Command) -> str:
+    examples, notes = "\n".join(command.examples), command.notes()
+    parts = [
+        f"# {command.invocation}",
+        f"`{command.name}` {command.summary}.",
+        f"```console\n{usage(command)}\n```",
+        f"## Examples\n\n```console\n{examples}\n```",
+    ]
+    if command.flags:
+        parts.append("## Flags")
+    for flag in command.flags:
+        parts.append(f"`{flag}`{', required' if flag.required else ''}\n: {flag.help}")
+    if notes:
+        parts.append(f"## Notes\n\n```text\n{notes}\n```")
+    return "\n\n".join(parts) + "\n"

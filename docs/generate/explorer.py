@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model explorer: the figures of all models as data for docs/_static/explorer.js."""
+
+import json
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from generate.models import family_of, flops
+from generate.pages import read_csv
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.models import zoo
+from lambdanet.models.names import PARAMETERS
+
+SCRIPT = "_generated/static/plotly.min.js"
+COLUMNS = (
+    "model",
+    "family",
+    "parameters (M)",
+    "FLOPs (G)",
+    "pixels",
+    "top-1 (%)",
+    "images per second on a CPU",
+    "images per second on TPU v3",
+    "images per second on TPU v5e",
+)
+
+
+def plotting_library() -> str:
+    """Returns the JavaScript of plotly."""
+    return get_plotlyjs()
+
+
+def page() -> str:
+    """Returns the HTML of the explorer: its place in the page, its data, and its scripts."""
+    text = json.dumps({"columns": COLUMNS, "rows": rows()}).replace("<", r"\u003c")
+    return f"""<div id="explorer"></div>
+<script type="application/json" id="explorer-data">{text}</script>
+<link rel="stylesheet" href="../_static/explorer.css">
+<script src="../_static/plotly.min.js" defer></script>
+<script src="../_static/explorer.js" defer></script>
+"""
+
+
+def rows() -> list[list[Any]]:
+    """Returns the values of `COLUMNS` for each model; None where there is none."""
+    size, cpu, tpu = flops(), _cpu(), {row["model"]: row for row in read_csv("tpu.csv")}
+    found = []
+    for name, architecture in zoo.MODELS.items():
+        weights = pretrained_weights.find(name)
+        found.append(
+            [
+                name,
+                family_of(name),
+                PARAMETERS[name] / 1e6,
+                float(size[name]) if name in size else None,
+                architecture.input_size,
+                weights.top1 if weights else None,
+                cpu.get(name),
+                *(_tpu_speed(tpu.get(name), f"step on {chip} (ms)") for chip in ("v3", "v5e")),
+            ]
+        )
+    return found
+
+
+def _cpu() -> dict[str, float]:
+    """Returns the speed of inference, as the benchmark of models measured it."""
+    measured = [row for row in read_csv("models.csv") if row["pass"] == "infer" and row["images_per_second"]]
+    return {row["model"]: float(row["images_per_second"]) for row in measured}
+
+
+def _tpu_speed(row: dict[str, str] | None, column: str) -> float | None:
+    """Returns images per second and core in training, as the TPU compiler estimates the step."""
+    if row is None or row[column] == "-":
+        return None
+    return round(1000 * float(row["batch of a core"]) / float(row[column]), 1)

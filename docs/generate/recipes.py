@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipes: a section per module of `lambdanet.configs`, and the fields of a recipe."""
+
+import importlib
+import inspect
+
+from generate.pages import table
+from lambdanet import configs
+from lambdanet.configs.recipe import describe_fields
+
+COLUMNS = ("model", "dataset", "input_size", "epochs", "global_batch_size", "optimizer", "learning_rate")
+
+
+def sections() -> str:
+    """Returns a section per module with its docstring and its recipes."""
+    modules: dict[str, list[str]] = {}
+    for name in configs.list_recipes():
+        modules.setdefault(name.partition(":")[0], []).append(name)
+    return "\n".join(_section(module, names) for module, names in modules.items())
+
+
+def _section(module: str, names: list[str]) -> str:
+    text = inspect.getdoc(importlib.import_module(f"{configs.__name__}.{module}"))
+    recipes = {name: configs.get_recipe(name) for name in names}
+    rows = [[f"`{n}`", *(str(getattr(recipe, c)) for c in COLUMNS)] for n, recipe in recipes.items()]
+    return f"## {module}\n\n{text}\n\n{table(['recipe', *COLUMNS], rows)}"
+
+
+def fields() -> str:
+    """Returns the table of the fields of a recipe."""
+    rows = []
+    for name, kind, default, meaning in describe_fields():
+        shown = "the recipe's" if default is None else f"`{default}`" if default else "empty"
+        rows.append([f"`{name}`", kind, shown, meaning])
+    return table(["field", "type", "default", "meaning"], rows)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results: tables of the files in docs/results, which the commands on the pages wrote."""
+
+from collections.abc import Sequence
+
+from generate.pages import RESULTS, read_csv, table
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.models.papers.sizes import TABLES
+
+MISSING = "The commands have not been run yet."
+PASSES = {"both": "forward and backward", "forward": "forward"}
+
+
+def paper_tables() -> str:
+    """Returns a section per table of the papers."""
+    rows = read_csv("tables.csv")
+    parts = []
+    for number in dict.fromkeys(row["table"] for row in rows):
+        own = [{**row, "table": ""} for row in rows if row["table"] == number]
+        parts.append(f"## Table {number}: {TABLES[number].title}\n\n{_plain(own)}")
+    return "\n".join(parts) or MISSING
+
+
+def layers() -> str:
+    """Returns a section per scope and pass of the benchmark of layers."""
+    rows = read_csv("layers.csv")
+    parts = [_machine(rows)]
+    for scope, pass_name in dict.fromkeys((row["scope"], row["pass"]) for row in rows):
+        own = [row for row in rows if (row["scope"], row["pass"]) == (scope, pass_name)]
+        parts.append(f"### Scope {scope}, {PASSES[pass_name]}\n\n{_by_map(own)}")
+    return "\n\n".join(parts)
+
+
+def _by_map(rows: Sequence[dict[str, str]]) -> str:
+    """Returns a table of median times with a row per contender and a column per map."""
+    name = "{height}x{width}, d={channels}, b={batch}".format_map
+    maps = list(dict.fromkeys(map(name, rows)))
+    times = {(row["contender"], name(row)): row["ms_median"] for row in rows}
+    contenders = dict.fromkeys(row["contender"] for row in rows)
+    cells = [[f"`{one}`", *(times.get((one, place)) or "-" for place in maps)] for one in contenders]
+    return table(["milliseconds", *maps], cells)
+
+
+def models() -> str:
+    """Returns the table of the benchmark of models."""
+    rows = read_csv("models.csv")
+    shown = ("model", "image_size", "batch", "pass", "ms_median", "images_per_second", "peak_mib", "note")
+    return f"{_machine(rows)}\n\n{_plain(rows, shown)}"
+
+
+def _machine(rows: Sequence[dict[str, str]]) -> str:
+    """Returns a sentence on the machine of a benchmark."""
+    text = "Measured on {cpu} with {threads} threads, {dtype}, TensorFlow {tensorflow}."
+    return text.format_map(rows[0]) if rows else MISSING
+
+
+def tpu() -> str:
+    """Returns the estimates of the TPU compiler."""
+    return _plain(read_csv("tpu.csv")) or MISSING
+
+
+def pretrained() -> str:
+    """Returns the published accuracies."""
+    rows = [
+        [f"`{one.model}`", one.tag, str(one.input_size), f"{one.top1:.2f}", f"{one.top5:.2f}"]
+        for one in pretrained_weights.WEIGHTS
+    ]
+    return table(["model", "weights", "pixels", "top-1 (%)", "top-5 (%)"], rows)
+
+
+def digits() -> str:
+    """Returns the evaluation of the digits: its line, and the table of classes."""
+    return f"{_printed('digits.txt')}\n\n{_plain(read_csv('digits.csv'))}"
+
+
+def shapes() -> str:
+    """Returns the COCO table of the shapes."""
+    return _printed("shapes.txt")
+
+
+def _printed(name: str) -> str:
+    path = RESULTS / name
+    return f"```text\n{path.read_text(encoding='utf-8').rstrip()}\n```" if path.exists() else MISSING
+
+
+def _plain(rows: Sequence[dict[str, str]], shown: Sequence[str] = ()) -> str:
+    """Returns a table of some or all columns of a file; empty without rows."""
+    if not rows:
+        return ""
+    header = list(shown or rows[0])
+    return table(header, [[row[name] for name in header] for row in rows])
