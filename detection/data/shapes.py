@@ -28,11 +28,11 @@ def write_shapes(
     crowd. An image depends only on the seed and its number, so a larger data set begins with the images of
     a smaller one.
 
-    train/, val/      000001.jpg, 000002.jpg, ...
-    annotations/      instances_train.json, instances_val.json: the visible part of each object as polygons,
-                      of crowds as run lengths
-    tfrecords/        train-*.tfrecord, val-*.tfrecord, written by Model Garden's converter
-    config.yaml       these paths, for lambdanet.detection.train --config_file
+        train/, val/   000001.jpg, 000002.jpg, ...
+        annotations/   instances_train.json, instances_val.json: the visible part of each object as polygons,
+                       of crowds as run lengths
+        tfrecords/     train-*.tfrecord, val-*.tfrecord, written by Model Garden's converter
+        config.yaml    these paths, for lambdanet.detection.train --config_file
 
     Args:
       out: the folder to write; must be new or empty.

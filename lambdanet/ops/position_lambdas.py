@@ -2,7 +2,9 @@
 """The position lambdas applied to their queries (Bello 2021, equations 1 and 2).
 
 Letters are those of `lambdanet.ops.reference`. There is no softmax between the two contractions in
-  y[b, n, h, v] = sum over k and m of q[b, n, h, k] E[n, m, k] V[b, m, v],
+
+    y[b, n, h, v] = sum over k and m of q[b, n, h, k] E[n, m, k] V[b, m, v],
+
 so their order is free. Every implementation gives the same numbers as the reference, at another cost.
 """
 
