@@ -4,35 +4,42 @@
 from collections.abc import Sequence
 
 from lambdanet import text_table
-from lambdanet.configs.registry import pretrained_weights
+from lambdanet.configs.registry.pretrained_weights import TEST_SETS, PublishedWeights, weights_of
 from lambdanet.models import zoo
 
 
-def render(names: Sequence[str], with_sizes: bool = False, table_format: str = "text") -> str:
-    """Returns a table of image sizes, sources, recipes and weights with their published top-1.
+def render(
+    names: Sequence[str], with_sizes: bool = False, table_format: str = "text", with_accuracy: bool = False
+) -> str:
+    """Returns a table of models with their published weights.
 
     Args:
       names: the names of the models, one per row.
       with_sizes: whether to add parameters and FLOPs, which takes about a second per model.
       table_format: one of `text_table.FORMATS`.
+      with_accuracy: whether the other columns are the published top-1 on each test set, for models that have
+        weights; else they are the source of the model, a recipe and the weights.
 
     Raises:
       InputError: a model or the format is unknown.
     """
     text_table.check_format(table_format)
-    sizes = ["parameters (M)", "FLOPs (G)"] if with_sizes else []
-    rows = [
-        [
-            name,
-            *(_sizes(name) if with_sizes else []),
-            str(zoo.MODELS[name].input_size),
-            zoo.MODELS[name].source,
-            _first(zoo.recipes_of(name)),
-            ", ".join(f"{w.tag}, {w.top1:.1f} %" for w in pretrained_weights.weights_of(name)) or "-",
-        ]
-        for name in names
-    ]
-    return text_table.render(["model", *sizes, "pixels", "source", "recipe", "weights"], rows, table_format)
+    header = ["model", *(["parameters (M)", "FLOPs (G)"] if with_sizes else []), "pixels"]
+    header += ["weights", "ImageNet", *TEST_SETS] if with_accuracy else ["source", "recipe", "weights"]
+    rows = []
+    for name in names:
+        row = [name, *(_sizes(name) if with_sizes else []), str(zoo.MODELS[name].input_size)]
+        if with_accuracy:
+            rows += [[*row, *_accuracy(one)] for one in weights_of(name)]
+        else:
+            weights = ", ".join(f"{one.tag}, {one.top1:.1f} %" for one in weights_of(name)) or "-"
+            rows.append([*row, zoo.MODELS[name].source, _first(zoo.recipes_of(name)), weights])
+    return text_table.render(header, rows, table_format)
+
+
+def _accuracy(weights: PublishedWeights) -> list[str]:
+    shifted = [f"{top1:.2f}" for top1 in weights.shifted_top1] or ["-"] * len(TEST_SETS)
+    return [weights.tag, f"{weights.top1:.2f}", *shifted]
 
 
 def _sizes(name: str) -> list[str]:

@@ -13,6 +13,13 @@ from functools import partial
 from lambdanet.errors import unknown
 
 ALIAS = "imagenet"  # stands for the first set of a model
+TEST_SETS = (
+    "ReaL",
+    "V2",
+    "A",
+    "R",
+    "Sketch",
+)  # other labels or pictures of its classes
 RELEASE = "https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-attn-weights"
 
 
@@ -35,6 +42,7 @@ class PublishedWeights:
       num_classes: the number of classes, those of ImageNet-1k.
       top1: accuracy on ImageNet's validation pictures as published by timm, in percent.
       top5: the same, with five guesses.
+      shifted_top1: the same for top-1 on each of `TEST_SETS`; empty if not recorded here.
       license: the license of the weights.
       file: the name of the file in the repository.
     """
@@ -45,6 +53,7 @@ class PublishedWeights:
     crop_fraction: float
     top1: float
     top5: float
+    shifted_top1: tuple[float, ...] = ()
     revision: str = ""
     sha256: str = ""
     input_size: int = 256
@@ -73,6 +82,10 @@ class PublishedWeights:
         """Returns the facts that `lambdanet info` prints, one line each."""
         return {
             "accuracy": f"top-1 {self.top1:.2f} %, top-5 {self.top5:.2f} % on ImageNet, as timm publishes it",
+            "other test sets": ", ".join(
+                f"{name} {top1:.2f} %" for name, top1 in zip(TEST_SETS, self.shifted_top1, strict=False)
+            )
+            or "unknown",
             "pictures": f"{self.input_size}x{self.input_size} pixels, {self.interpolation}, a central crop "
             f"of {self.crop_fraction:g}, mean {self.mean}, std {self.std}",
             "classes": str(self.num_classes),
@@ -100,6 +113,7 @@ WEIGHTS: tuple[PublishedWeights, ...] = (
         crop_fraction=0.94,
         top1=79.126,
         top5=94.554,
+        shifted_top1=(85.33, 67.70, 11.29, 37.39, 26.36),
     ),
     _C1(
         model="lambda_resnet26rpt_256",
@@ -107,6 +121,7 @@ WEIGHTS: tuple[PublishedWeights, ...] = (
         crop_fraction=0.94,
         top1=78.960,
         top5=94.420,
+        shifted_top1=(85.08, 66.84, 10.03, 37.13, 26.02),
     ),
     _A1H(
         model="lambda_resnet50ts",
@@ -116,6 +131,7 @@ WEIGHTS: tuple[PublishedWeights, ...] = (
         crop_fraction=0.95,
         top1=81.184,
         top5=95.094,
+        shifted_top1=(86.06, 69.59, 19.04, 39.67, 29.13),
     ),
     _A1H(
         model="lamhalobotnet50ts_256",
@@ -123,6 +139,7 @@ WEIGHTS: tuple[PublishedWeights, ...] = (
         crop_fraction=0.95,
         top1=81.552,
         top5=95.510,
+        shifted_top1=(86.37, 70.79, 23.15, 40.67, 29.74),
     ),
     _A1H(
         model="halo2botnet50ts_256",
@@ -130,6 +147,7 @@ WEIGHTS: tuple[PublishedWeights, ...] = (
         crop_fraction=0.95,
         top1=82.084,
         top5=95.658,
+        shifted_top1=(86.70, 70.92, 25.13, 41.45, 30.04),
     ),
     _A1H(
         model="halonet26t",

@@ -22,7 +22,7 @@ def _list(values: flags.FlagValues, arguments: list[str]) -> None:
 
     from lambdanet.models import model_list
 
-    print(model_list.render(names, values.sizes, table_format), end="")
+    print(model_list.render(names, values.sizes, table_format, values.pretrained), end="")
 
 
 def _info(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -84,7 +84,7 @@ COMMANDS = (
         _list,
         flags=(
             switch("sizes", "add parameters and FLOPs; takes a second per model"),
-            switch("pretrained", "only models with published weights"),
+            switch("pretrained", "only models with published weights, and their top-1 accuracies"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
         arguments="[PATTERN]",

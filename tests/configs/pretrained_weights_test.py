@@ -19,6 +19,9 @@ def test_each_row_is_complete():
         assert one.interpolation == "bicubic"
         assert 0.9 < one.crop_fraction < 1
         assert 78 < one.top1 < 83 < 94 < one.top5 < 96
+        if one.shifted_top1:  # the farther from ImageNet, the lower
+            real, v2, a, r, sketch = one.shifted_top1
+            assert real > one.top1 > v2 > r > sketch > a
 
 
 def test_names():

@@ -283,7 +283,9 @@ def test_published_weights_are_listed(capsys):
     assert cli.main(["list", "lambda_resnet26*", "--pretrained", "--format=csv"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[0] for line in lines] == ["model", NAME, "lambda_resnet26rpt_256"]
-    assert "c1_in1k, 79.1 %" in lines[1]
+    assert lines[1].endswith("c1_in1k,79.13,85.33,67.70,11.29,37.39,26.36")
+    assert cli.main(["list", "lambda_resnet26t"]) == 0
+    assert "c1_in1k, 79.1 %" in capsys.readouterr().out
     assert cli.main(["info", NAME]) == 0
     told = capsys.readouterr().out
     for fact in (
