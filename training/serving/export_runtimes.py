@@ -153,7 +153,7 @@ def write(
     pictures = pictures or _random_pictures(input_size)
     try:
         with _quiet():
-            content = chosen.convert(classify, model)
+            content = chosen.convert(classify)
             run = chosen.load(content)
             run(pictures.images[:1])  # runtimes write log lines in the first call
         parity = _compare(classify, run, pictures)
@@ -255,8 +255,11 @@ def _compare(classify: Function, run: Runner, pictures: Pictures) -> Parity:
     )
 
 
-def _to_litert(function: Function, model: keras.Model, int8: bool = False) -> bytes:
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], model)
+def _to_litert(function: Function, int8: bool = False) -> bytes:
+    concrete = function.get_concrete_function()
+    weights = tf.Module()  # instead of the model, whose layers the converter would trace one by one
+    weights.tracked = concrete.variables
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], weights)
     if int8:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     return converter.convert()
@@ -269,10 +272,9 @@ def _litert_runner(content: bytes) -> Runner:
     return lambda image: run(images=image)
 
 
-def _to_onnx(function: Function, model: keras.Model) -> bytes:
+def _to_onnx(function: Function) -> bytes:
     import tf2onnx
 
-    del model  # the function holds its weights
     converted, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=OPSET)
     return converted.SerializeToString()
 
@@ -293,14 +295,14 @@ class Format:
       file: the name of the file.
       exact: whether outputs equal those of Keras up to rounding.
       packages: the pip packages of the converter and runtime.
-      convert: converts a function, and the model with its variables, to the content of the file.
+      convert: converts a function with its variables to the content of the file.
       load: returns a function that runs the content.
     """
 
     file: str
     exact: bool
     packages: str
-    convert: Callable[[Function, keras.Model], bytes]
+    convert: Callable[[Function], bytes]
     load: Callable[[bytes], Runner]
 
 
