@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README.md and docs: the Python blocks run, their results are as printed, and the commands exist.
+
+An expression with a literal as its comment has that value, where `...` stands for anything:
+
+    lambdanet.list_models("lambda_resnet_*")  # ["lambda_resnet_50", ...]
+
+A block of `text` right after one of `python` is what that prints.
+"""
+
+import ast
+import configparser
+import contextlib
+import doctest
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lambdanet import cli, command_line, configs
+from lambdanet.configs.recipe import override
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.detection import check, evaluate, export, predict, shapes, train
+from lambdanet.models import zoo
+from lambdanet.models.names import check_model, list_models
+from lambdanet.models.weights import pretrained
+
+ROOT = Path(__file__).parents[2]
+WRITTEN = ("docs/*.md", "docs/tutorials/*.md", "docs/how-to/*.md", "docs/explanation/*.md")  # not generated
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for name in WRITTEN for path in ROOT.glob(name)}
+PAGES["README.md"] = (ROOT / "README.md").read_text()
+
+PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\s*^```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```(?:|bash|console)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"\s*(?:until )?(lambdanet|python -m lambdanet[.\w]+) (.*)")
+COMMANDS = {command.invocation: command for command in cli.COMMANDS}
+COMMANDS |= {
+    module.COMMAND.invocation: module.COMMAND for module in (check, evaluate, export, predict, shapes, train)
+}
+MODEL = "lambda_resnet26t"  # whose published weights pages may use
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache of published weights with those of `MODEL`, which are random."""
+    path = tmp_path_factory.mktemp("cache")
+    published = pretrained_weights.get(MODEL)
+    metadata = pretrained.metadata(published, pretrained.Source("a file", "0" * 64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAMBDANET_HOME", str(path))
+        pretrained.save_to_cache(published, zoo.create_model(MODEL), metadata)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:torch.meshgrid")  # of lucidrains' layer
+@pytest.mark.parametrize("page", sorted(name for name, text in PAGES.items() if PYTHON.search(text)))
+def test_blocks_run(page, request, tmp_path, monkeypatch):
+    """All blocks of a page in one namespace, as a reader would paste them."""
+    if 'weights="imagenet"' in PAGES[page]:
+        monkeypatch.setenv("LAMBDANET_HOME", str(request.getfixturevalue("cache")))
+    monkeypatch.chdir(tmp_path)
+    namespace: dict = {}
+    for match in PYTHON.finditer(PAGES[page]):
+        first_line = PAGES[page].count("\n", 0, match.start(1))
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            _run("\n" * first_line + match[1], page, namespace)
+        if match[2]:
+            assert _agree(match[2], output.getvalue()), output.getvalue()
+
+
+def _run(block: str, page: str, namespace: dict) -> None:
+    """Runs the statements of a block, and compares values with the literals beside them."""
+    lines = block.splitlines()
+    for statement in ast.parse(block).body:
+        if not isinstance(statement, ast.Expr):
+            exec(compile(ast.Module([statement], []), page, "exec"), namespace)
+            continue
+        value = eval(compile(ast.Expression(statement.value), page, "eval"), namespace)
+        comment = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
+        with contextlib.suppress(ValueError, SyntaxError):  # words
+            expected = repr(ast.literal_eval(comment.partition("# ")[2])).replace("Ellipsis", "...")
+            text = repr(value) if isinstance(value, str) else str(value)
+            assert _agree(f"{expected}\n", f"{text}\n"), f"{page}, line {statement.lineno}: {text}"
+
+
+def _agree(expected: str, output: str) -> bool:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(expected, output, flags)
+
+
+def _lines(text: str) -> list[str]:
+    return [line for block in SHELL.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+
+
+def _commands(text: str) -> list[tuple[str, list[str]]]:
+    """Returns the command lines of lambdanet on a page: the command, and its arguments."""
+    found = []
+    for match in filter(None, map(COMMAND.match, _lines(text))):
+        program, words = match[1], shlex.split(match[2], comments=True)
+        if program == "lambdanet":
+            program, words = f"lambdanet {words[0]}", words[1:]
+        end = next((i for i, word in enumerate(words) if word in ("|", "||", "&&", ">", ";")), None)
+        found.append((program, words[:end]))
+    return found
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_commands_parse(page):
+    """Flags, arguments, recipes, fields and models of commands are accepted."""
+    for program, words in _commands(PAGES[page]):
+        if {"--help", "..."} & set(words):
+            known = {"--help", "...", *(f"--{flag.name}" for flag in COMMANDS[program].flags)}
+            assert {word.partition("=")[0] for word in words} <= known
+            continue
+        values, arguments = command_line.parse(COMMANDS[program], words)
+        given = values.flag_values_dict()
+        if given.get("recipe"):
+            check_model(override(configs.get_recipe(given["recipe"]), given["set"] or ()).model)
+        models = [given.get("model")] if program.startswith("lambdanet") else []
+        if program in ("lambdanet info", "lambdanet convert", "lambdanet benchmark"):
+            models += [word for word in arguments if program != "lambdanet benchmark" or word != arguments[0]]
+        for model in filter(None, models):
+            check_model(re.split("[@:]", model)[0])
+        if program == "lambdanet list":
+            assert list_models(*arguments)
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_targets_and_extras_exist(page):
+    """`make TARGET` is in the Makefile, and `pip install '.[EXTRA]'` in setup.cfg."""
+    makefile, setup = (ROOT / "Makefile").read_text(), configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    for line in _lines(PAGES[page]):
+        for target in re.findall(r"^\s*make ([\w-]+)", line):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+        for extras in re.findall(r"pip install .*\.\[([\w,-]+)\]", line):
+            assert set(extras.split(",")) <= set(setup["options.extras_require"]), extras
+
+
+def test_every_command_is_on_a_page():
+    used = {program for text in PAGES.values() for program, _ in _commands(text)}
+    assert used == set(COMMANDS)
