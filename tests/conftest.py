@@ -18,6 +18,13 @@ _CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_W
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(_CORES_EACH))
 
 
+def pytest_collection_finish():
+    """Leaves the modules, a million objects, out of the garbage collections to come, and makes these rarer."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def free_models():
     """Frees Keras's graphs and their memory after the last test of each file."""
