@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that may be unknown, padding, and precision."""
+"""Sizes that may be unknown, tables that depend on sizes alone, padding, and precision."""
 
-from collections.abc import Sequence
-from typing import TypeAlias
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -13,7 +14,7 @@ def sizes(x: tf.Tensor) -> list[Size]:
     """Returns the shape of `x`, as integers where they are known and as scalar tensors where not."""
     shape = [*x.shape]
     if None in shape:
-        dynamic = tf.shape(x)
+        dynamic = tf.unstack(tf.shape(x))  # one operation; an index is four
         shape = [dynamic[i] if size is None else size for i, size in enumerate(shape)]
     return shape
 
@@ -34,6 +35,30 @@ def ceil_div(size: Size, divisor: Size) -> Size:
 def round_up(size: Size, multiple: int) -> Size:
     """Returns the smallest multiple that is not below `size`."""
     return ceil_div(size, multiple) * multiple
+
+
+def precomputed(compute: Callable[..., tf.Tensor]) -> Callable[..., Any]:
+    """Decorates a function of sizes, whose result for known sizes is computed once, as a NumPy array.
+
+    In a graph it is then a constant instead of a dozen operations, which take most of the time of tracing.
+    Arguments are hashable: numbers, and tuples and frozen dataclasses of them. With a tensor among them, the
+    result is a tensor.
+    """
+
+    @functools.lru_cache(maxsize=1024)
+    def compute_once(*args: Any) -> Any:
+        with tf.init_scope(), tf.device("CPU"):
+            return compute(*args).numpy()
+
+    @functools.wraps(compute)
+    def compute_or_look_up(*args: Any) -> Any:
+        try:
+            hash(args)
+        except TypeError:  # a tensor has no hash
+            return compute(*args)
+        return compute_once(*args)
+
+    return compute_or_look_up
 
 
 def pad(x: tf.Tensor, axis: int, before: Size, after: Size) -> tf.Tensor:

@@ -123,11 +123,17 @@ def map_bias(logits: tf.Tensor, context_size: Sequence[Size]) -> tf.Tensor:
     its gradient.
     """
     height, width = context_size
-    in_row = tf.repeat(tf.eye(height, dtype=logits.dtype), width, axis=1)  # [height, m]
-    in_column = tf.tile(tf.eye(width, dtype=logits.dtype), [1, height])  # [width, m]
     g, n, e = tensors.sizes(logits)
-    bias = tf.matmul(tf.reshape(logits, [g * n, e]), tf.concat([in_row, in_column], 0))
+    bias = tf.matmul(tf.reshape(logits, [g * n, e]), _rows_and_columns(height, width, logits.dtype))
     return tf.reshape(bias, [g, n, height * width])
+
+
+@tensors.precomputed
+def _rows_and_columns(height: Size, width: Size, dtype: tf.DType) -> tf.Tensor:
+    """1 where a position of a map is in a row or in a column of it, [height + width, m]."""
+    in_row = tf.repeat(tf.eye(height, dtype=dtype), width, axis=1)
+    in_column = tf.tile(tf.eye(width, dtype=dtype), [1, height])
+    return tf.concat([in_row, in_column], 0)
 
 
 def mask_to_bias(visible: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -94,17 +94,14 @@ def gather_windows(x: tf.Tensor, axes: Sequence[BlockAxis]) -> tf.Tensor:
     """
     b, *size, c = sizes(x)
     blocks, m = num_blocks(axes), product(_windows(axes))
-    positions = [window_positions(axis, n) for axis, n in zip(axes, size, strict=True)]
-    sources = tf.reshape(_ravel(positions, _row_major(size)), [*(axis.count for axis in axes), m])
-    sources = tf.reshape(tf.transpose(sources, [*range(len(axes))[::-1], len(axes)]), [blocks, m])
 
     @tf.custom_gradient
     def gather(flat):
         def grad(upstream):
-            places = _places_in_windows(axes, size)
+            places = _places_in_windows(tuple(axes), tuple(size))
             return tf.reduce_sum(_gather_rows(tf.reshape(upstream, [b, blocks * m, c]), places), axis=2)
 
-        return tf.reshape(_gather_rows(flat, sources), [b * blocks, m, c]), grad
+        return tf.reshape(_gather_rows(flat, _sources(tuple(axes), tuple(size))), [b * blocks, m, c]), grad
 
     return gather(tf.reshape(x, [b, product(size), c]))
 
@@ -123,6 +120,7 @@ def extract_windows(x: tf.Tensor, axes: Sequence[BlockAxis], gather: Gather = ga
     return gather(x, axes)
 
 
+@tensors.precomputed
 def window_positions(axis: BlockAxis, size: Size) -> tf.Tensor:
     """Returns the position at each place of each window, [count, window]; -1 outside the map."""
     starts = axis.step * tf.range(axis.count)[:, tf.newaxis]
@@ -154,6 +152,17 @@ def _gather_rows(x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return tf.gather(tf.pad(x, [[0, 0], [1, 0], [0, 0]]), rows + 1, axis=1)
 
 
+@tensors.precomputed
+def _sources(axes: Sequence[BlockAxis], size: Sequence[Size]) -> tf.Tensor:
+    """The position of the flattened map at each place of each window, [blocks, m]; -1 outside the map."""
+    positions = [window_positions(axis, n) for axis, n in zip(axes, size, strict=True)]
+    m = product(_windows(axes))
+    sources = tf.reshape(_ravel(positions, _row_major(size)), [*(axis.count for axis in axes), m])
+    sources = tf.transpose(sources, [*range(len(axes))[::-1], len(axes)])
+    return tf.reshape(sources, [num_blocks(axes), m])
+
+
+@tensors.precomputed
 def _places_in_windows(axes: Sequence[BlockAxis], size: Sequence[Size]) -> tf.Tensor:
     """The places in all windows that show each position, [n, windows that overlap]; -1 for fewer."""
     blocks, offsets = [], []

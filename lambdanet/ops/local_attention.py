@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from lambdanet.ops import attention, blocking
 from lambdanet.ops.blocking import BlockAxis
-from lambdanet.tensors import Size, ceil_div, sizes
+from lambdanet.tensors import Size, ceil_div, precomputed, sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,7 @@ class LocalGeometry:
             step=self.block_size,
         )
 
+    @precomputed
     def visible(self, axis: BlockAxis, size: Size, reach: int) -> tf.Tensor:
         """Whether a query sees a context position of its window along an axis: [blocks, queries, context].
 
@@ -55,14 +56,13 @@ class LocalGeometry:
         distances = tf.abs(context - axis.strides * tf.range(axis.num_queries)[:, tf.newaxis])
         return (positions >= 0) & (positions < size) & (distances <= reach)
 
-    def axes_and_visible(
+    def views(
         self, queries: tf.Tensor, keys: tf.Tensor, tables: Sequence[tf.Tensor]
-    ) -> tuple[list[BlockAxis], list[tf.Tensor]]:
-        """Returns `axis` and `visible` for height and for width; for arguments see `attend_by_head`."""
-        map_size = sizes(keys)[1:3]
-        axes = [self.axis(*size) for size in zip(sizes(queries)[1:3], map_size, strict=True)]
-        reaches = [table.shape[0] // 2 for table in tables]
-        return axes, [self.visible(*axis) for axis in zip(axes, map_size, reaches, strict=True)]
+    ) -> list[tuple[BlockAxis, Size, int]]:
+        """Returns the arguments of `visible` for height and for width; `attend_by_head` has those of this."""
+        map_size, reaches = sizes(keys)[1:3], [table.shape[0] // 2 for table in tables]
+        axes = map(self.axis, sizes(queries)[1:3], map_size)
+        return list(zip(axes, map_size, reaches, strict=True))
 
 
 def attend_by_head(
@@ -90,12 +90,13 @@ def attend_by_head(
     queries, keys, values = (attention.split_heads(x, num_heads) for x in (queries, keys, values))
     queries *= queries.shape[-1] ** -0.5
     query_size = sizes(queries)[1:3]
-    axes, visible = geometry.axes_and_visible(queries, keys, tables)
+    views = geometry.views(queries, keys, tables)
+    axes = [axis for axis, *_ in views]
     queries = blocking.split(queries, axes)  # [g blocks, n, k]
     keys, values = (blocking.extract_windows(x, axes) for x in (keys, values))  # [g blocks, m, k or v]
     logits = attention.map_logits(queries, tables, axes)  # [g blocks, n, e]
     if geometry.mask_padding:
-        by_pair = _visible_pairs(*visible)
+        by_pair = _visible_pairs(geometry, *views)
         by_block = tf.reshape(logits, [-1, *sizes(by_pair)])
         logits = tf.reshape(by_block + attention.mask_to_bias(by_pair, logits.dtype), sizes(logits))
     bias = attention.map_bias(logits, [axis.num_context for axis in axes])
@@ -103,8 +104,10 @@ def attend_by_head(
     return attention.merge_heads(outputs, num_heads)
 
 
-def _visible_pairs(in_rows: tf.Tensor, in_columns: tf.Tensor) -> tf.Tensor:
+@precomputed
+def _visible_pairs(geometry: LocalGeometry, *views: tuple[BlockAxis, Size, int]) -> tf.Tensor:
     """Concatenates what each query sees of the rows and of the columns of its window: [blocks, n, e]."""
+    in_rows, in_columns = (geometry.visible(*view) for view in views)
     (a, height, rows), (b, width, columns) = sizes(in_rows), sizes(in_columns)
     shape = [b, a, height, width]
     in_rows = tf.broadcast_to(in_rows[:, :, tf.newaxis], [*shape, rows])

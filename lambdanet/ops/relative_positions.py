@@ -41,6 +41,7 @@ class PairAxis:
 Read = Callable[[tf.Tensor, PairAxis], tf.Tensor]
 
 
+@tensors.precomputed
 def offset_rows(axis: PairAxis, r: Size) -> tf.Tensor:
     """Returns the row of a table of length r for each pair of positions along an axis; -1 if out of scope.
 

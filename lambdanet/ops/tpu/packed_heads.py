@@ -37,7 +37,9 @@ def attend(
     queries, keys, values = (attention.split_heads(x, groups) for x in (queries, keys, values))
     queries *= key_dim**-0.5
     query_size = sizes(queries)[1:3]
-    axes, visible = _widen_windows(*geometry.axes_and_visible(queries, keys, tables))
+    views = geometry.views(queries, keys, tables)
+    visible = [geometry.visible(*view) for view in views]
+    axes, visible = _widen_windows([axis for axis, *_ in views], visible)
     queries = pack_queries(blocking.split(queries, axes), heads)
     keys, values = (blocking.extract_windows(x, axes, multiply_windows) for x in (keys, values))
     bias = relative_bias(queries, tables, axes, visible, heads)
