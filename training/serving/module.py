@@ -39,9 +39,10 @@ class ServingModule(tf.Module):
         return tf.constant(self._names)
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """Returns the signatures of the SavedModel."""
-        methods = {name: getattr(self, method) for name, method in self.SIGNATURES.items()}
-        return {name: method.get_concrete_function() for name, method in methods.items()}
+        """Traces all functions, which saving would trace again otherwise, and returns the signatures."""
+        for name in ("class_names", *self.SIGNATURES.values()):
+            setattr(self, name, getattr(self, name).get_concrete_function())
+        return {name: getattr(self, method) for name, method in self.SIGNATURES.items()}
 
 
 class ClassifierModule(ServingModule):
@@ -80,14 +81,14 @@ class ClassifierModule(ServingModule):
         def logits(images: tf.Tensor) -> tf.Tensor:
             return model(images, training=False)
 
-        self._logits = logits
-        self._check_logits()
+        self._logits = self._checked(logits)
         self.model_variables = list(model.variables)  # complete after the first call
 
-    def _check_logits(self) -> None:
+    def _checked(self, logits: tf.types.experimental.GenericFunction) -> tf.types.experimental.ConcreteFunction:
+        """Returns the trace of a function after a test of its output."""
         num_classes = len(self._names)
         try:
-            traced = self._logits.get_concrete_function()
+            traced = logits.get_concrete_function()
         except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
             shape = ", ".join(map(str, self._input_shape))
             raise InputError(f"the model must accept images [b, {shape}]: {one_line(error)}") from error
@@ -103,6 +104,7 @@ class ClassifierModule(ServingModule):
             raise InputError("the output of the model must be logits, got values that are not finite")
         if tf.reduce_all(values >= 0) and tf.reduce_all(tf.abs(tf.reduce_sum(values, -1) - 1) < 1e-3):
             raise InputError("the output of the model must be logits, got probabilities, which sum to 1")
+        return traced
 
     def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         # TensorFlow's oneDNN convolutions return a wrong shape for an empty batch.
@@ -117,12 +119,14 @@ class ClassifierModule(ServingModule):
             "top_names": tf.gather(tf.constant(self._names), top_classes),
         }
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")], autograph=False
+    )
     def serve_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """uint8 images [b, h, w, 3] of any size -> probabilities [b, num_classes] and the top names."""
         return self._classify(self._prepare(images))
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")], autograph=False)
     def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         """JPEG, PNG or WebP files [b] of any sizes -> the outputs of `serve_images`; see `decode`."""
         images = tf.map_fn(
