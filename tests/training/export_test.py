@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An exported model in a process without lambdanet computes the same as the Keras model."""
 
+import contextlib
 import io
 import json
 import subprocess
@@ -18,7 +19,7 @@ import lambdanet
 from lambdanet import cli
 from lambdanet.configs.registry import imagenet_classes
 from lambdanet.errors import InputError
-from lambdanet.models.preprocessing.preprocessing import Preprocessing
+from lambdanet.models.preprocessing.preprocessing import BICUBIC, Preprocessing
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data.image_bytes import decode
 from lambdanet.training.data.image_files import read_image
@@ -39,6 +40,10 @@ def small_model(num_classes=7, last=None):
             keras.layers.Dense(num_classes, activation=last, dtype="float32"),
         ]
     )
+
+
+def lambda_model():
+    return lambdanet.create_model("lambda_resnet_tiny", num_classes=7)
 
 
 def noise(*shape):
@@ -69,26 +74,47 @@ def served(tmp_path_factory):
     return model, tf.saved_model.load(str(out))
 
 
-def test_process_without_lambdanet_computes_the_same(tmp_path):
+@pytest.fixture(scope="module")
+def tiny_weights(tmp_path_factory):
+    """Weights with preprocessing in their metadata, like those of `lambdanet convert`."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.safetensors"
+    texts = {
+        "mean": "0.4, 0.5, 0.6",
+        "std": "0.2, 0.25, 0.3",
+        "interpolation": "bicubic",
+        "crop_fraction": "0.9",
+    }
     keras.utils.set_random_seed(1)
-    model = lambdanet.create_model("lambda_resnet_tiny", num_classes=len(NAMES))
+    model = lambda_model()
     # Changed statistics and last gammas, so that no branch is zero or the identity.
     model.set_weights([weight + 0.05 * (noise(*weight.shape) / 255.0) for weight in model.get_weights()])
-    export_small(tmp_path / "served", model, crop_fraction=CROP)
-    images = {"one": noise(1, 24, 24, 3), "three": noise(3, 17, 40, 3), "large": noise(2, 300, 200, 3)}
-    np.savez(tmp_path / "images.npz", **images)
+    weight_files.save(model, path, {**texts, "input_size": str(SIZE), "num_classes": "7"})
+    return model, path
 
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    command = program("serve_without_keras.py", tmp_path)
-    done = subprocess.run(**command, cwd=elsewhere, capture_output=True)
+
+@pytest.fixture(scope="module")
+def tiny_served(tiny_weights, tmp_path_factory):
+    """The folder with `served`, the export of these weights."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "names.txt").write_text("\n".join(NAMES), encoding="utf-8")
+    words = ["--model=lambda_resnet_tiny", f"--weights={tiny_weights[1]}", f"--out={folder / 'served'}"]
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        assert cli.main(["export", *words, f"--class_names={folder / 'names.txt'}"]) == 0
+    assert "exported lambda_resnet_tiny (7 classes, 24 px) to" in shown.getvalue()
+    return folder
+
+
+def test_process_without_lambdanet_computes_the_same(tiny_weights, tiny_served, tmp_path):
+    images = {"one": noise(1, 24, 24, 3), "three": noise(3, 17, 40, 3), "large": noise(2, 300, 200, 3)}
+    np.savez(tiny_served / "images.npz", **images)
+    command = program("serve_without_keras.py", tiny_served)
+    done = subprocess.run(**command, cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr
 
-    results = np.load(tmp_path / "results.npz")
-    expected = {}
+    results = np.load(tiny_served / "results.npz")
+    prepare, expected = Preprocessing(SIZE, MEAN, STD, CROP, BICUBIC), {}
     for name, batch in images.items():
-        prepared = Preprocessing(SIZE, MEAN, STD, CROP)(tf.constant(batch))
-        expected[name] = tf.nn.softmax(model(prepared, training=False)).numpy()
+        expected[name] = tf.nn.softmax(tiny_weights[0](prepare(tf.constant(batch)), training=False)).numpy()
         np.testing.assert_allclose(results[name], expected[name], atol=1e-5)
     firsts = np.stack([batch[0] for batch in expected.values()])
     assert firsts.max(-1).min() > 1.1 / len(NAMES)  # the outputs are not uniform
@@ -181,10 +207,6 @@ def test_animation_raises(served):
     file = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be a JPEG, PNG or still WebP"):
         served[1].signatures["serving_bytes"](image_bytes=tf.constant([file]))
-
-
-def lambda_model():
-    return lambdanet.create_model("lambda_resnet_tiny", num_classes=7)
 
 
 @pytest.mark.parametrize(
@@ -295,34 +317,14 @@ def test_wrong_arguments_are_refused(tmp_path, options, message):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(scope="module")
-def tiny_weights(tmp_path_factory):
-    """Weights with preprocessing in their metadata, like those of `lambdanet convert`."""
-    path = tmp_path_factory.mktemp("tiny") / "tiny.safetensors"
-    texts = {
-        "mean": "0.4, 0.5, 0.6",
-        "std": "0.2, 0.25, 0.3",
-        "interpolation": "bicubic",
-        "crop_fraction": "0.9",
-    }
-    model = lambdanet.create_model("lambda_resnet_tiny", num_classes=7)
-    weight_files.save(model, path, {**texts, "input_size": str(SIZE), "num_classes": "7"})
-    return model, path
-
-
-def test_export_weights_preprocesses_as_pillow(tiny_weights, tmp_path, capsys):
-    model, path = tiny_weights
-    (tmp_path / "names.txt").write_text("\n".join(NAMES), encoding="utf-8")
-    words = ["--model=lambda_resnet_tiny", f"--weights={path}", f"--class_names={tmp_path / 'names.txt'}"]
-    assert cli.main(["export", *words, f"--out={tmp_path / 'served'}"]) == 0
-    assert "exported lambda_resnet_tiny (7 classes, 24 px) to" in capsys.readouterr().out
-    served = tf.saved_model.load(str(tmp_path / "served"))
+def test_export_weights_preprocesses_as_pillow(tiny_weights, tiny_served):
+    served = tf.saved_model.load(str(tiny_served / "served"))
     assert [name.decode() for name in served.class_names().numpy()] == NAMES
     picture = noise(40, 52, 3)
     image = Image.fromarray(picture).resize((33, 26), Image.Resampling.BICUBIC).crop((4, 1, 28, 25))
     prepared = (np.asarray(image, np.float32) / 255 - MEAN) / STD  # 26 = 24 / 0.9, and 33 = 26 * 52 / 40
     outputs = served.signatures["serving_default"](images=tf.constant(picture[np.newaxis]))
-    expected = tf.nn.softmax(model(prepared[np.newaxis].astype(np.float32), training=False))
+    expected = tf.nn.softmax(tiny_weights[0](prepared[np.newaxis].astype(np.float32), training=False))
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
 
