@@ -6,7 +6,7 @@
 #   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/layers/attention_test.py
 #   make lint    ruff and mypy
 #   make docs    the documentation, as static pages in docs/_build
-#   make tpu-table   docs/results/tpu.csv: what the families need and take on TPUs; takes an hour or two
+#   make results PAGE=speed   run the commands on a page of docs/results, which write the files it shows
 #   make format  rewrite the code as ruff lays it out
 #   make clean   remove what the above wrote in this folder, .venv included
 
@@ -23,7 +23,7 @@ SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mo
 	--model_dir=demo/shapes_run --config_file=demo/shapes/config.yaml
 SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
 
-.PHONY: demo demo-detection docs test lint format tpu-table clean
+.PHONY: demo demo-detection docs test lint format results clean
 
 # Every step can be repeated: training goes on where it stopped, or says that it is finished; the export
 # follows when it is older than the training.
@@ -65,10 +65,9 @@ format: .venv/dev.stamp
 docs: .venv/docs.stamp
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going docs docs/_build
 
-# Goes on where it was interrupted: what the compiler has answered is kept.
-tpu-table: .venv/dev.stamp
-	$(BIN)/lambdanet tpu-check --families --format=csv > docs/results/tpu.csv.partial
-	mv docs/results/tpu.csv.partial docs/results/tpu.csv
+# The commands are in the console blocks of the page.
+results: .venv/dev.stamp
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash -euxc "$$(sed -n '/^```console$$/,/^```$$/{/^```/!p}' docs/results/$(PAGE).md)"
 
 clean:
 	rm -rf .venv .build docs/_build docs/_generated dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache

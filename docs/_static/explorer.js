@@ -9,6 +9,8 @@ const shown = columns.map((_, i) => i).filter((i) => rows.some((row) => row[i] !
 const numeric = shown.filter((i) => isNumeric[i]);
 const MODEL = 0;
 const FAMILY = 1;
+const MAX_NAMES = 25;
+const isWhole = columns.map((_, i) => rows.every((row) => row[i] === null || Number.isInteger(row[i])));
 const state = { sort: null, descending: false };
 
 function element(tag, properties = {}, ...children) {
@@ -29,8 +31,9 @@ const filter = element("input", { id: "filter", type: "search", placeholder: "la
 const [family, familyLabel] = choice("family", "Family", [["", "all"], ...families.map((name) => [name, name])]);
 const [x, xLabel] = choice("x", "Horizontal", names);
 const [y, yLabel] = choice("y", "Vertical", names);
-const log = element("input", { id: "log", type: "checkbox", checked: true, onchange: draw });
-y.value = columns.indexOf("top-1 (%)");
+const xLog = element("input", { id: "x-log", type: "checkbox", checked: true, onchange: draw });
+const yLog = element("input", { id: "y-log", type: "checkbox", onchange: draw });
+y.value = columns.indexOf("ImageNet (%)");
 const plot = element("div", { className: "plot" });
 const head = element("tr");
 const body = element("tbody");
@@ -41,8 +44,9 @@ for (const i of shown) {
   head.append(element("th", { scope: "col" }, button));
 }
 explorer.append(
-  element("div", { className: "controls" }, element("label", {}, "Name", filter), familyLabel, xLabel, yLabel,
-    element("label", {}, log, "logarithmic")),
+  element("div", { className: "controls" }, element("label", {}, "Name", filter), familyLabel),
+  element("div", { className: "controls" }, xLabel, element("label", {}, xLog, "logarithmic")),
+  element("div", { className: "controls" }, yLabel, element("label", {}, yLog, "logarithmic")),
   plot,
   count,
   element("div", { className: "table" }, element("table", {}, element("thead", {}, head), body)),
@@ -81,29 +85,40 @@ function drawTable(found) {
 
 function cell(row, i) {
   if (i === MODEL) return element("td", {}, element("a", { href: `families/${row[FAMILY]}.html`, textContent: row[i] }));
-  const text = row[i] === null ? "" : isNumeric[i] ? row[i].toLocaleString("en", { maximumFractionDigits: 2 }) : row[i];
-  return element("td", { textContent: text });
+  return element("td", { textContent: row[i] === null ? "" : format(row[i], i) });
 }
 
+function format(value, i) {
+  if (!isNumeric[i]) return value;
+  const digits = isWhole[i] ? 0 : 2;
+  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+// Points have names if there are few.
 function drawPlot(found) {
   const points = found.filter((row) => row[x.value] !== null && row[y.value] !== null);
+  const mode = points.length > MAX_NAMES ? "markers" : "markers+text";
   const traces = families.map((name) => {
-    const own = points.filter((row) => row[FAMILY] === name);
+    const own = points.filter((row) => row[FAMILY] === name).sort((a, b) => a[x.value] - b[x.value]);
+    const [left, up, text] = [x.value, y.value, MODEL].map((i) => own.map((row) => row[i]));
     return {
-      name, type: "scatter", mode: "markers", marker: { size: 9 },
-      x: own.map((row) => row[x.value]), y: own.map((row) => row[y.value]), text: own.map((row) => row[MODEL]),
+      name, mode, text, x: left, y: up, type: "scatter", marker: { size: 9 }, cliponaxis: false,
+      textposition: own.map((_, i) => (i % 2 ? "bottom center" : "top center")), textfont: { size: 10 },
+      visible: own.length > 0,
       hovertemplate: "%{text}<br>%{x:.4~g}, %{y:.4~g}<extra></extra>",
     };
   });
   const style = getComputedStyle(document.body);
-  const grid = { gridcolor: style.getPropertyValue("--color-background-border"), zeroline: false };
-  const axis = (column) => ({ ...grid, type: log.checked ? "log" : "linear", title: { text: columns[column] } });
+  const axis = (column, log) => ({
+    title: { text: columns[column] }, type: log.checked ? "log" : "linear", zeroline: false,
+    gridcolor: style.getPropertyValue("--color-background-border"),
+  });
   const layout = {
-    xaxis: axis(x.value), yaxis: axis(y.value), font: { color: style.color, family: style.fontFamily },
-    paper_bgcolor: "transparent", plot_bgcolor: "transparent", margin: { t: 10, r: 10 },
-    legend: { orientation: "h", y: -0.2 },
+    xaxis: axis(x.value, xLog), yaxis: axis(y.value, yLog), font: { color: style.color, family: style.fontFamily },
+    paper_bgcolor: "transparent", plot_bgcolor: "transparent", margin: { t: 20, r: 20, l: 70 },
+    showlegend: true, legend: { orientation: "h", y: -0.2 },
   };
-  Plotly.react(plot, traces, layout, { responsive: true, displaylogo: false });
+  Plotly.react(plot, traces, layout, { responsive: true, displayModeBar: false });
 }
 
 draw();

@@ -13,16 +13,16 @@ from lambdanet.models import zoo
 from lambdanet.models.names import PARAMETERS
 
 SCRIPT = "_generated/static/plotly.min.js"
+CHIPS = ("v3", "v5e")
 COLUMNS = (
     "model",
     "family",
     "parameters (M)",
     "FLOPs (G)",
     "pixels",
-    "top-1 (%)",
-    "images per second on a CPU",
-    "images per second on TPU v3",
-    "images per second on TPU v5e",
+    *(f"{name} (%)" for name in ("ImageNet", *pretrained_weights.TEST_SETS)),
+    "inference on a CPU (images/s)",
+    *(f"training on a TPU {chip} core, estimated (images/s)" for chip in CHIPS),
 )
 
 
@@ -48,6 +48,8 @@ def rows() -> list[list[Any]]:
     found = []
     for name, architecture in zoo.MODELS.items():
         weights = pretrained_weights.find(name)
+        accuracies = [weights.top1, *weights.shifted_top1] if weights else []
+        missing = 1 + len(pretrained_weights.TEST_SETS) - len(accuracies)
         found.append(
             [
                 name,
@@ -55,9 +57,10 @@ def rows() -> list[list[Any]]:
                 PARAMETERS[name] / 1e6,
                 float(size[name]) if name in size else None,
                 architecture.input_size,
-                weights.top1 if weights else None,
+                *accuracies,
+                *[None] * missing,
                 cpu.get(name),
-                *(_tpu_speed(tpu.get(name), f"step on {chip} (ms)") for chip in ("v3", "v5e")),
+                *(_tpu_speed(tpu.get(name), f"step on {chip} (ms)") for chip in CHIPS),
             ]
         )
     return found

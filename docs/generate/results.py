@@ -4,7 +4,8 @@
 from collections.abc import Sequence
 
 from generate.pages import RESULTS, read_csv, table
-from lambdanet.configs.registry import pretrained_weights
+from lambdanet.models import model_list
+from lambdanet.models.names import list_models
 from lambdanet.models.papers.sizes import TABLES
 
 MISSING = "The commands have not been run yet."
@@ -61,11 +62,7 @@ def tpu() -> str:
 
 def pretrained() -> str:
     """Returns the published accuracies."""
-    rows = [
-        [f"`{one.model}`", one.tag, str(one.input_size), f"{one.top1:.2f}", f"{one.top5:.2f}"]
-        for one in pretrained_weights.WEIGHTS
-    ]
-    return table(["model", "weights", "pixels", "top-1 (%)", "top-5 (%)"], rows)
+    return model_list.render(list_models(pretrained=True), table_format="markdown", with_accuracy=True)
 
 
 def digits() -> str:
