@@ -44,7 +44,7 @@ def train(
       OSError: `model_dir` can no longer be written; the last checkpoint is kept.
 
     Example:
-      >>> train(configs.get_recipe("digits"), "/tmp/digits", save_every=100)["val_accuracy"]
+      >>> train(configs.get_recipe("digits"), "runs/digits", save_every=100)["val_accuracy"]
     """
     chosen = TrainOptions(**options)
     if chosen.data_service is not None:

@@ -29,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the arguments after `lambdanet`; default: those of this process.
 
     Example:
-      >>> main(["table", "12", "--format=markdown"])
+      >>> main(["list", "mobilenet*"])
+      model                pixels  source ...
+      mobilenet_v2            224  Table 17 ...
       0
     """
     arguments = list(sys.argv[1:] if argv is None else argv)

@@ -129,8 +129,9 @@ def preprocess_for(
       InputError: the model has no published weights.
 
     Example:
-      >>> model = create_model("lambda_resnet50ts", weights="imagenet")
-      >>> logits = model(preprocess_for("lambda_resnet50ts")(pictures))  # uint8 [b, h, w, 3]
+      >>> preprocess = preprocess_for("haloregnetz_b")
+      >>> preprocess(tf.zeros([2, 300, 400, 3], tf.uint8)).shape
+      TensorShape([2, 224, 224, 3])
     """
     found = pretrained_weights.get(model, weights)
     size = input_size or found.input_size

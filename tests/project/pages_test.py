@@ -13,6 +13,7 @@ import configparser
 import contextlib
 import doctest
 import io
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -32,8 +33,8 @@ WRITTEN = ("docs/*.md", "docs/tutorials/*.md", "docs/how-to/*.md", "docs/explana
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for name in WRITTEN for path in ROOT.glob(name)}
 PAGES["README.md"] = (ROOT / "README.md").read_text()
 
-PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\s*^```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
-SHELL = re.compile(r"^```(?:|bash|console)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = ("", "bash", "console")
 COMMAND = re.compile(r"\s*(?:until )?(lambdanet|python -m lambdanet[.\w]+) (.*)")
 COMMANDS = {command.invocation: command for command in cli.COMMANDS}
 COMMANDS |= {
@@ -55,19 +56,22 @@ def cache(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:torch.meshgrid")  # of lucidrains' layer
-@pytest.mark.parametrize("page", sorted(name for name, text in PAGES.items() if PYTHON.search(text)))
+@pytest.mark.parametrize("page", sorted(name for name, text in PAGES.items() if "```python\n" in text))
 def test_blocks_run(page, request, tmp_path, monkeypatch):
     """All blocks of a page in one namespace, as a reader would paste them."""
     if 'weights="imagenet"' in PAGES[page]:
         monkeypatch.setenv("LAMBDANET_HOME", str(request.getfixturevalue("cache")))
     monkeypatch.chdir(tmp_path)
     namespace: dict = {}
-    for match in PYTHON.finditer(PAGES[page]):
-        first_line = PAGES[page].count("\n", 0, match.start(1))
+    blocks = [*BLOCK.finditer(PAGES[page]), None]
+    for block, following in itertools.pairwise(blocks):
+        if block[1] != "python":
+            continue
+        first_line = PAGES[page].count("\n", 0, block.start(2))
         with contextlib.redirect_stdout(io.StringIO()) as output:
-            _run("\n" * first_line + match[1], page, namespace)
-        if match[2]:
-            assert _agree(match[2], output.getvalue()), output.getvalue()
+            _run("\n" * first_line + block[2], page, namespace)
+        if following and following[1] == "text" and not PAGES[page][block.end() : following.start()].strip():
+            assert _agree(following[2], output.getvalue()), output.getvalue()
 
 
 def _run(block: str, page: str, namespace: dict) -> None:
@@ -91,7 +95,9 @@ def _agree(expected: str, output: str) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    return [line for block in SHELL.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+    """Returns the lines of the shell blocks of a page."""
+    blocks = (block.replace("\\\n", " ") for language, block in BLOCK.findall(text) if language in SHELL)
+    return [line for block in blocks for line in block.splitlines()]
 
 
 def _commands(text: str) -> list[tuple[str, list[str]]]:

@@ -35,7 +35,7 @@ class Checkpoints:
       sums: the sums of the metrics since the start of the epoch; 0 once it is evaluated.
 
     Example:
-      >>> checkpoints = Checkpoints("/tmp/run/checkpoints", model, keras.optimizers.SGD())
+      >>> checkpoints = Checkpoints("checkpoints", model, keras.optimizers.SGD())
       >>> checkpoints.save(step=1)
       >>> checkpoints.restore()
       1

@@ -157,7 +157,7 @@ def load_trained_model(model_dir: str | Path) -> tuple[keras.Model, Recipe]:
       InputError: there is no model_dir, no checkpoint in it, or one of another model.
 
     Example:
-      >>> model, recipe = load_trained_model("/tmp/digits")
+      >>> model, recipe = load_trained_model("runs/digits")
     """
     recipe = load_recipe(model_dir)
     model = build_model(recipe)

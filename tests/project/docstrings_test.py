@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docstrings: their examples run and have the results that they print."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import os
+import signal
+import tarfile
+
+import numpy as np
+import pytest
+import source_tree
+import tensorflow as tf
+import tf_keras as keras
+from source_tree import ROOT
+
+import lambdanet
+from lambdanet import configs, device
+from lambdanet.training.run import build
+
+# Programs, which take long: they train, measure, compile or write models. Their own tests run them.
+PROGRAMS = {
+    *(f"benchmark.{topic}" for topic in ("inputs:benchmark_input", "layers:benchmark_layers")),
+    *(f"benchmark.{topic}" for topic in ("loop:benchmark_loop", "models:benchmark_models")),
+    *(f"serving.export:{name}" for name in ("export", "export_saved_model", "export_weights")),
+    *("serving.export_runtimes:export", "serving.predict:predict"),
+    *("train:train", "evaluate:evaluate", "convert:convert", "pseudo_labels.label:pseudo_label"),
+    *("tpu.check:compile_step", "tpu.hlo:parse", "tpu.largest_batch:largest_batch", "tpu.steps:recipe_step"),
+}
+PROGRAMS = {f"lambdanet.training.{name}" for name in PROGRAMS}
+
+
+def _examples() -> dict[str, str]:
+    """Returns the docstrings with examples, as `module:name`."""
+    found = {}
+    for path in (path for floor in source_tree.FLOORS for path in source_tree.files_of(floor)):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                if ">>>" in (text := ast.get_docstring(node) or ""):
+                    found[f"{source_tree.module_of(path)}:{getattr(node, 'name', '')}"] = text
+    return found
+
+
+EXAMPLES = _examples()
+
+
+class Checker(doctest.OutputChecker):
+    """Accepts any result where the example prints none."""
+
+    def check_output(self, want, got, optionflags):
+        return not want or super().check_output(want, got, optionflags)
+
+
+@pytest.fixture(scope="module")
+def names():
+    """The names that examples use beside those of their module."""
+    public = {name: getattr(lambdanet, name) for name in lambdanet.__all__}
+    return public | {
+        "lambdanet": lambdanet,
+        "configs": configs,
+        "device": device,
+        "keras": keras,
+        "np": np,
+        "tf": tf,
+        "recipe": configs.get_recipe("digits"),
+        "model": lambdanet.create_model("lambda_resnet_tiny", num_classes=1000),
+        "images": tf.zeros([1, 32, 32, 3]),
+        "examples": tf.data.Dataset.from_tensors(({"name": "a picture"}, 0)),
+        "decode": lambda example, key: (tf.zeros([8, 8, 3]), key),
+        "build_model": build.build_model,
+        "work": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - PROGRAMS))
+def test_example_runs(name, names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    if "runs/digits" in EXAMPLES[name]:
+        with tarfile.open(ROOT / "tests/saved/run.tar.gz") as archive:
+            archive.extractall(tmp_path / "runs", filter="data")
+        (tmp_path / "runs/run").rename(tmp_path / "runs/digits")
+    module = importlib.import_module(name.partition(":")[0])
+    test = doctest.DocTestParser().get_doctest(EXAMPLES[name], {**names, **vars(module)}, name, None, None)
+    runner = doctest.DocTestRunner(Checker(), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert runner.run(test).failed == 0
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_example_of_a_program_has_its_arguments(name):
+    module, _, function = name.partition(":")
+    signature = inspect.signature(getattr(importlib.import_module(module), function))
+    code = "".join(example.source for example in doctest.DocTestParser().get_examples(EXAMPLES[name]))
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    calls = [call for call in calls if ast.unparse(call.func) == function]
+    assert calls
+    for call in calls:
+        signature.bind(*call.args, **{keyword.arg: keyword.value for keyword in call.keywords})
