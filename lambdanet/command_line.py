@@ -180,6 +180,7 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
     """
     # Level 3 hides TensorFlow's log lines about processors and missing GPUs; errors are raised anyway.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TensorFlow would import Keras 3 beside tf_keras
     _prepare_streams()
     try:
         with _without_noise():

@@ -12,6 +12,7 @@ import pytest
 
 # Set before anything imports TensorFlow, and inherited by the commands that tests start.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TensorFlow would import Keras 3 beside tf_keras
 # TensorFlow's own allocator for oneDNN never returns memory; the system's does.
 os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 _CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))

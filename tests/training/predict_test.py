@@ -7,7 +7,6 @@ import math
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -279,12 +278,28 @@ def test_unwritable_folder_is_refused(served, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_predict_does_not_import_keras_or_models(served, tmp_path):
-    image = write(tmp_path / "red.png")
-    command = program("predict_without_keras.py", served, image)
-    done = subprocess.run(**command, cwd=tmp_path, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    assert "  red  " in done.stdout
+@pytest.fixture(scope="module")
+def process(served, tmp_path_factory):
+    """The commands for a good and a truncated image, in a process without Keras and models."""
+    folder = tmp_path_factory.mktemp("process")
+    write(folder / "red.png")
+    truncated(folder / "half.png")
+    command = program("predict_without_keras.py", served, "red.png", "half.png")
+    command["env"]["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    return subprocess.run(**command, cwd=folder, capture_output=True)
+
+
+def test_predict_does_not_import_keras_or_models(process):
+    assert process.returncode == 0, process.stderr
+    assert "  red  " in process.stdout
+
+
+def test_command_prints_one_line_for_a_corrupt_image(process):
+    assert process.stdout.splitlines()[1 + len(NAMES) :] == ["[0, 2]"]  # nothing after the good image
+    assert process.stderr.startswith(
+        "lambdanet: error: image must be a complete JPEG, PNG or other image file, got "
+    )
+    assert process.stderr.count("\n") == 1
 
 
 def test_command_exits_with_1_for_an_unreadable_image(served, tmp_path, capsys):
@@ -294,16 +309,3 @@ def test_command_exits_with_1_for_an_unreadable_image(served, tmp_path, capsys):
     printed = capsys.readouterr()
     assert printed.out.startswith(str(tmp_path / "good.png"))
     assert printed.err.splitlines()[-1] == "lambdanet: error: 1 of 2 images cannot be read"
-
-
-def test_command_prints_one_line_for_a_corrupt_image(served, tmp_path):
-    truncated(tmp_path / "half.png")
-    command = [sys.executable, "-m", "lambdanet.cli", "predict", f"--saved_model={served}", "half.png"]
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "PYTHONPATH": root, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(
-        "lambdanet: error: image must be a complete JPEG, PNG or other image file, got "
-    )
-    assert done.stderr.count("\n") == 1
