@@ -38,7 +38,7 @@ LAYERS = {
         8, position=None, key_normalization="l2", query_normalization="softmax", **kwargs
     ),
     "LambdaLayer_multi_head": lambda **kwargs: lambdanet.LambdaLayer(
-        8, scope=5, multi_head=True, use_batch_norm=False, dilation=2, **kwargs
+        8, 2, scope=5, multi_head=True, use_batch_norm=False, dilation=2, **kwargs
     ),
     "LambdaLayer_shared": lambda **kwargs: lambdanet.LambdaLayer(
         8, position=lambdanet.RelativePositionEmbedding(scope=5), content=False, **kwargs
@@ -69,8 +69,9 @@ def test_output_shape_is_known(make):
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
 def test_declared_outputs_equal_traced_ones(make, policy):
+    """Shapes do not depend on the precision, so only one precision is traced with unknown sizes too."""
     layer = make(dtype=policy)
-    for size in ([6, 5], [None, 5], [None, None]):
+    for size in ([6, 5], [None, 5], [None, None]) if policy == "float32" else ([6, 5],):
         declared = layer(keras.Input([*size, 8], dtype=layer.compute_dtype))
         traced = tf.function(layer).get_concrete_function(declared.node.keras_inputs[0].type_spec)
         assert declared.dtype == traced.output_dtypes
