@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models by name: features, overrides, sizes, saving and errors."""
 
+import csv
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import keras as keras_3
 import numpy as np
@@ -15,6 +17,8 @@ from helpers import images
 
 import lambdanet
 from lambdanet.errors import InputError
+from lambdanet.models import model_list
+from lambdanet.models.names import PARAMETERS
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,19 @@ def test_model_info():
     assert (info.name, info.params, info.input_size) == ("lambda_resnet_50", 18_963_272, 160)
     assert info.source == "Table 19"
     assert info.flops == pytest.approx(4.18e9, rel=1e-3)
+
+
+def test_sizes_of_the_documentation_are_current():
+    """All columns, but the FLOPs of a few small models alone."""
+    path = Path(__file__).parents[2] / "docs" / "results" / "sizes.csv"
+    rows = {row["model"]: row for row in csv.DictReader(path.read_text().splitlines())}
+    small = ("lambda_resnet_tiny", "mobilenet_v2", "vit_ti16")
+    for names, with_sizes in ((lambdanet.list_models(), False), (small, True)):
+        for row in csv.DictReader(model_list.render(names, with_sizes, "csv").splitlines()):
+            assert row.items() <= rows[row["model"]].items()
+    assert {name: row["parameters (M)"] for name, row in rows.items()} == {
+        name: f"{params / 1e6:.2f}" for name, params in PARAMETERS.items()
+    }
 
 
 @pytest.mark.parametrize("name", ["resnet_50_llll", "lambda_resnet_50"])

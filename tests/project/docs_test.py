@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The site of `make docs`: it builds without warnings, its links resolve, and the model explorer works."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from source_tree import ROOT
+
+from lambdanet import cli, configs
+from lambdanet.models.names import PARAMETERS, list_models
+
+GENERATED = ("_build", "_generated", "families", "api", "commands")  # folders below docs
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
+    """The site, built from a copy of what is committed in docs, and the finished build."""
+    checkout = tmp_path_factory.mktemp("checkout")
+    for path in ROOT.iterdir():
+        if path.name != "docs":
+            (checkout / path.name).symlink_to(path)
+    shutil.copytree(ROOT / "docs", checkout / "docs", ignore=shutil.ignore_patterns(*GENERATED))
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
+    done = subprocess.run([*command, "docs", "site"], cwd=checkout, capture_output=True, text=True)
+    return checkout / "site", done
+
+
+class _Page(HTMLParser):
+    """The anchors of a page, and what it links to and loads."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.anchors, self.links, self.loads = set(), set(), set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
+        if found.get("href"):
+            (self.loads if tag == "link" else self.links).add(found["href"])
+        if found.get("src"):
+            self.loads.add(found["src"])
+
+
+def test_builds_without_warnings(build):
+    site, done = build
+    assert done.returncode == 0, done.stderr
+    assert (site / "index.html").exists()
+
+
+@pytest.fixture(scope="module")
+def pages(build) -> dict[Path, _Page]:
+    return {path.resolve(): _Page(path) for path in build[0].glob("**/*.html")}
+
+
+def test_links_and_anchors_resolve(pages):
+    broken = []
+    for path, page in pages.items():
+        for link in page.links | page.loads:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if not target.is_file() or (parts.fragment and parts.fragment not in pages[target].anchors):
+                broken.append(f"{path.name}: {link}")
+    assert len(pages) > 50 and broken == [], broken
+
+
+def test_pages_load_nothing_from_the_network(pages):
+    loads = set().union(*(page.loads for page in pages.values()))
+    assert loads and [load for load in loads if urlsplit(load).scheme not in ("", "data")] == []
+
+
+def test_models_commands_and_recipes_are_listed(build):
+    def words(pattern: str) -> set[str]:
+        """Returns the texts of code elements without spaces in pages."""
+        text = "".join(path.read_text() for path in build[0].glob(pattern))
+        return set(map(html.unescape, re.findall('<span class="pre">([^<]+)</span>', text)))
+
+    assert set(PARAMETERS) <= words("models/families/*.html")
+    assert set(configs.list_recipes()) <= words("reference/recipes.html")
+    commands = {path.stem for path in build[0].glob("reference/commands/*.html")}
+    assert {command.name for command in cli.COMMANDS} <= commands
+
+
+# Run in the page: a person's clicks and inputs, and what is there after each.
+DRIVER = """
+const errors = [];
+addEventListener("error", (event) => errors.push(event.message));
+addEventListener("load", () => {
+  const all = (selector) => [...document.querySelectorAll(`#explorer ${selector}`)];
+  const names = () => all("tbody tr").map((row) => row.cells[0].textContent);
+  const points = () => all(".scatterlayer .point").length;
+  const header = all("thead th");
+  const parameters = header.find((cell) => cell.textContent === "parameters (M)");
+  const input = (id, value, type) => {
+    const element = document.getElementById(id);
+    element.value = value;
+    element.dispatchEvent(new Event(type));
+  };
+  const option = (id, text) => all(`#${id} option`).find((one) => one.text === text).value;
+  const found = { columns: header.map((cell) => cell.textContent), all: names() };
+  parameters.querySelector("button").click();
+  found.descending = [parameters.ariaSort, ...names()];
+  parameters.querySelector("button").click();
+  found.ascending = [parameters.ariaSort, ...names()];
+  found.pretrained = points();
+  input("x", option("x", "pixels"), "change");
+  input("y", option("y", "FLOPs (G)"), "change");
+  setTimeout(() => {
+    found.plotted = points();
+    found.titles = all(".xtitle, .ytitle").map((title) => title.textContent);
+    input("filter", "Lambda_ResNet", "input");
+    found.filtered = names();
+    input("family", "timm_networks", "change");
+    found.family = names();
+    setTimeout(() => {
+      found.points = points();
+      document.body.append(Object.assign(document.createElement("pre"), {
+        id: "found", textContent: JSON.stringify({ ...found, errors }),
+      }));
+    }, 500);
+  }, 500);
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def explored(build, tmp_path_factory) -> dict:
+    """What the driver found on the page of the explorer, opened as a file."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium, such as Debian's package chromium")
+    page = build[0] / "models" / "explorer.html"
+    driven = page.with_name("driven.html")
+    driven.write_text(page.read_text().replace("</body>", f"<script>{DRIVER}</script></body>"))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    flags += ["--enable-logging=stderr", "--virtual-time-budget=20000", "--window-size=1200,1000"]
+    profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
+    command = [CHROMIUM, *flags, profile, "--dump-dom", driven.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    driven.unlink()
+    (text,) = re.findall('<pre id="found">(.*?)</pre>', done.stdout)
+    return {**json.loads(text), "console": re.findall("CONSOLE.*", done.stderr)}
+
+
+def test_explorer_has_no_errors(explored):
+    assert (explored["errors"], explored["console"]) == ([], [])
+
+
+def test_explorer_shows_and_sorts_all_models(explored):
+    assert explored["all"] == list(PARAMETERS)
+    assert {"FLOPs (G)", "ImageNet (%)", "ReaL (%)"} <= set(explored["columns"])
+    by_size = sorted(PARAMETERS, key=lambda name: PARAMETERS[name])
+    assert explored["ascending"] == ["ascending", *by_size]
+    assert explored["descending"] == ["descending", *reversed(by_size)]
+
+
+def test_explorer_filters(explored):
+    assert set(explored["filtered"]) == set(list_models("*lambda_resnet*"))
+    assert set(explored["family"]) == set(list_models("*lambda_resnet*", pretrained=True))
+
+
+def test_explorer_plots_two_columns(explored):
+    assert explored["pretrained"] == len(list_models(pretrained=True))
+    assert explored["titles"] == ["pixels", "FLOPs (G)"]
+    assert (explored["plotted"], explored["points"]) == (len(PARAMETERS), len(explored["family"]))
