@@ -6,6 +6,7 @@
 #   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/layers/attention_test.py
 #   make lint    ruff and mypy
 #   make docs    the documentation, as static pages in docs/_build
+#   make figures  draw the pictures of the README and the documentation, and write the README's tables
 #   make results PAGE=speed   run the commands on a page of docs/results, which write the files it shows
 #   make format  rewrite the code as ruff lays it out
 #   make clean   remove what the above wrote in this folder, .venv included
@@ -23,7 +24,7 @@ SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mo
 	--model_dir=demo/shapes_run --config_file=demo/shapes/config.yaml
 SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
 
-.PHONY: demo demo-detection docs test lint format results clean
+.PHONY: demo demo-detection docs figures test lint format results clean
 
 # Every step can be repeated: training goes on where it stopped, or says that it is finished; the export
 # follows when it is older than the training.
@@ -62,8 +63,14 @@ format: .venv/dev.stamp
 	$(BIN)/python -m ruff check --fix
 	$(BIN)/python -m ruff format
 
+# The notebooks of the tutorials are executed.
 docs: .venv/docs.stamp
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going docs docs/_build
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --tag=execute docs docs/_build
+
+figures: demo demo-detection
+	$(BIN)/python docs/figures/draw.py
+	$(BIN)/python docs/figures/pictures.py
+	$(BIN)/python docs/figures/tables.py
 
 # The commands are in the console blocks of the page.
 results: .venv/dev.stamp

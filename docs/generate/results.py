@@ -60,6 +60,13 @@ def tpu() -> str:
     return _plain(read_csv("tpu.csv")) or MISSING
 
 
+def libraries() -> str:
+    """Returns the comparison with other libraries, with links from the page instead of from the README."""
+    rows = [list(row.values()) for row in read_csv("peers.csv")]
+    rows = [[cell.replace("](", "](../../") for cell in row] for row in rows]
+    return table(list(read_csv("peers.csv")[0]), rows) if rows else MISSING
+
+
 def pretrained() -> str:
     """Returns the published accuracies."""
     return model_list.render(list_models(pretrained=True), table_format="markdown", with_accuracy=True)

@@ -32,12 +32,13 @@ OWN = {
     "sequences and volumes": "[yes](tests/layers/conformance_test.py)",
     "models with lambda layers": "[{models}](models/names.py), the paper's among them",
     "pretrained, with lambda layers": "[{pretrained}](configs/registry/pretrained_weights.py), timm's",
-    "TPU": "[compiled for v2 to v6e](tests/training/tpu_check_test.py), not run",
+    "training step at 64x64, CPU": "[{time}](docs/results/layers.csv)",
+    "its peak memory": "[{memory}](docs/results/layers.csv)",
+    "TPU": "[compiled for, not run](tests/training/tpu_check_test.py)",
     "detection": "[Mask R-CNN, RetinaNet](tests/detection/experiments_test.py)",
     "export": "[SavedModel, LiteRT, ONNX](tests/training/export_runtimes_test.py)",
-    "ms, training step at 64x64": "[{ms}](docs/results/layers.csv)",
-    "MiB, the same": "[{mib}](docs/results/layers.csv)",
 }
+NAMES = {"lambdanet": "lambdanet", "lambda-networks": "lucidrains", "timm": "timm", "kecam": "kecam"}
 
 
 def main() -> None:
@@ -48,9 +49,10 @@ def main() -> None:
     columns = {"lambdanet": _own(), "lambda-networks": _lucidrains(), "timm": _timm(), "kecam": _kecam()}
     with (FOLDER / "peers.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["", *(f"{name} {_version(name)}" for name in columns)])
+        writer.writerow(["", *(f"{NAMES[name]} {_version(name)}" for name in columns)])
         for feature in OWN:
-            writer.writerow([feature, *(cells.get(feature, NONE) for cells in columns.values())])
+            missing = "not tried" if feature == "TPU" else NONE
+            writer.writerow([feature, *(cells.get(feature, missing) for cells in columns.values())])
 
 
 def table() -> str:
@@ -62,13 +64,10 @@ def table() -> str:
 
 def measured(contender: str) -> dict[str, str]:
     """Returns the time and memory of a contender of the benchmark of layers."""
+    case = {**CASE, "contender": contender}
     with (FOLDER / "layers.csv").open(encoding="utf-8", newline="") as file:
-        rows = [
-            row
-            for row in csv.DictReader(file)
-            if row["contender"] == contender and CASE.items() <= row.items()
-        ]
-    return {"ms": f"{float(rows[0]['ms_median']):.0f}", "mib": f"{float(rows[0]['peak_mib']):.0f}"}
+        row = next(row for row in csv.DictReader(file) if case.items() <= row.items())
+    return {"time": f"{float(row['ms_median']):.0f} ms", "memory": f"{float(row['peak_mib']):.0f} MiB"}
 
 
 def _version(name: str) -> str:
@@ -216,7 +215,7 @@ def _runs(layer: Any, size: list[int]) -> bool:
 
 def _speed(contender: str) -> dict[str, str]:
     values = measured(contender)
-    return {"ms, training step at 64x64": values["ms"], "MiB, the same": values["mib"]}
+    return {"training step at 64x64, CPU": values["time"], "its peak memory": values["memory"]}
 
 
 def _modules(package: Any, part: str) -> str:
