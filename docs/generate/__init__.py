@@ -42,7 +42,7 @@ def write_pages(app: Sphinx, config: Config) -> None:
         for name, text in module.pages().items():
             write(folder / f"{name}.md", text)
     write(folder / explorer.SCRIPT, explorer.plotting_library())
-    for name, text in notebooks.notebooks(folder).items():
+    for name, text in notebooks.notebooks(folder, app.tags.has("execute")).items():
         write(folder / name, text)
 
 
@@ -56,4 +56,5 @@ def write(path: Path, text: str) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("generated", Generated)
     app.connect("config-inited", write_pages)
+    app.connect("source-read", notebooks.link)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

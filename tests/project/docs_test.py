@@ -92,6 +92,18 @@ def test_models_commands_and_recipes_are_listed(build):
     assert {command.name for command in cli.COMMANDS} <= commands
 
 
+def test_tutorials_are_notebooks_too(build):
+    tutorials = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+    assert tutorials
+    for page in tutorials:
+        assert f"{page.stem}.ipynb" in (build[0] / "tutorials" / f"{page.stem}.html").read_text()
+        (path,) = build[0].glob(f"_downloads/*/{page.stem}.ipynb")
+        cells = json.loads(path.read_text())["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        blocks = re.findall(r"^```python\n(.*?)\n```", page.read_text(), re.MULTILINE | re.DOTALL)
+        assert [cell for cell in code if not cell.startswith("%%bash")] == blocks
+
+
 # Run in the page: a person's clicks and inputs, and what is there after each.
 DRIVER = """
 const errors = [];
