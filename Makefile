@@ -65,7 +65,7 @@ format: .venv/dev.stamp
 
 # The notebooks of the tutorials are executed.
 docs: .venv/docs.stamp
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --tag=execute docs docs/_build
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m sphinx --fail-on-warning --keep-going --tag=execute docs docs/_build
 
 figures: demo demo-detection
 	$(BIN)/python docs/figures/draw.py
