@@ -96,7 +96,7 @@ def _runner(
 
 def compiled(function: Callable[..., Any], arguments: Sequence[tf.Tensor]) -> Run:
     """Returns a function that runs the graph of `function` once and waits for the result."""
-    compiled = tf.function(function)
+    compiled = tf.function(function, autograph=False)
 
     def run():
         compiled(*arguments)

@@ -121,7 +121,7 @@ def _by_hand(recipe: Recipe, data: tf.data.Dataset) -> Loop:
     cross_entropy = SmoothedCrossEntropy(recipe.label_smoothing)
     mean, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(images: tf.Tensor, labels: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
             logits = model(images, training=True)
