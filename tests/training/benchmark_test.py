@@ -227,8 +227,9 @@ def test_stopped_contender_is_skipped_on_the_same_map(scripted):
 # Processes.
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def worker():
+    """A process that two tests use, since it takes seconds to start; the second kills it."""
     worker = ContenderProcess(sys.executable, "position/einsum", 1, {})
     yield worker
     worker.close()
