@@ -3,6 +3,7 @@
 
 import ast
 import dataclasses
+import functools
 import json
 import math
 import typing
@@ -111,6 +112,7 @@ class Recipe:
         return round(self.pseudo_share * self.global_batch_size)
 
 
+@functools.cache
 def field_types() -> dict[str, type]:
     """Returns the type of each field of a recipe, by name."""
     return typing.get_type_hints(Recipe)
