@@ -22,7 +22,6 @@ extensions = [
     "generate.mathml",
 ]
 exclude_patterns = ["_build", "_generated", "generate", "figures"]
-suppress_warnings = ["toc.empty_glob"]
 smartquotes = False  # of options such as --recipe
 default_role = "py:obj"  # `LambdaLayer` in a docstring is a link if it is documented, and code if not
 
@@ -37,4 +36,7 @@ napoleon_use_ivar = True
 html_theme = "furo"
 html_title = f"lambdanet {release}"
 html_static_path = ["_static", "_generated/static"]
+html_css_files = ["site.css"]
 html_copy_source = False
+html_use_index = False
+html_domain_indices = False

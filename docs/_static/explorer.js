@@ -9,7 +9,7 @@ const shown = columns.map((_, i) => i).filter((i) => rows.some((row) => row[i] !
 const numeric = shown.filter((i) => isNumeric[i]);
 const MODEL = 0;
 const FAMILY = 1;
-const MAX_NAMES = 25;
+const PIXELS_PER_NAME = 40;
 const isWhole = columns.map((_, i) => rows.every((row) => row[i] === null || Number.isInteger(row[i])));
 const state = { sort: null, descending: false };
 
@@ -94,10 +94,10 @@ function format(value, i) {
   return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-// Points have names if there are few.
+// Points have names if there is room for them.
 function drawPlot(found) {
   const points = found.filter((row) => row[x.value] !== null && row[y.value] !== null);
-  const mode = points.length > MAX_NAMES ? "markers" : "markers+text";
+  const mode = points.length * PIXELS_PER_NAME > plot.clientWidth ? "markers" : "markers+text";
   const traces = families.map((name) => {
     const own = points.filter((row) => row[FAMILY] === name).sort((a, b) => a[x.value] - b[x.value]);
     const [left, up, text] = [x.value, y.value, MODEL].map((i) => own.map((row) => row[i]));

@@ -24,7 +24,10 @@ WRITERS = (api, commands, models)  # modules whose `pages` returns whole pages
 
 
 class Generated(SphinxDirective):
-    """Inserts the text that a function of this package returns."""
+    """Inserts the text that a function of this package returns.
+
+    Sections in it become sections of the page, so nothing may come before the first one.
+    """
 
     required_arguments = 1
 

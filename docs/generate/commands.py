@@ -3,6 +3,7 @@
 
 import importlib
 import pkgutil
+import textwrap
 
 from generate.pages import table
 from lambdanet import cli, detection
@@ -32,11 +33,12 @@ def _name(command: Command) -> str:
 
 
 def _page(command: Command) -> str:
+    line = textwrap.fill(usage(command), 90, subsequent_indent="    ", break_on_hyphens=False)
     examples, notes = "\n".join(command.examples), command.notes()
     parts = [
         f"# {command.invocation}",
         f"`{command.name}` {command.summary}.",
-        f"```console\n{usage(command)}\n```",
+        f"```console\n{line}\n```",
         f"## Examples\n\n```console\n{examples}\n```",
     ]
     if command.flags:

@@ -7,6 +7,7 @@ What reStructuredText would read as other markup is escaped.
 import re
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 ESCAPED = (
@@ -32,6 +33,14 @@ def escape(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: lis
     lines[:] = escaped
 
 
+def draw_dashes(app: Sphinx, doctree: nodes.document) -> None:
+    """Replaces the two hyphens that Sphinx writes between a parameter and its description."""
+    for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(" – "))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", escape, priority=400)  # before napoleon
+    app.connect("doctree-read", draw_dashes)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -61,17 +61,16 @@ def _models(names: list[str], folder: str = "") -> str:
 
 def pages() -> dict[str, str]:
     """Returns a page per family."""
-    return {f"models/families/{name}": _page(module) for name, module in families().items()}
+    return {f"models/families/{name}": _page(name, module) for name, module in families().items()}
 
 
-def _page(module: ModuleType) -> str:
-    title, _, text = (inspect.getdoc(module) or "").partition("\n")
+def _page(family: str, module: ModuleType) -> str:
     names = list(module.MODELS)
     options = sorted(set().union(*(zoo.MODELS[name].option_names() for name in names)))
     recipes = sorted({recipe for name in names for recipe in zoo.recipes_of(name)})
     parts = [
-        f"# {title.removesuffix('.')}",
-        text.strip(),
+        f"# {family}",
+        inspect.getdoc(module) or "",
         _models(names),
         f"Options of `create_model`: {code(options)}.",
         f"Recipes: {code(recipes)}.",

@@ -23,12 +23,13 @@ def paper_tables() -> str:
 
 
 def layers() -> str:
-    """Returns a section per scope and pass of the benchmark of layers."""
+    """Returns a table per scope and pass of the benchmark of layers."""
     rows = read_csv("layers.csv")
     parts = [_machine(rows)]
     for scope, pass_name in dict.fromkeys((row["scope"], row["pass"]) for row in rows):
         own = [row for row in rows if (row["scope"], row["pass"]) == (scope, pass_name)]
-        parts.append(f"### Scope {scope}, {PASSES[pass_name]}\n\n{_by_map(own)}")
+        title = "Layers that have their own scope" if scope == "own" else f"Scope {scope}"
+        parts.append(f"**{title}, {PASSES[pass_name]}**\n\n{_by_map(own)}")
     return "\n\n".join(parts)
 
 
@@ -51,7 +52,7 @@ def models() -> str:
 
 def _machine(rows: Sequence[dict[str, str]]) -> str:
     """Returns a sentence on the machine of a benchmark."""
-    text = "Measured on {cpu} with {threads} threads, {dtype}, TensorFlow {tensorflow}."
+    text = "Measured on {cpu} with {threads} thread(s), {dtype}, TensorFlow {tensorflow}."
     return text.format_map(rows[0]) if rows else MISSING
 
 
