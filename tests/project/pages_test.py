@@ -29,7 +29,7 @@ from lambdanet.models.names import check_model, list_models
 from lambdanet.models.weights import pretrained
 
 ROOT = Path(__file__).parents[2]
-WRITTEN = ("docs/*.md", "docs/tutorials/*.md", "docs/how-to/*.md", "docs/explanation/*.md")  # not generated
+WRITTEN = ("docs/*.md", "docs/*/*.md")  # generated pages are deeper
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for name in WRITTEN for path in ROOT.glob(name)}
 PAGES["README.md"] = (ROOT / "README.md").read_text()
 
