@@ -148,7 +148,7 @@ def test_causal_memory_is_linear():
 
 def two_layers(table, **arguments):
     """A model of two layers with one table."""
-    inputs = keras.Input([None, None, 8])
+    inputs = keras.Input([6, 6, 8])
     x = lambdanet.LambdaLayer(8, position=table, name="first", **arguments)(inputs)
     return keras.Model(inputs, lambdanet.LambdaLayer(8, position=table, name="second", **arguments)(x))
 
@@ -266,6 +266,7 @@ def test_gradients_by_finite_differences(implementation):
     layer(x)
     variables = layer.trainable_weights
 
+    @tf.function
     def loss(x, *values):
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)

@@ -101,7 +101,8 @@ def test_a_named_form_is_the_same_on_every_device(implementation):
     operations = []
     for kind in ("CPU", "TPU"):
         traced = tf.function(
-            lambda *x: position_lambdas.apply_position_lambdas(*x, implementation, block=[14, 14])
+            lambda *x: position_lambdas.apply_position_lambdas(*x, implementation, block=[14, 14]),
+            autograph=False,
         )
         with device.assume(kind):
             graph = traced.get_concrete_function(*specs).graph
@@ -155,7 +156,8 @@ def test_row_convolution_equals_all_pairs(query_size, context_size, scope, u, co
     traced = tf.function(
         lambda q, v, c: position_lambdas.apply_plan(
             PositionTerm(q, v, table, content=c if content else None), plan, kernel
-        )
+        ),
+        autograph=False,
     ).get_concrete_function(*signature)
     for a, b in zip(results, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-10)
@@ -166,7 +168,7 @@ def test_row_convolution_equals_all_pairs(query_size, context_size, scope, u, co
 def test_auto_convolves_rows_on_a_tpu():
     """Only "auto": the blocked form by name is in blocks there too."""
     specs = [tf.TensorSpec(shape) for shape in ([32, 56, 56, 4, 16], [32, 56, 56, 32], [23, 23, 16])]
-    traced = tf.function(position_lambdas.apply_position_lambdas)
+    traced = tf.function(position_lambdas.apply_position_lambdas, autograph=False)
     for implementation in ("auto", "blocked", "einsum"):
         with device.assume("TPU"):
             graph = traced.get_concrete_function(*specs, implementation).graph
@@ -242,6 +244,7 @@ def test_unknown_batch_height_and_width(implementation):
             tf.TensorSpec([None, None, None, 4]),
             tf.TensorSpec([5, 5, 3]),
         ],
+        autograph=False,
     )
     for spatial in ([2, 2], [3, 7], [8, 4]):
         inputs = [tf.constant(x, tf.float32) for x in random_case(3, spatial, [5, 5])]
@@ -314,7 +317,7 @@ def test_chunks_give_the_same_values_and_gradients(size):
     inputs = [tf.Variable(rng.normal(size=shape)) for shape in ([5, 4, 2, 3], [5, 6, 2], [4, 3, 6])]
     weights = rng.normal(size=[5, 4, 2, 2])
 
-    @tf.function
+    @tf.function(autograph=False)
     def value_and_gradients(function):
         with tf.GradientTape() as tape:
             outputs = function(*[tf.convert_to_tensor(x) for x in inputs])
@@ -328,11 +331,11 @@ def test_chunks_give_the_same_values_and_gradients(size):
 
 
 def test_chunks_compile_with_an_unknown_batch():
-    """On a map so large that the blocked form is computed in chunks."""
+    """On a map with so many heads that the blocked form is computed in chunks."""
     rng = np.random.default_rng(8)
     queries, values, table = (
         tf.constant(rng.normal(size=shape), tf.float32)
-        for shape in ([4, 64, 64, 4, 2], [4, 64, 64, 2], [9, 9, 2])
+        for shape in ([4, 32, 32, 8, 2], [4, 32, 32, 2], [9, 9, 2])
     )
 
     def gradients(queries, values, table, *form):
@@ -341,7 +344,7 @@ def test_chunks_compile_with_an_unknown_batch():
             outputs = position_lambdas.apply_position_lambdas(queries, values, table, *form)
         return outputs, tape.gradient(outputs, [queries, values, table])
 
-    sizes = cost_model.ProblemSize(None, (64, 64), (64, 64), (9, 9), 4, 2, 2, 1, 1, 1, 4)
+    sizes = cost_model.ProblemSize(None, (32, 32), (32, 32), (9, 9), 8, 2, 2, 1, 1, 1, 4)
     assert cost_model.limit_memory(sizes, cost_model.Plan(True, (16, 16)), device.DEVICES["CPU"]).chunk
     expected = gradients(queries, values, table, "query_first")
     unknown = [tf.TensorSpec([None, *x.shape[1:]]) for x in (queries, values)] + [tf.TensorSpec(table.shape)]
@@ -350,6 +353,7 @@ def test_chunks_compile_with_an_unknown_batch():
             lambda *x: gradients(*x, "blocked_query_first", 1, 1, [16, 16]),
             input_signature=unknown,
             jit_compile=jit_compile,
+            autograph=False,
         )
         for a, b in zip(
             tf.nest.flatten(traced(queries, values, table)), tf.nest.flatten(expected), strict=True
