@@ -39,6 +39,12 @@ def _loop(set: Sequence[str] = (), **options: Any) -> None:
     loop.benchmark_loop(settings=set, **options)
 
 
+def _startup(**options: Any) -> None:
+    from lambdanet.training.benchmark import startup
+
+    startup.benchmark_startup(**options)
+
+
 def _input(**options: Any) -> None:
     from lambdanet.training.benchmark import inputs
 
@@ -55,7 +61,7 @@ def _benchmark(values: flags.FlagValues, arguments: list[str]) -> None:
     for name in options:
         if name not in accepted:
             raise unknown(f"flag of `benchmark {topic}`", f"--{name}", [f"--{flag}" for flag in accepted])
-    if topic == "models":
+    if topic in ("models", "startup"):
         options["models"] = models
     elif models:
         raise InputError(f"unexpected argument {models[0]!r} of `benchmark {topic}`")
@@ -123,6 +129,11 @@ _TOPICS = {
     "input": _Topic(
         "images per second from JPEG TFRecords, compared with Model Garden's reader", _input, _INPUT_FLAGS
     ),
+    "startup": _Topic(
+        "the time to build MODEL... and to its first training step, relative to tf_keras's ResNet-50",
+        _startup,
+        (_REPEATS,),
+    ),
     "loop": _Topic("a training step of `train`, compared with a hand-written loop", _loop, _LOOP_FLAGS),
 }
 _FLAGS = tuple({flag.name: flag for topic in _TOPICS.values() for flag in topic.flags}.values())
@@ -141,6 +152,7 @@ COMMANDS = (
             "lambdanet benchmark layers --peers --contenders='layer/*,peer/*' --passes=both",
             "lambdanet benchmark models resnet_50 resnet_50_llll:key_dim=8 --batch=8 --out=/tmp/benchmark",
             "lambdanet benchmark loop",
+            "lambdanet benchmark startup lambda_resnet_50 halonet_h1",
         ),
         notes=_benchmark_notes,
     ),

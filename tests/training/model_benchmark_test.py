@@ -4,6 +4,7 @@
 import csv
 import io
 import re
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from PIL import Image
 from lambdanet import cli
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.training.benchmark import comparison, loop, model_contenders
+from lambdanet.training.benchmark import comparison, loop, model_contenders, startup
 from lambdanet.training.benchmark.model_contenders import ModelCase, Network
 
 
@@ -147,6 +148,8 @@ def test_models_are_compared_with_the_first(scripted, tmp_path, capsys):
         (["models", "resnet_50", "--scopes=3"], "unknown flag of `benchmark models` '--scopes'"),
         (["layers", "--batch=3"], "unknown flag of `benchmark layers` '--batch'"),
         (["layers", "resnet_50"], "unexpected argument 'resnet_50' of `benchmark layers`"),
+        (["startup", "resnet_51"], "unknown model 'resnet_51'; did you mean resnet_5"),
+        (["startup", "--repeats=0"], "repeats must be a positive integer, got 0"),
         (["loop", "--steps=0"], "steps must be a positive integer, got 0"),
         (["loop", "--recipe=digts"], "unknown recipe 'digts'; did you mean digits"),
     ],
@@ -155,6 +158,22 @@ def test_wrong_arguments_are_refused(words, message, capsys):
     assert cli.main(["benchmark", *words]) == 2
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.count("\n") == 1 and printed.out == ""
+
+
+def test_startup_is_relative_to_the_baseline(monkeypatch, capsys):
+    def slow_baseline():
+        time.sleep(0.5)
+        return _small_model("baseline", 224)
+
+    monkeypatch.setattr(startup, "_build_baseline", slow_baseline)
+    monkeypatch.setattr(Network, "create", lambda self: _small_model(self.name, self.size))
+    assert cli.main(["benchmark", "startup", "resnet_50@16", "--repeats=2"]) == 0
+    header, baseline, model = (line.split() for line in capsys.readouterr().out.splitlines()[-3:])
+    assert header == ["build", "s", "x", "first", "step", "s", "x"]
+    assert baseline[:2] == ["tf_keras", "ResNet50"] and model[0] == "resnet_50@16"
+    assert float(baseline[2]) >= 0.5 and baseline[3::2] == ["1.00", "1.00"]
+    assert float(model[2]) < 1 and float(model[3]) < 0.7
+    assert float(model[4]) > 0 and float(model[1]) < 0.5
 
 
 def test_both_loops_train_equally(monkeypatch, capsys):

@@ -86,12 +86,16 @@ class Network:
         """Returns the size of the model; raises `InputError` for an unknown model."""
         return zoo.model_info(self.name, self.size or None, **self.options)
 
+    def create(self) -> keras.Model:
+        """Returns the model with fresh weights."""
+        return zoo.create_model(self.name, input_size=self.size or None, **self.options)
+
 
 def _run(text: str, case: ModelCase) -> Run:
     """Builds a model and returns a function that runs it once."""
     network = Network.parse(text)
     with build.policy("float32" if case.dtype == "float32" else f"mixed_{case.dtype}"):
-        model = zoo.create_model(network.name, input_size=network.size or None, **network.options)
+        model = network.create()
     shape = [case.batch, *model.input_shape[1:]]
     if None in shape:  # the model accepts any size
         size = network.size or zoo.model_info(network.name).input_size
