@@ -23,7 +23,7 @@ from lambdanet.training.run import build
 # Programs, which take long: they train, measure, compile or write models. Their own tests run them.
 PROGRAMS = {
     *(f"benchmark.{topic}" for topic in ("inputs:benchmark_input", "layers:benchmark_layers")),
-    *(f"benchmark.{topic}" for topic in ("loop:benchmark_loop", "models:benchmark_models")),
+    *(f"benchmark.{topic}:benchmark_{topic}" for topic in ("loop", "models", "startup")),
     *(f"serving.export:{name}" for name in ("export", "export_saved_model", "export_weights")),
     *("serving.export_runtimes:export", "serving.predict:predict"),
     *("train:train", "evaluate:evaluate", "convert:convert", "pseudo_labels.label:pseudo_label"),
