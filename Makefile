@@ -77,7 +77,7 @@ results: .venv/dev.stamp
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash -euxc "$$(sed -n '/^```console$$/,/^```$$/{/^```/!p}' docs/results/$(PAGE).md)"
 
 clean:
-	rm -rf .venv .build docs/_build docs/_generated dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .build docs/_build docs/_generated docs/models/families docs/reference/api docs/reference/commands dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # A stamp stands for a finished install, which is repeated when the requirements change.
 .venv/train.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python
