@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drawings, tables and citation of the README and the documentation are current."""
+
+import configparser
+import csv
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import lambdanet
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIGURES = ROOT / "docs" / "figures"
+
+
+def test_drawings_are_current(tmp_path):
+    """`python docs/figures/draw.py` gives the files that are in the repository."""
+    subprocess.run([sys.executable, FIGURES / "draw.py", tmp_path], check=True)
+    drawn = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert drawn == {path.name: path.read_bytes() for path in FIGURES.glob("*.svg")}
+
+
+def test_colors_are_readable_on_both_grounds():
+    """The contrast of each color of text is at least 4.5, the threshold of WCAG 2."""
+    svg = runpy.run_path(str(FIGURES / "svg.py"))
+    for palette, ground in ((svg["LIGHT"], "#ffffff"), (svg["DARK"], "#0d1117")):
+        for name in set(palette) - {"line"}:
+            light, dark = sorted(map(_luminance, (palette[name], ground)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, name
+
+
+def _luminance(color):
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in channels]
+    return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_figures_are_small():
+    sizes = {path.name: path.stat().st_size for path in FIGURES.iterdir() if path.suffix != ".py"}
+    assert max(sizes.values()) < 200_000, sizes
+
+
+def test_readme_fits_one_sitting():
+    assert len(README.splitlines()) <= 160
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/explanation/*.md"))]
+)
+def test_links_to_files_exist(page):
+    """Those of the README and of the explanations, and the tests that explanations name."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in re.findall(r'\]\((?!https?:)([^)#]+)\)|(?:src|srcset)="(?!https?:)([^"]+)"', text):
+        assert (ROOT / page).parent.joinpath("".join(link)).exists(), link
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*_test.py"))
+    for name in re.findall(r"`(test_\w+)`", text):
+        assert f"def {name}(" in tests, name
+
+
+def test_tables_of_the_readme_are_current():
+    """`python docs/figures/tables.py` changes nothing."""
+    tables = runpy.run_path(str(FIGURES / "tables.py"))
+    assert tables["replace_tables"](README) == README
+
+
+def test_peers_are_compared_by_the_benchmark():
+    """The times and memory in the table of libraries are those of layers.csv."""
+    peers = runpy.run_path(str(ROOT / "docs" / "results" / "peers.py"))
+    for contender in ("layer/auto", "peer/lucidrains", "peer/timm"):
+        for value in peers["measured"](contender).values():
+            assert re.search(rf"[| \[]{value}[\] |]", peers["table"]())
+
+
+def test_tpu_estimate_is_that_of_the_table():
+    """The report of one model, and its row in the table of families."""
+    report = (ROOT / "docs" / "results" / "tpu_check.txt").read_text(encoding="utf-8")
+    milliseconds = float(re.search(r"([\d.]+) ms per step", report)[1])
+    with (ROOT / "docs" / "results" / "tpu.csv").open(encoding="utf-8", newline="") as file:
+        row = next(row for row in csv.DictReader(file) if row["model"] == report.split()[0])
+    assert f"{milliseconds:.1f}" == row["step on v5e (ms)"]
+    assert f"{row['batch of a core']} on each" in report
+
+
+def test_detection_accuracy_is_that_of_the_results():
+    table = (ROOT / "docs" / "results" / "shapes.txt").read_text(encoding="utf-8").splitlines()
+    box, mask = (line.split()[1] for line in table[1:])
+    assert f"{box} box AP and {mask} mask AP" in README
+
+
+def test_badges_are_true():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    requirements = config["options"]["install_requires"]
+    versions = re.findall(r"badge/\w+-(?:tf__keras_)?([\d.]+)", README)
+    assert versions[0] == config["options"]["python_requires"].removeprefix(">=")
+    assert f"tensorflow ~= {versions[1]}.0" in requirements and f"tf-keras ~= {versions[2]}.0" in requirements
+    assert "badge/license-Apache--2.0" in README and config["metadata"]["license_expression"] == "Apache-2.0"
+
+
+def test_citation_names_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == lambdanet.__version__
+    assert citation["preferred-citation"]["title"] in README
+
+
+def test_every_dependency_has_a_reason():
+    """Each requirement of setup.cfg, except those for development, is in the table of dependencies."""
+    page = (ROOT / "docs" / "explanation" / "dependencies.md").read_text(encoding="utf-8")
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    extras = {"": config["options"]["install_requires"], **config["options.extras_require"]}
+    for extra, text in extras.items():
+        rows = "\n".join(line for line in page.splitlines() if f"`[{extra}]`" in line) if extra else page
+        assert rows, extra
+        for package in [] if extra in ("dev", "docs") else re.findall(r"^[\w-]+", text, re.MULTILINE):
+            assert package in rows, (extra, package)
