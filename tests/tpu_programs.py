@@ -61,7 +61,7 @@ def attention() -> lambdanet.HaloAttention:
 
 
 def halos(images):
-    """A layer of the third stage of HaloNet H1, with its gradients."""
+    """A layer of the third stage of HaloNet H1, on a quarter of its map, with its gradients."""
     with tf.GradientTape() as tape:
         tape.watch(images)
         loss = tf.reduce_sum(attention()(images))
@@ -82,7 +82,7 @@ PROGRAMS = {
     "networks": (networks, [_square(8, 32, 32, 128), KERNEL], ("v3:2x2",)),
     "too_large": (too_large, [_square(4096, 128, 128, 128), KERNEL], ("v3:2x2",)),
     "texts": (texts, [_square(8)], ("v3:2x2",)),
-    "halos": (halos, [_square(8, 32, 32, 128)], ("v3:2x2", "v5e:2x2")),
+    "halos": (halos, [_square(2, 16, 16, 128)], ("v3:2x2", "v5e:2x2")),
 }
 COMPILED_TWICE = "networks"
 

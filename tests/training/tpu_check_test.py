@@ -6,7 +6,6 @@ import dataclasses
 import json
 import multiprocessing
 import re
-import subprocess
 import sys
 from importlib import metadata
 
@@ -15,7 +14,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 import tpu_programs
-from source_tree import ROOT
+from programs.small_model import small_model
 from tpu_programs import INNER, TRIPS, N
 
 from lambdanet import cli, configs
@@ -104,7 +103,7 @@ def test_halo_windows_take_little_time(compiled, topology):
     report = compiled["halos", topology]
     windows = [operation for operation in report.operations if "/windows" in operation.op_name]
     assert {operation.op_name.startswith("gradient_tape") for operation in windows} == {True, False}
-    assert sum(operation.cycles for operation in windows) < 0.15 * report.cycles
+    assert sum(operation.cycles for operation in windows) < 0.125 * report.cycles
 
 
 @needs_compiler
@@ -130,18 +129,14 @@ def test_error_of_an_unsupported_operation_names_the_layer(compiled):
 
 @needs_compiler
 @pytest.mark.parametrize("topology", ["v3:2x2", "v5e:2x2"])
-def test_command_with_a_small_model(topology, tmp_path, monkeypatch):
+def test_command_with_a_small_model(topology, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
     mode, batch = ("train", 8) if topology == "v3:2x2" else ("infer", 4)
     words = (f"--topology={topology}", f"--mode={mode}", f"--batch={batch}", "--json", "--top=5")
-    shown = subprocess.run(
-        [sys.executable, "-m", "lambdanet.cli", "tpu-check", "--recipe=digits", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert (shown.returncode, shown.stderr) == (0, "")
-    found = json.loads(shown.stdout)
+    assert cli.main(["tpu-check", "--recipe=digits", *words]) == 0
+    shown = capfd.readouterr()
+    assert shown.err == ""
+    found = json.loads(shown.out)
     assert (found["topology"], found["batch_per_core"]) == (topology, batch)
     assert "no input pipeline, no collectives" in found["estimate"]
     cores, speed = found["cores"], found["examples_per_second"]
@@ -155,17 +150,20 @@ def test_command_with_a_small_model(topology, tmp_path, monkeypatch):
     assert len(list((tmp_path / "tpu_check").glob("*.json.gz"))) == 1
 
 
-def test_recipe_step_equals_a_step_of_fit():
+def test_recipe_step_equals_a_step_of_fit(monkeypatch):
     """Loss, weights, averages and the state of the optimizer equal those after one step of `fit`."""
+    monkeypatch.setattr(build.zoo, "create_model", small_model)
     recipe = dataclasses.replace(configs.get_recipe("digits"), dropout_rate=0.0, stochastic_depth_rate=0.0)
     recipe = dataclasses.replace(recipe, ema_decay=0.5, weight_decay=0.1, label_smoothing=0.1)
     images = np.random.default_rng(0).normal(size=[4, recipe.input_size, recipe.input_size, 3])
     images, labels = tf.constant(images, tf.float32), tf.range(4, dtype=tf.int64)
     keras.utils.set_random_seed(1)
+    keras.backend.reset_uids()  # equal names of layers
     step = steps.recipe_step(recipe, "train", 4)
     function = tf.function(step.function).get_concrete_function(*step.inputs)
     loss = float(function(images, labels)["loss"])
     keras.utils.set_random_seed(1)
+    keras.backend.reset_uids()
     model = build.build_model(recipe)
     build.compile_model(recipe, model, build.build_optimizer(recipe, 1000))
     history = model.fit(images, labels, batch_size=4, verbose=0)
