@@ -20,7 +20,7 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(_CORES_EACH))
 
 
 def pytest_collection_finish():
-    """Leaves the modules, a million objects, out of the garbage collections to come, and makes these rarer."""
+    """Leaves the modules, a million objects, out of garbage collections, and makes these rarer."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)

@@ -84,7 +84,9 @@ class ClassifierModule(ServingModule):
         self._logits = self._checked(logits)
         self.model_variables = list(model.variables)  # complete after the first call
 
-    def _checked(self, logits: tf.types.experimental.GenericFunction) -> tf.types.experimental.ConcreteFunction:
+    def _checked(
+        self, logits: tf.types.experimental.GenericFunction
+    ) -> tf.types.experimental.ConcreteFunction:
         """Returns the trace of a function after a test of its output."""
         num_classes = len(self._names)
         try:
