@@ -74,11 +74,17 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def converted(checkpoint, tmp_path_factory):
-    """The folder of `lambdanet convert`."""
+def conversion(checkpoint, tmp_path_factory):
+    """The folder of `lambdanet convert`, and what the command showed in a terminal."""
     out = tmp_path_factory.mktemp("converted") / "net"
-    assert cli.main(["convert", NAME, f"--checkpoint={checkpoint}", f"--out={out}"]) == 0
-    return out
+    with terminal_as_stderr() as shown:
+        assert cli.main(["convert", NAME, f"--checkpoint={checkpoint}", f"--out={out}"]) == 0
+    return out, bytes(shown)
+
+
+@pytest.fixture(scope="module")
+def converted(conversion):
+    return conversion[0]
 
 
 def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
@@ -152,12 +158,10 @@ def test_message_without_network(home, capsys):
     assert f"`lambdanet convert {NAME} --checkpoint=FILE`" in message
 
 
-def test_progress_bar_in_terminal(checkpoint, tmp_path):
-    with terminal_as_stderr() as shown:
-        convert(NAME, checkpoint, tmp_path / "net")
+def test_progress_bar_in_terminal(conversion):
     for step in (f"building {NAME}:   0%|", "converting:", "comparing with timm:"):
-        assert step.encode() in shown
-    assert shown.endswith(b"\r")
+        assert step.encode() in conversion[1]
+    assert conversion[1].endswith(b"\r")
 
 
 def test_converted_folder(model, converted):
