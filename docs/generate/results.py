@@ -52,7 +52,7 @@ def models() -> str:
 
 def _machine(rows: Sequence[dict[str, str]]) -> str:
     """Returns a sentence on the machine of a benchmark."""
-    text = "Measured on {cpu} with {threads} thread(s), {dtype}, TensorFlow {tensorflow}."
+    text = "Measured on {cpu} with {threads} thread(s), load {load_before}, {dtype}, TensorFlow {tensorflow}."
     return text.format_map(rows[0]) if rows else MISSING
 
 
