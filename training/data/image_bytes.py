@@ -23,8 +23,10 @@ PLAIN_JPEG = (
     r"\C{4}\x00\x10JFIF\x00\C{11}\x00[\x43\x84]\C*"
     r"\x00(\x0c\x03\x01[\x00-\x11]\x02[\x00-\x11]\x03|\x08\x01\x01)[\x00-\x11]\x00[\x00-\x3f]\C*"
 )
+EXIF_MARKER = r"\C*(Exif\x00\x00|eXIf|EXIF)\C*"  # in a JPEG, a PNG or a WebP, but also among pixels
 
-# Keeps rare steps in functions of their own: inlined, they slow down every JPEG, even if they do not run.
+# Keeps rare steps in functions of their own: inlined, they slow down every JPEG, even if they do not run, and
+# every start of a pipeline.
 _not_inlined = tf.function(
     input_signature=[tf.TensorSpec([], tf.string)],
     autograph=False,
@@ -157,6 +159,12 @@ def on_white(rgba: tf.Tensor) -> tf.Tensor:
 
 def orientation(contents: tf.Tensor) -> tf.Tensor:
     """Returns the EXIF orientation of a JPEG, PNG or WebP file, int32 from 1 (upright, or not given) to 8."""
+    has_marker = tf.strings.regex_full_match(contents, EXIF_MARKER)
+    return tf.cond(has_marker, lambda: _read_orientation(contents), lambda: tf.constant(1))
+
+
+@_not_inlined
+def _read_orientation(contents: tf.Tensor) -> tf.Tensor:
     return _orientation_of_exif(_find_exif(contents))
 
 
