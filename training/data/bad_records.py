@@ -72,6 +72,7 @@ def prepare_in_groups(
     Returns:
       A dataset of `Group`s.
     """
+    prepare = tf.function(prepare, autograph=False)  # traced once for two datasets
 
     @tf.autograph.experimental.do_not_convert
     def prepare_group(group: Example, keys: Any) -> tf.data.Dataset:

@@ -112,26 +112,17 @@ class RecordsSource:
         return records.shuffle(BUFFER)
 
     def image(self, example: Example) -> Encoded:
-        return Encoded(self._parsed(example)[IMAGE], self.channels)
+        return Encoded(_parse(example, IMAGE, [], tf.string), self.channels)
 
     def label(self, example: Example) -> tf.Tensor:
-        return self._parsed(example)[LABEL]
+        return _parse(example, LABEL, [], tf.int64)
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         return []
 
     def probabilities(self, example: Example) -> tf.Tensor:
         """Returns the soft label of a record, a distribution over the classes, float32 [num_classes]."""
-        return self._parsed(example)[PROBABILITIES]
-
-    def _parsed(self, example: Example) -> dict[str, tf.Tensor]:
-        """Returns the fields of a record, which is parsed at the first call."""
-        features = {IMAGE: tf.io.FixedLenFeature([], tf.string), LABEL: tf.io.FixedLenFeature([], tf.int64)}
-        if self.soft:
-            features[PROBABILITIES] = tf.io.FixedLenFeature([len(self.class_names)], tf.float32)
-        if IMAGE not in example:
-            example.update(tf.io.parse_single_example(example["record"], features))
-        return example
+        return _parse(example, PROBABILITIES, [len(self.class_names)], tf.float32)
 
     def _class_names(self, recipe: Recipe) -> list[str]:
         if (self._root / CLASSES).exists():
@@ -154,6 +145,12 @@ class RecordsSource:
         if path.name not in self._counts:
             self._counts[path.name] = count_records(path)
         return self._counts[path.name]
+
+
+def _parse(example: Example, field: str, shape: list[int], dtype: tf.DType) -> tf.Tensor:
+    """Returns a field of an example's record."""
+    features = {field: tf.io.FixedLenFeature(shape, dtype)}
+    return tf.io.parse_single_example(example["record"], features)[field]
 
 
 def splits(root: Path) -> dict[str, list[Path]]:
@@ -290,7 +287,6 @@ def _read(path: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Datase
 
 def read_in_order(pieces: Sequence[Piece]) -> Iterator[tuple[str, bytes]]:
     """Yields the name and the image file of each record of pieces, in order; labels are not read."""
-    features = {IMAGE: tf.io.FixedLenFeature([], tf.string)}
     for piece in _read_all(pieces, num_parallel=1).as_numpy_iterator() if pieces else ():
         name = f"{piece['name'].decode()}:{piece['number']}"
-        yield name, tf.io.parse_single_example(piece["record"], features)[IMAGE].numpy()
+        yield name, _parse(piece, IMAGE, [], tf.string).numpy()
