@@ -18,6 +18,8 @@ from lambdanet.training.data.shards import Shard
 FOREVER = 1 << 40  # passes
 SEEDS_PER_PASS = 1 << 20  # passes of recipes whose seeds differ by less never share a seed
 
+Key = tuple[tf.Tensor, tf.Tensor]  # the pass of an example, and its place in it
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingStream:
@@ -36,11 +38,8 @@ class TrainingStream:
     def batches(self, recipe: Recipe, bad_records: BadRecords) -> tf.data.Dataset:
         """Returns batches of the images, uint8, augmented as in the recipe, and their labels."""
 
-        def prepare(example: Example, key: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-            pass_number, place = key
-            place = place * self.shard.count + self.shard.index  # machines draw different seeds
-            seed = tf.stack([pass_number * SEEDS_PER_PASS + self.seed, place])
-            image = preprocess.for_training(self.source.image(example), recipe, seed)
+        def prepare(example: Example, key: Key) -> tuple[tf.Tensor, tf.Tensor]:
+            image = self._augmented(recipe, example, key)
             return image, (self.source.probabilities if self.soft else self.source.label)(example)
 
         first_pass, first = divmod(self.images_done, self.images_per_pass)
@@ -48,12 +47,24 @@ class TrainingStream:
             lambda number: self._pass(recipe, number, tf.where(number == first_pass, first, 0))
         )
 
-        def first_of_pass(keys: tuple[tf.Tensor, tf.Tensor]) -> tf.data.Dataset:
+        def first_of_pass(keys: Key) -> tf.data.Dataset:
             return self._pass(recipe, keys[0][0], tf.constant(0, tf.int64)).take(self.batch_size)
 
         size = self.batch_size
         groups = prepare_in_groups(examples, prepare, size, drop_remainder=True, fallback=first_of_pass)
         return bad_records.full_batches(groups, size, recipe.num_classes)
+
+    @tf.autograph.experimental.do_not_convert
+    def first_images(self, recipe: Recipe, count: int) -> tf.data.Dataset:
+        """Returns the images of the first `count` examples as in `batches`, without those that fail."""
+        examples = self._pass(recipe, tf.constant(0, tf.int64), 0).take(count)
+        return examples.map(lambda example, key: self._augmented(recipe, example, key)).ignore_errors()
+
+    def _augmented(self, recipe: Recipe, example: Example, key: Key) -> tf.Tensor:
+        pass_number, place = key
+        place = place * self.shard.count + self.shard.index  # machines draw different seeds
+        seed = tf.stack([pass_number * SEEDS_PER_PASS + self.seed, place])
+        return preprocess.for_training(self.source.image(example), recipe, seed)
 
     @tf.autograph.experimental.do_not_convert
     def _pass(self, recipe: Recipe, number: tf.Tensor, first: Any) -> tf.data.Dataset:

@@ -157,11 +157,10 @@ class Dataset:
         )
         return normalized.prefetch(tf.data.AUTOTUNE)
 
-    def first_images(self, count: int) -> tf.Tensor:
-        """Returns the first labeled images of training, [count, ...]."""
-        recipe = dataclasses.replace(self.recipe, global_batch_size=count, pseudo_labels="", pseudo_share=0.0)
-        images, _ = next(iter(dataclasses.replace(self, recipe=recipe).train()))
-        return images
+    def first_images(self, count: int) -> list[tf.Tensor]:
+        """Returns the first labeled images of training, up to `count`, without unreadable ones."""
+        images = self._streams(0, SINGLE_MACHINE)[0].first_images(self.recipe, count)
+        return [preprocess.normalize(image, self.recipe) for image in images]
 
     def eval(self, shard: Shard = SINGLE_MACHINE) -> tf.data.Dataset:
         """Returns the batches of `eval_split`, once and in order.

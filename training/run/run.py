@@ -121,9 +121,9 @@ class Run:
           Preempted: a stop was requested, and the run is saved.
         """
         if self.step == 0 and self._devices.chief:
-            count = min(tensorboard.MAX_PICTURES, self._recipe.global_batch_size)
-            images = self._dataset.first_images(count)
-            tensorboard.show_pictures(self._path / model_dirs.LOGS, self._recipe, images)
+            images = self._dataset.first_images(tensorboard.MAX_PICTURES)
+            if images:
+                tensorboard.show_pictures(self._path / model_dirs.LOGS, self._recipe, tf.stack(images))
         if not self._is_evaluated():
             sums, epoch = self._checkpoints.sums.numpy(), self.step // self._steps - 1
             run = self._callbacks(stop)
