@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains and evaluates the detector of an experiment."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from lambdanet.detection.configs import resolve
@@ -13,8 +15,10 @@ from lambdanet.detection.model_garden import (
     summary_manager,
     task_factory,
     train_lib,
+    train_utils,
 )
 from lambdanet.detection.run import model_dir as model_dirs
+from lambdanet.detection.run import train_step
 from lambdanet.errors import InputError, invalid, one_line
 
 
@@ -57,12 +61,15 @@ def run(
         task = task_factory.get_task(params.task, logging_dir=model_dir)
     summaries = summary_manager.maybe_build_eval_summary_manager(params=params, model_dir=model_dir)
     try:
+        with strategy.scope():
+            trainer = _create_trainer(task, params, mode, model_dir)
         train_lib.run_experiment(
             distribution_strategy=strategy,
             task=task,
             mode=mode,
             params=params,
             model_dir=model_dir,
+            trainer=trainer,
             eval_summary_manager=summaries,
             enable_async_checkpointing=async_checkpoints,
         )
@@ -72,6 +79,16 @@ def run(
         if isinstance(error, InputError) or "incompatible tensor" not in str(error):
             raise
         raise InputError(f"model_dir {model_dir!r} has a checkpoint of another model: {error}") from None
+
+
+def _create_trainer(task: Any, params: ExperimentConfig, mode: str, model_dir: str) -> Any:
+    """Returns Model Garden's trainer, whose training step is traced once."""
+    training = "train" in mode
+    best = train_utils.maybe_create_best_ckpt_exporter(params, model_dir)
+    trainer = train_utils.create_trainer(params, task, training, "eval" in mode, checkpoint_exporter=best)
+    if training:
+        train_step.create_variables(trainer.optimizer, trainer.model)
+    return trainer
 
 
 def _create_strategy(runtime: hyperparams.Config) -> tf.distribute.Strategy:

@@ -55,14 +55,24 @@ def build(experiment: str, params_override: str = "", batch_size: int = 1, seed:
         model = task.build_model()
         optimizer = train_utils.create_optimizer(task, params)
         inputs = _synthetic_batch(task, batch_size, seed)
-    # Variables that are created inside the step would have it traced twice.
-    optimizer._create_all_weights(model.trainable_variables)
+    create_variables(optimizer, model)
 
     @tf.function
     def step(images: tf.Tensor, labels: Any) -> tf.Tensor:
         return task.train_step((images, labels), model=model, optimizer=optimizer)[task.loss]
 
     return TrainStep(step, inputs, model)
+
+
+def create_variables(optimizer: Any, model: keras.Model) -> None:
+    """Creates the variables of an optimizer; a step that creates them itself is traced twice.
+
+    Args:
+      optimizer: an optimizer of Keras or Model Garden, legacy or not.
+      model: the model that it trains.
+    """
+    create = getattr(optimizer, "_create_all_weights", None) or optimizer.build
+    create(model.trainable_variables)
 
 
 def _synthetic_batch(task: Any, batch_size: int, seed: int) -> tuple[Any, Any]:
@@ -74,8 +84,9 @@ def _synthetic_batch(task: Any, batch_size: int, seed: int) -> tuple[Any, Any]:
             for number in range(batch_size):
                 example = _synthetic_example(rng, task.task_config.model.num_classes, number)
                 writer.write(example.SerializeToString())
-        data = task.task_config.train_data
-        data = data.replace(input_path=file, global_batch_size=batch_size, drop_remainder=True)
+        data = task.task_config.train_data.replace(
+            input_path=file, global_batch_size=batch_size, drop_remainder=True, shuffle_buffer_size=1
+        )
         return next(iter(task.build_inputs(data)))
 
 
