@@ -108,7 +108,7 @@ def use_shared_decoder() -> Iterator[None]:
         features = originals[1](self, record)  # an image and a label
         return {name: image_bytes.decode(x) if x.dtype == tf.string else x for name, x in features.items()}
 
-    detection._decode_image, classification.decode = lambda self, record: decode_image(record), decode
+    detection._decode_image, classification.decode = staticmethod(decode_image), decode
     try:
         yield
     finally:
