@@ -38,7 +38,7 @@ task:
   model:
     num_classes: 3
     input_size: [64, 64, 3]
-    min_level: 3
+    min_level: 4
     max_level: 5
     anchor: {anchor_size: 3}
     norm_activation: {norm_momentum: 0.1, norm_epsilon: 0.001, use_sync_bn: true}  # adapts in two steps
@@ -369,6 +369,11 @@ def test_two_devices_share_batch_statistics(two_devices):
     assert number > 40 and synchronized
     separate, synchronized = result["head"]
     assert synchronized < 1e-4 < 1e-2 < separate
+
+
+def test_training_step_is_traced_once_per_device(two_devices):
+    _, result, _ = two_devices
+    assert result["traces"] == [0, 1]
 
 
 def test_last_batch_may_leave_a_device_without_images(two_devices):

@@ -5,6 +5,7 @@ Prints "RESULT" and a JSON object. FOLDER has small.yaml and the records train a
 `task.init_checkpoint`.
 """
 
+import gc
 import json
 import sys
 
@@ -13,6 +14,9 @@ import tensorflow as tf
 
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+# Both take longer than what they save in two steps.
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+gc.disable()
 
 import tf_keras as keras  # noqa: E402
 
@@ -85,11 +89,24 @@ def record_synchronized() -> list[bool]:
     return synchronized
 
 
+def record_traces() -> list[int]:
+    """Makes each trace of a training step append the number of its replica."""
+    traces = []
+    train_step = tasks.MaskRCNN.train_step
+
+    def recording(*args, **options):
+        traces.append(int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)))
+        return train_step(*args, **options)
+
+    tasks.MaskRCNN.train_step = recording
+    return traces
+
+
 def main(folder: str, start: str) -> None:
     train_utils.try_count_flops = lambda model: None  # which would trace the model again
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     head = [mask_head_difference(strategy, synchronized) for synchronized in (False, True)]
-    detections, synchronized = record_detections(), record_synchronized()
+    detections, synchronized, traces = record_detections(), record_synchronized(), record_traces()
     data = f"task.train_data.input_path={folder}/train,task.validation_data.input_path={folder}/val"
     params = resolve.resolve(
         "lambda_resnet/maskrcnn_resnetfpn_coco",
@@ -102,6 +119,7 @@ def main(folder: str, start: str) -> None:
     result = {
         "replicas": strategy.num_replicas_in_sync,
         "head": head,
+        "traces": sorted(traces),
         "synchronized": [len(synchronized), all(synchronized)],
         "images": [ids for ids, _ in detections],
         "boxes": float(np.abs(first - second).max()),
