@@ -24,6 +24,7 @@ from lambdanet.training.data.records import RecordsSource
 from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 from lambdanet.training.data.sources import Source, TfdsSource
 
+MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
 PSEUDO_SEED = 1 << 32  # added to the seed, for another order and augmentation of pseudo-labeled images
 
 
@@ -162,12 +163,13 @@ class Dataset:
         images = self._streams(0, SINGLE_MACHINE)[0].first_images(self.recipe, count)
         return [preprocess.normalize(image, self.recipe) for image in images]
 
-    def eval(self, shard: Shard = SINGLE_MACHINE) -> tf.data.Dataset:
+    def eval(self, shard: Shard = SINGLE_MACHINE, cache: bool = False) -> tf.data.Dataset:
         """Returns the batches of `eval_split`, once and in order.
 
         Args:
           shard: the part that this machine reads. With `pad_last_batch`, the last batches are filled up with
             images of weight 0, see `_pad`.
+          cache: whether to keep the batches of a small split in memory, for the evaluation of each epoch.
 
         Returns:
           A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]), with
@@ -191,6 +193,8 @@ class Dataset:
         batches = self.bad_records.valid_only(groups, recipe.num_classes)
         if shard.pad_last_batch:
             batches = self._pad(batches.unbatch(), shard)
+        if cache and 4 * count * len(recipe.mean) * recipe.input_size**2 <= MAX_CACHED_BYTES:
+            batches = batches.cache()
         return batches.prefetch(tf.data.AUTOTUNE)
 
     @functools.cached_property

@@ -2,6 +2,7 @@
 """A training run: the model, the optimizer and the checkpoints, from building to the report."""
 
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ class Run:
                 self._best = BestEpoch(best, recipe.patience)
             compile_model(recipe, self._model, self._optimizer, options.steps_per_execution)
         stateless_dropout.make_dropout_stateless(self._model, self._optimizer.iterations, recipe.seed)
-        self._evaluation = devices.distribute_dataset(dataset.eval)
+        self._evaluation = devices.distribute_dataset(functools.partial(dataset.eval, cache=True))
         shard = devices.shard()
         self._eval_steps = None  # until the data ends
         if shard.pad_last_batch or options.steps_per_execution > 1:
