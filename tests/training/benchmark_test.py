@@ -419,7 +419,8 @@ def test_axis_covers_the_values_with_few_ticks(values):
     )
 
 
-def test_command_prints_and_writes_measurements(tmp_path, capfd):
+def test_command_prints_and_writes_measurements(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(comparison, "TURN_SECONDS", 0.01)
     words = ["benchmark", "layers", "--maps=8x8x16x4", "--scopes=3,global", "--passes=forward,both"]
     words += ["--contenders=position/auto", "--repeats=2", "--max_seconds=20", "--threads=1"]
     assert cli.main([*words, f"--out={tmp_path}"]) == 0

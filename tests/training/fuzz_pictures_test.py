@@ -107,7 +107,8 @@ def _read(folder):
     from lambdanet.training.data.image_files import read_image
     from lambdanet.training.serving.exported_model import load_classifier
 
-    square = Preprocessing(SIDE, (0.0,) * 3, (1.0,) * 3)
+    preprocessing = Preprocessing(SIDE, (0.0,) * 3, (1.0,) * 3)
+    square = tf.function(preprocessing, [tf.TensorSpec([None, None, 3], tf.uint8)], autograph=False)
     serve = load_classifier(export_pixels(folder / "model")).signatures["serving_bytes"]
     in_graph = tf.function(decode, input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
 

@@ -133,7 +133,7 @@ def test_command_with_a_small_model(topology, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
     mode, batch = ("train", 8) if topology == "v3:2x2" else ("infer", 4)
     words = (f"--topology={topology}", f"--mode={mode}", f"--batch={batch}", "--json", "--top=5")
-    assert cli.main(["tpu-check", "--recipe=digits", *words]) == 0
+    assert cli.main(["tpu-check", "--recipe=digits", "--set=input_size=16", *words]) == 0
     shown = capfd.readouterr()
     assert shown.err == ""
     found = json.loads(shown.out)
