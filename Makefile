@@ -28,7 +28,7 @@ SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shap
 
 # Every step can be repeated: training goes on where it stopped, or says that it is finished; the export
 # follows when it is older than the training.
-demo: .venv/train.stamp
+demo: .venv/demo.stamp
 	@mkdir -p demo
 	$(BIN)/lambdanet train --recipe=digits --model_dir=demo/digits
 	$(BIN)/lambdanet evaluate --model_dir=demo/digits
@@ -80,7 +80,7 @@ clean:
 	rm -rf .venv .build docs/_build docs/_generated docs/models/families docs/reference/api docs/reference/commands dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # A stamp stands for a finished install, which is repeated when the requirements change.
-.venv/train.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python
+.venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python
 	@echo "installing lambdanet[$*] into .venv (minutes the first time)"
 	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --editable '.[$*]'
 	@touch $@
