@@ -11,9 +11,13 @@ lambda layers (k numbers per pair, shared by the batch) or in the attention maps
 maps of a block's output size.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 
+import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError
@@ -22,7 +26,80 @@ from lambdanet.layers.efficient_channel_attention import EfficientChannelAttenti
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.squeeze_excite import SqueezeExcite
+from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.vision_transformer import VisionTransformerTrunk
+
+
+def without_values() -> AbstractContextManager[None]:
+    """Returns a context in which models have variables of undefined values, which is enough to count them.
+
+    Drawing random values takes half the time of building a large model.
+    """
+    return tf.variable_creator_scope(_create_empty)
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSize:
+    """The size of a layer on a map of known size.
+
+    Attributes:
+      parameters: the trainable parameters.
+      multiply_adds: the multiply-adds for one image.
+      projections: the same without computing and applying lambdas.
+    """
+
+    parameters: int
+    multiply_adds: int
+    projections: int
+
+    @classmethod
+    def of(cls, layer: keras.layers.Layer) -> "LayerSize":
+        """Returns the size of a layer of a functional model."""
+        count = MULTIPLY_ADDS.get(type(layer), lambda _: 0)
+        without_lambdas = _projections if isinstance(layer, LambdaLayer) else count
+        return cls(_size(_counted_weights(layer)), count(layer), without_lambdas(layer))
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerCounter(LayerBuilder):
+    """Counts the layers of a network without a model of it; equal ones on equal maps once per process.
+
+    Attributes:
+      sizes: names and sizes of the layers so far.
+    """
+
+    sizes: list[tuple[str, LayerSize]] = dataclasses.field(default_factory=list)
+
+    def connect(self, layer, inputs):
+        shapes = tf.nest.map_structure(lambda x: x.shape, inputs)
+        key = repr((type(layer), {**layer.get_config(), "name": None}, shapes))
+        if key not in _SIZES:
+            outputs = super().connect(layer, inputs)
+            placeholders = tf.nest.map_structure(lambda x: keras.Input(x.shape[1:]), outputs)
+            _SIZES[key] = LayerSize.of(layer), placeholders
+        size, outputs = _SIZES[key]
+        self.sizes.append((layer.name, size))
+        return outputs
+
+    def act(self, x, name):
+        return x  # an activation has no parameters, and is not counted
+
+    def include(self, network):
+        self.sizes.extend((layer.name, LayerSize.of(layer)) for layer in network.layers)
+
+    def parameters(self, repeats: Mapping[str, int]) -> int:
+        """Returns the number of trainable parameters; `repeats` as for `count_parameters`."""
+        return sum(_repeats(name, repeats) * size.parameters for name, size in self.sizes)
+
+    def flops(self, repeats: Mapping[str, int], count_lambdas: bool = True) -> int:
+        """Returns the FLOPs of one forward pass over one image; arguments as for `count_flops`."""
+        return 2 * sum(
+            _repeats(name, repeats) * (size.multiply_adds if count_lambdas else size.projections)
+            for name, size in self.sizes
+        )
+
+
+_SIZES: dict[str, tuple[LayerSize, Any]] = {}  # also symbolic outputs, which do not keep the layer in memory
 
 
 def count_parameters(model: keras.Model, repeats: Mapping[str, int] | None = None) -> int:
@@ -32,9 +109,13 @@ def count_parameters(model: keras.Model, repeats: Mapping[str, int] | None = Non
       model: a functional model.
       repeats: the number of blocks that a block stands for, if the model is `zoo.condensed_model`'s.
     """
-    if not repeats:
-        return _size(model.trainable_weights)
-    return sum(_repeats(layer, repeats) * _size(layer.trainable_weights) for layer in model.layers)
+    total = 0
+    counted: set[int] = set()  # layers may share an embedding
+    for layer in model.layers:
+        weights = [weight for weight in _counted_weights(layer) if id(weight) not in counted]
+        counted.update(map(id, weights))
+        total += _repeats(layer.name, repeats or {}) * _size(weights)
+    return total
 
 
 def count_flops(
@@ -54,9 +135,9 @@ def count_flops(
         raise InputError(
             f"FLOPs need a known input size, got a model of {model.input_shape}; pass input_size="
         )
-    counters = MULTIPLY_ADDS if count_lambdas else {**MULTIPLY_ADDS, LambdaLayer: _projections}
-    layers = [layer for layer in model.layers if type(layer) in counters]
-    return 2 * sum(_repeats(layer, repeats or {}) * counters[type(layer)](layer) for layer in layers)
+    counter = LayerCounter()
+    counter.include(model)
+    return counter.flops(repeats or {}, count_lambdas)
 
 
 def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
@@ -78,13 +159,24 @@ def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
     return 4 * sum(numbers.values())
 
 
+def _create_empty(create: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
+    shape, dtype = arguments["shape"], arguments["dtype"]
+    if shape is not None:  # of a layer's weight; Keras's own counters have values
+        arguments["initial_value"] = lambda: tf.raw_ops.Empty(shape=tf.TensorShape(shape), dtype=dtype)
+    return create(**arguments)
+
+
 def _size(weights) -> int:
     return sum(math.prod(weight.shape) for weight in weights)
 
 
-def _repeats(layer: keras.layers.Layer, repeats: Mapping[str, int]) -> int:
+def _counted_weights(layer: keras.layers.Layer) -> list[tf.Variable]:
+    return layer.counted_weights if isinstance(layer, VisionTransformerTrunk) else layer.trainable_weights
+
+
+def _repeats(name: str, repeats: Mapping[str, int]) -> int:
     """The number of layers that a layer of a condensed network stands for, by the block in its name."""
-    return repeats.get("_".join(layer.name.split("_")[:2]), 1)
+    return next((count for block, count in repeats.items() if name.startswith(f"{block}_")), 1)
 
 
 def _output_map(layer: keras.layers.Layer) -> tuple[int, int]:
@@ -172,7 +264,7 @@ def _vision_transformer(layer: VisionTransformerTrunk) -> int:
     """One projection per patch, all other kernels per token, and the two products of attention."""
     _, height, width, depth = layer.output_shape["map"]
     patches, tokens = height * width, height * width + 1
-    kernels = [weight for weight in layer.trainable_weights if "kernel" in weight.name]
+    kernels = [weight for weight in layer.counted_weights if "kernel" in weight.name]
     first, *others = kernels
     attention = 2 * tokens**2 * depth * layer.num_blocks
     return patches * math.prod(first.shape) + tokens * _size(others) + attention

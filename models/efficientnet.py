@@ -5,14 +5,19 @@ Its first layer scales images by 1/255, because that library's networks take pix
 """
 
 import dataclasses
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
 
 import tf_keras as keras
 
 from lambdanet.errors import InputError
 from lambdanet.models.architecture import Architecture
-from lambdanet.models.layer_builder import LayerBuilder
 
 INPUT_SIZES = {"b0": 224, "b1": 240, "b2": 260, "b3": 300, "b4": 380, "b5": 456, "b6": 528, "b7": 600}
+# The depth of each stage relative to B0's, as in that library.
+DEPTHS = {"b0": 1.0, "b1": 1.1, "b2": 1.2, "b3": 1.4, "b4": 1.8, "b5": 2.2, "b6": 2.6, "b7": 3.1}
 
 # The layers whose inputs are the endpoints at strides 4, 8 and 16.
 ENDPOINT_READERS = {"2": "block3a_expand_conv", "3": "block4a_expand_conv", "4": "block6a_expand_conv"}
@@ -25,20 +30,39 @@ class EfficientNet(Architecture):
     variant: str  # "b0" to "b7"
     input_size: int
     source: str = "tf_keras.applications, for comparison"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the library's function
 
     def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
         """Builds the trunk; raises `InputError` for a builder with settings, which it cannot apply."""
-        if builder != LayerBuilder():
+        if not builder.is_default:
             raise InputError(
                 f"efficientnet_{self.variant} is there for comparison as tf_keras.applications makes it: "
                 "it takes no kernel_regularizer, no batch_norm and no activation"
             )
-        build = getattr(keras.applications, f"EfficientNet{self.variant.upper()}")
-        trunk = build(
-            include_top=False, weights=None, input_tensor=images, drop_connect_rate=stochastic_depth_rate
+        trunk = self._function()(
+            include_top=False,
+            weights=None,
+            input_tensor=images,
+            drop_connect_rate=stochastic_depth_rate,
+            **self.options,
         )
+        builder.include(trunk)
         endpoints = {level: trunk.get_layer(name).input for level, name in ENDPOINT_READERS.items()}
         return {**endpoints, "5": trunk.output}
+
+    def condensed(self):
+        stages = sys.modules[self._function().__module__].DEFAULT_BLOCKS_ARGS
+        depths = [math.ceil(DEPTHS[self.variant] * stage["repeats"]) for stage in stages]
+        # The library multiplies by the depth and rounds up: to 1 or 2 blocks here.
+        blocks = [
+            {**stage, "repeats": (min(depth, 2) - 0.5) / DEPTHS[self.variant]}
+            for stage, depth in zip(stages, depths, strict=True)
+        ]
+        repeats = {f"block{i}b": depth - 1 for i, depth in enumerate(depths, start=1) if depth > 1}
+        return dataclasses.replace(self, options={"blocks_args": blocks}), repeats
+
+    def _function(self) -> Any:
+        return getattr(keras.applications, f"EfficientNet{self.variant.upper()}")
 
 
 MODELS = {f"efficientnet_{variant}": EfficientNet(variant, size) for variant, size in INPUT_SIZES.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import tf_keras as keras
 
+from lambdanet.layers.layer import connect
 from lambdanet.layers.pooled_batch_norm import PooledBatchNormalization
 from lambdanet.layers.sublayers import BATCH_NORM
 
@@ -38,12 +39,25 @@ class LayerBuilder:
         activation = self.activation or activation
         return dataclasses.replace(self, activation=activation, symmetric_padding=symmetric_padding)
 
+    @property
+    def is_default(self) -> bool:
+        """Whether no setting was given."""
+        return (self.kernel_regularizer, self.batch_norm, self.activation) == (None, BATCH_NORM, None)
+
+    def connect(self, layer: keras.layers.Layer, inputs):
+        """Calls a layer; all layers of a network are called here, which takes less time than a plain call."""
+        return connect(layer, inputs)
+
+    def include(self, network: keras.Model) -> None:
+        """Takes note of a network whose layers another library has connected."""
+
     def convolution(self, x, filters: int, kernel_size: int, strides: int, name: str, groups: int = 1):
         """A convolution without a bias: [b, h, w, c] -> [b, h / strides, w / strides, filters]."""
         padding = "same"
         if self.symmetric_padding and kernel_size > 1 and strides > 1:
-            x, padding = keras.layers.ZeroPadding2D(kernel_size // 2, name=f"{name}_padding")(x), "valid"
-        return keras.layers.Conv2D(
+            x = self.connect(keras.layers.ZeroPadding2D(kernel_size // 2, name=f"{name}_padding"), x)
+            padding = "valid"
+        layer = keras.layers.Conv2D(
             filters,
             kernel_size,
             strides,
@@ -53,7 +67,8 @@ class LayerBuilder:
             kernel_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
             kernel_regularizer=self.kernel_regularizer,
             name=name,
-        )(x)
+        )
+        return self.connect(layer, x)
 
     def norm(self, x, name: str, zero: bool = False, pooled: bool = False):
         """Batch normalization.
@@ -64,11 +79,12 @@ class LayerBuilder:
           zero: whether gamma starts at zero, so that a residual block starts as the identity.
           pooled: whether to return the mean of each map, too.
         """
-        layer = PooledBatchNormalization if pooled else keras.layers.BatchNormalization
-        return layer(gamma_initializer="zeros" if zero else "ones", **self.batch_norm, name=name)(x)
+        norm = PooledBatchNormalization if pooled else keras.layers.BatchNormalization
+        gamma_initializer = "zeros" if zero else "ones"
+        return self.connect(norm(gamma_initializer=gamma_initializer, **self.batch_norm, name=name), x)
 
     def act(self, x, name: str):
-        return keras.layers.Activation(self.activation, name=name)(x)
+        return self.connect(keras.layers.Activation(self.activation, name=name), x)
 
     def norm_act(self, x, name: str):
         return self.act(self.norm(x, f"{name}_norm"), f"{name}_act")
@@ -81,17 +97,19 @@ class LayerBuilder:
 
     def classifier(self, x, num_classes: int, dropout_rate: float = 0.0):
         """Mean over the map, dropout, projection: [b, h, w, c] -> float32 logits [b, num_classes]."""
-        return self.projection(keras.layers.GlobalAveragePooling2D(name="pool")(x), num_classes, dropout_rate)
+        x = self.connect(keras.layers.GlobalAveragePooling2D(name="pool"), x)
+        return self.projection(x, num_classes, dropout_rate)
 
     def projection(self, x, num_classes: int, dropout_rate: float = 0.0):
         """Dropout, projection: [b, c] -> float32 logits [b, num_classes]; float64 under that policy."""
         is_double = keras.mixed_precision.global_policy().compute_dtype == "float64"
         if dropout_rate:
-            x = keras.layers.Dropout(dropout_rate, name="dropout")(x)
-        return keras.layers.Dense(
+            x = self.connect(keras.layers.Dropout(dropout_rate, name="dropout"), x)
+        layer = keras.layers.Dense(
             num_classes,
             kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
             kernel_regularizer=self.kernel_regularizer,
             dtype="float64" if is_double else "float32",
             name=CLASSIFIER,
-        )(x)
+        )
+        return self.connect(layer, x)

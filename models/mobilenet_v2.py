@@ -24,7 +24,7 @@ def inverted_bottleneck(builder: LayerBuilder, x, expansion: int, filters: int, 
     """1x1 expansion, 3x3 depthwise convolution, linear 1x1 projection: -> [b, h / s, w / s, filters]."""
     if expansion > 1:
         x = builder.conv_norm_act(x, expansion * x.shape[-1], 1, 1, f"{name}_expand")
-    x = keras.layers.DepthwiseConv2D(
+    depthwise = keras.layers.DepthwiseConv2D(
         3,
         strides,
         padding="same",
@@ -32,8 +32,8 @@ def inverted_bottleneck(builder: LayerBuilder, x, expansion: int, filters: int, 
         depthwise_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
         depthwise_regularizer=builder.kernel_regularizer,
         name=f"{name}_depthwise",
-    )(x)
-    x = builder.norm_act(x, f"{name}_depthwise")
+    )
+    x = builder.norm_act(builder.connect(depthwise, x), f"{name}_depthwise")
     return builder.conv_norm(x, filters, 1, 1, f"{name}_project")
 
 
@@ -44,14 +44,14 @@ def lightweight_lambda_block(builder: LayerBuilder, x, filters: int, name: str, 
     together, k = 8, and of no batch normalization after the lambda layer; the ReLU6 stays.
     """
     x = builder.conv_norm_act(x, filters, 1, 1, f"{name}_reduce")
-    x = LambdaLayer(
+    layer = LambdaLayer(
         filters,
         batch_norm=builder.batch_norm,
         kernel_regularizer=builder.kernel_regularizer,
         name=f"{name}_lambda",
         **options,
-    )(x)
-    x = builder.act(x, f"{name}_lambda_act")
+    )
+    x = builder.act(builder.connect(layer, x), f"{name}_lambda_act")
     return builder.conv_norm(x, filters, 1, 1, f"{name}_project")
 
 
@@ -88,8 +88,8 @@ class MobileNetV2(Architecture):
             if strides == 1 and residual.shape[-1] == filters:
                 if stochastic_depth_rate:
                     drop_rate = stochastic_depth_rate * number / num_blocks
-                    x = StochasticDepth(drop_rate, name=f"{name}_drop")(x)
-                x = keras.layers.Add(name=f"{name}_add")([x, residual])
+                    x = builder.connect(StochasticDepth(drop_rate, name=f"{name}_drop"), x)
+                x = builder.connect(keras.layers.Add(name=f"{name}_add"), [x, residual])
             level += strides > 1
             endpoints[str(level)] = x
         return {level: endpoints[level] for level in ("2", "3", "4", "5")}

@@ -29,16 +29,16 @@ class AugmentedConvolution(SpatialOperation):
         filters = 8 * round(context.filters / 80)
         convolved = builder.convolution(x, context.filters - filters, 3, strides, f"{name}_conv")
         if strides > 1:
-            x = keras.layers.AveragePooling2D(3, strides, "same", name=f"{name}_pool")(x)
-        x = GlobalAttention(
+            x = builder.connect(keras.layers.AveragePooling2D(3, strides, "same", name=f"{name}_pool"), x)
+        attention = GlobalAttention(
             filters,
             key_dim=20,
             map_size=ceil_div(context.map_size, strides) if None in x.shape[1:3] else None,
             kernel_regularizer=builder.kernel_regularizer,
             name=f"{name}_attention",
-        )(x)
-        x = builder.convolution(x, filters, 1, 1, f"{name}_heads")
-        return keras.layers.Concatenate(name=f"{name}_concat")([convolved, x])
+        )
+        x = builder.convolution(builder.connect(attention, x), filters, 1, 1, f"{name}_heads")
+        return builder.connect(keras.layers.Concatenate(name=f"{name}_concat"), [convolved, x])
 
 
 def double_attention(builder: LayerBuilder, x, name: str):
@@ -47,8 +47,9 @@ def double_attention(builder: LayerBuilder, x, name: str):
     attention = LinearAttention(
         channels // 2, num_heads=1, kernel_regularizer=builder.kernel_regularizer, name=f"{name}_attention"
     )
-    y = builder.convolution(attention(x), channels, 1, 1, f"{name}_expand")
-    return keras.layers.Add(name=f"{name}_add")([x, builder.norm(y, f"{name}_norm", zero=True)])
+    y = builder.convolution(builder.connect(attention, x), channels, 1, 1, f"{name}_expand")
+    y = builder.norm(y, f"{name}_norm", zero=True)
+    return builder.connect(keras.layers.Add(name=f"{name}_add"), [x, y])
 
 
 Block = partial(Bottleneck, shortcut=strided_shortcut)

@@ -106,10 +106,11 @@ class LayerOperation(SpatialOperation):
         return dataclasses.replace(self, options={**self.options, **given})
 
     def __call__(self, builder, x, context):
-        x = self.layer(**self._arguments(builder, x, context))(x)
+        x = builder.connect(self.layer(**self._arguments(builder, x, context)), x)
         if self.pool_size and context.strides > 1:
             name = f"{context.name}_spatial_pool"
-            x = keras.layers.AveragePooling2D(self.pool_size, context.strides, "same", name=name)(x)
+            pool = keras.layers.AveragePooling2D(self.pool_size, context.strides, "same", name=name)
+            x = builder.connect(pool, x)
         return x
 
     def _arguments(self, builder: LayerBuilder, x, context: BlockContext) -> dict[str, Any]:
@@ -164,7 +165,7 @@ class LambdaOperation(LayerOperation):
                 config = {**own.get_config(), "name": f"position_{len(self.positions) + 1}"}
                 self.positions[context.map_size] = type(own).from_config(config)
             arguments["position"] = self.positions[context.map_size]
-        return LambdaLayer(**arguments)(x)
+        return builder.connect(LambdaLayer(**arguments), x)
 
 
 def option_names(layer: Layer) -> set[str]:

@@ -39,7 +39,8 @@ def tiered_stem(builder: LayerBuilder, x, filters: int, last_strides: int = 2):
 
 def pooled_tiered_stem(builder: LayerBuilder, x, filters: int):
     """The same with a max-pool instead of the last stride."""
-    return CenteredMaxPooling2D(name="stem_pool")(tiered_stem(builder, x, filters, last_strides=1))
+    x = tiered_stem(builder, x, filters, last_strides=1)
+    return builder.connect(CenteredMaxPooling2D(name="stem_pool"), x)
 
 
 def single_stem(builder: LayerBuilder, x, filters: int):
@@ -49,11 +50,12 @@ def single_stem(builder: LayerBuilder, x, filters: int):
 
 def squeeze_excite(ratio: float, builder: LayerBuilder, x, name: str):
     """Squeeze-and-excitation with a hidden width that is a multiple of 8."""
-    return SqueezeExcite(ratio, builder.kernel_regularizer, multiple_of=8, name=name)(x)
+    return builder.connect(SqueezeExcite(ratio, builder.kernel_regularizer, multiple_of=8, name=name), x)
 
 
 def efficient_channel_attention(builder: LayerBuilder, x, name: str):
-    return EfficientChannelAttention(kernel_regularizer=builder.kernel_regularizer, name=name)(x)
+    layer = EfficientChannelAttention(kernel_regularizer=builder.kernel_regularizer, name=name)
+    return builder.connect(layer, x)
 
 
 Block = partial(Bottleneck, shortcut=strided_shortcut)

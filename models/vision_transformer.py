@@ -4,12 +4,12 @@
 import dataclasses
 from typing import Any
 
+import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError
 from lambdanet.layers.layer import Layer
 from lambdanet.models.architecture import Architecture
-from lambdanet.models.layer_builder import LayerBuilder
 
 PATCH_SIZES = {"ti16": 16, "s16": 16, "b16": 16, "b32": 32, "l16": 16}
 
@@ -23,27 +23,54 @@ class VisionTransformerTrunk(Layer):
     Args:
       variant: "ti16", "s16", "b16", "b32" or "l16": the size, and the side of the patches in pixels.
       stochastic_depth_rate: the rate of the last block.
+      is_condensed: whether to build only the first block, for counting the others by it.
     """
 
-    def __init__(self, variant: str, stochastic_depth_rate: float = 0.0, **kwargs: Any):
+    def __init__(
+        self,
+        variant: str,
+        stochastic_depth_rate: float = 0.0,
+        is_condensed: bool = False,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.variant = variant
         self.stochastic_depth_rate = stochastic_depth_rate
+        self.is_condensed = is_condensed
 
+    @tf.autograph.experimental.do_not_convert  # as in all layers here
     def build(self, input_shape):
         from official.vision.modeling.backbones import vit, vit_specs
 
         specs = dict(vit_specs.VIT_SPECS[f"vit-{self.variant}"])
-        self.num_blocks = specs["transformer"]["num_layers"]
+        blocks = dict(specs.pop("transformer"))
+        self.num_blocks, self.hidden_size = blocks["num_layers"], specs["hidden_size"]
+        if self.is_condensed:
+            blocks["num_layers"] = 1
         self.network = vit.VisionTransformer(
             input_specs=keras.layers.InputSpec(shape=input_shape),
             init_stochastic_depth_rate=self.stochastic_depth_rate,
             dropout_rate=0.0,
             output_2d_feature_maps=True,
-            **specs.pop("transformer"),
+            **blocks,
             **specs,
         )
         super().build(input_shape)
+
+    @property
+    def counted_weights(self) -> list[tf.Variable]:
+        """The trainable weights; where only one block was built, its own once for each block."""
+        return [
+            weight
+            for weight in self.trainable_weights
+            for _ in range(self.num_blocks if self.is_condensed and "encoder_block" in weight.name else 1)
+        ]
+
+    def compute_output_shape(self, input_shape):
+        b, height, width, _ = tf.TensorShape(input_shape)
+        patch = PATCH_SIZES[self.variant]
+        feature_map = tf.TensorShape([b, height // patch, width // patch, self.hidden_size])
+        return {"map": feature_map, "token": tf.TensorShape([b, self.hidden_size])}
 
     def call(self, images):
         outputs = dict(self.network(images))
@@ -59,6 +86,7 @@ class VisionTransformer(Architecture):
     variant: str  # see `VisionTransformerTrunk`
     source: str = "TF Model Garden, for comparison"
     input_size: int = 224
+    is_condensed: bool = False
 
     def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
         """Builds the trunk: its only map, "4" at stride 16 or "5" at stride 32, and the class "token".
@@ -68,7 +96,7 @@ class VisionTransformer(Architecture):
             is unknown or not a multiple of the patches'.
         """
         name, patch = f"vit_{self.variant}", PATCH_SIZES[self.variant]
-        if builder != LayerBuilder():
+        if not builder.is_default:
             raise InputError(
                 f"{name} is there for comparison as TF Model Garden makes it: "
                 "it takes neither kernel_regularizer nor batch_norm"
@@ -79,12 +107,16 @@ class VisionTransformer(Architecture):
                 f"{name} takes images of one size, in multiples of {patch} pixels, got {height}x{width}; "
                 f"pass input_size=, such as {self.input_size}"
             )
-        outputs = VisionTransformerTrunk(self.variant, stochastic_depth_rate, name="trunk")(images)
+        trunk = VisionTransformerTrunk(self.variant, stochastic_depth_rate, self.is_condensed, name="trunk")
+        outputs = builder.connect(trunk, images)
         return {{16: "4", 32: "5"}[patch]: outputs["map"], "token": outputs["token"]}
 
     def logits(self, endpoints, builder, num_classes, dropout_rate=0.0):
         """Builds the classifier on the token: dropout, projection -> float32 [b, num_classes]."""
         return builder.projection(endpoints["token"], num_classes, dropout_rate)
+
+    def condensed(self):
+        return dataclasses.replace(self, is_condensed=True), {}
 
 
 MODELS = {f"vit_{variant}": VisionTransformer(variant) for variant in PATCH_SIZES}

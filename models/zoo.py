@@ -98,16 +98,35 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     """
     architecture = _architecture(name)
     input_size = input_size or architecture.input_size
-    model, repeats = condensed_model(name, input_size, **overrides)
     return ModelInfo(
         name,
-        complexity.count_parameters(model, repeats),
-        complexity.count_flops(model, repeats),
+        *count(name, input_size, **overrides),
         input_size,
         architecture.source,
         recipes_of(name),
         pretrained_weights.weights_of(name),
     )
+
+
+def count(name: str, input_size: int, count_lambdas: bool = True, **overrides: Any) -> tuple[int, int]:
+    """Returns the trainable parameters of a model with 1000 classes, and its FLOPs per image.
+
+    Args:
+      name: one of `list_models()`.
+      input_size: the side of the images, in pixels.
+      count_lambdas: whether to count computing and applying lambdas, or only the layers' projections.
+      **overrides: options of the model's layers, as for `create_model`.
+
+    Raises:
+      InputError: the model or an override is unknown.
+    """
+    with complexity.without_values():
+        if overrides.get("share_positions"):
+            model = create_model(name, input_size=input_size, **overrides)
+            return complexity.count_parameters(model), complexity.count_flops(model, {}, count_lambdas)
+        counter = complexity.LayerCounter()
+        *_, repeats = _condense(name, counter, input_size, overrides)
+    return counter.parameters(repeats), counter.flops(repeats, count_lambdas)
 
 
 def condensed_model(
@@ -126,14 +145,8 @@ def condensed_model(
     Raises:
       InputError: the model or an override is unknown.
     """
-    architecture = _architecture(name)
-    repeats: dict[str, int] = {}
-    _check_overrides(name, architecture, overrides)
-    if not overrides.get("share_positions"):  # shared embeddings must be counted once
-        architecture, repeats = architecture.condensed()
-    images, builder = keras.Input([*_image_size(input_size), 3]), LayerBuilder()
-    endpoints = architecture.endpoints(images, builder, **overrides)
-    return keras.Model(images, architecture.logits(endpoints, builder, 1000)), repeats
+    images, logits, repeats = _condense(name, LayerBuilder(), input_size, overrides)
+    return keras.Model(images, logits), repeats
 
 
 def create_model(
@@ -199,6 +212,18 @@ def create_model(
     if path is not None:
         weight_files.load_weights(model, path, whole)
     return model
+
+
+def _condense(name: str, builder: LayerBuilder, input_size: int | None, overrides: Mapping[str, Any]):
+    """Builds the inputs and logits of a condensed network; also returns the number of blocks of each kind."""
+    architecture = _architecture(name)
+    repeats: dict[str, int] = {}
+    _check_overrides(name, architecture, overrides)
+    if not overrides.get("share_positions"):  # shared embeddings must be counted once
+        architecture, repeats = architecture.condensed()
+    images = keras.Input([*_image_size(input_size), 3])
+    endpoints = architecture.endpoints(images, builder, **overrides)
+    return images, architecture.logits(endpoints, builder, 1000), repeats
 
 
 def _architecture(name: str) -> Architecture:

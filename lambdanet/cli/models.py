@@ -83,7 +83,7 @@ COMMANDS = (
         "lists the models, all or those that match a pattern",
         _list,
         flags=(
-            switch("sizes", "add parameters and FLOPs; takes a second per model"),
+            switch("sizes", "add parameters and FLOPs; takes 20 seconds for all"),
             switch("pretrained", "only models with published weights, and their top-1 accuracies"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
@@ -104,7 +104,7 @@ COMMANDS = (
         "compares the sizes in the papers' tables with those of the models here",
         _table,
         flags=(
-            switch("all", "all tables of both papers; takes a minute"),
+            switch("all", "all tables of both papers; takes 20 seconds"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
         arguments="[TABLE...]",

@@ -2,9 +2,7 @@
 """Compares the sizes in the papers' tables with those of the models here."""
 
 import dataclasses
-import functools
 from decimal import Decimal
-from typing import Any
 
 from lambdanet import text_table
 from lambdanet.errors import unknown
@@ -141,12 +139,12 @@ def render(number: str, table_format: str = "text", with_header: bool = True) ->
 def _compare_row(table: Table, row: Row) -> ComparedRow:
     params = flops = memory = None
     if row.memory:
-        model = zoo.create_model(row.model, input_size=row.input_size, **row.options)
+        with complexity.without_values():
+            model = zoo.create_model(row.model, input_size=row.input_size, **row.options)
         params, flops = complexity.count_parameters(model), complexity.count_flops(model)
         memory = complexity.count_pair_memory(model)
     elif row.model:
-        options = tuple(row.options.items())
-        params, flops = _counts(row.model, options, row.input_size, table.count_lambdas)
+        params, flops = zoo.count(row.model, row.input_size, table.count_lambdas, **row.options)
     return ComparedRow(
         row,
         (
@@ -155,12 +153,3 @@ def _compare_row(table: Table, row: Row) -> ComparedRow:
             Figure("memory", "GiB", row.memory, memory),
         ),
     )
-
-
-@functools.cache
-def _counts(
-    name: str, options: tuple[tuple[str, Any], ...], input_size: int, count_lambdas: bool
-) -> tuple[int, int]:
-    model, repeats = zoo.condensed_model(name, input_size, **dict(options))
-    flops = complexity.count_flops(model, repeats, count_lambdas)
-    return complexity.count_parameters(model, repeats), flops

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small versions of the models of the zoo, with the same kinds of layers."""
+
+import dataclasses
+from typing import Any
+
+import tf_keras as keras
+
+from lambdanet.models import zoo
+from lambdanet.models.layer_builder import LayerBuilder
+from lambdanet.models.resnet import ResNet
+
+
+def small_model(
+    name: str,
+    input_size: int | None = None,
+    num_classes: int = 3,
+    in_channels: int = 3,
+    features_only: bool = False,
+    **fields: Any,
+) -> keras.Model:
+    """Returns a model with few blocks of each kind of a model of the zoo, at half its width.
+
+    Args:
+      name, input_size, num_classes, in_channels, features_only: as for `create_model`.
+      **fields: other fields of the architecture, such as `stages`.
+    """
+    architecture, _ = zoo.MODELS[name].condensed()
+    if isinstance(architecture, ResNet):
+        *stages, last = architecture.stages
+        fields = {"stages": (*("".join(dict.fromkeys(letters)) for letters in stages), last), **fields}
+        if name != "haloregnetz_b":  # whose groups need its width
+            for field in ("filters", "output_filters"):
+                fields[field] = tuple(width // 2 for width in getattr(architecture, field))
+    architecture = dataclasses.replace(architecture, **fields)
+    builder = LayerBuilder()
+    images = keras.Input([input_size, input_size, in_channels])
+    features = architecture.endpoints(images, builder)
+    return keras.Model(
+        images, features if features_only else architecture.logits(features, builder, num_classes)
+    )
