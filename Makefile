@@ -4,6 +4,7 @@
 #   make demo    train on handwritten digits, evaluate, export, predict
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
 #   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/layers/attention_test.py
+#   make check   lint, and a minute of the tests nearest to what changed; before each commit
 #   make lint    ruff and mypy
 #   make docs    the documentation, as static pages in docs/_build
 #   make figures  draw the pictures of the README and the documentation, and write the README's tables
@@ -24,7 +25,7 @@ SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mo
 	--model_dir=demo/shapes_run --config_file=demo/shapes/config.yaml
 SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
 
-.PHONY: demo demo-detection docs figures test lint format results clean
+.PHONY: demo demo-detection docs figures test check lint format results clean
 
 # Every step can be repeated: training goes on where it stopped, or says that it is finished; the export
 # follows when it is older than the training.
@@ -53,6 +54,10 @@ demo-detection: .venv/detection.stamp
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=loadfile $(TESTFLAGS)
+
+check: lint
+	$(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=loadfile --no-loadscope-reorder \
+		--seconds=50 $$($(BIN)/python tests/changed.py)
 
 lint: .venv/dev.stamp
 	$(BIN)/python -m ruff check

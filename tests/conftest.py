@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import sys
+import time
 import warnings
 
 import pytest
@@ -17,6 +18,19 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TensorFlow would import Ker
 os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 _CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(_CORES_EACH))
+
+
+_START = time.monotonic()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--seconds", type=float, default=float("inf"), help="skip the tests that begin later")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    if time.monotonic() - _START > (seconds := item.config.getoption("seconds")):
+        pytest.skip(f"{seconds:.0f} seconds are over; make test runs it")
 
 
 def pytest_collection_finish():
