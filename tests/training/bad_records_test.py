@@ -100,6 +100,13 @@ def test_resumed_run_does_not_decode_earlier_images(pictures):
     assert len(rest) == 3 and not bad.names
 
 
+def test_first_images_are_those_that_can_be_read(pictures):
+    first, second, *_ = _levels(Dataset.open(RECIPE, str(pictures)).train())
+    _damage(pictures, "train", first[1], *second)
+    shown = Dataset.open(RECIPE, str(pictures)).first_images(8)
+    assert _levels([(tf.stack(shown), None)]) == [[level for level in first if level != first[1]]]
+
+
 def test_batch_without_valid_images_is_replaced(pictures):
     first, second, *_ = _levels(Dataset.open(RECIPE, str(pictures)).train())
     _damage(pictures, "train", *second)

@@ -132,6 +132,11 @@ def test_resumed_batches_equal_uninterrupted_ones(data_dir):
     _assert_equal(whole[20:], _batches(RECIPE, "train", data_dir, initial_step=20))
 
 
+def test_first_images_are_those_of_first_batch(data_dir):
+    ((images, _), *_) = _batches(RECIPE, "train", data_dir)
+    np.testing.assert_array_equal(Dataset.open(RECIPE, data_dir).first_images(16), images[:16])
+
+
 def test_batches_depend_on_recipe_seed_only(data_dir):
     tf.random.set_seed(1)
     first = _batches(RECIPE, "train", data_dir)[:3]

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interrupted runs of a small network: killed, stopped, out of patience, on a full disk, or damaged."""
+
+import dataclasses
+import os
+import resource
+import shutil
+import signal
+import subprocess
+
+import numpy as np
+import pytest
+from helpers import program
+from programs.small_model import small_model
+from training_runs import assert_same_run, saved_steps, weights
+
+from lambdanet import cli, configs
+from lambdanet.training.run import callbacks, model_dir
+from lambdanet.training.train import train
+
+EPOCHS = 3
+SETTINGS = {
+    **{"epochs": EPOCHS, "train_split": "train[:64]", "eval_split": "test[:24]"},
+    **{"global_batch_size": 16, "input_size": 16},
+}
+RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_network():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lambdanet.models.zoo.create_model", small_model)
+        yield
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, data_dir):
+    """A run without interruption."""
+    path = tmp_path_factory.mktemp("finished")
+    train(RECIPE, path, data_dir)
+    return path
+
+
+def _command(path, data_dir):
+    settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
+    return ["train", "--recipe=digits", f"--model_dir={path}", f"--data_dir={data_dir}", *settings]
+
+
+def test_killed_run_resumes_to_same_weights(finished, data_dir, tmp_path, capsys):
+    command = program("train_until_killed.py", *_command(tmp_path, data_dir))
+    del command["env"]["TF_CPP_MIN_LOG_LEVEL"]
+    done = subprocess.run(**command, capture_output=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+    assert saved_steps(tmp_path) == [4] and (tmp_path / ".lock").exists()
+
+    train(RECIPE, tmp_path, data_dir)
+    assert f"after epoch 1 of {EPOCHS}, step 4" in capsys.readouterr().out
+    assert not (tmp_path / ".lock").exists()
+    assert_same_run(tmp_path, finished)
+
+
+def _at_step(monkeypatch, step, action):
+    """Runs an action after a training step, before its callback."""
+    original = callbacks.SaveCheckpoints.on_train_batch_end
+
+    def act(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) == step:
+            action()
+        original(self, batch, logs)
+
+    monkeypatch.setattr(callbacks.SaveCheckpoints, "on_train_batch_end", act)
+
+
+def test_run_stopped_by_sigterm_resumes_at_same_step(finished, data_dir, tmp_path, monkeypatch, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    command = _command(tmp_path, data_dir)
+    with monkeypatch.context() as patch:
+        _at_step(patch, 6, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        assert cli.main(command) == 75
+    said = capsys.readouterr().err
+    assert "lambdanet: stopped by SIGTERM at step 6, which is saved" in said and said.count("\n") == 1
+    assert saved_steps(tmp_path) == [4, 6] and signal.getsignal(signal.SIGTERM) is before
+
+    assert cli.main(command) == 0
+    assert f"after epoch 1 of {EPOCHS} and 2 of 4 steps, step 6" in capsys.readouterr().out
+    assert_same_run(tmp_path, finished)
+
+
+def test_best_epoch_is_kept_and_patience_ends_run(data_dir, tmp_path, monkeypatch, capsys):
+    """With accuracies given here: the third epoch is the best, and two worse ones end the run."""
+    given = {1: 0.25, 2: 0.125, 3: 0.5, 4: 0.5, 5: 0.375}
+    recipe = dataclasses.replace(RECIPE, epochs=6, held_out_split="train[64:96]", patience=2)
+    original, trained, seen = callbacks.KeepBestEpoch.on_epoch_end, {}, []
+
+    def judge(self, epoch, logs=None):
+        trained[epoch + 1] = self.model.get_weights()
+        seen.append(logs["val_accuracy"])
+        original(self, epoch, {**logs, "val_accuracy": given[epoch + 1]})
+
+    monkeypatch.setattr(callbacks.KeepBestEpoch, "on_epoch_end", judge)
+    saved = callbacks.SaveCheckpoints.on_epoch_end
+
+    def killed(self, epoch, logs=None):
+        if epoch + 1 == 4:
+            raise KeyboardInterrupt
+        saved(self, epoch, logs)
+
+    with monkeypatch.context() as patch:  # killed after the best epoch was saved, before the checkpoint
+        patch.setattr(callbacks.SaveCheckpoints, "on_epoch_end", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path, data_dir)
+    result = train(recipe, tmp_path, data_dir)
+    assert (result["epoch"], result["best_epoch"], result["best_val_accuracy"]) == (5, 3, 0.5)
+    assert all(value * 32 == round(value * 32) for value in seen)  # of 32 held-out images
+    for got, wanted in zip(weights(tmp_path), trained[3], strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    assert "finished already" not in capsys.readouterr().out
+    assert train(recipe, tmp_path, data_dir)["epoch"] == 5
+    assert "finished already" in capsys.readouterr().out
+
+
+def test_full_disk_ends_run_and_keeps_last_checkpoint(data_dir, tmp_path, monkeypatch, capsys):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = 20_000  # bytes, half of a checkpoint
+    _at_step(monkeypatch, 6, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1])))
+    try:
+        assert cli.main(_command(tmp_path, data_dir)) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = capsys.readouterr().err
+    assert "lambdanet: error: cannot write the checkpoint of step 8: " in said and said.count("\n") == 1
+    assert saved_steps(tmp_path) == [4] and model_dir.load_trained_model(tmp_path)
+    assert not list(tmp_path.rglob("*_temp"))
+
+
+def test_damaged_newest_checkpoint_repeats_one_epoch(finished, data_dir, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path, ignore=shutil.ignore_patterns("logs"), dirs_exist_ok=True)
+    newest = tmp_path / "checkpoints" / f"ckpt-{4 * EPOCHS}.data-00000-of-00001"
+    newest.write_bytes(newest.read_bytes()[:1000])
+    train(RECIPE, tmp_path, data_dir)
+    said = capsys.readouterr().out
+    assert f"ckpt-{4 * EPOCHS} is damaged" in said and f"after epoch {EPOCHS - 1} of {EPOCHS}" in said
+    assert_same_run(tmp_path, finished)
