@@ -43,6 +43,12 @@ def _batches(recipe, role, data_dir, **kwargs):
     return [(x.numpy(), y.numpy()) for x, y in getattr(Dataset.open(recipe, data_dir), role)(**kwargs)]
 
 
+@pytest.fixture(scope="module")
+def whole(data_dir):
+    """All batches of training."""
+    return _batches(RECIPE, "train", data_dir)
+
+
 def _assert_equal(left, right):
     assert len(left) == len(right)
     for (images, labels), (other_images, other_labels) in zip(left, right, strict=True):
@@ -127,23 +133,20 @@ def test_epochs_have_each_image_once_in_another_order(data_dir):
         assert np.mean([a == b for a, b in zip(epochs[left], epochs[right], strict=True)]) < 0.1
 
 
-def test_resumed_batches_equal_uninterrupted_ones(data_dir):
-    whole = _batches(RECIPE, "train", data_dir)
+def test_resumed_batches_equal_uninterrupted_ones(data_dir, whole):
     _assert_equal(whole[20:], _batches(RECIPE, "train", data_dir, initial_step=20))
 
 
-def test_first_images_are_those_of_first_batch(data_dir):
-    ((images, _), *_) = _batches(RECIPE, "train", data_dir)
+def test_first_images_are_those_of_first_batch(data_dir, whole):
+    images, _ = whole[0]
     np.testing.assert_array_equal(Dataset.open(RECIPE, data_dir).first_images(16), images[:16])
 
 
-def test_batches_depend_on_recipe_seed_only(data_dir):
+def test_batches_depend_on_recipe_seed_only(data_dir, whole):
     tf.random.set_seed(1)
-    first = _batches(RECIPE, "train", data_dir)[:3]
-    tf.random.set_seed(0)
-    _assert_equal(first, _batches(RECIPE, "train", data_dir)[:3])
-    other = _batches(dataclasses.replace(RECIPE, seed=1), "train", data_dir)[:3]
-    assert any((a[1] != b[1]).any() for a, b in zip(first, other, strict=True))
+    _assert_equal(whole, _batches(RECIPE, "train", data_dir))
+    other = _batches(dataclasses.replace(RECIPE, seed=1), "train", data_dir)
+    assert any((a[1] != b[1]).any() for a, b in zip(whole[:3], other[:3], strict=True))
 
 
 def test_augmentation_differs_between_epochs(data_dir):
