@@ -17,7 +17,8 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TensorFlow would import Ker
 # TensorFlow's own allocator for oneDNN never returns memory; the system's does.
 os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 _CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(_CORES_EACH))
+for _threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):  # of TensorFlow, and of PyTorch
+    os.environ.setdefault(_threads, str(_CORES_EACH))
 
 
 _START = time.monotonic()
