@@ -199,7 +199,7 @@ def test_exported_model_needs_only_tensorflow(exported, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "0"},
     )
     outputs, names, modules = shown.stdout.splitlines()
     floats = ("detection_boxes", "detection_masks", "detection_scores")
