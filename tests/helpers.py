@@ -22,6 +22,16 @@ def noise(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
+def randomize_normalizations(model: tf.Module) -> None:
+    """Draws scales, shifts and statistics, so that no branch is zero and the outputs depend on the images."""
+    random = np.random.default_rng(0)
+    limits = {"gamma": (0.5, 1.5), "beta": (-0.1, 0.1), "mean": (-0.1, 0.1), "variance": (0.5, 1.5)}
+    for variable in model.variables:
+        for kind, (low, high) in limits.items():
+            if variable.name.endswith(f"{kind}:0"):
+                variable.assign(random.uniform(low, high, variable.shape))
+
+
 def program(name: str, *arguments: object) -> dict[str, Any]:
     """Returns the arguments of `subprocess.run` for a program in tests/programs.
 

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 from ai_edge_litert.interpreter import Interpreter
+from helpers import randomize_normalizations
 from PIL import Image
 from sklearn import datasets
 from terminal import terminal_as_stderr
@@ -101,8 +102,7 @@ def _write_run(folder, recipe, class_names, data_dir):
     path = model_dirs.claim(folder, recipe, class_names, str(data_dir))
     keras.utils.set_random_seed(0)
     model = build_model(recipe)
-    random = np.random.default_rng(0)  # changes the last gammas, so that no block is the identity
-    model.set_weights([weight + random.uniform(-0.05, 0.05, weight.shape) for weight in model.get_weights()])
+    randomize_normalizations(model)
     Checkpoints(path / model_dirs.CHECKPOINTS, model, build_optimizer(recipe, 1)).save(1)
     return model
 
