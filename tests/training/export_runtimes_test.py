@@ -13,11 +13,13 @@ import tf_keras as keras
 from ai_edge_litert.interpreter import Interpreter
 from helpers import randomize_normalizations
 from PIL import Image
+from programs.small_model import TWO_BLOCKS
 from sklearn import datasets
 from terminal import terminal_as_stderr
 
 from lambdanet import HaloAttention, LambdaLayer, cli, configs
 from lambdanet.errors import InputError
+from lambdanet.models import zoo
 from lambdanet.training.data import records
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import model_dir as model_dirs
@@ -194,6 +196,14 @@ def test_unreadable_pictures_are_left_out(tmp_path):
         (tmp_path / "validation" / str(2 * value // 3) / f"{value:03d}.png").write_bytes(b"no picture")
     with pytest.raises(InputError, match="none of the pictures of folder validation can be read"):
         export_runtimes.evaluation_pictures(recipe, str(tmp_path))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_blocks():
+    """Makes the small network of the zoo even smaller."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(zoo.MODELS, "lambda_resnet_tiny", TWO_BLOCKS)
+        yield
 
 
 @pytest.fixture(scope="module")
