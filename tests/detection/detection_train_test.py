@@ -421,12 +421,16 @@ def test_model_gardens_driver_with_experiments_imported(tmp_path):
       model:
         num_classes: 3
         input_size: [64, 64, 3]
+        min_level: 5
         max_level: 5
         backbone: {{type: lambda_resnet, lambda_resnet: {{model_id: {TINY}}}}}
         decoder: {{fpn: {{num_filters: 16}}}}
         head: {{num_convs: 1, num_filters: 16}}
-      train_data: {{input_path: {tmp_path}/data, global_batch_size: 2, dtype: float32}}
-    trainer: {{train_steps: 1, steps_per_loop: 1, summary_interval: 1, checkpoint_interval: 1}}
+      train_data:
+        {{input_path: {tmp_path}/data, global_batch_size: 2, dtype: float32, shuffle_buffer_size: 2}}
+    trainer:
+      {{train_steps: 1, steps_per_loop: 1, summary_interval: 1, checkpoint_interval: 1,
+        train_tf_function: false, train_tf_while_loop: false}}
     """)
     flags = ["--experiment=lambda_resnet/retinanet_resnetfpn_coco", "--mode=train", "--model_dir=run"]
     done = subprocess.run(

@@ -14,17 +14,22 @@ import tensorflow as tf
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
+from small_model import TWO_BLOCKS  # noqa: E402
+
 from lambdanet import configs  # noqa: E402
+from lambdanet.models import zoo  # noqa: E402
 from lambdanet.training.run import callbacks, model_dir  # noqa: E402
 from lambdanet.training.train import train  # noqa: E402
 
 folder = sys.argv[1]
+zoo.MODELS["lambda_resnet_tiny"] = TWO_BLOCKS
 recipe = dataclasses.replace(
     configs.get_recipe("digits"),
     epochs=2,
     train_split="train[:64]",
     eval_split="test[:21]",
     global_batch_size=16,
+    input_size=16,
     sync_batch_norm=True,
     ema_decay=0.5,
     learning_rate=0.01,

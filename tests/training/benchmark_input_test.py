@@ -3,6 +3,7 @@
 
 import csv
 import io
+import types
 
 import numpy as np
 import pytest
@@ -40,17 +41,19 @@ def small(tmp_path):
 def test_command_measures_both_readers(small, tmp_path, capsys, monkeypatch):
     turn, means = inputs.take_turn, []
 
-    def check_batch(contender, batches, size, result):
-        images, labels = next(iter(contender))
+    def check_batch(batch):
+        images, labels = batch
         assert images.shape == (8, 24, 24, 3) and images.dtype == tf.float32 and labels.shape == (8,)
         means.append(abs(float(tf.reduce_mean(images))))
-        turn(contender, batches, size, result)
 
-    monkeypatch.setattr(inputs, "take_turn", check_batch)
+    def take_checked_turn(contender, *rest):
+        turn(types.SimpleNamespace(take=lambda count: map(check_batch, contender.take(count))), *rest)
+
+    monkeypatch.setattr(inputs, "take_turn", take_checked_turn)
     flags = ["--image_size=24", "--batch=8", "--images=16", "--repeats=1", f"--out={tmp_path / 'out'}"]
     assert cli.main(["benchmark", "input", f"--data_dir={small}", *flags]) == 0
     printed = capsys.readouterr().out
-    assert max(means) < 1.5  # all of them normalize
+    assert len(means) == 4 * (2 + 2) and max(means) < 1.5  # all of them normalize
     with (tmp_path / "out" / "input.csv").open() as file:
         rows = {row["contender"]: row for row in csv.DictReader(file)}
     assert list(rows) == ["ours", "model_garden", "ours+randaugment", "model_garden+randaugment"]

@@ -11,12 +11,13 @@ import pytest
 import tensorflow_datasets as tfds
 import tf_keras as keras
 from PIL import Image
-from programs.small_model import small_model
+from programs.small_model import TWO_BLOCKS, small_model
 from training_runs import assert_same_run, saved_steps
 
 from lambdanet import configs
 from lambdanet.configs import recipe as recipes
 from lambdanet.errors import InputError, Preempted
+from lambdanet.models import zoo
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build, callbacks, model_dir
 from lambdanet.training.train import train
@@ -27,6 +28,14 @@ RECIPE = dataclasses.replace(
     **{"epochs": EPOCHS, "train_split": "train[:64]", "eval_split": "test[:24]", "global_batch_size": 16},
     **{"input_size": 16, "dropout_rate": 0.3, "stochastic_depth_rate": 0.3, "ema_decay": 0.5},
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_blocks():
+    """Makes the network of the recipe small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(zoo.MODELS, RECIPE.model, TWO_BLOCKS)
+        yield
 
 
 @pytest.fixture(scope="module")
