@@ -25,7 +25,7 @@ from lambdanet.training.serving.exported_model import ExportedModel
 NAME = "maskrcnn_lambda_resnet_shapes"
 SIZE = 64
 SMALL = (
-    f"task.model.input_size=[{SIZE},{SIZE},3],task.model.decoder.fpn.num_filters=8,"
+    f"task.model.input_size=[{SIZE},{SIZE},3],task.model.min_level=4,task.model.decoder.fpn.num_filters=8,"
     "task.model.rpn_head.num_filters=8,task.model.detection_head.num_filters=8,"
     "task.model.detection_head.fc_dims=8,task.model.mask_head.num_filters=8,"
     "task.model.roi_generator.test_num_proposals=8,task.model.detection_generator.max_num_detections=5,"
