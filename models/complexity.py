@@ -12,6 +12,7 @@ maps of a block's output size.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -75,7 +76,7 @@ class LayerCounter(LayerBuilder):
         key = repr((type(layer), {**layer.get_config(), "name": None}, shapes))
         if key not in _SIZES:
             outputs = super().connect(layer, inputs)
-            placeholders = tf.nest.map_structure(lambda x: keras.Input(x.shape[1:]), outputs)
+            placeholders = tf.nest.map_structure(lambda x: _placeholder(tuple(x.shape[1:])), outputs)
             _SIZES[key] = LayerSize.of(layer), placeholders
         size, outputs = _SIZES[key]
         self.sizes.append((layer.name, size))
@@ -99,7 +100,13 @@ class LayerCounter(LayerBuilder):
         )
 
 
-_SIZES: dict[str, tuple[LayerSize, Any]] = {}  # also symbolic outputs, which do not keep the layer in memory
+_SIZES: dict[str, tuple[LayerSize, Any]] = {}  # with placeholders of the outputs
+
+
+@functools.cache
+def _placeholder(shape: tuple[int, ...]) -> Any:
+    """A symbolic tensor that does not keep the layer before it in memory."""
+    return keras.Input(shape)
 
 
 def count_parameters(model: keras.Model, repeats: Mapping[str, int] | None = None) -> int:

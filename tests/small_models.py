@@ -4,6 +4,7 @@
 import dataclasses
 from typing import Any
 
+import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.models import zoo
@@ -39,3 +40,9 @@ def small_model(
     return keras.Model(
         images, features if features_only else architecture.logits(features, builder, num_classes)
     )
+
+
+def output_types(model: keras.Model) -> list[tuple[list[int | None], str]]:
+    """Returns the shapes and dtypes of the outputs of all layers."""
+    outputs = tf.nest.flatten([layer.output for layer in model.layers])
+    return [(tensor.shape.as_list(), tensor.dtype.name) for tensor in outputs]

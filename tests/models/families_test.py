@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 from helpers import images
-from small_models import small_model
+from small_models import output_types, small_model
 
 import lambdanet
 from lambdanet.errors import InputError
@@ -40,7 +40,7 @@ def test_features_of_images_of_any_size_and_channels(freed, name):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_save_and_load_under_mixed_precision(freed, name, tmp_path):
-    """Logits stay in float32; the loaded model has the same outputs and configuration."""
+    """Logits stay in float32; the loaded model, whose layers are traced, has the same outputs everywhere."""
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
         model = small_model(name, 32)
@@ -53,6 +53,7 @@ def test_save_and_load_under_mixed_precision(freed, name, tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded(x), logits, atol=1e-6)
     assert loaded.get_config() == model.get_config()
+    assert output_types(loaded) == output_types(model)
 
 
 def test_saved_model_of_a_halonet(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from small_models import small_model
+from small_models import output_types, small_model
 
 import lambdanet
 from lambdanet.models import complexity, timm_networks, zoo
@@ -122,6 +122,7 @@ def test_gradient_step_and_copy(freed, name):
     gradients = tape.gradient(loss, model.trainable_weights)
     assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
     copy = keras.models.model_from_json(model.to_json())
+    assert output_types(copy) == output_types(model)  # Keras traces the layers of the copy
     copy.set_weights([2 * weight for weight in model.get_weights()])
     model.set_weights(copy.get_weights())
     np.testing.assert_array_equal(copy(images), model(images))

@@ -19,6 +19,7 @@ from small_models import small_model
 import lambdanet
 from lambdanet.errors import InputError
 from lambdanet.models import model_list
+from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.names import PARAMETERS
 
 
@@ -52,6 +53,13 @@ def test_sizes_of_the_documentation_are_current():
     assert {name: row["parameters (M)"] for name, row in rows.items()} == {
         name: f"{params / 1e6:.2f}" for name, params in PARAMETERS.items()
     }
+
+
+def test_equal_layers_are_counted_once(monkeypatch):
+    """The two deepest LambdaResNets have the same layers, each in another number."""
+    lambdanet.model_info("lambda_resnet_350")
+    monkeypatch.setattr(LayerBuilder, "connect", None)  # which connects layers that were not counted yet
+    assert lambdanet.model_info("lambda_resnet_420").params == 124_438_664
 
 
 @pytest.mark.parametrize("name", ["resnet_50_llll", "lambda_resnet_50"])
