@@ -15,6 +15,7 @@ from typing import Any
 from lambdanet.detection.model_garden import ExperimentConfig, decoders, exp_factory, hyperparams
 from lambdanet.detection.modeling import tasks
 from lambdanet.detection.modeling.backbones import Backbone, LambdaResNet, MobileNetV2Lambda
+from lambdanet.errors import unknown
 from lambdanet.models import zoo
 
 COCO_TRAIN, COCO_VAL = 118_287, 5_000  # images of COCO 2017
@@ -49,6 +50,12 @@ def list_experiments() -> list[str]:
         return found
 
     return walk(exp_factory._REGISTERED_CONFIGS)
+
+
+def check_name(name: str) -> None:
+    """Raises `InputError` with the nearest names for a name that is not in `list_experiments()`."""
+    if name not in list_experiments():
+        raise unknown("experiment", name, list_experiments())
 
 
 def get(name: str) -> ExperimentConfig:

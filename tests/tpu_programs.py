@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from programs.small_model import TWO_BLOCKS
 
 import lambdanet
 from lambdanet.errors import InputError
+from lambdanet.models import zoo
 from lambdanet.training.tpu import cache, check, compiler, steps
 
 N, TRIPS, INNER = 512, 7, 3
@@ -85,6 +87,12 @@ PROGRAMS = {
     "halos": (halos, [_square(2, 16, 16, 128)], ("v3:2x2", "v5e:2x2")),
 }
 COMPILED_TWICE = "networks"
+
+
+def two_block_step(recipe, mode, batch):
+    """Returns the step of a recipe with a smaller network."""
+    zoo.MODELS[recipe.model] = TWO_BLOCKS
+    return steps.recipe_step(recipe, mode, batch)
 
 
 def compile_all(folder: str) -> dict[tuple[str, str], Any]:

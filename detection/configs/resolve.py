@@ -37,8 +37,7 @@ def resolve(
     Raises:
       InputError: an unknown experiment or key, a file that cannot be read, or a model that cannot be built.
     """
-    if experiment not in experiments.list_experiments():
-        raise unknown("experiment", experiment, experiments.list_experiments())
+    experiments.check_name(experiment)
     params = experiments.get(experiment)
     options = train_utils.ParseConfigOptions(experiment, [], tpu, tf_data_service)
     for file in config_files:

@@ -60,8 +60,10 @@ def _step_builder(values: flags.FlagValues) -> Any:
 
     changes = values["set"].value or ()
     if values.experiment:
+        from lambdanet.detection import experiments
         from lambdanet.detection.run import tpu_step
 
+        experiments.check_name(values.experiment)
         return functools.partial(tpu_step.experiment_step, values.experiment, changes, values.mode)
     if values.model:
         check_model(values.model)

@@ -131,6 +131,7 @@ def test_error_of_an_unsupported_operation_names_the_layer(compiled):
 @pytest.mark.parametrize("topology", ["v3:2x2", "v5e:2x2"])
 def test_command_with_a_small_model(topology, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
+    monkeypatch.setattr(steps, "recipe_step", tpu_programs.two_block_step)
     mode, batch = ("train", 8) if topology == "v3:2x2" else ("infer", 4)
     words = (f"--topology={topology}", f"--mode={mode}", f"--batch={batch}", "--json", "--top=5")
     assert cli.main(["tpu-check", "--recipe=digits", "--set=input_size=16", *words]) == 0
