@@ -3,7 +3,6 @@
 
 import difflib
 import numbers
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -112,38 +111,3 @@ def check_scope(scope: Any, name: str = "scope") -> int:
     if scope % 2 == 0:
         raise invalid(name, "odd", scope, hint=f"{scope - 1} and {scope + 1} would do")
     return scope
-
-
-_BUILD_WITH_TF_KERAS = (
-    "lambdanet needs tf_keras: build the model with `import tf_keras as keras` instead of `import keras` or "
-    "`tf.keras`"
-)
-
-
-def require_tf_keras(value: object, what: str) -> None:
-    """Raises `InputError` for a Keras 3 layer, model or tensor, which tf_keras layers and models cannot hold.
-
-    Reads the module names of the value's classes, so that neither Keras is imported. All else is accepted.
-
-    Args:
-      value: a layer, a model, a symbolic tensor, or anything else.
-      what: the name of the value in the message, such as "model" or "the inputs of LambdaLayer".
-    """
-    if any(base.__module__.partition(".")[0] == "keras" for base in type(value).__mro__):
-        raise InputError(f"{what} is a Keras 3 {type(value).__name__}; {_BUILD_WITH_TF_KERAS}")
-
-
-def require_tf_keras_model(layer: object) -> None:
-    """Raises `InputError` if a Keras 3 layer or model calls a layer, which it would neither train nor save.
-
-    Reads the state of current calls in Keras 3, without importing it. Models of Keras 3 may run in the same
-    process as those of tf_keras.
-    """
-    state = sys.modules.get("keras.src.backend.common.global_state")
-    call = state and state.get_global_attribute("current_call_ctx")
-    if call:
-        raise InputError(
-            f"{type(layer).__name__} {getattr(layer, 'name', '')!r} is called by a Keras 3 model or layer, "
-            f"{type(call.entry_layer).__name__}, which would neither train nor save it; "
-            f"{_BUILD_WITH_TF_KERAS}"
-        )

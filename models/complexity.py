@@ -15,12 +15,10 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.errors import InputError
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
@@ -29,14 +27,6 @@ from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.squeeze_excite import SqueezeExcite
 from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.vision_transformer import VisionTransformerTrunk
-
-
-def without_values() -> AbstractContextManager[None]:
-    """Returns a context in which models have variables of undefined values, which is enough to count them.
-
-    Drawing random values takes half the time of building a large model.
-    """
-    return tf.variable_creator_scope(_create_empty)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +62,11 @@ class LayerCounter(LayerBuilder):
     sizes: list[tuple[str, LayerSize]] = dataclasses.field(default_factory=list)
 
     def connect(self, layer, inputs):
-        shapes = tf.nest.map_structure(lambda x: x.shape, inputs)
+        shapes = K.map_structure(lambda x: x.shape, inputs)
         key = repr((type(layer), {**layer.get_config(), "name": None}, shapes))
         if key not in _SIZES:
             outputs = super().connect(layer, inputs)
-            placeholders = tf.nest.map_structure(lambda x: _placeholder(tuple(x.shape[1:])), outputs)
+            placeholders = K.map_structure(lambda x: _placeholder(tuple(x.shape[1:])), outputs)
             _SIZES[key] = LayerSize.of(layer), placeholders
         size, outputs = _SIZES[key]
         self.sizes.append((layer.name, size))
@@ -166,18 +156,11 @@ def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
     return 4 * sum(numbers.values())
 
 
-def _create_empty(create: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
-    shape, dtype = arguments["shape"], arguments["dtype"]
-    if shape is not None:  # of a layer's weight; Keras's own counters have values
-        arguments["initial_value"] = lambda: tf.raw_ops.Empty(shape=tf.TensorShape(shape), dtype=dtype)
-    return create(**arguments)
-
-
 def _size(weights) -> int:
     return sum(math.prod(weight.shape) for weight in weights)
 
 
-def _counted_weights(layer: keras.layers.Layer) -> list[tf.Variable]:
+def _counted_weights(layer: keras.layers.Layer) -> list[K.Variable]:
     return layer.counted_weights if isinstance(layer, VisionTransformerTrunk) else layer.trainable_weights
 
 
@@ -189,7 +172,7 @@ def _repeats(name: str, repeats: Mapping[str, int]) -> int:
 def _output_map(layer: keras.layers.Layer) -> tuple[int, int]:
     """The size of the map after the layer and the average-pool that may follow it."""
     for node in layer.outbound_nodes:
-        if isinstance(node.layer, keras.layers.AveragePooling2D):
+        if isinstance(node.layer, K.AveragePooling2D):
             layer = node.layer
     return layer.output_shape[1:3]
 

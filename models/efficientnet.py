@@ -10,8 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import tf_keras as keras
-
+from lambdanet.backend import keras
 from lambdanet.errors import InputError
 from lambdanet.models.architecture import Architecture
 

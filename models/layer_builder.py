@@ -5,9 +5,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import tf_keras as keras
-
-from lambdanet.layers.layer import connect
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.layers.pooled_batch_norm import PooledBatchNormalization
 from lambdanet.layers.sublayers import BATCH_NORM
 
@@ -46,7 +45,7 @@ class LayerBuilder:
 
     def connect(self, layer: keras.layers.Layer, inputs):
         """Calls a layer; all layers of a network are called here, which takes less time than a plain call."""
-        return connect(layer, inputs)
+        return K.connect(layer, inputs)
 
     def include(self, network: keras.Model) -> None:
         """Takes note of a network whose layers another library has connected."""

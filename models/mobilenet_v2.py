@@ -5,8 +5,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import tf_keras as keras
-
+from lambdanet.backend import keras
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models.architecture import Architecture

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
+from lambdanet.backend.tensors import ceil_div
 from lambdanet.layers.squeeze_excite import SqueezeExcite
 from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models.architecture import Architecture
 from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.spatial_ops import BlockContext, Convolution, SpatialOperation
-from lambdanet.tensors import ceil_div
 
 # tf_keras walks a functional graph by recursion, one frame per layer, when it builds or loads a model; the
 # deepest trunk is a chain of 1,500 layers, and Python's default limit is 1,000 frames.
@@ -54,7 +54,7 @@ def strided_shortcut(builder: LayerBuilder, x, filters: int, strides: int, name:
 def pooled_shortcut(builder: LayerBuilder, x, filters: int, strides: int, name: str):
     """A 2x2 average-pool before a 1x1 convolution, so that no position is skipped (ResNet-D)."""
     if strides > 1:
-        x = builder.connect(keras.layers.AveragePooling2D(2, strides, "same", name=f"{name}_pool"), x)
+        x = builder.connect(K.AveragePooling2D(2, strides, "same", name=f"{name}_pool"), x)
     return strided_shortcut(builder, x, filters, 1, name)
 
 

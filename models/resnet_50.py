@@ -7,14 +7,14 @@ says that lambda layers replace the last two stages, but its FLOPs are those of 
 
 from functools import partial
 
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
+from lambdanet.backend.tensors import ceil_div
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.halo_attention import LocalAttention
 from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.resnet import Bottleneck, ResNet, Stem, repeat, strided_shortcut, vanilla_stem
 from lambdanet.models.spatial_ops import Convolution, LambdaOperation, LayerOperation, SpatialOperation
-from lambdanet.tensors import ceil_div
 
 
 class AugmentedConvolution(SpatialOperation):
@@ -29,7 +29,7 @@ class AugmentedConvolution(SpatialOperation):
         filters = 8 * round(context.filters / 80)
         convolved = builder.convolution(x, context.filters - filters, 3, strides, f"{name}_conv")
         if strides > 1:
-            x = builder.connect(keras.layers.AveragePooling2D(3, strides, "same", name=f"{name}_pool"), x)
+            x = builder.connect(K.AveragePooling2D(3, strides, "same", name=f"{name}_pool"), x)
         attention = GlobalAttention(
             filters,
             key_dim=20,

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.errors import InputError
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.models.layer_builder import LayerBuilder
@@ -109,7 +109,7 @@ class LayerOperation(SpatialOperation):
         x = builder.connect(self.layer(**self._arguments(builder, x, context)), x)
         if self.pool_size and context.strides > 1:
             name = f"{context.name}_spatial_pool"
-            pool = keras.layers.AveragePooling2D(self.pool_size, context.strides, "same", name=name)
+            pool = K.AveragePooling2D(self.pool_size, context.strides, "same", name=name)
             x = builder.connect(pool, x)
         return x
 

@@ -4,9 +4,8 @@
 import dataclasses
 from typing import Any
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.errors import InputError
 from lambdanet.layers.layer import Layer
 from lambdanet.models.architecture import Architecture
@@ -38,7 +37,7 @@ class VisionTransformerTrunk(Layer):
         self.stochastic_depth_rate = stochastic_depth_rate
         self.is_condensed = is_condensed
 
-    @tf.autograph.experimental.do_not_convert  # as in all layers here
+    @K.plain_python  # as in all layers here
     def build(self, input_shape):
         from official.vision.modeling.backbones import vit, vit_specs
 
@@ -58,7 +57,7 @@ class VisionTransformerTrunk(Layer):
         super().build(input_shape)
 
     @property
-    def counted_weights(self) -> list[tf.Variable]:
+    def counted_weights(self) -> list[K.Variable]:
         """The trainable weights; where only one block was built, its own once for each block."""
         return [
             weight
@@ -67,10 +66,10 @@ class VisionTransformerTrunk(Layer):
         ]
 
     def compute_output_shape(self, input_shape):
-        b, height, width, _ = tf.TensorShape(input_shape)
+        b, height, width, _ = K.Shape(input_shape)
         patch = PATCH_SIZES[self.variant]
-        feature_map = tf.TensorShape([b, height // patch, width // patch, self.hidden_size])
-        return {"map": feature_map, "token": tf.TensorShape([b, self.hidden_size])}
+        feature_map = K.Shape([b, height // patch, width // patch, self.hidden_size])
+        return {"map": feature_map, "token": K.Shape([b, self.hidden_size])}
 
     def call(self, images):
         outputs = dict(self.network(images))

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tf_keras as keras
-
-from lambdanet import configs
+from lambdanet import backend as K
+from lambdanet import configs, which_keras
+from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
-from lambdanet.errors import InputError, check_counts, invalid, is_integer, require_tf_keras
+from lambdanet.errors import InputError, check_counts, invalid, is_integer
 from lambdanet.models import (
     complexity,
     efficientnet,
@@ -120,7 +120,7 @@ def count(name: str, input_size: int, count_lambdas: bool = True, **overrides: A
     Raises:
       InputError: the model or an override is unknown.
     """
-    with complexity.without_values():
+    with K.without_values():
         if overrides.get("share_positions"):
             model = create_model(name, input_size=input_size, **overrides)
             return complexity.count_parameters(model), complexity.count_flops(model, {}, count_lambdas)
@@ -198,7 +198,7 @@ def create_model(
     architecture = _architecture(name)
     _check_overrides(name, architecture, overrides)
     for argument, value in {"kernel_regularizer": kernel_regularizer, **overrides}.items():
-        require_tf_keras(value, argument)
+        which_keras.check_same(value, argument)
     num_classes, in_channels = check_counts(num_classes=num_classes, in_channels=in_channels)
     _check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)
     path = None if weights is None else pretrained.locate(name, weights, lambda: create_model(name))

@@ -10,13 +10,14 @@ ROOT = Path(__file__).parent.parent
 # Floor -> the floors it may import. The order is from the bottom up, so nothing can import upwards.
 FLOORS = {
     "core": (),
-    "ops": ("core",),
-    "layers": ("core", "ops"),
+    "backend": ("core",),
+    "ops": ("core", "backend"),
+    "layers": ("core", "backend", "ops"),
     "configs": ("core",),
-    "models": ("core", "ops", "layers", "configs"),
-    "training": ("core", "ops", "layers", "configs", "models"),
-    "detection": ("core", "ops", "layers", "configs", "models", "training"),
-    "cli": ("core", "ops", "layers", "configs", "models", "training", "detection"),
+    "models": ("core", "backend", "ops", "layers", "configs"),
+    "training": ("core", "backend", "ops", "layers", "configs", "models"),
+    "detection": ("core", "backend", "ops", "layers", "configs", "models", "training"),
+    "cli": ("core", "backend", "ops", "layers", "configs", "models", "training", "detection"),
 }
 
 # What `lambdanet benchmark layers --peers` and `lambdanet convert` compare with, where it is installed.

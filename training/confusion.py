@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from sklearn import metrics
 
-from lambdanet.tensors import ceil_div
+from lambdanet.backend.tensors import ceil_div
 
 MAX_CLASSES_WITH_NUMBERS, MAX_CLASSES_WITH_NAMES = 30, 100
 MAX_CELLS = 1000  # per side

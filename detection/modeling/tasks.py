@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
+from lambdanet.backend.tensors import ceil_div
 from lambdanet.detection.data import records
 from lambdanet.detection.model_garden import (
     backbone_configs,
@@ -25,7 +26,6 @@ from lambdanet.detection.model_garden import (
 )
 from lambdanet.detection.modeling import backbones, initialize
 from lambdanet.errors import invalid, unknown
-from lambdanet.tensors import ceil_div
 
 MAX_STRIDE = 32  # of the last endpoint of a backbone
 

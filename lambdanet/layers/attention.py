@@ -7,14 +7,13 @@ Local self-attention and HaloAttention, which work on blocks of the map, are in 
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
+from lambdanet.backend.tensors import Size, at_least_float32, sizes
 from lambdanet.errors import check_count, invalid, unknown
 from lambdanet.layers.attention_base import Attention
 from lambdanet.ops import attention, kernels
 from lambdanet.ops.relative_positions import PairAxis
-from lambdanet.tensors import Size, at_least_float32, sizes
 
 FEATURE_MAPS = ("softmax", "elu")
 
@@ -41,7 +40,7 @@ class _MapAttention(Attention):
 
     def _build(self, input_shape):
         if self.map_size is None:
-            if None in input_shape[1:3].as_list():
+            if None in tuple(input_shape[1:3]):
                 hint = f"or set map_size of {type(self).__name__}, the largest map that its tables are for"
                 raise invalid("the map", "of known height and width", tuple(input_shape), hint)
             self.map_size = tuple(input_shape[1:3])
@@ -49,7 +48,7 @@ class _MapAttention(Attention):
         self.height_table = self._table("height_table", 2 * height - 1, self._key_dim)
         self.width_table = self._table("width_table", 2 * width - 1, self._key_dim)
 
-    def _tables(self, query_size: Sequence[Size]) -> list[tf.Tensor]:
+    def _tables(self, query_size: Sequence[Size]) -> list[K.Tensor]:
         """Both tables in the compute dtype, checked to be long enough for the map."""
         tables = [self.height_table, self.width_table]
         for name, size, table in zip(("height", "width"), query_size, tables, strict=True):
@@ -57,9 +56,9 @@ class _MapAttention(Attention):
             if isinstance(size, int) and size > largest:
                 accepted = f"at most {largest}, that of map_size={self.map_size} in {type(self).__name__}"
                 raise invalid(f"the {name} of the map", accepted, size)
-            if tf.is_tensor(size):
-                tf.debugging.assert_less_equal(size, largest, f"the map's {name} is larger than in map_size")
-        return [tf.cast(table, self.compute_dtype) for table in tables]
+            if K.is_tensor(size):
+                K.check_at_most(size, largest, f"the map's {name} is larger than in map_size")
+        return [K.cast(table, self.compute_dtype) for table in tables]
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -103,7 +102,7 @@ class GlobalAttention(_MapAttention):
         logits = attention.map_logits(queries, self._tables(map_size), [PairAxis(n, n) for n in map_size])
         bias = attention.map_bias(logits, map_size)  # [b * heads, n, n]
         outputs = kernels.current().attend(queries, keys, values, bias)  # [b * heads, n, v]
-        return attention.merge_heads(tf.reshape(outputs, [-1, *map_size, self._value_dim]), self.num_heads)
+        return attention.merge_heads(K.reshape(outputs, [-1, *map_size, self._value_dim]), self.num_heads)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -131,19 +130,19 @@ class AxialAttention(_MapAttention):
 
     def call(self, inputs):
         height_table, width_table = self._tables(sizes(inputs)[1:3])
-        columns = tf.transpose(inputs, [0, 2, 1, 3])
+        columns = K.transpose(inputs, [0, 2, 1, 3])
         columns = self._attend_in_rows(columns, self._along_height, height_table)
-        return self._attend_in_rows(tf.transpose(columns, [0, 2, 1, 3]), self._along_width, width_table)
+        return self._attend_in_rows(K.transpose(columns, [0, 2, 1, 3]), self._along_width, width_table)
 
     def _attend_in_rows(self, x, projections, table):
         """Attends within every row of [b, rows, n, c]."""
         rows, n = sizes(x)[1:3]
         queries, keys, values = (  # [b * heads * rows, n, depth]
-            tf.reshape(part, [-1, n, part.shape[-1]]) for part in self._project_heads(x, projections)
+            K.reshape(part, [-1, n, part.shape[-1]]) for part in self._project_heads(x, projections)
         )
         bias = attention.relative_logits(queries, attention.axis_embeddings(table, PairAxis(n, n)))
         outputs = kernels.current().attend(queries, keys, values, bias)
-        return attention.merge_heads(tf.reshape(outputs, [-1, rows, n, self._value_dim]), self.num_heads)
+        return attention.merge_heads(K.reshape(outputs, [-1, rows, n, self._value_dim]), self.num_heads)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -202,19 +201,19 @@ class LinearAttention(Attention):
         queries, keys = at_least_float32(queries), at_least_float32(keys)
         if self.feature_map == "elu":
             queries, keys = _log_elu_plus_one(queries), _log_elu_plus_one(keys)
-            queries += tf.reduce_logsumexp(keys, axis=1, keepdims=True)
-        queries = tf.cast(tf.nn.softmax(queries), values.dtype)
-        keys = tf.cast(tf.nn.softmax(keys, axis=1), values.dtype)
-        lambdas = tf.matmul(keys, values, transpose_a=True)  # [b * heads, k, v]
-        outputs = tf.reshape(tf.matmul(queries, lambdas), [-1, *map_size, self._value_dim])
+            queries += K.logsumexp(keys, axis=1, keepdims=True)
+        queries = K.cast(K.softmax(queries), values.dtype)
+        keys = K.cast(K.softmax(keys, axis=1), values.dtype)
+        lambdas = K.matmul(keys, values, transpose_a=True)  # [b * heads, k, v]
+        outputs = K.reshape(K.matmul(queries, lambdas), [-1, *map_size, self._value_dim])
         return attention.merge_heads(outputs, self.num_heads)
 
 
-def _flat(x: tf.Tensor) -> tf.Tensor:
+def _flat(x: K.Tensor) -> K.Tensor:
     """[g, h, w, depth] -> [g, n, depth]."""
     g, height, width, depth = sizes(x)
-    return tf.reshape(x, [g, height * width, depth])
+    return K.reshape(x, [g, height * width, depth])
 
 
-def _log_elu_plus_one(x: tf.Tensor) -> tf.Tensor:
-    return tf.minimum(x, 0.0) + tf.math.log1p(tf.nn.relu(x))
+def _log_elu_plus_one(x: K.Tensor) -> K.Tensor:
+    return K.minimum(x, 0.0) + K.log1p(K.relu(x))

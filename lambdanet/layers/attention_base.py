@@ -4,9 +4,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.errors import check_count, check_divisible, invalid
 from lambdanet.layers.layer import Layer
 from lambdanet.layers.sublayers import build_projection
@@ -37,8 +36,8 @@ class Attention(Layer):
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
     def build(self, input_shape):
-        input_shape = tf.TensorShape(input_shape)
-        if input_shape.rank != 4 or input_shape[-1] is None:
+        input_shape = K.Shape(input_shape)
+        if len(input_shape) != 4 or input_shape[-1] is None:
             accepted = "[b, h, w, c] with a known number of channels"
             raise invalid(f"the shape of the input of {type(self).__name__}", accepted, tuple(input_shape))
         filters = self.filters or input_shape[-1]
@@ -49,10 +48,10 @@ class Attention(Layer):
         super().build(input_shape)
 
     def compute_output_shape(self, input_shape):
-        input_shape = tf.TensorShape(input_shape)
-        return input_shape[:-1].concatenate(self._output_filters(self.filters or input_shape[-1]))
+        input_shape = K.Shape(input_shape)
+        return K.Shape([*input_shape[:-1], self._output_filters(self.filters or input_shape[-1])])
 
-    def _build(self, input_shape: tf.TensorShape) -> None:
+    def _build(self, input_shape: K.Shape) -> None:
         """Creates the layer's variables for an input of a valid shape."""
         raise NotImplementedError
 
@@ -67,21 +66,21 @@ class Attention(Layer):
             for name, depth in depths.items()
         ]
 
-    def _table(self, name: str, length: int, depth: int) -> tf.Variable:
+    def _table(self, name: str, length: int, depth: int) -> K.Variable:
         """Creates a table of relative embeddings, shared by the heads."""
         initializer = keras.initializers.RandomNormal(stddev=self._key_dim**-0.5)
-        return self.add_weight(name, [length, depth], initializer=initializer)
+        return self.add_weight(name=name, shape=[length, depth], initializer=initializer)
 
     def _project(
-        self, x: tf.Tensor, projections: Sequence[keras.layers.Dense], strides: int = 1
-    ) -> list[tf.Tensor]:
+        self, x: K.Tensor, projections: Sequence[keras.layers.Dense], strides: int = 1
+    ) -> list[K.Tensor]:
         """Returns queries, keys and values, [b, h, w, num_heads * depth]; with strides, of fewer queries."""
         inputs = (x if strides == 1 else x[:, ::strides, ::strides], x, x)
         return [projection(y) for projection, y in zip(projections, inputs, strict=True)]
 
     def _project_heads(
-        self, x: tf.Tensor, projections: Sequence[keras.layers.Dense], scale: bool = True
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        self, x: K.Tensor, projections: Sequence[keras.layers.Dense], scale: bool = True
+    ) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
         """Returns queries, divided by the root of their depth, keys and values: [b * heads, h, w, depth]."""
         qkv = self._project(x, projections)
         queries, keys, values = (attention.split_heads(y, self.num_heads) for y in qkv)

@@ -3,12 +3,11 @@
 
 from typing import Any
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
+from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import check_count, check_scope
 from lambdanet.layers.layer import Layer
-from lambdanet.tensors import ceil_div
 
 
 # The name under which it is saved keeps the spelling of the first files.
@@ -42,10 +41,10 @@ class CenteredMaxPooling2D(Layer):
     def call(self, inputs):
         reach = self.pool_size // 2
         paddings = [[0, 0], [reach, reach], [reach, reach], [0, 0]]
-        surrounded = tf.pad(inputs, paddings, constant_values=inputs.dtype.min)
-        return tf.nn.max_pool2d(surrounded, self.pool_size, self.strides, "VALID")
+        surrounded = K.pad(inputs, paddings, constant_values=K.smallest(inputs.dtype))
+        return K.max_pool(surrounded, self.pool_size, self.strides, "VALID")
 
     def compute_output_shape(self, input_shape):
-        b, *spatial, channels = tf.TensorShape(input_shape)
+        b, *spatial, channels = K.Shape(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return tf.TensorShape([b, *spatial, channels])
+        return K.Shape([b, *spatial, channels])

@@ -4,9 +4,8 @@
 import math
 from typing import Any
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.errors import check_scope
 from lambdanet.layers.layer import Layer
 
@@ -42,17 +41,17 @@ class EfficientChannelAttention(Layer):
     def build(self, input_shape):
         size = self.kernel_size or _size_for(input_shape[-1])
         self.kernel = self.add_weight(
-            "kernel", [size, 1, 1], initializer="he_normal", regularizer=self.kernel_regularizer
+            name="kernel", shape=[size, 1, 1], initializer="he_normal", regularizer=self.kernel_regularizer
         )
         super().build(input_shape)
 
     def call(self, inputs):
-        means = tf.reduce_mean(inputs, axis=[1, 2])[..., tf.newaxis]  # [b, c, 1]
-        gate = tf.sigmoid(tf.nn.conv1d(means, tf.cast(self.kernel, means.dtype), 1, "SAME"))
-        return inputs * tf.transpose(gate, [0, 2, 1])[:, tf.newaxis]
+        means = K.mean(inputs, axis=[1, 2])[..., K.newaxis]  # [b, c, 1]
+        gate = K.sigmoid(K.conv(means, K.cast(self.kernel, means.dtype), 1, "SAME"))
+        return inputs * K.transpose(gate, [0, 2, 1])[:, K.newaxis]
 
     def compute_output_shape(self, input_shape):
-        return tf.TensorShape(input_shape)
+        return K.Shape(input_shape)
 
 
 def _size_for(channels: int) -> int:

@@ -3,14 +3,13 @@
 
 from typing import Any
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
+from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, is_integer, unknown
 from lambdanet.layers.attention_base import Attention
 from lambdanet.ops import kernels
 from lambdanet.ops.local_attention import LocalGeometry
-from lambdanet.tensors import ceil_div
 
 TABLE_COMBINATIONS = ("concatenated", "added")
 
@@ -46,14 +45,12 @@ class _BlockAttention(Attention):
         outputs = kernels.current().local_attention(*qkv, self._tables(), geometry, self.num_heads)
         return outputs if strides == self.strides else outputs[:, :: self.strides, :: self.strides]
 
-    def _tables(self) -> list[tf.Tensor]:
+    def _tables(self) -> list[K.Tensor]:
         """The embeddings for the offsets in height and in width, [length, k] each."""
-        height, width = (
-            tf.cast(table, self.compute_dtype) for table in (self.height_table, self.width_table)
-        )
+        height, width = (K.cast(table, self.compute_dtype) for table in (self.height_table, self.width_table))
         if self.positions == "concatenated":  # the half of the other axis is zero
             half = self._key_dim // 2
-            return [tf.pad(height, [[0, 0], [0, half]]), tf.pad(width, [[0, 0], [half, 0]])]
+            return [K.pad(height, [[0, 0], [0, half]]), K.pad(width, [[0, 0], [half, 0]])]
         return [height, width]
 
 
@@ -149,7 +146,7 @@ class HaloAttention(_BlockAttention):
     def compute_output_shape(self, input_shape):
         b, *spatial, filters = super().compute_output_shape(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return tf.TensorShape([b, *spatial, filters])
+        return K.Shape([b, *spatial, filters])
 
     def _sizes(self):
         return self.block_size, self.halo_size, 2 * (self.block_size + 2 * self.halo_size) - 1

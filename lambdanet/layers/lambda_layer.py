@@ -4,16 +4,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet import which_keras
+from lambdanet.backend import keras
+from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
 from lambdanet.errors import (
     InputError,
     check_count,
     check_counts,
     check_divisible,
     invalid,
-    require_tf_keras,
     unknown,
 )
 from lambdanet.layers.layer import Layer
@@ -26,7 +26,6 @@ from lambdanet.layers.position_embedding import (
 from lambdanet.layers.sublayers import BATCH_NORM, build_projection, build_sublayer
 from lambdanet.ops import content_lambdas, kernels, pooling
 from lambdanet.ops.position_term import Geometry
-from lambdanet.tensors import at_least_float32, ceil_div, product, sizes
 
 POSITION_KINDS = ("relative", "unstructured", None)
 
@@ -152,18 +151,18 @@ class LambdaLayer(Layer):
         self._geometry = Geometry(strides, pool_size=pool_size)
         arguments = (scope, dilation, map_size, resize, position_bias, implementation)
         self.position = self._position_embedding(position, *arguments)
-        self._context_shape: tf.TensorShape | None = None
+        self._context_shape: K.Shape | None = None
 
     def __call__(self, inputs, context=None, mask=None, **kwargs):
         if not self.built and context is not None:
-            self._context_shape = tf.TensorShape(context.shape)
+            self._context_shape = K.Shape(context.shape)
         # Passed even where it is None, so that Keras does not replace it by a padding mask.
         return super().__call__(inputs, context=context, mask=mask, **kwargs)
 
     def build(self, input_shape):
         input_shape = _checked_shape(input_shape, "input")
         context_shape = _checked_shape(self._context_shape or input_shape, "context")
-        if context_shape.rank != input_shape.rank:
+        if len(context_shape) != len(input_shape):
             raise InputError(f"input and context must have the same rank, got {input_shape}, {context_shape}")
         channels, context_channels = input_shape[-1], context_shape[-1]
         filters = self.filters or channels
@@ -179,10 +178,10 @@ class LambdaLayer(Layer):
         self._queries_norm = self._norm("queries_norm", queries)
         self._values_norm = self._norm("values_norm", values)
         if self.position is not None:
-            with tf.name_scope(self.position.name):
+            with K.naming(self.position):
                 strides = self._geometry.query_strides
                 query_size = [None if n is None else ceil_div(n, strides) for n in input_shape[1:-1]]
-                self.position.build_for(query_size, context_shape[1:-1].as_list())
+                self.position.build_for(query_size, list(context_shape[1:-1]))
         super().build(input_shape)
 
     def call(self, inputs, context=None, mask=None, training=None):
@@ -203,17 +202,17 @@ class LambdaLayer(Layer):
         context = inputs if context is None else context
         if self._geometry.query_strides > 1:
             every = slice(None, None, self.strides)
-            inputs = inputs[(slice(None), *[every] * (inputs.shape.rank - 2))]
+            inputs = inputs[(slice(None), *[every] * (len(inputs.shape) - 2))]
         queries = self._project_queries(inputs, training)  # [b, *query_size, l, h, k]
         values = self._project(context, self._values, self._values_norm, training)
         depth = [self._num_lambdas, self._value_dim, self.intra_depth]
-        values = tf.reshape(values, [*sizes(context)[:-1], *depth])  # [b, *context_size, l, v, u]
+        values = K.reshape(values, [*sizes(context)[:-1], *depth])  # [b, *context_size, l, v, u]
         outputs, joined, pooled = [], None, queries
         if self.pool_size > 1:
-            pooled = pooling.mean(queries, inputs.shape.rank - 2, self.pool_size, self.strides)
+            pooled = pooling.mean(queries, len(inputs.shape) - 2, self.pool_size, self.strides)
         if self.content:
             keys = self._project(context, self._keys)
-            keys = tf.reshape(keys, [*sizes(keys)[:2], self._num_lambdas, self.key_dim, self.intra_depth])
+            keys = K.reshape(keys, [*sizes(keys)[:2], self._num_lambdas, self.key_dim, self.intra_depth])
             position = self.position if mask is None else None
             if position is not None and kernels.current(position.implementation).joins_content:
                 joined = self._content_lambdas(keys, values)
@@ -223,24 +222,24 @@ class LambdaLayer(Layer):
             arguments = {"strides": self.strides, "mask": mask, "pool_size": self.pool_size}
             outputs.append(self.position(queries, values, **arguments, content=joined))
         shape = [*sizes(pooled)[:-3], self.num_heads * self._value_dim]
-        return sum(tf.reshape(output, shape) for output in outputs)
+        return sum(K.reshape(output, shape) for output in outputs)
 
     def get_build_config(self):
         context_shape = self._context_shape
         return {
             **super().get_build_config(),
-            "context_shape": None if context_shape is None else context_shape.as_list(),
+            "context_shape": None if context_shape is None else list(context_shape),
         }
 
     def build_from_config(self, config):
         if config.get("context_shape") is not None:
-            self._context_shape = tf.TensorShape(config["context_shape"])
+            self._context_shape = K.Shape(config["context_shape"])
         super().build_from_config(config)
 
     def compute_output_shape(self, input_shape):
-        b, *spatial, channels = tf.TensorShape(input_shape)
+        b, *spatial, channels = K.Shape(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return tf.TensorShape([b, *spatial, self.filters or channels])
+        return K.Shape([b, *spatial, self.filters or channels])
 
     def get_config(self):
         config, position = super().get_config(), self.position
@@ -278,7 +277,7 @@ class LambdaLayer(Layer):
             raise unknown("position", position, [name for name in POSITION_KINDS if name])
         if position is None:
             return None
-        require_tf_keras(position, "position")
+        which_keras.check_same(position, "position")
         if not isinstance(position, PositionEmbedding):
             raise invalid("position", f"one of {POSITION_KINDS} or a PositionEmbedding", position)
         for name, value in depth.items():
@@ -300,7 +299,7 @@ class LambdaLayer(Layer):
         normalization.
         """
         b, *size, channels = sizes(x)
-        x = projection(tf.reshape(x, [b, product(size), 1, channels]))
+        x = projection(K.reshape(x, [b, product(size), 1, channels]))
         return x if norm is None else norm(x, training=training)
 
     def _project_queries(self, inputs, training):
@@ -308,9 +307,9 @@ class LambdaLayer(Layer):
         size, lambdas, k = sizes(inputs)[:-1], self._num_lambdas, self.key_dim
         queries = self._project(inputs, self._queries, self._queries_norm, training)
         if self.query_normalization == "softmax":
-            queries = tf.reshape(queries, [*sizes(queries)[:2], self.num_heads, k])
-            queries = tf.cast(tf.nn.softmax(at_least_float32(queries)), self.compute_dtype)
-        return tf.reshape(queries, [*size, lambdas, self.num_heads // lambdas, k])
+            queries = K.reshape(queries, [*sizes(queries)[:2], self.num_heads, k])
+            queries = K.cast(K.softmax(at_least_float32(queries)), self.compute_dtype)
+        return K.reshape(queries, [*size, lambdas, self.num_heads // lambdas, k])
 
     def _content_lambdas(self, keys, values):
         """Keys [b, m, l, k, u] and values [b, *size, l, v, u] -> content lambdas [b, l, k, v]."""
@@ -319,7 +318,7 @@ class LambdaLayer(Layer):
             content_lambdas.content_lambda(keys[:, :, i], values[:, :, i], self.key_normalization)
             for i in range(self._num_lambdas)
         ]
-        return tf.stack(lambdas, axis=1)
+        return K.stack(lambdas, axis=1)
 
     def _apply_content(self, queries, keys, values, mask):
         """Applies the content lambdas one by one: queries [b, *query_size, l, h, k] -> [b, n, l, h, v]."""
@@ -330,7 +329,7 @@ class LambdaLayer(Layer):
             )
             for i in range(self._num_lambdas)
         ]
-        return tf.stack(outputs, axis=2)
+        return K.stack(outputs, axis=2)
 
     def _checked_mask(self, mask, context):
         if isinstance(mask, str):
@@ -343,21 +342,21 @@ class LambdaLayer(Layer):
         elif mask is not None:
             if self.pool_size > 1:
                 raise invalid("pool_size", "1 with a mask [n, m]", self.pool_size)
-            mask = tf.convert_to_tensor(mask)
-            if mask.shape.rank != 2:
+            mask = K.convert_to_tensor(mask)
+            if len(mask.shape) != 2:
                 raise invalid("mask", "'causal' or of the shape [n, m]", tuple(mask.shape))
         return mask
 
 
-def _flat(x: tf.Tensor) -> tf.Tensor:
+def _flat(x: K.Tensor) -> K.Tensor:
     """[b, *size, l, h, k] -> [b, n, l, h, k]."""
     b, *size = sizes(x)[:-3]
-    return tf.reshape(x, [b, product(size), *x.shape[-3:]])
+    return K.reshape(x, [b, product(size), *x.shape[-3:]])
 
 
-def _checked_shape(shape, what: str) -> tf.TensorShape:
-    shape = tf.TensorShape(shape)
-    if shape.rank not in (3, 4, 5):
+def _checked_shape(shape, what: str) -> K.Shape:
+    shape = K.Shape(shape)
+    if getattr(shape, "rank", 3) is None or len(shape) not in (3, 4, 5):
         raise invalid(f"the shape of the {what}", "[b, n, c], [b, h, w, c] or [b, t, h, w, c]", tuple(shape))
     if shape[-1] is None:
         raise invalid(f"the shape of the {what}", "one with a known number of channels", tuple(shape))

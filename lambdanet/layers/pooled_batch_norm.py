@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch normalization with the mean of each map, for the squeeze-and-excitation that follows it."""
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
+from lambdanet.backend.tensors import product, sizes
 from lambdanet.layers.layer import Layer
 from lambdanet.ops import kernels
 
@@ -28,17 +28,16 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
             self._update_averages(inputs, *moments)
             return [outputs, means]
         outputs = super().call(inputs, training=training, mask=mask)
-        return [outputs, tf.reduce_mean(outputs, axis=[1, 2])]
+        return [outputs, K.mean(outputs, axis=[1, 2])]
 
     def compute_output_shape(self, input_shape):
-        b, *_, channels = tf.TensorShape(input_shape)
-        return [tf.TensorShape(input_shape), tf.TensorShape([b, channels])]
+        b, *_, channels = K.Shape(input_shape)
+        return [K.Shape(input_shape), K.Shape([b, channels])]
 
     def _allows_one_pass(self) -> bool:
-        return bool(self.fused) and not self.synchronized and self.center and self.scale
+        return bool(getattr(self, "fused", True)) and not self.synchronized and self.center and self.scale
 
-    def _update_averages(self, inputs: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
-        count = tf.cast(tf.size(inputs) // inputs.shape[-1], variance.dtype)
-        unbiased = variance * (count / tf.maximum(count - 1, 1))  # which the fused kernels average as well
-        for average, value in ((self.moving_mean, mean), (self.moving_variance, unbiased)):
+    def _update_averages(self, inputs: K.Tensor, mean: K.Tensor, variance: K.Tensor) -> None:
+        variance = K.averaged_variance(variance, product(sizes(inputs)[:-1]))
+        for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             average.assign_sub((average - value) * (1 - self.momentum))

@@ -5,10 +5,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-import tf_keras as keras
-
-from lambdanet import tensors
+from lambdanet import backend as K
+from lambdanet.backend import keras, tensors
 from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, unknown
 from lambdanet.layers.layer import Layer
 from lambdanet.ops import kernels, pooling, position_lambdas, relative_positions
@@ -64,31 +62,31 @@ class PositionEmbedding(Layer):
           [b, *query_size, l, h, v]; with a pool, one position per window.
         """
         # Not slices: LiteRT can slice tensors of at most five axes.
-        queries, values = (tf.unstack(x, self.num_lambdas, axis=-3) for x in (queries, values))
-        contents = [None] * self.num_lambdas if content is None else tf.unstack(content, axis=1)
+        queries, values = (K.unstack(x, self.num_lambdas, axis=-3) for x in (queries, values))
+        contents = [None] * self.num_lambdas if content is None else K.unstack(content, axis=1)
         geometry = Geometry(strides, pool_size=pool_size)
         outputs = [
             self.apply_one(i, queries[i], values[i], geometry, mask, contents[i])
             for i in range(self.num_lambdas)
         ]
-        return tf.stack(outputs, axis=-3)
+        return K.stack(outputs, axis=-3)
 
     def serialized(self) -> dict[str, Any]:
         """Returns the configuration, marked where several layers share the embedding; see `restored`."""
         config = keras.layers.serialize(self)
         return config if self.num_users < 2 else {**config, SHARED: id(self)}
 
-    def _add_table(self, shape: Sequence[int]) -> tf.Variable:
+    def _add_table(self, shape: Sequence[int]) -> K.Variable:
         """Adds an embedding for each index of `shape`, initialized from N(0, 1) (appendix F.2)."""
         lambdas = [self.num_lambdas] if self.num_lambdas > 1 else []
         depth = [self.key_dim] + ([self.intra_depth] if self.intra_depth > 1 else [])
         initializer = keras.initializers.RandomNormal(stddev=1.0)
-        return self.add_weight("table", [*lambdas, *shape, *depth], initializer=initializer)
+        return self.add_weight(name="table", shape=[*lambdas, *shape, *depth], initializer=initializer)
 
-    def _table_of(self, index: int, dtype: tf.DType) -> tf.Tensor:
+    def _table_of(self, index: int, dtype: K.DType) -> K.Tensor:
         """The table of one lambda, [..., k, u]."""
-        table = tf.cast(self.table[index] if self.num_lambdas > 1 else self.table, dtype)
-        return table if self.intra_depth > 1 else table[..., tf.newaxis]
+        table = K.cast(self.table[index] if self.num_lambdas > 1 else self.table, dtype)
+        return table if self.intra_depth > 1 else table[..., K.newaxis]
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -155,7 +153,8 @@ class RelativePositionEmbedding(PositionEmbedding):
         else:
             lengths = [self.scope] * rank
         self.table = self._add_table(lengths)
-        self.bias = self.add_weight("bias", [self.key_dim], initializer="zeros") if self.use_bias else None
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=[self.key_dim], initializer="zeros")
 
     def apply_one(self, index, queries, values, geometry, mask, content=None):
         query_size, context_size = tensors.sizes(queries)[1:-2], tensors.sizes(values)[1:-2]
@@ -173,12 +172,12 @@ class RelativePositionEmbedding(PositionEmbedding):
         if self.use_bias:
             if geometry.pool_size > 1:
                 queries = pooling.mean(queries, len(query_size), geometry.pool_size, geometry.strides)
-            outputs += tf.einsum("...k,k->...", queries, tf.cast(self.bias, queries.dtype))[..., tf.newaxis]
+            outputs += K.einsum("...k,k->...", queries, K.cast(self.bias, queries.dtype))[..., K.newaxis]
         return outputs
 
     def _check_rank(self, rank: int) -> None:
         depth_axes = 1 + (self.intra_depth > 1) + (self.num_lambdas > 1)
-        if (axes := self.table.shape.rank - depth_axes) != rank:
+        if (axes := len(self.table.shape) - depth_axes) != rank:
             raise invalid("the spatial axes of the input", f"{axes} as in the position table", rank)
 
     def _full_map_size(self, context_size: Sequence[int | None]) -> Sequence[int | None]:
@@ -204,8 +203,8 @@ class RelativePositionEmbedding(PositionEmbedding):
             if isinstance(extent, int) and extent > size:
                 accepted, hint = f"at most {self.map_size}", "resize='interpolate' allows any size"
                 raise invalid("the size of the map", accepted, tuple(extents), hint)
-            if tf.is_tensor(extent):
-                tf.debugging.assert_less_equal(extent, size, "the map is larger than the position table")
+            if K.is_tensor(extent):
+                K.check_at_most(extent, size, "the map is larger than the position table")
         return table
 
 
@@ -253,16 +252,16 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         for positions, size, kind in ((n, self.num_queries, "query"), (m, self.num_context, "context")):
             if isinstance(positions, int) and positions > size:
                 raise invalid(f"{kind} positions", f"at most {size}, those of the table", positions)
-            if tf.is_tensor(positions):
-                tf.debugging.assert_less_equal(positions, size, f"more {kind} positions than the table has")
-        table = tf.transpose(self._table_of(index, queries.dtype)[:n, :m], [0, 2, 1, 3])  # [n, k, m, u]
-        embeddings = tf.reshape(table, [n, self.key_dim, m * self.intra_depth])
+            if K.is_tensor(positions):
+                K.check_at_most(positions, size, f"more {kind} positions than the table has")
+        table = K.transpose(self._table_of(index, queries.dtype)[:n, :m], [0, 2, 1, 3])  # [n, k, m, u]
+        embeddings = K.reshape(table, [n, self.key_dim, m * self.intra_depth])
         if isinstance(mask, str):
-            mask = tf.linalg.band_part(tf.ones([n, m]), -1, 0)
+            mask = K.lower_triangle(n, m)
         outputs = position_lambdas.apply_embeddings(queries, values, embeddings, mask, content)
         if geometry.pool_size == 1:
             return outputs
-        return pooling.mean(outputs, values.shape.rank - 3, geometry.pool_size, geometry.strides)
+        return pooling.mean(outputs, len(values.shape) - 3, geometry.pool_size, geometry.strides)
 
 
 def restored(config: Mapping[str, Any]) -> PositionEmbedding:
@@ -276,7 +275,7 @@ def restored(config: Mapping[str, Any]) -> PositionEmbedding:
     """
     # By the registered name, the only one that Keras finds in a .h5 file.
     config = {**config, "class_name": config.get("registered_name") or config["class_name"]}
-    for deserialize in (keras.saving.deserialize_keras_object, keras.utils.legacy.deserialize_keras_object):
+    for deserialize in K.DESERIALIZERS:
         embedding = deserialize(config)
         if SHARED not in config or embedding is deserialize(config):
             return embedding
@@ -287,4 +286,4 @@ def restored(config: Mapping[str, Any]) -> PositionEmbedding:
 
 
 def _largest(a: tensors.Size, b: tensors.Size) -> tensors.Size:
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tf.maximum(a, b)
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else K.maximum(a, b)

@@ -3,9 +3,8 @@
 
 from typing import Any
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.errors import check_count, invalid
 from lambdanet.layers.layer import Layer
 from lambdanet.layers.sublayers import build_sublayer
@@ -48,13 +47,13 @@ class SqueezeExcite(Layer):
         super().build(input_shape)
 
     def call(self, inputs):
-        x, means = inputs if isinstance(inputs, (list, tuple)) else (inputs, tf.reduce_mean(inputs, [1, 2]))
-        gate = self._expand(self._reduce(means))[:, tf.newaxis, tf.newaxis]  # [b, 1, 1, c]
+        x, means = inputs if isinstance(inputs, (list, tuple)) else (inputs, K.mean(inputs, [1, 2]))
+        gate = self._expand(self._reduce(means))[:, K.newaxis, K.newaxis]  # [b, 1, 1, c]
         return kernels.current().scale_channels(x, gate)
 
     def compute_output_shape(self, input_shape):
-        has_means = isinstance(input_shape[0], (list, tuple, tf.TensorShape))
-        return tf.TensorShape(input_shape[0] if has_means else input_shape)
+        has_means = isinstance(input_shape[0], (list, tuple, K.Shape))
+        return K.Shape(input_shape[0] if has_means else input_shape)
 
     def _projection(self, name: str, channels: int, units: int, activation: str) -> keras.layers.Dense:
         layer = keras.layers.Dense(

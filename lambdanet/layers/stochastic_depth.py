@@ -3,9 +3,8 @@
 
 from typing import Any
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.errors import invalid
 from lambdanet.layers.layer import Layer
 
@@ -37,8 +36,8 @@ class StochasticDepth(Layer):
         super().build(input_shape)
 
     def call(self, inputs, training=None):
-        kept = tf.ones([tf.shape(inputs)[0]] + [1] * (inputs.shape.rank - 1), inputs.dtype)
+        kept = K.ones([K.shape(inputs)[0]] + [1] * (len(inputs.shape) - 1), inputs.dtype)
         return inputs * self._dropout(kept, training=training)
 
     def compute_output_shape(self, input_shape):
-        return tf.TensorShape(input_shape)
+        return K.Shape(input_shape)

@@ -3,8 +3,8 @@
 
 from collections.abc import Sequence
 
-import tensorflow as tf
-import tf_keras as keras
+from lambdanet import backend as K
+from lambdanet.backend import keras
 
 # The momentum and epsilon of the TPU ResNet code that the paper builds on.
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5}
@@ -16,7 +16,7 @@ def build_sublayer(layer: keras.layers.Layer, input_shape: Sequence[int | None])
     A layer that builds its sublayers in its own `build` has all its variables as soon as its input shape is
     known, with the names of the sublayers in theirs.
     """
-    with tf.name_scope(layer.name):
+    with K.naming(layer):
         layer.build(input_shape)
     return layer
 

@@ -9,16 +9,15 @@ All layers with a softmax over the context use `attend`, and differ in their gro
 
 from collections.abc import Sequence
 
-import tensorflow as tf
-
-from lambdanet import tensors
+from lambdanet import backend as K
+from lambdanet.backend import tensors
+from lambdanet.backend.tensors import Size, at_least_float32
 from lambdanet.ops.relative_positions import PairAxis, read_rows
-from lambdanet.tensors import Size, at_least_float32
 
 
 def attend(
-    queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tensor, fold_means: bool = True
-) -> tf.Tensor:
+    queries: K.Tensor, keys: K.Tensor, values: K.Tensor, bias: K.Tensor, fold_means: bool = True
+) -> K.Tensor:
     """Returns softmax(queries keys^T + bias) values, the softmax over m in float32 or better.
 
     The gradient of the logits is weights * (d_weights - mean), with the mean of d_weights under the weights.
@@ -36,60 +35,60 @@ def attend(
       [g, n, v].
     """
 
-    @tf.custom_gradient
+    @K.custom_gradient
     def run(queries, keys, values, bias):
-        logits = tf.matmul(queries, keys, transpose_b=True) + bias
-        if logits.dtype == tf.float16:  # past its range, infinity would give NaN
-            logits = tf.minimum(logits, logits.dtype.max)
-        weights = tf.cast(tf.nn.softmax(at_least_float32(logits)), values.dtype)
-        outputs = tf.matmul(weights, values)
+        logits = K.matmul(queries, keys, transpose_b=True) + bias
+        if K.dtype_name(logits.dtype) == "float16":  # past its range, infinity would give NaN
+            logits = K.minimum(logits, K.largest(logits.dtype))
+        weights = K.cast(K.softmax(at_least_float32(logits)), values.dtype)
+        outputs = K.matmul(weights, values)
 
         def gradient(upstream):
-            means = tf.reduce_sum(at_least_float32(upstream) * at_least_float32(outputs), -1, keepdims=True)
-            means = tf.cast(means, upstream.dtype)
+            means = K.sum(at_least_float32(upstream) * at_least_float32(outputs), -1, keepdims=True)
+            means = K.cast(means, upstream.dtype)
             if fold_means:
-                upstream_and_means = tf.concat([upstream, -means], -1)
-                values_and_ones = tf.concat([values, tf.ones_like(values[..., :1])], -1)
-                d_weights = tf.matmul(upstream_and_means, values_and_ones, transpose_b=True)
+                upstream_and_means = K.concatenate([upstream, -means], -1)
+                values_and_ones = K.concatenate([values, K.ones_like(values[..., :1])], -1)
+                d_weights = K.matmul(upstream_and_means, values_and_ones, transpose_b=True)
             else:
-                d_weights = tf.matmul(upstream, values, transpose_b=True) - means
+                d_weights = K.matmul(upstream, values, transpose_b=True) - means
             d_logits = weights * d_weights
             # The transposed products have the long axis m inside, which is faster than transposing [n, m].
-            d_values = tf.matmul(upstream, weights, transpose_a=True)  # [g, v, m]
-            d_keys = tf.matmul(queries, d_logits, transpose_a=True)  # [g, k, m]
-            return tf.matmul(d_logits, keys), _transposed(d_keys), _transposed(d_values), d_logits
+            d_values = K.matmul(upstream, weights, transpose_a=True)  # [g, v, m]
+            d_keys = K.matmul(queries, d_logits, transpose_a=True)  # [g, k, m]
+            return K.matmul(d_logits, keys), _transposed(d_keys), _transposed(d_values), d_logits
 
         return outputs, gradient
 
     return run(queries, keys, values, bias)
 
 
-def split_heads(x: tf.Tensor, groups: int) -> tf.Tensor:
+def split_heads(x: K.Tensor, groups: int) -> K.Tensor:
     """Makes every head, or group of heads, an example: [b, h, w, groups * c] -> [b * groups, h, w, c]."""
     b, height, width, channels = tensors.sizes(x)
-    x = tf.reshape(x, [b, height, width, groups, channels // groups])
-    return tf.reshape(tf.transpose(x, [0, 3, 1, 2, 4]), [b * groups, height, width, channels // groups])
+    x = K.reshape(x, [b, height, width, groups, channels // groups])
+    return K.reshape(K.transpose(x, [0, 3, 1, 2, 4]), [b * groups, height, width, channels // groups])
 
 
-def merge_heads(x: tf.Tensor, groups: int) -> tf.Tensor:
+def merge_heads(x: K.Tensor, groups: int) -> K.Tensor:
     """Puts the heads side by side again, the inverse of `split_heads`."""
     g, height, width, c = tensors.sizes(x)
-    x = tf.transpose(tf.reshape(x, [g // groups, groups, height, width, c]), [0, 2, 3, 1, 4])
-    return tf.reshape(x, [g // groups, height, width, groups * c])
+    x = K.transpose(K.reshape(x, [g // groups, groups, height, width, c]), [0, 2, 3, 1, 4])
+    return K.reshape(x, [g // groups, height, width, groups * c])
 
 
-def axis_embeddings(table: tf.Tensor, axis: PairAxis) -> tf.Tensor:
+def axis_embeddings(table: K.Tensor, axis: PairAxis) -> K.Tensor:
     """Expands a table of the offsets along one axis, [r, k], into one embedding per pair, [n, m, k]."""
-    return read_rows(table[tf.newaxis, :, tf.newaxis], axis)[0, :, 0]
+    return read_rows(table[K.newaxis, :, K.newaxis], axis)[0, :, 0]
 
 
-def relative_logits(queries: tf.Tensor, embeddings: tf.Tensor) -> tf.Tensor:
+def relative_logits(queries: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
     """Returns each query's products with its own embeddings: [g, n, k], [n, e, k] -> [g, n, e]."""
-    by_position = tf.transpose(queries, [1, 0, 2])
-    return tf.transpose(tf.matmul(by_position, embeddings, transpose_b=True), [1, 0, 2])
+    by_position = K.transpose(queries, [1, 0, 2])
+    return K.transpose(K.matmul(by_position, embeddings, transpose_b=True), [1, 0, 2])
 
 
-def map_logits(queries: tf.Tensor, tables: Sequence[tf.Tensor], axes: Sequence[PairAxis]) -> tf.Tensor:
+def map_logits(queries: K.Tensor, tables: Sequence[K.Tensor], axes: Sequence[PairAxis]) -> K.Tensor:
     """Returns the logits of the rows and of the columns of a map, for `map_bias` to add up.
 
     Args:
@@ -102,21 +101,21 @@ def map_logits(queries: tf.Tensor, tables: Sequence[tf.Tensor], axes: Sequence[P
     """
     embeddings = outer_concat(*map(axis_embeddings, tables, axes))
     height, width, e, k = tensors.sizes(embeddings)
-    return relative_logits(queries, tf.reshape(embeddings, [height * width, e, k]))
+    return relative_logits(queries, K.reshape(embeddings, [height * width, e, k]))
 
 
-def outer_concat(rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+def outer_concat(rows: K.Tensor, columns: K.Tensor) -> K.Tensor:
     """Concatenates, at each position of a map, the entries of its row and of its column.
 
     The shapes are [height, a, ...], [width, b, ...] -> [height, width, a + b, ...].
     """
     (height, *in_row), (width, *in_column) = tensors.sizes(rows), tensors.sizes(columns)
-    rows = tf.broadcast_to(tf.expand_dims(rows, 1), [height, width, *in_row])
-    columns = tf.broadcast_to(tf.expand_dims(columns, 0), [height, width, *in_column])
-    return tf.concat([rows, columns], axis=2)
+    rows = K.broadcast_to(K.expand_dims(rows, 1), [height, width, *in_row])
+    columns = K.broadcast_to(K.expand_dims(columns, 0), [height, width, *in_column])
+    return K.concatenate([rows, columns], axis=2)
 
 
-def map_bias(logits: tf.Tensor, context_size: Sequence[Size]) -> tf.Tensor:
+def map_bias(logits: K.Tensor, context_size: Sequence[Size]) -> K.Tensor:
     """Adds the logits of its row and column for every context position: [g, n, height + width] -> [g, n, m].
 
     One product with a constant of 0 and 1 does this faster than adding along two broadcast axes, and so does
@@ -124,26 +123,26 @@ def map_bias(logits: tf.Tensor, context_size: Sequence[Size]) -> tf.Tensor:
     """
     height, width = context_size
     g, n, e = tensors.sizes(logits)
-    bias = tf.matmul(tf.reshape(logits, [g * n, e]), _rows_and_columns(height, width, logits.dtype))
-    return tf.reshape(bias, [g, n, height * width])
+    bias = K.matmul(K.reshape(logits, [g * n, e]), _rows_and_columns(height, width, logits.dtype))
+    return K.reshape(bias, [g, n, height * width])
 
 
 @tensors.precomputed
-def _rows_and_columns(height: Size, width: Size, dtype: tf.DType) -> tf.Tensor:
+def _rows_and_columns(height: Size, width: Size, dtype: K.DType) -> K.Tensor:
     """1 where a position of a map is in a row or in a column of it, [height + width, m]."""
-    in_row = tf.repeat(tf.eye(height, dtype=dtype), width, axis=1)
-    in_column = tf.tile(tf.eye(width, dtype=dtype), [1, height])
-    return tf.concat([in_row, in_column], 0)
+    in_row = K.repeat(K.eye(height, dtype=dtype), width, axis=1)
+    in_column = K.tile(K.eye(width, dtype=dtype), [1, height])
+    return K.concatenate([in_row, in_column], 0)
 
 
-def mask_to_bias(visible: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def mask_to_bias(visible: K.Tensor, dtype: K.DType) -> K.Tensor:
     """Returns the bias of a mask: 0 where `visible`, else a value that makes the weight zero.
 
     It is far below any logit, and finite, because it takes part in products with zeros.
     """
-    hidden = -3e4 if dtype == tf.float16 else -1e30
-    return tf.where(visible, tf.zeros([], dtype), tf.cast(hidden, dtype))
+    hidden = -3e4 if K.dtype_name(dtype) == "float16" else -1e30
+    return K.where(visible, K.zeros([], dtype), K.cast(hidden, dtype))
 
 
-def _transposed(x: tf.Tensor) -> tf.Tensor:
-    return tf.transpose(x, [0, 2, 1])
+def _transposed(x: K.Tensor) -> K.Tensor:
+    return K.transpose(x, [0, 2, 1])

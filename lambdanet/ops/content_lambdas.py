@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Content lambdas and their products with queries: global, masked and causal (Bello 2021, equation 1)."""
 
-import tensorflow as tf
-
-from lambdanet.tensors import at_least_float32
+from lambdanet import backend as K
+from lambdanet.backend.tensors import at_least_float32
 
 KEY_NORMALIZATIONS = ("softmax", "l2", None)
 
@@ -12,19 +11,19 @@ KEY_NORMALIZATIONS = ("softmax", "l2", None)
 _LARGEST_KEY = 40.0
 
 
-def content_lambda(keys: tf.Tensor, values: tf.Tensor, normalization: str | None = "softmax") -> tf.Tensor:
+def content_lambda(keys: K.Tensor, values: K.Tensor, normalization: str | None = "softmax") -> K.Tensor:
     """Returns the content lambda, the same for every query: keys and values as below -> [b, k, v]."""
-    keys = tf.cast(_normalized(at_least_float32(keys), normalization), values.dtype)
-    return tf.einsum("bmku,bmvu->bkv", keys, values)
+    keys = K.cast(_normalized(at_least_float32(keys), normalization), values.dtype)
+    return K.einsum("bmku,bmvu->bkv", keys, values)
 
 
 def apply_content_lambda(
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
+    queries: K.Tensor,
+    keys: K.Tensor,
+    values: K.Tensor,
     normalization: str | None = "softmax",
-    mask: tf.Tensor | str | None = None,
-) -> tf.Tensor:
+    mask: K.Tensor | str | None = None,
+) -> K.Tensor:
     """Applies the content lambda: one for all query positions or, with a mask, one for each.
 
     Args:
@@ -41,43 +40,43 @@ def apply_content_lambda(
       [b, n, h, v].
     """
     if mask is None:
-        return tf.einsum("bnhk,bkv->bnhv", queries, content_lambda(keys, values, normalization))
+        return K.einsum("bnhk,bkv->bnhv", queries, content_lambda(keys, values, normalization))
     dtype = values.dtype
     queries, keys, values = map(at_least_float32, (queries, keys, values))
     weights = keys
     if normalization == "softmax":
-        weights = tf.exp(tf.clip_by_value(keys, -_LARGEST_KEY, _LARGEST_KEY))
+        weights = K.exp(K.clip(keys, -_LARGEST_KEY, _LARGEST_KEY))
     apply = _apply_causal if isinstance(mask, str) else _apply_masked
     outputs = [
         apply(queries, weights[..., i], values[..., i], normalization, mask) for i in range(keys.shape[-1])
     ]
-    return tf.cast(tf.add_n(outputs), dtype)
+    return K.cast(K.add_n(outputs), dtype)
 
 
 def _normalized(keys, normalization):
     """Normalizes keys [b, m, k, u] over m."""
     if normalization == "softmax":
-        return tf.nn.softmax(keys, axis=1)
-    return tf.math.l2_normalize(keys, axis=1) if normalization == "l2" else keys
+        return K.softmax(keys, axis=1)
+    return K.l2_normalize(keys, axis=1) if normalization == "l2" else keys
 
 
 def _apply_masked(queries, weights, values, normalization, mask):
-    mask = tf.cast(mask, queries.dtype)
-    norms = _norms(weights, normalization, lambda x: tf.einsum("nm,bmk->bnk", mask, x))
-    similarity = tf.einsum("bnhk,bmk->bnhm", tf.math.divide_no_nan(queries, norms), weights)
-    return tf.einsum("bnhm,bmv->bnhv", similarity * mask[:, tf.newaxis], values)
+    mask = K.cast(mask, queries.dtype)
+    norms = _norms(weights, normalization, lambda x: K.einsum("nm,bmk->bnk", mask, x))
+    similarity = K.einsum("bnhk,bmk->bnhm", K.divide_no_nan(queries, norms), weights)
+    return K.einsum("bnhm,bmv->bnhv", similarity * mask[:, K.newaxis], values)
 
 
 def _apply_causal(queries, weights, values, normalization, mask):
-    norms = _norms(weights, normalization, lambda x: tf.cumsum(x, axis=1))
-    lambdas = tf.cumsum(weights[..., tf.newaxis] * values[:, :, tf.newaxis], axis=1)  # [b, n, k, v]
-    return tf.matmul(tf.math.divide_no_nan(queries, norms), lambdas)
+    norms = _norms(weights, normalization, lambda x: K.cumsum(x, axis=1))
+    lambdas = K.cumsum(weights[..., K.newaxis] * values[:, :, K.newaxis], axis=1)  # [b, n, k, v]
+    return K.matmul(K.divide_no_nan(queries, norms), lambdas)
 
 
 def _norms(weights, normalization, total):
     """The norm of the keys in each query's context, [b, n, 1, k], from `total`, the sum over that context."""
     if normalization == "softmax":
-        return total(weights)[:, :, tf.newaxis]
+        return total(weights)[:, :, K.newaxis]
     if normalization == "l2":
-        return tf.sqrt(total(tf.square(weights)) + 1e-12)[:, :, tf.newaxis]
+        return K.sqrt(total(K.square(weights)) + 1e-12)[:, :, K.newaxis]
     return 1.0

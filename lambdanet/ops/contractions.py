@@ -8,11 +8,10 @@ transposes the large intermediate once for both of its gradients.
 import dataclasses
 from collections.abc import Callable
 
-import tensorflow as tf
-
-from lambdanet import tensors
+from lambdanet import backend as K
+from lambdanet.backend import tensors
+from lambdanet.backend.tensors import Size
 from lambdanet.ops.recompute import in_chunks
-from lambdanet.tensors import Size
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,17 +26,17 @@ class Operands:
       blocks: blocks per example.
     """
 
-    queries: tf.Tensor
-    values: tf.Tensor
-    embeddings: tf.Tensor
-    content: tf.Tensor | None = None
+    queries: K.Tensor
+    values: K.Tensor
+    embeddings: K.Tensor
+    content: K.Tensor | None = None
     blocks: Size = 1
 
 
-Product = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+Product = Callable[[K.Tensor, K.Tensor, K.Tensor], K.Tensor]
 
 
-def contract(multiply: Product, operands: Operands, chunk: int | None = None) -> tf.Tensor:
+def contract(multiply: Product, operands: Operands, chunk: int | None = None) -> K.Tensor:
     """Contracts operands, with their content lambda as k more context positions: [b * blocks, n, h, v].
 
     Args:
@@ -54,27 +53,27 @@ def contract(multiply: Product, operands: Operands, chunk: int | None = None) ->
     return in_chunks(multiply, operands.queries, values, embeddings, chunk, shape)
 
 
-def query_first(queries: tf.Tensor, values: tf.Tensor, embeddings: tf.Tensor) -> tf.Tensor:
+def query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
     """Contracts k first, n h m (k + v) multiply-adds per example.
 
     The shapes are [b, n, h, k], [b, m, v], [n, k, m] -> [b, n, h, v].
     """
     b, n, h, k = tensors.sizes(queries)
     _, m, v = tensors.sizes(values)
-    similarity = tf.matmul(tf.reshape(tf.transpose(queries, [1, 0, 2, 3]), [n, b * h, k]), embeddings)
-    similarity = tf.transpose(tf.reshape(similarity, [n, b, h, m]), [1, 0, 2, 3])  # [b, n, h, m]
-    outputs = tf.matmul(tf.reshape(similarity, [b, n * h, m]), values)
-    return tf.reshape(outputs, [b, n, h, v])
+    similarity = K.matmul(K.reshape(K.transpose(queries, [1, 0, 2, 3]), [n, b * h, k]), embeddings)
+    similarity = K.transpose(K.reshape(similarity, [n, b, h, m]), [1, 0, 2, 3])  # [b, n, h, m]
+    outputs = K.matmul(K.reshape(similarity, [b, n * h, m]), values)
+    return K.reshape(outputs, [b, n, h, v])
 
 
-def lambda_first(queries: tf.Tensor, values: tf.Tensor, embeddings: tf.Tensor) -> tf.Tensor:
+def lambda_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
     """Contracts m first, n k v (m + h) multiply-adds per example; shapes as in `query_first`."""
     b, n, _, k = tensors.sizes(queries)
     _, m, v = tensors.sizes(values)
-    context = tf.reshape(tf.transpose(values, [1, 0, 2]), [m, b * v])
-    lambdas = tf.matmul(tf.reshape(embeddings, [n * k, m]), context)
-    lambdas = tf.transpose(tf.reshape(lambdas, [n, k, b, v]), [2, 0, 1, 3])  # [b, n, k, v]
-    return tf.matmul(queries, lambdas)
+    context = K.reshape(K.transpose(values, [1, 0, 2]), [m, b * v])
+    lambdas = K.matmul(K.reshape(embeddings, [n * k, m]), context)
+    lambdas = K.transpose(K.reshape(lambdas, [n, k, b, v]), [2, 0, 1, 3])  # [b, n, k, v]
+    return K.matmul(queries, lambdas)
 
 
 def _with_content(values, embeddings, content, blocks):
@@ -84,6 +83,6 @@ def _with_content(values, embeddings, content, blocks):
     """
     n, depth, _ = tensors.sizes(embeddings)
     k = content.shape[1]
-    columns = tf.tile(tf.eye(k, dtype=embeddings.dtype), [depth // k, 1])
-    embeddings = tf.concat([embeddings, tf.broadcast_to(columns, [n, depth, k])], axis=2)
-    return tf.concat([values, tf.repeat(content, blocks, axis=0)], axis=1), embeddings
+    columns = K.tile(K.eye(k, dtype=embeddings.dtype), [depth // k, 1])
+    embeddings = K.concatenate([embeddings, K.broadcast_to(columns, [n, depth, k])], axis=2)
+    return K.concatenate([values, K.repeat(content, blocks, axis=0)], axis=1), embeddings

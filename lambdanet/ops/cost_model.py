@@ -21,10 +21,11 @@ import dataclasses
 import functools
 import itertools
 
-from lambdanet.device import Device
+from lambdanet import backend as K
+from lambdanet.backend.device import Device
+from lambdanet.backend.tensors import ceil_div, product, round_up
 from lambdanet.ops.blocking import BlockAxis
 from lambdanet.ops.position_term import PositionTerm
-from lambdanet.tensors import ceil_div, product, round_up
 
 BLOCKS = (2, 4, 7, 8, 14, 16, 28, 32)
 
@@ -50,10 +51,10 @@ class ProblemSize:
         """Reads the sizes off the tensors of a position term."""
         b, *query_size, h, k = term.queries.shape
         _, *context_size, v, u = term.values.shape
-        scope = term.table.shape.as_list()[:-2]
+        scope = list(term.table.shape)[:-2]
         strides, dilation = term.geometry.query_strides, term.geometry.dilation
         size = (tuple(query_size), tuple(context_size), tuple(scope))
-        return cls(b, *size, h, k, v, u, strides, dilation, term.queries.dtype.size)
+        return cls(b, *size, h, k, v, u, strides, dilation, K.itemsize(term.queries.dtype))
 
     @property
     def has_unknown_map(self) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One table of the operations whose fastest form depends on the device; no other code chooses by device.
 
-`current` returns the row of the device that this process computes on (see `lambdanet.device`). All forms of
-an operation have equal values and gradients. An `implementation` that is given by name runs the generic forms
-on every device.
+`current` returns the row of the device that this process computes on (see `lambdanet.backend.device`). All
+forms of an operation have equal values and gradients. An `implementation` that is given by name runs the
+generic forms on every device.
 """
 
 import dataclasses
@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-import tensorflow as tf
-
-from lambdanet import device
-from lambdanet.device import DEVICES, Device
+from lambdanet import backend as K
+from lambdanet.backend import device
+from lambdanet.backend.device import DEVICES, Device
 from lambdanet.ops import attention, blocking, contractions, local_attention, relative_positions
 from lambdanet.ops.blocking import BlockAxis
 from lambdanet.ops.position_term import PositionTerm
@@ -32,7 +31,7 @@ class MapForm(Protocol):
     def is_applicable(self, term: PositionTerm) -> bool:
         """Whether the form computes this term, and fast."""
 
-    def apply(self, term: PositionTerm) -> tf.Tensor:
+    def apply(self, term: PositionTerm) -> K.Tensor:
         """Applies the position lambdas, and the content of the term."""
 
 
@@ -54,16 +53,16 @@ class Kernels:
     """
 
     device: Device
-    extract_windows: Callable[[tf.Tensor, Sequence[BlockAxis]], tf.Tensor] = blocking.extract_windows
-    expand_table: Callable[[tf.Tensor, Sequence[PairAxis]], tf.Tensor] = relative_positions.expand_table
-    query_first: Callable[..., tf.Tensor] = partial(contractions.contract, contractions.query_first)
-    lambda_first: Callable[..., tf.Tensor] = partial(contractions.contract, contractions.lambda_first)
+    extract_windows: Callable[[K.Tensor, Sequence[BlockAxis]], K.Tensor] = blocking.extract_windows
+    expand_table: Callable[[K.Tensor, Sequence[PairAxis]], K.Tensor] = relative_positions.expand_table
+    query_first: Callable[..., K.Tensor] = partial(contractions.contract, contractions.query_first)
+    lambda_first: Callable[..., K.Tensor] = partial(contractions.contract, contractions.lambda_first)
     map_form: MapForm | None = None
     joins_content: bool = False
-    attend: Callable[..., tf.Tensor] = attention.attend
-    local_attention: Callable[..., tf.Tensor] = local_attention.attend_by_head
-    scale_channels: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = operator.mul
-    normalize: Callable[..., tuple[tf.Tensor, ...]] | None = None
+    attend: Callable[..., K.Tensor] = attention.attend
+    local_attention: Callable[..., K.Tensor] = local_attention.attend_by_head
+    scale_channels: Callable[[K.Tensor, K.Tensor], K.Tensor] = operator.mul
+    normalize: Callable[..., tuple[K.Tensor, ...]] | None = None
 
 
 # What a named implementation runs on every device; the device's speed is set in `current`.

@@ -4,11 +4,10 @@
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
+from lambdanet import backend as K
+from lambdanet.backend.tensors import Size, ceil_div, precomputed, sizes
 from lambdanet.ops import attention, blocking
 from lambdanet.ops.blocking import BlockAxis
-from lambdanet.tensors import Size, ceil_div, precomputed, sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,20 +43,20 @@ class LocalGeometry:
         )
 
     @precomputed
-    def visible(self, axis: BlockAxis, size: Size, reach: int) -> tf.Tensor:
+    def visible(self, axis: BlockAxis, size: Size, reach: int) -> K.Tensor:
         """Whether a query sees a context position of its window along an axis: [blocks, queries, context].
 
         It sees those on the map and within reach; without `mask_padding`, all.
         """
         if not self.mask_padding:
-            return tf.ones([axis.count, axis.num_queries, axis.num_context], tf.bool)
-        context = axis.first_context + tf.range(axis.num_context)
-        positions = context + axis.step * tf.range(axis.count)[:, tf.newaxis, tf.newaxis]
-        distances = tf.abs(context - axis.strides * tf.range(axis.num_queries)[:, tf.newaxis])
+            return K.ones([axis.count, axis.num_queries, axis.num_context], "bool")
+        context = axis.first_context + K.arange(axis.num_context)
+        positions = context + axis.step * K.arange(axis.count)[:, K.newaxis, K.newaxis]
+        distances = K.abs(context - axis.strides * K.arange(axis.num_queries)[:, K.newaxis])
         return (positions >= 0) & (positions < size) & (distances <= reach)
 
     def views(
-        self, queries: tf.Tensor, keys: tf.Tensor, tables: Sequence[tf.Tensor]
+        self, queries: K.Tensor, keys: K.Tensor, tables: Sequence[K.Tensor]
     ) -> list[tuple[BlockAxis, Size, int]]:
         """Returns the arguments of `visible` for height and for width; `attend_by_head` has those of this."""
         map_size, reaches = sizes(keys)[1:3], [table.shape[0] // 2 for table in tables]
@@ -66,13 +65,13 @@ class LocalGeometry:
 
 
 def attend_by_head(
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    tables: Sequence[tf.Tensor],
+    queries: K.Tensor,
+    keys: K.Tensor,
+    values: K.Tensor,
+    tables: Sequence[K.Tensor],
     geometry: LocalGeometry,
     num_heads: int,
-) -> tf.Tensor:
+) -> K.Tensor:
     """Attends in blocks, each head by itself.
 
     Args:
@@ -97,19 +96,19 @@ def attend_by_head(
     logits = attention.map_logits(queries, tables, axes)  # [g blocks, n, e]
     if geometry.mask_padding:
         by_pair = _visible_pairs(geometry, *views)
-        by_block = tf.reshape(logits, [-1, *sizes(by_pair)])
-        logits = tf.reshape(by_block + attention.mask_to_bias(by_pair, logits.dtype), sizes(logits))
+        by_block = K.reshape(logits, [-1, *sizes(by_pair)])
+        logits = K.reshape(by_block + attention.mask_to_bias(by_pair, logits.dtype), sizes(logits))
     bias = attention.map_bias(logits, [axis.num_context for axis in axes])
     outputs = blocking.merge(attention.attend(queries, keys, values, bias), axes, query_size)
     return attention.merge_heads(outputs, num_heads)
 
 
 @precomputed
-def _visible_pairs(geometry: LocalGeometry, *views: tuple[BlockAxis, Size, int]) -> tf.Tensor:
+def _visible_pairs(geometry: LocalGeometry, *views: tuple[BlockAxis, Size, int]) -> K.Tensor:
     """Concatenates what each query sees of the rows and of the columns of its window: [blocks, n, e]."""
     in_rows, in_columns = (geometry.visible(*view) for view in views)
     (a, height, rows), (b, width, columns) = sizes(in_rows), sizes(in_columns)
     shape = [b, a, height, width]
-    in_rows = tf.broadcast_to(in_rows[:, :, tf.newaxis], [*shape, rows])
-    in_columns = tf.broadcast_to(in_columns[:, tf.newaxis, tf.newaxis], [*shape, columns])
-    return tf.reshape(tf.concat([in_rows, in_columns], axis=-1), [a * b, height * width, rows + columns])
+    in_rows = K.broadcast_to(in_rows[:, :, K.newaxis], [*shape, rows])
+    in_columns = K.broadcast_to(in_columns[:, K.newaxis, K.newaxis], [*shape, columns])
+    return K.reshape(K.concatenate([in_rows, in_columns], axis=-1), [a * b, height * width, rows + columns])

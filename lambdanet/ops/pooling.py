@@ -4,9 +4,8 @@
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
-from lambdanet.tensors import Size, ceil_div, pad, product, sizes
+from lambdanet import backend as K
+from lambdanet.backend.tensors import Size, ceil_div, pad, product, sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,16 +31,16 @@ class Windows:
         """Returns the windows of TensorFlow's padding "SAME", with equal padding before and after the map."""
         count = ceil_div(size, strides)
         padding = (count - 1) * strides + length - size
-        padding = tf.maximum(padding, 0) if tf.is_tensor(padding) else max(padding, 0)
+        padding = K.maximum(padding, 0) if K.is_tensor(padding) else max(padding, 0)
         return cls(count, -(padding // 2), size, length, strides)
 
-    def window_sizes(self) -> tf.Tensor:
+    def window_sizes(self) -> K.Tensor:
         """Returns the number of positions of each window that are on the map, [count]."""
-        start = self.strides * tf.range(self.count) + self.first
-        return tf.minimum(start + self.length, self.size) - tf.maximum(start, 0)
+        start = self.strides * K.arange(self.count) + self.first
+        return K.minimum(start + self.length, self.size) - K.maximum(start, 0)
 
 
-def gather(x: tf.Tensor, axes: Sequence[Windows]) -> tf.Tensor:
+def gather(x: K.Tensor, axes: Sequence[Windows]) -> K.Tensor:
     """Collects the contents of windows: [b, *size, ...] -> [b, *counts, *lengths, ...], zero off the map."""
     rank = len(axes)
     for number, axis in reversed(list(enumerate(axes, start=1))):
@@ -49,26 +48,26 @@ def gather(x: tf.Tensor, axes: Sequence[Windows]) -> tf.Tensor:
         x = pad(x, number, -axis.first, reach + axis.length - 1 + axis.first - axis.size)
         leading = (slice(None),) * number
         parts = [x[(*leading, slice(i, i + reach, axis.strides))] for i in range(axis.length)]
-        x = tf.stack(parts, axis=rank + 1)
+        x = K.stack(parts, axis=rank + 1)
     return x
 
 
-def mean(x: tf.Tensor, rank: int, length: int, strides: int) -> tf.Tensor:
+def mean(x: K.Tensor, rank: int, length: int, strides: int) -> K.Tensor:
     """Averages over windows along `rank` axes: [b, *size, ...] -> [b, *counts, ...]."""
     b, *size = sizes(x)[: rank + 1]
     if rank != 2:  # TensorFlow has no kernels for every type and gradient of the other ranks
         axes = [Windows.same(n, length, strides) for n in size]
-        return divide_by_count(tf.reduce_sum(gather(x, axes), list(range(rank + 1, 2 * rank + 1))), axes)
-    flat = tf.reshape(x, [b, *size, product(sizes(x)[rank + 1 :])])
-    pooled = tf.nn.avg_pool(flat, length, strides, "SAME")
-    return tf.reshape(pooled, [*sizes(pooled)[:-1], *sizes(x)[rank + 1 :]])
+        return divide_by_count(K.sum(gather(x, axes), list(range(rank + 1, 2 * rank + 1))), axes)
+    flat = K.reshape(x, [b, *size, product(sizes(x)[rank + 1 :])])
+    pooled = K.average_pool(flat, length, strides, "SAME")
+    return K.reshape(pooled, [*sizes(pooled)[:-1], *sizes(x)[rank + 1 :]])
 
 
-def divide_by_count(x: tf.Tensor, axes: Sequence[Windows]) -> tf.Tensor:
+def divide_by_count(x: K.Tensor, axes: Sequence[Windows]) -> K.Tensor:
     """Divides sums over windows, [b, *counts, ...], by the number of positions in each."""
-    rank, dtype = len(axes), tf.float64 if x.dtype == tf.float64 else tf.float32
-    counts = tf.ones([], dtype)
+    rank, dtype = len(axes), "float64" if K.dtype_name(x.dtype) == "float64" else "float32"
+    counts = K.ones([], dtype)
     for axis in axes:
-        counts = counts[..., tf.newaxis] * tf.cast(axis.window_sizes(), dtype)
-    counts = tf.reshape(counts, [*sizes(counts), *[1] * (x.shape.rank - 1 - rank)])
-    return tf.cast(tf.cast(x, dtype) / counts, x.dtype)
+        counts = counts[..., K.newaxis] * K.cast(axis.window_sizes(), dtype)
+    counts = K.reshape(counts, [*sizes(counts), *[1] * (len(x.shape) - 1 - rank)])
+    return K.cast(K.cast(x, dtype) / counts, x.dtype)

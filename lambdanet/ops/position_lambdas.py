@@ -10,9 +10,8 @@ so their order is free. Every implementation gives the same numbers as the refer
 
 from collections.abc import Sequence
 
-import tensorflow as tf
-
-from lambdanet import tensors
+from lambdanet import backend as K
+from lambdanet.backend import tensors
 from lambdanet.errors import unknown
 from lambdanet.ops import blocking, convolution, cost_model, kernels, pooling
 from lambdanet.ops.contractions import Operands
@@ -27,16 +26,16 @@ _QUERY_FIRST = {"blocked": False, "blocked_query_first": True}
 
 
 def apply_position_lambdas(
-    queries: tf.Tensor,
-    values: tf.Tensor,
-    table: tf.Tensor,
+    queries: K.Tensor,
+    values: K.Tensor,
+    table: K.Tensor,
     implementation: str = "auto",
     strides: int = 1,
     dilation: int = 1,
     block: Sequence[int] | None = None,
     pool_size: int = 1,
-    content: tf.Tensor | None = None,
-) -> tf.Tensor:
+    content: K.Tensor | None = None,
+) -> K.Tensor:
     """Applies the position lambdas of every query position to its queries.
 
     Args:
@@ -62,15 +61,15 @@ def apply_position_lambdas(
     Raises:
       InputError: for an unknown implementation, or a depthwise convolution over three axes.
     """
-    if values.shape.rank == queries.shape.rank - 1:  # u = 1 without an axis of its own
-        values, table = values[..., tf.newaxis], table[..., tf.newaxis]
+    if len(values.shape) == len(queries.shape) - 1:  # u = 1 without an axis of its own
+        values, table = values[..., K.newaxis], table[..., K.newaxis]
     term = PositionTerm(queries, values, table, Geometry(strides, dilation, pool_size), content)
     return apply_term(term, implementation, block)
 
 
 def apply_term(
     term: PositionTerm, implementation: str = "auto", block: Sequence[int] | None = None
-) -> tf.Tensor:
+) -> K.Tensor:
     """Applies position lambdas; `implementation` and `block` as in `apply_position_lambdas`."""
     if implementation not in ("auto", *IMPLEMENTATIONS):
         raise unknown("implementation", implementation, ("auto", *IMPLEMENTATIONS))
@@ -86,12 +85,12 @@ def apply_term(
 
 
 def apply_embeddings(
-    queries: tf.Tensor,
-    values: tf.Tensor,
-    embeddings: tf.Tensor,
-    mask: tf.Tensor | None = None,
-    content: tf.Tensor | None = None,
-) -> tf.Tensor:
+    queries: K.Tensor,
+    values: K.Tensor,
+    embeddings: K.Tensor,
+    mask: K.Tensor | None = None,
+    content: K.Tensor | None = None,
+) -> K.Tensor:
     """Applies position lambdas whose embeddings are given for all pairs of positions.
 
     Args:
@@ -108,18 +107,18 @@ def apply_embeddings(
     _, *context_size, v, u = tensors.sizes(values)
     n, m = tensors.product(query_size), tensors.product(context_size)
     if mask is not None:
-        embeddings *= tf.repeat(tf.cast(mask, embeddings.dtype), u, axis=1)[:, tf.newaxis]
-    values = tf.reshape(tf.einsum("...vu->...uv", values), [b, m * u, v])
-    operands = Operands(tf.reshape(queries, [b, n, h, k]), values, embeddings, content)
-    return tf.reshape(kernels.current().query_first(operands), [b, *query_size, h, v])
+        embeddings *= K.repeat(K.cast(mask, embeddings.dtype), u, axis=1)[:, K.newaxis]
+    values = K.reshape(K.einsum("...vu->...uv", values), [b, m * u, v])
+    operands = Operands(K.reshape(queries, [b, n, h, k]), values, embeddings, content)
+    return K.reshape(kernels.current().query_first(operands), [b, *query_size, h, v])
 
 
-def _apply(term: PositionTerm, implementation: str, block: Sequence[int] | None) -> tf.Tensor:
+def _apply(term: PositionTerm, implementation: str, block: Sequence[int] | None) -> K.Tensor:
     """Applies the position lambdas at every query, without a pool."""
     if convolve := _CONVOLUTIONS.get(implementation):
         outputs = convolve(term)
         if term.content is not None:
-            outputs += tf.einsum("b...hk,bkv->b...hv", term.queries, term.content)
+            outputs += K.einsum("b...hk,bkv->b...hv", term.queries, term.content)
         return outputs
     kernel = kernels.current(implementation)
     plan = _WHOLE_MAP.get(implementation)
@@ -132,7 +131,7 @@ def _apply(term: PositionTerm, implementation: str, block: Sequence[int] | None)
     return apply_plan(term, plan, kernel)
 
 
-def apply_plan(term: PositionTerm, plan: cost_model.Plan, kernel: kernels.Kernels) -> tf.Tensor:
+def apply_plan(term: PositionTerm, plan: cost_model.Plan, kernel: kernels.Kernels) -> K.Tensor:
     """Applies the position lambdas in blocks of queries, each with the window of context in its scope.
 
     One table of pairs serves all blocks. One block is every query with every context position; with more,
@@ -145,13 +144,13 @@ def apply_plan(term: PositionTerm, plan: cost_model.Plan, kernel: kernels.Kernel
     embeddings = kernel.expand_table(term.table, axes)  # [n, k, m = window * u]
     queries = blocking.split(term.queries, axes)  # [b * blocks, n, h, k]
     v = term.values.shape[-2]
-    windows = tf.reshape(windows, [tensors.sizes(windows)[0], tensors.sizes(embeddings)[2], v])
+    windows = K.reshape(windows, [tensors.sizes(windows)[0], tensors.sizes(embeddings)[2], v])
     operands = Operands(queries, windows, embeddings, term.content, blocking.num_blocks(axes))
     contract = kernel.query_first if plan.query_first else kernel.lambda_first
     return blocking.merge(contract(operands, plan.chunk), axes, term.query_size)
 
 
-def _apply_pooled(term: PositionTerm, kernel: kernels.Kernels) -> tf.Tensor:
+def _apply_pooled(term: PositionTerm, kernel: kernels.Kernels) -> K.Tensor:
     """Applies the position lambdas to the queries of whole pools.
 
     The mean over a pool is linear in its queries, so they and their embeddings can be contracted together,
@@ -167,7 +166,7 @@ def _apply_pooled(term: PositionTerm, kernel: kernels.Kernels) -> tf.Tensor:
     ]
     embeddings = kernel.expand_table(term.table, axes)  # [n, positions * k, m * u]
     n = tensors.product(counts)
-    queries = tf.reshape(pooling.gather(term.queries, pools), [b, n, positions, h, k])
-    queries = tf.reshape(tf.transpose(queries, [0, 1, 3, 2, 4]), [b, n, h, positions * k])
+    queries = K.reshape(pooling.gather(term.queries, pools), [b, n, positions, h, k])
+    queries = K.reshape(K.transpose(queries, [0, 1, 3, 2, 4]), [b, n, h, positions * k])
     outputs = apply_embeddings(queries, term.values, embeddings, content=term.content)
-    return pooling.divide_by_count(tf.reshape(outputs, [b, *counts, h, v]), pools)
+    return pooling.divide_by_count(K.reshape(outputs, [b, *counts, h, v]), pools)

@@ -5,10 +5,9 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-import tensorflow as tf
-
+from lambdanet import backend as K
+from lambdanet.backend.tensors import Size, sizes
 from lambdanet.ops.blocking import BlockAxis
-from lambdanet.tensors import Size, sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +43,11 @@ class PositionTerm:
       content: a content lambda to add to all position lambdas, [b, k, v], or None.
     """
 
-    queries: tf.Tensor
-    values: tf.Tensor
-    table: tf.Tensor
+    queries: K.Tensor
+    values: K.Tensor
+    table: K.Tensor
     geometry: Geometry = Geometry()
-    content: tf.Tensor | None = None
+    content: K.Tensor | None = None
 
     @functools.cached_property
     def query_size(self) -> list[Size]:
@@ -78,8 +77,8 @@ class PositionTerm:
         axes = zip(self.query_size, self.context_size, lengths, halos, strict=True)
         return [BlockAxis.cut(*axis, strides, dilation) for axis in axes]
 
-    def depth_first_values(self) -> tf.Tensor:
+    def depth_first_values(self) -> K.Tensor:
         """Returns the values [b, *context_size, u * v], with the intra-depth outside, where it can join m."""
         b, *context_size, v, u = sizes(self.values)
-        values = tf.einsum("...vu->...uv", self.values) if u > 1 else self.values
-        return tf.reshape(values, [b, *context_size, u * v])
+        values = K.einsum("...vu->...uv", self.values) if u > 1 else self.values
+        return K.reshape(values, [b, *context_size, u * v])

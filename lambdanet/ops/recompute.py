@@ -3,19 +3,18 @@
 
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
-from lambdanet.tensors import Size, ceil_div, pad, sizes
+from lambdanet import backend as K
+from lambdanet.backend.tensors import Size, ceil_div, pad, sizes
 
 
 def in_chunks(
-    function: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
-    x: tf.Tensor,
-    y: tf.Tensor,
-    shared: tf.Tensor,
+    function: Callable[[K.Tensor, K.Tensor, K.Tensor], K.Tensor],
+    x: K.Tensor,
+    y: K.Tensor,
+    shared: K.Tensor,
     chunk: int,
     shape: Sequence[Size],
-) -> tf.Tensor:
+) -> K.Tensor:
     """Computes `function(x, y, shared)` for `chunk` examples at a time, and again in the backward pass.
 
     Only inputs and outputs are kept between the two passes (Chen et al. 2016), so the largest intermediate is
@@ -31,42 +30,8 @@ def in_chunks(
     b = sizes(x)[0]
     count = ceil_div(b, chunk)
 
-    @tf.custom_gradient
-    def run(x, y, shared):
-        def forward(i, outputs):
-            return i + 1, outputs.write(i, function(x[i], y[i], shared))
-
-        def grad(upstream):
-            def backward(i, x_gradients, y_gradients, shared_gradient):
-                inputs = (x[i], y[i], shared)
-                with tf.GradientTape() as tape:
-                    tape.watch(inputs)
-                    outputs = function(*inputs)
-                gradients = tape.gradient(outputs, inputs, output_gradients=upstream[i])
-                x_gradients = x_gradients.write(i, gradients[0])
-                return i + 1, x_gradients, y_gradients.write(i, gradients[1]), shared_gradient + gradients[2]
-
-            start = (_array(x, count), _array(y, count), tf.zeros_like(shared))
-            x_gradients, y_gradients, shared_gradient = _repeat(count, backward, *start)
-            return x_gradients.stack(), y_gradients.stack(), shared_gradient
-
-        (outputs,) = _repeat(count, forward, tf.TensorArray(x.dtype, count))
-        return outputs.stack(), grad
-
     def split(z):
-        return tf.reshape(pad(z, 0, 0, count * chunk - b), [count, chunk, *sizes(z)[1:]])
+        return K.reshape(pad(z, 0, 0, count * chunk - b), [count, chunk, *sizes(z)[1:]])
 
-    return tf.reshape(run(split(x), split(y), shared), [count * chunk, *shape])[:b]
-
-
-def _array(like: tf.Tensor, count: Size) -> tf.TensorArray:
-    return tf.TensorArray(like.dtype, count, element_shape=like.shape[1:])
-
-
-def _repeat(count: Size, body: Callable, *state):
-    """Runs `body(i, *state)` for i = 0 ... count - 1, one after the other; returns the state."""
-    state = (tf.constant(0), *state)
-    loop = tf.while_loop(
-        lambda i, *_: i < count, body, state, parallel_iterations=1, maximum_iterations=count
-    )
-    return loop[1:]
+    outputs = K.map_recomputed(function, split(x), split(y), shared, count)
+    return K.reshape(outputs, [count * chunk, *shape])[:b]

@@ -8,16 +8,16 @@ depth, u intra-depth, r scope of the relative positions.
 
 from collections.abc import Sequence
 
-import tensorflow as tf
+from lambdanet import backend as K
 
 
 def apply_lambdas(
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    embeddings: tf.Tensor,
-    mask: tf.Tensor | None = None,
-) -> tf.Tensor:
+    queries: K.Tensor,
+    keys: K.Tensor,
+    values: K.Tensor,
+    embeddings: K.Tensor,
+    mask: K.Tensor | None = None,
+) -> K.Tensor:
     """Applies the content and position lambdas of every position to its queries.
 
     Args:
@@ -32,34 +32,34 @@ def apply_lambdas(
     """
     if mask is not None:
         return _apply_masked_lambdas(queries, keys, values, embeddings, mask)
-    keys = tf.nn.softmax(keys, axis=1)  # over the context
-    content_lambda = tf.einsum("bmku,bmvu->bkv", keys, values)  # [b, k, v]
-    content_output = tf.einsum("bnhk,bkv->bnhv", queries, content_lambda)  # [b, n, h, v]
+    keys = K.softmax(keys, axis=1)  # over the context
+    content_lambda = K.einsum("bmku,bmvu->bkv", keys, values)  # [b, k, v]
+    content_output = K.einsum("bnhk,bkv->bnhv", queries, content_lambda)  # [b, n, h, v]
     return content_output + apply_position_lambdas(queries, values, embeddings)  # [b, n, h, v]
 
 
-def apply_position_lambdas(queries: tf.Tensor, values: tf.Tensor, embeddings: tf.Tensor) -> tf.Tensor:
+def apply_position_lambdas(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
     """Applies the position lambdas alone; shapes as in `apply_lambdas`."""
-    position_lambdas = tf.einsum("nmku,bmvu->bnkv", embeddings, values)  # [b, n, k, v]
-    return tf.einsum("bnhk,bnkv->bnhv", queries, position_lambdas)  # [b, n, h, v]
+    position_lambdas = K.einsum("nmku,bmvu->bnkv", embeddings, values)  # [b, n, k, v]
+    return K.einsum("bnhk,bnkv->bnhv", queries, position_lambdas)  # [b, n, h, v]
 
 
 def _apply_masked_lambdas(queries, keys, values, embeddings, mask):
     """Gives every query a content lambda of its own, with a softmax over the context that it sees."""
-    visible = tf.cast(mask, tf.bool)[..., tf.newaxis, tf.newaxis]  # [n, m, 1, 1]
-    keys = tf.nn.softmax(tf.where(visible, keys[:, tf.newaxis], keys.dtype.min), axis=2)  # [b, n, m, k, u]
-    weights = tf.where(visible, keys + embeddings, 0)  # [b, n, m, k, u]
-    lambdas = tf.einsum("bnmku,bmvu->bnkv", weights, values)  # [b, n, k, v]
-    return tf.einsum("bnhk,bnkv->bnhv", queries, lambdas)  # [b, n, h, v]
+    visible = K.cast(mask, "bool")[..., K.newaxis, K.newaxis]  # [n, m, 1, 1]
+    keys = K.softmax(K.where(visible, keys[:, K.newaxis], K.smallest(keys.dtype)), axis=2)  # [b, n, m, k, u]
+    weights = K.where(visible, keys + embeddings, 0)  # [b, n, m, k, u]
+    lambdas = K.einsum("bnmku,bmvu->bnkv", weights, values)  # [b, n, k, v]
+    return K.einsum("bnhk,bnkv->bnhv", queries, lambdas)  # [b, n, h, v]
 
 
 def gather_embeddings(
-    table: tf.Tensor,
+    table: K.Tensor,
     query_size: Sequence[int],
     context_size: Sequence[int],
     strides: int = 1,
     dilation: int = 1,
-) -> tf.Tensor:
+) -> K.Tensor:
     """Reads the embedding of every pair of positions from a table of relative positions.
 
     Args:
@@ -73,17 +73,18 @@ def gather_embeddings(
     Returns:
       [n, m, k, u], zero for pairs out of scope.
     """
-    k, u = table.shape[-2:]
+    *scope, k, u = table.shape
     queries, context = strides * _positions(query_size), _positions(context_size)  # [n, axes], [m, axes]
-    distances = context - queries[:, tf.newaxis]  # [n, m, axes]
-    scope = tf.constant(table.shape[:-2].as_list())
-    offsets = distances // dilation + scope // 2  # [n, m, axes], the first row of the table is offset 0
-    in_scope = tf.reduce_all((distances % dilation == 0) & (offsets >= 0) & (offsets < scope), axis=-1)
-    rows = tf.reduce_sum(offsets * tf.math.cumprod(scope, exclusive=True, reverse=True), axis=-1)  # [n, m]
-    table = tf.concat([tf.zeros([1, k, u], table.dtype), tf.reshape(table, [-1, k, u])], axis=0)
-    return tf.gather(table, tf.where(in_scope, rows + 1, 0))  # [n, m, k, u]
+    distances = context - queries[:, K.newaxis]  # [n, m, axes]
+    in_scope, row = True, 0  # [n, m] each
+    for axis, r in enumerate(scope):
+        offset = distances[..., axis] // dilation + r // 2  # from the first row of the table
+        in_scope &= (distances[..., axis] % dilation == 0) & (offset >= 0) & (offset < r)
+        row = row * r + offset
+    table = K.concatenate([K.zeros([1, k, u], table.dtype), K.reshape(table, [-1, k, u])], axis=0)
+    return K.take(table, K.where(in_scope, row + 1, 0), axis=0)  # [n, m, k, u]
 
 
-def _positions(size: Sequence[int]) -> tf.Tensor:
+def _positions(size: Sequence[int]) -> K.Tensor:
     """The positions of a map in raster order, [n, axes]."""
-    return tf.reshape(tf.stack(tf.meshgrid(*map(tf.range, size), indexing="ij"), axis=-1), [-1, len(size)])
+    return K.reshape(K.stack(K.meshgrid(*map(K.arange, size), indexing="ij"), axis=-1), [-1, len(size)])

@@ -9,10 +9,9 @@ translation equivariant (Bello 2021, section 3.3). Along an axis of length r it 
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
-from lambdanet import tensors
-from lambdanet.tensors import Size
+from lambdanet import backend as K
+from lambdanet.backend import tensors
+from lambdanet.backend.tensors import Size
 
 _LARGEST_ONE_HOT = 2**22
 
@@ -38,23 +37,23 @@ class PairAxis:
     pool_size: int = 1
 
 
-Read = Callable[[tf.Tensor, PairAxis], tf.Tensor]
+Read = Callable[[K.Tensor, PairAxis], K.Tensor]
 
 
 @tensors.precomputed
-def offset_rows(axis: PairAxis, r: Size) -> tf.Tensor:
+def offset_rows(axis: PairAxis, r: Size) -> K.Tensor:
     """Returns the row of a table of length r for each pair of positions along an axis; -1 if out of scope.
 
     The shape is [num_queries * pool_size, num_context].
     """
-    context = axis.first_context + tf.range(axis.num_context)
-    queries = axis.strides * tf.range(axis.num_queries)[:, tf.newaxis] + tf.range(axis.pool_size)
-    offsets = context[tf.newaxis] - tf.reshape(queries, [-1])[:, tf.newaxis]
+    context = axis.first_context + K.arange(axis.num_context)
+    queries = axis.strides * K.arange(axis.num_queries)[:, K.newaxis] + K.arange(axis.pool_size)
+    offsets = context[K.newaxis] - K.reshape(queries, [-1])[:, K.newaxis]
     rows = offsets // axis.dilation + r // 2
-    return tf.where((offsets % axis.dilation == 0) & (rows >= 0) & (rows < r), rows, -1)
+    return K.where((offsets % axis.dilation == 0) & (rows >= 0) & (rows < r), rows, -1)
 
 
-def read_rows(table: tf.Tensor, axis: PairAxis) -> tf.Tensor:
+def read_rows(table: K.Tensor, axis: PairAxis) -> K.Tensor:
     """Reads the rows of all pairs along an axis, zeros out of scope: [b, r, p, q] -> [b, n, p, m, q].
 
     Uses a product with one-hot rows, whose gradient is another product: many times faster than a gather,
@@ -64,12 +63,12 @@ def read_rows(table: tf.Tensor, axis: PairAxis) -> tf.Tensor:
     rows = offset_rows(axis, r)  # [n, m]
     n, m = tensors.sizes(rows)
     if all(isinstance(size, int) for size in (n, m, r)) and n * m * r <= _LARGEST_ONE_HOT:
-        return tf.einsum("nmr,brpq->bnpmq", tf.one_hot(rows, r, dtype=table.dtype), table)
-    padded = tf.pad(table, [[0, 0], [1, 0], [0, 0], [0, 0]])
-    return tf.transpose(tf.gather(padded, rows + 1, axis=1), [0, 1, 3, 2, 4])
+        return K.einsum("nmr,brpq->bnpmq", K.one_hot(rows, r, dtype=table.dtype), table)
+    padded = K.pad(table, [[0, 0], [1, 0], [0, 0], [0, 0]])
+    return K.transpose(K.take(padded, rows + 1, axis=1), [0, 1, 3, 2, 4])
 
 
-def expand_table(table: tf.Tensor, axes: Sequence[PairAxis], read_first: Read = read_rows) -> tf.Tensor:
+def expand_table(table: K.Tensor, axes: Sequence[PairAxis], read_first: Read = read_rows) -> K.Tensor:
     """Expands a relative table into embeddings for every pair of query and context positions.
 
     Args:
@@ -86,17 +85,17 @@ def expand_table(table: tf.Tensor, axes: Sequence[PairAxis], read_first: Read = 
     # From the last axis to the first: [..., r, p, q] -> [..., n * p, m * q], where p ends in k and q in u.
     p, q = k, u
     for number, axis in reversed(list(enumerate(axes))):
-        table = tf.reshape(table, [tensors.product(scope[:number]), scope[number], p, q])
+        table = K.reshape(table, [tensors.product(scope[:number]), scope[number], p, q])
         table = (read_rows if number or rank == 1 else read_first)(table, axis)
         p, q = axis.num_queries * pool_size * p, axis.num_context * q
     query_size = [axis.num_queries for axis in axes]
     if pool_size > 1:  # positions of a pool next to the depth
-        table = tf.reshape(table, [size for n in query_size for size in (n, pool_size)] + [k, q])
-        table = tf.transpose(table, [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank, 2 * rank + 1])
-    return tf.reshape(table, [tensors.product(query_size), pool_size**rank * k, q])
+        table = K.reshape(table, [size for n in query_size for size in (n, pool_size)] + [k, q])
+        table = K.transpose(table, [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank, 2 * rank + 1])
+    return K.reshape(table, [tensors.product(query_size), pool_size**rank * k, q])
 
 
-def causal(table: tf.Tensor, rank: int) -> tf.Tensor:
+def causal(table: K.Tensor, rank: int) -> K.Tensor:
     """Zeroes the embeddings of context positions after the query, in raster order over `rank` axes.
 
     Whether a position is after the query depends on the offset alone, so masking the small table is enough,
@@ -105,11 +104,11 @@ def causal(table: tf.Tensor, rank: int) -> tf.Tensor:
     before = [[0]]
     for r in table.shape[:rank]:
         before = [[*row, offset] for row in before for offset in range(-(r // 2), r // 2 + 1)]
-    mask = tf.cast([row[1:] <= [0] * rank for row in before], table.dtype)
-    return table * tf.reshape(mask, [*table.shape[:rank]] + [1] * (table.shape.rank - rank))
+    mask = K.cast(K.convert_to_tensor([row[1:] <= [0] * rank for row in before]), table.dtype)
+    return table * K.reshape(mask, [*table.shape[:rank]] + [1] * (len(table.shape) - rank))
 
 
-def resize_table(table: tf.Tensor, lengths: Sequence[Size]) -> tf.Tensor:
+def resize_table(table: K.Tensor, lengths: Sequence[Size]) -> K.Tensor:
     """Interpolates a table linearly to other odd lengths, keeping offset 0 and both ends in place.
 
     Args:
@@ -117,11 +116,11 @@ def resize_table(table: tf.Tensor, lengths: Sequence[Size]) -> tf.Tensor:
       lengths: the new length along each axis of offsets.
     """
     rank = len(lengths)
-    for length, r in zip(lengths, table.shape.as_list(), strict=False):
-        step = (r - 1) / tf.cast(tf.maximum(length - 1, 1), tf.float32)
-        positions = tf.range(length, dtype=tf.float32) * step
-        distances = tf.abs(positions[:, tf.newaxis] - tf.range(r, dtype=tf.float32))
-        weights = tf.cast(tf.maximum(1.0 - distances, 0.0), table.dtype)  # [length, r]
-        table = tf.tensordot(table, weights, [[0], [1]])  # the new axis comes last
-    depth_axes = list(range(table.shape.rank - rank))
-    return tf.transpose(table, [axis + len(depth_axes) for axis in range(rank)] + depth_axes)
+    for length, r in zip(lengths, list(table.shape), strict=False):
+        step = (r - 1) / K.cast(K.maximum(length - 1, 1), "float32")
+        positions = K.arange(length, dtype="float32") * step
+        distances = K.abs(positions[:, K.newaxis] - K.arange(r, dtype="float32"))
+        weights = K.cast(K.maximum(1.0 - distances, 0.0), table.dtype)  # [length, r]
+        table = K.tensordot(table, weights, [[0], [1]])  # the new axis comes last
+    depth_axes = list(range(len(table.shape) - rank))
+    return K.transpose(table, [axis + len(depth_axes) for axis in range(rank)] + depth_axes)

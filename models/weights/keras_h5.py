@@ -11,15 +11,10 @@ from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 
 import h5py
-import tensorflow as tf
-import tf_keras as keras
 
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.errors import InputError, one_line
-
-
-def variable_name(variable: tf.Variable) -> str:
-    """Returns the name of a variable as files have it, without TensorFlow's ":0"."""
-    return variable.name.removesuffix(":0")
 
 
 @contextlib.contextmanager
@@ -37,7 +32,7 @@ def reading(path: Path, model: keras.Model) -> Iterator[dict[str, h5py.Dataset]]
     Raises:
       InputError: the file is damaged or of another kind.
     """
-    names = {key: variable_name(variable) for key, variable in _variables_by_key(model).items()}
+    names = {key: K.variable_name(variable) for key, variable in _variables_by_key(model).items()}
     try:
         with h5py.File(path, "r") as file:
             yield {names.get(key, key): data for key, data in _datasets(file)}
@@ -48,9 +43,9 @@ def reading(path: Path, model: keras.Model) -> Iterator[dict[str, h5py.Dataset]]
         raise InputError(f"{str(path)!r} is damaged or not a .weights.h5 file: {reason}") from error
 
 
-def _variables_by_key(model: keras.Model) -> dict[str, tf.Variable]:
+def _variables_by_key(model: keras.Model) -> dict[str, K.Variable]:
     """The variables of a model by their keys in a file."""
-    variables: list[tf.Variable] = []
+    variables: list[K.Variable] = []
 
     def numbering(layer: keras.layers.Layer) -> Callable[[MutableMapping], None]:
         own = layer._trainable_weights + layer._non_trainable_weights  # without those of its sublayers
@@ -62,7 +57,7 @@ def _variables_by_key(model: keras.Model) -> dict[str, tf.Variable]:
 
         return save
 
-    layers = [module for module in model.submodules if isinstance(module, keras.layers.Layer)]
+    layers = list(K.sublayers(model))
     try:
         for layer in layers:
             object.__setattr__(layer, "save_own_variables", numbering(layer))  # which Keras calls

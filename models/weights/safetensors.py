@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
-import tensorflow as tf
 
 from lambdanet.errors import InputError
 from lambdanet.files import write_atomic
@@ -24,7 +24,7 @@ DTYPES = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
-    "BF16": np.dtype(tf.bfloat16.as_numpy_dtype),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
     "I64": np.dtype("<i8"),
     "I32": np.dtype("<i4"),
 }

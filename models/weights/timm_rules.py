@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
-import tf_keras as keras
 
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.errors import InputError
 from lambdanet.layers.attention import GlobalAttention
 from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
@@ -25,7 +25,6 @@ from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.squeeze_excite import SqueezeExcite
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import safetensors, weight_files
-from lambdanet.models.weights.keras_h5 import variable_name
 
 # Tensors of the classifier alone, which a model that returns features lacks.
 HEAD = ("head.", "final_conv.")
@@ -101,7 +100,7 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = Tru
     has_classifier = any(layer.name == CLASSIFIER for layer in model.layers)
     if has_classifier and not head:
         for variable in model.get_layer(CLASSIFIER).weights:
-            del variables[variable_name(variable)]
+            del variables[K.variable_name(variable)]
     ignored = HEAD if not has_classifier else HEAD[:1] if not head else ()
     given = {n: t for n, t in tensors.items() if not n.endswith(BATCH_COUNTER) and not n.startswith(ignored)}
     rules = _rules(model, head)
@@ -127,7 +126,7 @@ def expected(model: keras.Model, head: bool = True) -> dict[str, tuple[int, ...]
 
 
 def _problems(
-    rules: Sequence[WeightRule], tensors: Mapping[str, np.ndarray], variables: Mapping[str, tf.Variable]
+    rules: Sequence[WeightRule], tensors: Mapping[str, np.ndarray], variables: Mapping[str, K.Variable]
 ) -> Iterator[str]:
     """The reasons why not every tensor is used, and every variable assigned, exactly once."""
     uses = Counter(rule.tensor for rule in rules)
@@ -161,9 +160,8 @@ def _rules(model: keras.Model, head: bool) -> list[WeightRule]:
 
 def _rules_of(layer: keras.layers.Layer, prefix: str | None) -> list[WeightRule]:
     """The rules for a layer, with full names of tensors and variables."""
-    shapes = {
-        variable_name(weight).removeprefix(f"{layer.name}/"): tuple(weight.shape) for weight in layer.weights
-    }
+    names = [K.variable_name(weight).removeprefix(f"{layer.name}/") for weight in layer.weights]
+    shapes = {name: tuple(weight.shape) for name, weight in zip(names, layer.weights, strict=True)}
     return [
         dataclasses.replace(
             rule,

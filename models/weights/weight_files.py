@@ -9,16 +9,15 @@ from typing import TypeAlias
 
 import h5py
 import numpy as np
-import tensorflow as tf
-import tf_keras as keras
 
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
 from lambdanet.layers.attention import AxialAttention, GlobalAttention
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import keras_h5, safetensors
-from lambdanet.models.weights.keras_h5 import variable_name
 from lambdanet.ops import relative_positions
 
 H5, SAFETENSORS = ".weights.h5", ".safetensors"
@@ -136,9 +135,9 @@ def load_weights(
         assign_weights(model, arrays, repr(str(path)), left_out)
 
 
-def weights_by_name(model: keras.Model) -> dict[str, tf.Variable]:
+def weights_by_name(model: keras.Model) -> dict[str, K.Variable]:
     """Returns the weights of a model by their names in files."""
-    return {variable_name(variable): variable for variable in model.weights}
+    return {K.variable_name(variable): variable for variable in model.weights}
 
 
 def assign_weights(
@@ -177,11 +176,11 @@ def assign_weights(
         assign_resized(variables[name], value)
 
 
-def assign_resized(variable: tf.Variable, value: np.ndarray) -> None:
+def assign_resized(variable: K.Variable, value: np.ndarray) -> None:
     """Assigns an array to a variable; a table of other lengths is interpolated."""
     if tuple(variable.shape) != value.shape:
-        value = relative_positions.resize_table(tf.constant(value), variable.shape[:-1].as_list())
-    variable.assign(tf.cast(value, variable.dtype))
+        value = relative_positions.resize_table(K.convert_to_tensor(value), list(variable.shape[:-1]))
+    variable.assign(K.cast(value, variable.dtype))
 
 
 def is_finite(array: np.ndarray) -> bool:
@@ -205,9 +204,9 @@ def _can_resize(shape: tuple[int, ...], new: tuple[int, ...]) -> bool:
 def _global_tables(model: keras.Model) -> set[str]:
     """The names of tables with an embedding for every offset within a map."""
     tables = []
-    for module in model.submodules:
+    for module in K.sublayers(model):
         if isinstance(module, RelativePositionEmbedding) and module.scope is None and module.num_lambdas == 1:
             tables.append(module.table)
         elif isinstance(module, GlobalAttention | AxialAttention):
             tables += [module.height_table, module.width_table]
-    return {variable_name(table) for table in tables}
+    return {K.variable_name(table) for table in tables}

@@ -9,7 +9,7 @@ from naive_attention import images, naive_halo_attention
 from naive_lambda import naive_lambda_layer, randomize
 
 import lambdanet
-from lambdanet import device
+from lambdanet.backend import device
 
 
 @strategies.composite

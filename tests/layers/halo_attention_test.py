@@ -7,7 +7,7 @@ import tensorflow as tf
 from naive_attention import halves, images, naive_attention, naive_halo_attention, projected
 
 import lambdanet
-from lambdanet import device
+from lambdanet.backend import device
 from lambdanet.errors import InputError
 from lambdanet.ops.tpu import packed_heads
 

@@ -10,7 +10,7 @@ from helpers import images
 from naive_lambda import randomize, weights_by_name
 
 import lambdanet
-from lambdanet import device
+from lambdanet.backend import device
 from lambdanet.errors import InputError
 
 

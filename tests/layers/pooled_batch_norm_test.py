@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 import lambdanet
-from lambdanet import device
+from lambdanet.backend import device
 from lambdanet.models import zoo
 from lambdanet.ops.tpu.one_pass import normalize
 

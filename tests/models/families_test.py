@@ -9,8 +9,8 @@ from helpers import images
 from small_models import output_types, small_model
 
 import lambdanet
+from lambdanet import backend
 from lambdanet.errors import InputError
-from lambdanet.models import complexity
 
 FAMILIES = (
     "resnet_50_augmented",
@@ -129,7 +129,7 @@ def golden_mobilenet_v2_lambda():
 )
 def test_names_of_variables(name, golden):
     """Converters and older weights rely on these names; they do not change."""
-    with complexity.without_values():
+    with backend.without_values():
         model = lambdanet.create_model(name)
     expected = [f"{weight}:0" for weight in (*golden(), "logits/kernel", "logits/bias")]
     assert sorted(weight.name for weight in model.weights) == sorted(expected)
@@ -137,7 +137,7 @@ def test_names_of_variables(name, golden):
 
 def test_efficientnet():
     """For comparison only: features and any channels, but no arguments of layers."""
-    with complexity.without_values():
+    with backend.without_values():
         model = lambdanet.create_model(
             "efficientnet_b0", in_channels=2, input_size=(64, 96), features_only=True
         )
@@ -153,7 +153,7 @@ def test_efficientnet():
 
 def test_vision_transformer(tmp_path):
     """For comparison only: one map and the class token, for images of one size."""
-    with complexity.without_values():
+    with backend.without_values():
         features = lambdanet.create_model("vit_b32", in_channels=2, input_size=(64, 96), features_only=True)
     assert features.output_shape == {"5": (None, 2, 3, 768), "token": (None, 768)}
     model = small_model("vit_ti16", 32)

@@ -8,7 +8,8 @@ from helpers import images
 from small_models import small_model
 
 import lambdanet
-from lambdanet.models import complexity, halonet, zoo
+from lambdanet import backend
+from lambdanet.models import halonet, zoo
 
 
 @pytest.mark.parametrize("name", ["h0", "h4", "h6"])
@@ -31,7 +32,7 @@ def test_parameters_by_hand(name):
 
 
 def test_heads_and_blocks_of_the_stages():
-    with complexity.without_values():
+    with backend.without_values():
         model, repeats = zoo.condensed_model("halonet_h4")
     layers = [layer for layer in model.layers if isinstance(layer, lambdanet.HaloAttention)]
     assert [layer.num_heads for layer in layers] == [4] * 2 + [8] * 6
@@ -51,14 +52,14 @@ def test_features_of_images_that_do_not_divide():
 
 def test_h7_at_600_pixels():
     """The maps are 150, 75, 38 and 19 wide, for blocks of 10."""
-    with complexity.without_values():
+    with backend.without_values():
         model, _ = zoo.condensed_model("halonet_h7", 600)
     shapes = [model.get_layer(f"c{level}_block2_act").output_shape[1:] for level in (2, 3, 4, 5)]
     assert shapes == [(150, 150, 224), (75, 75, 448), (38, 38, 896), (19, 19, 1792)]
 
 
 def test_queries_of_a_strided_block():
-    with complexity.without_values():
+    with backend.without_values():
         model = lambdanet.create_model("halonet_h1", features_only=True)
     strided = [x.name for x in model.layers if isinstance(x, lambdanet.HaloAttention) and x.strides == 2]
     assert strided == [f"c{stage}_block1_spatial" for stage in (3, 4, 5)]
@@ -67,7 +68,7 @@ def test_queries_of_a_strided_block():
 
 def test_hybrids_and_detection_networks():
     def attention(name, **options):
-        with complexity.without_values():
+        with backend.without_values():
             model = lambdanet.create_model(name, features_only=True, **options)
         gates = {x.name[:2] for x in model.layers if isinstance(x, lambdanet.SqueezeExcite)}
         return [x for x in model.layers if isinstance(x, lambdanet.HaloAttention)], gates

@@ -10,6 +10,7 @@ import tf_keras as keras
 from small_models import output_types, small_model
 
 import lambdanet
+from lambdanet import backend
 from lambdanet.models import complexity, timm_networks, zoo
 from lambdanet.models.names import PARAMETERS
 from lambdanet.models.resnet import rs_stem
@@ -143,7 +144,7 @@ def test_gradient_step_and_copy(freed, name):
 def test_counts_of_the_condensed_network(name):
     """The built model has the size that its layers, counted one by one, and its condensed network have."""
     info = lambdanet.model_info(name, input_size=64)
-    with complexity.without_values():
+    with backend.without_values():
         model, (condensed, repeats) = (
             lambdanet.create_model(name, input_size=64),
             zoo.condensed_model(name, 64),
@@ -179,7 +180,7 @@ def test_studies(name, overrides, params, flops):
 )
 def test_memory_of_table_4(name, overrides, gibibytes):
     """The sums of n^2 over blocks, and over sizes of maps, are written out for sides of 56, 28, 14 and 7."""
-    with complexity.without_values():
+    with backend.without_values():
         model = lambdanet.create_model(name, input_size=224, **overrides)
     assert complexity.count_pair_memory(model) / 2**30 == pytest.approx(gibibytes, rel=2e-4)
 
@@ -198,7 +199,7 @@ def test_placement_of_table_19(depth):
 
 def test_built_blocks_follow_the_row():
     """Each letter becomes its operation, and only c2 and c3 have squeeze-and-excitation."""
-    with complexity.without_values():
+    with backend.without_values():
         model = lambdanet.create_model("lambda_resnet_101")
     lambdas = [layer.name for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)]
     assert lambdas == [f"c4_block{i}_spatial" for i in (6, 12, 18)] + [

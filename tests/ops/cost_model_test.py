@@ -4,7 +4,7 @@
 import pytest
 import tensorflow as tf
 
-from lambdanet import device
+from lambdanet.backend import device
 from lambdanet.errors import InputError
 from lambdanet.ops import cost_model, position_lambdas
 

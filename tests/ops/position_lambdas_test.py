@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from position_cases import CASES, naive_position_lambdas, random_case
 
-from lambdanet import device
+from lambdanet.backend import device
 from lambdanet.errors import InputError
 from lambdanet.ops import (
     content_lambdas,

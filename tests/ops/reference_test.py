@@ -8,7 +8,7 @@ from naive_lambda import naive_lambda_layer, randomize, weights_by_name
 from position_cases import CASES, random_case
 
 import lambdanet
-from lambdanet import device
+from lambdanet.backend import device
 from lambdanet.ops import apply_content_lambda, apply_position_lambdas, reference
 from lambdanet.ops.position_lambdas import IMPLEMENTATIONS
 

@@ -17,7 +17,8 @@ import tf_keras as keras
 from source_tree import ROOT
 
 import lambdanet
-from lambdanet import configs, device
+from lambdanet import configs
+from lambdanet.backend import device
 from lambdanet.training.run import build
 
 # Programs, which take long: they train, measure, compile or write models. Their own tests run them.

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
-from lambdanet.tensors import ceil_div
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.data import folder, preprocess, records, service
 from lambdanet.training.data.bad_records import BadRecords, Example, pad_to_count, prepare_in_groups

@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 import tensorflow_datasets as tfds
 
+from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import invalid
-from lambdanet.tensors import ceil_div
 from lambdanet.training.data import records, sources
 from lambdanet.training.data.bad_records import BadRecords, drop_unreadable
 from lambdanet.training.data.image_files import ENDINGS, find_pictures

@@ -9,8 +9,8 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras as keras
 
+from lambdanet.backend import variable_name
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.models.weights.keras_h5 import variable_name
 from lambdanet.training.run.devices import ONE_DEVICE, Devices
 
 MAX_TO_KEEP = 3

@@ -9,8 +9,9 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
+from lambdanet import which_keras
 from lambdanet.configs.registry import imagenet_classes
-from lambdanet.errors import InputError, invalid, one_line, require_tf_keras
+from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing.preprocessing import BILINEAR, Preprocessing, from_metadata
@@ -145,7 +146,7 @@ def export_saved_model(
       >>> export_saved_model(model, "exported", 32, [0.5] * 3, [0.5] * 3, ["cat", "dog"])
     """
     check_output_dir(out)
-    require_tf_keras(model, "the model")
+    which_keras.check_same(model, "the model")
     if not isinstance(model, keras.Model):
         raise invalid("model", "a tf_keras model", model)
     classes.check_names(class_names, "the model")

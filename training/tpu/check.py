@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lambdanet import device
+from lambdanet.backend import device
 from lambdanet.errors import InputError
 from lambdanet.training.tpu import chips, compiler, costs, hlo
 from lambdanet.training.tpu.cache import Cache

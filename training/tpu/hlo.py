@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from lambdanet.tensors import ceil_div
+from lambdanet.backend.tensors import ceil_div
 
 _HEAD = re.compile(r"^(ENTRY )?%(\S+) \(.*\{$")
 _NAME = re.compile(r"^\s+(ROOT )?%(\S+) = ")

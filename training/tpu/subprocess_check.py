@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from lambdanet import device
+from lambdanet.backend import device
 from lambdanet.training.tpu import chips, compiler
 from lambdanet.training.tpu.cache import Cache
 from lambdanet.training.tpu.check import DoesNotCompile

@@ -3,21 +3,20 @@
 
 import math
 
-import tensorflow as tf
-
+from lambdanet import backend as K
+from lambdanet.backend.tensors import at_least_float32, pad, sizes
 from lambdanet.ops.contractions import Operands
-from lambdanet.tensors import at_least_float32, pad, sizes
 
 _GROUPS = 4
 
 
-def query_first(queries: tf.Tensor, values: tf.Tensor, embeddings: tf.Tensor) -> tf.Tensor:
+def query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
     """Contracts k first, as `ops.contractions.query_first`; the compiler chooses what to transpose."""
-    similarity = tf.einsum("bnhk,nkm->bhnm", queries, embeddings)
-    return tf.einsum("bhnm,bmv->bnhv", similarity, values)
+    similarity = K.einsum("bnhk,nkm->bhnm", queries, embeddings)
+    return K.einsum("bhnm,bmv->bnhv", similarity, values)
 
 
-def lambda_first(operands: Operands, chunk: int | None = None) -> tf.Tensor:
+def lambda_first(operands: Operands, chunk: int | None = None) -> K.Tensor:
     """Contracts m first by matrix products, a few keys at a time, and k by elementwise products.
 
     With h and v as outer axes and positions inside, the sum over the groups of keys and then within a group
@@ -29,18 +28,18 @@ def lambda_first(operands: Operands, chunk: int | None = None) -> tf.Tensor:
     rest = -n % 8 if isinstance(n, int) else 0  # else the compiler pads, and copies every product
     groups = math.gcd(k, _GROUPS)
     split = [groups, k // groups]
-    queries = tf.reshape(pad(operands.queries, 1, 0, rest), [-1, operands.blocks, n + rest, h, *split])
-    embeddings = tf.reshape(pad(operands.embeddings, 0, 0, rest), [n + rest, *split, m])
-    values = tf.reshape(operands.values, [-1, operands.blocks, m, v])
+    queries = K.reshape(pad(operands.queries, 1, 0, rest), [-1, operands.blocks, n + rest, h, *split])
+    embeddings = K.reshape(pad(operands.embeddings, 0, 0, rest), [n + rest, *split, m])
+    values = K.reshape(operands.values, [-1, operands.blocks, m, v])
     if operands.content is not None:
-        content = tf.transpose(tf.reshape(operands.content, [-1, *split, v]), [0, 1, 3, 2])
+        content = K.transpose(K.reshape(operands.content, [-1, *split, v]), [0, 1, 3, 2])
     terms = []
     for group in range(groups):
-        lambdas = tf.einsum("nkm,bcmv->bcvkn", embeddings[:, group], values)  # c blocks
+        lambdas = K.einsum("nkm,bcmv->bcvkn", embeddings[:, group], values)  # c blocks
         if operands.content is not None:
-            lambdas += content[:, group, tf.newaxis, ..., tf.newaxis]
-        by_head = tf.transpose(queries[..., group, :], [0, 1, 3, 4, 2])  # [b, c, h, k, n]
-        products = by_head[:, :, :, tf.newaxis] * lambdas[:, :, tf.newaxis]  # [b, c, h, v, k, n]
+            lambdas += content[:, group, K.newaxis, ..., K.newaxis]
+        by_head = K.transpose(queries[..., group, :], [0, 1, 3, 4, 2])  # [b, c, h, k, n]
+        products = by_head[:, :, :, K.newaxis] * lambdas[:, :, K.newaxis]  # [b, c, h, v, k, n]
         terms.append(at_least_float32(products))
-    outputs = tf.cast(tf.reduce_sum(tf.add_n(terms), axis=4), queries.dtype)  # [b, c, h, v, n]
-    return tf.reshape(tf.transpose(outputs[..., :n], [0, 1, 4, 2, 3]), [-1, n, h, v])
+    outputs = K.cast(K.sum(K.add_n(terms), axis=4), queries.dtype)  # [b, c, h, v, n]
+    return K.reshape(K.transpose(outputs[..., :n], [0, 1, 4, 2, 3]), [-1, n, h, v])

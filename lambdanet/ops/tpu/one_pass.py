@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch normalization and channel gates that share one pass over the input with the sums around them."""
 
-import tensorflow as tf
+from lambdanet import backend as K
+from lambdanet.backend.tensors import at_least_float32, sizes
 
-from lambdanet.tensors import at_least_float32, sizes
 
-
-def scale_channels(x: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
+def scale_channels(x: K.Tensor, gate: K.Tensor) -> K.Tensor:
     """Returns `x * gate`, computed in float32 so that its gradient can join the sums of `normalize`."""
-    return tf.cast(at_least_float32(x) * at_least_float32(gate), x.dtype)
+    return K.cast(at_least_float32(x) * at_least_float32(gate), x.dtype)
 
 
-def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, ...]:
+def normalize(x: K.Tensor, gamma: K.Tensor, beta: K.Tensor, epsilon: float) -> tuple[K.Tensor, ...]:
     """Normalizes over batch and maps, with one pass over the input for all sums, and one for all gradients.
 
     Every sum is over a map first, so that the compiler can compute all of them together.
@@ -26,32 +25,32 @@ def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -
       the normalized x, [b, h, w, c]; its mean over each map, [b, c]; mean and variance of x, [c] each, which
       pass no gradient on.
     """
-    b, h, w, _ = (tf.cast(size, gamma.dtype) for size in sizes(x))
+    b, h, w, _ = (K.cast(size, gamma.dtype) for size in sizes(x))
 
-    @tf.custom_gradient
+    @K.custom_gradient
     def normalized(x, gamma, beta):
-        wide = tf.cast(x, gamma.dtype)
-        means = tf.reduce_mean(wide, [1, 2])
-        squares = tf.reduce_mean(tf.square(wide), [1, 2])
-        mean = tf.reduce_mean(means, 0)
-        variance = tf.maximum(tf.reduce_mean(squares, 0) - tf.square(mean), 0)
-        precision = tf.math.rsqrt(variance + epsilon)
+        wide = K.cast(x, gamma.dtype)
+        means = K.mean(wide, [1, 2])
+        squares = K.mean(K.square(wide), [1, 2])
+        mean = K.mean(means, 0)
+        variance = K.maximum(K.mean(squares, 0) - K.square(mean), 0)
+        precision = K.rsqrt(variance + epsilon)
         scale = gamma * precision
         offset = beta - mean * scale
 
         def grad(upstream, upstream_means, _mean, _variance):
-            upstream, upstream_means = (tf.cast(g, gamma.dtype) for g in (upstream, upstream_means))
-            wide = tf.cast(x, gamma.dtype)
-            sums = tf.reduce_sum(upstream, [1, 2]) + upstream_means
-            products = tf.reduce_sum(upstream * wide, [1, 2]) + upstream_means * means
-            by_beta = tf.reduce_sum(sums, 0)
-            by_gamma = (tf.reduce_sum(products, 0) - mean * by_beta) * precision
+            upstream, upstream_means = (K.cast(g, gamma.dtype) for g in (upstream, upstream_means))
+            wide = K.cast(x, gamma.dtype)
+            sums = K.sum(upstream, [1, 2]) + upstream_means
+            products = K.sum(upstream * wide, [1, 2]) + upstream_means * means
+            by_beta = K.sum(sums, 0)
+            by_gamma = (K.sum(products, 0) - mean * by_beta) * precision
             by_x = -scale * precision * by_gamma / (b * h * w)
             by_map = scale * upstream_means / (h * w) - scale * by_beta / (b * h * w) - by_x * mean
-            gradient = upstream * scale + wide * by_x + by_map[:, tf.newaxis, tf.newaxis]
-            return tf.cast(gradient, x.dtype), by_gamma, by_beta
+            gradient = upstream * scale + wide * by_x + by_map[:, K.newaxis, K.newaxis]
+            return K.cast(gradient, x.dtype), by_gamma, by_beta
 
-        outputs, pooled = (tf.cast(y * scale + offset, x.dtype) for y in (wide, means))
+        outputs, pooled = (K.cast(y * scale + offset, x.dtype) for y in (wide, means))
         return (outputs, pooled, mean, variance), grad
 
     return normalized(x, gamma, beta)

@@ -12,24 +12,23 @@ queries and a row of context, or of two columns.
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
+from lambdanet import backend as K
+from lambdanet.backend.tensors import round_up, sizes
 from lambdanet.ops import attention, blocking
 from lambdanet.ops.blocking import BlockAxis
 from lambdanet.ops.local_attention import LocalGeometry
 from lambdanet.ops.tpu import LANES, TILE_ROWS
 from lambdanet.ops.tpu.windows import multiply_windows
-from lambdanet.tensors import round_up, sizes
 
 
 def attend(
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    tables: Sequence[tf.Tensor],
+    queries: K.Tensor,
+    keys: K.Tensor,
+    values: K.Tensor,
+    tables: Sequence[K.Tensor],
     geometry: LocalGeometry,
     num_heads: int,
-) -> tf.Tensor:
+) -> K.Tensor:
     """Attends in blocks, as `lambdanet.ops.local_attention.attend_by_head`, several heads together."""
     key_dim, value_dim = (x.shape[-1] // num_heads for x in (keys, values))
     heads = heads_per_tile(num_heads, max(key_dim, value_dim))
@@ -54,27 +53,27 @@ def heads_per_tile(num_heads: int, depth: int) -> int:
     return max(n for n in range(1, num_heads + 1) if num_heads % n == 0 and n * depth <= lanes)
 
 
-def pack_queries(queries: tf.Tensor, heads: int) -> tf.Tensor:
+def pack_queries(queries: K.Tensor, heads: int) -> K.Tensor:
     """Separates the queries of each head, zero for the others: [g, n, heads k] -> [g, heads n, heads k]."""
     g, n, depth = sizes(queries)
-    by_head = tf.expand_dims(queries, 1) * _head_mask(heads, depth, queries.dtype)
-    return tf.reshape(by_head, [g, heads * n, depth])
+    by_head = K.expand_dims(queries, 1) * _head_mask(heads, depth, queries.dtype)
+    return K.reshape(by_head, [g, heads * n, depth])
 
 
-def unpack_outputs(outputs: tf.Tensor, heads: int) -> tf.Tensor:
+def unpack_outputs(outputs: K.Tensor, heads: int) -> K.Tensor:
     """Keeps of each head's outputs its own columns: [g, heads n, heads v] -> [g, n, heads v]."""
     g, n, depth = sizes(outputs)
-    by_head = tf.reshape(outputs, [g, heads, n // heads, depth])
-    return tf.reduce_sum(by_head * _head_mask(heads, depth, outputs.dtype), axis=1)
+    by_head = K.reshape(outputs, [g, heads, n // heads, depth])
+    return K.sum(by_head * _head_mask(heads, depth, outputs.dtype), axis=1)
 
 
 def relative_bias(
-    queries: tf.Tensor,
-    tables: Sequence[tf.Tensor],
+    queries: K.Tensor,
+    tables: Sequence[K.Tensor],
     axes: Sequence[BlockAxis],
-    visible: Sequence[tf.Tensor],
+    visible: Sequence[K.Tensor],
     heads: int = 1,
-) -> tf.Tensor:
+) -> K.Tensor:
     """Returns `map_bias` of `map_logits`, masked, by two large products and no transposition.
 
     The first multiplies each query by the embeddings of all e pairs; those that are not of the query's own
@@ -92,20 +91,20 @@ def relative_bias(
       [g, heads * n, m = height * width of the context].
     """
     embeddings = map(attention.axis_embeddings, tables, axes)
-    pairs = tf.concat([tf.reshape(x, [-1, x.shape[-1]]) for x in embeddings], axis=0)  # [e, k]
+    pairs = K.concatenate([K.reshape(x, [-1, x.shape[-1]]) for x in embeddings], axis=0)  # [e, k]
     size = [(axis.num_queries, axis.num_context) for axis in axes]
     outer = attention.outer_concat
-    seen = outer(*(tf.reshape(x, [sizes(x)[0], -1]) for x in visible))  # [blocks y, blocks x, e]
-    seen = _flat(tf.transpose(seen, [1, 0, 2]))  # [blocks, e]
-    own = _flat(outer(*(tf.repeat(tf.eye(n), m, axis=1) > 0 for n, m in size)))  # [n, e]
-    shown = _flat(outer(*(tf.tile(tf.eye(m, dtype=pairs.dtype), [1, n]) for n, m in size)))  # [m, e]
+    seen = outer(*(K.reshape(x, [sizes(x)[0], -1]) for x in visible))  # [blocks y, blocks x, e]
+    seen = _flat(K.transpose(seen, [1, 0, 2]))  # [blocks, e]
+    own = _flat(outer(*(K.repeat(K.eye(n), m, axis=1) > 0 for n, m in size)))  # [n, e]
+    shown = _flat(outer(*(K.tile(K.eye(m, dtype=pairs.dtype), [1, n]) for n, m in size)))  # [m, e]
 
-    logits = tf.einsum("gnk,ek->gne", queries, tf.tile(pairs, [1, heads]))
+    logits = K.einsum("gnk,ek->gne", queries, K.tile(pairs, [1, heads]))
     g, n, e = sizes(logits)
-    by_block = tf.reshape(logits, [-1, sizes(seen)[0], n, e])
-    by_block += attention.mask_to_bias(seen, logits.dtype)[:, tf.newaxis]
-    logits = tf.where(tf.tile(own, [heads, 1]), by_block, tf.zeros([], logits.dtype))
-    return tf.einsum("gne,me->gnm", tf.reshape(logits, [g, n, e]), shown)
+    by_block = K.reshape(logits, [-1, sizes(seen)[0], n, e])
+    by_block += attention.mask_to_bias(seen, logits.dtype)[:, K.newaxis]
+    logits = K.where(K.tile(own, [heads, 1]), by_block, K.zeros([], logits.dtype))
+    return K.einsum("gne,me->gnm", K.reshape(logits, [g, n, e]), shown)
 
 
 def _widen_windows(axes, visible):
@@ -119,16 +118,16 @@ def _widen_windows(axes, visible):
     lanes, wide_lanes = (round_up(rows.num_context * n, LANES) for n in (columns.num_context, width))
     if columns.first_context == 0 or wide_lanes > lanes:
         return axes, visible
-    in_columns = tf.pad(in_columns, [[0, 0], [0, 0], [0, width - columns.num_context]])
+    in_columns = K.pad(in_columns, [[0, 0], [0, 0], [0, width - columns.num_context]])
     return [rows, dataclasses.replace(columns, num_context=width)], [in_rows, in_columns]
 
 
-def _head_mask(heads: int, depth: int, dtype: tf.DType) -> tf.Tensor:
+def _head_mask(heads: int, depth: int, dtype: K.DType) -> K.Tensor:
     """Ones in the columns of each head, zeros in those of the others: [heads, 1, depth]."""
-    return tf.expand_dims(tf.repeat(tf.eye(heads, dtype=dtype), depth // heads, axis=1), 1)
+    return K.expand_dims(K.repeat(K.eye(heads, dtype=dtype), depth // heads, axis=1), 1)
 
 
-def _flat(x: tf.Tensor) -> tf.Tensor:
+def _flat(x: K.Tensor) -> K.Tensor:
     """[height, width, e] -> [height * width, e]."""
     height, width, e = sizes(x)
-    return tf.reshape(x, [height * width, e])
+    return K.reshape(x, [height * width, e])

@@ -3,13 +3,12 @@
 
 from collections.abc import Sequence
 
-import tensorflow as tf
-
+from lambdanet import backend as K
+from lambdanet.backend.tensors import sizes
 from lambdanet.ops.relative_positions import PairAxis, read_rows
-from lambdanet.tensors import sizes
 
 
-def read_slices(table: tf.Tensor, axis: PairAxis) -> tf.Tensor:
+def read_slices(table: K.Tensor, axis: PairAxis) -> K.Tensor:
     """Reads the first of several axes of a table: [1, r, p, q] -> [n, p, m, q], or as `read_rows` does.
 
     Slices are for known sizes, a dilation of 1 and more axes inside.
@@ -22,7 +21,7 @@ def read_slices(table: tf.Tensor, axis: PairAxis) -> tf.Tensor:
     return shifted_slices(table[0], [n - axis.first_context for n in queries], axis.num_context)
 
 
-def shifted_slices(table: tf.Tensor, positions: Sequence[int], num_context: int) -> tf.Tensor:
+def shifted_slices(table: K.Tensor, positions: Sequence[int], num_context: int) -> K.Tensor:
     """Reads the rows of a table that queries at these positions use for the context positions from 0 on.
 
     Neighboring context positions use neighboring rows, so with the rows of the table side by side, those of a
@@ -38,8 +37,8 @@ def shifted_slices(table: tf.Tensor, positions: Sequence[int], num_context: int)
     """
     r, p, q = sizes(table)
     before, after = max(*positions, r // 2) - r // 2, max(num_context - 1 - min(positions) - r // 2, 0)
-    table = tf.pad(tf.transpose(table, [1, 0, 2]), [[0, 0], [before, after], [0, 0]])
-    table = tf.reshape(table, [p, (before + r + after) * q])
+    table = K.pad(K.transpose(table, [1, 0, 2]), [[0, 0], [before, after], [0, 0]])
+    table = K.reshape(table, [p, (before + r + after) * q])
     starts = [(before + r // 2 - position) * q for position in positions]
     slices = [table[:, start : start + num_context * q] for start in starts]
-    return tf.reshape(tf.stack(slices), [len(positions), p, num_context, q])
+    return K.reshape(K.stack(slices), [len(positions), p, num_context, q])

@@ -6,8 +6,7 @@ import contextvars
 import dataclasses
 from collections.abc import Iterator
 
-import tensorflow as tf
-
+from lambdanet import backend as K
 from lambdanet.errors import unknown
 
 
@@ -66,7 +65,7 @@ def kind() -> str:
     """
     if assumed := _assumed.get():
         return assumed
-    return next((kind for kind in ("TPU", "GPU") if tf.config.list_logical_devices(kind)), "CPU")
+    return next(iter(K.accelerators()), "CPU")
 
 
 @contextlib.contextmanager

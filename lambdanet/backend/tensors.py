@@ -5,16 +5,16 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import tensorflow as tf
+from lambdanet import backend as K
 
-Size: TypeAlias = "int | tf.Tensor"
+Size: TypeAlias = "int | K.Tensor"
 
 
-def sizes(x: tf.Tensor) -> list[Size]:
+def sizes(x: K.Tensor) -> list[Size]:
     """Returns the shape of `x`, as integers where they are known and as scalar tensors where not."""
     shape = [*x.shape]
     if None in shape:
-        dynamic = tf.unstack(tf.shape(x))  # one operation; an index is four
+        dynamic = K.unstack(K.shape(x))  # one operation; an index is four
         shape = [dynamic[i] if size is None else size for i, size in enumerate(shape)]
     return shape
 
@@ -37,7 +37,7 @@ def round_up(size: Size, multiple: int) -> Size:
     return ceil_div(size, multiple) * multiple
 
 
-def precomputed(compute: Callable[..., tf.Tensor]) -> Callable[..., Any]:
+def precomputed(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
     """Decorates a function of sizes, whose result for known sizes is computed once, as a NumPy array.
 
     In a graph it is then a constant instead of a dozen operations, which take most of the time of tracing.
@@ -47,8 +47,7 @@ def precomputed(compute: Callable[..., tf.Tensor]) -> Callable[..., Any]:
 
     @functools.lru_cache(maxsize=1024)
     def compute_once(*args: Any) -> Any:
-        with tf.init_scope(), tf.device("CPU"):
-            return compute(*args).numpy()
+        return K.as_constant(compute, *args)
 
     @functools.wraps(compute)
     def compute_or_look_up(*args: Any) -> Any:
@@ -61,17 +60,17 @@ def precomputed(compute: Callable[..., tf.Tensor]) -> Callable[..., Any]:
     return compute_or_look_up
 
 
-def pad(x: tf.Tensor, axis: int, before: Size, after: Size) -> tf.Tensor:
+def pad(x: K.Tensor, axis: int, before: Size, after: Size) -> K.Tensor:
     """Pads an axis with zeros; a negative `after` crops its end."""
     if all(isinstance(n, int) and n == 0 for n in (before, after)):
         return x
-    after_positive = tf.maximum(after, 0) if tf.is_tensor(after) else max(after, 0)
+    after_positive = K.maximum(after, 0) if K.is_tensor(after) else max(after, 0)
     paddings = [[0, 0] for _ in x.shape]
     paddings[axis] = [before, after_positive]
     size = before + sizes(x)[axis] + after
-    return tf.pad(x, paddings)[(slice(None),) * axis + (slice(0, size),)]
+    return K.pad(x, paddings)[(slice(None),) * axis + (slice(0, size),)]
 
 
-def at_least_float32(x: tf.Tensor) -> tf.Tensor:
+def at_least_float32(x: K.Tensor) -> K.Tensor:
     """Casts half precision to float32, in which sums and exponentials keep their range."""
-    return tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
+    return K.cast(x, "float32") if K.dtype_name(x.dtype) in ("float16", "bfloat16") else x

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What layers and models need of Keras 3 in another form than of tf_keras."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import keras
+
+from lambdanet.errors import InputError
+
+Shape = tuple
+
+
+class BaseLayer(keras.layers.Layer):
+    """A layer that refuses Keras's masks of padding, which it would take for a mask of its own, or ignore."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for value in keras.tree.flatten([args, kwargs]):
+            if getattr(value, "_keras_mask", None) is not None:
+                raise InputError(f"{type(self).__name__} takes no padding mask, such as that of an Embedding")
+        return super().__call__(*args, **kwargs)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
+        """Passes no mask on, also not one that was an argument."""
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class AveragePooling2D(keras.layers.AveragePooling2D):
+    """The layer of Keras; on torch, that one counts the padding of "same" (Keras 3.15)."""
+
+    def call(self, inputs: Any) -> Any:
+        from lambdanet.backend import average_pool
+
+        return average_pool(inputs, self.pool_size[0], self.strides[0], self.padding)
+
+
+def connect(layer: keras.layers.Layer, inputs: Any) -> Any:
+    """Calls a layer in a functional model."""
+    return layer(inputs)
+
+
+def plain_python(function: Any) -> Any:
+    """Returns a function as it is; Keras 3 converts none."""
+    return function
+
+
+def naming(layer: keras.layers.Layer) -> AbstractContextManager:
+    """Returns a scope for the names of variables, which Keras 3 names by itself."""
+    return nullcontext()
+
+
+def variable_name(variable: Any) -> str:
+    """Returns the name of a variable within its model, as files have it."""
+    return variable.path
+
+
+def sublayers(model: keras.Model) -> Iterator[keras.layers.Layer]:
+    """Yields the layers of a model and the layers within them."""
+    return iter(model._flatten_layers(include_self=False))
+
+
+def without_values() -> AbstractContextManager[None]:
+    """Returns a context in which nothing changes: Keras 3 has no hook for the values of variables."""
+    return nullcontext()
+
+
+DESERIALIZERS = (keras.saving.deserialize_keras_object,)
+
+
+def averaged_variance(variance: Any, count: Any) -> Any:
+    """Returns what a batch normalization averages: the variance of the batch, as Keras 3 does."""
+    return variance

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of `lambdanet.backend` on JAX and torch: those of `keras.ops`, and a few more."""
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import keras
+import ml_dtypes
+import numpy as np
+from keras import ops
+from keras.ops import (  # noqa: F401
+    abs,
+    all,
+    arange,
+    broadcast_to,
+    cast,
+    clip,
+    concatenate,
+    convert_to_tensor,
+    cumsum,
+    divide_no_nan,
+    einsum,
+    exp,
+    expand_dims,
+    eye,
+    is_tensor,
+    log1p,
+    logsumexp,
+    maximum,
+    meshgrid,
+    minimum,
+    one_hot,
+    ones,
+    ones_like,
+    pad,
+    relu,
+    repeat,
+    reshape,
+    rsqrt,
+    shape,
+    sigmoid,
+    softmax,
+    sqrt,
+    square,
+    stack,
+    take,
+    tensordot,
+    tile,
+    transpose,
+    unstack,
+    where,
+    zeros,
+    zeros_like,
+)
+from keras.tree import flatten, map_structure  # noqa: F401
+
+Tensor: TypeAlias = Any
+DType: TypeAlias = Any
+Variable: TypeAlias = Any
+
+
+def sum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return ops.sum(x, _axes(axis), keepdims)
+
+
+def mean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return ops.mean(x, _axes(axis), keepdims)
+
+
+def add_n(terms: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(operator.add, terms)
+
+
+def matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    a = ops.swapaxes(a, -1, -2) if transpose_a else a
+    return ops.matmul(a, ops.swapaxes(b, -1, -2) if transpose_b else b)
+
+
+def l2_normalize(x: Tensor, axis: Any, epsilon: float = 1e-12) -> Tensor:
+    return x * ops.rsqrt(ops.maximum(ops.sum(ops.square(x), axis, keepdims=True), epsilon))
+
+
+def conv(images: Tensor, kernel: Tensor, strides: Any, padding: str, dilations: Any = 1) -> Tensor:
+    return ops.conv(images, kernel, strides, padding.lower(), "channels_last", dilations)
+
+
+def depthwise_conv(images: Tensor, kernel: Tensor, strides: Any, padding: str, dilations: Any) -> Tensor:
+    """Has the strides of all four axes, as TensorFlow's."""
+    return ops.depthwise_conv(
+        images, kernel, tuple(strides[1:3]), padding.lower(), "channels_last", tuple(dilations)
+    )
+
+
+def average_pool(x: Tensor, size: int, strides: int, padding: str) -> Tensor:
+    """Averages over what is on the map; on torch, `keras.ops.average_pool` counts the padding of "same"."""
+    if keras.config.backend() != "torch" or padding.lower() != "same":
+        return ops.average_pool(x, size, strides, padding.lower(), "channels_last")
+    around = [[0, 0], *(_same_padding(n, size, strides) for n in x.shape[1:3]), [0, 0]]
+    totals, counts = (
+        ops.average_pool(ops.pad(y, around), size, strides, "valid", "channels_last")
+        for y in (x, ops.ones_like(x[:1]))
+    )
+    return totals / counts
+
+
+def max_pool(x: Tensor, size: int, strides: int, padding: str) -> Tensor:
+    return ops.max_pool(x, size, strides, padding.lower(), "channels_last")
+
+
+def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Does what `tf.custom_gradient` does; torch derives the gradient itself."""
+    if keras.config.backend() == "torch":
+        return lambda *inputs: function(*inputs)[0]
+
+    def run(*inputs: Any) -> Any:
+        outputs, gradient = function(*inputs)
+        return outputs, (lambda upstream: gradient(*upstream)) if isinstance(outputs, tuple) else gradient
+
+    return ops.custom_gradient(run)
+
+
+def name_scope(name: str) -> Any:
+    return keras.name_scope(name)
+
+
+def smallest(dtype: Any) -> float:
+    """Returns the smallest finite number of a type."""
+    return float(ml_dtypes.finfo(dtype_name(dtype)).min)
+
+
+def largest(dtype: Any) -> float:
+    """Returns the largest finite number of a type."""
+    return float(ml_dtypes.finfo(dtype_name(dtype)).max)
+
+
+def itemsize(dtype: Any) -> int:
+    """Returns the bytes of a number of a type."""
+    return int(np.dtype(getattr(ml_dtypes, dtype_name(dtype), dtype_name(dtype))).itemsize)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Returns the name of a type, such as "float32"."""
+    return keras.backend.standardize_dtype(dtype)
+
+
+def lower_triangle(n: int, m: int) -> Tensor:
+    """Returns ones on and below the diagonal, [n, m]."""
+    return ops.tril(ops.ones([n, m]))
+
+
+def check_at_most(x: Any, largest: int, message: str) -> None:
+    """Has nothing to check: all sizes are known when a function is compiled."""
+
+
+def as_constant(compute: Callable[..., Tensor], *args: Any) -> np.ndarray:
+    """Returns the value of `compute(*args)` as a NumPy array, also while a function is traced."""
+    if keras.config.backend() == "jax":
+        import jax
+
+        with jax.ensure_compile_time_eval():
+            return ops.convert_to_numpy(compute(*args))
+    return ops.convert_to_numpy(compute(*args))
+
+
+def accelerators() -> list[str]:
+    """Returns the kinds of accelerators that this process can see, "TPU" and "GPU"."""
+    if keras.config.backend() == "jax":
+        import jax
+
+        return [kind for kind in ("TPU", "GPU") if jax.default_backend().upper() == kind]
+    import torch
+
+    return ["GPU"] if torch.cuda.is_available() else []
+
+
+def map_recomputed(
+    function: Callable[..., Tensor], x: Tensor, y: Tensor, shared: Tensor, count: int
+) -> Tensor:
+    """Stacks function(x[i], y[i], shared) for i < count; computes each again in the backward pass."""
+    again = keras.remat(lambda x, y, shared: function(x, y, shared))
+    return ops.map(lambda pair: again(*pair, shared), (x, y))
+
+
+def _axes(axis: Any) -> Any:
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def _same_padding(length: int, size: int, strides: int) -> list[int]:
+    padding = max((-(-length // strides) - 1) * strides + size - length, 0)
+    return [padding // 2, padding - padding // 2]

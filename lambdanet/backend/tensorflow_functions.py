@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of `lambdanet.backend` on TensorFlow."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+from tensorflow import (  # noqa: F401
+    DType,
+    Tensor,
+    Variable,
+    abs,
+    add_n,
+    broadcast_to,
+    cast,
+    convert_to_tensor,
+    cumsum,
+    custom_gradient,
+    einsum,
+    exp,
+    expand_dims,
+    eye,
+    is_tensor,
+    matmul,
+    maximum,
+    meshgrid,
+    minimum,
+    name_scope,
+    one_hot,
+    ones,
+    ones_like,
+    pad,
+    repeat,
+    reshape,
+    shape,
+    sigmoid,
+    sqrt,
+    square,
+    stack,
+    tensordot,
+    tile,
+    transpose,
+    unstack,
+    where,
+    zeros,
+    zeros_like,
+)
+
+all = tf.reduce_all
+arange = tf.range
+average_pool = tf.nn.avg_pool
+check_at_most = tf.debugging.assert_less_equal
+clip = tf.clip_by_value
+concatenate = tf.concat
+conv = tf.nn.convolution
+depthwise_conv = tf.nn.depthwise_conv2d
+divide_no_nan = tf.math.divide_no_nan
+flatten = tf.nest.flatten
+l2_normalize = tf.math.l2_normalize
+log1p = tf.math.log1p
+logsumexp = tf.reduce_logsumexp
+map_structure = tf.nest.map_structure
+max_pool = tf.nn.max_pool2d
+mean = tf.reduce_mean
+relu = tf.nn.relu
+rsqrt = tf.math.rsqrt
+softmax = tf.nn.softmax
+sum = tf.reduce_sum
+take = tf.gather
+
+Size: TypeAlias = "int | tf.Tensor"
+
+
+def smallest(dtype: Any) -> Any:
+    """Returns the smallest finite number of a type."""
+    return tf.as_dtype(dtype).min
+
+
+def largest(dtype: Any) -> Any:
+    """Returns the largest finite number of a type."""
+    return tf.as_dtype(dtype).max
+
+
+def itemsize(dtype: Any) -> int:
+    """Returns the bytes of a number of a type."""
+    return tf.as_dtype(dtype).size
+
+
+def dtype_name(dtype: Any) -> str:
+    """Returns the name of a type, such as "float32"."""
+    return tf.as_dtype(dtype).name
+
+
+def lower_triangle(n: Size, m: Size) -> tf.Tensor:
+    """Returns ones on and below the diagonal, [n, m]."""
+    return tf.linalg.band_part(tf.ones([n, m]), -1, 0)
+
+
+def as_constant(compute: Callable[..., tf.Tensor], *args: Any) -> Any:
+    """Returns the value of `compute(*args)` as a NumPy array, also while a function is traced."""
+    with tf.init_scope(), tf.device("CPU"):
+        return compute(*args).numpy()
+
+
+def accelerators() -> list[str]:
+    """Returns the kinds of accelerators that this process can see, "TPU" and "GPU"."""
+    return [kind for kind in ("TPU", "GPU") if tf.config.list_logical_devices(kind)]
+
+
+def map_recomputed(
+    function: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
+    x: tf.Tensor,
+    y: tf.Tensor,
+    shared: tf.Tensor,
+    count: Size,
+) -> tf.Tensor:
+    """Stacks function(x[i], y[i], shared) for i < count, one by one, and again in the backward pass."""
+
+    @tf.custom_gradient
+    def run(x, y, shared):
+        def forward(i, outputs):
+            return i + 1, outputs.write(i, function(x[i], y[i], shared))
+
+        def grad(upstream):
+            def backward(i, x_gradients, y_gradients, shared_gradient):
+                inputs = (x[i], y[i], shared)
+                with tf.GradientTape() as tape:
+                    tape.watch(inputs)
+                    outputs = function(*inputs)
+                gradients = tape.gradient(outputs, inputs, output_gradients=upstream[i])
+                x_gradients = x_gradients.write(i, gradients[0])
+                return i + 1, x_gradients, y_gradients.write(i, gradients[1]), shared_gradient + gradients[2]
+
+            start = (_array(x, count), _array(y, count), tf.zeros_like(shared))
+            x_gradients, y_gradients, shared_gradient = _repeat(count, backward, *start)
+            return x_gradients.stack(), y_gradients.stack(), shared_gradient
+
+        (outputs,) = _repeat(count, forward, tf.TensorArray(x.dtype, count))
+        return outputs.stack(), grad
+
+    return run(x, y, shared)
+
+
+def _array(like: tf.Tensor, count: Size) -> tf.TensorArray:
+    return tf.TensorArray(like.dtype, count, element_shape=like.shape[1:])
+
+
+def _repeat(count: Size, body: Callable, *state: Any) -> Sequence[Any]:
+    """Runs `body(i, *state)` for i = 0 ... count - 1, one after the other; returns the state."""
+    state = (tf.constant(0), *state)
+    loop = tf.while_loop(
+        lambda i, *_: i < count, body, state, parallel_iterations=1, maximum_iterations=count
+    )
+    return loop[1:]

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What layers and models need of tf_keras in another form than of Keras 3."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+AveragePooling2D = keras.layers.AveragePooling2D
+Shape = tf.TensorShape
+
+
+class BaseLayer(keras.layers.Layer):
+    """A layer that declares its outputs instead of being traced for them, and that AutoGraph leaves alone."""
+
+    def _should_use_autograph(self) -> bool:
+        return False  # no layer has Python control flow on tensors, and the conversion takes long
+
+    def _infer_output_signature(self, *arguments: Any) -> Any:
+        if type(self).compute_output_shape is keras.layers.Layer.compute_output_shape:
+            return super()._infer_output_signature(*arguments)
+        return _declare_outputs(self, *arguments)
+
+
+def connect(layer: keras.layers.Layer, inputs: Any) -> Any:
+    """Calls a layer of Keras in a functional model; its outputs have the shapes that it declares.
+
+    A plain call would trace the layer to find these shapes, which takes half the time of building a model.
+    The layers here do not need this function.
+    """
+    layer.__dict__["_infer_output_signature"] = partial(_declare_outputs, layer)
+    try:
+        return layer(inputs)
+    finally:
+        del layer.__dict__["_infer_output_signature"]
+
+
+def _declare_outputs(layer: keras.layers.Layer, inputs: Any, args: Any, kwargs: Any, masks: Any) -> Any:
+    """Builds a layer and returns symbolic outputs of the shapes of `compute_output_shape`."""
+    with tf.name_scope(f"{layer.name}/"):  # the slash excludes the names of outer scopes
+        layer._maybe_build(inputs)
+    layer._set_save_spec(inputs, args, kwargs)
+    shapes = layer.compute_output_shape(tf.nest.map_structure(lambda x: x.shape, inputs))
+    shapes = shapes if isinstance(shapes, list | dict) else tf.TensorShape(shapes)
+    return tf.nest.map_structure(
+        lambda shape: keras.__internal__.KerasTensor(tf.TensorSpec(shape, layer.compute_dtype)), shapes
+    )
+
+
+def plain_python(function: Any) -> Any:
+    """Decorates a function that AutoGraph leaves alone."""
+    return tf.autograph.experimental.do_not_convert(function)
+
+
+def naming(layer: keras.layers.Layer) -> AbstractContextManager:
+    """Returns a scope for the names of variables that a layer gets outside of its own call."""
+    return tf.name_scope(layer.name)
+
+
+def variable_name(variable: tf.Variable) -> str:
+    """Returns the name of a variable as files have it, without TensorFlow's ":0"."""
+    return variable.name.removesuffix(":0")
+
+
+def sublayers(model: keras.Model) -> Iterator[keras.layers.Layer]:
+    """Yields the layers of a model and the layers within them."""
+    return (module for module in model.submodules if isinstance(module, keras.layers.Layer))
+
+
+def without_values() -> AbstractContextManager[None]:
+    """Returns a context in which layers get variables of undefined values, which takes half the time."""
+    return tf.variable_creator_scope(_create_empty)
+
+
+def _create_empty(create: Any, **arguments: Any) -> tf.Variable:
+    shape, dtype = arguments["shape"], arguments["dtype"]
+    if shape is not None:  # of a layer's weight; Keras's own counters have values
+        arguments["initial_value"] = lambda: tf.raw_ops.Empty(shape=tf.TensorShape(shape), dtype=dtype)
+    return create(**arguments)
+
+
+# In the order in which `deserialize` finds shared objects: for .keras files, and for other formats.
+DESERIALIZERS = (keras.saving.deserialize_keras_object, keras.utils.legacy.deserialize_keras_object)
+
+
+def averaged_variance(variance: tf.Tensor, count: Any) -> tf.Tensor:
+    """Returns what a batch normalization averages: the unbiased variance, as the fused kernels do."""
+    count = tf.cast(count, variance.dtype)
+    return variance * (count / tf.maximum(count - 1, 1))

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Computes layers and models with the Keras of this process, and writes the arrays.
+
+run_on_engine.py WEIGHTS.safetensors ARRAYS.npz
+
+`arrays` is also what the arrays of another Keras are compared with.
+"""
+
+import dataclasses
+import sys
+import tempfile
+
+import numpy as np
+from layer_table import LAYERS
+
+import lambdanet
+from lambdanet import backend as K
+from lambdanet.backend import keras
+from lambdanet.models import zoo
+from lambdanet.models.weights import weight_files
+
+IMAGES = (2, 6, 5, 8)
+# Layers by name: a function that makes one, the shape of its input, and arguments of its call.
+CASES = {name: (make, IMAGES, {}) for name, make in LAYERS.items() if name != "StochasticDepth"} | {
+    "strides": (lambda: lambdanet.LambdaLayer(8, scope=3, strides=2), IMAGES, {}),
+    "pool": (lambda: lambdanet.LambdaLayer(8, scope=3, strides=2, pool_size=3), IMAGES, {}),
+    "blocks": (lambda: lambdanet.LambdaLayer(8, scope=5), (1, 20, 20, 8), {}),
+    "query_first": (lambda: lambdanet.LambdaLayer(8, scope=5, implementation="query_first"), IMAGES, {}),
+    "depthwise": (lambda: lambdanet.LambdaLayer(8, scope=5, implementation="depthwise_conv"), IMAGES, {}),
+    "sequence": (lambda: lambdanet.LambdaLayer(8, scope=5), (2, 9, 8), {}),
+    "causal": (
+        lambda: lambdanet.LambdaLayer(8, scope=5, use_batch_norm=False),
+        (2, 9, 8),
+        {"mask": "causal"},
+    ),
+    "mask": (lambda: lambdanet.LambdaLayer(8, scope=5), (2, 9, 8), {"mask": np.tri(9, dtype="float32")}),
+    "volume": (lambda: lambdanet.LambdaLayer(8, scope=3, position_bias=True), (2, 3, 4, 5, 8), {}),
+    "unstructured": (lambda: lambdanet.LambdaLayer(8, position="unstructured"), (2, 9, 8), {}),
+    "halo_strides": (lambda: lambdanet.HaloAttention(4, 2, 4, strides=2), (2, 9, 6, 8), {}),
+    "max_pool": (lambda: lambdanet.CenteredMaxPooling2D(3, 2), (2, 9, 6, 8), {}),
+}
+NAME = "lambda_resnet_tiny"
+OPTIONS = {"num_classes": 4, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}
+LABELS = np.arange(8) % 4
+
+
+def arrays(weights: str) -> dict[str, np.ndarray]:
+    """Returns all arrays; `weights` is a file for the small model."""
+    found = {}
+    for name, (make, shape, arguments) in CASES.items():
+        for key, array in layer_arrays(make(), images(*shape), arguments).items():
+            found[f"{name}/{key}"] = array
+    for key, array in model_arrays(weights).items():
+        found[f"model/{key}"] = array
+    return found
+
+
+def images(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def layer_arrays(layer, x: np.ndarray, arguments: dict) -> dict[str, np.ndarray]:
+    """Returns outputs, gradients and averages of a layer with weights that depend on their names alone."""
+    layer.build(x.shape)
+    for variable in layer.weights:
+        name = short_name(layer, variable)
+        value = np.random.default_rng(list(name.encode())).normal(size=tuple(variable.shape)) * 0.3
+        variable.assign((np.abs(value) + 0.5 if "variance" in name else value).astype(np.float32))
+    found = {"inference": numpy(layer(x, **arguments))}
+    outputs, by_input, gradients = ENGINES[K.ENGINE](layer, x, arguments)
+    found |= {"training": numpy(outputs), "gradient": numpy(by_input)}
+    for variable, gradient in zip(layer.trainable_variables, gradients, strict=True):
+        found[f"gradient of {short_name(layer, variable)}"] = numpy(gradient)
+    for variable in layer.non_trainable_weights:
+        found[short_name(layer, variable)] = numpy(variable)
+    return found
+
+
+def short_name(layer, variable) -> str:
+    return K.variable_name(variable).removeprefix(f"{layer.name}/")
+
+
+def numpy(x) -> np.ndarray:
+    return np.asarray(x) if K.KERAS == "tf_keras" else keras.ops.convert_to_numpy(x)
+
+
+def with_tensorflow(layer, x, arguments):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        x = tf.constant(x)
+        tape.watch(x)
+        outputs = call_for_training(layer, x, arguments)
+        loss = tf.reduce_sum(tf.sin(outputs))
+    variables = [getattr(variable, "value", variable) for variable in layer.trainable_variables]
+    variables = layer.trainable_variables if K.KERAS == "tf_keras" else variables
+    by_input, *gradients = tape.gradient(loss, [x, *variables])
+    return outputs, by_input, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def with_jax(layer, x, arguments):
+    import jax
+
+    fixed = [variable.value for variable in layer.non_trainable_variables]
+
+    def loss(x, weights):
+        takes_training = layer._call_has_training_arg
+        training = {"training": True} if takes_training else {}
+        outputs, averages = layer.stateless_call(weights, fixed, x, **arguments, **training)
+        return jax.numpy.sum(jax.numpy.sin(outputs)), (outputs, averages)
+
+    weights = [variable.value for variable in layer.trainable_variables]
+    step = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
+    (_, (outputs, averages)), (by_input, gradients) = step(x, weights)
+    for variable, value in zip(layer.non_trainable_variables, averages, strict=True):
+        variable.assign(value)
+    return outputs, by_input, gradients
+
+
+def with_torch(layer, x, arguments):
+    import torch
+
+    x = torch.tensor(x, requires_grad=True)
+    outputs = call_for_training(layer, x, arguments)
+    torch.sin(outputs).sum().backward()
+    return outputs, x.grad, [variable.value.grad for variable in layer.trainable_variables]
+
+
+def call_for_training(layer, x, arguments):
+    try:
+        return layer(x, training=True, **arguments)
+    except TypeError:  # a layer without a mode
+        return layer(x, **arguments)
+
+
+ENGINES = {"tensorflow": with_tensorflow, "jax": with_jax, "torch": with_torch}
+
+
+def small_model(**options):
+    """Returns a tiny network of two blocks: a convolution with squeeze-and-excitation, and a lambda layer."""
+    zoo.MODELS[NAME] = dataclasses.replace(zoo.MODELS[NAME], stages=("C", "", "", "L"))
+    return lambdanet.create_model(NAME, **{"num_classes": 4, **options})
+
+
+def model_arrays(weights: str) -> dict[str, np.ndarray]:
+    """Returns what one file of weights gives: logits, features, and the weights after three steps."""
+    x = images(8, 16, 16, 3)
+    model = small_model(weights=weights)
+    found = {
+        "logits": model.predict(x, verbose=0),
+        "logits of another size": model.predict(x[:, :12], verbose=0),
+    }
+    for level, features in small_model(weights=weights, features_only=True).predict(x, verbose=0).items():
+        found[f"features {level}"] = features
+    model = small_model(weights=weights, kernel_regularizer=keras.regularizers.L2(1e-3))
+    compile_model(model)
+    model.fit(x, LABELS, batch_size=8, epochs=3, shuffle=False, verbose=0)
+    found |= {f"trained {name}": numpy(v) for name, v in weight_files.weights_by_name(model).items()}
+    return found
+
+
+def compile_model(model) -> None:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
+
+
+def check_fit() -> None:
+    """Trains with everything random, in both precisions; saves and loads the model."""
+    x = images(8, 16, 16, 3)
+    for policy in ("float32", "mixed_bfloat16"):
+        keras.mixed_precision.set_global_policy(policy)
+        model = small_model(**OPTIONS, kernel_regularizer=keras.regularizers.L2(1e-4))
+        compile_model(model)
+        history = model.fit(x, LABELS, batch_size=8, epochs=12, verbose=0).history["loss"]
+        assert history[-1] < 0.7 * history[0], history
+        assert "float32" in str(model(x).dtype)
+    keras.mixed_precision.set_global_policy("float32")
+    model = small_model(**OPTIONS)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model.keras")
+        loaded = keras.models.load_model(f"{folder}/model.keras")
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def main() -> None:
+    weights, path = sys.argv[1:]
+    np.savez(path, **arrays(weights))
+    assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules
+    check_fit()  # Keras imports TensorFlow to write a file
+
+
+if __name__ == "__main__":
+    main()
