@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lambdanet: LambdaNetworks (Bello 2021) for TensorFlow and tf_keras.
+"""lambdanet: LambdaNetworks (Bello 2021) for TensorFlow, and for JAX and torch by Keras 3.
 
 The public names are imported on first use, so `import lambdanet` and the help of the command line do not
-start TensorFlow. `import lambdanet.models.zoo` registers all layers with Keras, as `load_model` needs.
+start TensorFlow, and `lambdanet.use` can choose the Keras before. `import lambdanet.models.zoo` registers all
+layers with Keras, as `load_model` needs.
 """
 
 import importlib
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.models.preprocessing.preprocessing import preprocess_for as preprocess_for
     from lambdanet.models.zoo import create_model as create_model
     from lambdanet.models.zoo import model_info as model_info
+    from lambdanet.which_keras import use as use
 
 __version__ = "0.1.0"
 
@@ -47,6 +49,7 @@ _EXPORTS = {
     "lambdanet.models.names": ("list_models",),
     "lambdanet.models.preprocessing.preprocessing": ("preprocess_for",),
     "lambdanet.models.zoo": ("create_model", "model_info"),
+    "lambdanet.which_keras": ("use",),
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 

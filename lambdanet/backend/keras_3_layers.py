@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from lambdanet.backend.keras_functions import average_pool
 from lambdanet.errors import InputError
 
 Shape = tuple
@@ -30,8 +31,6 @@ class AveragePooling2D(keras.layers.AveragePooling2D):
     """The layer of Keras; on torch, that one counts the padding of "same" (Keras 3.15)."""
 
     def call(self, inputs: Any) -> Any:
-        from lambdanet.backend import average_pool
-
         return average_pool(inputs, self.pool_size[0], self.strides[0], self.padding)
 
 

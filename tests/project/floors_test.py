@@ -73,7 +73,7 @@ def test_a_floor_imports_only_its_third_parties(floor):
             assert name.split(".")[0] in accepted, f"{path}: {floor} imports {name}"
 
 
-@pytest.mark.parametrize("floor", FLOORS)
+@pytest.mark.parametrize("floor", [floor for floor in FLOORS if floor != "backend"])
 def test_keras_is_tf_keras(floor):
     for path in source_tree.files_of(floor):
         for name in source_tree.imports(path):
@@ -82,6 +82,15 @@ def test_keras_is_tf_keras(floor):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr == "keras" and isinstance(node.value, ast.Name):
                 assert node.value.id not in ("tf", "tensorflow"), f"{path}:{node.lineno}: tf.keras"
+
+
+@pytest.mark.parametrize("floor", ["ops", "layers", "models"])
+def test_only_the_backend_imports_tensorflow_and_keras(floor):
+    """So that layers and models are the same on all of them. Preprocessing is for TensorFlow's pipelines."""
+    for path in source_tree.files_of(floor):
+        if path.parent.name != "preprocessing":
+            packages = {name.partition(".")[0] for name in source_tree.imports(path)}
+            assert not packages & {"tensorflow", "tf_keras", "keras", "jax"}, path
 
 
 @pytest.mark.parametrize("floor", ["ops", "layers"])

@@ -114,6 +114,7 @@ def test_the_metadata(built):
 def test_what_a_floor_imports_is_required(built, floor):
     """By the base install, except that some floors may use what an extra adds, and peers."""
     extras = {
+        "backend": ("jax",),
         "models": ("train",),
         "training": ("demo", "train", "onnx", "tpu-check"),
         "detection": ("detection",),
