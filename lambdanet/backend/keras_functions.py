@@ -14,17 +14,20 @@ from keras.ops import (  # noqa: F401
     abs,
     all,
     arange,
+    argmax,
     broadcast_to,
     cast,
     clip,
     concatenate,
     convert_to_tensor,
+    cos,
     cumsum,
     divide_no_nan,
     einsum,
     exp,
     expand_dims,
     eye,
+    floor,
     is_tensor,
     log1p,
     logsumexp,
@@ -103,6 +106,10 @@ def average_pool(x: Tensor, size: int, strides: int, padding: str) -> Tensor:
         for y in (x, ops.ones_like(x[:1]))
     )
     return totals / counts
+
+
+def softmax_cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
+    return ops.categorical_crossentropy(targets, logits, from_logits=True)
 
 
 def max_pool(x: Tensor, size: int, strides: int, padding: str) -> Tensor:

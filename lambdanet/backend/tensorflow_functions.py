@@ -11,15 +11,18 @@ from tensorflow import (  # noqa: F401
     Variable,
     abs,
     add_n,
+    argmax,
     broadcast_to,
     cast,
     convert_to_tensor,
+    cos,
     cumsum,
     custom_gradient,
     einsum,
     exp,
     expand_dims,
     eye,
+    floor,
     is_tensor,
     matmul,
     maximum,
@@ -65,6 +68,7 @@ mean = tf.reduce_mean
 relu = tf.nn.relu
 rsqrt = tf.math.rsqrt
 softmax = tf.nn.softmax
+softmax_cross_entropy = tf.nn.softmax_cross_entropy_with_logits
 sum = tf.reduce_sum
 take = tf.gather
 

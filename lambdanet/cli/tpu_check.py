@@ -19,6 +19,10 @@ def _tpu_check(values: flags.FlagValues, arguments: list[str]) -> None:
         got = f", got {' and '.join(f'--{name}' for name in targets)}" if targets else ""
         raise InputError(f"`tpu-check` needs one of {', '.join(f'--{name}' for name in _HANDLERS)}{got}")
     check_count("--top", values.top)
+    if values.keras not in (2, 3):
+        raise invalid("--keras", "2 or 3", values.keras)
+    if values.keras == 3 and not (values.recipe or values.model):
+        raise invalid("--keras", f"2 with --{targets[0]}", values.keras)
 
     from lambdanet.training.tpu import chips
 
@@ -111,7 +115,9 @@ def _check(values: flags.FlagValues) -> Any:
     from lambdanet.training.tpu import subprocess_check
     from lambdanet.training.tpu.cache import Cache
 
-    return functools.partial(subprocess_check.check, cache=Cache.standard() if values.cache else None)
+    environment = subprocess_check.KERAS_3_ON_JAX if values.keras == 3 else {}
+    cache = Cache.standard() if values.cache else None
+    return functools.partial(subprocess_check.check, cache=cache, environment=environment)
 
 
 def _rows(values: flags.FlagValues) -> list[int]:
@@ -167,6 +173,7 @@ COMMANDS = (
             ),
             Flag("mode", "MODE", "train (the default) or infer", default="train"),
             IntegerFlag("batch", "N", "images per core (default: 128, or the experiment's own)"),
+            IntegerFlag("keras", "N", "2 for tf_keras (the default), or 3 for Keras 3 on JAX", default=2),
             switch("fit", "find the largest batch that fits in memory"),
             RepeatedFlag(
                 "set", "KEY=VALUE", "change a field of the recipe or experiment; may be repeated", default=()
@@ -185,6 +192,7 @@ COMMANDS = (
             "lambdanet tpu-check --recipe=imagenet_350:lambda_resnet_152@256 --topology=v3:2x2",
             "lambdanet tpu-check --model=resnet_50_llll --mode=infer --batch=64 --topology=v5e:2x2",
             "lambdanet tpu-check --model=lambda_resnet_50 --set=input_size=160 --fit",
+            "lambdanet tpu-check --model=lambda_resnet_50 --topology=v5e:2x2 --keras=3",
             "lambdanet tpu-check --table=12",
         ),
         notes=_notes,

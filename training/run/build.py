@@ -5,8 +5,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tf_keras as keras
-
+from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.models import zoo

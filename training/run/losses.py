@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loss and accuracy of classification, for labels as integers or as distributions over the classes."""
 
-import tensorflow as tf
-import tf_keras as keras
+from lambdanet import backend as K
+from lambdanet.backend import keras
 
 
 @keras.saving.register_keras_serializable("lambdanet")
@@ -23,11 +23,11 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         super().__init__(name=name, **kwargs)
         self.label_smoothing = label_smoothing
 
-    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    def call(self, y_true: K.Tensor, y_pred: K.Tensor) -> K.Tensor:
         """Returns the loss [b] of labels [b] or [b, 1], or of distributions, and logits [b, num_classes]."""
         smoothing, num_classes = self.label_smoothing, y_pred.shape[-1]
         targets = _distributions(y_true, num_classes) * (1 - smoothing) + smoothing / num_classes
-        return tf.nn.softmax_cross_entropy_with_logits(targets, tf.cast(y_pred, tf.float32))
+        return K.softmax_cross_entropy(targets, K.cast(y_pred, "float32"))
 
     def get_config(self) -> dict:
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
@@ -44,13 +44,13 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
         return {"name": self.name, "dtype": self.dtype}
 
 
-def _is_correct(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+def _is_correct(y_true: K.Tensor, y_pred: K.Tensor) -> K.Tensor:
     targets = _distributions(y_true, y_pred.shape[-1])
-    return tf.cast(tf.argmax(targets, axis=-1) == tf.argmax(y_pred, axis=-1), tf.float32)
+    return K.cast(K.argmax(targets, axis=-1) == K.argmax(y_pred, axis=-1), "float32")
 
 
-def _distributions(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
+def _distributions(labels: K.Tensor, num_classes: int) -> K.Tensor:
     """Returns labels [b] or [b, 1] as distributions [b, num_classes]; distributions stay unchanged."""
-    if labels.shape.rank == 2 and labels.shape[-1] == num_classes:
-        return tf.cast(labels, tf.float32)
-    return tf.one_hot(tf.reshape(tf.cast(labels, tf.int32), [-1]), num_classes)
+    if len(labels.shape) == 2 and labels.shape[-1] == num_classes:
+        return K.cast(labels, "float32")
+    return K.one_hot(K.reshape(K.cast(labels, "int32"), [-1]), num_classes)

@@ -3,9 +3,8 @@
 
 import math
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.errors import unknown
 
 SHAPES = ("constant", "cosine", "exponential")
@@ -61,20 +60,20 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.decay_rate = decay_rate
         self.decay_steps = decay_steps
 
-    def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
-        step = tf.minimum(tf.cast(step, tf.float32), float(self.total_steps))
+    def __call__(self, step: K.Tensor | int) -> K.Tensor:
+        step = K.minimum(K.cast(step, "float32"), float(self.total_steps))
         rise = step / max(self.warmup_steps, 1)
-        after = tf.maximum(step - self.warmup_steps, 0.0)
-        return self.peak * tf.where(step < self.warmup_steps, rise, self._factor(after))
+        after = K.maximum(step - self.warmup_steps, 0.0)
+        return self.peak * K.where(step < self.warmup_steps, rise, self._factor(after))
 
-    def _factor(self, after: tf.Tensor) -> tf.Tensor:
+    def _factor(self, after: K.Tensor) -> K.Tensor:
         """Returns the factor on the peak, `after` steps after the warm-up."""
         if self.shape == "cosine":
             progress = after / max(self.total_steps - self.warmup_steps, 1)
-            return self.floor + (1 - self.floor) * 0.5 * (1 + tf.cos(math.pi * progress))
+            return self.floor + (1 - self.floor) * 0.5 * (1 + K.cos(math.pi * progress))
         if self.shape == "exponential":
-            return self.decay_rate ** tf.floor(after / self.decay_steps)
-        return tf.ones_like(after)
+            return self.decay_rate ** K.floor(after / self.decay_steps)
+        return K.ones_like(after)
 
     def get_config(self) -> dict:
         return {

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from lambdanet import backend as K
 from lambdanet.backend import device
 from lambdanet.errors import InputError
 from lambdanet.training.tpu import chips, compiler, costs, hlo
@@ -76,13 +77,13 @@ def check(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = None) -
     """
     chips.chip_of(topology)  # fail early
     compiler.versions()
-    lower = _trace(step)
+    lower = None if K.ENGINE == "jax" else _trace(step)
     try:
-        program = lower("hlo_serialized")
-    except ValueError as error:  # an operation without an HLO form
-        raise _compile_error(str(error), step) from error
-    try:
-        compiled = compiler.compile_hlo(program, topology, cache)
+        if lower is None:
+            with device.assume("TPU"):
+                compiled = compiler.compile_function(step.function, step.inputs, topology, cache)
+        else:
+            compiled = compiler.compile_hlo(_serialized(lower, step), topology, cache)
     except compiler.CompileError as error:
         raise _compile_error(str(error), step, lower) from error
     profile = costs.profile(compiled.text)
@@ -108,6 +109,13 @@ def _trace(step: TpuStep) -> Callable[[str], Any]:
     function = tf.function(step.function, input_signature=step.inputs, jit_compile=True, autograph=False)
     with device.assume("TPU"):
         return function.experimental_get_compiler_ir(*step.inputs)
+
+
+def _serialized(lower: Callable[[str], Any], step: TpuStep) -> bytes:
+    try:
+        return lower("hlo_serialized")
+    except ValueError as error:  # an operation without an HLO form
+        raise _compile_error(str(error), step) from error
 
 
 def _compile_error(message: str, step: TpuStep, lower: Callable[[str], Any] | None = None) -> DoesNotCompile:

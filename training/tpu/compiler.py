@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -64,6 +64,39 @@ def versions() -> dict[str, str]:
     return found
 
 
+def compile_function(
+    function: Callable[..., Any], inputs: Sequence[Any], topology: str, cache: Cache | None = None
+) -> Compiled:
+    """Compiles a function of JAX for one device of a topology, which updates its first argument in place.
+
+    Args:
+      function: the function.
+      inputs: its arguments, with a `jax.ShapeDtypeStruct` for each array.
+      topology: the topology, such as "v5e:2x2".
+      cache: earlier results for the same program, topology and versions.
+
+    Raises:
+      CompileError: the compiler refuses the program.
+      InputError: the packages are missing or have other versions.
+    """
+    installed = versions()
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    with _internals(installed):
+        import jax
+        from jax.experimental import topologies
+
+        devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+        device = jax.sharding.SingleDeviceSharding(devices[0])
+        lowered = jax.jit(function, donate_argnums=0, in_shardings=device).lower(*inputs)
+        key = _key(lowered.as_text(debug_info=True), topology, installed)
+
+        def compile_once() -> dict[str, Any]:
+            compiled = lowered.compile()
+            return _fields(compiled.as_text(), compiled.memory_analysis(), len(devices))
+
+        return _compiled(key, cache, compile_once)
+
+
 def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compiled:
     """Compiles a program for one device of a topology.
 
@@ -97,24 +130,37 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
             _drop_copies(module.operation)
             module.operation.attributes["sym_name"] = ir.StringAttr.get("step")  # the name has a counter
             key = _key(str(module.operation.get_asm(enable_debug_info=True)), topology, installed)
-            result = cache.read(key) if cache else None
-            if result is None:
-                try:
-                    result = describe(client.compile(module, device_list, options), len(devices))
-                except _jax.JaxRuntimeError as error:
-                    result = {"refused": str(error)}
-                if cache:
-                    cache.write(key, result)
+            return _compiled(
+                key, cache, lambda: describe(client.compile(module, device_list, options), len(devices))
+            )
+
+
+def describe(executable: Any, num_devices: int) -> dict[str, Any]:
+    """Returns the fields of `Compiled` for an executable of jaxlib."""
+    text = executable.hlo_modules()[0].to_string()
+    return _fields(text, executable.get_compiled_memory_stats(), num_devices)
+
+
+def _compiled(key: str, cache: Cache | None, compile_once: Callable[[], dict[str, Any]]) -> Compiled:
+    """Reads a result from the cache, or compiles and writes it; refusals are cached as well."""
+    import jax
+
+    result = cache.read(key) if cache else None
+    if result is None:
+        try:
+            result = compile_once()
+        except jax.errors.JaxRuntimeError as error:
+            result = {"refused": str(error)}
+        if cache:
+            cache.write(key, result)
     if "refused" in result:
         raise CompileError(result["refused"])
     return Compiled(**result)
 
 
-def describe(executable: Any, num_devices: int) -> dict[str, Any]:
-    """Returns the fields of `Compiled` for an executable of jax."""
-    memory = executable.get_compiled_memory_stats()
+def _fields(text: str, memory: Any, num_devices: int) -> dict[str, Any]:
     return {
-        "text": executable.hlo_modules()[0].to_string(),
+        "text": text,
         "num_devices": num_devices,
         "arguments": memory.argument_size_in_bytes,
         "outputs": memory.output_size_in_bytes,

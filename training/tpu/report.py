@@ -17,7 +17,9 @@ CAVEAT = (
 
 # Name scopes of gradients and of called functions.
 _WRAPPERS = ("call", "gradient_tape", "PartitionedCall", "StatefulPartitionedCall")
-_ARGUMENTS = "XLA_Args"  # the compiler's name of weights and inputs
+# The compiler's names of weights and inputs: TensorFlow's, and JAX's, such as "state[0][12]".
+_ARGUMENTS = re.compile(r"XLA_Args|\w+(\[\d+\])+")
+_GRADIENT = re.compile(r"(?:jvp|transpose)\((.*)\)")  # JAX's name scopes of gradients
 UNNAMED = "unnamed"
 
 
@@ -162,20 +164,28 @@ def layer_of(op_name: str, model_names: Collection[str]) -> str:
     """Returns the layer of an operation.
 
     Args:
-      op_name: the name of the operation, such as "gradient_tape/resnet_50/stem_norm/mul".
+      op_name: the name of the operation, such as "gradient_tape/resnet_50/stem_norm/mul", in JAX
+        "jit(train_step)/transpose(jvp(stem_norm))/mul".
       model_names: the scopes to leave out.
 
     Example:
       >>> layer_of("gradient_tape/resnet_50/stem_norm/mul", ["resnet_50"])
       'stem_norm'
     """
-    if op_name == _ARGUMENTS:
+    if _ARGUMENTS.fullmatch(op_name):
         return "weights and inputs"
     scopes = op_name.split("/")[:-1] if "/" in op_name else [op_name]
+    scopes = [_without_gradient(scope) for scope in scopes if not scope.startswith("jit(")] or [""]
     while len(scopes) > 1 and (scopes[0].partition(".")[0] in _WRAPPERS or scopes[0] in model_names):
         scopes = scopes[1:]
     is_instruction = re.fullmatch(r"[a-z-]+\.\d+(;.*)?", scopes[0])  # named by the compiler
     return UNNAMED if is_instruction or not scopes[0] else scopes[0]
+
+
+def _without_gradient(scope: str) -> str:
+    while inner := _GRADIENT.fullmatch(scope):
+        scope = inner[1]
+    return scope
 
 
 def _sum(layer: str, operations: list[Cost]) -> Cost:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from lambdanet import backend as K
 from lambdanet import configs
 from lambdanet.configs import imagenet_350
 from lambdanet.configs.recipe import Recipe
@@ -26,15 +27,16 @@ class TpuStep:
 
     Attributes:
       name: the description in reports.
-      function: the step, a function of tensors; its variables exist already.
-      inputs: the shape and type of each tensor.
+      function: the step, a function of tensors. In TensorFlow its variables exist already; in JAX its first
+        argument is the state of the model, which it returns.
+      inputs: the shape and type of each tensor, in JAX nested.
       batch: the number of examples.
       model_names: the models in the step, to leave out of the names of their layers.
     """
 
     name: str
     function: Callable[..., Any]
-    inputs: tuple[tf.TensorSpec, ...]
+    inputs: tuple[Any, ...]
     batch: int
     model_names: tuple[str, ...]
 
@@ -61,17 +63,37 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch: int = BATCH) -> TpuS
     if not recipe.num_classes:
         raise invalid("num_classes", "a number, such as --set=num_classes=1000", 0)
     model = build_model(recipe)
+    if mode == "train":
+        optimizer = build_optimizer(recipe, _STEPS_PER_EPOCH)
+        optimizer.jit_compile = False  # compiled with the step
+        compile_model(recipe, model, optimizer)
+        optimizer.build(model.trainable_variables)
     precision = "bfloat16" if recipe.mixed_precision else "float32"
-    name = f"{recipe.model} at {recipe.input_size}, {mode}, {precision}"
-    images = tf.TensorSpec([batch, recipe.input_size, recipe.input_size, len(recipe.mean)], tf.float32)
+    keras = {"tensorflow": "", "jax": ", Keras 3 on JAX"}[K.ENGINE]
+    name = f"{recipe.model} at {recipe.input_size}, {mode}, {precision}{keras}"
+    shape = (batch, recipe.input_size, recipe.input_size, len(recipe.mean))
+    function, inputs = (_tensorflow_step if K.ENGINE == "tensorflow" else _jax_step)(model, mode, shape)
+    return TpuStep(name, function, inputs, batch, (model.name,))
+
+
+def _tensorflow_step(model: Any, mode: str, shape: tuple[int, ...]) -> tuple[Callable[..., Any], tuple]:
+    images, labels = tf.TensorSpec(shape, tf.float32), tf.TensorSpec(shape[:1], tf.int64)
     if mode == "infer":
-        return TpuStep(name, lambda x: model(x, training=False), (images,), batch, (model.name,))
-    optimizer = build_optimizer(recipe, _STEPS_PER_EPOCH)
-    optimizer.jit_compile = False  # compiled with the step
-    compile_model(recipe, model, optimizer)
-    optimizer.build(model.trainable_variables)
-    labels = tf.TensorSpec([batch], tf.int64)
-    return TpuStep(name, lambda x, y: model.train_step((x, y)), (images, labels), batch, (model.name,))
+        return lambda x: model(x, training=False), (images,)
+    return lambda x, y: model.train_step((x, y)), (images, labels)
+
+
+def _jax_step(model: Any, mode: str, shape: tuple[int, ...]) -> tuple[Callable[..., Any], tuple]:
+    import jax
+
+    images, labels = jax.ShapeDtypeStruct(shape, "float32"), jax.ShapeDtypeStruct(shape[:1], "int32")
+    groups = [model.trainable_variables, model.non_trainable_variables]
+    if mode == "train":
+        groups += [model.optimizer.variables, model.metrics_variables]
+    state = tuple([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables] for variables in groups)
+    if mode == "infer":
+        return lambda state, x: model.stateless_call(*state, x, training=False)[0], (state, images)
+    return model.train_step, (state, (images, labels))
 
 
 def recipe_for(model: str, input_size: int | None = None) -> Recipe:

@@ -8,9 +8,11 @@ import concurrent.futures
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import MappingProxyType
+from unittest import mock
 
 from lambdanet.backend import device
 from lambdanet.training.tpu import chips, compiler
@@ -20,14 +22,22 @@ from lambdanet.training.tpu.check import check as check_step
 from lambdanet.training.tpu.report import Report
 from lambdanet.training.tpu.steps import TpuStep
 
+KERAS_3_ON_JAX = {"LAMBDANET_KERAS": "keras", "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
-def check(build: Callable[[], TpuStep], topology: str, cache: Cache | None = None) -> Report:
+
+def check(
+    build: Callable[[], TpuStep],
+    topology: str,
+    cache: Cache | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Report:
     """Builds a step and compiles it for one core of a TPU.
 
     Args:
       build: returns the step; it must be picklable, such as a `functools.partial` of a module's function.
       topology: one of `chips.TOPOLOGIES`.
       cache: the cache of compilations; default: none.
+      environment: variables of the process, such as `KERAS_3_ON_JAX`.
 
     Raises:
       DoesNotFit: the step needs more memory than a core has.
@@ -42,7 +52,8 @@ def check(build: Callable[[], TpuStep], topology: str, cache: Cache | None = Non
         log = Path(folder) / "stderr"
         with concurrent.futures.ProcessPoolExecutor(1, context, _quiet, (str(log),)) as pool:
             try:
-                return pool.submit(_check, build, topology, cache).result()
+                with mock.patch.dict(os.environ, environment):  # the process starts with these
+                    return pool.submit(_check, build, topology, cache).result()
             except BrokenProcessPool:
                 lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
                 last = lines[-1][:500] if lines else "empty"
