@@ -7,7 +7,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
-from lambdanet.layers.pooled_batch_norm import PooledBatchNormalization
+from lambdanet.layers.pooled_batch_norm import BatchNormalization, PooledBatchNormalization
 from lambdanet.layers.sublayers import BATCH_NORM
 
 CLASSIFIER = "logits"  # the name of the last layer
@@ -78,7 +78,7 @@ class LayerBuilder:
           zero: whether gamma starts at zero, so that a residual block starts as the identity.
           pooled: whether to return the mean of each map, too.
         """
-        norm = PooledBatchNormalization if pooled else keras.layers.BatchNormalization
+        norm = PooledBatchNormalization if pooled else BatchNormalization
         gamma_initializer = "zeros" if zero else "ones"
         return self.connect(norm(gamma_initializer=gamma_initializer, **self.batch_norm, name=name), x)
 

@@ -17,6 +17,7 @@ from lambdanet.errors import (
     unknown,
 )
 from lambdanet.layers.layer import Layer
+from lambdanet.layers.pooled_batch_norm import BatchNormalization
 from lambdanet.layers.position_embedding import (
     PositionEmbedding,
     RelativePositionEmbedding,
@@ -289,7 +290,7 @@ class LambdaLayer(Layer):
     def _norm(self, name: str, channels: int) -> keras.layers.BatchNormalization | None:
         if not self.use_batch_norm:
             return None
-        layer = keras.layers.BatchNormalization(**self.batch_norm, dtype=self.dtype_policy, name=name)
+        layer = BatchNormalization(**self.batch_norm, dtype=self.dtype_policy, name=name)
         return build_sublayer(layer, [None, None, 1, channels])
 
     def _project(self, x, projection, norm=None, training=None):

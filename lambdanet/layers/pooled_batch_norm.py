@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch normalization with the mean of each map, for the squeeze-and-excitation that follows it."""
 
+from typing import Any
+
 from lambdanet import backend as K
 from lambdanet.backend import keras
 from lambdanet.backend.tensors import product, sizes
@@ -22,11 +24,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     """
 
     def call(self, inputs, training=None, mask=None):
-        normalize = kernels.current().normalize
-        if normalize and training is True and self.trainable and self._allows_one_pass():
-            outputs, means, *moments = normalize(inputs, self.gamma, self.beta, self.epsilon)
-            self._update_averages(inputs, *moments)
-            return [outputs, means]
+        if self._takes_one_pass(training):
+            return self._normalize_in_one_pass(inputs)
         outputs = super().call(inputs, training=training, mask=mask)
         return [outputs, K.mean(outputs, axis=[1, 2])]
 
@@ -34,10 +33,36 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         b, *_, channels = K.Shape(input_shape)
         return [K.Shape(input_shape), K.Shape([b, channels])]
 
-    def _allows_one_pass(self) -> bool:
+    def _takes_one_pass(self, training: bool | None) -> bool:
+        if kernels.current().normalize is None or training is not True or not self.trainable:
+            return False
         return bool(getattr(self, "fused", True)) and not self.synchronized and self.center and self.scale
 
-    def _update_averages(self, inputs: K.Tensor, mean: K.Tensor, variance: K.Tensor) -> None:
+    def _normalize_in_one_pass(self, inputs: K.Tensor) -> list[K.Tensor]:
+        """Returns the map and its means, and updates the averages."""
+        normalize: Any = kernels.current().normalize
+        outputs, means, mean, variance = normalize(inputs, self.gamma, self.beta, self.epsilon)
         variance = K.averaged_variance(variance, product(sizes(inputs)[:-1]))
         for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             average.assign_sub((average - value) * (1 - self.momentum))
+        return [outputs, means]
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class OnePassBatchNormalization(PooledBatchNormalization):
+    """The same without the means.
+
+    Keras 3 has no fused kernel, and takes two passes for mean and variance.
+    """
+
+    def call(self, inputs, training=None, mask=None):
+        if self._takes_one_pass(training):
+            return self._normalize_in_one_pass(inputs)[0]
+        return keras.layers.BatchNormalization.call(self, inputs, training=training, mask=mask)
+
+    def compute_output_shape(self, input_shape):
+        return K.Shape(input_shape)
+
+
+# The batch normalization of all layers and models that need no means.
+BatchNormalization = keras.layers.BatchNormalization if K.KERAS == "tf_keras" else OnePassBatchNormalization
