@@ -151,6 +151,49 @@ def test_command_with_a_small_model(topology, tmp_path, monkeypatch, capfd):
     assert len(list((tmp_path / "tpu_check").glob("*.json.gz"))) == 1
 
 
+@needs_compiler
+def test_step_of_keras_3_has_the_operations_of_tf_keras(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
+    monkeypatch.setattr(steps, "recipe_step", tpu_programs.two_block_step)
+    found = {}
+    for number in (2, 3):
+        words = (
+            "--recipe=digits",
+            "--set=input_size=16",
+            "--batch=8",
+            "--topology=v5e:2x2",
+            "--json",
+            "--top=99",
+        )
+        assert cli.main(["tpu-check", *words, f"--keras={number}"]) == 0
+        shown = capfd.readouterr()
+        assert shown.err == ""
+        found[number] = json.loads(shown.out)
+    assert found[3]["name"] == f"{found[2]['name']}, Keras 3 on JAX"
+    assert found[3]["flops"] == pytest.approx(found[2]["flops"], rel=0.1)
+    weights = [found[number]["hbm_bytes"]["arguments"] for number in (2, 3)]
+    assert weights[1] == pytest.approx(weights[0], rel=0.1)
+    names = {layer.name for layer in zoo.create_model("lambda_resnet_tiny", 10).layers}
+    by_layer = [{layer["name"] for layer in found[number]["layers"]} & names for number in (2, 3)]
+    assert len(by_layer[0] & by_layer[1]) > 10
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--model=resnet_50", "--keras=1"], "--keras must be 2 or 3, got 1"),
+        (
+            ["--experiment=maskrcnn_lambda_resnet_50", "--keras=3"],
+            "--keras must be 2 with --experiment, got 3",
+        ),
+        (["--table=12", "--keras=3"], "--keras must be 2 with --table, got 3"),
+    ],
+)
+def test_wrong_keras_is_one_line(words, message, capsys):
+    assert cli.main(["tpu-check", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_recipe_step_equals_a_step_of_fit(monkeypatch):
     """Loss, weights, averages and the state of the optimizer equal those after one step of `fit`."""
     monkeypatch.setattr(build.zoo, "create_model", small_model)
