@@ -29,6 +29,8 @@ from lambdanet.ops import content_lambdas, kernels, pooling
 from lambdanet.ops.position_term import Geometry
 
 POSITION_KINDS = ("relative", "unstructured", None)
+# The arguments of the layer that are those of its relative embedding.
+RELATIVE = ("scope", "dilation", "map_size", "resize", "position_bias", "implementation")
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -57,7 +59,8 @@ class LambdaLayer(Layer):
         u > 1 with a scope of 7.
       scope: r, odd: the position lambda of n sees the r positions around it along each axis; None: all.
       position: "relative", "unstructured" (one embedding for each pair of positions), None (content only),
-        or an embedding layer, which several lambda layers may share.
+        or an embedding layer, which several lambda layers may share, and which has the arguments from `scope`
+        on that follow.
       content: whether there is a content lambda.
       key_normalization: the normalization of keys over the context: "softmax", "l2" or None (Table 11).
       query_normalization: the normalization of queries over their depth: None or "softmax" (Table 11).
@@ -256,7 +259,8 @@ class LambdaLayer(Layer):
     @classmethod
     def from_config(cls, config):
         if isinstance(config.get("position"), Mapping):
-            config = {**config, "position": restored(config["position"])}
+            others = {name: value for name, value in config.items() if name not in RELATIVE}
+            config = {**others, "position": restored(config["position"])}
         return super().from_config(config)
 
     def _position_embedding(
@@ -284,6 +288,14 @@ class LambdaLayer(Layer):
         for name, value in depth.items():
             if (given := getattr(position, name)) != value:
                 raise invalid(f"{name} of the position embedding", f"{value} as in the layer", given)
+        default = RelativePositionEmbedding()
+        for name in RELATIVE:
+            attribute = name.replace("position_", "use_")
+            given, unset = getattr(relative, attribute), getattr(default, attribute)
+            own = getattr(position, attribute, unset)
+            sides = (given,) * len(own) if isinstance(own, tuple) else given  # of a map
+            if given != unset and own not in (given, sides):
+                raise invalid(f"{name} beside a position embedding", f"{own!r}, as in the embedding", given)
         position.num_users += 1
         return position
 

@@ -185,6 +185,32 @@ def test_a_shared_table_is_shared_in_a_copy_or_refused():
     assert keras.models.clone_model(alone).count_params() == alone.count_params()
 
 
+@pytest.mark.parametrize(
+    "argument, value, own",
+    [
+        ("scope", 7, "5"),
+        ("dilation", 2, "1"),
+        ("map_size", 9, "None"),
+        ("resize", "interpolate", "'slice'"),
+        ("position_bias", True, "False"),
+        ("implementation", "einsum", "'auto'"),
+    ],
+)
+def test_arguments_that_a_position_embedding_has_must_be_equal(argument, value, own):
+    embedding = lambdanet.RelativePositionEmbedding(scope=5)
+    with pytest.raises(InputError, match=f"{argument} beside a position embedding must be {own}, as in the "):
+        lambdanet.LambdaLayer(8, position=embedding, **{argument: value})
+
+
+def test_arguments_equal_to_those_of_a_position_embedding():
+    options = {"dilation": 1, "resize": "interpolate", "implementation": "einsum"}
+    embedding = lambdanet.RelativePositionEmbedding(scope=None, map_size=(9, 9), use_bias=True, **options)
+    layer = lambdanet.LambdaLayer(
+        8, position=embedding, scope=None, map_size=9, position_bias=True, **options
+    )
+    assert lambdanet.LambdaLayer.from_config(layer.get_config()).position.map_size == (9, 9)
+
+
 def test_one_table_shared_by_two_layers():
     table = lambdanet.RelativePositionEmbedding(scope=5)
     model = two_layers(table)
