@@ -45,6 +45,7 @@ def benchmark_startup(models: Sequence[str] = (), repeats: int = 3) -> list[dict
     builders: dict[str, Callable[[], keras.Model]] = {BASELINE: _build_baseline}
     builders |= {network.text: network.create for network in networks}
     announce(machine.describe(machine.cores()), "float32")
+    tf.get_logger().setLevel("ERROR")  # it warns of models that are traced again, which is what this measures
     turns = [
         {name: _start(build, sizes.get(name, 224)) for name, build in builders.items()}
         for _ in range(repeats + 1)
