@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import gc
 
 import numpy as np
 import pytest
@@ -134,6 +135,7 @@ def address():
     config = tf.data.experimental.service.WorkerConfig(dispatcher.target.removeprefix("grpc://"))
     workers = [tf.data.experimental.service.WorkerServer(config) for _ in range(2)]
     yield dispatcher.target
+    gc.collect()  # iterators that a run leaves would wait for a stopped dispatcher to release them
     del workers, dispatcher
 
 
