@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 from helpers import program
+from programs.small_model import FOUR_BLOCKS
 
 import lambdanet
 from lambdanet import command_line, configs, detection
@@ -25,6 +26,7 @@ from lambdanet.detection.modeling.backbones import ZooBackbone
 from lambdanet.detection.run import model_dir as model_dirs
 from lambdanet.detection.run import train_step
 from lambdanet.errors import InputError
+from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
 from lambdanet.training.run import model_dir
 from lambdanet.training.run.build import build_model, build_optimizer
@@ -38,7 +40,7 @@ task:
   model:
     num_classes: 3
     input_size: [64, 64, 3]
-    min_level: 4
+    min_level: 5
     max_level: 5
     anchor: {anchor_size: 3}
     norm_activation: {norm_momentum: 0.1, norm_epsilon: 0.001, use_sync_bn: true}  # adapts in two steps
@@ -74,6 +76,14 @@ trainer:
     learning_rate: {stepwise: {boundaries: [1], values: [0.01, 0.001]}}
     warmup: {linear: {warmup_steps: 1}}
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def four_blocks():
+    """Makes the network small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(zoo.MODELS, TINY, FOUR_BLOCKS)
+        yield
 
 
 def backbone(size=64, **options):

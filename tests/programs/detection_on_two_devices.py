@@ -19,10 +19,12 @@ tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 gc.disable()
 
 import tf_keras as keras  # noqa: E402
+from small_model import FOUR_BLOCKS  # noqa: E402
 
 from lambdanet.detection.configs import resolve  # noqa: E402
 from lambdanet.detection.modeling import tasks  # noqa: E402
 from lambdanet.detection.run import train  # noqa: E402
+from lambdanet.models import zoo  # noqa: E402
 
 # isort: split
 from official.core import train_utils  # noqa: E402
@@ -104,6 +106,7 @@ def record_traces() -> list[int]:
 
 def main(folder: str, start: str) -> None:
     train_utils.try_count_flops = lambda model: None  # which would trace the model again
+    zoo.MODELS["lambda_resnet_tiny"] = FOUR_BLOCKS
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     head = [mask_head_difference(strategy, synchronized) for synchronized in (False, True)]
     detections, synchronized, traces = record_detections(), record_synchronized(), record_traces()

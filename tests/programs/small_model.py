@@ -9,6 +9,8 @@ from lambdanet.models import lambda_resnet
 
 # A convolution with squeeze-and-excitation, and a lambda layer.
 TWO_BLOCKS = dataclasses.replace(lambda_resnet.MODELS["lambda_resnet_tiny"], stages=("C", "", "", "L"))
+# The same with features at every level, for detectors.
+FOUR_BLOCKS = dataclasses.replace(TWO_BLOCKS, stages=("C", "C", "C", "L"))
 
 
 def small_model(name, num_classes, input_size, in_channels, kernel_regularizer, batch_norm, **_):
