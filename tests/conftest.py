@@ -63,6 +63,16 @@ def _free():
             trim(0)
 
 
+@pytest.fixture(scope="module")
+def plain_graphs():
+    """Leaves graphs as traced: TensorFlow's optimizer takes longer than what it saves in a few steps."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
 @pytest.fixture(scope="session")
 def timm():
     """The module timm, for comparisons; the extra `timm` installs it."""

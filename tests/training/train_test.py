@@ -22,6 +22,7 @@ from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build, callbacks, model_dir
 from lambdanet.training.train import train
 
+pytestmark = pytest.mark.usefixtures("plain_graphs")
 EPOCHS = 4
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"),
