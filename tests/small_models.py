@@ -20,7 +20,7 @@ def small_model(
     features_only: bool = False,
     **fields: Any,
 ) -> keras.Model:
-    """Returns a model with few blocks of each kind of a model of the zoo, at half its width.
+    """Returns a model with few blocks of each kind of a model of the zoo, at a quarter of its width.
 
     Args:
       name, input_size, num_classes, in_channels, features_only: as for `create_model`.
@@ -31,8 +31,9 @@ def small_model(
         *stages, last = architecture.stages
         fields = {"stages": (*("".join(dict.fromkeys(letters)) for letters in stages), last), **fields}
         if name != "haloregnetz_b":  # whose groups need its width
+            part = 2 if name == "resnet_50_augmented" else 4  # its smallest share of channels is an eighth
             for field in ("filters", "output_filters"):
-                fields[field] = tuple(width // 2 for width in getattr(architecture, field))
+                fields[field] = tuple(width // part for width in getattr(architecture, field))
     architecture = dataclasses.replace(architecture, **fields)
     builder = LayerBuilder()
     images = keras.Input([input_size, input_size, in_channels])
