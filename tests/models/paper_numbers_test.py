@@ -123,7 +123,8 @@ def test_gradient_step_and_copy(freed, name):
     assert logits.shape == [2, 3]
     gradients = tape.gradient(loss, model.trainable_weights)
     assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
-    copy = keras.models.model_from_json(model.to_json())
+    with backend.without_values():
+        copy = keras.models.model_from_json(model.to_json())
     assert output_types(copy) == output_types(model)  # Keras traces the layers of the copy
     randomize_normalizations(model)
     copy.set_weights(model.get_weights())
