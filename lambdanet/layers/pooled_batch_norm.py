@@ -64,5 +64,7 @@ class OnePassBatchNormalization(PooledBatchNormalization):
         return K.Shape(input_shape)
 
 
+OnePassBatchNormalization.__name__ = "BatchNormalization"  # from which Keras derives names in .weights.h5
+
 # The batch normalization of all layers and models that need no means.
 BatchNormalization = keras.layers.BatchNormalization if K.KERAS == "tf_keras" else OnePassBatchNormalization

@@ -92,7 +92,7 @@ def compile_function(
 
         def compile_once() -> dict[str, Any]:
             compiled = lowered.compile()
-            return _fields(compiled.as_text(), compiled.memory_analysis(), len(devices))
+            return _fields(str(compiled.as_text()), compiled.memory_analysis(), len(devices))
 
         return _compiled(key, cache, compile_once)
 
