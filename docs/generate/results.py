@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results: tables of the files in docs/results, which the commands on the pages wrote."""
 
+import json
 from collections.abc import Sequence
 
 from generate.pages import RESULTS, read_csv, table
@@ -59,6 +60,23 @@ def _machine(rows: Sequence[dict[str, str]]) -> str:
 def tpu() -> str:
     """Returns the estimates of the TPU compiler."""
     return _plain(read_csv("tpu.csv")) or MISSING
+
+
+def tpu_of_both_kerases() -> str:
+    """Returns the estimates of one step with tf_keras and with Keras 3."""
+    reports = [json.loads((RESULTS / f"tpu_keras_{number}.json").read_text()) for number in (2, 3)]
+    rows = [
+        [
+            report["name"],
+            report["topology"],
+            str(report["batch_per_core"]),
+            f"{1e3 * report['seconds']:.2f}",
+            f"{report['hbm_bytes']['needed'] / 2**30:.2f}",
+            f"{report['bytes_moved'] / 1e9:.2f}",
+        ]
+        for report in reports
+    ]
+    return table(["step", "topology", "images per core", "ms", "HBM, GiB", "HBM traffic, GB"], rows)
 
 
 def libraries() -> str:
