@@ -11,6 +11,10 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+from lambdanet import which_keras
+
+which_keras.require_tf_keras("lambdanet.detection")
+
 
 @contextlib.contextmanager
 def _hidden(name: str) -> Iterator[None]:

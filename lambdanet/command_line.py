@@ -13,6 +13,7 @@ from logging import LogRecord
 
 from absl import flags, logging
 
+from lambdanet import which_keras
 from lambdanet.errors import InputError, Preempted, Unfinished, invalid, unknown
 
 HELP = ("--help", "-h")
@@ -87,7 +88,9 @@ def run(command: Command, argv: list[str]) -> None:
     if any(word in HELP for word in argv):
         print(format_help(command))
     else:
-        command.run(*parse(command, argv))
+        arguments = parse(command, argv)
+        which_keras.take_tf_keras(f"`{command.invocation}`")
+        command.run(*arguments)
 
 
 def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str]]:

@@ -68,8 +68,20 @@ def chosen() -> str:
 def require_tf_keras(user: str) -> None:
     """Raises `InputError` where Keras 3 is chosen; `user` names what works with tf_keras alone."""
     if chosen() != "tf_keras":
-        unset = VARIABLE if os.environ.get(VARIABLE) else "KERAS_BACKEND"
-        raise InputError(f"{user} needs tf_keras; unset {unset} or set {VARIABLE}=tf_keras")
+        by_name = "use" if _used else VARIABLE if os.environ.get(VARIABLE) else ""
+        source = by_name or f"the backend of Keras, {_keras_3_backend()}"
+        raise InputError(f"{user} needs tf_keras, got Keras 3 by {source}; set {VARIABLE}=tf_keras")
+
+
+def take_tf_keras(program: str) -> None:
+    """Chooses tf_keras for a program that works with it alone, whatever the backend of Keras 3 is.
+
+    Raises:
+      InputError: `use` or LAMBDANET_KERAS chose Keras 3.
+    """
+    if not _used and not os.environ.get(VARIABLE):
+        use("tf_keras")
+    require_tf_keras(program)
 
 
 def check_same(value: object, what: str) -> None:

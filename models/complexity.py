@@ -145,13 +145,15 @@ def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
       batch_size: the number of images that have attention maps at the same time.
     """
     numbers: dict[int, int] = {}  # by owner: layers may share an embedding
+    pools = {id(pool.input): pool for pool in model.layers if isinstance(pool, K.AveragePooling2D)}
     for layer in model.layers:
         if type(layer) not in PAIRS:
             continue
         owner, depth = layer, batch_size * layer.num_heads
         if isinstance(layer, LambdaLayer):
             owner, depth = layer.position, layer.key_dim * layer.intra_depth
-        pairs = PAIRS[type(layer)](*_output_map(layer))
+        last = pools.get(id(layer.output), layer)
+        pairs = PAIRS[type(layer)](*_output_shape(last)[1:3])
         numbers[id(owner)] = max(pairs * depth, numbers.get(id(owner), 0))
     return 4 * sum(numbers.values())
 
@@ -169,38 +171,38 @@ def _repeats(name: str, repeats: Mapping[str, int]) -> int:
     return next((count for block, count in repeats.items() if name.startswith(f"{block}_")), 1)
 
 
-def _output_map(layer: keras.layers.Layer) -> tuple[int, int]:
-    """The size of the map after the layer and the average-pool that may follow it."""
-    for node in layer.outbound_nodes:
-        if isinstance(node.layer, K.AveragePooling2D):
-            layer = node.layer
-    return layer.output_shape[1:3]
+def _input_shape(layer: keras.layers.Layer) -> tuple[int, ...]:
+    return tuple(layer.input.shape)
+
+
+def _output_shape(layer: keras.layers.Layer) -> tuple[int, ...]:
+    return tuple(layer.output.shape)
 
 
 def _kernel_size(layer: keras.layers.Layer) -> int:
-    return _size(weight for weight in layer.weights if "kernel" in weight.name)
+    return _size(weight for weight in layer.weights if "kernel" in K.variable_name(weight))
 
 
 def _convolution(layer: keras.layers.Layer) -> int:
     """The kernel at every position of the output, of which a dense layer has one."""
-    return math.prod(layer.output_shape[1:-1]) * _kernel_size(layer)
+    return math.prod(_output_shape(layer)[1:-1]) * _kernel_size(layer)
 
 
 def _efficient_channel_attention(layer: EfficientChannelAttention) -> int:
-    return layer.input_shape[-1] * layer.kernel.shape[0]
+    return _input_shape(layer)[-1] * layer.kernel.shape[0]
 
 
 def _projections(layer: keras.layers.Layer) -> int:
     """The projections of a layer, its kernels, at every position of the input."""
-    return math.prod(layer.input_shape[1:-1]) * _kernel_size(layer)
+    return math.prod(_input_shape(layer)[1:-1]) * _kernel_size(layer)
 
 
 def _lambda_layer(layer: LambdaLayer) -> int:
-    spatial = layer.input_shape[1:-1]
+    spatial = _input_shape(layer)[1:-1]
     n = math.prod(spatial)
     h, k, u = layer.num_heads, layer.key_dim, layer.intra_depth
     lambdas = h if layer.multi_head else 1
-    v = layer.output_shape[-1] // h
+    v = _output_shape(layer)[-1] // h
     context = [1] if layer.content else []
     if layer.position is not None:
         scope = getattr(layer.position, "scope", None) or max(spatial)
@@ -211,48 +213,48 @@ def _lambda_layer(layer: LambdaLayer) -> int:
 
 def _attention(layer, context: int, embeddings: int, queries: int | None = None) -> int:
     """Attention to `context` positions and `embeddings` offsets; by default one query per position."""
-    h, v = layer.num_heads, layer.output_shape[-1] // layer.num_heads
-    k = layer.key_dim or (layer.filters or layer.input_shape[-1]) // h
-    n = queries or math.prod(layer.input_shape[1:-1])
+    h, v = layer.num_heads, _output_shape(layer)[-1] // layer.num_heads
+    k = layer.key_dim or (layer.filters or _input_shape(layer)[-1]) // h
+    n = queries or math.prod(_input_shape(layer)[1:-1])
     return n * h * (context * (k + v) + embeddings * k)
 
 
 def _global_attention(layer: GlobalAttention) -> int:
-    height, width = layer.input_shape[1:-1]
+    height, width = _input_shape(layer)[1:-1]
     return _projections(layer) + _attention(layer, height * width, 2 * (height + width) - 2)
 
 
 def _axial_attention(layer: AxialAttention) -> int:
-    height, width = layer.input_shape[1:-1]
+    height, width = _input_shape(layer)[1:-1]
     return _projections(layer) + sum(_attention(layer, side, 2 * side - 1) for side in (height, width))
 
 
 def _linear_attention(layer: LinearAttention) -> int:
-    h, v = layer.num_heads, layer.output_shape[-1] // layer.num_heads
+    h, v = layer.num_heads, _output_shape(layer)[-1] // layer.num_heads
     k = layer.key_dim or v
     # One k x v matrix per head is computed, and applied.
-    return _projections(layer) + 2 * math.prod(layer.input_shape[1:-1]) * h * k * v
+    return _projections(layer) + 2 * math.prod(_input_shape(layer)[1:-1]) * h * k * v
 
 
 def _local_attention(layer: LocalAttention) -> int:
-    context = math.prod(min(layer.scope, side) for side in layer.input_shape[1:-1])
+    context = math.prod(min(layer.scope, side) for side in _input_shape(layer)[1:-1])
     return _projections(layer) + _attention(layer, context, layer.scope)
 
 
 def _halo_attention(layer: HaloAttention) -> int:
     window = layer.block_size + 2 * layer.halo_size
-    context = math.prod(min(window, side) for side in layer.input_shape[1:-1])
-    queries_kernel, *_ = (weight for weight in layer.weights if "queries/kernel" in weight.name)
+    context = math.prod(min(window, side) for side in _input_shape(layer)[1:-1])
+    queries_kernel, *_ = (w for w in layer.weights if "queries/kernel" in K.variable_name(w))
     channels, depth = queries_kernel.shape
     tables = _size([layer.height_table, layer.width_table]) // (depth // layer.num_heads)
-    positions, queries = (math.prod(shape[1:-1]) for shape in (layer.input_shape, layer.output_shape))
+    positions, queries = (math.prod(shape[1:-1]) for shape in (_input_shape(layer), _output_shape(layer)))
     skipped = (positions - queries) * channels * depth  # queries that the strides skip
     return _projections(layer) - skipped + _attention(layer, context, tables, queries)
 
 
 def _vision_transformer(layer: VisionTransformerTrunk) -> int:
     """One projection per patch, all other kernels per token, and the two products of attention."""
-    _, height, width, depth = layer.output_shape["map"]
+    _, height, width, depth = layer.output["map"].shape
     patches, tokens = height * width, height * width + 1
     kernels = [weight for weight in layer.counted_weights if "kernel" in weight.name]
     first, *others = kernels

@@ -15,7 +15,8 @@ from lambdanet.errors import InputError
 from lambdanet.models.architecture import Architecture
 
 INPUT_SIZES = {"b0": 224, "b1": 240, "b2": 260, "b3": 300, "b4": 380, "b5": 456, "b6": 528, "b7": 600}
-# The depth of each stage relative to B0's, as in that library.
+# The width and depth of each stage relative to B0's, as in that library.
+WIDTHS = {"b0": 1.0, "b1": 1.0, "b2": 1.1, "b3": 1.2, "b4": 1.4, "b5": 1.6, "b6": 1.8, "b7": 2.0}
 DEPTHS = {"b0": 1.0, "b1": 1.1, "b2": 1.2, "b3": 1.4, "b4": 1.8, "b5": 2.2, "b6": 2.6, "b7": 3.1}
 
 # The layers whose inputs are the endpoints at strides 4, 8 and 16.
@@ -38,7 +39,10 @@ class EfficientNet(Architecture):
                 f"efficientnet_{self.variant} is there for comparison as tf_keras.applications makes it: "
                 "it takes no kernel_regularizer, no batch_norm and no activation"
             )
-        trunk = self._function()(
+        trunk = self._library().EfficientNet(
+            WIDTHS[self.variant],
+            DEPTHS[self.variant],
+            self.input_size,
             include_top=False,
             weights=None,
             input_tensor=images,
@@ -50,7 +54,7 @@ class EfficientNet(Architecture):
         return {**endpoints, "5": trunk.output}
 
     def condensed(self):
-        stages = sys.modules[self._function().__module__].DEFAULT_BLOCKS_ARGS
+        stages = self._library().DEFAULT_BLOCKS_ARGS
         depths = [math.ceil(DEPTHS[self.variant] * stage["repeats"]) for stage in stages]
         # The library multiplies by the depth and rounds up: to 1 or 2 blocks here.
         blocks = [
@@ -60,8 +64,8 @@ class EfficientNet(Architecture):
         repeats = {f"block{i}b": depth - 1 for i, depth in enumerate(depths, start=1) if depth > 1}
         return dataclasses.replace(self, options={"blocks_args": blocks}), repeats
 
-    def _function(self) -> Any:
-        return getattr(keras.applications, f"EfficientNet{self.variant.upper()}")
+    def _library(self) -> Any:
+        return sys.modules[keras.applications.EfficientNetB0.__module__]
 
 
 MODELS = {f"efficientnet_{variant}": EfficientNet(variant, size) for variant, size in INPUT_SIZES.items()}

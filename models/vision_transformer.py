@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 from lambdanet import backend as K
+from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.errors import InputError
 from lambdanet.layers.layer import Layer
@@ -91,10 +92,11 @@ class VisionTransformer(Architecture):
         """Builds the trunk: its only map, "4" at stride 16 or "5" at stride 32, and the class "token".
 
         Raises:
-          InputError: a regularizer or arguments of batch normalization were given, or the size of the images
+          InputError: Keras 3 is in use, a regularizer or arguments of batch normalization were given, or the size of the images
             is unknown or not a multiple of the patches'.
         """
         name, patch = f"vit_{self.variant}", PATCH_SIZES[self.variant]
+        which_keras.require_tf_keras(f"{name} of TF Model Garden")
         if not builder.is_default:
             raise InputError(
                 f"{name} is there for comparison as TF Model Garden makes it: "

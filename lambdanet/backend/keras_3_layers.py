@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What layers and models need of Keras 3 in another form than of tf_keras."""
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -50,8 +51,13 @@ def naming(layer: keras.layers.Layer) -> AbstractContextManager:
 
 
 def variable_name(variable: Any) -> str:
-    """Returns the name of a variable within its model, as files have it."""
-    return variable.path
+    """Returns the name of a variable within its model, as files have it: that of tf_keras."""
+    return re.sub(r"(depthwise|dwconv)/kernel$", r"\1/depthwise_kernel", variable.path)
+
+
+def own_variables(layer: keras.layers.Layer) -> list[Any]:
+    """Returns the variables of a layer without those of its sublayers, in the order of files."""
+    return layer._trainable_variables + layer._non_trainable_variables
 
 
 def sublayers(model: keras.Model) -> Iterator[keras.layers.Layer]:

@@ -65,6 +65,11 @@ def variable_name(variable: tf.Variable) -> str:
     return variable.name.removesuffix(":0")
 
 
+def own_variables(layer: keras.layers.Layer) -> list[Any]:
+    """Returns the variables of a layer without those of its sublayers, in the order of files."""
+    return layer._trainable_weights + layer._non_trainable_weights
+
+
 def sublayers(model: keras.Model) -> Iterator[keras.layers.Layer]:
     """Yields the layers of a model and the layers within them."""
     return (module for module in model.submodules if isinstance(module, keras.layers.Layer))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 
 import h5py
+import numpy as np
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
@@ -48,11 +49,11 @@ def _variables_by_key(model: keras.Model) -> dict[str, K.Variable]:
     variables: list[K.Variable] = []
 
     def numbering(layer: keras.layers.Layer) -> Callable[[MutableMapping], None]:
-        own = layer._trainable_weights + layer._non_trainable_weights  # without those of its sublayers
+        own = K.own_variables(layer)
 
         def save(store: MutableMapping) -> None:
             for index, variable in enumerate(own):
-                store[str(index)] = len(variables)
+                store[str(index)] = np.array(len(variables))
                 variables.append(variable)
 
         return save

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes layers and models with the Keras of this process, and writes the arrays.
 
-run_on_engine.py WEIGHTS.safetensors ARRAYS.npz
+run_on_engine.py FOLDER ARRAYS.npz
 
-`arrays` is also what the arrays of another Keras are compared with.
+The folder has the weights of the small model, as `write_weights` wrote them. `arrays` is also what the
+arrays of another Keras are compared with.
 """
 
+import contextlib
 import dataclasses
 import sys
 import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from layer_table import LAYERS
@@ -17,7 +21,7 @@ import lambdanet
 from lambdanet import backend as K
 from lambdanet.backend import keras
 from lambdanet.models import zoo
-from lambdanet.models.weights import weight_files
+from lambdanet.models.weights import timm_rules, weight_files
 
 IMAGES = (2, 6, 5, 8)
 # Layers by name: a function that makes one, the shape of its input, and arguments of its call.
@@ -42,17 +46,34 @@ CASES = {name: (make, IMAGES, {}) for name, make in LAYERS.items() if name != "S
 NAME = "lambda_resnet_tiny"
 OPTIONS = {"num_classes": 4, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}
 LABELS = np.arange(8) % 4
+# Networks of one block of each kind; JAX takes 20 seconds for one.
+NETWORKS = (
+    "lamhalobotnet50ts_256",
+    "mobilenet_v2_lambda",
+    "halonet_h0",
+    "haloregnetz_b",
+    "resnet_50_augmented",
+    "resnet_50_axial_attention",
+    "lambda_resnet_50",
+)
+NETWORKS_ON = {"jax": NETWORKS[:1], "torch": NETWORKS, "tensorflow": NETWORKS}
 
 
-def arrays(weights: str) -> dict[str, np.ndarray]:
-    """Returns all arrays; `weights` is a file for the small model."""
-    found = {}
-    for name, (make, shape, arguments) in CASES.items():
-        for key, array in layer_arrays(make(), images(*shape), arguments).items():
-            found[f"{name}/{key}"] = array
-    for key, array in model_arrays(weights).items():
-        found[f"model/{key}"] = array
-    return found
+def write_weights(folder: Path) -> None:
+    """Writes the weights of a small model in both formats."""
+    model = small_model()
+    weight_files.save(model, folder / "weights.safetensors")
+    model.save_weights(folder / "small.weights.h5")
+
+
+def arrays(folder: Path, networks: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns all arrays; `folder` is that of `write_weights`."""
+    parts = {
+        name: layer_arrays(make(), images(*shape), arguments)
+        for name, (make, shape, arguments) in CASES.items()
+    }
+    parts |= {"model": model_arrays(folder)} | {name: network_arrays(name) for name in networks}
+    return {f"{name}/{key}": array for name, part in parts.items() for key, array in part.items()}
 
 
 def images(*shape: int) -> np.ndarray:
@@ -64,16 +85,19 @@ def layer_arrays(layer, x: np.ndarray, arguments: dict) -> dict[str, np.ndarray]
     layer.build(x.shape)
     for variable in layer.weights:
         name = short_name(layer, variable)
-        value = np.random.default_rng(list(name.encode())).normal(size=tuple(variable.shape)) * 0.3
-        variable.assign((np.abs(value) + 0.5 if "variance" in name else value).astype(np.float32))
-    found = {"inference": numpy(layer(x, **arguments))}
-    outputs, by_input, gradients = ENGINES[K.ENGINE](layer, x, arguments)
-    found |= {"training": numpy(outputs), "gradient": numpy(by_input)}
+        variable.assign(random_value(name, variable.shape, 0.3))
+    inference, outputs, by_input, gradients = ENGINES[K.ENGINE](layer, x, arguments)
+    found = {"inference": numpy(inference), "training": numpy(outputs), "gradient": numpy(by_input)}
     for variable, gradient in zip(layer.trainable_variables, gradients, strict=True):
         found[f"gradient of {short_name(layer, variable)}"] = numpy(gradient)
     for variable in layer.non_trainable_weights:
         found[short_name(layer, variable)] = numpy(variable)
     return found
+
+
+def random_value(name: str, shape: Sequence[int], scale: float) -> np.ndarray:
+    value = np.random.default_rng(list(name.encode())).normal(size=tuple(shape)) * scale
+    return (np.abs(value) + 0.5 if "var" in name else value).astype(np.float32)
 
 
 def short_name(layer, variable) -> str:
@@ -87,6 +111,7 @@ def numpy(x) -> np.ndarray:
 def with_tensorflow(layer, x, arguments):
     import tensorflow as tf
 
+    inference = layer(x, **arguments)
     with tf.GradientTape() as tape:
         x = tf.constant(x)
         tape.watch(x)
@@ -95,10 +120,11 @@ def with_tensorflow(layer, x, arguments):
     variables = [getattr(variable, "value", variable) for variable in layer.trainable_variables]
     variables = layer.trainable_variables if K.KERAS == "tf_keras" else variables
     by_input, *gradients = tape.gradient(loss, [x, *variables])
-    return outputs, by_input, [tf.convert_to_tensor(gradient) for gradient in gradients]
+    return inference, outputs, by_input, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
 def with_jax(layer, x, arguments):
+    """Compiles all at once; a call outside `jit` compiles each operation."""
     import jax
 
     fixed = [variable.value for variable in layer.non_trainable_variables]
@@ -106,24 +132,26 @@ def with_jax(layer, x, arguments):
     def loss(x, weights):
         takes_training = layer._call_has_training_arg
         training = {"training": True} if takes_training else {}
+        inference, _ = layer.stateless_call(weights, fixed, x, **arguments)
         outputs, averages = layer.stateless_call(weights, fixed, x, **arguments, **training)
-        return jax.numpy.sum(jax.numpy.sin(outputs)), (outputs, averages)
+        return jax.numpy.sum(jax.numpy.sin(outputs)), (inference, outputs, averages)
 
     weights = [variable.value for variable in layer.trainable_variables]
     step = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
-    (_, (outputs, averages)), (by_input, gradients) = step(x, weights)
+    (_, (inference, outputs, averages)), (by_input, gradients) = step(x, weights)
     for variable, value in zip(layer.non_trainable_variables, averages, strict=True):
         variable.assign(value)
-    return outputs, by_input, gradients
+    return inference, outputs, by_input, gradients
 
 
 def with_torch(layer, x, arguments):
     import torch
 
+    inference = layer(x, **arguments)
     x = torch.tensor(x, requires_grad=True)
     outputs = call_for_training(layer, x, arguments)
     torch.sin(outputs).sum().backward()
-    return outputs, x.grad, [variable.value.grad for variable in layer.trainable_variables]
+    return inference, outputs, x.grad, [variable.value.grad for variable in layer.trainable_variables]
 
 
 def call_for_training(layer, x, arguments):
@@ -142,21 +170,53 @@ def small_model(**options):
     return lambdanet.create_model(NAME, **{"num_classes": 4, **options})
 
 
-def model_arrays(weights: str) -> dict[str, np.ndarray]:
-    """Returns what one file of weights gives: logits, features, and the weights after three steps."""
-    x = images(8, 16, 16, 3)
+def network_arrays(name: str) -> dict[str, np.ndarray]:
+    """Returns the size, and the logits on a map of odd sides; timm's rules load its networks."""
+    model, _ = zoo.condensed_model(name)
+    if name in zoo.timm_networks.MODELS:
+        shapes = timm_rules.expected(model)
+        timm_rules.load(model, {name: random_value(name, shape, 0.05) for name, shape in shapes.items()})
+    else:
+        variables = weight_files.weights_by_name(model)
+        values = {name: random_value(name, variable.shape, 0.05) for name, variable in variables.items()}
+        weight_files.assign_weights(model, values, name)
+    info, logits = zoo.model_info(name), model.predict(images(1, 33, 41, 3), verbose=0)
+    return {"logits": logits, "size": np.array([info.params, info.flops])}
+
+
+def model_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """Returns the logits, features from the other file, and the weights after three steps."""
+    x, weights = images(8, 16, 16, 3), folder / "weights.safetensors"
     model = small_model(weights=weights)
     found = {
         "logits": model.predict(x, verbose=0),
         "logits of another size": model.predict(x[:, :12], verbose=0),
     }
-    for level, features in small_model(weights=weights, features_only=True).predict(x, verbose=0).items():
-        found[f"features {level}"] = features
-    model = small_model(weights=weights, kernel_regularizer=keras.regularizers.L2(1e-3))
-    compile_model(model)
-    model.fit(x, LABELS, batch_size=8, epochs=3, shuffle=False, verbose=0)
-    found |= {f"trained {name}": numpy(v) for name, v in weight_files.weights_by_name(model).items()}
+    assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules  # Keras imports it to write a file
+    trunk = small_model(weights=folder / "small.weights.h5", features_only=True)
+    found |= {f"features {level}": array for level, array in trunk.predict(x, verbose=0).items()}
+    with two_devices():
+        model = small_model(weights=weights, kernel_regularizer=keras.regularizers.L2(1e-3))
+        compile_model(model)
+        model.fit(x, LABELS, batch_size=8, epochs=3, shuffle=False, verbose=0)
+        found["number of losses"] = np.array(len(model.losses))
+        found |= {f"trained {name}": numpy(v) for name, v in weight_files.weights_by_name(model).items()}
     return found
+
+
+@contextlib.contextmanager
+def two_devices():
+    """On JAX, divides each batch between two devices, those that XLA_FLAGS makes of the processor."""
+    if K.ENGINE != "jax":
+        yield
+        return
+    devices = keras.distribution.list_devices()
+    assert len(devices) == 2
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(None)
 
 
 def compile_model(model) -> None:
@@ -167,15 +227,13 @@ def compile_model(model) -> None:
 def check_fit() -> None:
     """Trains with everything random, in both precisions; saves and loads the model."""
     x = images(8, 16, 16, 3)
-    for policy in ("float32", "mixed_bfloat16"):
+    for policy in ("mixed_bfloat16", "float32"):
         keras.mixed_precision.set_global_policy(policy)
         model = small_model(**OPTIONS, kernel_regularizer=keras.regularizers.L2(1e-4))
         compile_model(model)
         history = model.fit(x, LABELS, batch_size=8, epochs=12, verbose=0).history["loss"]
         assert history[-1] < 0.7 * history[0], history
-        assert "float32" in str(model(x).dtype)
-    keras.mixed_precision.set_global_policy("float32")
-    model = small_model(**OPTIONS)
+        assert "float32" in str(model.output.dtype)
     with tempfile.TemporaryDirectory() as folder:
         model.save(f"{folder}/model.keras")
         loaded = keras.models.load_model(f"{folder}/model.keras")
@@ -183,10 +241,9 @@ def check_fit() -> None:
 
 
 def main() -> None:
-    weights, path = sys.argv[1:]
-    np.savez(path, **arrays(weights))
-    assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules
-    check_fit()  # Keras imports TensorFlow to write a file
+    folder, path = sys.argv[1:]
+    np.savez(path, **arrays(Path(folder), NETWORKS_ON[K.ENGINE]))
+    check_fit()
 
 
 if __name__ == "__main__":
