@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training with `keras.Model.fit`, evaluation, export and prediction; with tf_keras alone."""
+"""Training with `keras.Model.fit`, evaluation, export and prediction; with tf_keras alone.
 
-from lambdanet import which_keras
-
-which_keras.require_tf_keras(__name__)
+A recipe's model, optimizer and loss (`run.build`), and their check for a TPU (`tpu`), know Keras 3 too.
+"""

@@ -10,9 +10,10 @@ import pytest
 from source_tree import ROOT
 
 import lambdanet
-from lambdanet import cli, training, which_keras
+from lambdanet import cli, which_keras
 from lambdanet.detection import model_garden
 from lambdanet.errors import InputError
+from lambdanet.training import benchmark, data, serving
 
 
 @pytest.fixture
@@ -53,7 +54,13 @@ def test_wrong_names(no_choice):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(training, "lambdanet.training"), (model_garden, "lambdanet.detection")]
+    ("module", "name"),
+    [
+        (data, "lambdanet.training.data"),
+        (serving, "lambdanet.training.serving"),
+        (benchmark, "lambdanet.training.benchmark"),
+        (model_garden, "lambdanet.detection"),
+    ],
 )
 def test_modules_that_need_tf_keras(module, name, no_choice):
     no_choice.setenv(which_keras.VARIABLE, "keras")
