@@ -92,8 +92,8 @@ class VisionTransformer(Architecture):
         """Builds the trunk: its only map, "4" at stride 16 or "5" at stride 32, and the class "token".
 
         Raises:
-          InputError: Keras 3 is in use, a regularizer or arguments of batch normalization were given, or the size of the images
-            is unknown or not a multiple of the patches'.
+          InputError: Keras 3 is in use, a regularizer or arguments of batch normalization were given, or the
+            size of the images is unknown or not a multiple of the patches'.
         """
         name, patch = f"vit_{self.variant}", PATCH_SIZES[self.variant]
         which_keras.require_tf_keras(f"{name} of TF Model Garden")
