@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration of the documentation, which `make docs` builds."""
 
+import inspect
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -40,3 +42,14 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_use_index = False
 html_domain_indices = False
+
+
+def setup(app: Any) -> None:
+    """Shows the signature of `__init__` for layers, of which autodoc finds the `__new__` of Keras."""
+    app.connect("autodoc-process-signature", _signature)
+
+
+def _signature(app: Any, kind: str, name: str, documented: Any, *_: Any) -> tuple[str, str] | None:
+    if kind != "class" or not documented.__module__.startswith("lambdanet"):
+        return None
+    return str(inspect.signature(documented)), ""

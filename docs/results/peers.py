@@ -32,9 +32,9 @@ OWN = {
     "sequences and volumes": "[yes](tests/layers/conformance_test.py)",
     "models with lambda layers": "[{models}](models/names.py), the paper's among them",
     "pretrained, with lambda layers": "[{pretrained}](configs/registry/pretrained_weights.py), timm's",
-    "training step at 64x64, CPU": "[{time}](docs/results/layers.csv)",
-    "its peak memory": "[{memory}](docs/results/layers.csv)",
-    "TPU": "[compiled for, not run](tests/training/tpu_check_test.py)",
+    "training step of one layer, 64x64, CPU": "[{time}](docs/results/layers.csv)",
+    "peak memory of that step": "[{memory}](docs/results/layers.csv)",
+    "TPU": "[compiles, not run](tests/training/tpu_check_test.py)",
     "detection": "[Mask R-CNN, RetinaNet](tests/detection/experiments_test.py)",
     "export": "[SavedModel, LiteRT, ONNX](tests/training/export_runtimes_test.py)",
 }
@@ -215,7 +215,10 @@ def _runs(layer: Any, size: list[int]) -> bool:
 
 def _speed(contender: str) -> dict[str, str]:
     values = measured(contender)
-    return {"training step at 64x64, CPU": values["time"], "its peak memory": values["memory"]}
+    return {
+        "training step of one layer, 64x64, CPU": values["time"],
+        "peak memory of that step": values["memory"],
+    }
 
 
 def _modules(package: Any, part: str) -> str:

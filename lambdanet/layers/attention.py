@@ -75,7 +75,7 @@ class GlobalAttention(_MapAttention):
 
     Args:
       filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
-      num_heads: h. The value depth is v = d / h.
+      num_heads: the number of heads, h; the value depth is v = d / h.
       key_dim: k, the depth of a query and a key. Default: d / h.
       map_size: the height and width (or the side) of the largest map; the tables have 2 * size - 1 offsets.
         Default: those of the first input, which must be known then.

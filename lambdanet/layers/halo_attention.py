@@ -176,7 +176,7 @@ class LocalAttention(_BlockAttention):
 
     Args:
       filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
-      num_heads: h. The value depth is v = d / h.
+      num_heads: the number of heads, h; the value depth is v = d / h.
       scope: r, odd.
       key_dim: k, the depth of a query and a key, even. Default: d / h.
       block_size: the side of the blocks of queries for which context is gathered at once. It changes the
