@@ -50,8 +50,9 @@ def use(name: str) -> None:
 def chosen() -> str:
     """Returns "tf_keras" or "keras".
 
-    That of `use`, or else of the environment variable LAMBDANET_KERAS, or else Keras 3 where its backend is
-    not TensorFlow: where KERAS_BACKEND says so, or where it is imported already. Otherwise tf_keras.
+    That of `use`, or else of the environment variable LAMBDANET_KERAS, or else that of layers in use, or else
+    Keras 3 where its backend is not TensorFlow: where KERAS_BACKEND says so, or where it is imported already.
+    Otherwise tf_keras.
 
     Raises:
       InputError: LAMBDANET_KERAS has another value.
@@ -62,7 +63,8 @@ def chosen() -> str:
         if name not in NAMES:
             raise unknown(f"Keras in {VARIABLE}", name, NAMES)
         return name
-    return "keras" if _keras_3_backend() != "tensorflow" else "tf_keras"
+    in_use = getattr(sys.modules.get("lambdanet.backend"), "KERAS", None)
+    return in_use or ("keras" if _keras_3_backend() != "tensorflow" else "tf_keras")
 
 
 def require_tf_keras(user: str) -> None:

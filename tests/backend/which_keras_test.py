@@ -45,6 +45,14 @@ def test_choice_after_the_first_use(no_choice):
         lambdanet.use("keras")
 
 
+def test_choice_stays_when_keras_3_is_imported_later(no_choice):
+    no_choice.setenv("KERAS_BACKEND", "jax")
+    no_choice.setitem(sys.modules, "keras", None)
+    assert which_keras.chosen() == "tf_keras" == lambdanet.backend.KERAS
+    no_choice.delitem(sys.modules, "lambdanet.backend")
+    assert which_keras.chosen() == "keras"
+
+
 def test_wrong_names(no_choice):
     with pytest.raises(InputError, match="unknown Keras 'keras3'.*keras"):
         lambdanet.use("keras3")

@@ -115,7 +115,7 @@ def test_what_a_floor_imports_is_required(built, floor):
     """By the base install, except that some floors may use what an extra adds, and peers."""
     extras = {
         "backend": ("jax",),
-        "models": ("train",),
+        "models": ("train", "keras-hub"),
         "training": ("demo", "train", "onnx", "tpu-check"),
         "detection": ("detection",),
     }.get(floor, ())
