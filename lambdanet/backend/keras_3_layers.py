@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What layers and models need of Keras 3 in another form than of tf_keras."""
+"""The parts of Keras 3 that layers and models use in another form than tf_keras has them."""
 
 import re
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import keras
 import ml_dtypes
 import numpy as np
-from keras import ops
+from keras import name_scope, ops  # noqa: F401
 from keras.ops import (  # noqa: F401
     abs,
     all,
@@ -126,10 +126,6 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         return outputs, (lambda upstream: gradient(*upstream)) if isinstance(outputs, tuple) else gradient
 
     return ops.custom_gradient(run)
-
-
-def name_scope(name: str) -> Any:
-    return keras.name_scope(name)
 
 
 def smallest(dtype: Any) -> float:

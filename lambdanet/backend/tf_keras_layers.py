@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What layers and models need of tf_keras in another form than of Keras 3."""
+"""The parts of tf_keras that layers and models use in another form than Keras 3 has them."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

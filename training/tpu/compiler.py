@@ -79,9 +79,7 @@ def compile_function(
       CompileError: the compiler refuses the program.
       InputError: the packages are missing or have other versions.
     """
-    installed = versions()
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
-    with _internals(installed):
+    with _internals() as installed:
         import jax
         from jax.experimental import topologies
 
@@ -109,9 +107,7 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
       CompileError: the compiler refuses the program.
       InputError: the packages are missing or have other versions.
     """
-    installed = versions()
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
-    with _internals(installed):
+    with _internals() as installed:
         import numpy as np
         from jax._src.interpreters import mlir
         from jax._src.lib import xla_client
@@ -186,10 +182,12 @@ def _drop_copies(operation: Any) -> None:
 
 
 @contextlib.contextmanager
-def _internals(installed: dict[str, str]) -> Iterator[None]:
-    """Turns an error about a missing private part of jax into an `InputError`."""
+def _internals() -> Iterator[dict[str, str]]:
+    """Yields the versions of `PACKAGES`, ready for use; a missing private part of jax is an `InputError`."""
+    installed = versions()
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     try:
-        yield
+        yield installed
     except (AttributeError, ImportError, KeyError, TypeError) as error:
         packages = ", ".join(f"{package} {version}" for package, version in installed.items())
         raise InputError(
