@@ -219,6 +219,23 @@ def test_damaged_record_file_loses_its_rest(tmp_path, capfd):
     assert capfd.readouterr().out.count(f"skipped {UNKNOWN}") == 100 - left
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_deleted_record_file_ends_run(tmp_path, split):
+    """Training and evaluation notice that a file of an opened dataset is gone; they do not wait for it."""
+    recipe = dataclasses.replace(configs.get_recipe("digits"), eval_split="test[:100]", input_size=8)
+    bad = BadRecords(limit=20)
+    dataset = Dataset.open(recipe, str(tmp_path), bad)
+    dataset.check()
+    batches = dataset.eval() if split == "test" else dataset.train()
+    (file,) = tmp_path.glob(f"**/*{split}*tfrecord*")
+    file.unlink()
+    with (
+        pytest.raises(InputError, match="21 records cannot be read, the last of them a record whose file"),
+        bad.as_input_errors(),
+    ):
+        list(batches)
+
+
 def test_split_without_valid_images_is_refused(pictures):
     _damage(pictures, "validation", *range(COUNT))
     model = keras.Sequential([keras.Input([8, 8, 3]), keras.layers.Flatten(), keras.layers.Dense(2)])

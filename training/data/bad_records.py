@@ -35,12 +35,14 @@ class Group(NamedTuple):
     names: tf.Tensor  # of all examples in the group, string [size]
 
 
-def drop_unreadable(examples: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the examples without those that cannot be read from a damaged file.
+def drop_unreadable(examples: tf.data.Dataset, count: int | tf.Tensor) -> tf.data.Dataset:
+    """Returns the examples, up to `count`, without those that cannot be read from a damaged file.
 
-    `enumerate` is there because TFDS would otherwise repeat the error of a damaged file without an end.
+    A file that was deleted fails again at each attempt to read on, without an end. There are therefore two
+    attempts per example, enough for a damaged file, whose examples fail once each at most.
     """
-    return examples.enumerate().ignore_errors().map(lambda number, example: example)
+    attempts = tf.data.Dataset.range(2 * tf.cast(count, tf.int64))
+    return tf.data.Dataset.zip((attempts, examples)).ignore_errors().map(lambda attempt, example: example)
 
 
 def pad_to_count(examples: tf.data.Dataset, count: int | tf.Tensor) -> tf.data.Dataset:
@@ -50,7 +52,7 @@ def pad_to_count(examples: tf.data.Dataset, count: int | tf.Tensor) -> tf.data.D
         for key, spec in examples.element_spec.items()
     }
     blanks = tf.data.Dataset.from_tensors(blank).repeat()
-    return drop_unreadable(examples).concatenate(blanks).take(count)
+    return drop_unreadable(examples, count).concatenate(blanks).take(count)
 
 
 def prepare_in_groups(

@@ -65,7 +65,8 @@ def batches(
     def with_seed(example: Example) -> tuple[Example, tf.Tensor]:
         return example, tf.random.uniform([2], maxval=1 << 62, dtype=tf.int64)
 
-    examples = drop_unreadable(source.stream(recipe.train_split)).repeat().map(with_seed)
+    split = recipe.train_split
+    examples = drop_unreadable(source.stream(split), source.num_examples(split)).repeat().map(with_seed)
     groups = prepare_in_groups(examples, prepare, size, drop_remainder=True)
     options = tf.data.Options()
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE

@@ -118,14 +118,14 @@ class TfdsInputs:
         count = sources.num_examples(self._builder, split)
         if not count:
             raise invalid("split", f"one with images in dataset {name}", split)
-        self.num_parts = ceil_div(count, part_size)
+        self._count, self.num_parts = count, ceil_div(count, part_size)
         self._parts = tfds.even_splits(split, self.num_parts)
         self.description = f"{info.full_name} {split}, {count} images"
         self.fingerprint = _digest([self.description])
 
     def read(self, part: int) -> Iterator[tuple[str, bytes]]:
         examples = sources.read_tfds(self._builder, self._parts[part])
-        for example in drop_unreadable(examples).as_numpy_iterator():
+        for example in drop_unreadable(examples, self._count).as_numpy_iterator():
             yield example["tfds_id"].decode(), example["image"]
 
 

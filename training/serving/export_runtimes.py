@@ -222,7 +222,8 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
     num_shares = max(1, source.num_examples(split) * NUM_PARTS // NUM_PICTURES)
     chosen = sorted({num_shares * part // NUM_PARTS for part in range(NUM_PARTS)})
     parts = [source.examples(split, None, Shard(index, num_shares)) for index in chosen]
-    examples = drop_unreadable(functools.reduce(tf.data.Dataset.concatenate, parts))
+    examples = functools.reduce(tf.data.Dataset.concatenate, parts)
+    examples = drop_unreadable(examples, source.num_examples(split))
     images = list(examples.map(prepare).ignore_errors().take(NUM_PICTURES).as_numpy_iterator())
     if not images:
         raise InputError(f"none of the {name} can be read")
