@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import re
 import sys
+import time
 from importlib import metadata
 
 import numpy as np
@@ -21,7 +22,7 @@ from lambdanet import cli, configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.training.run import build
-from lambdanet.training.tpu import compiler, steps
+from lambdanet.training.tpu import compiler, steps, subprocess_check
 from lambdanet.training.tpu.check import DoesNotCompile, DoesNotFit
 from lambdanet.training.tpu.report import render
 
@@ -43,6 +44,29 @@ def compiled(tmp_path_factory):
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
         return pool.submit(tpu_programs.compile_all, folder).result()
+
+
+def test_compiling_process_ends_with_its_parent(tmp_path):
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+
+    def compile_forever():
+        subprocess_check._start(str(tmp_path / "log"))
+        sender.send("started")
+        time.sleep(60)
+
+    def check():
+        fork.Process(target=compile_forever).start()
+        time.sleep(60)
+
+    parent = fork.Process(target=check)
+    parent.start()
+    sender.close()
+    assert receiver.recv() == "started"
+    parent.kill()
+    assert receiver.poll(timeout=30), "the process still holds the pipe"
+    with pytest.raises(EOFError):
+        receiver.recv()
 
 
 @needs_compiler

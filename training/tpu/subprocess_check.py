@@ -8,6 +8,7 @@ import concurrent.futures
 import multiprocessing
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -50,7 +51,7 @@ def check(
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"
-        with concurrent.futures.ProcessPoolExecutor(1, context, _quiet, (str(log),)) as pool:
+        with concurrent.futures.ProcessPoolExecutor(1, context, _start, (str(log),)) as pool:
             try:
                 with mock.patch.dict(os.environ, environment):  # the process starts with these
                     return pool.submit(_check, build, topology, cache).result()
@@ -60,8 +61,10 @@ def check(
                 raise DoesNotCompile(f"the TPU compiler aborted; the end of its log: {last}") from None
 
 
-def _quiet(log: str) -> None:
-    """Redirects the stderr of this process and its libraries to a file."""
+def _start(log: str) -> None:
+    """Redirects the stderr of this process and its libraries to a file, and ends it with its parent."""
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
 
