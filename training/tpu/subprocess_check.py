@@ -63,11 +63,16 @@ def check(
 
 def _start(log: str) -> None:
     """Redirects the stderr of this process and its libraries to a file, and ends it with its parent."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # this is a worker
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a worker
+    parent.join()
+    os._exit(1)
 
 
 def _check(build: Callable[[], TpuStep], topology: str, cache: Cache | None) -> Report:
