@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Needs make and Python 3.11 or later; everything else is installed into .venv.
+# Needs make and Python 3.11 to 3.13; everything else is installed into .venv.
 #
 #   make demo    train on handwritten digits, evaluate, export, predict
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
@@ -7,7 +7,8 @@
 #   make check   lint, and a minute of the tests nearest to what changed; before each commit
 #   make lint    ruff and mypy
 #   make docs    the documentation, as static pages in docs/_build
-#   make figures  draw the pictures of the README and the documentation, and write the README's tables
+#   make tables  write the tables of the README and the documentation, and the pages of the model families
+#   make figures  draw the pictures of the README and the documentation
 #   make results PAGE=speed   run the commands on a page of docs/results, which write the files it shows
 #   make format  rewrite the code as ruff lays it out
 #   make clean   remove what the above wrote in this folder, .venv included
@@ -25,7 +26,7 @@ SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mo
 	--model_dir=demo/shapes_run --config_file=demo/shapes/config.yaml
 SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
 
-.PHONY: demo demo-detection docs figures test check lint format results clean
+.PHONY: demo demo-detection docs tables figures test check lint format results clean
 
 # Every step can be repeated: training goes on where it stopped, or says that it is finished; the export
 # follows when it is older than the training.
@@ -48,7 +49,7 @@ demo-detection: .venv/detection.stamp
 		{ rm -rf demo/shapes_model && echo "$(SHAPES_EXPORT)" && $(SHAPES_EXPORT); }
 	$(DETECTION).evaluate --saved_model=demo/shapes_model --images=demo/shapes/val \
 		--annotations=demo/shapes/annotations/instances_val.json
-	$(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found \
+	$(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found --min_score=0.8 \
 		demo/shapes/val/00000[1-9].jpg
 	@echo "$$WHAT_NOW_DETECTION"
 
@@ -72,17 +73,20 @@ format: .venv/dev.stamp
 docs: .venv/docs.stamp
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m sphinx --fail-on-warning --keep-going --tag=execute docs docs/_build
 
+tables: .venv/docs.stamp
+	cd docs && ../$(BIN)/python -m generate
+
 figures: demo demo-detection
 	$(BIN)/python docs/figures/draw.py
 	$(BIN)/python docs/figures/pictures.py
-	$(BIN)/python docs/figures/tables.py
 
 # The commands are in the console blocks of the page.
 results: .venv/dev.stamp
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash -euxc "$$(sed -n '/^```console$$/,/^```$$/{/^```/!p}' docs/results/$(PAGE).md)"
+	cd docs && ../$(BIN)/python -m generate
 
 clean:
-	rm -rf .venv .build docs/_build docs/_generated docs/models/families docs/reference/api docs/reference/commands dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .build docs/_build docs/_generated docs/reference/api docs/reference/commands dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # A stamp stands for a finished install, which is repeated when the requirements change.
 .venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python

@@ -30,6 +30,7 @@ default_role = "py:obj"  # `LambdaLayer` in a docstring is a link if it is docum
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
+autodoc_mock_imports = ["keras_hub"]  # of one module; large
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # Keras's docstrings are Markdown
 napoleon_numpy_docstring = False

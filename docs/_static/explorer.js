@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The model explorer: a table to sort and filter, and a plot of two of its columns.
-// The data is in #explorer-data: {columns: [...], rows: [[...], ...]}, null for a missing value.
+// The data is in explorer_data.js: {columns: [...], rows: [[...], ...]}, null for a missing value.
 
 const explorer = document.getElementById("explorer");
-const { columns, rows } = JSON.parse(document.getElementById("explorer-data").textContent);
+const { columns, rows } = explorerData;
 const isNumeric = columns.map((_, i) => rows.every((row) => row[i] === null || typeof row[i] === "number"));
 const shown = columns.map((_, i) => i).filter((i) => rows.some((row) => row[i] !== null));
 const numeric = shown.filter((i) => isNumeric[i]);

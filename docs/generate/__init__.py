@@ -1,55 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sphinx extension: writes what the code and its commands determine, as parts of pages and as whole pages.
+"""Sphinx extension, and a command: writes what the code and its commands determine, as tables and as pages.
 
-A page contains, for example,
-
-    ```{generated} results.layers
-    ```
-
-and there the Markdown text that `generate.results.layers()` returns. Whole pages, one per model family,
-command or package, are written before the sources are read.
+Tables are between markers in the README and in pages written by hand (`generate.tables`). Whole pages, one
+per model family, command or package, are written before the sources are read. `make tables` writes the tables
+and the pages of families, which are in the repository; the other pages are for Sphinx alone.
 """
 
-import importlib
 from pathlib import Path
 
-from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
-from sphinx.util.docutils import SphinxDirective
 
-from generate import api, commands, explorer, models, notebooks
+from generate import api, commands, explorer, models, notebooks, tables
 
-WRITERS = (api, commands, models)  # modules whose `pages` returns whole pages
-
-
-class Generated(SphinxDirective):
-    """Inserts the text that a function of this package returns.
-
-    Sections in it become sections of the page, so nothing may come before the first one.
-    """
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        self.env.note_reread()  # the text may change without the page
-        module, _, function = self.arguments[0].rpartition(".")
-        text = getattr(importlib.import_module(f"{__name__}.{module}"), function)()
-        return self.parse_text_to_nodes(text, allow_section_headings=True)
+WRITERS = (api, commands)  # modules whose `pages` returns whole pages
 
 
 def write_pages(app: Sphinx, config: Config) -> None:
-    """Writes whole pages, notebooks and vendored scripts below the folder of the sources."""
+    """Writes tables, whole pages, notebooks and scripts below the folder of the sources."""
     folder = Path(app.srcdir)
+    write_committed(folder)
     for module in WRITERS:
-        for name, text in module.pages().items():
-            write(folder / f"{name}.md", text)
-    write(folder / explorer.SCRIPT, explorer.plotting_library())
-    for name, text in notebooks.notebooks(folder, app.tags.has("execute")).items():
-        write(folder / name, text)
+        _write_all(folder, {f"{name}.md": text for name, text in module.pages().items()})
+    _write_all(folder, explorer.scripts())
+    _write_all(folder, notebooks.notebooks(folder, app.tags.has("execute")))
 
 
-def write(path: Path, text: str) -> None:
+def write_committed(folder: Path) -> None:
+    """Writes what is in the repository: the tables, and the pages of the families."""
+    _write_all(folder, {f"{name}.md": text for name, text in models.pages().items()})
+    for path in (folder.parent / "README.md", *sorted(folder.glob("*/*.md"))):
+        _write(path, tables.replace(path.read_text(encoding="utf-8")))
+
+
+def _write_all(folder: Path, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        _write(folder / name, text)
+
+
+def _write(path: Path, text: str) -> None:
     """Writes a file, unless it has this text already."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +46,6 @@ def write(path: Path, text: str) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    app.add_directive("generated", Generated)
     app.connect("config-inited", write_pages)
     app.connect("source-read", notebooks.link)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 from types import ModuleType
+from typing import Any
 
 import lambdanet
 from generate.pages import summary, table
@@ -14,29 +15,40 @@ HIDDEN = {"lambdanet.cli", "lambdanet.training.benchmark.worker"}
 
 
 def pages() -> dict[str, str]:
-    """Returns a page per package."""
-    return {f"reference/api/{package.__name__}": _page(package) for package in _packages()}
+    """Returns a page of the public names, and a page per package."""
+    texts = {package.__name__: _page(package) for package in _packages()}
+    return {f"reference/api/{name}": text for name, text in {"lambdanet": _public_page(), **texts}.items()}
 
 
 def packages() -> str:
     """Returns the table of packages."""
-    rows = [[f"[{package.__name__}](api/{package.__name__}.md)", summary(package)] for package in _packages()]
+    rows = [[f"`{package.__name__}`", summary(package)] for package in _packages()]
     return table(["package", "contents"], rows)
 
 
 def public_names() -> str:
-    """Returns the documentation of the names that `lambdanet` exports."""
+    """Returns the table of the names that `lambdanet` exports."""
+    return table(["name", "purpose"], [[f"`{name}`", summary(value)] for name, value in _public().items()])
+
+
+def _public() -> dict[str, Any]:
+    """Returns what `lambdanet` exports, by name, without modules."""
     values = {name: getattr(lambdanet, name) for name in lambdanet.__all__}
-    return "\n".join(
-        _directive("autoclass" if inspect.isclass(value) else "autofunction", f"lambdanet.{name}")
-        for name, value in values.items()
-        if not inspect.ismodule(value)
-    )
+    return {name: value for name, value in values.items() if not inspect.ismodule(value)}
 
 
 def _packages() -> list[ModuleType]:
     walked = pkgutil.walk_packages(lambdanet.__path__, "lambdanet.")
     return [importlib.import_module(info.name) for info in walked if info.ispkg and info.name not in HIDDEN]
+
+
+def _public_page() -> str:
+    kinds = {
+        name: "autoclass" if inspect.isclass(value) else "autofunction" for name, value in _public().items()
+    }
+    return "\n".join(
+        ["# lambdanet\n", *(_directive(kind, f"lambdanet.{name}") for name, kind in kinds.items())]
+    )
 
 
 def _page(package: ModuleType) -> str:

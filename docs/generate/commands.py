@@ -17,7 +17,7 @@ def pages() -> dict[str, str]:
 
 def commands() -> str:
     """Returns the table of commands."""
-    rows = [[f"[`{c.invocation}`](commands/{_name(c)}.md)", c.summary] for c in _commands()]
+    rows = [[f"`{c.invocation}`", c.summary] for c in _commands()]
     return table(["command", "purpose"], rows)
 
 

@@ -12,7 +12,7 @@ from lambdanet.configs.registry import pretrained_weights
 from lambdanet.models import zoo
 from lambdanet.models.names import PARAMETERS
 
-SCRIPT = "_generated/static/plotly.min.js"
+FOLDER = "_generated/static"
 CHIPS = ("v3", "v5e")
 COLUMNS = (
     "model",
@@ -26,20 +26,13 @@ COLUMNS = (
 )
 
 
-def plotting_library() -> str:
-    """Returns the JavaScript of plotly."""
-    return get_plotlyjs()
-
-
-def page() -> str:
-    """Returns the HTML of the explorer: its place in the page, its data, and its scripts."""
-    text = json.dumps({"columns": COLUMNS, "rows": rows()}).replace("<", r"\u003c")
-    return f"""<div id="explorer"></div>
-<script type="application/json" id="explorer-data">{text}</script>
-<link rel="stylesheet" href="../_static/explorer.css">
-<script src="../_static/plotly.min.js" defer></script>
-<script src="../_static/explorer.js" defer></script>
-"""
+def scripts() -> dict[str, str]:
+    """Returns the scripts that docs/_static/explorer.js needs: plotly, and the data of the models."""
+    data = json.dumps({"columns": COLUMNS, "rows": rows()})
+    return {
+        f"{FOLDER}/plotly.min.js": get_plotlyjs(),
+        f"{FOLDER}/explorer_data.js": f"const explorerData = {data};\n",
+    }
 
 
 def rows() -> list[list[Any]]:

@@ -85,7 +85,7 @@ def _card(weights: PublishedWeights) -> str:
     return f"""## {weights.model}, pretrained weights {weights.tag}
 
 {table(["weights", weights.tag], rows)}
-```{{code-block}} python
+```python
 model = lambdanet.create_model("{weights.model}", weights="{weights.tag}")
 preprocess = lambdanet.preprocess_for("{weights.model}")
 logits = model(preprocess(pictures))  # pictures: uint8 [b, h, w, 3]

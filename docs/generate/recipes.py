@@ -22,8 +22,12 @@ def sections() -> str:
 def _section(module: str, names: list[str]) -> str:
     text = inspect.getdoc(importlib.import_module(f"{configs.__name__}.{module}"))
     recipes = {name: configs.get_recipe(name) for name in names}
-    rows = [[f"`{n}`", *(str(getattr(recipe, c)) for c in COLUMNS)] for n, recipe in recipes.items()]
+    rows = [[f"`{n}`", *(_shown(getattr(recipe, c)) for c in COLUMNS)] for n, recipe in recipes.items()]
     return f"## {module}\n\n{text}\n\n{table(['recipe', *COLUMNS], rows)}"
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def fields() -> str:

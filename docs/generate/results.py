@@ -79,16 +79,32 @@ def tpu_of_both_kerases() -> str:
     return table(["step", "topology", "images per core", "ms", "HBM, GiB", "HBM traffic, GB"], rows)
 
 
+def tpu_totals() -> str:
+    """Returns the totals of the report of `lambdanet tpu-check` in docs/results/tpu_check.txt."""
+    first, _, _, *lines = (RESULTS / "tpu_check.txt").read_text(encoding="utf-8").splitlines()
+    return "\n".join(["```text", first, *lines[: lines.index("")], "```"])
+
+
+def peers() -> str:
+    """Returns the comparison with other libraries, with links from the README."""
+    return _plain(read_csv("peers.csv")) or MISSING
+
+
 def libraries() -> str:
-    """Returns the comparison with other libraries, with links from the page instead of from the README."""
-    rows = [list(row.values()) for row in read_csv("peers.csv")]
-    rows = [[cell.replace("](", "](../../") for cell in row] for row in rows]
-    return table(list(read_csv("peers.csv")[0]), rows) if rows else MISSING
+    """Returns the comparison with other libraries, with links from the page of results."""
+    return peers().replace("](", "](../../")
 
 
 def pretrained() -> str:
     """Returns the published accuracies."""
     return model_list.render(list_models(pretrained=True), table_format="markdown", with_accuracy=True)
+
+
+def pretrained_lambda() -> str:
+    """Returns the published accuracies of networks with lambda layers."""
+    return model_list.render(
+        list_models("lam*", pretrained=True), table_format="markdown", with_accuracy=True
+    )
 
 
 def digits() -> str:

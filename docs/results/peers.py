@@ -2,8 +2,7 @@
 """Compares lambdanet with other libraries by trying them, for the table of the README.
 
     pip install lambda-networks keras-cv-attention-models timm torch
-    python docs/results/peers.py          tries the libraries and writes peers.csv
-    python docs/results/peers.py --table  prints the table of peers.csv
+    python docs/results/peers.py
 
 Cells about speed and memory are those of layers.csv, which `lambdanet benchmark layers --peers` writes.
 """
@@ -14,7 +13,6 @@ import importlib.util
 import inspect
 import pkgutil
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,10 +40,7 @@ NAMES = {"lambdanet": "lambdanet", "lambda-networks": "lucidrains", "timm": "tim
 
 
 def main() -> None:
-    """Writes the csv, or prints the table."""
-    if sys.argv[1:] == ["--table"]:
-        print(table(), end="")
-        return
+    """Writes peers.csv."""
     columns = {"lambdanet": _own(), "lambda-networks": _lucidrains(), "timm": _timm(), "kecam": _kecam()}
     with (FOLDER / "peers.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -53,13 +48,6 @@ def main() -> None:
         for feature in OWN:
             missing = "not tried" if feature == "TPU" else NONE
             writer.writerow([feature, *(cells.get(feature, missing) for cells in columns.values())])
-
-
-def table() -> str:
-    """Returns the table of peers.csv as Markdown."""
-    with (FOLDER / "peers.csv").open(encoding="utf-8", newline="") as file:
-        header, *rows = csv.reader(file)
-    return "".join(f"| {' | '.join(row)} |\n" for row in [header, ["---"] * len(header), *rows])
 
 
 def measured(contender: str) -> dict[str, str]:

@@ -96,7 +96,9 @@ class Dataset:
         if count < labeled:
             split = f"split {recipe.train_split!r} of {recipe.dataset}"
             accepted = f"at most {count}, the number of images in {split}"
-            raise invalid("global_batch_size", accepted, recipe.global_batch_size)
+            few = 1 << (max(count // 4, 1).bit_length() - 1)  # a power of two, for four steps or more
+            hint = f"such as --set=global_batch_size={few}"
+            raise invalid("global_batch_size", accepted, recipe.global_batch_size, hint)
         return count // labeled
 
     def eval_steps(self, shard: Shard = SINGLE_MACHINE) -> int:

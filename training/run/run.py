@@ -198,3 +198,5 @@ class Run:
         precision = "bfloat16" if recipe.mixed_precision else "float32"
         rate = f"the learning rate rises to {recipe.learning_rate:g}"
         print(f"batches of {batch} images{each}{machines}{pseudo}, in {precision}; {rate}", flush=True)
+        smoothing, decay = recipe.label_smoothing, recipe.weight_decay
+        print(f"the loss has label smoothing of {smoothing:g} and weight decay of {decay:g}", flush=True)
