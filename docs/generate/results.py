@@ -63,8 +63,9 @@ def tpu() -> str:
 
 
 def tpu_of_both_kerases() -> str:
-    """Returns the estimates of one step with tf_keras and with Keras 3."""
-    reports = [json.loads((RESULTS / f"tpu_keras_{number}.json").read_text()) for number in (2, 3)]
+    """Returns the estimates of steps with tf_keras and with Keras 3."""
+    files = sorted((RESULTS / "tpu_of_both_kerases").iterdir(), reverse=True)
+    reports = [json.loads(file.read_text()) for file in files]
     rows = [
         [
             report["name"],
