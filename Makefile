@@ -88,10 +88,11 @@ results: .venv/dev.stamp
 clean:
 	rm -rf .venv .build docs/_build docs/_generated docs/reference/api docs/reference/commands dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
-# A stamp stands for a finished install, which is repeated when the requirements change.
+# A stamp stands for a finished install, which is repeated when the requirements change. It is always of the TensorFlow
+# that TF Model Garden needs, so that no target replaces what another has installed.
 .venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python
 	@echo "installing lambdanet[$*] into .venv (minutes the first time)"
-	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --editable '.[$*]'
+	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --editable '.[$*]' 'tensorflow~=2.20.0'
 	@touch $@
 
 .venv/bin/python:
