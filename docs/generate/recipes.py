@@ -8,7 +8,15 @@ from generate.pages import table
 from lambdanet import configs
 from lambdanet.configs.recipe import describe_fields
 
-COLUMNS = ("model", "dataset", "input_size", "epochs", "global_batch_size", "optimizer", "learning_rate")
+COLUMNS = {
+    "model": "model",
+    "dataset": "dataset",
+    "input_size": "pixels",
+    "epochs": "epochs",
+    "global_batch_size": "batch",
+    "optimizer": "optimizer",
+    "learning_rate": "learning rate",
+}  # field -> header
 
 
 def sections() -> str:
@@ -23,7 +31,7 @@ def _section(module: str, names: list[str]) -> str:
     text = inspect.getdoc(importlib.import_module(f"{configs.__name__}.{module}"))
     recipes = {name: configs.get_recipe(name) for name in names}
     rows = [[f"`{n}`", *(_shown(getattr(recipe, c)) for c in COLUMNS)] for n, recipe in recipes.items()]
-    return f"## {module}\n\n{text}\n\n{table(['recipe', *COLUMNS], rows)}"
+    return f"## {module}\n\n{text}\n\n{table(['recipe', *COLUMNS.values()], rows)}"
 
 
 def _shown(value: object) -> str:
