@@ -9,7 +9,8 @@ const shown = columns.map((_, i) => i).filter((i) => rows.some((row) => row[i] !
 const numeric = shown.filter((i) => isNumeric[i]);
 const MODEL = 0;
 const FAMILY = 1;
-const PIXELS_PER_NAME = 40;
+const NAME = { height: 13, letter: 5.7, gap: 8 }; // pixels, of a font of 10
+const SIDES = { "top center": [0, -1], "bottom center": [0, 1], "middle right": [1, 0], "middle left": [-1, 0] };
 const isWhole = columns.map((_, i) => rows.every((row) => row[i] === null || Number.isInteger(row[i])));
 const state = { sort: null, descending: false };
 
@@ -94,18 +95,44 @@ function format(value, i) {
   return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-// Points have names if there is room for them.
-function drawPlot(found) {
+// Returns the side of each point where its name overlaps no other point or name; none for a point without room.
+function freeSides(points) {
+  const { xaxis, yaxis, width } = plot._fullLayout;
+  const centers = points.map((row) => [xaxis._offset + xaxis.d2p(row[x.value]), yaxis._offset + yaxis.d2p(row[y.value])]);
+  const taken = centers.map(([left, up]) => [left - 5, up - 5, left + 5, up + 5]);
+  const isFree = (box) => box[0] >= 0 && box[2] <= width
+    && !taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3]);
+  return new Map(points.map((row, i) => {
+    const half = (row[MODEL].length * NAME.letter) / 2;
+    const boxes = Object.entries(SIDES).map(([side, [right, down]]) => {
+      const [left, up] = [centers[i][0] + right * (half + NAME.gap), centers[i][1] + down * (NAME.height / 2 + NAME.gap)];
+      return [side, [left - half, up - NAME.height / 2, left + half, up + NAME.height / 2]];
+    });
+    const [side, box] = boxes.find(([, candidate]) => isFree(candidate)) ?? [];
+    if (box) taken.push(box);
+    return [row, side];
+  }));
+}
+
+// Draws the points, then again with the names for which there is room.
+async function drawPlot(found) {
   const points = found.filter((row) => row[x.value] !== null && row[y.value] !== null);
-  const mode = points.length * PIXELS_PER_NAME > plot.clientWidth ? "markers" : "markers+text";
+  await drawTraces(points, new Map());
+  await drawTraces(points, freeSides(points));
+}
+
+// Returns a promise of the drawing.
+function drawTraces(points, sides) {
   const traces = families.map((name) => {
-    const own = points.filter((row) => row[FAMILY] === name).sort((a, b) => a[x.value] - b[x.value]);
-    const [left, up, text] = [x.value, y.value, MODEL].map((i) => own.map((row) => row[i]));
+    const own = points.filter((row) => row[FAMILY] === name);
+    const [left, up, hovertext] = [x.value, y.value, MODEL].map((i) => own.map((row) => row[i]));
     return {
-      name, mode, text, x: left, y: up, type: "scatter", marker: { size: 9 }, cliponaxis: false,
-      textposition: own.map((_, i) => (i % 2 ? "bottom center" : "top center")), textfont: { size: 10 },
+      name, hovertext, x: left, y: up, type: "scatter", marker: { size: 9 }, cliponaxis: false,
+      mode: sides.size ? "markers+text" : "markers", // plotly adds no names to points that had empty ones
+      text: own.map((row) => (sides.get(row) ? row[MODEL] : "")),
+      textposition: own.map((row) => sides.get(row) ?? "top center"), textfont: { size: 10 },
       visible: own.length > 0,
-      hovertemplate: "%{text}<br>%{x:.4~g}, %{y:.4~g}<extra></extra>",
+      hovertemplate: "%{hovertext}<br>%{x:.4~g}, %{y:.4~g}<extra></extra>",
     };
   });
   const style = getComputedStyle(document.body);
@@ -118,9 +145,10 @@ function drawPlot(found) {
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", margin: { t: 20, r: 20, l: 70 },
     showlegend: true, legend: { orientation: "h", y: -0.2 },
   };
-  Plotly.react(plot, traces, layout, { responsive: true, displayModeBar: false });
+  return Plotly.react(plot, traces, layout, { responsive: true, displayModeBar: false });
 }
 
 draw();
 new MutationObserver(draw).observe(document.body, { attributeFilter: ["data-theme"] });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+addEventListener("resize", draw);

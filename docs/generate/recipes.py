@@ -8,7 +8,15 @@ from generate.pages import table
 from lambdanet import configs
 from lambdanet.configs.recipe import describe_fields
 
-COLUMNS = ("model", "dataset", "input_size", "epochs", "global_batch_size", "optimizer", "learning_rate")
+COLUMNS = {
+    "model": "model",
+    "dataset": "dataset",
+    "input_size": "pixels",
+    "epochs": "epochs",
+    "global_batch_size": "batch",
+    "optimizer": "optimizer",
+    "learning_rate": "learning rate",
+}  # field -> header
 
 
 def sections() -> str:
@@ -20,10 +28,17 @@ def sections() -> str:
 
 
 def _section(module: str, names: list[str]) -> str:
+    """Returns the docstring of a module, what is the same for all of its recipes, and their table."""
     text = inspect.getdoc(importlib.import_module(f"{configs.__name__}.{module}"))
-    recipes = {name: configs.get_recipe(name) for name in names}
-    rows = [[f"`{n}`", *(_shown(getattr(recipe, c)) for c in COLUMNS)] for n, recipe in recipes.items()]
-    return f"## {module}\n\n{text}\n\n{table(['recipe', *COLUMNS], rows)}"
+    recipes = [configs.get_recipe(name) for name in names]
+    columns = {title: [_shown(getattr(one, field)) for one in recipes] for field, title in COLUMNS.items()}
+    same = {title: cells[0] for title, cells in columns.items() if len(names) > 1 and len(set(cells)) == 1}
+    columns = {title: cells for title, cells in columns.items() if title not in same}
+    rows = list(zip([f"`{name}`" for name in names], *columns.values(), strict=True))
+    shared = (
+        f"Same for all: {', '.join(f'{title} {cell}' for title, cell in same.items())}.\n\n" if same else ""
+    )
+    return f"## {module}\n\n{text}\n\n{shared}{table(['recipe', *columns], rows)}"
 
 
 def _shown(value: object) -> str:

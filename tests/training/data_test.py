@@ -194,5 +194,5 @@ def test_data_dir_with_tilde(data_dir, monkeypatch):
 
 
 def test_split_below_one_batch_is_refused(data_dir):
-    with pytest.raises(InputError, match="must be at most 200, .*, got 201; such as --set=global_batch_size=32"):
+    with pytest.raises(InputError, match="at most 200, .*, got 201; such as --set=global_batch_size=32"):
         assert Dataset.open(dataclasses.replace(RECIPE, global_batch_size=201), data_dir).steps_per_epoch

@@ -26,10 +26,11 @@ def test_two_devices_have_the_losses_of_one(shown):
     assert result["weights"] < 1e-3
 
 
-def test_output_has_batch_size_per_device(shown):
+def test_output_has_batch_size_per_device_and_loss(shown):
     rate = "in float32; the learning rate rises to 0.01"
     assert f"batches of 16 images, 8 on each of 2 devices, {rate}\n" in shown
     assert f"batches of 16 images, {rate}\n" in shown
+    assert "the loss has label smoothing of 0.1 and weight decay of 0.0005\n" in shown
 
 
 def test_deterministic_run_with_steps_per_execution(shown):
