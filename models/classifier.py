@@ -38,7 +38,7 @@ def replace_classifier(model: keras.Model, num_classes: int, dropout_rate: float
 
 
 def _embedding(model: keras.Model) -> tuple[Any, Any]:
-    """The tensor that the classifier reads, before dropout, and the regularizer of the classifier's kernel."""
+    """The tensor that the classifier reads, before dropout, and the regularizer of its kernel."""
     layers = {layer.name: layer for layer in model.layers}
     classifier = layers.get(CLASSIFIER)
     last = layers.get(DROPOUT, classifier)

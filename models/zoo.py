@@ -207,10 +207,11 @@ def create_model(
       input_size: the side of the images, or (height, width), in pixels; None leaves both open.
       in_channels: the number of channels of the images. Weights for RGB are adapted: the kernel of the first
         convolution is summed over its channels for 1, else repeated and multiplied by 3 / in_channels.
-      weights: "imagenet" or another published set of the model, which is fetched and converted once; a
-        `.safetensors` or `.weights.h5` file of the same model; a folder that `lambdanet convert` wrote; or
-        the name of a set in the folder $LAMBDANET_HOME (default: ~/.cache/lambdanet). None: random weights.
-        With another number of classes than that of a published set, the classifier is random.
+      weights: "imagenet" or another published set of the model, or "hf:USER/REPO" ("hf:USER/REPO@COMMIT") for
+        a repository on the Hugging Face hub, which are fetched and converted once; a `.safetensors` or
+        `.weights.h5` file of the same model; a folder that `lambdanet convert` wrote; or the name of a set in
+        the folder $LAMBDANET_HOME (default: ~/.cache/lambdanet). None: random weights. With another number of
+        classes than that of a published set, the classifier is random.
       features_only: return the endpoints {"2": ..., "5": ...} at strides 4, 8, 16 and 32 instead of logits;
         see `out_levels`.
       dropout_rate: the rate of dropout before the classifier, in [0, 1).
@@ -248,7 +249,9 @@ def create_model(
     if out_levels is not None and not features_only:
         raise invalid("out_levels", "None without features_only=True", out_levels)
     check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)
-    path = None if weights is None else pretrained.locate(name, weights, lambda: create_model(name))
+    path = (
+        None if weights is None else pretrained.locate(name, weights, functools.partial(create_model, name))
+    )
     builder = LayerBuilder(kernel_regularizer, batch_norm or {}, arguments.checked_activation(activation))
     images = keras.Input([*arguments.image_size(input_size), in_channels], name="images")
     features = architecture.endpoints(images, builder, stochastic_depth_rate, **overrides)

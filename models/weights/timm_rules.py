@@ -29,6 +29,7 @@ from lambdanet.models.weights import safetensors, weight_files
 
 # Tensors of the classifier, and of the convolution before it, by the layer that reads them.
 HEAD = {CLASSIFIER: "head.", "final_conv": "final_conv."}
+KERNEL = "head.fc.weight"  # of the classifier, [num_classes, d]
 BATCH_COUNTER = ".num_batches_tracked"
 MAX_LISTED = 20  # names in an error
 
@@ -112,6 +113,11 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = Tru
         values = rule.convert(np.asarray(given[rule.tensor]))
         for name, value in zip(rule.variables, values, strict=True):
             weight_files.assign_resized(variables[name], value)
+
+
+def count_classes(tensors: Mapping[str, np.ndarray], default: int) -> int:
+    """Returns the number of classes of a network in timm, or the default if it has no classifier."""
+    return max(1, len(np.atleast_1d(tensors[KERNEL]))) if KERNEL in tensors else default
 
 
 def expected(model: keras.Model, head: bool = True) -> dict[str, tuple[int, ...]]:

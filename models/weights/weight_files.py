@@ -66,7 +66,7 @@ def find_file(model_name: str, weights: str | Path) -> Path:
     sets = "".join(f"{name}, " for name in (pretrained_weights.ALIAS, *tags) if tags)
     accepted = (
         f"an existing {H5} or {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
-        f"or the name of a set in {str(cache_dir())!r}"
+        f"hf:USER/REPO, or the name of a set in {str(cache_dir())!r}"
     )
     raise invalid("weights", accepted, str(weights))
 
