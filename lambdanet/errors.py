@@ -97,6 +97,20 @@ def check_count(name: str, value: Any) -> int:
     return check_counts(**{name: value})[0]
 
 
+def check_natural(name: str, value: Any) -> int:
+    """Checks that one argument is zero or a positive integer, and returns it as `int`."""
+    if not is_integer(value) or value < 0:
+        raise invalid(name, "zero or a positive integer", value)
+    return int(value)
+
+
+def check_rates(**rates: float) -> None:
+    """Checks that all arguments are rates of dropout, in [0, 1)."""
+    for name, value in rates.items():
+        if not 0 <= value < 1:
+            raise invalid(name, "in [0, 1)", value)
+
+
 def check_divisible(filters: int, num_heads: int) -> None:
     """Checks that the heads can share the output channels equally."""
     if filters % num_heads:

@@ -2,7 +2,7 @@
 """The interface between the zoo and its families of networks."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from lambdanet.models.layer_builder import LayerBuilder
 
@@ -13,10 +13,12 @@ class Architecture:
     Attributes:
       source: the table or section that gives the architecture and its size.
       input_size: the side of the square images it is measured at, in pixels.
+      poolings: the poolings of the embedding that it has; the first is its own.
     """
 
     source: str
     input_size: int
+    poolings: ClassVar[tuple[str | None, ...]] = ("avg", "max", None)
 
     def option_names(self) -> set[str]:
         """The names of the layer options that a caller may override."""
@@ -25,14 +27,15 @@ class Architecture:
     def endpoints(
         self, images, builder: LayerBuilder, stochastic_depth_rate: float = 0.0, **overrides: Any
     ) -> dict[str, Any]:
-        """Builds the trunk: images [b, h, w, c] -> {"2": ..., "5": ...} at strides 4, 8, 16 and 32."""
+        """Builds the trunk: images [b, h, w, c] -> {"1": ..., "5": ...} at strides 2, 4, 8, 16 and 32.
+
+        Each is the last map at its stride. A network without a map at stride 2 has no "1".
+        """
         raise NotImplementedError
 
-    def logits(
-        self, endpoints: Mapping[str, Any], builder: LayerBuilder, num_classes: int, dropout_rate: float = 0.0
-    ):
-        """Builds the classifier on the endpoints: float32 [b, num_classes]."""
-        return builder.classifier(endpoints["5"], num_classes, dropout_rate)
+    def embedding(self, endpoints: Mapping[str, Any], builder: LayerBuilder, pooling: str | None = "avg"):
+        """Builds what the classifier reads: the pooled last map [b, d], or without pooling [b, h, w, d]."""
+        return builder.pool(endpoints["5"], pooling)
 
     def condensed(self) -> tuple["Architecture", dict[str, int]]:
         """Returns a smaller network from which parameters and FLOPs of this one can be counted.

@@ -19,8 +19,13 @@ INPUT_SIZES = {"b0": 224, "b1": 240, "b2": 260, "b3": 300, "b4": 380, "b5": 456,
 WIDTHS = {"b0": 1.0, "b1": 1.0, "b2": 1.1, "b3": 1.2, "b4": 1.4, "b5": 1.6, "b6": 1.8, "b7": 2.0}
 DEPTHS = {"b0": 1.0, "b1": 1.1, "b2": 1.2, "b3": 1.4, "b4": 1.8, "b5": 2.2, "b6": 2.6, "b7": 3.1}
 
-# The layers whose inputs are the endpoints at strides 4, 8 and 16.
-ENDPOINT_READERS = {"2": "block3a_expand_conv", "3": "block4a_expand_conv", "4": "block6a_expand_conv"}
+# The layers whose inputs are the endpoints at strides 2, 4, 8 and 16.
+ENDPOINT_READERS = {
+    "1": "block2a_expand_conv",
+    "2": "block3a_expand_conv",
+    "3": "block4a_expand_conv",
+    "4": "block6a_expand_conv",
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,8 @@ from lambdanet.layers.pooled_batch_norm import BatchNormalization, PooledBatchNo
 from lambdanet.layers.sublayers import BATCH_NORM
 
 CLASSIFIER = "logits"  # the name of the last layer
+DROPOUT = "dropout"  # the name of the layer before it, if any
+POOLINGS = {"avg": keras.layers.GlobalAveragePooling2D, "max": keras.layers.GlobalMaxPooling2D}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,16 +96,15 @@ class LayerBuilder:
     def conv_norm_act(self, x, filters: int, kernel_size: int, strides: int, name: str):
         return self.act(self.conv_norm(x, filters, kernel_size, strides, name), f"{name}_act")
 
-    def classifier(self, x, num_classes: int, dropout_rate: float = 0.0):
-        """Mean over the map, dropout, projection: [b, h, w, c] -> float32 logits [b, num_classes]."""
-        x = self.connect(keras.layers.GlobalAveragePooling2D(name="pool"), x)
-        return self.projection(x, num_classes, dropout_rate)
+    def pool(self, x, pooling: str | None):
+        """The mean ("avg") or maximum ("max") over the map, or (None) the map: [b, h, w, c] -> [b, c]."""
+        return x if pooling is None else self.connect(POOLINGS[pooling](name="pool"), x)
 
-    def projection(self, x, num_classes: int, dropout_rate: float = 0.0):
+    def classifier(self, x, num_classes: int, dropout_rate: float = 0.0):
         """Dropout, projection: [b, c] -> float32 logits [b, num_classes]; float64 under that policy."""
         is_double = keras.mixed_precision.global_policy().compute_dtype == "float64"
         if dropout_rate:
-            x = self.connect(keras.layers.Dropout(dropout_rate, name="dropout"), x)
+            x = self.connect(keras.layers.Dropout(dropout_rate, name=DROPOUT), x)
         layer = keras.layers.Dense(
             num_classes,
             kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),

@@ -91,12 +91,12 @@ class MobileNetV2(Architecture):
                 x = builder.connect(keras.layers.Add(name=f"{name}_add"), [x, residual])
             level += strides > 1
             endpoints[str(level)] = x
-        return {level: endpoints[level] for level in ("2", "3", "4", "5")}
+        return endpoints
 
-    def logits(self, endpoints, builder, num_classes, dropout_rate=0.0):
-        """Builds the classifier: 1x1 convolution, mean over the map, dropout, projection."""
+    def embedding(self, endpoints, builder, pooling="avg"):
+        """Builds what the classifier reads: a 1x1 convolution, pooled over the map."""
         x = builder.for_network("relu6").conv_norm_act(endpoints["5"], FINAL_FILTERS, 1, 1, "final")
-        return builder.classifier(x, num_classes, dropout_rate)
+        return builder.pool(x, pooling)
 
     def _blocks(self) -> Iterator[tuple[str, int, int, int]]:
         """Yields letter, expansion, channels and strides of each block."""

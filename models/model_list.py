@@ -38,8 +38,8 @@ def render(
 
 
 def _accuracy(weights: PublishedWeights) -> list[str]:
-    shifted = [f"{top1:.2f}" for top1 in weights.shifted_top1] or ["-"] * len(TEST_SETS)
-    return [weights.tag, f"{weights.top1:.2f}", *shifted]
+    known = {name: f"{top1:.2f}" for name, top1 in weights.accuracies.items()}
+    return [weights.tag, *(known.get(name, "-") for name in ("ImageNet", *TEST_SETS))]
 
 
 def _sizes(name: str) -> list[str]:

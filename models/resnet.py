@@ -28,22 +28,22 @@ FILTERS = (64, 128, 256, 512)
 
 
 def vanilla_stem(builder: LayerBuilder, x, filters: int):
-    """7x7 convolution and max-pool (He et al. 2016): [b, h, w, c] -> [b, h/4, w/4, filters]."""
-    x = builder.conv_norm_act(x, filters, 7, 2, "stem")
-    return builder.connect(keras.layers.MaxPooling2D(3, 2, "same", name="stem_pool"), x)
+    """7x7 convolution and max-pool (He et al. 2016); see `Stem.build`."""
+    half = builder.conv_norm_act(x, filters, 7, 2, "stem")  # [b, h/2, w/2, filters]
+    return half, builder.connect(keras.layers.MaxPooling2D(3, 2, "same", name="stem_pool"), half)
 
 
 def rs_stem(builder: LayerBuilder, x, filters: int):
     """Three 3x3 convolutions as in ResNet-D, then a strided one instead of the max-pool (ResNet-RS)."""
     x = builder.conv_norm_act(x, filters // 2, 3, 2, "stem1")
     x = builder.conv_norm_act(x, filters // 2, 3, 1, "stem2")
-    x = builder.conv_norm_act(x, filters, 3, 1, "stem3")
-    return builder.conv_norm_act(x, filters, 3, 2, "stem4")
+    half = builder.conv_norm_act(x, filters, 3, 1, "stem3")  # [b, h/2, w/2, filters]
+    return half, builder.conv_norm_act(half, filters, 3, 2, "stem4")
 
 
 def patch_stem(builder: LayerBuilder, x, filters: int):
     """A projection of 4x4 patches that do not overlap (Vaswani et al. 2021, appendix C.3)."""
-    return builder.conv_norm(x, filters, 4, 4, "stem")
+    return None, builder.conv_norm(x, filters, 4, 4, "stem")
 
 
 def strided_shortcut(builder: LayerBuilder, x, filters: int, strides: int, name: str):
@@ -78,12 +78,13 @@ class Stem:
     """The layers before the first stage.
 
     Attributes:
-      build: makes them: `build(builder, images, filters)`.
+      build: makes them: `build(builder, images, filters)` returns the last map at stride 2, or None if there
+        is none, and the output.
       filters: the channels of their output.
       strides: the factor by which they reduce the resolution; the first stage brings it to 4.
     """
 
-    build: Callable[[LayerBuilder, Any, int], Any]
+    build: Callable[[LayerBuilder, Any, int], tuple[Any, Any]]
     filters: int = 64
     strides: int = 4
 
@@ -168,18 +169,18 @@ class ResNet(Architecture):
             letter: dataclasses.replace(block, operation=block.operation.with_options(overrides))
             for letter, block in self.blocks.items()
         }
-        x = self.stem.build(builder, images, self.stem.filters)
-        endpoints = {}
+        half, x = self.stem.build(builder, images, self.stem.filters)
+        endpoints = {} if half is None else {"1": half}
         for letter, context in self._contexts(stochastic_depth_rate):
             x = blocks[letter](builder, x, context)
             endpoints[str(context.stage + 2)] = x
         return endpoints
 
-    def logits(self, endpoints, builder, num_classes, dropout_rate=0.0):
+    def embedding(self, endpoints, builder, pooling="avg"):
         x, builder = endpoints["5"], builder.for_network(self.activation, self.symmetric_padding)
         if self.head_filters:
             x = builder.conv_norm_act(x, self.head_filters, 1, 1, "final")
-        return builder.classifier(x, num_classes, dropout_rate)
+        return builder.pool(x, pooling)
 
     def condensed(self) -> tuple["ResNet", dict[str, int]]:
         """Returns a network with one block of each kind, and the number of blocks that some stand for.

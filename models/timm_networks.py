@@ -31,21 +31,22 @@ from lambdanet.models.spatial_ops import Convolution, LambdaOperation, LayerOper
 
 
 def tiered_stem(builder: LayerBuilder, x, filters: int, last_strides: int = 2):
-    """3x3 convolutions of 3/8, 1/2 and all of the filters, first and last strided: -> [b, h/4, w/4, f]."""
+    """3x3 convolutions of 3/8, 1/2 and all of the filters, first and last strided; see `Stem.build`."""
     x = builder.conv_norm_act(x, 3 * filters // 8, 3, 2, "stem1")
-    x = builder.conv_norm_act(x, filters // 2, 3, 1, "stem2")
-    return builder.conv_norm_act(x, filters, 3, last_strides, "stem3")
+    half = builder.conv_norm_act(x, filters // 2, 3, 1, "stem2")  # [b, h/2, w/2, filters / 2]
+    return half, builder.conv_norm_act(half, filters, 3, last_strides, "stem3")
 
 
 def pooled_tiered_stem(builder: LayerBuilder, x, filters: int):
     """The same with a max-pool instead of the last stride."""
-    x = tiered_stem(builder, x, filters, last_strides=1)
-    return builder.connect(CenteredMaxPooling2D(name="stem_pool"), x)
+    _, half = tiered_stem(builder, x, filters, last_strides=1)  # [b, h/2, w/2, filters]
+    return half, builder.connect(CenteredMaxPooling2D(name="stem_pool"), half)
 
 
 def single_stem(builder: LayerBuilder, x, filters: int):
-    """One strided 3x3 convolution (RegNet): -> [b, h/2, w/2, filters]."""
-    return builder.conv_norm_act(x, filters, 3, 2, "stem")
+    """One strided 3x3 convolution (RegNet); its output [b, h/2, w/2, filters] is the map at stride 2."""
+    half = builder.conv_norm_act(x, filters, 3, 2, "stem")
+    return half, half
 
 
 def squeeze_excite(ratio: float, builder: LayerBuilder, x, name: str):

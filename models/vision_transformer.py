@@ -87,6 +87,7 @@ class VisionTransformer(Architecture):
     source: str = "TF Model Garden, for comparison"
     input_size: int = 224
     is_condensed: bool = False
+    poolings = ("token",)
 
     def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
         """Builds the trunk: its only map, "4" at stride 16 or "5" at stride 32, and the class "token".
@@ -112,9 +113,9 @@ class VisionTransformer(Architecture):
         outputs = builder.connect(trunk, images)
         return {{16: "4", 32: "5"}[patch]: outputs["map"], "token": outputs["token"]}
 
-    def logits(self, endpoints, builder, num_classes, dropout_rate=0.0):
-        """Builds the classifier on the token: dropout, projection -> float32 [b, num_classes]."""
-        return builder.projection(endpoints["token"], num_classes, dropout_rate)
+    def embedding(self, endpoints, builder, pooling="token"):
+        """Returns what the classifier reads, the class token [b, d]."""
+        return endpoints["token"]
 
     def condensed(self):
         return dataclasses.replace(self, is_condensed=True), {}

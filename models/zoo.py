@@ -5,15 +5,16 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lambdanet import backend as K
 from lambdanet import configs, which_keras
 from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
-from lambdanet.errors import InputError, check_counts, invalid, is_integer
+from lambdanet.errors import check_count, check_natural, check_rates, invalid
 from lambdanet.models import (
+    arguments,
     complexity,
     efficientnet,
     halonet,
@@ -41,6 +42,20 @@ MODELS: dict[str, Architecture] = {
 }
 
 
+class Stage(NamedTuple):
+    """The last map of a network at one stride.
+
+    Attributes:
+      level: its number, as for `create_model(out_levels=...)`.
+      stride: the ratio of the images' resolution to its own, `2**level`.
+      channels: the number of its channels.
+    """
+
+    level: int
+    stride: int
+    channels: int
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelInfo:
     """The size, source, recipes and weights of a model.
@@ -53,6 +68,8 @@ class ModelInfo:
       source: the table or section that gives the architecture.
       recipes: the names of recipes that train it, as for `lambdanet train --recipe`.
       weights: the published sets of weights.
+      stages: the maps that `create_model(features_only=True)` can return.
+      embedding_size: the number of channels that the classifier reads, d in [b, d] of `num_classes=0`.
     """
 
     name: str
@@ -62,6 +79,8 @@ class ModelInfo:
     source: str
     recipes: tuple[str, ...]
     weights: tuple[PublishedWeights, ...]
+    stages: tuple[Stage, ...]
+    embedding_size: int
 
 
 def recipes_of(name: str) -> tuple[str, ...]:
@@ -95,6 +114,8 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     Example:
       >>> model_info("resnet_50_llll", key_dim=8).params
       14775816
+      >>> [stage.channels for stage in model_info("resnet_50").stages]
+      [64, 256, 512, 1024, 2048]
     """
     architecture = _architecture(name)
     input_size = input_size or architecture.input_size
@@ -105,7 +126,20 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
         architecture.source,
         recipes_of(name),
         pretrained_weights.weights_of(name),
+        *_widths(name),
     )
+
+
+def _widths(name: str) -> tuple[tuple[Stage, ...], int]:
+    """Returns the stages of a network and the size of its embedding."""
+    architecture, builder = _architecture(name).condensed()[0], complexity.LayerCounter()
+    with K.without_values():
+        features = architecture.endpoints(
+            keras.Input([*arguments.image_size(architecture.input_size), 3]), builder
+        )
+        embedding = architecture.embedding(features, builder, architecture.poolings[0])
+    levels = {int(level): feature.shape[-1] for level, feature in features.items() if level.isdigit()}
+    return tuple(Stage(level, 2**level, channels) for level, channels in levels.items()), embedding.shape[-1]
 
 
 def count(name: str, input_size: int, count_lambdas: bool = True, **overrides: Any) -> tuple[int, int]:
@@ -161,30 +195,40 @@ def create_model(
     kernel_regularizer: Any = None,
     batch_norm: Mapping[str, Any] | None = None,
     activation: str | None = None,
+    pooling: str | None = "auto",
+    out_levels: Sequence[int] | None = None,
     **overrides: Any,
 ) -> keras.Model:
     """Builds a model of the zoo.
 
     Args:
       name: one of `list_models()`.
-      num_classes: the number of logits.
+      num_classes: the number of logits; 0 for the embedding that the classifier would read.
       input_size: the side of the images, or (height, width), in pixels; None leaves both open.
-      in_channels: the number of channels of the images.
-      weights: "imagenet" or another published set of the model, which is fetched and converted once; a
-        `.safetensors` or `.weights.h5` file of the same model; a folder that `lambdanet convert` wrote; or
-        the name of a set in the folder $LAMBDANET_HOME (default: ~/.cache/lambdanet). None: random weights.
-        With another number of classes than that of a published set, the classifier is random.
-      features_only: return the endpoints {"2": ..., "5": ...} at strides 4, 8, 16 and 32 instead of logits.
+      in_channels: the number of channels of the images. Weights for RGB are adapted: the kernel of the first
+        convolution is summed over its channels for 1, else repeated and multiplied by 3 / in_channels.
+      weights: "imagenet" or another published set of the model, or "hf:USER/REPO" ("hf:USER/REPO@COMMIT") for
+        a repository on the Hugging Face hub, which are fetched and converted once; a `.safetensors` or
+        `.weights.h5` file of the same model; a folder that `lambdanet convert` wrote; or the name of a set in
+        the folder $LAMBDANET_HOME (default: ~/.cache/lambdanet). None: random weights. With another number of
+        classes than that of a published set, the classifier is random.
+      features_only: return the endpoints {"2": ..., "5": ...} at strides 4, 8, 16 and 32 instead of logits;
+        see `out_levels`.
       dropout_rate: the rate of dropout before the classifier, in [0, 1).
       stochastic_depth_rate: the rate of stochastic depth in the last stage, in [0, 1).
       kernel_regularizer: the regularizer of every kernel, such as `keras.regularizers.L2(weight_decay / 2)`.
       batch_norm: arguments of every batch normalization, over momentum 0.9 and epsilon 1e-5.
       activation: the name of the activation of every block, such as "swish"; None: that of the network.
+      pooling: the pooling of the last map, "avg" or "max"; "auto": that of the network ("avg", or "token" of
+        a vision transformer); with `num_classes=0` also None, for the map itself.
+      out_levels: with `features_only`, the levels to return, any of 1 to 5; level i is at stride 2**i. None:
+        all but level 1.
       **overrides: options of the model's layers, such as `key_dim=8` for lambda layers.
 
     Returns:
       A functional model: normalized float32 images [b, h, w, in_channels] -> float32 logits
-      [b, num_classes]. On a CPU, b = 0 needs XLA or TF_ENABLE_ONEDNN_OPTS=0.
+      [b, num_classes], or with `num_classes=0` the embedding [b, d], or with `features_only` maps
+      {level: [b, h / 2**level, w / 2**level, d]}. On a CPU, b = 0 needs XLA or TF_ENABLE_ONEDNN_OPTS=0.
 
     Raises:
       InputError: the model or an override is unknown, a value is out of range, or the weights do not fit.
@@ -196,19 +240,29 @@ def create_model(
       TensorShape([1, 10])
     """
     architecture = _architecture(name)
-    _check_overrides(name, architecture, overrides)
+    arguments.check_overrides(name, architecture, overrides)
     for argument, value in {"kernel_regularizer": kernel_regularizer, **overrides}.items():
         which_keras.check_same(value, argument)
-    num_classes, in_channels = check_counts(num_classes=num_classes, in_channels=in_channels)
-    _check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)
-    path = None if weights is None else pretrained.locate(name, weights, lambda: create_model(name))
-    builder = LayerBuilder(kernel_regularizer, batch_norm or {}, _checked_activation(activation))
-    images = keras.Input([*_image_size(input_size), in_channels], name="images")
+    num_classes = check_natural("num_classes", num_classes)
+    in_channels = check_count("in_channels", in_channels)
+    pooling = arguments.checked_pooling(architecture, pooling, num_classes)
+    if out_levels is not None and not features_only:
+        raise invalid("out_levels", "None without features_only=True", out_levels)
+    check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)
+    path = (
+        None if weights is None else pretrained.locate(name, weights, functools.partial(create_model, name))
+    )
+    builder = LayerBuilder(kernel_regularizer, batch_norm or {}, arguments.checked_activation(activation))
+    images = keras.Input([*arguments.image_size(input_size), in_channels], name="images")
     features = architecture.endpoints(images, builder, stochastic_depth_rate, **overrides)
+    maps = arguments.selected(features, out_levels)
     if features_only and path is None:
-        return keras.Model(images, features, name=name)
-    whole = keras.Model(images, architecture.logits(features, builder, num_classes, dropout_rate), name=name)
-    model = keras.Model(images, features, name=name) if features_only else whole
+        return keras.Model(images, maps, name=name)
+    embedding = architecture.embedding(features, builder, pooling)
+    whole = keras.Model(images, builder.classifier(embedding, num_classes or 1, dropout_rate), name=name)
+    model = whole
+    if features_only or not num_classes:
+        model = keras.Model(images, maps if features_only else embedding, name=name)
     if path is not None:
         weight_files.load_weights(model, path, whole)
     return model
@@ -218,44 +272,15 @@ def _condense(name: str, builder: LayerBuilder, input_size: int | None, override
     """Builds the inputs and logits of a condensed network; also returns the number of blocks of each kind."""
     architecture = _architecture(name)
     repeats: dict[str, int] = {}
-    _check_overrides(name, architecture, overrides)
+    arguments.check_overrides(name, architecture, overrides)
     if not overrides.get("share_positions"):  # shared embeddings must be counted once
         architecture, repeats = architecture.condensed()
-    images = keras.Input([*_image_size(input_size), 3])
+    images = keras.Input([*arguments.image_size(input_size), 3])
     endpoints = architecture.endpoints(images, builder, **overrides)
-    return images, architecture.logits(endpoints, builder, 1000), repeats
+    embedding = architecture.embedding(endpoints, builder, architecture.poolings[0])
+    return images, builder.classifier(embedding, 1000), repeats
 
 
 def _architecture(name: str) -> Architecture:
     check_model(name)
     return MODELS[name]
-
-
-def _check_overrides(name: str, architecture: Architecture, overrides: Mapping[str, Any]) -> None:
-    for override in overrides:
-        if override not in architecture.option_names():
-            accepted = ", ".join(sorted(architecture.option_names())) or "none"
-            raise InputError(f"model {name!r} has no option {override!r}; its options: {accepted}")
-
-
-def _checked_activation(name: str | None) -> str | None:
-    try:
-        keras.activations.get(name)
-    except (ValueError, TypeError):
-        raise invalid("activation", "the name of a Keras activation such as 'swish'", name) from None
-    return name
-
-
-def _image_size(input_size: int | tuple[int, int] | None) -> tuple[int | None, int | None]:
-    if input_size is None:
-        return None, None
-    size = input_size if isinstance(input_size, Sequence) else (input_size, input_size)
-    if len(size) != 2 or not all(is_integer(side) and side > 0 for side in size):
-        raise invalid("input_size", "a positive integer or a pair (height, width)", input_size)
-    return int(size[0]), int(size[1])
-
-
-def _check_rates(**rates: float) -> None:
-    for name, value in rates.items():
-        if not 0 <= value < 1:
-            raise invalid(name, "in [0, 1)", value)

@@ -38,9 +38,10 @@ def small_model(
     builder = LayerBuilder()
     images = keras.Input([input_size, input_size, in_channels])
     features = architecture.endpoints(images, builder)
-    return keras.Model(
-        images, features if features_only else architecture.logits(features, builder, num_classes)
-    )
+    if features_only:
+        return keras.Model(images, features)
+    embedding = architecture.embedding(features, builder, architecture.poolings[0])
+    return keras.Model(images, builder.classifier(embedding, num_classes))
 
 
 def output_types(model: keras.Model) -> list[tuple[list[int | None], str]]:

@@ -16,10 +16,9 @@ from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.models import zoo
 from lambdanet.models.weights import model_card, pretrained, timm_rules, torch_files, weight_files
-from lambdanet.models.weights.pretrained import Source
+from lambdanet.models.weights.hub import Source
 from lambdanet.models.weights.timm_import import import_timm
 
-HEAD = "head.fc.weight"  # its first axis is the number of classes
 TOLERANCE = 1e-3  # of the largest logit
 
 
@@ -62,7 +61,7 @@ def convert(
             path, source = Path(checkpoint).expanduser(), None
         tensors = torch_files.read(path)
         source = source or pretrained.local_source(path)
-    classes = len(tensors.get(HEAD, range(weights.num_classes)))
+    classes = timm_rules.count_classes(tensors, weights.num_classes)
     metadata = _metadata(weights, source, classes)
     if out is None and metadata["as_published"] == "no":
         name, hint = f"sha256 of {str(path)!r}", "--out=DIR converts other weights"
@@ -86,7 +85,7 @@ def _metadata(weights: PublishedWeights, source: Source, classes: int) -> dict[s
     """Returns the metadata of converted weights; the published accuracy is only that of published weights."""
     metadata = pretrained.metadata(weights, source)
     if metadata["as_published"] == "no" or classes != weights.num_classes:
-        metadata = {key: text for key, text in metadata.items() if key not in ("top1", "top5")}
+        metadata = pretrained.without_accuracies(metadata)
         metadata |= {"as_published": "no", "num_classes": str(classes)}
     return metadata
 

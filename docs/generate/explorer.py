@@ -14,13 +14,14 @@ from lambdanet.models.names import PARAMETERS
 
 FOLDER = "_generated/static"
 CHIPS = ("v3", "v5e")
+TESTS = ("ImageNet", *pretrained_weights.TEST_SETS)
 COLUMNS = (
     "model",
     "family",
     "parameters (M)",
     "FLOPs (G)",
     "pixels",
-    *(f"{name} (%)" for name in ("ImageNet", *pretrained_weights.TEST_SETS)),
+    *(f"{name} (%)" for name in TESTS),
     "inference on a CPU (images/s)",
     *(f"training on a TPU {chip} core, estimated (images/s)" for chip in CHIPS),
 )
@@ -41,8 +42,7 @@ def rows() -> list[list[Any]]:
     found = []
     for name, architecture in zoo.MODELS.items():
         weights = pretrained_weights.find(name)
-        accuracies = [weights.top1, *weights.shifted_top1] if weights else []
-        missing = 1 + len(pretrained_weights.TEST_SETS) - len(accuracies)
+        accuracies = weights.accuracies if weights else {}
         found.append(
             [
                 name,
@@ -50,8 +50,7 @@ def rows() -> list[list[Any]]:
                 PARAMETERS[name] / 1e6,
                 float(size[name]) if name in size else None,
                 architecture.input_size,
-                *accuracies,
-                *[None] * missing,
+                *map(accuracies.get, TESTS),
                 cpu.get(name),
                 *(_tpu_speed(tpu.get(name), f"step on {chip} (ms)") for chip in CHIPS),
             ]

@@ -19,6 +19,7 @@ from keras.ops import (  # noqa: F401
     cast,
     clip,
     concatenate,
+    convert_to_numpy,
     convert_to_tensor,
     cos,
     cumsum,

@@ -4,6 +4,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 from tensorflow import (  # noqa: F401
     DType,
@@ -56,6 +57,7 @@ check_at_most = tf.debugging.assert_less_equal
 clip = tf.clip_by_value
 concatenate = tf.concat
 conv = tf.nn.convolution
+convert_to_numpy = np.asarray
 depthwise_conv = tf.nn.depthwise_conv2d
 divide_no_nan = tf.math.divide_no_nan
 flatten = tf.nest.flatten

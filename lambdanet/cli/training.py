@@ -2,13 +2,14 @@
 """The commands train, evaluate, export, predict and pseudo-label."""
 
 import dataclasses
+import importlib
 import textwrap
 
 from absl import flags
 
 from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, RepeatedFlag, switch
 from lambdanet.command_line import Command, Flag, aligned
-from lambdanet.errors import InputError, Unfinished, invalid, unknown
+from lambdanet.errors import InputError, Unfinished, unknown
 
 
 def _train(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -61,26 +62,19 @@ def _export(values: flags.FlagValues, arguments: list[str]) -> None:
         raise InputError("`export` needs either --model_dir, or --model and --weights")
     if values.format not in _FORMATS:
         raise unknown("format", values.format, _FORMATS)
-    if values.format != _FORMATS[0]:
-        if not values.model_dir:
-            raise invalid("format", f"{_FORMATS[0]} with --model", values.format)
-
-        from lambdanet.training.serving import export_runtimes
-
-        export_runtimes.export(values.model_dir, values.out, values.data_dir, values.format)
-        return
-
     if values.model:
         from lambdanet.models.names import check_model
 
         check_model(values.model)
 
-    from lambdanet.training.serving import export
-
+    is_saved_model = values.format == _FORMATS[0]
+    module = "export" if is_saved_model else "export_runtimes"  # which needs the dependencies of training
+    exporter = importlib.import_module(f"lambdanet.training.serving.{module}")
+    options = {} if is_saved_model else {"format": values.format}
     if values.model_dir:
-        export.export(values.model_dir, values.out, values.data_dir)
+        exporter.export(values.model_dir, values.out, values.data_dir, **options)
     else:
-        export.export_weights(values.model, values.weights, values.out, values.class_names)
+        exporter.export_weights(values.model, values.weights, values.out, values.class_names, **options)
 
 
 def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -209,13 +203,18 @@ COMMANDS = (
                 default=_FORMATS[0],
             ),
             Flag("model", "NAME", "a model of the zoo, instead of --model_dir"),
-            Flag("weights", "WEIGHTS", "for --model: imagenet, or a folder that `lambdanet convert` wrote"),
+            Flag(
+                "weights",
+                "WEIGHTS",
+                "for --model: imagenet, hf:USER/REPO, or a folder that `lambdanet convert` wrote",
+            ),
             Flag("class_names", "FILE", "for --model: the class names, one per line (default: ImageNet's)"),
         ),
         examples=(
             "lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_model",
             "lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_litert --format=litert_int8",
             "lambdanet export --model=lambda_resnet50ts --weights=imagenet --out=/tmp/imagenet_model",
+            "lambdanet export --model=lambda_resnet26t --weights=imagenet --out=/tmp/onnx --format=onnx",
         ),
     ),
     Command(

@@ -7,7 +7,6 @@ the commit and the file's sha256.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import http.client
 import os
@@ -16,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -23,25 +23,27 @@ from lambdanet.errors import InputError
 from lambdanet.files import atomic_file
 
 HUB = "https://huggingface.co"
+NEWEST = "main"  # the revision of a repository if none is known
 CHUNK = 1 << 20  # bytes
 TIMEOUT = 30  # seconds without a byte
 
 
-@dataclasses.dataclass(frozen=True)
-class Download:
-    """A downloaded file.
+class Source(NamedTuple):
+    """The file that weights were made from.
 
     Attributes:
-      url: the address that was requested.
-      revision: its commit, as the hub reported it; empty if it did not.
+      location: its address on the hub, or its name if it is a local file.
       sha256: the hash of its bytes.
-      size: its size in bytes.
+      revision: its commit, as the hub reported it; empty if it did not, and for a local file.
     """
 
-    url: str
-    revision: str
+    location: str
     sha256: str
-    size: int
+    revision: str = ""
+
+
+class MissingFile(InputError):
+    """A file that the hub does not have, or does not show to everybody."""
 
 
 def url(repository: str, file: str, revision: str) -> str:
@@ -50,7 +52,7 @@ def url(repository: str, file: str, revision: str) -> str:
     return f"{endpoint}/{repository}/resolve/{revision}/{file}"
 
 
-def fetch(address: str, path: Path, revision: str = "", sha256: str = "") -> Download:
+def fetch(address: str, path: Path, revision: str = "", sha256: str = "") -> Source:
     """Downloads a file of the hub, which appears at its path once it is complete and checked.
 
     Args:
@@ -60,7 +62,8 @@ def fetch(address: str, path: Path, revision: str = "", sha256: str = "") -> Dow
       sha256: the hash that the file must have; empty for the one that the hub reports, if it does.
 
     Raises:
-      InputError: the hub has no such file, or another one.
+      MissingFile: the hub has no such file.
+      InputError: the hub has another one.
       ConnectionError: the hub cannot be reached, or the download is incomplete.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,9 +74,9 @@ def fetch(address: str, path: Path, revision: str = "", sha256: str = "") -> Dow
         if length and int(length) != size:
             raise ConnectionError(f"{address} is incomplete, {size} of {length} bytes; try again")
         linked = headers.get("x-linked-etag", "").strip('"')
-        download = Download(address, headers.get("x-repo-commit", ""), found, size)
-        _check(download, revision, sha256 or (linked if re.fullmatch("[0-9a-f]{64}", linked) else ""))
-    return download
+        source = Source(address, found, headers.get("x-repo-commit", ""))
+        _check(source, revision, sha256 or (linked if re.fullmatch("[0-9a-f]{64}", linked) else ""))
+    return source
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -101,7 +104,7 @@ def _reading(address: str) -> Iterator[tuple[http.client.HTTPResponse, Mapping[s
     except urllib.error.HTTPError as error:
         with error:
             if error.code in (401, 403, 404):
-                raise InputError(f"there is no {address} (HTTP {error.code})") from None
+                raise MissingFile(f"there is no {address} (HTTP {error.code})") from None
             raise ConnectionError(f"{address} cannot be read now: HTTP {error.code}") from None
     except urllib.error.URLError as error:
         raise ConnectionError(f"{address} cannot be reached: {error.reason}") from None
@@ -122,8 +125,8 @@ def _copy(response: http.client.HTTPResponse, path: Path, length: int | None) ->
     return digest.hexdigest(), size
 
 
-def _check(download: Download, revision: str, sha256: str) -> None:
-    if sha256 and download.sha256 != sha256:
-        raise InputError(f"sha256 of {download.url} must be {sha256}, got {download.sha256}")
-    if revision and download.revision not in ("", revision):
-        raise InputError(f"commit of {download.url} must be {revision}, got {download.revision}")
+def _check(source: Source, revision: str, sha256: str) -> None:
+    if sha256 and source.sha256 != sha256:
+        raise InputError(f"sha256 of {source.location} must be {sha256}, got {source.sha256}")
+    if revision and source.revision not in ("", revision):
+        raise InputError(f"commit of {source.location} must be {revision}, got {source.revision}")

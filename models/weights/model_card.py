@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
-from lambdanet.models.weights.pretrained import PROVENANCE
+from lambdanet.models.weights.pretrained import PROVENANCE, accuracies
 
 PREPROCESSING = ("input_size", "mean", "std", "crop_fraction", "interpolation")
 
@@ -60,10 +60,11 @@ std = ({std}).
 ```python
 import lambdanet
 
-model = lambdanet.create_model("{model}", num_classes={num_classes}, weights="THIS_FOLDER")
+weights = "THIS_FOLDER"  # or "hf:USER/REPO", once the folder is a repository on the hub
+model = lambdanet.create_model("{model}", num_classes={num_classes}, weights=weights)
 preprocess = lambdanet.preprocess_for("{model}")
 logits = model(preprocess(pictures))  # pictures: uint8 [b, h, w, 3]
-backbone = lambdanet.create_model("{model}", features_only=True, weights="THIS_FOLDER")
+backbone = lambdanet.create_model("{model}", features_only=True, weights=weights)
 ```
 
 `lambdanet export --model={model} --weights=THIS_FOLDER --out=DIR` writes a SavedModel that
@@ -74,7 +75,8 @@ takes pictures as they are.
 def _accuracy(metadata: Mapping[str, str]) -> str:
     if "top1" not in metadata:
         return "unknown"
+    others = [f"{name} {top1} %" for name, top1 in accuracies(metadata).items() if name != "ImageNet"]
     return (
-        f"top-1 {metadata['top1']} %, top-5 {metadata['top5']} % on ImageNet's validation pictures, as "
-        "published by timm; not measured again here"
+        f"top-1 {metadata['top1']} %, top-5 {metadata['top5']} % on ImageNet's validation pictures"
+        f"{''.join(f', {other}' for other in others)}, as published by timm; not measured again here"
     )

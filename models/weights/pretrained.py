@@ -11,16 +11,15 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.configs.registry.pretrained_weights import PublishedWeights
+from lambdanet.configs.registry.pretrained_weights import TEST_SETS, PublishedWeights
 from lambdanet.errors import InputError
 from lambdanet.files import write_atomic
-from lambdanet.models.weights import hub, timm_rules, torch_files, weight_files
+from lambdanet.models.weights import hub, repositories, timm_rules, torch_files, weight_files
+from lambdanet.models.weights.hub import Source
 
-NEWEST = "main"  # the revision of a repository if none is known
 # The values of "as_published" in the metadata: whether a file is that of a published set.
 PROVENANCE = {
     "yes": "It is the published file: the sha256 matches.",
@@ -31,38 +30,26 @@ PROVENANCE = {
 }
 
 
-class Source(NamedTuple):
-    """The file that weights were made from.
-
-    Attributes:
-      location: its address, or its name if it is a local file.
-      sha256: the hash of its bytes.
-      revision: its commit; empty for a local file.
-    """
-
-    location: str
-    sha256: str
-    revision: str = ""
-
-
 def cache_path(published: PublishedWeights) -> Path:
     """Returns the path of the converted weights in the cache."""
     return weight_files.cache_dir() / f"{published.model}.{published.tag}{weight_files.SAFETENSORS}"
 
 
-def locate(model_name: str, name: str | Path, build: Callable[[], keras.Model]) -> Path:
-    """Returns the file that `weights=` names; fetches and converts a published set first.
+def locate(model_name: str, name: str | Path, build: Callable[..., keras.Model]) -> Path:
+    """Returns the file that `weights=` names; fetches and converts one of the hub first.
 
     Args:
       model_name: the name of the model.
-      name: a published set, or what `weight_files.find_file` takes.
-      build: makes the model, with its own number of classes and at its own image size.
+      name: a published set, "hf:USER/REPO", or what `weight_files.find_file` takes.
+      build: makes the model at its own image size: `build(num_classes=10)`.
 
     Raises:
       InputError: there is no such file, or the downloaded one is not the published one.
-      ConnectionError: the set is not in the cache and cannot be fetched; the message has instructions.
+      ConnectionError: the weights are not in the cache and cannot be fetched; the message has instructions.
     """
     published = pretrained_weights.find(model_name, str(name))
+    if str(name).startswith(repositories.PREFIX):
+        return repositories.locate(model_name, str(name), build)
     if published is None:
         return weight_files.find_file(model_name, name)
     path = cache_path(published)
@@ -93,17 +80,16 @@ def download(published: PublishedWeights, folder: Path, revision: str = "") -> t
     known_revision, known_sha256 = _known(published)
     if revision and revision != known_revision:
         known_revision, known_sha256 = revision if len(revision) == 40 else "", ""
-    address = hub.url(published.repository, published.file, revision or known_revision or NEWEST)
+    address = hub.url(published.repository, published.file, revision or known_revision or hub.NEWEST)
     path = folder / published.file
     print(f"fetching {address}", flush=True)
     try:
-        fetched = hub.fetch(address, path, known_revision, known_sha256)
+        source = hub.fetch(address, path, known_revision, known_sha256)
     except ConnectionError as error:
         raise ConnectionError(
             f"{error}; download it where there is a network, and run "
             f"`lambdanet convert {published.model} --checkpoint=FILE`"
         ) from None
-    source = Source(fetched.url, fetched.sha256, fetched.revision)
     if not revision:
         _record_first_download(published, source)
     return path, source
@@ -149,8 +135,24 @@ def metadata(published: PublishedWeights, source: Source) -> dict[str, str]:
         "license": published.license,
         "top1": published.top1,
         "top5": published.top5,
+        **{_accuracy_key(name): published.accuracies.get(name, "") for name in TEST_SETS},
     }
     return {key: str(value) for key, value in values.items() if value != ""}
+
+
+def accuracies(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Returns the published top-1 accuracies in the metadata of weights, in percent, by the test set."""
+    keys = {"ImageNet": "top1", **{name: _accuracy_key(name) for name in TEST_SETS}}
+    return {name: metadata[key] for name, key in keys.items() if key in metadata}
+
+
+def without_accuracies(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Returns metadata without what holds for published weights alone."""
+    return {key: text for key, text in metadata.items() if not key.startswith(("top1", "top5"))}
+
+
+def _accuracy_key(test_set: str) -> str:
+    return f"top1_{test_set.lower()}"
 
 
 def _source_file(published: PublishedWeights) -> Path:

@@ -27,8 +27,9 @@ from lambdanet.layers.squeeze_excite import SqueezeExcite
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import safetensors, weight_files
 
-# Tensors of the classifier alone, which a model that returns features lacks.
-HEAD = ("head.", "final_conv.")
+# Tensors of the classifier, and of the convolution before it, by the layer that reads them.
+HEAD = {CLASSIFIER: "head.", "final_conv": "final_conv."}
+KERNEL = "head.fc.weight"  # of the classifier, [num_classes, d]
 BATCH_COUNTER = ".num_batches_tracked"
 MAX_LISTED = 20  # names in an error
 
@@ -88,8 +89,7 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = Tru
     Tables of relative positions over a whole map are interpolated if the model is for images of another size.
 
     Args:
-      model: a model of the zoo whose name timm has, too. One that returns features leaves out the tensors of
-        the classifier.
+      model: a model of the zoo whose name timm has, too. One without a classifier leaves its tensors out.
       tensors: the tensors by timm's names, as in the `state_dict` of the network.
       head: whether to load the classifier; not for other classes.
 
@@ -98,11 +98,10 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = Tru
         model is unchanged.
     """
     variables = weight_files.weights_by_name(model)
-    has_classifier = any(layer.name == CLASSIFIER for layer in model.layers)
-    if has_classifier and not head:
-        for variable in model.get_layer(CLASSIFIER).weights:
-            del variables[K.variable_name(variable)]
-    ignored = HEAD if not has_classifier else HEAD[:1] if not head else ()
+    if not head:
+        variables = {n: v for n, v in variables.items() if not n.startswith(f"{CLASSIFIER}/")}
+    layers = {layer.name for layer in model.layers} - ({CLASSIFIER} if not head else set())
+    ignored = tuple(prefix for name, prefix in HEAD.items() if name not in layers)
     given = {n: t for n, t in tensors.items() if not n.endswith(BATCH_COUNTER) and not n.startswith(ignored)}
     rules = _rules(model, head)
     problems = list(_problems(rules, given, variables))
@@ -114,6 +113,11 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = Tru
         values = rule.convert(np.asarray(given[rule.tensor]))
         for name, value in zip(rule.variables, values, strict=True):
             weight_files.assign_resized(variables[name], value)
+
+
+def count_classes(tensors: Mapping[str, np.ndarray], default: int) -> int:
+    """Returns the number of classes of a network in timm, or the default if it has no classifier."""
+    return max(1, len(np.atleast_1d(tensors[KERNEL]))) if KERNEL in tensors else default
 
 
 def expected(model: keras.Model, head: bool = True) -> dict[str, tuple[int, ...]]:

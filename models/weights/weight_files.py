@@ -24,6 +24,7 @@ H5, SAFETENSORS = ".weights.h5", ".safetensors"
 FOLDER_FILE = "weights.safetensors"  # in a folder that `lambdanet convert` writes
 PUBLISHED = "published"  # the key in the metadata of the tag of a published set
 MAX_LISTED = 5  # names in an error
+RGB = 3  # channels of the images of published weights
 TABLE_SIDES = range(1, 2048, 2)  # sides of tables that can be interpolated: maps of up to 1024 positions
 Array: TypeAlias = "np.ndarray | h5py.Dataset"
 
@@ -65,7 +66,7 @@ def find_file(model_name: str, weights: str | Path) -> Path:
     sets = "".join(f"{name}, " for name in (pretrained_weights.ALIAS, *tags) if tags)
     accepted = (
         f"an existing {H5} or {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
-        f"or the name of a set in {str(cache_dir())!r}"
+        f"hf:USER/REPO, or the name of a set in {str(cache_dir())!r}"
     )
     raise invalid("weights", accepted, str(weights))
 
@@ -105,7 +106,7 @@ def load_weights(
 ) -> None:
     """Loads the weights of a file into a model, all of them or none.
 
-    Tables of relative positions over a whole map are interpolated if the model is for maps of another size.
+    Tables and the first kernel are adapted as in `assign_weights`.
 
     Args:
       model: a model of the zoo.
@@ -146,6 +147,7 @@ def assign_weights(
     """Assigns arrays to the weights of a model by name, all of them or none.
 
     Tables of relative positions over a whole map are interpolated if the model is for maps of another size.
+    The kernel of the first convolution is adapted if the array is for RGB and the model for other channels.
 
     Args:
       model: a model of the zoo.
@@ -159,21 +161,45 @@ def assign_weights(
     """
     variables = {name: variable for name, variable in weights_by_name(model).items() if name not in left_out}
     given = {name: array for name, array in arrays.items() if name not in left_out}
-    resizable = _global_tables(model)
+    tables, first_kernel = _global_tables(model), _first_kernel(model)
     problems = [f"{name} is missing" for name in variables if name not in given]
     problems += [f"{name} has no variable" for name in given if name not in variables]
     for name in variables.keys() & given.keys():
         expected, array = tuple(variables[name].shape), given[name]
         if array.dtype not in safetensors.FLOATS:
             problems.append(f"{name} has {array.dtype}, not floating-point numbers")
-        elif expected != array.shape and not (name in resizable and _can_resize(array.shape, expected)):
+        elif not (
+            array.shape == expected
+            or (name in tables and _can_resize(array.shape, expected))
+            or (name == first_kernel and array.shape == (*expected[:2], RGB, *expected[3:]))
+        ):
             problems.append(f"{name} has the shape {array.shape}, not {expected}")
     _refuse(problems, source, model)  # before an array of any size is read
     values = {name: np.asarray(given[name]) for name in variables}
     problems = [f"{name} has NaN or infinity" for name, value in values.items() if not is_finite(value)]
     _refuse(problems, source, model)
+    if first_kernel in values:
+        values[first_kernel] = for_channels(values[first_kernel], variables[first_kernel].shape[2])
     for name, value in values.items():
         assign_resized(variables[name], value)
+
+
+def for_channels(kernel: np.ndarray, in_channels: int) -> np.ndarray:
+    """Adapts the kernel of a convolution on RGB images to other channels, as timm does.
+
+    Args:
+      kernel: [h, w, c, filters], with c = 3, or already with c = in_channels.
+      in_channels: the number of channels; 1 sums the kernel over RGB, any other number repeats RGB and
+        multiplies it by 3 / in_channels.
+
+    Returns:
+      [h, w, in_channels, filters].
+    """
+    if kernel.shape[2] == in_channels:
+        return kernel
+    if in_channels == 1:
+        return kernel.sum(axis=2, keepdims=True)
+    return kernel[:, :, np.arange(in_channels) % RGB] * (RGB / in_channels)
 
 
 def assign_resized(variable: K.Variable, value: np.ndarray) -> None:
@@ -199,6 +225,12 @@ def _refuse(problems: Sequence[str], source: str, model: keras.Model) -> None:
 def _can_resize(shape: tuple[int, ...], new: tuple[int, ...]) -> bool:
     """Whether a table can be interpolated: the depths are equal, and offset 0 is in the middle."""
     return shape[-1:] == new[-1:] and len(shape) == len(new) and all(n in TABLE_SIDES for n in shape[:-1])
+
+
+def _first_kernel(model: keras.Model) -> str | None:
+    """The name of the kernel of the first convolution, or None if the model has none."""
+    kernels = (layer.kernel for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
+    return next(map(K.variable_name, kernels), None)
 
 
 def _global_tables(model: keras.Model) -> set[str]:

@@ -19,9 +19,11 @@ def test_each_row_is_complete():
         assert one.interpolation == "bicubic"
         assert 0.9 < one.crop_fraction < 1
         assert 78 < one.top1 < 83 < 94 < one.top5 < 96
-        if one.shifted_top1:  # the farther from ImageNet, the lower
-            real, v2, a, r, sketch = one.shifted_top1
-            assert real > one.top1 > v2 > r > sketch > a
+        order = ("ReaL", "ImageNet", "V2", "R", "Sketch", "A")  # the farther from ImageNet, the lower
+        assert one.accuracies.keys() <= set(order) and "ReaL" in one.accuracies
+        known = [one.accuracies[name] for name in order if name in one.accuracies]
+        assert known == sorted(known, reverse=True)
+        assert 4.5 < one.accuracies["ReaL"] - one.top1 < 6.5
 
 
 def test_names():

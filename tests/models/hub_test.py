@@ -35,7 +35,7 @@ def address(revision="main", file="model.safetensors"):
 def test_fetch_returns_commit_and_hash(server, path):
     download = hub.fetch(address(), path)
     assert path.read_bytes() == CONTENT
-    assert download == hub.Download(address(), COMMIT, SHA256, len(CONTENT))
+    assert download == hub.Source(address(), SHA256, COMMIT)
     assert server.requests == [
         "/timm/net.tag/resolve/main/model.safetensors",
         "/cdn/timm/net.tag/model.safetensors",
@@ -85,7 +85,7 @@ def test_failed_download_leaves_nothing(server, path, trouble, arguments, error,
 
 def test_mirror_without_headers(server, path):
     server.trouble = "silent"
-    assert hub.fetch(address(), path) == hub.Download(address(), "", SHA256, len(CONTENT))
+    assert hub.fetch(address(), path) == hub.Source(address(), SHA256)
 
 
 @pytest.mark.parametrize("there", [("no_such_revision",), ("main", "other.bin")])

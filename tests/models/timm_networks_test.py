@@ -72,26 +72,34 @@ def peer(timm, name, dtype, **arguments):
 
 
 def ours(name, net, input_size=None):
-    """The same network here: images -> features of every stage, and logits."""
+    """The same network here: images -> features of every stage, embedding and logits."""
     architecture, builder = zoo.MODELS[name], LayerBuilder()
     images = keras.Input([*(input_size or (None, None)), 3])
     endpoints = architecture.endpoints(images, builder)
-    logits = architecture.logits(endpoints, builder, 1000)
-    model = keras.Model(images, {**endpoints, "logits": logits}, name=name)
+    embedding = architecture.embedding(endpoints, builder)
+    outputs = {"embedding": embedding, "logits": builder.classifier(embedding, 1000)}
+    model = keras.Model(images, {**endpoints, **outputs}, name=name)
     timm_rules.load(model, {key: tensor.numpy() for key, tensor in net.state_dict().items()})
     return model
 
 
 def outputs_of(net, images):
-    """The same of timm's network."""
+    """The same of timm's network, with the map at stride 2 that its `features_only` returns."""
     import torch
 
+    maps = []
+    half = net.get_submodule(net.feature_info[0]["module"])
+    hook = half.register_forward_hook(lambda module, inputs, output: maps.append(output))
     images = torch.tensor(images.transpose(0, 3, 1, 2), dtype=next(net.parameters()).dtype)
     with torch.no_grad():
         last, (_, *stages) = net.forward_intermediates(images, exclude_final_conv=True)
-        logits = net.forward_head(last).numpy()
-    features = {str(level): x.numpy().transpose(0, 2, 3, 1) for level, x in enumerate(stages, start=2)}
-    return {**features, "logits": logits}
+        embedding, logits = (
+            net.forward_head(last, pre_logits=is_first).numpy() for is_first in (True, False)
+        )
+    hook.remove()
+    maps += stages
+    features = {str(level): x.numpy().transpose(0, 2, 3, 1) for level, x in enumerate(maps, start=1)}
+    return {**features, "embedding": embedding, "logits": logits}
 
 
 def images_of(size):

@@ -265,6 +265,43 @@ def test_global_tables_are_resized(tmp_path, file):
     np.testing.assert_allclose(new[::7, ::7], old[::3, ::3], atol=1e-6)
 
 
+def test_gray_images_take_weights_for_rgb(model, file):
+    """A gray picture has the same logits as a channel or as three equal ones."""
+    gray = lambdanet.create_model(NAME, num_classes=10, in_channels=1, weights=file)
+    x = images(2, 32, 32, 1)
+    np.testing.assert_allclose(gray(x), model(np.repeat(x, 3, -1)), atol=1e-5)
+
+
+def test_six_channels_take_weights_for_rgb(model, file, tmp_path):
+    """A picture twice has the same logits as once, also in features and from an HDF5 file."""
+    model.save_weights(tmp_path / "tiny.weights.h5")
+    x = images(2, 32, 32, 3)
+    six = lambdanet.create_model(NAME, num_classes=10, in_channels=6, weights=tmp_path / "tiny.weights.h5")
+    np.testing.assert_allclose(six(np.concatenate([x, x], -1)), model(x), atol=1e-5)
+    arguments = {"num_classes": 10, "features_only": True, "weights": file, "out_levels": [1]}
+    halves = [lambdanet.create_model(NAME, in_channels=channels, **arguments) for channels in (3, 6)]
+    np.testing.assert_allclose(halves[1](np.concatenate([x, x], -1))["1"], halves[0](x)["1"], atol=1e-5)
+
+
+@pytest.mark.parametrize("in_channels", [1, 2, 3, 4, 7])
+def test_adapted_kernel_equals_that_of_timm(timm, in_channels):
+    import torch
+    from timm.models._manipulate import adapt_input_conv
+
+    kernel = np.random.default_rng(0).normal(size=[3, 3, 3, 5]).astype(np.float32)
+    theirs = adapt_input_conv(in_channels, torch.tensor(kernel.transpose(3, 2, 0, 1)))
+    found = weight_files.for_channels(kernel, in_channels)
+    np.testing.assert_allclose(found, theirs.numpy().transpose(2, 3, 1, 0), rtol=1e-6)
+
+
+def test_weights_for_other_channels_than_rgb_do_not_fit(tmp_path):
+    four = lambdanet.create_model(NAME, num_classes=10, in_channels=4)
+    weight_files.save(four, tmp_path / "four.safetensors")
+    message = r"stem1_conv/kernel has the shape \(3, 3, 4, 8\), not \(3, 3, 3, 8\)"
+    with pytest.raises(InputError, match=message):
+        lambdanet.create_model(NAME, num_classes=10, weights=tmp_path / "four.safetensors")
+
+
 def test_only_safetensors_are_written(model, tmp_path):
     with pytest.raises(InputError, match="must be a .safetensors file, got 'x.bin'"):
         weight_files.save(model, "x.bin")

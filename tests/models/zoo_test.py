@@ -18,9 +18,10 @@ from small_models import small_model
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.models import model_list
+from lambdanet.models import arguments, model_list
 from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.names import PARAMETERS
+from lambdanet.models.weights import weight_files
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,79 @@ def test_model_info():
     assert (info.name, info.params, info.input_size) == ("lambda_resnet_50", 18_963_272, 160)
     assert info.source == "Table 19"
     assert info.flops == pytest.approx(4.18e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["lambda_resnet_tiny", "mobilenet_v2"])
+def test_model_info_has_the_widths_of_a_model(name):
+    info = lambdanet.model_info(name)
+    levels = [stage.level for stage in info.stages]
+    with lambdanet.backend.without_values():
+        features = lambdanet.create_model(
+            name, input_size=info.input_size, features_only=True, out_levels=levels
+        )
+        embedding = lambdanet.create_model(name, num_classes=0)
+    for level, stride, channels in info.stages:
+        assert features.output_shape[str(level)] == (None, *[info.input_size // stride] * 2, channels)
+    assert embedding.output_shape == (None, info.embedding_size)
+
+
+def test_any_selection_of_levels():
+    """Layers after the last level are not in the model."""
+    model = lambdanet.create_model("lambda_resnet_tiny", features_only=True, out_levels=(3, np.int64(1)))
+    assert {level: x.shape[1:3] for level, x in model(images(1, 32, 48, 3)).items()} == {
+        "1": (16, 24),
+        "3": (4, 6),
+    }
+    assert not [layer.name for layer in model.layers if layer.name.startswith("c4")]
+    patches = small_model("halonet_h4_base128_patch", stages=("C", "C", "C", "C"), features_only=True)
+    with pytest.raises(InputError, match=r"some of the levels 2, 3, 4, 5, got \(1, 2\)"):
+        arguments.selected(patches.output, (1, 2))
+
+
+def test_embedding_is_what_the_classifier_reads(tiny, tmp_path):
+    """Each pooling of the last map, and logits that are linear in the mean."""
+    weight_files.save(tiny, tmp_path / "tiny.safetensors")
+    x, options = images(2, 32, 48, 3), {"weights": tmp_path / "tiny.safetensors", "num_classes": 0}
+    found = {
+        pooling: lambdanet.create_model("lambda_resnet_tiny", pooling=pooling, **options)(x).numpy()
+        for pooling in ("auto", "avg", "max", None)
+    }
+    feature_map = found[None]
+    assert feature_map.shape == (2, 1, 2, 512)
+    np.testing.assert_allclose(found["avg"], feature_map.mean((1, 2)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found["auto"], found["avg"])
+    np.testing.assert_array_equal(found["max"], feature_map.max((1, 2)))
+    kernel, bias = tiny.get_layer("logits").get_weights()
+    np.testing.assert_allclose(found["avg"] @ kernel + bias, tiny(x), rtol=1e-4, atol=1e-5)
+
+
+def test_replaced_classifier_keeps_the_trunk(tiny):
+    x = images(2, 32, 32, 3)
+    logits = tiny(x).numpy()
+    other = lambdanet.replace_classifier(tiny, 3, dropout_rate=0.5)
+    assert other.name == tiny.name and other(x).shape == (2, 3)
+    embedding = lambdanet.replace_classifier(other, 0)
+    kernel, bias = tiny.get_layer("logits").get_weights()
+    np.testing.assert_allclose(embedding(x) @ kernel + bias, logits, rtol=1e-4, atol=1e-5)
+    assert {id(weight) for weight in embedding.weights} < {id(weight) for weight in tiny.weights}
+    again = lambdanet.replace_classifier(embedding, 10)
+    again.get_layer("logits").set_weights([kernel, bias])
+    np.testing.assert_allclose(again(x), logits, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(tiny(x), logits)
+
+
+def test_replaced_classifier_keeps_the_regularizer():
+    tiny = lambdanet.create_model("lambda_resnet_tiny", kernel_regularizer=keras.regularizers.L2(1e-3))
+    assert lambdanet.replace_classifier(tiny, 4).get_layer("logits").kernel_regularizer.l2 == 1e-3
+
+
+def test_a_backbone_has_no_classifier_to_replace():
+    backbone = lambdanet.create_model("lambda_resnet_tiny", features_only=True)
+    with pytest.raises(InputError, match="must have a classifier or a pooled embedding"):
+        lambdanet.replace_classifier(backbone, 4)
+    unpooled = lambdanet.create_model("lambda_resnet_tiny", num_classes=0, pooling=None)
+    with pytest.raises(InputError, match=r"got an output of the shape \(None, None, None, 512\)"):
+        lambdanet.replace_classifier(unpooled, 4)
 
 
 def test_sizes_of_the_documentation_are_current():
@@ -200,7 +274,12 @@ def test_a_model_compiled_by_xla_takes_no_images(tiny):
         ({"name": "lambda_resnet_51"}, "unknown model 'lambda_resnet_51'; did you mean lambda_resnet_5"),
         ({"name": "resnet_50", "key_dim": 8}, "model 'resnet_50' has no option 'key_dim'; its options: none"),
         ({"key_dims": 8}, "no option 'key_dims'; its options: .*key_dim"),
-        ({"num_classes": 0}, "num_classes must be a positive integer, got 0"),
+        ({"num_classes": -1}, "num_classes must be zero or a positive integer, got -1"),
+        ({"pooling": "mean"}, "pooling must be one of 'auto', 'avg', 'max', got 'mean'"),
+        ({"pooling": None}, "'max', got None; None needs num_classes=0"),
+        ({"out_levels": (2,)}, r"out_levels must be None without features_only=True, got \(2,\)"),
+        ({"features_only": True, "out_levels": ()}, r"levels 1, 2, 3, 4, 5, got \(\)"),
+        ({"features_only": True, "out_levels": [[1]]}, r"got \[\[1\]\]"),
         ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\), got 1.0"),
         ({"input_size": (1, 2, 3)}, r"input_size must be .* got \(1, 2, 3\)"),
         ({"kernel_regularizer": keras_3.regularizers.L2(1e-4)}, "kernel_regularizer is a Keras 3 L2"),

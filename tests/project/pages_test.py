@@ -24,7 +24,7 @@ from lambdanet.configs.registry import pretrained_weights
 from lambdanet.detection import check, evaluate, export, predict, shapes, train
 from lambdanet.models import zoo
 from lambdanet.models.names import check_model, list_models
-from lambdanet.models.weights import pretrained
+from lambdanet.models.weights import hub, pretrained
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ("docs/*.md", "docs/*/*.md")  # generated pages are deeper
@@ -46,7 +46,7 @@ def cache(tmp_path_factory):
     """A cache of published weights with those of `MODEL`, which are random."""
     path = tmp_path_factory.mktemp("cache")
     published = pretrained_weights.get(MODEL)
-    metadata = pretrained.metadata(published, pretrained.Source("a file", "0" * 64))
+    metadata = pretrained.metadata(published, hub.Source("a file", "0" * 64))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAMBDANET_HOME", str(path))
         pretrained.save_to_cache(published, zoo.create_model(MODEL), metadata)

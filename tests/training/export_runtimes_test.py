@@ -20,6 +20,7 @@ from terminal import terminal_as_stderr
 from lambdanet import HaloAttention, LambdaLayer, cli, configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
+from lambdanet.models.weights import weight_files
 from lambdanet.training.data import records
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import model_dir as model_dirs
@@ -262,6 +263,27 @@ def test_run_without_pictures_is_compared_on_random_ones(trained, tmp_path, caps
     assert "data_dir must be the folder of the pictures, with " in refused
     assert f", got {str(gone)!r}" in refused
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(("format", "run"), [("litert", _run), ("onnx", _run_onnx)])
+def test_weights_of_the_zoo_equal_keras(tmp_path, capsys, format, run):
+    """With the size, mean and std of their metadata, as published weights have them."""
+    model = zoo.create_model("lambda_resnet_tiny", num_classes=2)
+    randomize_normalizations(model)
+    texts = {"input_size": "16", "mean": "0.3, 0.4, 0.5", "std": "0.2, 0.25, 0.3", "num_classes": "2"}
+    weight_files.save(model, tmp_path / "tiny.safetensors", texts)
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    words = ["--model=lambda_resnet_tiny", f"--weights={tmp_path / 'tiny.safetensors'}", f"--format={format}"]
+    words += [f"--class_names={tmp_path / 'names.txt'}", f"--out={tmp_path / 'out'}"]
+    assert cli.main(["export", *words]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("exported lambda_resnet_tiny (2 classes, 16 px) to ")
+    assert second.startswith("compared with Keras on 64 random pictures: the top class is the same for 64, ")
+    assert (tmp_path / "out" / "class_names.txt").read_text() == "cat\ndog\n"
+    images = np.random.default_rng(1).integers(0, 256, [3, 16, 16, 3], np.uint8)
+    logits = model((images / 255.0 - np.array(MEAN)) / np.array(STD)).numpy()
+    found = np.concatenate([outputs["logits"] for outputs in run(tmp_path / "out", images)])
+    np.testing.assert_allclose(found, logits, atol=1e-4 * logits.std())
 
 
 def test_comparison_has_a_progress_bar_in_a_terminal(tmp_path):

@@ -105,7 +105,7 @@ class ScriptedProcess:
 def scripted(monkeypatch):
     monkeypatch.setattr(comparison, "ContenderProcess", ScriptedProcess)
     monkeypatch.setattr(comparison, "SETTLE_SECONDS", 0)
-    info = zoo.ModelInfo("resnet_50", 25_000_000, 4_000_000_000, 224, "source", (), ())
+    info = zoo.ModelInfo("resnet_50", 25_000_000, 4_000_000_000, 224, "source", (), (), (), 2048)
     monkeypatch.setattr(model_contenders.zoo, "model_info", lambda *_, **__: info)
 
 

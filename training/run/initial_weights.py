@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Initial weights: those of an earlier run, a file, or a published set."""
 
+from functools import partial
 from pathlib import Path
 
 import tensorflow as tf
@@ -10,7 +11,7 @@ from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
 from lambdanet.models import zoo
 from lambdanet.models.layer_builder import CLASSIFIER
-from lambdanet.models.weights import pretrained, weight_files
+from lambdanet.models.weights import pretrained, repositories, weight_files
 from lambdanet.training.run.model_dir import load_trained_model
 
 
@@ -40,10 +41,12 @@ def load_initial_weights(model: keras.Model, source: str | Path, zero_head: bool
 
 def _find_file(name: str, source: str | Path) -> Path | None:
     """Returns the file of weights, a published one after its download; None for a model_dir."""
-    if pretrained_weights.find(name, str(source)) or str(source).endswith(
-        (weight_files.H5, weight_files.SAFETENSORS)
+    if (
+        pretrained_weights.find(name, str(source))
+        or str(source).startswith(repositories.PREFIX)
+        or str(source).endswith((weight_files.H5, weight_files.SAFETENSORS))
     ):
-        return pretrained.locate(name, source, lambda: zoo.create_model(name))
+        return pretrained.locate(name, source, partial(zoo.create_model, name))
     try:
         return weight_files.find_file(name, source)
     except InputError:

@@ -2,7 +2,7 @@
 """Writes a trained classifier as a SavedModel that needs only TensorFlow."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,12 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet import which_keras
-from lambdanet.configs.registry import imagenet_classes
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import absolute, atomic_dir, check_output_dir
-from lambdanet.models import zoo
-from lambdanet.models.preprocessing.preprocessing import BILINEAR, Preprocessing, from_metadata
-from lambdanet.models.weights import pretrained, weight_files
+from lambdanet.models.preprocessing.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.run import build
+from lambdanet.training.serving import trained_weights
 from lambdanet.training.serving.module import ClassifierModule
 
 REDUCED_PRECISION = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
@@ -63,8 +61,7 @@ def export_weights(
 
     Args:
       model_name: one of `list_models()`.
-      weights: "imagenet", a folder of `lambdanet convert`, or a safetensors file whose metadata has
-        input_size, mean and std (see `lambdanet.models.weights.weight_files.save`).
+      weights: as for `trained_weights.load_model`.
       out: the folder to write, which must not exist or be empty.
       class_names: a file with the class names, one per line; not needed for the classes of ImageNet.
 
@@ -79,30 +76,10 @@ def export_weights(
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported")
     """
     check_output_dir(out)
-    path = pretrained.locate(model_name, weights, lambda: zoo.create_model(model_name))
-    metadata = {} if path.name.endswith(weight_files.H5) else weight_files.metadata_of(path)
-    preprocessing = from_metadata(metadata)
-    if preprocessing is None:
-        raise invalid("weights", "a file whose metadata has input_size, mean and std", str(path))
-    names = _class_names(metadata, class_names)
-    classes.check_names(names, "the model")
-    model = zoo.create_model(model_name, num_classes=len(names), weights=path)
-    saved = _save(model, out, preprocessing, names)
-    print(f"exported {model_name} ({len(names)} classes, {preprocessing.input_size} px) to {saved}")
-    return saved
-
-
-def _class_names(metadata: Mapping[str, str], file: str | Path | None) -> list[str]:
-    """Returns the class names of a file, or those of ImageNet."""
-    count = int(metadata.get("num_classes", 0))
-    if file is not None:
-        names = classes.read_names(Path(file).expanduser())
-        if count not in (0, len(names)):
-            raise invalid(f"the number of lines in {str(file)!r}", f"{count}, one per class", len(names))
-        return names
-    if weight_files.PUBLISHED in metadata and count == len(imagenet_classes.class_names()):
-        return imagenet_classes.class_names()
-    raise invalid("class_names", "a file with the class names, one per line", file)
+    trained = trained_weights.load_model(model_name, weights, class_names)
+    path = _save(trained.model, out, trained.preprocessing, trained.class_names)
+    print(f"exported {trained} to {path}")
+    return path
 
 
 def export_saved_model(

@@ -25,7 +25,9 @@ from lambdanet.training.data.bad_records import drop_unreadable
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.shards import Shard
 from lambdanet.training.run import model_dir as model_dirs
+from lambdanet.training.serving import trained_weights
 from lambdanet.training.serving.export import in_float32
+from lambdanet.training.serving.trained_weights import TrainedModel
 
 CLASSES = "class_names.txt"
 NUM_PICTURES = 64  # to compare the models on
@@ -108,12 +110,49 @@ def export(
     files.check_output_dir(out)
     model, recipe = model_dirs.load_trained_model(model_dir)
     names = model_dirs.class_names(model_dir) or Dataset.open(recipe, data_dir).class_names
-    model = in_float32(model)
-    pictures = _find_pictures(model_dir, recipe, data_dir)
+    preprocessing = Preprocessing(recipe.input_size, tuple(recipe.mean), tuple(recipe.std))
+    trained = TrainedModel(model, preprocessing, names)
+    return _export(trained, out, format, _find_pictures(model_dir, recipe, data_dir))
+
+
+def export_weights(
+    model_name: str,
+    weights: str | Path,
+    out: str | Path,
+    class_names: str | Path | None = None,
+    format: str = "litert",
+) -> Parity:
+    """Exports a model of the zoo with trained weights, and compares it with Keras on random pictures.
+
+    Args:
+      model_name, weights, class_names: as for `trained_weights.load_model`.
+      out: the folder to write, which must not exist or be empty.
+      format: a key of `FORMATS`.
+
+    Returns:
+      The comparison with the Keras model.
+
+    Raises:
+      InputError: the weights do not exist or lack metadata, the model cannot be converted, or `out` is not
+        empty or cannot be written.
+      ConnectionError: the weights are not in the cache and cannot be downloaded.
+
+    Example:
+      >>> export_weights("lambda_resnet50ts", "imagenet", "exported", format="onnx").num_equal
+    """
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    files.check_output_dir(out)
+    trained = trained_weights.load_model(model_name, weights, class_names)
+    return _export(trained, out, format, _random_pictures(trained.preprocessing.input_size))
+
+
+def _export(trained: TrainedModel, out: str | Path, format: str, pictures: Pictures) -> Parity:
+    """Writes the folder of a converted model, completely or not at all, and prints the comparison."""
+    model, pre, names = in_float32(trained.model), trained.preprocessing, trained.class_names
     with files.atomic_dir(files.absolute(out)) as partial:
-        parity = write(model, partial, recipe.input_size, recipe.mean, recipe.std, names, format, pictures)
-    file = Path(out, FORMATS[format].file)
-    print(f"exported {recipe.model} ({len(names)} classes, {recipe.input_size} px) to {file}")
+        parity = write(model, partial, pre.input_size, pre.mean, pre.std, names, format, pictures)
+    print(f"exported {trained} to {Path(out, FORMATS[format].file)}")
     print(parity)
     return parity
 

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the arguments of `create_model`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lambdanet.backend import keras
+from lambdanet.errors import InputError, invalid, is_integer
+from lambdanet.models.architecture import Architecture
+
+
+def check_overrides(name: str, architecture: Architecture, overrides: Mapping[str, Any]) -> None:
+    for override in overrides:
+        if override not in architecture.option_names():
+            accepted = ", ".join(sorted(architecture.option_names())) or "none"
+            raise InputError(f"model {name!r} has no option {override!r}; its options: {accepted}")
+
+
+def checked_activation(name: str | None) -> str | None:
+    try:
+        keras.activations.get(name)
+    except (ValueError, TypeError):
+        raise invalid("activation", "the name of a Keras activation such as 'swish'", name) from None
+    return name
+
+
+def checked_pooling(architecture: Architecture, pooling: str | None, num_classes: int) -> str | None:
+    accepted = [p for p in architecture.poolings if p or not num_classes]
+    if pooling not in ("auto", *accepted):
+        values = ", ".join(map(repr, ("auto", *accepted)))
+        hint = "None needs num_classes=0" if pooling is None else ""
+        raise invalid("pooling", f"one of {values}", pooling, hint)
+    return accepted[0] if pooling == "auto" else pooling
+
+
+def selected(features: Mapping[str, Any], levels: Sequence[int] | None) -> dict[str, Any]:
+    """The endpoints of the given levels; None stands for all but level 1."""
+    if levels is None:
+        return {level: x for level, x in features.items() if level != "1"}
+    known = [int(level) for level in features if level.isdigit()]
+    if (
+        not isinstance(levels, Sequence)
+        or not levels
+        or not all(is_integer(i) and i in known for i in levels)
+    ):
+        raise invalid("out_levels", f"some of the levels {', '.join(map(str, known))}", levels)
+    return {str(int(level)): features[str(int(level))] for level in levels}
+
+
+def image_size(input_size: int | tuple[int, int] | None) -> tuple[int | None, int | None]:
+    if input_size is None:
+        return None, None
+    size = input_size if isinstance(input_size, Sequence) else (input_size, input_size)
+    if len(size) != 2 or not all(is_integer(side) and side > 0 for side in size):
+        raise invalid("input_size", "a positive integer or a pair (height, width)", input_size)
+    return int(size[0]), int(size[1])

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of any repository on the Hugging Face hub: `weights="hf:USER/REPO"`.
+
+A repository has a folder of `lambdanet convert`, or a checkpoint of one of timm's networks. From its first
+use on, it is in the cache as $LAMBDANET_HOME/hub/USER--REPO@REVISION/MODEL.safetensors.
+"hf:USER/REPO@COMMIT" names a commit instead of the newest.
+"""
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lambdanet.backend import keras
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.errors import InputError, invalid
+from lambdanet.models.weights import hub, timm_rules, torch_files, weight_files
+
+PREFIX = "hf:"
+NAME = re.compile(r"hf:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w.-]*))?")
+TIMM_FILE, TIMM_CONFIG = "model.safetensors", "config.json"
+
+
+def locate(model_name: str, name: str, build: Callable[..., keras.Model]) -> Path:
+    """Returns the file of weights in the cache; fetches and converts it at its first use.
+
+    Args:
+      model_name: the name of the model.
+      name: "hf:USER/REPO" or "hf:USER/REPO@REVISION".
+      build: makes the model at its own image size: `build(num_classes=10)`.
+
+    Raises:
+      InputError: there is no such repository, or its weights are damaged or of another model.
+      ConnectionError: the weights are not in the cache and cannot be fetched.
+    """
+    match = NAME.fullmatch(name)
+    if not match:
+        raise invalid("weights", "hf:USER/REPO or hf:USER/REPO@REVISION", name)
+    repository, revision = match["repository"], match["revision"] or hub.NEWEST
+    folder = weight_files.cache_dir() / "hub" / f"{repository.replace('/', '--')}@{revision}"
+    path = folder / f"{model_name}{weight_files.SAFETENSORS}"
+    if not path.is_file():
+        try:
+            _fetch(repository, weight_files.FOLDER_FILE, revision, path)
+        except hub.MissingFile:
+            _convert(model_name, repository, revision, path, build)
+    return path
+
+
+def _convert(
+    model_name: str, repository: str, revision: str, path: Path, build: Callable[..., keras.Model]
+) -> None:
+    """Fetches a checkpoint of timm and writes its weights, with the preprocessing of its configuration."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint, config = Path(folder, TIMM_FILE), Path(folder, TIMM_CONFIG)
+        try:
+            source = _fetch(repository, TIMM_FILE, revision, checkpoint)
+        except hub.MissingFile:
+            raise InputError(
+                f"{PREFIX}{repository}@{revision} has neither {weight_files.FOLDER_FILE} of `lambdanet "
+                f"convert` nor {TIMM_FILE} of timm, or is not public"
+            ) from None
+        pretrained_weights.get(model_name)  # timm's networks are those that it has weights for
+        metadata = {"repository": repository, "source": source.location, "source_sha256": source.sha256}
+        metadata |= {"source_revision": source.revision} if source.revision else {}
+        try:
+            _fetch(repository, TIMM_CONFIG, source.revision or revision, config)
+            metadata |= _preprocessing(model_name, config)
+        except hub.MissingFile:
+            pass  # the weights are complete without it
+        tensors = torch_files.read(checkpoint)
+    classes = timm_rules.count_classes(tensors, pretrained_weights.get(model_name).num_classes)
+    model = build(num_classes=classes)
+    timm_rules.load(model, tensors)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    weight_files.save(model, path, {**metadata, "num_classes": str(classes)})
+
+
+def _fetch(repository: str, file: str, revision: str, path: Path) -> hub.Source:
+    address = hub.url(repository, file, revision)
+    print(f"fetching {address}", flush=True)
+    return hub.fetch(address, path, revision if re.fullmatch("[0-9a-f]{40}", revision) else "")
+
+
+def _preprocessing(model_name: str, config: Path) -> dict[str, str]:
+    """The preprocessing in a configuration of timm, as metadata; empty for a kind that is not here.
+
+    Raises:
+      InputError: the configuration cannot be read, or is of another network.
+    """
+    try:
+        content: Mapping[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+        architecture = content.get("architecture", model_name)
+        given = content.get("pretrained_cfg", {})
+        if architecture != model_name:
+            raise invalid(
+                "model", f"{architecture!r}, as the configuration of the weights has it", model_name
+            )
+        if (given.get("interpolation"), given.get("crop_mode", "center")) != ("bicubic", "center"):
+            return {}
+        return {
+            "input_size": str(int(given["input_size"][-1])),
+            "mean": ", ".join(str(float(value)) for value in given["mean"]),
+            "std": ", ".join(str(float(value)) for value in given["std"]),
+            "crop_fraction": str(float(given["crop_pct"])),
+            "interpolation": "bicubic",
+        }
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(f"{TIMM_CONFIG} of the weights cannot be read ({type(error).__name__})") from None

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of any repository on a local hub: a converted folder, or timm's files."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from helpers import images
+from hub_server import COMMIT, serving
+
+import lambdanet
+from lambdanet.errors import InputError
+from lambdanet.models import zoo
+from lambdanet.models.preprocessing.preprocessing import BICUBIC, Preprocessing, from_metadata
+from lambdanet.models.weights import safetensors, timm_rules, weight_files
+
+NAME, CLASSES = "lambda_resnet26t", 4
+CONFIG = {
+    "architecture": NAME,
+    "num_classes": CLASSES,
+    "pretrained_cfg": {
+        "input_size": [3, 96, 96],
+        "interpolation": "bicubic",
+        "crop_pct": 0.9,
+        "mean": [0.4, 0.5, 0.6],
+        "std": [0.2, 0.25, 0.3],
+    },
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_network():
+    """A block per stage, at a quarter of the width."""
+    small = dataclasses.replace(
+        zoo.MODELS[NAME],
+        stages=("C", "C", "L", "L"),
+        filters=(16, 16, 32, 32),
+        output_filters=(32, 32, 64, 64),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(zoo.MODELS, NAME, small)
+        yield
+
+
+@pytest.fixture(scope="module")
+def model():
+    network = lambdanet.create_model(NAME, num_classes=CLASSES)
+    timm_rules.load(network, tensors_of(network))
+    return network
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with no files, and an empty cache."""
+    monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path / "home"))
+    with serving() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.address)
+        yield running
+
+
+@pytest.fixture
+def timm_files(model, tmp_path):
+    """The files of a network that was trained in timm."""
+    safetensors.write(tmp_path / "timm.safetensors", tensors_of(model), {"format": "pt"})
+    return {
+        "me/pets/model.safetensors": (tmp_path / "timm.safetensors").read_bytes(),
+        "me/pets/config.json": json.dumps(CONFIG).encode(),
+    }
+
+
+def tensors_of(network):
+    random = np.random.default_rng(0)
+    shapes = timm_rules.expected(network)
+    tensors = {name: random.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
+    return {name: np.abs(array) + 0.5 if "var" in name else array for name, array in tensors.items()}
+
+
+def load(weights="hf:me/pets", num_classes=CLASSES, name=NAME):
+    return lambdanet.create_model(name, num_classes=num_classes, weights=weights)
+
+
+def assert_same(found, model):
+    x = images(1, 64, 48, 3)
+    np.testing.assert_allclose(found(x), model(x), rtol=1e-4, atol=1e-6)
+
+
+def cached(tmp_path):
+    return sorted(str(path.relative_to(tmp_path / "home")) for path in (tmp_path / "home").rglob("*.*"))
+
+
+def test_a_converted_folder(model, hub, tmp_path):
+    """It is fetched once, as it is, and then used without a network."""
+    weight_files.save(model, tmp_path / "weights.safetensors", {"license": "MIT"})
+    hub.files["me/pets/weights.safetensors"] = (tmp_path / "weights.safetensors").read_bytes()
+    assert_same(load(), model)
+    hub.trouble = "busy"
+    assert_same(load(), model)
+    path = tmp_path / "home" / "hub" / "me--pets@main" / f"{NAME}.safetensors"
+    assert path.read_bytes() == hub.files["me/pets/weights.safetensors"]
+    hub.trouble = ""
+    assert_same(load(f"hf:me/pets@{COMMIT}"), model)
+    assert f"/me/pets/resolve/{COMMIT}/weights.safetensors" in hub.requests
+    with pytest.raises(InputError, match=r"logits/bias has the shape \(4,\), not \(1000,\)"):
+        load(num_classes=1000)
+    assert load(num_classes=0).output_shape == (None, 64)
+
+
+def test_a_checkpoint_of_timm(model, hub, tmp_path, timm_files):
+    """With its number of classes and its preprocessing; the configuration is that of the same commit."""
+    hub.files |= timm_files
+    assert_same(load(), model)
+    assert f"/me/pets/resolve/{COMMIT}/config.json" in hub.requests
+    metadata = weight_files.metadata_of(tmp_path / "home" / "hub" / "me--pets@main" / f"{NAME}.safetensors")
+    assert from_metadata(metadata) == Preprocessing(96, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9, BICUBIC)
+    assert metadata["num_classes"] == "4" and metadata["source_revision"] == COMMIT
+    assert metadata["source"].endswith("/me/pets/resolve/main/model.safetensors")
+
+
+@pytest.mark.parametrize("change", [None, {"interpolation": "bilinear"}, {"crop_mode": "squash"}])
+def test_a_checkpoint_of_timm_without_a_known_preprocessing(model, hub, tmp_path, timm_files, change):
+    """Weights alone, rather than another preprocessing than that of the training."""
+    hub.files |= timm_files
+    config = {**CONFIG, "pretrained_cfg": {**CONFIG["pretrained_cfg"], **(change or {})}}
+    hub.files["me/pets/config.json"] = json.dumps(config).encode()
+    if change is None:
+        del hub.files["me/pets/config.json"]
+    assert_same(load(), model)
+    metadata = weight_files.metadata_of(tmp_path / "home" / "hub" / "me--pets@main" / f"{NAME}.safetensors")
+    assert from_metadata(metadata) is None
+
+
+@pytest.mark.parametrize(
+    ("trouble", "config", "weights", "message"),
+    [
+        ("", CONFIG, "hf:me", "weights must be hf:USER/REPO or hf:USER/REPO@REVISION, got 'hf:me'"),
+        ("", CONFIG, "hf:../..", "weights must be hf:USER/REPO"),
+        ("", CONFIG, "hf:me/pets@../x", "weights must be hf:USER/REPO"),
+        ("", CONFIG, "hf:me/cats", "hf:me/cats@main has neither weights.safetensors of"),
+        ("", CONFIG, f"hf:me/pets@{'f' * 40}", "hf:me/pets@f* has neither weights.saf.* is not public"),
+        ("lie", CONFIG, "hf:me/pets", "sha256 of .*model.safetensors must be"),
+        ("", {**CONFIG, "architecture": "resnet50"}, "hf:me/pets", "model must be 'resnet50', as"),
+        ("", {"pretrained_cfg": {"interpolation": "bicubic"}}, "hf:me/pets", r"config.json .* \(KeyError\)"),
+        ("", [], "hf:me/pets", r"config.json of the weights cannot be read \(AttributeError\)"),
+    ],
+)
+def test_refused_repositories_leave_nothing(hub, tmp_path, timm_files, trouble, config, weights, message):
+    hub.files |= {**timm_files, "me/pets/config.json": json.dumps(config).encode()}
+    hub.trouble = trouble
+    with pytest.raises(InputError, match=message) as raised:
+        load(weights)
+    assert "\n" not in str(raised.value)
+    assert cached(tmp_path) == []
+
+
+def test_checkpoints_of_other_networks_are_refused(hub, tmp_path, timm_files):
+    hub.files |= timm_files
+    hub.files["me/pets/config.json"] = b"{}"
+    with pytest.raises(InputError, match="the tensors are not those of 'lambda_resnet50ts': .* missing"):
+        load(name="lambda_resnet50ts")
+    with pytest.raises(InputError, match="unknown model with published weights 'lambda_resnet_tiny'"):
+        load(name="lambda_resnet_tiny")
+    assert cached(tmp_path) == []
+
+
+def test_no_network_is_an_error_of_the_connection(hub, timm_files):
+    hub.files |= timm_files
+    hub.trouble = "busy"
+    with pytest.raises(ConnectionError, match="HTTP 503"):
+        load()

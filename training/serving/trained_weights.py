@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of the zoo with trained weights, whose metadata describe its pictures and classes."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import tf_keras as keras
+
+from lambdanet.configs.registry import imagenet_classes
+from lambdanet.errors import invalid
+from lambdanet.models import zoo
+from lambdanet.models.preprocessing.preprocessing import Preprocessing, from_metadata
+from lambdanet.models.weights import pretrained, weight_files
+from lambdanet.training.data import class_names as classes
+
+
+class TrainedModel(NamedTuple):
+    """A classifier with its preprocessing.
+
+    Attributes:
+      model: normalized float32 images [b, h, w, 3] -> logits [b, num_classes].
+      preprocessing: the preprocessing of its pictures.
+      class_names: one name per class, in the order of the logits.
+    """
+
+    model: keras.Model
+    preprocessing: Preprocessing
+    class_names: list[str]
+
+    def __str__(self) -> str:
+        size = self.preprocessing.input_size
+        return f"{self.model.name} ({len(self.class_names)} classes, {size} px)"
+
+
+def load_model(model_name: str, weights: str | Path, class_names: str | Path | None = None) -> TrainedModel:
+    """Builds a model of the zoo with weights whose metadata describe the preprocessing.
+
+    Args:
+      model_name: one of `list_models()`.
+      weights: "imagenet", "hf:USER/REPO", a folder of `lambdanet convert`, or a safetensors file whose
+        metadata has input_size, mean and std (see `lambdanet.models.weights.weight_files.save`).
+      class_names: a file with the class names, one per line; not needed for the classes of ImageNet.
+
+    Raises:
+      InputError: the weights do not exist or lack metadata, or the names do not fit.
+      ConnectionError: the weights are not in the cache and cannot be downloaded.
+    """
+    path = pretrained.locate(model_name, weights, partial(zoo.create_model, model_name))
+    metadata = {} if path.name.endswith(weight_files.H5) else weight_files.metadata_of(path)
+    preprocessing = from_metadata(metadata)
+    if preprocessing is None:
+        raise invalid("weights", "a file whose metadata has input_size, mean and std", str(path))
+    names = _class_names(metadata, class_names)
+    classes.check_names(names, "the model")
+    model = zoo.create_model(model_name, num_classes=len(names), weights=path)
+    return TrainedModel(model, preprocessing, names)
+
+
+def _class_names(metadata: Mapping[str, str], file: str | Path | None) -> list[str]:
+    """Returns the class names of a file, or those of ImageNet."""
+    count = int(metadata.get("num_classes", 0))
+    if file is not None:
+        names = classes.read_names(Path(file).expanduser())
+        if count not in (0, len(names)):
+            raise invalid(f"the number of lines in {str(file)!r}", f"{count}, one per class", len(names))
+        return names
+    if weight_files.PUBLISHED in metadata and count == len(imagenet_classes.class_names()):
+        return imagenet_classes.class_names()
+    raise invalid("class_names", "a file with the class names, one per line", file)
