@@ -18,6 +18,7 @@ OPTIMIZERS = {"adam": ("beta_2", "epsilon"), "rmsprop": ("epsilon", "rho"), "sgd
 SCHEDULES = ("constant", "cosine", "exponential")
 AUGMENTATIONS = ("affine", "crop_flip", "none", "padded_crop_flip")
 INTERPOLATIONS = ("bicubic", "bilinear")
+LOSSES = ("binary_cross_entropy", "cross_entropy")
 INTEGERS = range(-(2**63), 2**63)
 MAX_DEPTH = 32  # nested lists and dictionaries in an option
 
@@ -70,6 +71,10 @@ class Recipe:
     augmentation: Annotated[str, _choice(AUGMENTATIONS)] = "none"
     randaugment_layers: Annotated[int, "RandAugment operations per image; 0: none"] = 0
     randaugment_magnitude: Annotated[float, "magnitude of RandAugment"] = 10.0
+    color_jitter: Annotated[float, "largest change of brightness, contrast and saturation"] = 0.0
+    random_erasing: Annotated[float, "probability that a rectangle of an image becomes noise"] = 0.0
+    mixup_alpha: Annotated[float, "alpha of mixup, which blends two images and labels; 0: none"] = 0.0
+    cutmix_alpha: Annotated[float, "alpha of CutMix, which pastes a part of an image; 0: none"] = 0.0
 
     # The optimization.
     epochs: Annotated[int, "passes over the training split"]
@@ -86,7 +91,12 @@ class Recipe:
     decay_rate: Annotated[float, "factor of the exponential schedule per decay_epochs"] = 1.0
     decay_epochs: Annotated[float, "epochs between decays of the exponential schedule"] = 1.0
     weight_decay: Annotated[float, "factor of half the sum of squared kernels in the loss"] = 0.0
+    loss: Annotated[str, f"loss of the logits: {_choice(LOSSES)}"] = "cross_entropy"
     label_smoothing: Annotated[float, "fraction of each label spread over all classes"] = 0.0
+    target_threshold: Annotated[
+        float, "share of a class that counts as 1 in binary_cross_entropy; 0: none"
+    ] = 0.0
+    class_weights: Annotated[tuple[float, ...], "weight of each class in the loss; empty: 1"] = ()
     ema_decay: Annotated[float, "decay of the weights' average, which is evaluated; 0: none"] = 0.0
     seed: Annotated[int, "seed of the weights, the order and the augmentation"] = 0
 
@@ -297,6 +307,10 @@ _RANGES: dict[str, _Check] = {
     "crop_fraction": (lambda v: 0 < v <= 1, "a number above 0 and at most 1"),
     "randaugment_layers": (lambda v: v >= 0, "an integer of at least 0"),
     "randaugment_magnitude": _NOT_NEGATIVE,
+    "color_jitter": (lambda v: 0 <= v <= 1, "a number from 0 to 1"),
+    "random_erasing": (lambda v: 0 <= v <= 1, "a number from 0 to 1"),
+    "mixup_alpha": _NOT_NEGATIVE,
+    "cutmix_alpha": _NOT_NEGATIVE,
     "epochs": _COUNT,
     "global_batch_size": _COUNT,
     "learning_rate": _POSITIVE,
@@ -307,6 +321,8 @@ _RANGES: dict[str, _Check] = {
     "decay_epochs": _POSITIVE,
     "weight_decay": _NOT_NEGATIVE,
     "label_smoothing": _RATE,
+    "target_threshold": _RATE,
+    "class_weights": (lambda v: all(0 <= w < math.inf for w in v), "one number of at least 0 per class"),
     "ema_decay": _RATE,
     "seed": (lambda v: 0 <= v < 2**31, "an integer from 0 to below 2**31"),
 }
@@ -327,6 +343,17 @@ _RULES: tuple[tuple[str, Callable[[Recipe], Any], str], ...] = (
         "less than a batch of {0.global_batch_size} images",
     ),
     ("randaugment_layers", lambda r: not r.randaugment_layers or len(r.mean) == 3, "0 without 3 channels"),
+    ("color_jitter", lambda r: not r.color_jitter or len(r.mean) == 3, "0 without 3 channels"),
+    (
+        "target_threshold",
+        lambda r: not r.target_threshold or r.loss == "binary_cross_entropy",
+        "0 without binary_cross_entropy",
+    ),
+    (
+        "class_weights",
+        lambda r: not r.class_weights or not r.num_classes or len(r.class_weights) == r.num_classes,
+        "empty, or {0.num_classes} numbers, one per class",
+    ),
 )
 
 _NAMES = {
@@ -334,4 +361,5 @@ _NAMES = {
     "schedule": SCHEDULES,
     "augmentation": AUGMENTATIONS,
     "interpolation": INTERPOLATIONS,
+    "loss": LOSSES,
 }

@@ -16,7 +16,7 @@ from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.training.data import class_names as classes
-from lambdanet.training.data import folder, preprocess, records, service
+from lambdanet.training.data import folder, mixing, preprocess, records, service
 from lambdanet.training.data.bad_records import BadRecords, Example, pad_to_count, prepare_in_groups
 from lambdanet.training.data.batches import FOREVER, TrainingStream, concat_batches
 from lambdanet.training.data.folder import FolderSource
@@ -142,8 +142,8 @@ class Dataset:
 
         Returns:
           A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]). Soft
-          pseudo-labels make the labels distributions, float32 [b, num_classes]; mixed precision makes the
-          images bfloat16.
+          pseudo-labels, mixup and CutMix make the labels distributions, float32 [b, num_classes]; mixed
+          precision makes the images bfloat16.
 
         Raises:
           InputError: as `check`, or the service cannot be used.
@@ -158,7 +158,8 @@ class Dataset:
         normalized = batches.map(
             lambda images, labels: (preprocess.normalize(images, self.recipe), labels), tf.data.AUTOTUNE
         )
-        return normalized.prefetch(tf.data.AUTOTUNE)
+        mixed = mixing.mix_batches(normalized, self.recipe, initial_step, shard)
+        return mixed.prefetch(tf.data.AUTOTUNE)
 
     def first_images(self, count: int) -> list[tf.Tensor]:
         """Returns the first labeled images of training, up to `count`, without unreadable ones."""

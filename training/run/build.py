@@ -9,13 +9,20 @@ from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
-from lambdanet.training.run.losses import Accuracy, SmoothedCrossEntropy
+from lambdanet.training.run.losses import Accuracy, SmoothedBinaryCrossEntropy, SmoothedCrossEntropy
 from lambdanet.training.run.schedules import WarmupSchedule
 
 OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "adam": lambda momentum, **common: keras.optimizers.Adam(beta_1=momentum, **common),
     "rmsprop": lambda momentum, **common: keras.optimizers.RMSprop(momentum=momentum, **common),
     "sgd": lambda momentum, **common: keras.optimizers.SGD(momentum=momentum, **common),
+}
+
+LOSSES: dict[str, Callable[[Recipe], keras.losses.Loss]] = {
+    "binary_cross_entropy": lambda recipe: SmoothedBinaryCrossEntropy(
+        recipe.label_smoothing, recipe.class_weights, recipe.target_threshold
+    ),
+    "cross_entropy": lambda recipe: SmoothedCrossEntropy(recipe.label_smoothing, recipe.class_weights),
 }
 
 
@@ -66,6 +73,11 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
     )
 
 
+def build_loss(recipe: Recipe) -> keras.losses.Loss:
+    """Returns the recipe's loss of logits."""
+    return LOSSES[recipe.loss](recipe)
+
+
 def compile_model(
     recipe: Recipe, model: keras.Model, optimizer: keras.optimizers.Optimizer, steps_per_execution: int = 1
 ) -> None:
@@ -75,7 +87,7 @@ def compile_model(
     """
     model.compile(
         optimizer=optimizer,
-        loss=SmoothedCrossEntropy(recipe.label_smoothing),
+        loss=build_loss(recipe),
         weighted_metrics=[Accuracy()],  # the padding of evaluation batches has weight 0
         steps_per_execution=steps_per_execution,
     )
