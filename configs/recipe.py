@@ -14,7 +14,15 @@ from typing import Annotated, Any, TypeGuard
 from lambdanet.errors import InputError, invalid, short, unknown
 
 # The options of each optimizer besides `learning_rate` and `momentum`.
-OPTIMIZERS = {"adam": ("beta_2", "epsilon"), "rmsprop": ("epsilon", "rho"), "sgd": ("nesterov",)}
+OPTIMIZERS = {
+    "adam": ("beta_2", "epsilon"),
+    "adamw": ("beta_2", "epsilon"),
+    "lamb": ("beta_2", "epsilon"),
+    "lion": ("beta_2",),
+    "rmsprop": ("epsilon", "rho"),
+    "sgd": ("nesterov",),
+}
+DECAY_IN_STEPS = ("adamw", "lamb", "lion")  # optimizers whose steps decay the kernels; not the loss
 SCHEDULES = ("constant", "cosine", "exponential")
 AUGMENTATIONS = ("affine", "crop_flip", "none", "padded_crop_flip")
 INTERPOLATIONS = ("bicubic", "bilinear")
@@ -81,7 +89,7 @@ class Recipe:
     global_batch_size: Annotated[int, "images per step on all devices together"]
     optimizer: Annotated[str, _choice(OPTIMIZERS)] = "sgd"
     learning_rate: Annotated[float, "peak, reached after warmup_epochs"]
-    momentum: Annotated[float, "momentum of the optimizer; beta_1 of adam"] = 0.9
+    momentum: Annotated[float, "momentum of the optimizer; beta_1 of adam, adamw, lamb and lion"] = 0.9
     optimizer_options: Annotated[dict[str, object], "other options, such as {'nesterov': True} of sgd"] = (
         dataclasses.field(default_factory=dict)
     )
@@ -90,7 +98,12 @@ class Recipe:
     cosine_floor: Annotated[float, "end of the cosine schedule, as a fraction of the peak"] = 0.0
     decay_rate: Annotated[float, "factor of the exponential schedule per decay_epochs"] = 1.0
     decay_epochs: Annotated[float, "epochs between decays of the exponential schedule"] = 1.0
-    weight_decay: Annotated[float, "factor of half the sum of squared kernels in the loss"] = 0.0
+    weight_decay: Annotated[float, "L2 of the kernels in the loss; adamw, lamb, lion: in their steps"] = 0.0
+    clip_norm: Annotated[float, "largest norm of all gradients together; 0: any"] = 0.0
+    clip_adaptive: Annotated[float, "largest gradient relative to the weights (AGC); 0: any"] = 0.0
+    accumulate_steps: Annotated[int, "parts of a batch whose gradients are added up in turn"] = 1
+    layer_decay: Annotated[float, "factor of the learning rate from each block to the one before"] = 1.0
+    head_rate: Annotated[float, "factor of the learning rate of the classifier"] = 1.0
     loss: Annotated[str, f"loss of the logits: {_choice(LOSSES)}"] = "cross_entropy"
     label_smoothing: Annotated[float, "fraction of each label spread over all classes"] = 0.0
     target_threshold: Annotated[
@@ -115,6 +128,11 @@ class Recipe:
         for option in self.optimizer_options:
             if option not in OPTIMIZERS[self.optimizer]:
                 raise unknown(f"option of optimizer {self.optimizer}", option, OPTIMIZERS[self.optimizer])
+
+    @property
+    def decays_in_steps(self) -> bool:
+        """Whether the weight decay is in the steps of the optimizer instead of the loss."""
+        return self.optimizer in DECAY_IN_STEPS
 
     @property
     def num_pseudo_labels(self) -> int:
@@ -320,6 +338,11 @@ _RANGES: dict[str, _Check] = {
     "decay_rate": (lambda v: 0 < v <= 1, "a number above 0 and at most 1"),
     "decay_epochs": _POSITIVE,
     "weight_decay": _NOT_NEGATIVE,
+    "clip_norm": _NOT_NEGATIVE,
+    "clip_adaptive": _NOT_NEGATIVE,
+    "accumulate_steps": _COUNT,
+    "layer_decay": (lambda v: 0 < v <= 1, "a number above 0 and at most 1"),
+    "head_rate": _POSITIVE,
     "label_smoothing": _RATE,
     "target_threshold": _RATE,
     "class_weights": (lambda v: all(0 <= w < math.inf for w in v), "one number of at least 0 per class"),
@@ -342,6 +365,17 @@ _RULES: tuple[tuple[str, Callable[[Recipe], Any], str], ...] = (
         lambda r: r.num_pseudo_labels < r.global_batch_size,
         "less than a batch of {0.global_batch_size} images",
     ),
+    (
+        "accumulate_steps",
+        lambda r: r.global_batch_size % r.accumulate_steps == 0,
+        "a divisor of global_batch_size, which is {0.global_batch_size}",
+    ),
+    (
+        "accumulate_steps",
+        lambda r: r.accumulate_steps == 1 or not r.sync_batch_norm,
+        "1 with sync_batch_norm",
+    ),
+    ("momentum", lambda r: r.momentum or r.optimizer != "lion", "above 0 with lion"),
     ("randaugment_layers", lambda r: not r.randaugment_layers or len(r.mean) == 3, "0 without 3 channels"),
     ("color_jitter", lambda r: not r.color_jitter or len(r.mean) == 3, "0 without 3 channels"),
     (

@@ -74,6 +74,9 @@ class Run:
         self._recipe, self._dataset, self._path = recipe, dataset, path
         self._devices, self._options = devices, options
         self.step = 0
+        if recipe.global_batch_size % (devices.replicas * recipe.accumulate_steps):
+            batch = f"the batch of a device, {recipe.global_batch_size // devices.replicas}"
+            raise invalid("accumulate_steps", f"a divisor of {batch}", recipe.accumulate_steps)
         keras.utils.set_random_seed(recipe.seed)
         if options.deterministic:
             tf.config.experimental.enable_op_determinism()
