@@ -63,6 +63,8 @@ class Recipe:
     mixed_precision: Annotated[bool, "compute in bfloat16, keep variables in float32"] = False
     start_from: Annotated[str, "model_dir or initial weights; empty: random weights"] = ""
     zero_head: Annotated[bool, "start the classifier at zero, regardless of start_from"] = False
+    freeze: Annotated[str, "layers that are not trained: backbone, c2 or patterns such as stem*,c2"] = ""
+    unfreeze_epoch: Annotated[int, "epochs after which these are trained, too; 0: never"] = 0
 
     # The data.
     dataset: Annotated[str, "a dataset of TFDS; folder, your pictures; or tfrecord, your records"]
@@ -315,6 +317,7 @@ _RANGES: dict[str, _Check] = {
     "dropout_rate": _RATE,
     "stochastic_depth_rate": _RATE,
     "bn_momentum": _RATE,
+    "unfreeze_epoch": (lambda v: v >= 0, "a positive integer, or 0 for never"),
     "dataset": _TEXT,
     "train_split": _TEXT,
     "eval_split": _TEXT,
@@ -354,6 +357,8 @@ _RANGES: dict[str, _Check] = {
 _RULES: tuple[tuple[str, Callable[[Recipe], Any], str], ...] = (
     ("std", lambda r: len(r.mean) == len(r.std), "as long as mean, which is {0.mean}"),
     ("warmup_epochs", lambda r: r.warmup_epochs <= r.epochs, "at most epochs, which is {0.epochs}"),
+    ("freeze", lambda r: not r.freeze or r.start_from, "empty without start_from"),
+    ("unfreeze_epoch", lambda r: not r.unfreeze_epoch or r.freeze, "0 without freeze"),
     ("patience", lambda r: not r.patience or r.held_out_split, "0 without a held_out_split"),
     (
         "pseudo_share",

@@ -203,5 +203,17 @@ def test_augmentations_have_size_and_depend_on_seed(augmentation, layers):
     assert changes > 25 if layers or augmentation != "none" else changes == 0
 
 
+@pytest.mark.parametrize("field", ["color_jitter", "random_erasing"])
+def test_fields_of_recipe_change_images(field):
+    recipe = dataclasses.replace(configs.get_recipe("digits"), input_size=16, augmentation="none")
+    image, seed = Decoded(noise(20, 18, 1)), tf.constant([0, 1], tf.int64)
+    changed = dataclasses.replace(recipe, **{field: 1.0})
+    plain, first, again = (
+        preprocess.for_training(image, r, seed).numpy() for r in (recipe, changed, changed)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != plain)
+
+
 def test_recipes_accept_every_augmentation():
     assert sorted(augment.VIEWS) == sorted(recipes.AUGMENTATIONS)

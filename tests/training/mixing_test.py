@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import images
+from PIL import Image
 
 from lambdanet import configs
 from lambdanet.training.data import mixing
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 
 SEEDS = [tf.constant([5, number], tf.int64) for number in range(60)]
@@ -105,6 +107,19 @@ def test_devices_and_machines_mix_differently():
     assert len(set(shares)) == len(shares)
     resumed = next(mixing.mix_batches(_batches().skip(2), recipe, 1, shards[1]).as_numpy_iterator())
     assert resumed[1][0].max() == shares[6 + 2]
+
+
+def test_training_reads_mixed_batches(tmp_path):
+    for name in ("train/a", "train/b"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8), "red").save(tmp_path / name / "0.png")
+    changes = {"dataset": "folder", "num_classes": 0, "input_size": 8, "global_batch_size": 2, "epochs": 3}
+    dataset = Dataset.open(dataclasses.replace(RECIPE, **changes, cutmix_alpha=0.0), str(tmp_path))
+    labels = [labels for _, labels in dataset.train().as_numpy_iterator()]
+    np.testing.assert_allclose(np.sum(labels, axis=2), 1.0, atol=1e-6)
+    assert len({float(label[0].max()) for label in labels}) == 3
+    (_, again), *_ = dataset.train(2).as_numpy_iterator()
+    np.testing.assert_array_equal(again, labels[2])
 
 
 def test_batches_without_alpha_are_unchanged():

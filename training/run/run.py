@@ -12,7 +12,7 @@ import tf_keras as keras
 
 from lambdanet.errors import check_counts, invalid
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.run import callbacks, initial_weights, stateless_dropout, tensorboard
+from lambdanet.training.run import callbacks, freezing, initial_weights, stateless_dropout, tensorboard
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.best_epoch import BestEpoch
 from lambdanet.training.run.build import build_model, build_optimizer, compile_model
@@ -88,7 +88,7 @@ class Run:
             if recipe.held_out_split:
                 best = self._create_checkpoints(model_dirs.BEST, max_to_keep=1)
                 self._best = BestEpoch(best, recipe.patience)
-            compile_model(recipe, self._model, self._optimizer, options.steps_per_execution)
+            self._freeze(epoch=0)
         stateless_dropout.make_dropout_stateless(self._model, self._optimizer.iterations, recipe.seed)
         self._evaluation = devices.distribute_dataset(functools.partial(dataset.eval, cache=True))
         shard = devices.shard()
@@ -113,6 +113,7 @@ class Run:
         self.step = self._checkpoints.restore()
         if recipe.start_from and self.step == 0:
             initial_weights.load_initial_weights(self._model, recipe.start_from, recipe.zero_head)
+            self._checkpoints.reset_averages()
         if self._devices.chief:
             model_dirs.claim(self._path, recipe, self._dataset.class_names, self._dataset.data_dir)
         self._announce()
@@ -143,6 +144,12 @@ class Run:
             last |= {"best_epoch": self._best.epoch, "best_val_accuracy": self._best.accuracy}
         return {**last, "model_dir": str(self._path), "epoch": self.step // self._steps, "step": self.step}
 
+    def _freeze(self, epoch: int) -> None:
+        """Compiles the model for an epoch, from 0, with or without the frozen layers of the recipe."""
+        for layer in freezing.frozen_layers(self._model, self._recipe):
+            layer.trainable = not freezing.are_frozen(self._recipe, epoch)
+        compile_model(self._recipe, self._model, self._optimizer, self._options.steps_per_execution)
+
     def _create_checkpoints(self, folder: str, **options: int) -> Checkpoints:
         return Checkpoints(self._path / folder, self._model, self._optimizer, self._devices, **options)
 
@@ -157,13 +164,17 @@ class Run:
         )
 
     def _fit_epochs(self, stop: StopRequest) -> None:
-        """Trains all remaining epochs, or where an epoch has begun, the rest of that one."""
-        epoch, done = divmod(self.step, self._steps)
+        """Trains the remaining epochs, up to where layers are unfrozen, or the rest of one that has begun."""
+        recipe, (epoch, done) = self._recipe, divmod(self.step, self._steps)
+        last = recipe.unfreeze_epoch if epoch < recipe.unfreeze_epoch < recipe.epochs else recipe.epochs
+        if recipe.unfreeze_epoch:
+            with self._devices.strategy.scope():
+                self._freeze(epoch)
         step, address = self.step, self._options.data_service
         self._model.fit(
             self._devices.distribute_dataset(lambda shard: self._dataset.train(step, shard, address)),
             initial_epoch=epoch,
-            epochs=epoch + 1 if done else self._recipe.epochs,
+            epochs=epoch + 1 if done else last,
             steps_per_epoch=self._steps - done,
             validation_data=self._evaluation,
             validation_steps=self._eval_steps,
