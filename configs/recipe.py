@@ -9,6 +9,7 @@ import math
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, TypeGuard
 
 from lambdanet.errors import InputError, invalid, short, unknown
@@ -68,6 +69,7 @@ class Recipe:
 
     # The data.
     dataset: Annotated[str, "a dataset of TFDS; folder, your pictures; or tfrecord, your records"]
+    labels: Annotated[str, "csv or parquet file of folder: columns file, label, split; empty: none"] = ""
     train_split: Annotated[str, "split to train on, such as train[:90%]"] = "train"
     eval_split: Annotated[str, "split to evaluate on"] = "test"
     held_out_split: Annotated[str, "split that selects the best epoch; empty: none"] = ""
@@ -236,6 +238,18 @@ def from_json(text: str) -> Recipe:
     return Recipe(**values)
 
 
+def read_json(path: str | Path) -> Recipe:
+    """Returns the recipe in a file that `to_json` wrote.
+
+    Raises:
+      InputError: the file cannot be read, or is no recipe.
+    """
+    try:
+        return from_json(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # no permission, no text, no JSON, or no recipe
+        raise InputError(f"{str(path)!r} cannot be read: {error}") from None
+
+
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:
     """Returns the fields in which two recipes differ, each with the old and the new value."""
     pairs = {field: (getattr(old, field), getattr(new, field)) for field in field_types()}
@@ -357,6 +371,7 @@ _RANGES: dict[str, _Check] = {
 _RULES: tuple[tuple[str, Callable[[Recipe], Any], str], ...] = (
     ("std", lambda r: len(r.mean) == len(r.std), "as long as mean, which is {0.mean}"),
     ("warmup_epochs", lambda r: r.warmup_epochs <= r.epochs, "at most epochs, which is {0.epochs}"),
+    ("labels", lambda r: not r.labels or r.dataset == "folder", "empty unless the dataset is folder"),
     ("freeze", lambda r: not r.freeze or r.start_from, "empty without start_from"),
     ("unfreeze_epoch", lambda r: not r.unfreeze_epoch or r.freeze, "0 without freeze"),
     ("patience", lambda r: not r.patience or r.held_out_split, "0 without a held_out_split"),

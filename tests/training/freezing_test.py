@@ -16,7 +16,7 @@ from lambdanet import configs
 from lambdanet.errors import InputError, Preempted
 from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
-from lambdanet.training.run import callbacks, freezing
+from lambdanet.training.run import callbacks, freezing, initial_weights
 from lambdanet.training.run.build import build_model
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.train import train
@@ -106,7 +106,15 @@ def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, mon
     monkeypatch.setattr(
         callbacks.HistoryFile, "on_epoch_end", _first(record, callbacks.HistoryFile.on_epoch_end)
     )
+    load, trainable = initial_weights.load_initial_weights, []
+
+    def record_trainable(model, *arguments):
+        trainable.extend(layer.trainable for layer in model.layers)
+        load(model, *arguments)
+
+    monkeypatch.setattr(initial_weights, "load_initial_weights", record_trainable)
     train(recipe, tmp_path / "whole", data_dir)
+    assert trainable and all(trainable)  # a frozen LambdaLayer has its weights in another order
     frozen, moved = [True] * 4 + [False], [False] * 5
     assert seen == [frozen, frozen, moved]
 
