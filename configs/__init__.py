@@ -7,8 +7,9 @@ of recipes named `module:row`, or both.
 
 import importlib
 import pkgutil
+from pathlib import Path
 
-from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.recipe import Recipe, read_json
 from lambdanet.errors import unknown
 
 
@@ -18,7 +19,7 @@ def list_recipes() -> list[str]:
 
 
 def get_recipe(name: str) -> Recipe:
-    """Returns a recipe by its name, `module` or `module:row`.
+    """Returns a recipe by its name, `module` or `module:row`, or from a file such as `recipe.json` of a run.
 
     Raises:
       InputError: there is none; the message has the nearest names.
@@ -27,6 +28,8 @@ def get_recipe(name: str) -> Recipe:
       >>> get_recipe("digits").model
       'lambda_resnet_tiny'
     """
+    if name.endswith(".json"):
+        return read_json(Path(name).expanduser())
     recipes = _recipes()
     if name not in recipes:
         raise unknown("recipe", name, recipes, see="`lambdanet train --help`")

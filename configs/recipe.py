@@ -9,15 +9,25 @@ import math
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, TypeGuard
 
 from lambdanet.errors import InputError, invalid, short, unknown
 
 # The options of each optimizer besides `learning_rate` and `momentum`.
-OPTIMIZERS = {"adam": ("beta_2", "epsilon"), "rmsprop": ("epsilon", "rho"), "sgd": ("nesterov",)}
+OPTIMIZERS = {
+    "adam": ("beta_2", "epsilon"),
+    "adamw": ("beta_2", "epsilon"),
+    "lamb": ("beta_2", "epsilon"),
+    "lion": ("beta_2",),
+    "rmsprop": ("epsilon", "rho"),
+    "sgd": ("nesterov",),
+}
+DECAY_IN_STEPS = ("adamw", "lamb", "lion")  # optimizers whose steps decay the kernels; not the loss
 SCHEDULES = ("constant", "cosine", "exponential")
 AUGMENTATIONS = ("affine", "crop_flip", "none", "padded_crop_flip")
 INTERPOLATIONS = ("bicubic", "bilinear")
+LOSSES = ("binary_cross_entropy", "cross_entropy")
 INTEGERS = range(-(2**63), 2**63)
 MAX_DEPTH = 32  # nested lists and dictionaries in an option
 
@@ -54,9 +64,12 @@ class Recipe:
     mixed_precision: Annotated[bool, "compute in bfloat16, keep variables in float32"] = False
     start_from: Annotated[str, "model_dir or initial weights; empty: random weights"] = ""
     zero_head: Annotated[bool, "start the classifier at zero, regardless of start_from"] = False
+    freeze: Annotated[str, "layers that are not trained: backbone, c2 or patterns such as stem*,c2"] = ""
+    unfreeze_epoch: Annotated[int, "epochs after which these are trained, too; 0: never"] = 0
 
     # The data.
     dataset: Annotated[str, "a dataset of TFDS; folder, your pictures; or tfrecord, your records"]
+    labels: Annotated[str, "csv or parquet file of folder: columns file, label, split; empty: none"] = ""
     train_split: Annotated[str, "split to train on, such as train[:90%]"] = "train"
     eval_split: Annotated[str, "split to evaluate on"] = "test"
     held_out_split: Annotated[str, "split that selects the best epoch; empty: none"] = ""
@@ -70,13 +83,17 @@ class Recipe:
     augmentation: Annotated[str, _choice(AUGMENTATIONS)] = "none"
     randaugment_layers: Annotated[int, "RandAugment operations per image; 0: none"] = 0
     randaugment_magnitude: Annotated[float, "magnitude of RandAugment"] = 10.0
+    color_jitter: Annotated[float, "largest change of brightness, contrast and saturation"] = 0.0
+    random_erasing: Annotated[float, "probability that a rectangle of an image becomes noise"] = 0.0
+    mixup_alpha: Annotated[float, "alpha of mixup, which blends two images and labels; 0: none"] = 0.0
+    cutmix_alpha: Annotated[float, "alpha of CutMix, which pastes a part of an image; 0: none"] = 0.0
 
     # The optimization.
     epochs: Annotated[int, "passes over the training split"]
     global_batch_size: Annotated[int, "images per step on all devices together"]
     optimizer: Annotated[str, _choice(OPTIMIZERS)] = "sgd"
     learning_rate: Annotated[float, "peak, reached after warmup_epochs"]
-    momentum: Annotated[float, "momentum of the optimizer; beta_1 of adam"] = 0.9
+    momentum: Annotated[float, "momentum of the optimizer; beta_1 of adam, adamw, lamb and lion"] = 0.9
     optimizer_options: Annotated[dict[str, object], "other options, such as {'nesterov': True} of sgd"] = (
         dataclasses.field(default_factory=dict)
     )
@@ -85,8 +102,18 @@ class Recipe:
     cosine_floor: Annotated[float, "end of the cosine schedule, as a fraction of the peak"] = 0.0
     decay_rate: Annotated[float, "factor of the exponential schedule per decay_epochs"] = 1.0
     decay_epochs: Annotated[float, "epochs between decays of the exponential schedule"] = 1.0
-    weight_decay: Annotated[float, "factor of half the sum of squared kernels in the loss"] = 0.0
+    weight_decay: Annotated[float, "L2 of the kernels in the loss; adamw, lamb, lion: in their steps"] = 0.0
+    clip_norm: Annotated[float, "largest norm of all gradients together; 0: any"] = 0.0
+    clip_adaptive: Annotated[float, "largest gradient relative to the weights (AGC); 0: any"] = 0.0
+    accumulate_steps: Annotated[int, "parts of a batch whose gradients are added up in turn"] = 1
+    layer_decay: Annotated[float, "factor of the learning rate from each block to the one before"] = 1.0
+    head_rate: Annotated[float, "factor of the learning rate of the classifier"] = 1.0
+    loss: Annotated[str, f"loss of the logits: {_choice(LOSSES)}"] = "cross_entropy"
     label_smoothing: Annotated[float, "fraction of each label spread over all classes"] = 0.0
+    target_threshold: Annotated[
+        float, "share of a class that counts as 1 in binary_cross_entropy; 0: none"
+    ] = 0.0
+    class_weights: Annotated[tuple[float, ...], "weight of each class in the loss; empty: 1"] = ()
     ema_decay: Annotated[float, "decay of the weights' average, which is evaluated; 0: none"] = 0.0
     seed: Annotated[int, "seed of the weights, the order and the augmentation"] = 0
 
@@ -105,6 +132,11 @@ class Recipe:
         for option in self.optimizer_options:
             if option not in OPTIMIZERS[self.optimizer]:
                 raise unknown(f"option of optimizer {self.optimizer}", option, OPTIMIZERS[self.optimizer])
+
+    @property
+    def decays_in_steps(self) -> bool:
+        """Whether the weight decay is in the steps of the optimizer instead of the loss."""
+        return self.optimizer in DECAY_IN_STEPS
 
     @property
     def num_pseudo_labels(self) -> int:
@@ -206,6 +238,18 @@ def from_json(text: str) -> Recipe:
     return Recipe(**values)
 
 
+def read_json(path: str | Path) -> Recipe:
+    """Returns the recipe in a file that `to_json` wrote.
+
+    Raises:
+      InputError: the file cannot be read, or is no recipe.
+    """
+    try:
+        return from_json(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # no permission, no text, no JSON, or no recipe
+        raise InputError(f"{str(path)!r} cannot be read: {error}") from None
+
+
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:
     """Returns the fields in which two recipes differ, each with the old and the new value."""
     pairs = {field: (getattr(old, field), getattr(new, field)) for field in field_types()}
@@ -287,6 +331,7 @@ _RANGES: dict[str, _Check] = {
     "dropout_rate": _RATE,
     "stochastic_depth_rate": _RATE,
     "bn_momentum": _RATE,
+    "unfreeze_epoch": (lambda v: v >= 0, "a positive integer, or 0 for never"),
     "dataset": _TEXT,
     "train_split": _TEXT,
     "eval_split": _TEXT,
@@ -297,6 +342,10 @@ _RANGES: dict[str, _Check] = {
     "crop_fraction": (lambda v: 0 < v <= 1, "a number above 0 and at most 1"),
     "randaugment_layers": (lambda v: v >= 0, "an integer of at least 0"),
     "randaugment_magnitude": _NOT_NEGATIVE,
+    "color_jitter": (lambda v: 0 <= v <= 1, "a number from 0 to 1"),
+    "random_erasing": (lambda v: 0 <= v <= 1, "a number from 0 to 1"),
+    "mixup_alpha": _NOT_NEGATIVE,
+    "cutmix_alpha": _NOT_NEGATIVE,
     "epochs": _COUNT,
     "global_batch_size": _COUNT,
     "learning_rate": _POSITIVE,
@@ -306,7 +355,14 @@ _RANGES: dict[str, _Check] = {
     "decay_rate": (lambda v: 0 < v <= 1, "a number above 0 and at most 1"),
     "decay_epochs": _POSITIVE,
     "weight_decay": _NOT_NEGATIVE,
+    "clip_norm": _NOT_NEGATIVE,
+    "clip_adaptive": _NOT_NEGATIVE,
+    "accumulate_steps": _COUNT,
+    "layer_decay": (lambda v: 0 < v <= 1, "a number above 0 and at most 1"),
+    "head_rate": _POSITIVE,
     "label_smoothing": _RATE,
+    "target_threshold": _RATE,
+    "class_weights": (lambda v: all(0 <= w < math.inf for w in v), "one number of at least 0 per class"),
     "ema_decay": _RATE,
     "seed": (lambda v: 0 <= v < 2**31, "an integer from 0 to below 2**31"),
 }
@@ -315,6 +371,9 @@ _RANGES: dict[str, _Check] = {
 _RULES: tuple[tuple[str, Callable[[Recipe], Any], str], ...] = (
     ("std", lambda r: len(r.mean) == len(r.std), "as long as mean, which is {0.mean}"),
     ("warmup_epochs", lambda r: r.warmup_epochs <= r.epochs, "at most epochs, which is {0.epochs}"),
+    ("labels", lambda r: not r.labels or r.dataset == "folder", "empty unless the dataset is folder"),
+    ("freeze", lambda r: not r.freeze or r.start_from, "empty without start_from"),
+    ("unfreeze_epoch", lambda r: not r.unfreeze_epoch or r.freeze, "0 without freeze"),
     ("patience", lambda r: not r.patience or r.held_out_split, "0 without a held_out_split"),
     (
         "pseudo_share",
@@ -326,7 +385,29 @@ _RULES: tuple[tuple[str, Callable[[Recipe], Any], str], ...] = (
         lambda r: r.num_pseudo_labels < r.global_batch_size,
         "less than a batch of {0.global_batch_size} images",
     ),
+    (
+        "accumulate_steps",
+        lambda r: r.global_batch_size % r.accumulate_steps == 0,
+        "a divisor of global_batch_size, which is {0.global_batch_size}",
+    ),
+    (
+        "accumulate_steps",
+        lambda r: r.accumulate_steps == 1 or not r.sync_batch_norm,
+        "1 with sync_batch_norm",
+    ),
+    ("momentum", lambda r: r.momentum or r.optimizer != "lion", "above 0 with lion"),
     ("randaugment_layers", lambda r: not r.randaugment_layers or len(r.mean) == 3, "0 without 3 channels"),
+    ("color_jitter", lambda r: not r.color_jitter or len(r.mean) == 3, "0 without 3 channels"),
+    (
+        "target_threshold",
+        lambda r: not r.target_threshold or r.loss == "binary_cross_entropy",
+        "0 without binary_cross_entropy",
+    ),
+    (
+        "class_weights",
+        lambda r: not r.class_weights or not r.num_classes or len(r.class_weights) == r.num_classes,
+        "empty, or {0.num_classes} numbers, one per class",
+    ),
 )
 
 _NAMES = {
@@ -334,4 +415,5 @@ _NAMES = {
     "schedule": SCHEDULES,
     "augmentation": AUGMENTATIONS,
     "interpolation": INTERPOLATIONS,
+    "loss": LOSSES,
 }

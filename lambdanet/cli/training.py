@@ -129,6 +129,12 @@ _TRAIN_FLAGS = (
         "steps per call of the compiled function, for TPUs (default: 1)",
         default=1,
     ),
+    RepeatedFlag(
+        "callback",
+        "MODULE:FUNCTION",
+        "function(recipe, model_dir) that returns a Keras callback; may be repeated (default: none)",
+        default=(),
+    ),
     switch("deterministic", "make runs of the same recipe bitwise reproducible; slower", default=False),
 )
 
@@ -157,7 +163,9 @@ COMMANDS = (
         "trains a recipe; run the same command again to resume",
         _train,
         flags=(
-            Flag("recipe", "NAME", "the recipe to train, such as digits", required=True),
+            Flag(
+                "recipe", "NAME", "the recipe to train, such as digits, or a file recipe.json", required=True
+            ),
             Flag("model_dir", "DIR", "folder for the run's recipe, checkpoints and logs", required=True),
             _DATA_DIR,
             _MAX_BAD_RECORDS,

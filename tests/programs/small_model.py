@@ -16,7 +16,10 @@ FOUR_BLOCKS = dataclasses.replace(TWO_BLOCKS, stages=("C", "C", "C", "L"))
 def small_model(name, num_classes, input_size, in_channels, kernel_regularizer, batch_norm, **_):
     x = images = keras.Input([input_size, input_size, in_channels])
     for filters in (16, 32):
-        x = keras.layers.Conv2D(filters, 3, strides=2, kernel_regularizer=kernel_regularizer)(x)
-        x = keras.layers.ReLU()(keras.layers.BatchNormalization(**batch_norm)(x))
+        convolution = keras.layers.Conv2D(
+            filters, 3, strides=2, kernel_regularizer=kernel_regularizer, name=f"conv{filters}"
+        )
+        norm = keras.layers.BatchNormalization(**batch_norm, name=f"norm{filters}")
+        x = keras.layers.ReLU()(norm(convolution(x)))
     x = keras.layers.GlobalAveragePooling2D()(x)
     return keras.Model(images, keras.layers.Dense(num_classes, name="logits")(x), name="small")

@@ -19,7 +19,16 @@ THIRD_PARTY = {
     "configs": set(),
     # TensorFlow in `models.preprocessing` alone
     "models": {"h5py", "keras_hub", "ml_dtypes", "numpy", "official", "tensorflow", "timm", "torch", "tqdm"},
-    "training": {"PIL", "numpy", "official", "sklearn", "tensorflow", "tensorflow_datasets", "tf_keras"}
+    "training": {
+        "PIL",
+        "numpy",
+        "official",
+        "pyarrow",
+        "sklearn",
+        "tensorflow",
+        "tensorflow_datasets",
+        "tf_keras",
+    }
     | {"ai_edge_litert", "matplotlib", "onnxruntime", "tf2onnx", "tqdm"}
     | {"jax", "jaxlib", "scipy"}  # tpu-check
     | PEERS,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import noise
+from PIL import Image, ImageEnhance
 
 from lambdanet import configs
 from lambdanet.configs import recipe as recipes
@@ -149,6 +150,42 @@ def test_rand_augment_repeats_gray_channel():
     assert 4 <= sum(same) <= 36
 
 
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_color_jitter_equals_pillow(seed):
+    image = noise(12, 10, 3)
+    expected = Image.fromarray(image)
+    factors = tf.random.stateless_uniform([3], seed, 0.6, 1.4).numpy()
+    kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    for kind, factor in zip(kinds, factors, strict=True):
+        expected = kind(expected).enhance(float(factor))
+    got = augment.color_jitter(tf.constant(image), 0.4, seed).numpy()
+    assert np.abs(got.astype(int) - np.asarray(expected)).max() <= 3  # Pillow rounds after each of the three
+
+
+def test_color_jitter_of_strength_zero_is_identity():
+    image = noise(5, 4, 3)
+    np.testing.assert_array_equal(augment.color_jitter(tf.constant(image), 0.0, SEEDS[0]), image)
+
+
+def test_erased_rectangle_has_area_and_ratio():
+    image, areas = np.zeros([100, 80, 1], np.uint8), []
+    erase = tf.function(lambda seed: augment.erase(tf.constant(image), 1.0, seed), autograph=False)
+    for seed in SEEDS:
+        rows, columns = np.nonzero(erase(seed).numpy()[..., 0])
+        height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
+        assert len(rows) > 0.98 * height * width - 3  # noise is 0 in 1 of 256 pixels
+        areas.append(height * width / 8000)
+        assert 0.25 < height / width < 4
+    assert 0.015 < min(areas) < 0.08 and 0.2 < max(areas) < 0.36
+
+
+def test_erasing_probability():
+    image = tf.constant(noise(8, 8, 3))
+    erase = tf.function(lambda seed: augment.erase(image, 0.5, seed), autograph=False)
+    changed = sum(np.any(erase(seed) != image) for seed in SEEDS)
+    assert 10 <= changed <= 30  # of 40
+
+
 @pytest.mark.parametrize("augmentation", recipes.AUGMENTATIONS)
 @pytest.mark.parametrize("layers", [0, 2])
 def test_augmentations_have_size_and_depend_on_seed(augmentation, layers):
@@ -164,6 +201,18 @@ def test_augmentations_have_size_and_depend_on_seed(augmentation, layers):
     np.testing.assert_array_equal(first, again)
     changes = max(np.abs(first.astype(int) - other).max() for other in others)
     assert changes > 25 if layers or augmentation != "none" else changes == 0
+
+
+@pytest.mark.parametrize("field", ["color_jitter", "random_erasing"])
+def test_fields_of_recipe_change_images(field):
+    recipe = dataclasses.replace(configs.get_recipe("digits"), input_size=16, augmentation="none")
+    image, seed = Decoded(noise(20, 18, 1)), tf.constant([0, 1], tf.int64)
+    changed = dataclasses.replace(recipe, **{field: 1.0})
+    plain, first, again = (
+        preprocess.for_training(image, r, seed).numpy() for r in (recipe, changed, changed)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != plain)
 
 
 def test_recipes_accept_every_augmentation():

@@ -112,7 +112,7 @@ def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
 
     stem = ten.get_layer("stem1_conv")
     stem.set_weights([np.zeros_like(kernel) for kernel in stem.get_weights()])
-    initial_weights.load_initial_weights(ten, "imagenet", zero_head=True)  # as in folder:lambda_resnet26t
+    initial_weights.load_initial_weights(ten, "imagenet", zero_head=True)  # as in finetune:lambda_resnet26t
     np.testing.assert_array_equal(stem.get_weights()[0], model.get_layer("stem1_conv").get_weights()[0])
     assert not any(weight.any() for weight in ten.layers[-1].get_weights())
 

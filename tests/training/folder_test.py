@@ -119,7 +119,7 @@ def test_start_from_file_with_other_classes(tmp_path, file):
 
 def test_recipes_have_preprocessing_of_their_weights():
     for one in pretrained_weights.WEIGHTS:
-        recipe = configs.get_recipe(f"folder:{one.model}")
+        recipe = configs.get_recipe(f"finetune:{one.model}")
         assert (recipe.model, recipe.start_from, recipe.num_classes) == (one.model, one.tag, 0)
         assert preprocess.of_recipe(recipe) == lambdanet.preprocess_for(one.model)
 

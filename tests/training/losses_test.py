@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Smoothed cross-entropy against explicit sums."""
+"""Smoothed cross-entropies against explicit sums."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.training.run.losses import SmoothedCrossEntropy
+from lambdanet.configs import recipe as recipes
+from lambdanet.training.run import build
+from lambdanet.training.run.losses import SmoothedBinaryCrossEntropy, SmoothedCrossEntropy
 
 LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]], np.float32)
 LABELS = np.array([2, 1])
@@ -22,12 +24,51 @@ def test_cross_entropy_with_smoothed_targets(smoothing, labels):
     assert float(got) == pytest.approx(expected, rel=1e-5)
 
 
+SOFT = np.array([[0.0, 0.25, 0.75], [0.5, 0.5, 0.0]], np.float32)
+
+
+@pytest.mark.parametrize("labels", [LABELS, SOFT])
+@pytest.mark.parametrize(("smoothing", "threshold"), [(0.0, 0.0), (0.3, 0.0), (0.1, 0.3)])
+def test_binary_cross_entropy_is_mean_over_classes(labels, smoothing, threshold):
+    targets = (np.eye(3)[labels] if labels.ndim == 1 else labels) * (1 - smoothing) + smoothing / 3
+    targets = (targets > threshold) if threshold else targets
+    sigmoid = 1 / (1 + np.exp(-LOGITS))
+    expected = -(targets * np.log(sigmoid) + (1 - targets) * np.log(1 - sigmoid)).mean()
+    loss = SmoothedBinaryCrossEntropy(smoothing, threshold=threshold)
+    assert float(loss(tf.constant(labels), tf.constant(LOGITS))) == pytest.approx(expected, rel=1e-5)
+
+
+def test_binary_cross_entropy_equals_timm(timm):
+    import torch
+    from timm.loss import BinaryCrossEntropy
+
+    for smoothing, threshold in [(0.1, None), (0.0, 0.2)]:
+        expected = BinaryCrossEntropy(smoothing, threshold)(torch.tensor(LOGITS), torch.tensor(LABELS))
+        got = SmoothedBinaryCrossEntropy(smoothing, threshold=threshold or 0.0)(LABELS, LOGITS)
+        assert float(got) == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [SmoothedCrossEntropy, SmoothedBinaryCrossEntropy])
+def test_class_weights_multiply_losses_of_examples(loss):
+    weights = (3.0, 0.5, 2.0)
+    plain = loss(0.1).call(tf.constant(LABELS), tf.constant(LOGITS)).numpy()
+    hard = loss(0.1, weights).call(tf.constant(LABELS), tf.constant(LOGITS))
+    np.testing.assert_allclose(hard, plain * [2.0, 0.5], rtol=1e-6)
+    plain = loss(0.1).call(tf.constant(SOFT), tf.constant(LOGITS)).numpy()
+    soft = loss(0.1, weights).call(tf.constant(SOFT), tf.constant(LOGITS))
+    np.testing.assert_allclose(soft, plain * [0.25 * 0.5 + 0.75 * 2, 0.5 * 3 + 0.5 * 0.5], rtol=1e-6)
+
+
 def test_half_precision_logits_are_summed_in_float32():
     got = SmoothedCrossEntropy(0.1)(tf.constant(LABELS), tf.cast(LOGITS, tf.bfloat16))
     assert got.dtype == tf.float32
 
 
 def test_loss_survives_serialization():
-    loss = SmoothedCrossEntropy(0.2)
-    again = keras.losses.deserialize(keras.losses.serialize(loss))
-    assert isinstance(again, SmoothedCrossEntropy) and again.label_smoothing == 0.2
+    for loss in (SmoothedCrossEntropy(0.2, (1.0, 2.0)), SmoothedBinaryCrossEntropy(0.1, threshold=0.2)):
+        again = keras.losses.deserialize(keras.losses.serialize(loss))
+        assert type(again) is type(loss) and again.get_config() == loss.get_config()
+
+
+def test_recipes_accept_every_loss():
+    assert sorted(build.LOSSES) == sorted(recipes.LOSSES)

@@ -28,6 +28,7 @@ RECIPE = dataclasses.replace(
     configs.get_recipe("digits"),
     **{"epochs": EPOCHS, "train_split": "train[:64]", "eval_split": "test[:24]", "global_batch_size": 16},
     **{"input_size": 16, "dropout_rate": 0.3, "stochastic_depth_rate": 0.3, "ema_decay": 0.5},
+    **{"mixup_alpha": 0.2, "cutmix_alpha": 1.0, "random_erasing": 0.25},
 )
 
 

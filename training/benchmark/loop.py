@@ -19,7 +19,6 @@ from lambdanet.training.benchmark.layers import announce
 from lambdanet.training.run import build, callbacks
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.checkpoints import Checkpoints
-from lambdanet.training.run.losses import SmoothedCrossEntropy
 from lambdanet.training.run.preemption import StopRequest
 
 NEVER = 10**9  # steps
@@ -118,7 +117,7 @@ def _by_hand(recipe: Recipe, data: tf.data.Dataset) -> Loop:
     """Returns the hand-written loop with the same steps."""
     model, optimizer = build.build_model(recipe), build.build_optimizer(recipe, NEVER // recipe.epochs)
     optimizer.build(model.trainable_variables)
-    cross_entropy = SmoothedCrossEntropy(recipe.label_smoothing)
+    cross_entropy = build.build_loss(recipe)
     mean, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
 
     @tf.function(autograph=False)

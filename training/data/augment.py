@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random augmentation of training images: crops, flips, affine transformations and RandAugment.
+"""Random augmentation of training images: crops, flips, affine, RandAugment, color jitter, random erasing.
 
 Every transformation is a function of the image and a seed, so a resumed run reads the same images.
 """
 
 import itertools
+import math
 import types
 import warnings
 from collections.abc import Callable
@@ -26,6 +27,12 @@ CROP_RATIOS = (3 / 4, 4 / 3)
 PADDING = 1 / 8  # of the size, on each side: 4 of 32 pixels on CIFAR (He et al. 2016)
 # Pixels at magnitude 10. The papers have no value; Model Garden's classifiers use this one.
 TRANSLATION = 10.0
+
+# The rectangle of `erase` (Zhong et al. 2017, with the limits of timm): fraction of the area, height / width.
+ERASED_AREAS = (0.02, 1 / 3)
+ERASED_RATIOS = (0.3, 1 / 0.3)
+
+GRAY = (0.299, 0.587, 0.114)  # the weights of red, green and blue in ITU-R 601
 
 STRIDE = 1 << 40  # between the seeds derived from one
 
@@ -167,6 +174,67 @@ def rand_augment(pixels: tf.Tensor, layers: int, magnitude: float, seed: tf.Tens
     with mock.patch.object(module, "tf", _SeededTensorFlow(seed)):
         augmented = policy.distort(image)
     return tf.ensure_shape(augmented, image.shape)
+
+
+def color_jitter(pixels: tf.Tensor, strength: float, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the image with brightness, contrast and saturation changed, in this order.
+
+    Each is multiplied by a factor, uniform in 1 - strength ... 1 + strength: the image is blended with black,
+    with its mean gray level, and with its gray levels.
+
+    Args:
+      pixels: uint8 [h, w, 3] or [h, w, 1].
+      strength: the largest change, from 0 to 1.
+      seed: int64 [2].
+
+    Returns:
+      uint8 [h, w, 3].
+    """
+    image = tf.broadcast_to(tf.cast(pixels, tf.float32), [*pixels.shape[:2], 3])
+    factors = tf.random.stateless_uniform([3], seed, 1 - strength, 1 + strength)
+    backgrounds = (tf.zeros_like, lambda x: tf.reduce_mean(_gray(x)), _gray)
+    for background, factor in zip(backgrounds, tf.unstack(factors), strict=True):
+        behind = background(image)
+        image = tf.clip_by_value(behind + factor * (image - behind), 0.0, 255.0)
+    return tf.cast(image + 0.5, tf.uint8)
+
+
+def _gray(image: tf.Tensor) -> tf.Tensor:
+    return tf.tensordot(image, tf.constant(GRAY), 1)[..., tf.newaxis]
+
+
+def erase(pixels: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the image with, at a probability, a random rectangle of uniform noise (Zhong et al. 2017).
+
+    Model Garden's class needs floats in 3 channels; the paper's noise has the 256 levels of the image.
+
+    Args:
+      pixels: uint8 [h, w, c].
+      probability: the fraction of the images with a rectangle.
+      seed: int64 [2].
+    """
+    height, width, _ = pixels.shape
+    chance, area, ratio, top, left = tf.unstack(tf.random.stateless_uniform([5], derive_seed(seed, 0)))
+    area = height * width * _between(ERASED_AREAS, area)
+    ratio = tf.exp(_between(tuple(map(math.log, ERASED_RATIOS)), ratio))
+
+    def is_inside(size: int, length: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+        length = tf.minimum(tf.round(length), size)
+        distance = tf.range(size, dtype=tf.float32) - tf.floor(place * (size - length + 1))
+        return (distance >= 0) & (distance < length)
+
+    def erased() -> tf.Tensor:
+        rows = is_inside(height, tf.sqrt(area * ratio), top)
+        columns = is_inside(width, tf.sqrt(area / ratio), left)
+        noise = tf.random.stateless_uniform(pixels.shape, derive_seed(seed, 1), 0, 256, tf.int32)
+        inside = (rows[:, tf.newaxis] & columns)[..., tf.newaxis]
+        return tf.where(inside, tf.cast(noise, tf.uint8), pixels)
+
+    return tf.cond(chance < probability, erased, lambda: pixels)
+
+
+def _between(limits: tuple[float, ...], fraction: tf.Tensor) -> tf.Tensor:
+    return limits[0] + (limits[1] - limits[0]) * fraction
 
 
 def _model_garden() -> Any:

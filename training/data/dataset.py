@@ -16,10 +16,9 @@ from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.training.data import class_names as classes
-from lambdanet.training.data import folder, preprocess, records, service
+from lambdanet.training.data import folder, mixing, preprocess, records, service, table
 from lambdanet.training.data.bad_records import BadRecords, Example, pad_to_count, prepare_in_groups
 from lambdanet.training.data.batches import FOREVER, TrainingStream, concat_batches
-from lambdanet.training.data.folder import FolderSource
 from lambdanet.training.data.records import RecordsSource
 from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 from lambdanet.training.data.sources import Source, TfdsSource
@@ -73,7 +72,7 @@ class Dataset:
         if not classes.is_utf8(data_dir or ""):
             raise invalid("data_dir", "a path in UTF-8", data_dir)
         sources: dict[str, Callable[[Recipe, str | None], Source]] = {
-            folder.NAME: FolderSource,
+            folder.NAME: table.open_pictures,
             records.NAME: RecordsSource,
         }
         source = sources.get(recipe.dataset, TfdsSource)(recipe, data_dir)
@@ -142,8 +141,8 @@ class Dataset:
 
         Returns:
           A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]). Soft
-          pseudo-labels make the labels distributions, float32 [b, num_classes]; mixed precision makes the
-          images bfloat16.
+          pseudo-labels, mixup and CutMix make the labels distributions, float32 [b, num_classes]; mixed
+          precision makes the images bfloat16.
 
         Raises:
           InputError: as `check`, or the service cannot be used.
@@ -158,7 +157,8 @@ class Dataset:
         normalized = batches.map(
             lambda images, labels: (preprocess.normalize(images, self.recipe), labels), tf.data.AUTOTUNE
         )
-        return normalized.prefetch(tf.data.AUTOTUNE)
+        mixed = mixing.mix_batches(normalized, self.recipe, initial_step, shard)
+        return mixed.prefetch(tf.data.AUTOTUNE)
 
     def first_images(self, count: int) -> list[tf.Tensor]:
         """Returns the first labeled images of training, up to `count`, without unreadable ones."""

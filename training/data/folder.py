@@ -24,32 +24,16 @@ NAME = "folder"
 LAYOUT = "train/CLASS/*.jpg and validation/CLASS/*.jpg"
 
 
-class FolderSource:
-    """Pictures of any size in `data_dir/SPLIT/CLASS/`; a `sources.Source`. Each folder is listed once.
+class PictureFiles:
+    """Picture files of any size with a class each: what a `sources.Source` does with their list.
 
-    Args:
-      recipe: the recipe, whose `train_split` is the folder with a folder per class.
-      data_dir: the folder of the splits.
-
-    Raises:
-      InputError: there is no such folder, or it has less than two classes.
+    Attributes:
+      channels: 3, red, green and blue.
+      class_names: the name of each class, in the order of the labels.
     """
 
-    def __init__(self, recipe: Recipe, data_dir: str | None):
-        accepted = f"the folder of the pictures, with {LAYOUT}"
-        if data_dir is None or not os.path.isdir(os.path.expanduser(data_dir)):
-            raise invalid("data_dir", accepted, data_dir)
-        self._root = os.path.expanduser(data_dir)
-        self._splits = _folders(self._root)
-        if not self._splits:
-            raise invalid("data_dir", accepted, data_dir, "it has no folders")
-        self._pictures = functools.cache(self._find_pictures)
-        self._files = functools.cache(self._list_files)
-        self.channels = 3
-        train = self._split_folder(recipe.train_split)
-        self.class_names = _folders(train)
-        if len(self.class_names) < 2:
-            raise invalid(f"classes in {train!r}", "two or more folders", self.class_names)
+    channels: int = 3
+    class_names: list[str]
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
         return len(self._files(split)[0][shard.index :: shard.count])
@@ -78,8 +62,45 @@ class FolderSource:
         return Encoded(tf.cond(is_decodable(contents), lambda: contents, as_png), self.channels)
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
+        return []
+
+    def _files(self, split: str) -> tuple[list[bytes], list[int]]:
+        """Returns the paths of the pictures of a split, in order, and their labels."""
+        raise NotImplementedError
+
+
+class FolderSource(PictureFiles):
+    """Pictures of any size in `data_dir/SPLIT/CLASS/`; a `sources.Source`. Each folder is listed once.
+
+    Args:
+      recipe: the recipe, whose `train_split` is the folder with a folder per class.
+      data_dir: the folder of the splits.
+
+    Raises:
+      InputError: there is no such folder, or it has less than two classes.
+    """
+
+    def __init__(self, recipe: Recipe, data_dir: str | None):
+        accepted = f"the folder of the pictures, with {LAYOUT}"
+        if data_dir is None or not os.path.isdir(os.path.expanduser(data_dir)):
+            raise invalid("data_dir", accepted, data_dir)
+        self._root = os.path.expanduser(data_dir)
+        self._splits = _folders(self._root)
+        if not self._splits:
+            raise invalid("data_dir", accepted, data_dir, "it has no folders")
+        self._pictures = functools.cache(self._find_pictures)
+        self._listed = functools.cache(self._list_files)
+        train = self._split_folder(recipe.train_split)
+        self.class_names = _folders(train)
+        if len(self.class_names) < 2:
+            raise invalid(f"classes in {train!r}", "two or more folders", self.class_names)
+
+    def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         found = self._pictures(split)
         return [(folder, others, len(paths) + len(others)) for folder, paths, others in found]
+
+    def _files(self, split: str) -> tuple[list[bytes], list[int]]:
+        return self._listed(split)
 
     def _split_folder(self, split: str) -> str:
         if split not in self._splits:

@@ -10,6 +10,9 @@ from lambdanet.models.preprocessing.preprocessing import Preprocessing
 from lambdanet.training.data import augment
 from lambdanet.training.data.image_bytes import Decoded, Encoded
 
+# Of the color jitter, RandAugment, which derives others from it, and erasing; views derive 0 and 1.
+SEEDS = (1000, 2, 1001)
+
 
 def of_recipe(recipe: Recipe) -> Preprocessing:
     """Returns the preprocessing of evaluation, which the exported SavedModel shares."""
@@ -31,9 +34,14 @@ def for_training(image: Encoded | Decoded, recipe: Recipe, seed: tf.Tensor) -> t
     """
     prepare = of_recipe(recipe)
     pixels = augment.VIEWS[recipe.augmentation](image, recipe.input_size, prepare.square, seed)
+    jitter, rand_augment, erase = (augment.derive_seed(seed, number) for number in SEEDS)
+    if recipe.color_jitter:
+        pixels = augment.color_jitter(pixels, recipe.color_jitter, jitter)
     if recipe.randaugment_layers:
-        seed = augment.derive_seed(seed, 2)
-        pixels = augment.rand_augment(pixels, recipe.randaugment_layers, recipe.randaugment_magnitude, seed)
+        layers, magnitude = recipe.randaugment_layers, recipe.randaugment_magnitude
+        pixels = augment.rand_augment(pixels, layers, magnitude, rand_augment)
+    if recipe.random_erasing:
+        pixels = augment.erase(pixels, recipe.random_erasing, erase)
     return pixels
 
 

@@ -5,17 +5,29 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lambdanet.backend import keras
+from lambdanet.backend import KERAS, keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
-from lambdanet.training.run.losses import Accuracy, SmoothedCrossEntropy
+from lambdanet.training.run.losses import Accuracy, SmoothedBinaryCrossEntropy, SmoothedCrossEntropy
+from lambdanet.training.run.optimizers import LAMB, adaptive_clip, layer_rate_factors, with_options
 from lambdanet.training.run.schedules import WarmupSchedule
 
-OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
-    "adam": lambda momentum, **common: keras.optimizers.Adam(beta_1=momentum, **common),
-    "rmsprop": lambda momentum, **common: keras.optimizers.RMSprop(momentum=momentum, **common),
-    "sgd": lambda momentum, **common: keras.optimizers.SGD(momentum=momentum, **common),
+OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
+    "adam": keras.optimizers.Adam,
+    "adamw": keras.optimizers.AdamW,
+    "lamb": LAMB,
+    "lion": keras.optimizers.Lion,
+    "rmsprop": keras.optimizers.RMSprop,
+    "sgd": keras.optimizers.SGD,
+}
+MOMENTUMS = {"rmsprop": "momentum", "sgd": "momentum"}  # the argument for the momentum; others: beta_1
+
+LOSSES: dict[str, Callable[[Recipe], keras.losses.Loss]] = {
+    "binary_cross_entropy": lambda recipe: SmoothedBinaryCrossEntropy(
+        recipe.label_smoothing, recipe.class_weights, recipe.target_threshold
+    ),
+    "cross_entropy": lambda recipe: SmoothedCrossEntropy(recipe.label_smoothing, recipe.class_weights),
 }
 
 
@@ -31,7 +43,7 @@ def build_model(recipe: Recipe) -> keras.Model:
         "in_channels": len(recipe.mean),
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
-        "kernel_regularizer": keras.regularizers.L2(recipe.weight_decay / 2) if recipe.weight_decay else None,
+        "kernel_regularizer": _kernel_regularizer(recipe),
         "batch_norm": {"momentum": recipe.bn_momentum, "synchronized": recipe.sync_batch_norm},
     }
     for key in recipe.model_options:
@@ -39,6 +51,22 @@ def build_model(recipe: Recipe) -> keras.Model:
             raise invalid("model_options", "options of the model's layers", key)
     with policy("mixed_bfloat16" if recipe.mixed_precision else "float32"):
         return zoo.create_model(recipe.model, **{**arguments, **recipe.model_options})
+
+
+def _kernel_regularizer(recipe: Recipe) -> keras.regularizers.Regularizer | None:
+    if not recipe.weight_decay or recipe.decays_in_steps:
+        return None
+    return keras.regularizers.L2(recipe.weight_decay / 2)
+
+
+def _check_keras_3(recipe: Recipe) -> None:
+    """Refuses what the optimizers of Keras 3 do not have, or have in another form."""
+    plain = {"clip_adaptive": 0.0, "layer_decay": 1.0, "head_rate": 1.0, "accumulate_steps": 1}
+    for field, default in plain.items():
+        if getattr(recipe, field) != default:
+            raise invalid(field, f"{default:g} with Keras 3", getattr(recipe, field))
+    if recipe.decays_in_steps:
+        raise invalid("optimizer", "adam, rmsprop or sgd with Keras 3", recipe.optimizer)
 
 
 def build_schedule(recipe: Recipe, steps_per_epoch: int) -> WarmupSchedule:
@@ -55,15 +83,37 @@ def build_schedule(recipe: Recipe, steps_per_epoch: int) -> WarmupSchedule:
 
 
 def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Optimizer:
-    """Returns the recipe's optimizer with its learning rate schedule."""
-    return OPTIMIZERS[recipe.optimizer](
-        recipe.momentum,
-        learning_rate=build_schedule(recipe, steps_per_epoch),
-        use_ema=recipe.ema_decay > 0,
-        ema_momentum=recipe.ema_decay,
-        ema_overwrite_frequency=None,  # by default, RMSprop replaces the weights by the averages
+    """Returns the recipe's optimizer, with its learning rate schedule, clipping and decay.
+
+    Raises:
+      InputError: with Keras 3, the recipe needs what only tf_keras has.
+    """
+    arguments: dict[str, Any] = {
+        MOMENTUMS.get(recipe.optimizer, "beta_1"): recipe.momentum,
+        "learning_rate": build_schedule(recipe, steps_per_epoch),
+        "use_ema": recipe.ema_decay > 0,
+        "ema_momentum": recipe.ema_decay,
+        "ema_overwrite_frequency": None,  # by default, RMSprop replaces the weights by the averages
         **recipe.optimizer_options,
-    )
+    }
+    if recipe.decays_in_steps:
+        arguments["weight_decay"] = recipe.weight_decay
+    if recipe.clip_norm:
+        arguments["global_clipnorm"] = recipe.clip_norm
+    kind = OPTIMIZERS[recipe.optimizer]
+    if KERAS != "tf_keras":
+        _check_keras_3(recipe)
+        return kind(**arguments)
+    if recipe.clip_adaptive:
+        arguments["clip"] = adaptive_clip(recipe.clip_adaptive)
+    if (recipe.layer_decay, recipe.head_rate) != (1, 1):
+        arguments["rate_factors"] = layer_rate_factors(recipe.layer_decay, recipe.head_rate)
+    return with_options(kind)(**arguments)
+
+
+def build_loss(recipe: Recipe) -> keras.losses.Loss:
+    """Returns the recipe's loss of logits."""
+    return LOSSES[recipe.loss](recipe)
 
 
 def compile_model(
@@ -75,10 +125,14 @@ def compile_model(
     """
     model.compile(
         optimizer=optimizer,
-        loss=SmoothedCrossEntropy(recipe.label_smoothing),
+        loss=build_loss(recipe),
         weighted_metrics=[Accuracy()],  # the padding of evaluation batches has weight 0
         steps_per_execution=steps_per_execution,
     )
+    if recipe.accumulate_steps > 1:
+        from lambdanet.training.run.accumulation import accumulated_step  # imports tf_keras
+
+        model.train_step = accumulated_step(model, recipe.accumulate_steps)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import csv
 import io
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def create_callbacks(
     save_every: int,
     stop: StopRequest,
     best: BestEpoch | None = None,
+    own: Sequence[keras.callbacks.Callback] = (),
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks of a run in the order in which they have to act.
 
@@ -48,6 +50,7 @@ def create_callbacks(
       save_every: steps between two checkpoints within an epoch.
       stop: the request to stop.
       best: the best epoch so far; None: the last epoch counts.
+      own: the user's callbacks.
     """
     averaged = AveragedEvaluation(checkpoints) if recipe.ema_decay else None
     files: list[keras.callbacks.Callback] = []
@@ -63,6 +66,7 @@ def create_callbacks(
         guard,
         Speed(recipe.global_batch_size),
         *files,
+        *own,
         *([KeepBestEpoch(best)] if best else []),
         SaveCheckpoints(checkpoints, initial_step, steps, save_every, stop, guard, averaged),
     ]

@@ -54,7 +54,8 @@ class Checkpoints:
         self.optimizer = optimizer
         self.devices = devices
         self._max_to_keep = max_to_keep
-        optimizer.build(model.trainable_variables)
+        self._weights = list(model.trainable_variables)  # also those that are frozen later
+        optimizer.build(self._weights)
         self.sums = tf.Variable(tf.zeros([NUM_SUMS]), trainable=False, name="sums")
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         self._checkpoint = tf.train.Checkpoint(
@@ -127,6 +128,16 @@ class Checkpoints:
     def use_averages(self) -> None:
         """Replaces the weights by their moving averages, where the optimizer keeps them."""
         self.optimizer.finalize_variable_values(self.model.trainable_variables)
+
+    def reset_averages(self) -> None:
+        """Starts the moving averages at the weights, where the optimizer keeps them.
+
+        Otherwise they would start at the values with which the model was built.
+        """
+        if self.optimizer.use_ema:
+            averages = self.optimizer._model_variables_moving_average
+            for average, weight in zip(averages, self._weights, strict=True):
+                average.assign(weight)
 
     def all_finite(self) -> bool:
         """Returns whether all weights and variables of the optimizer are finite."""

@@ -1,36 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loss and accuracy of classification, for labels as integers or as distributions over the classes."""
 
+from collections.abc import Sequence
+
 from lambdanet import backend as K
 from lambdanet.backend import keras
 
 
-@keras.saving.register_keras_serializable("lambdanet")
-class SmoothedCrossEntropy(keras.losses.Loss):
-    """Softmax cross entropy of logits, with label smoothing.
-
-    The target of class c is (1 - s) [c = label] + s / num_classes, where s is the label smoothing.
+class _ClassLoss(keras.losses.Loss):
+    """A loss of logits with label smoothing and class weights.
 
     Args:
       label_smoothing: s, at least 0 and below 1.
+      class_weights: the weight of each class; empty: 1.
+    """
+
+    def __init__(self, label_smoothing: float = 0.0, class_weights: Sequence[float] = (), **kwargs):
+        super().__init__(**kwargs)
+        self.label_smoothing = label_smoothing
+        self.class_weights = tuple(class_weights)
+
+    def call(self, y_true: K.Tensor, y_pred: K.Tensor) -> K.Tensor:
+        """Returns the loss [b] of labels [b] or [b, 1], or of distributions, and logits [b, num_classes]."""
+        smoothing, num_classes = self.label_smoothing, y_pred.shape[-1]
+        labels = _distributions(y_true, num_classes)
+        loss = self.compare(labels * (1 - smoothing) + smoothing / num_classes, K.cast(y_pred, "float32"))
+        if not self.class_weights:
+            return loss
+        return loss * K.sum(labels * K.convert_to_tensor(self.class_weights, "float32"), axis=-1)
+
+    def compare(self, targets: K.Tensor, logits: K.Tensor) -> K.Tensor:
+        """Returns the loss [b] of smoothed targets and logits, both float32 [b, num_classes]."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict:
+        own = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights}
+        return {**super().get_config(), **own}
+
+
+@keras.saving.register_keras_serializable("lambdanet")
+class SmoothedCrossEntropy(_ClassLoss):
+    """Softmax cross entropy of logits, with label smoothing.
+
+    The target of class c is (1 - s) [c = label] + s / num_classes, where s is the label smoothing. The loss
+    of an example is multiplied by the weight of its class, or for a distribution, by the mean weight.
+
+    Args:
+      label_smoothing: s, at least 0 and below 1.
+      class_weights: the weight of each class; empty: 1.
 
     Example:
       >>> float(SmoothedCrossEntropy(0.1)(tf.constant([1]), tf.constant([[0.0, 0.0]])))
       0.6931...
     """
 
-    def __init__(self, label_smoothing: float = 0.0, name: str = "cross_entropy", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.label_smoothing = label_smoothing
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        class_weights: Sequence[float] = (),
+        name: str = "cross_entropy",
+        **kwargs,
+    ):
+        super().__init__(label_smoothing, class_weights, name=name, **kwargs)
 
-    def call(self, y_true: K.Tensor, y_pred: K.Tensor) -> K.Tensor:
-        """Returns the loss [b] of labels [b] or [b, 1], or of distributions, and logits [b, num_classes]."""
-        smoothing, num_classes = self.label_smoothing, y_pred.shape[-1]
-        targets = _distributions(y_true, num_classes) * (1 - smoothing) + smoothing / num_classes
-        return K.softmax_cross_entropy(targets, K.cast(y_pred, "float32"))
+    def compare(self, targets: K.Tensor, logits: K.Tensor) -> K.Tensor:
+        return K.softmax_cross_entropy(targets, logits)
+
+
+@keras.saving.register_keras_serializable("lambdanet")
+class SmoothedBinaryCrossEntropy(_ClassLoss):
+    """The mean over the classes of the binary cross entropy of logits (Wightman et al. 2021, section 3).
+
+    Each class is a question of its own: in an image mixed of two, both classes may be there. Targets and
+    weights are those of `SmoothedCrossEntropy`.
+
+    Args:
+      label_smoothing: s, at least 0 and below 1.
+      class_weights: the weight of each class; empty: 1.
+      threshold: targets above it become 1 and others 0, as with timm's `--bce-target-thresh`; 0: they stay.
+
+    Example:
+      >>> float(SmoothedBinaryCrossEntropy()(tf.constant([1]), tf.constant([[0.0, 0.0]])))
+      0.6931...
+    """
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        class_weights: Sequence[float] = (),
+        threshold: float = 0.0,
+        name: str = "binary_cross_entropy",
+        **kwargs,
+    ):
+        super().__init__(label_smoothing, class_weights, name=name, **kwargs)
+        self.threshold = threshold
+
+    def compare(self, targets: K.Tensor, logits: K.Tensor) -> K.Tensor:
+        if self.threshold:
+            targets = K.cast(targets > self.threshold, "float32")
+        return keras.losses.binary_crossentropy(targets, logits, from_logits=True)
 
     def get_config(self) -> dict:
-        return {**super().get_config(), "label_smoothing": self.label_smoothing}
+        return {**super().get_config(), "threshold": self.threshold}
 
 
 @keras.saving.register_keras_serializable("lambdanet")

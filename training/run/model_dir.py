@@ -141,10 +141,7 @@ def load_recipe(model_dir: str | Path) -> Recipe:
         raise invalid("model_dir", "a folder of `lambdanet train`", str(path), "it is not a directory")
     if not _has(path / RECIPE):
         raise invalid("model_dir", "a folder of `lambdanet train`", str(path), f"it has no {RECIPE}")
-    try:
-        return recipes.from_json((path / RECIPE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # no permission, no text, no JSON, or no recipe
-        raise InputError(f"{str(path / RECIPE)!r} cannot be read: {error}") from None
+    return recipes.read_json(path / RECIPE)
 
 
 def load_trained_model(model_dir: str | Path) -> tuple[keras.Model, Recipe]:

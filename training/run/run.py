@@ -4,6 +4,7 @@
 import dataclasses
 import functools
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ import tf_keras as keras
 
 from lambdanet.errors import check_counts, invalid
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.run import callbacks, initial_weights, stateless_dropout, tensorboard
+from lambdanet.training.run import (
+    callbacks,
+    freezing,
+    initial_weights,
+    stateless_dropout,
+    tensorboard,
+    user_callbacks,
+)
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.best_epoch import BestEpoch
 from lambdanet.training.run.build import build_model, build_optimizer, compile_model
@@ -37,6 +45,8 @@ class TrainOptions:
       tpu: the TPU, as in `create_devices`; None: none.
       data_service: the address of a tf.data service that prepares the training data, such as
         "grpc://host:5000"; None: this machine does. See `service` for its epochs.
+      callback: functions of the recipe and the model_dir that return a Keras callback, or their names
+        "module:function". They are called before the checkpoint of each epoch, on the chief alone.
 
     Raises:
       InputError: options that are out of range or exclude each other.
@@ -49,8 +59,10 @@ class TrainOptions:
     distribute: str = "auto"
     tpu: str | None = None
     data_service: str | None = None
+    callback: Sequence[str | user_callbacks.Factory] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "callback", tuple(user_callbacks.find_factories(self.callback or ())))
         check_counts(save_every=self.save_every, steps_per_execution=self.steps_per_execution)
         if self.data_service is not None and self.deterministic:
             raise invalid("data_service", "empty with deterministic: its order changes", self.data_service)
@@ -74,6 +86,9 @@ class Run:
         self._recipe, self._dataset, self._path = recipe, dataset, path
         self._devices, self._options = devices, options
         self.step = 0
+        if recipe.global_batch_size % (devices.replicas * recipe.accumulate_steps):
+            batch = f"the batch of a device, {recipe.global_batch_size // devices.replicas}"
+            raise invalid("accumulate_steps", f"a divisor of {batch}", recipe.accumulate_steps)
         keras.utils.set_random_seed(recipe.seed)
         if options.deterministic:
             tf.config.experimental.enable_op_determinism()
@@ -85,8 +100,10 @@ class Run:
             if recipe.held_out_split:
                 best = self._create_checkpoints(model_dirs.BEST, max_to_keep=1)
                 self._best = BestEpoch(best, recipe.patience)
-            compile_model(recipe, self._model, self._optimizer, options.steps_per_execution)
+        freezing.frozen_layers(self._model, recipe)  # checks the patterns before anything is written
         stateless_dropout.make_dropout_stateless(self._model, self._optimizer.iterations, recipe.seed)
+        factories = user_callbacks.find_factories(options.callback) if devices.chief else []
+        self._user_callbacks = user_callbacks.create(factories, recipe, path)
         self._evaluation = devices.distribute_dataset(functools.partial(dataset.eval, cache=True))
         shard = devices.shard()
         self._eval_steps = None  # until the data ends
@@ -110,6 +127,10 @@ class Run:
         self.step = self._checkpoints.restore()
         if recipe.start_from and self.step == 0:
             initial_weights.load_initial_weights(self._model, recipe.start_from, recipe.zero_head)
+            self._checkpoints.reset_averages()
+        self._freeze(
+            self.step // self._steps
+        )  # afterwards, because it changes the order of a layer's weights
         if self._devices.chief:
             model_dirs.claim(self._path, recipe, self._dataset.class_names, self._dataset.data_dir)
         self._announce()
@@ -140,6 +161,13 @@ class Run:
             last |= {"best_epoch": self._best.epoch, "best_val_accuracy": self._best.accuracy}
         return {**last, "model_dir": str(self._path), "epoch": self.step // self._steps, "step": self.step}
 
+    def _freeze(self, epoch: int) -> None:
+        """Compiles the model for an epoch, from 0, with or without the frozen layers of the recipe."""
+        for layer in freezing.frozen_layers(self._model, self._recipe):
+            layer.trainable = not freezing.are_frozen(self._recipe, epoch)
+        with self._devices.strategy.scope():
+            compile_model(self._recipe, self._model, self._optimizer, self._options.steps_per_execution)
+
     def _create_checkpoints(self, folder: str, **options: int) -> Checkpoints:
         return Checkpoints(self._path / folder, self._model, self._optimizer, self._devices, **options)
 
@@ -149,18 +177,22 @@ class Run:
 
     def _callbacks(self, stop: StopRequest) -> list[keras.callbacks.Callback]:
         save_every = self._options.save_every
+        own, recipe, step = self._user_callbacks, self._recipe, self.step
         return callbacks.create_callbacks(
-            self._recipe, self._path, self._checkpoints, self.step, self._steps, save_every, stop, self._best
+            recipe, self._path, self._checkpoints, step, self._steps, save_every, stop, self._best, own
         )
 
     def _fit_epochs(self, stop: StopRequest) -> None:
-        """Trains all remaining epochs, or where an epoch has begun, the rest of that one."""
-        epoch, done = divmod(self.step, self._steps)
+        """Trains the remaining epochs, up to where layers are unfrozen, or the rest of one that has begun."""
+        recipe, (epoch, done) = self._recipe, divmod(self.step, self._steps)
+        last = recipe.unfreeze_epoch if epoch < recipe.unfreeze_epoch < recipe.epochs else recipe.epochs
+        if epoch and epoch == recipe.unfreeze_epoch:
+            self._freeze(epoch)
         step, address = self.step, self._options.data_service
         self._model.fit(
             self._devices.distribute_dataset(lambda shard: self._dataset.train(step, shard, address)),
             initial_epoch=epoch,
-            epochs=epoch + 1 if done else self._recipe.epochs,
+            epochs=epoch + 1 if done else last,
             steps_per_epoch=self._steps - done,
             validation_data=self._evaluation,
             validation_steps=self._eval_steps,

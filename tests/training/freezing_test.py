@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen layers: neither weights nor batch statistics move until they are unfrozen, also in a resumed run."""
+
+import dataclasses
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+from programs.small_model import small_model
+from training_runs import assert_same_run
+
+from lambdanet import configs
+from lambdanet.errors import InputError, Preempted
+from lambdanet.models import zoo
+from lambdanet.models.weights import weight_files
+from lambdanet.training.run import callbacks, freezing, initial_weights
+from lambdanet.training.run.build import build_model
+from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.train import train
+
+pytestmark = pytest.mark.usefixtures("plain_graphs")
+RECIPE = dataclasses.replace(
+    configs.get_recipe("digits"),
+    **{"epochs": 3, "train_split": "train[:32]", "eval_split": "test[:16]", "global_batch_size": 16},
+    **{"input_size": 16, "ema_decay": 0.5, "warmup_epochs": 0},
+)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def small_network(monkeypatch):
+    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "names"),
+    [
+        ("stem*", ["stem1_conv", "stem1_norm", "stem2_conv", "stem2_norm"]),
+        ("c2, c3_block1_reduce", None),
+        ("backbone", None),
+        ("c5_block1_spatial_norm,logits", ["c5_block1_spatial_norm", "logits"]),
+    ],
+)
+def test_patterns_name_layers_or_their_beginning(freeze, names):
+    model = zoo.create_model("lambda_resnet_tiny", num_classes=10)
+    recipe = dataclasses.replace(RECIPE, freeze=freeze, start_from="imagenet")
+    found = [layer.name for layer in freezing.frozen_layers(model, recipe)]
+    weighted = [layer.name for layer in model.layers if layer.weights]
+    if freeze == "backbone":
+        assert found == weighted[:-1] and weighted[-1] == "logits"
+    elif names is None:
+        starts = ("c2_", "c3_block1_reduce_")
+        assert sorted(found) == sorted(name for name in weighted if name.startswith(starts))
+    else:
+        assert set(names) <= set(found) and all(name.startswith(("stem", "c5", "logits")) for name in found)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "message"),
+    [
+        ("c9", r"freeze must be backbone, or layers of .* \(stem1, .*, logits\), got 'c9'"),
+        ("*", "freeze must be fewer than all layers of .*, got '\\*'"),
+        ("backbone,logits", "fewer than all layers"),
+    ],
+)
+def test_patterns_that_cannot_be_used(freeze, message):
+    model = zoo.create_model("lambda_resnet_tiny", num_classes=10)
+    with pytest.raises(InputError, match=message):
+        freezing.frozen_layers(model, dataclasses.replace(RECIPE, freeze=freeze, start_from="imagenet"))
+
+
+def test_refused_pattern_writes_nothing(small_network, data_dir, tmp_path):
+    recipe = dataclasses.replace(RECIPE, freeze="c9", start_from="weights.safetensors")
+    with pytest.raises(InputError, match="freeze must be backbone, or layers of small"):
+        train(recipe, tmp_path / "run", data_dir)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"freeze": "c2"}, "freeze"), ({"unfreeze_epoch": 1}, "unfreeze")]
+)
+def test_freezing_needs_initial_weights(changes, field):
+    with pytest.raises(InputError, match=f"{field}.* without"):
+        dataclasses.replace(RECIPE, **changes)
+
+
+def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, monkeypatch):
+    keras.utils.set_random_seed(1)
+    source = build_model(RECIPE)
+    weight_files.save(source, tmp_path / "start.safetensors")
+    settings = {"start_from": str(tmp_path / "start.safetensors"), "freeze": "backbone", "unfreeze_epoch": 2}
+    recipe, seen = dataclasses.replace(RECIPE, **settings), []
+    begin = {layer.name: layer.get_weights() for layer in source.layers}
+
+    def record(self, epoch, logs=None):
+        layers = [layer for layer in self.model.layers if layer.weights]
+        seen.append([all(map(np.array_equal, x.get_weights(), begin[x.name])) for x in layers])
+
+    monkeypatch.setattr(
+        callbacks.HistoryFile, "on_epoch_end", _first(record, callbacks.HistoryFile.on_epoch_end)
+    )
+    load, trainable = initial_weights.load_initial_weights, []
+
+    def record_trainable(model, *arguments):
+        trainable.extend(layer.trainable for layer in model.layers)
+        load(model, *arguments)
+
+    monkeypatch.setattr(initial_weights, "load_initial_weights", record_trainable)
+    train(recipe, tmp_path / "whole", data_dir)
+    assert trainable and all(trainable)  # a frozen LambdaLayer has its weights in another order
+    frozen, moved = [True] * 4 + [False], [False] * 5
+    assert seen == [frozen, frozen, moved]
+
+    save = callbacks.SaveCheckpoints.on_train_batch_end
+
+    def stop(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) == 3:  # within the second epoch
+            os.kill(os.getpid(), signal.SIGTERM)
+        save(self, batch, logs)
+
+    with monkeypatch.context() as patch, pytest.raises(Preempted):
+        patch.setattr(callbacks.SaveCheckpoints, "on_train_batch_end", stop)
+        train(recipe, tmp_path / "resumed", data_dir)
+    train(recipe, tmp_path / "resumed", data_dir)
+    assert_same_run(tmp_path / "resumed", tmp_path / "whole")
+
+
+def _first(function, then):
+    def both(*args, **kwargs):
+        function(*args, **kwargs)
+        return then(*args, **kwargs)
+
+    return both
+
+
+def test_averages_start_at_initial_weights(tmp_path):
+    """With a decay of almost 1, the averages after a step are the initial weights, not those of the build."""
+    model = keras.Sequential([keras.layers.Dense(3, input_shape=[2])])
+    optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=1 - 1e-6)
+    checkpoints = Checkpoints(tmp_path, model, optimizer)
+    model.layers[0].kernel.assign(tf.fill([2, 3], 7.0))
+    checkpoints.reset_averages()
+    optimizer.apply_gradients([(tf.ones([2, 3]), model.layers[0].kernel)])
+    checkpoints.use_averages()
+    np.testing.assert_allclose(model.layers[0].kernel, 7.0, atol=1e-5)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixup and CutMix: against sums pixel by pixel, against timm, and dependent on seed and step alone."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import images
+from PIL import Image
+
+from lambdanet import configs
+from lambdanet.training.data import mixing
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
+
+SEEDS = [tf.constant([5, number], tf.int64) for number in range(60)]
+LABELS = np.array([2, 0, 1, 3])
+RECIPE = dataclasses.replace(configs.get_recipe("digits"), mixup_alpha=0.2, cutmix_alpha=1.0)
+
+
+def test_mix_weights_pixels_and_labels_alike():
+    batch, shares = images(4, 3, 5, 2).numpy(), np.random.default_rng(0).random([3, 5, 1]).astype(np.float32)
+    mixed, targets = mixing.mix(tf.constant(batch), tf.constant(LABELS), tf.constant(shares), 4)
+    for i, j in enumerate([3, 2, 1, 0]):
+        for y, x in np.ndindex(3, 5):
+            w = shares[y, x, 0]
+            np.testing.assert_allclose(
+                mixed[i, y, x], (1 - w) * batch[i, y, x] + w * batch[j, y, x], rtol=1e-4
+            )
+        expected = np.zeros(4)
+        expected[LABELS[i]] += 1 - shares.mean()
+        expected[LABELS[j]] += shares.mean()
+        np.testing.assert_allclose(targets[i], expected, atol=1e-6)
+
+
+def test_mix_of_distributions_is_linear():
+    soft = tf.constant([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])
+    _, targets = mixing.mix(images(2, 2, 2, 1), soft, tf.fill([2, 2, 1], 0.25), 3)
+    np.testing.assert_allclose(targets, [[0.375, 0.425, 0.2], [0.125, 0.275, 0.6]], atol=1e-6)
+
+
+def test_mixup_equals_timm(timm):
+    import torch
+    from timm.data.mixup import Mixup
+
+    batch = images(4, 6, 6, 3).numpy()
+    mixup = Mixup(mixup_alpha=0.4, num_classes=4, label_smoothing=0.0)
+    mixup._params_per_batch = lambda: (0.7, False)
+    expected, expected_labels = mixup(torch.tensor(batch.transpose(0, 3, 1, 2)), torch.tensor(LABELS))
+    got, labels = mixing.mix(tf.constant(batch), tf.constant(LABELS), tf.fill([6, 6, 1], 0.3), 4)
+    np.testing.assert_allclose(got, expected.numpy().transpose(0, 2, 3, 1), atol=1e-6)
+    np.testing.assert_allclose(labels, expected_labels.numpy(), atol=1e-6)
+
+
+def test_cutmix_rectangle_equals_timm(timm, monkeypatch):
+    from timm.data import mixup
+
+    for seed in SEEDS[:20]:
+        shares = mixing.cutmix_shares(tf.constant([1, 20, 30, 3]), 1.0, seed).numpy()[..., 0]
+        kept = 1 - mixing._beta(1.0, seed).numpy()
+        centers = tf.random.stateless_uniform([2], seed + mixing.CENTER).numpy()
+        drawn = iter([int(centers[0] * 20), int(centers[1] * 30)])
+        monkeypatch.setattr(np.random, "randint", lambda low, high, size=None, drawn=drawn: next(drawn))
+        (top, bottom, left, right), share = mixup.cutmix_bbox_and_lam((1, 3, 20, 30), kept)
+        expected = np.zeros([20, 30])
+        expected[top:bottom, left:right] = 1
+        np.testing.assert_array_equal(shares, expected)
+        assert 1 - shares.mean() == pytest.approx(share, abs=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 3.0])
+def test_mixup_shares_have_moments_of_beta(alpha):
+    draws = np.array([float(mixing._beta(alpha, seed)) for seed in SEEDS])
+    assert np.all((draws >= 0) & (draws <= 1))
+    variance = 1 / (4 * (2 * alpha + 1))
+    assert abs(draws.mean() - 0.5) < 3 * np.sqrt(variance / len(draws))
+    assert 0.5 * variance < draws.var() < 1.6 * variance
+
+
+def _batches():
+    return tf.data.Dataset.range(6).map(
+        lambda n: (tf.random.stateless_normal([4, 8, 8, 1], [1, n]), tf.constant(LABELS))
+    )
+
+
+def test_mixed_batches_depend_on_seed_and_step():
+    whole = list(mixing.mix_batches(_batches(), RECIPE, 0, SINGLE_MACHINE).as_numpy_iterator())
+    rest = mixing.mix_batches(_batches().skip(2), RECIPE, 2, SINGLE_MACHINE).as_numpy_iterator()
+    for (left, left_labels), (right, right_labels) in zip(whole[2:], rest, strict=True):
+        np.testing.assert_array_equal(left, right)
+        np.testing.assert_array_equal(left_labels, right_labels)
+    other = dataclasses.replace(RECIPE, seed=1)
+    first = next(mixing.mix_batches(_batches(), other, 0, SINGLE_MACHINE).as_numpy_iterator())
+    assert np.any(first[1] != whole[0][1])
+
+
+def test_devices_and_machines_mix_differently():
+    """Step 1 of two machines with two devices each has the batches 2 and 3 of each machine."""
+    recipe = dataclasses.replace(RECIPE, mixup_alpha=1.0, cutmix_alpha=0)
+    shards = [Shard(index, 2, 4, pad_last_batch=True) for index in (0, 1)]
+    shares = [
+        labels[0].max()
+        for shard in shards
+        for _, labels in mixing.mix_batches(_batches(), recipe, 0, shard).as_numpy_iterator()
+    ]
+    assert len(set(shares)) == len(shares)
+    resumed = next(mixing.mix_batches(_batches().skip(2), recipe, 1, shards[1]).as_numpy_iterator())
+    assert resumed[1][0].max() == shares[6 + 2]
+
+
+def test_training_reads_mixed_batches(tmp_path):
+    for name in ("train/a", "train/b"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8), "red").save(tmp_path / name / "0.png")
+    changes = {"dataset": "folder", "num_classes": 0, "input_size": 8, "global_batch_size": 2, "epochs": 3}
+    dataset = Dataset.open(dataclasses.replace(RECIPE, **changes, cutmix_alpha=0.0), str(tmp_path))
+    labels = [labels for _, labels in dataset.train().as_numpy_iterator()]
+    np.testing.assert_allclose(np.sum(labels, axis=2), 1.0, atol=1e-6)
+    assert len({float(label[0].max()) for label in labels}) == 3
+    (_, again), *_ = dataset.train(2).as_numpy_iterator()
+    np.testing.assert_array_equal(again, labels[2])
+
+
+def test_batches_without_alpha_are_unchanged():
+    plain, batches = dataclasses.replace(RECIPE, mixup_alpha=0, cutmix_alpha=0), _batches()
+    assert mixing.mix_batches(batches, plain, 0, SINGLE_MACHINE) is batches

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers against Model Garden, timm and steps by hand; accumulated gradients against a large batch."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+from helpers import images
+
+from lambdanet import configs
+from lambdanet.configs import recipe as recipes
+from lambdanet.training.run import accumulation, build, optimizers
+from lambdanet.training.run.stateless_dropout import make_dropout_stateless
+
+RECIPE = dataclasses.replace(
+    configs.get_recipe("digits"), schedule="constant", warmup_epochs=0, weight_decay=0.0, global_batch_size=8
+)
+
+
+def _optimizer(**changes):
+    return build.build_optimizer(dataclasses.replace(RECIPE, **changes), steps_per_epoch=10)
+
+
+def _variables():
+    """A kernel, a table and a bias, as in a lambda layer, and their gradients."""
+    draw = np.random.default_rng(0).normal
+    shapes = {"c2_block1_conv/kernel": (3, 4), "c2_block1_conv/table": (5, 2), "logits/bias": (4,)}
+    variables = [tf.Variable(draw(size=s), dtype=tf.float32, name=n) for n, s in shapes.items()]
+    return variables, [tf.constant(draw(size=s), tf.float32) for s in shapes.values()]
+
+
+def _step(optimizer, steps=1):
+    variables, gradients = _variables()
+    for step in range(steps):
+        optimizer.apply_gradients(zip([g * (step + 1) for g in gradients], variables, strict=True))
+    return [variable.numpy() for variable in variables]
+
+
+def test_lamb_equals_model_garden():
+    from official.modeling.optimization.lamb import LAMB
+
+    excluded = ["table", "bias"]
+    expected = LAMB(0.01, weight_decay_rate=0.02, exclude_from_weight_decay=excluded)
+    got = _optimizer(optimizer="lamb", learning_rate=0.01, weight_decay=0.02)
+    for a, b in zip(_step(got, 4), _step(expected, 4), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-6, atol=1e-7)
+
+
+def test_lamb_equals_timm(timm):
+    import torch
+    from timm.optim import Lamb
+
+    variables, gradients = _variables()
+    weights = [torch.nn.Parameter(torch.tensor(variable.numpy())) for variable in variables]
+    groups = [{"params": weights[:1], "weight_decay": 0.02}, {"params": weights[1:], "weight_decay": 0.0}]
+    lamb = Lamb(groups, lr=0.01, max_grad_norm=1.0)
+    for step in range(3):
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = torch.tensor(gradient.numpy() * (step + 1))
+        lamb.step()
+    got = _step(_optimizer(optimizer="lamb", learning_rate=0.01, weight_decay=0.02, clip_norm=1.0), 3)
+    for a, b in zip(got, weights, strict=True):
+        np.testing.assert_allclose(a, b.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lion"])
+def test_steps_decay_kernels_only(optimizer):
+    plain, decayed = (
+        _step(_optimizer(optimizer=optimizer, learning_rate=0.1, weight_decay=decay)) for decay in (0.0, 0.5)
+    )
+    kernel, *others = (variable.numpy() for variable in _variables()[0])
+    np.testing.assert_allclose(plain[0] - decayed[0], 0.1 * 0.5 * kernel, atol=1e-6)
+    for a, b in zip(plain[1:], decayed[1:], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert len(others) == 2
+
+
+def test_loss_decays_kernels_of_other_optimizers():
+    for optimizer in recipes.OPTIMIZERS:
+        recipe = dataclasses.replace(RECIPE, optimizer=optimizer, weight_decay=0.1, momentum=0.9)
+        assert (build._kernel_regularizer(recipe) is None) == recipe.decays_in_steps
+        assert (build.build_optimizer(recipe, 1).weight_decay or 0) == 0.1 * recipe.decays_in_steps
+
+
+def test_clip_norm_scales_all_gradients_together():
+    variables, gradients = _variables()
+    length = np.sqrt(sum(np.square(g).sum() for g in gradients))
+    moved = _step(_optimizer(momentum=0, learning_rate=1, clip_norm=0.5))
+    for before, after, gradient in zip(variables, moved, gradients, strict=True):
+        np.testing.assert_allclose(before - after, gradient * 0.5 / length, rtol=1e-4, atol=1e-6)
+
+
+def test_adaptive_clip_equals_timm(timm):
+    import torch
+    from timm.utils.agc import adaptive_clip_grad
+
+    clip, draw = optimizers.adaptive_clip(0.1), np.random.default_rng(0).normal
+    for name, shape, to_torch in [
+        ("conv/kernel:0", (3, 3, 2, 4), (3, 2, 0, 1)),
+        ("conv/depthwise_kernel:0", (3, 3, 4, 1), (2, 3, 0, 1)),
+        ("query/kernel:0", (5, 4), (1, 0)),
+        ("norm/gamma:0", (6,), (0,)),
+    ]:
+        weights, gradient = draw(size=shape).astype("f"), draw(size=shape).astype("f") * 0.2
+        parameter = torch.nn.Parameter(torch.tensor(weights.transpose(to_torch)))
+        parameter.grad = torch.tensor(gradient.transpose(to_torch))
+        adaptive_clip_grad(parameter, 0.1)
+        got = clip(tf.constant(gradient), tf.Variable(weights, name=name.removesuffix(":0")))
+        np.testing.assert_allclose(got.numpy().transpose(to_torch), parameter.grad.numpy(), atol=1e-6)
+        assert np.any(got != gradient)
+
+
+def test_adaptive_clip_leaves_classifier():
+    gradients = _variables()[1]
+    clipped = _step(_optimizer(momentum=0, learning_rate=1, clip_adaptive=1e-4))
+    plain = _step(_optimizer(momentum=0, learning_rate=1))
+    assert np.all(clipped[0] != plain[0]) and np.all(clipped[2] == plain[2])
+    assert len(gradients) == 3
+
+
+@pytest.mark.parametrize("optimizer", sorted(recipes.OPTIMIZERS))
+def test_rates_per_layer_scale_steps(optimizer):
+    """The change of each weight, decay included, is in proportion to its rate."""
+    settings = {"optimizer": optimizer, "learning_rate": 0.01, "weight_decay": 0.1}
+    plain, scaled = _optimizer(**settings), _optimizer(**settings, layer_decay=0.5, head_rate=10)
+    begin = [variable.numpy() for variable in _variables()[0]]
+    for before, a, b, factor in zip(begin, _step(plain), _step(scaled), (0.5, 0.5, 10), strict=True):
+        np.testing.assert_allclose(b - before, factor * (a - before), rtol=2e-3, atol=1e-6)
+    assert float(scaled.learning_rate) == float(plain.learning_rate)
+
+
+def test_layers_are_stem_blocks_and_classifier():
+    names = "stem1_conv stem2_norm c2_block1_expand_conv c2_block2_se block3a_x block12_y final_conv logits"
+    variables = [tf.Variable(0.0, name=f"{name}/kernel") for name in names.split()]
+    depths = [6, 6, 5, 4, 3, 2, 1, 0]
+    factors = optimizers.layer_rate_factors(0.5, 3.0)(variables)
+    assert factors == [0.5**depth * (3.0 if depth == 0 else 1.0) for depth in depths]
+
+
+def _network(dropout=0.0):
+    x = keras.Input([4, 4, 3])
+    y = keras.layers.Dense(5, "gelu", name="c2_block1_conv", kernel_regularizer="l2")(
+        keras.layers.Flatten()(x)
+    )
+    return keras.Model(x, keras.layers.Dense(10, name="logits")(keras.layers.Dropout(dropout)(y)))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_accumulated_gradients_equal_large_batch(optimizer):
+    batch, labels = images(8, 4, 4, 3), tf.constant([1, 0, 3, 2, 9, 5, 5, 4], tf.int64)
+    states = []
+    for parts in (1, 4):
+        recipe = dataclasses.replace(RECIPE, accumulate_steps=parts, optimizer=optimizer, learning_rate=1e-2)
+        keras.utils.set_random_seed(0)
+        model = _network()
+        build.compile_model(recipe, model, build.build_optimizer(recipe, 10))
+        logs = [model.train_on_batch(batch, labels, return_dict=True) for _ in range(3)]
+        assert int(model.optimizer.iterations) == 3
+        states.append([*model.get_weights(), *(np.array(list(log.values())) for log in logs)])
+    for whole, accumulated in zip(*states, strict=True):
+        np.testing.assert_allclose(accumulated, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_parts_of_batch_have_different_dropout():
+    model, masks = _network(0.5), []
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    make_dropout_stateless(model, model.optimizer.iterations, seed=0)
+    layer = next(layer for layer in model.layers if isinstance(layer, keras.layers.Dropout))
+    draw = layer._random_generator.dropout
+
+    def recorded(x, *args, **kwargs):
+        masks.append(draw(tf.ones_like(x), *args, **kwargs).numpy().tobytes())
+        return draw(x, *args, **kwargs)
+
+    layer._random_generator.dropout = recorded
+    accumulation.accumulated_step(model, 3)((images(6, 4, 4, 3), tf.zeros([6, 10])))
+    assert len(masks) == len(set(masks)) == 3

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of labeled pictures: the same images as in class folders, and tables that cannot be used."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import noise
+from PIL import Image
+
+from lambdanet import configs
+from lambdanet.errors import InputError
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.table import TableSource
+
+RECIPE = dataclasses.replace(
+    configs.get_recipe("folder"),
+    input_size=8,
+    global_batch_size=2,
+    epochs=2,
+    warmup_epochs=0,
+    randaugment_layers=0,
+)
+ROWS = [
+    (f"{split}/{name}/{number}.png", name, split)
+    for split in ("train", "validation")
+    for name in ("cat", "dog")
+    for number in range(2)
+]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A folder with the pictures in class folders."""
+    root = tmp_path_factory.mktemp("pictures")
+    for number, (file, _, _) in enumerate(ROWS):
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.roll(noise(12, 10, 3), number)).save(root / file)
+    return root
+
+
+def _write(path, rows, columns=("file", "label", "split")):
+    table = pd.DataFrame(rows, columns=columns)
+    table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
+    return dataclasses.replace(RECIPE, labels=str(path))
+
+
+def test_table_reads_what_class_folders_do(pictures, tmp_path):
+    recipe = _write(tmp_path / "labels.csv", ROWS)
+    folders, table = Dataset.open(RECIPE, str(pictures)), Dataset.open(recipe, str(pictures))
+    assert table.class_names == folders.class_names == ["cat", "dog"]
+    assert table.steps_per_epoch == 2 and table.recipe.num_classes == 2
+    for expected, got in [(folders.train(), table.train()), (folders.eval(), table.eval())]:
+        for a, b in zip(expected.as_numpy_iterator(), got.as_numpy_iterator(), strict=True):
+            np.testing.assert_array_equal(a[0], b[0])
+            np.testing.assert_array_equal(a[1], b[1])
+
+
+def test_parquet_equals_csv(pictures, tmp_path):
+    csv, parquet = (
+        TableSource(_write(tmp_path / f"x.{end}", ROWS), str(pictures)) for end in ("csv", "parquet")
+    )
+    for split in ("train", "validation"):
+        assert csv._files(split) == parquet._files(split)
+    assert csv._files("train")[1] == [0, 0, 1, 1]
+
+
+def test_paths_without_data_dir_begin_at_table(pictures):
+    dataset = Dataset.open(_write(pictures / "labels.csv", ROWS))
+    assert dataset.num_examples("train") == 4
+
+
+def test_integer_labels_are_in_order_of_values(pictures, tmp_path):
+    labels = ["10", "9", "10", "9", "9", "9", "10", "10"]
+    rows = [(file, label, split) for (file, _, split), label in zip(ROWS, labels, strict=True)]
+    dataset = Dataset.open(_write(tmp_path / "labels.csv", rows), str(pictures))
+    assert dataset.class_names == ["9", "10"]
+    assert [int(label) for _, batch in dataset.eval() for label in batch] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "message"),
+    [
+        (ROWS, ("path", "label", "split"), "columns of '.*' must be file, label, split, got .*path"),
+        (ROWS[:2] + ROWS[4:], ("file", "label", "split"), r"classes in .* two or more labels, got \['cat'\]"),
+        ([*ROWS, ("a.png", "cow", "validation")], None, "unknown label of 'a.png' in .* 'cow'"),
+        ([*ROWS, ("a.png", None, "train")], None, "row 9 of .* must be a file, a label and a split, got"),
+        ([("none.png", *ROWS[0][1:]), *ROWS[1:]], None, "first file in .* a picture below the data_dir, got"),
+        (ROWS[:4], None, "unknown split in .* 'validation'; did you mean train"),
+        ([], None, "rows of .* must be one or more, got 0"),
+    ],
+)
+def test_tables_that_cannot_be_used(pictures, tmp_path, rows, columns, message):
+    recipe = _write(tmp_path / "labels.csv", rows, columns or ("file", "label", "split"))
+    with pytest.raises(InputError, match=message) as caught:
+        Dataset.open(recipe, str(pictures)).check()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("labels.txt", b"x"), ("none.csv", None), ("a.parquet", b"PAR1")]
+)
+def test_files_that_are_no_tables(pictures, tmp_path, name, content):
+    if content:
+        (tmp_path / name).write_bytes(content)
+    recipe = dataclasses.replace(RECIPE, labels=str(tmp_path / name))
+    with pytest.raises(InputError, match="labels must be .* .csv or .parquet file, got") as caught:
+        Dataset.open(recipe, str(pictures))
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_need_dataset_folder():
+    with pytest.raises(InputError, match="labels must be empty unless the dataset is folder, got 'x.csv'"):
+        dataclasses.replace(configs.get_recipe("digits"), labels="x.csv")

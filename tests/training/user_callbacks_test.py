@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes in files, and callbacks of the user, from the command line."""
+
+import dataclasses
+
+import pytest
+import tf_keras as keras
+from programs.small_model import small_model
+
+from lambdanet import cli, configs
+from lambdanet.configs.recipe import to_json
+from lambdanet.errors import InputError
+from lambdanet.training.run import user_callbacks
+from lambdanet.training.train import train
+
+pytestmark = pytest.mark.usefixtures("plain_graphs")
+RECIPE = dataclasses.replace(
+    configs.get_recipe("digits"),
+    **{"epochs": 1, "train_split": "train[:32]", "eval_split": "test[:16]", "global_batch_size": 16},
+    **{"input_size": 16},
+)
+MODULE = """
+import tf_keras as keras
+
+class Rows(keras.callbacks.Callback):
+    def __init__(self, recipe, path):
+        super().__init__()
+        self.path, self.saved = path, recipe.epochs
+
+    def on_epoch_end(self, epoch, logs=None):
+        assert not list(self.path.glob("checkpoints/*.index"))
+        with open(self.path / "rows.txt", "a") as file:
+            print(epoch, self.saved, sorted(logs), file=file)
+
+def nothing(recipe, path):
+    return None
+
+number = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "my_callbacks.py").write_text(MODULE)
+    (tmp_path / "broken_callbacks.py").write_text("import a_package_that_is_not_installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
+
+
+def test_recipe_file_and_callback_from_command_line(module, tmp_path, capsys):
+    (tmp_path / "mine.json").write_text(to_json(RECIPE))
+    arguments = ["--recipe=mine.json", "--model_dir=run", f"--data_dir={tmp_path}", "--set=seed=3"]
+    assert cli.main(["train", *arguments, "--callback=my_callbacks:Rows"]) == 0
+    [row] = (tmp_path / "run" / "rows.txt").read_text().splitlines()
+    assert row.startswith("0 1 ['accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss']")
+    assert configs.get_recipe("run/recipe.json") == dataclasses.replace(RECIPE, seed=3)
+    capsys.readouterr()
+    assert cli.main(["train", "--recipe=run/recipe.json", "--model_dir=run"]) == 0
+    assert "finished already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my_callbacks", "callback must be module:function, got 'my_callbacks'"),
+        ("my_callbacks:Row", "callback must be module:function, a function of my_callbacks, got"),
+        ("my_callbacks:number", "callback must be module:function, a function of my_callbacks, got"),
+        ("no_such_module:Rows", "'no_such_module:Rows' cannot be imported: No module named 'no_such_module'"),
+        ("broken_callbacks:x", "cannot be imported: No module named 'a_package_that_is_not_installed'"),
+        ("my_callbacks:nothing", "result of nothing must be a tf_keras.callbacks.Callback, got None"),
+    ],
+)
+def test_callbacks_that_cannot_be_used(module, tmp_path, name, message):
+    with pytest.raises(InputError, match=message) as caught:
+        train(RECIPE, tmp_path / "run", str(tmp_path), callback=[name])
+    assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
+
+
+def test_function_is_its_own_factory(tmp_path):
+    def factory(recipe, path):
+        return keras.callbacks.LambdaCallback()
+
+    assert user_callbacks.find_factories([factory]) == [factory]
+    assert len(user_callbacks.create([factory], RECIPE, tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "No such file"), ("{", "not a recipe in JSON"), ('{"epocs": 1}', "unknown recipe field 'epocs'")],
+)
+def test_recipe_files_that_cannot_be_read(tmp_path, text, message):
+    path = tmp_path / "mine.json"
+    if text:
+        path.write_text(text)
+    with pytest.raises(InputError, match=f"mine.json' cannot be read: .*{message}"):
+        configs.get_recipe(str(path))

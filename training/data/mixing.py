@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixup and CutMix: each training image and its label are mixed with those of another one of the batch.
+
+As in timm, a batch is mixed with itself in reverse order, with one share and one rectangle per batch. The
+share in the label is that of the pixels: Model Garden's `MixupAndCutmix` takes it before the rectangle is
+cut off at the border, and labels as integers only.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from lambdanet.configs.recipe import Recipe
+from lambdanet.training.data.shards import Shard
+
+SEED = 1 << 40  # added to the recipe's seed, for other numbers than those of the augmentation
+CHOICE, CENTER = [0, 1 << 50], [0, 1 << 51]  # added to the seed of a batch, for independent numbers
+
+# Shape [b, h, w, c] of the images, alpha, seed -> the share of the other image in each pixel, [h, w, 1].
+Shares = Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]
+
+
+def mix_batches(batches: tf.data.Dataset, recipe: Recipe, initial_step: int, shard: Shard) -> tf.data.Dataset:
+    """Returns the batches mixed as in the recipe; the result depends on its seed and the step alone.
+
+    Args:
+      batches: normalized images [b, h, w, c], and labels int64 [b] or distributions [b, num_classes].
+      recipe: `mixup_alpha` and `cutmix_alpha`; with both, each batch takes one of them by chance.
+      initial_step: the step of the first batch, from 0.
+      shard: the part of the data in these batches, one for each device of this machine.
+
+    Returns:
+      The same images, mixed, and distributions float32 [b, num_classes]; `batches` where both alphas are 0.
+    """
+    alphas = ((mixup_shares, recipe.mixup_alpha), (cutmix_shares, recipe.cutmix_alpha))
+    kinds = [(shares, alpha) for shares, alpha in alphas if alpha]
+    if not kinds:
+        return batches
+
+    def mix_one(number: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        seed = tf.stack([tf.constant(recipe.seed + SEED, tf.int64), number * shard.count + shard.index])
+        choice = tf.random.stateless_uniform([], seed + CHOICE, 0, len(kinds), tf.int32)
+        draws = [lambda s=s, alpha=alpha: s(tf.shape(batch[0]), alpha, seed) for s, alpha in kinds]
+        return mix(*batch, tf.switch_case(choice, draws), recipe.num_classes)
+
+    first = initial_step * (shard.replicas // shard.count)
+    return batches.enumerate(first).map(mix_one, tf.data.AUTOTUNE)
+
+
+def mix(
+    images: tf.Tensor, labels: tf.Tensor, shares: tf.Tensor, num_classes: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the sum of a batch and itself in reverse order, weighted pixel by pixel.
+
+    Args:
+      images: floats [b, h, w, c].
+      labels: integers [b], or distributions [b, num_classes].
+      shares: the weight of the other image in each pixel, float32 [h, w, 1].
+      num_classes: the number of classes.
+
+    Returns:
+      The images, and distributions float32 [b, num_classes] in which the mean of `shares` is the other label.
+    """
+    if labels.dtype.is_integer:
+        labels = tf.one_hot(labels, num_classes)
+    pixels, share = tf.cast(shares, images.dtype), tf.reduce_mean(shares)
+    mixed = images * (1 - pixels) + tf.reverse(images, [0]) * pixels
+    return mixed, labels * (1 - share) + tf.reverse(labels, [0]) * share
+
+
+def mixup_shares(shape: tf.Tensor, alpha: float, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the same share for all pixels, from Beta(alpha, alpha) (Zhang et al. 2018)."""
+    return tf.fill([shape[1], shape[2], 1], _beta(alpha, seed))
+
+
+def cutmix_shares(shape: tf.Tensor, alpha: float, seed: tf.Tensor) -> tf.Tensor:
+    """Returns 1 in a rectangle and 0 elsewhere (Yun et al. 2019).
+
+    Its sides are those of the image, scaled by the root of a number from Beta(alpha, alpha); its center is
+    any pixel, so the border cuts off a part of some rectangles.
+    """
+    scale = tf.sqrt(_beta(alpha, seed))
+    centers = tf.random.stateless_uniform([2], seed + CENTER)
+
+    def is_inside(size: tf.Tensor, center: tf.Tensor) -> tf.Tensor:
+        length = tf.floor(scale * tf.cast(size, tf.float32))
+        begin = tf.floor(center * tf.cast(size, tf.float32)) - tf.floor(length / 2)
+        place = tf.range(tf.cast(size, tf.float32))
+        return (place >= begin) & (place < begin + length)
+
+    rows, columns = (is_inside(shape[axis + 1], centers[axis]) for axis in (0, 1))
+    return tf.cast(rows[:, tf.newaxis, tf.newaxis] & columns[:, tf.newaxis], tf.float32)
+
+
+def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
+    """Returns a number from Beta(alpha, alpha); in float64, its two numbers from Gamma are never both 0."""
+    first, second = tf.unstack(
+        tf.random.stateless_gamma([2], seed, tf.constant(alpha, tf.float64), dtype=tf.float64)
+    )
+    return tf.cast(first / (first + second), tf.float32)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labeled pictures in a table: a csv or parquet file with the columns file, label and split.
+
+    file,label,split
+    a/1.jpg,cat,train
+    b/7.png,dog,validation
+
+The paths are relative to the data_dir or, without one, to the folder of the table. The classes are the labels
+of the training split, in the order of their names, or of their values if all are integers.
+"""
+
+import functools
+import os
+
+import pyarrow
+from pyarrow import csv, parquet
+
+from lambdanet.configs.recipe import Recipe
+from lambdanet.errors import invalid, one_line, unknown
+from lambdanet.training.data.folder import FolderSource, PictureFiles
+
+COLUMNS = ("file", "label", "split")
+TEXTS = {name: pyarrow.string() for name in COLUMNS}  # or "07" would become the number 7
+READERS = {
+    ".csv": lambda path: csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=TEXTS)),
+    ".parquet": parquet.read_table,
+}
+
+
+def open_pictures(recipe: Recipe, data_dir: str | None) -> PictureFiles:
+    """Returns the pictures of the dataset `folder`: those of the table in `labels`, or of class folders."""
+    return (TableSource if recipe.labels else FolderSource)(recipe, data_dir)
+
+
+class TableSource(PictureFiles):
+    """The pictures in a table; a `sources.Source`.
+
+    Args:
+      recipe: `labels`, the file of the table, and `train_split`.
+      data_dir: the folder of the pictures; None: that of the table.
+
+    Raises:
+      InputError: the table cannot be read, has other columns, or less than two classes, or its first picture
+        does not exist.
+    """
+
+    def __init__(self, recipe: Recipe, data_dir: str | None):
+        self._table = os.path.expanduser(recipe.labels)
+        self._root = os.path.expanduser(data_dir or os.path.dirname(self._table))
+        self._rows = _read(self._table)
+        self._listed = functools.cache(self._list_files)
+        self.class_names = _in_order({row["label"] for row in self._split(recipe.train_split)})
+        if len(self.class_names) < 2:
+            raise invalid(f"classes in {self._table!r}", "two or more labels", self.class_names)
+        first = os.path.join(self._root, self._rows[0]["file"])
+        if not os.path.isfile(first):
+            raise invalid(f"first file in {self._table!r}", "a picture below the data_dir", first)
+
+    def _files(self, split: str) -> tuple[list[bytes], list[int]]:
+        return self._listed(split)
+
+    def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        rows = self._split(split)
+        for row in rows:
+            if row["label"] not in numbers:
+                raise unknown(f"label of {row['file']!r} in {self._table!r}", row["label"], self.class_names)
+        paths = [os.fsencode(os.path.join(self._root, row["file"])) for row in rows]
+        return paths, [numbers[row["label"]] for row in rows]
+
+    def _split(self, split: str) -> list[dict[str, str]]:
+        rows = [row for row in self._rows if row["split"] == split]
+        if not rows:
+            raise unknown(f"split in {self._table!r}", split, {row["split"] for row in self._rows})
+        return rows
+
+
+def _read(path: str) -> list[dict[str, str]]:
+    """Returns the rows of a table as texts; `InputError` where it has other columns, or empty fields."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in READERS or not os.path.isfile(path):
+        raise invalid("labels", "an existing .csv or .parquet file", path)
+    try:
+        table = READERS[ending](path)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise invalid("labels", "a readable .csv or .parquet file", path, one_line(error)) from None
+    missing = [name for name in COLUMNS if name not in table.column_names]
+    if missing:
+        raise invalid(f"columns of {path!r}", ", ".join(COLUMNS), table.column_names)
+    rows = [{name: str(row[name] or "") for name in COLUMNS} for row in table.select(COLUMNS).to_pylist()]
+    for number, row in enumerate(rows, start=1):
+        if not all(row.values()):
+            raise invalid(f"row {number} of {path!r}", "a file, a label and a split", row)
+    if not rows:
+        raise invalid(f"rows of {path!r}", "one or more", 0)
+    return rows
+
+
+def _in_order(labels: set[str]) -> list[str]:
+    """Returns labels in the order of their values, if all are integers, or else of their names."""
+    return sorted(labels, key=int if all(label.isdecimal() for label in labels) else None)
