@@ -163,8 +163,8 @@ def as_constant(compute: Callable[..., Tensor], *args: Any) -> np.ndarray:
     if keras.config.backend() == "jax":
         import jax
 
-        with jax.ensure_compile_time_eval():
-            return ops.convert_to_numpy(compute(*args))
+        with jax.core.eval_context():  # one compilation, instead of one for each operation
+            return ops.convert_to_numpy(jax.jit(lambda: compute(*args))())
     return ops.convert_to_numpy(compute(*args))
 
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from layer_table import LAYERS
@@ -69,12 +70,27 @@ def write_weights(folder: Path) -> None:
 
 def arrays(folder: Path, networks: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns all arrays; `folder` is that of `write_weights`."""
-    parts = {
-        name: layer_arrays(make(), images(*shape), arguments)
-        for name, (make, shape, arguments) in CASES.items()
-    }
-    parts |= {"model": model_arrays(folder)} | {name: network_arrays(name) for name in networks}
+    with constant_initializers():
+        parts = {
+            name: layer_arrays(make(), images(*shape), arguments)
+            for name, (make, shape, arguments) in CASES.items()
+        }
+        parts |= {"model": model_arrays(folder)} | {name: network_arrays(name) for name in networks}
     return {f"{name}/{key}": array for name, part in parts.items() for key, array in part.items()}
+
+
+@contextlib.contextmanager
+def constant_initializers():
+    """Makes initializers return NumPy's ones; JAX compiles three programs for each shape of random values."""
+    with contextlib.ExitStack() as patches:
+        for kind in ("VarianceScaling", "RandomNormal", "Ones", "Zeros"):
+            ones = mock.patch.object(getattr(keras.initializers, kind), "__call__", _ones)
+            patches.enter_context(ones)
+        yield
+
+
+def _ones(initializer, shape, dtype=None, **_):
+    return np.ones(shape, "float32")
 
 
 def images(*shape: int) -> np.ndarray:
