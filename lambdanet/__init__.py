@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.layers.attention import GlobalAttention as GlobalAttention
     from lambdanet.layers.attention import LinearAttention as LinearAttention
     from lambdanet.layers.centered_max_pooling import CenteredMaxPooling2D as CenteredMaxPooling2D
+    from lambdanet.layers.channel_affine import ChannelAffine as ChannelAffine
     from lambdanet.layers.efficient_channel_attention import (
         EfficientChannelAttention as EfficientChannelAttention,
     )
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.layers.squeeze_excite import SqueezeExcite as SqueezeExcite
     from lambdanet.layers.stochastic_depth import StochasticDepth as StochasticDepth
     from lambdanet.models.classifier import replace_classifier as replace_classifier
+    from lambdanet.models.inference import for_inference as for_inference
     from lambdanet.models.names import list_models as list_models
     from lambdanet.models.predictions import class_names as class_names
     from lambdanet.models.predictions import decode_predictions as decode_predictions
@@ -41,6 +43,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "lambdanet.layers.attention": ("AxialAttention", "GlobalAttention", "LinearAttention"),
+    "lambdanet.layers.channel_affine": ("ChannelAffine",),
     "lambdanet.layers.centered_max_pooling": ("CenteredMaxPooling2D",),
     "lambdanet.layers.efficient_channel_attention": ("EfficientChannelAttention",),
     "lambdanet.layers.halo_attention": ("HaloAttention", "LocalAttention"),
@@ -50,6 +53,7 @@ _EXPORTS = {
     "lambdanet.layers.squeeze_excite": ("SqueezeExcite",),
     "lambdanet.layers.stochastic_depth": ("StochasticDepth",),
     "lambdanet.models.classifier": ("replace_classifier",),
+    "lambdanet.models.inference": ("for_inference",),
     "lambdanet.models.names": ("list_models",),
     "lambdanet.models.predictions": ("class_names", "decode_predictions"),
     "lambdanet.models.preprocessing.preprocessing": ("preprocess_for",),

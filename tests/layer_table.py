@@ -5,6 +5,7 @@ import lambdanet
 
 LAYERS = {
     "AxialAttention": lambda **kwargs: lambdanet.AxialAttention(8, num_heads=2, map_size=9, **kwargs),
+    "ChannelAffine": lambda **kwargs: lambdanet.ChannelAffine(**kwargs),
     "CenteredMaxPooling2D": lambda **kwargs: lambdanet.CenteredMaxPooling2D(3, 1, **kwargs),
     "EfficientChannelAttention": lambda **kwargs: lambdanet.EfficientChannelAttention(**kwargs),
     "GlobalAttention": lambda **kwargs: lambdanet.GlobalAttention(8, num_heads=2, map_size=9, **kwargs),

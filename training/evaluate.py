@@ -11,6 +11,7 @@ import tf_keras as keras
 
 from lambdanet.errors import InputError
 from lambdanet.files import writable_dir, write_output
+from lambdanet.models.inference import for_inference
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run.model_dir import check_class_names, find_data_dir, load_trained_model
@@ -56,7 +57,7 @@ def evaluate(
     check_class_names(model_dir, dataset.class_names)
     folder = None if out is None else writable_dir(Path(out).expanduser())  # before anything that takes time
     with dataset.bad_records.as_input_errors():
-        measured, labels, predicted = classify(model, dataset.eval(), dataset.eval_steps())
+        measured, labels, predicted = classify(for_inference(model), dataset.eval(), dataset.eval_steps())
     result = {"dataset": recipe.dataset, "split": dataset.eval_split, **measured}
     line = summary(result, recipe.num_classes)
     print(line)

@@ -65,6 +65,21 @@ def sublayers(model: keras.Model) -> Iterator[keras.layers.Layer]:
     return iter(model._flatten_layers(include_self=False))
 
 
+def functional(model: Any) -> Any:
+    """Returns the graph of layers of a functional or Sequential model; None for one that computes by code."""
+    graph = getattr(model, "_functional", None) or model
+    is_graph = hasattr(graph, "_nodes_by_depth")
+    return graph if is_graph and type(model).call.__module__.startswith("keras.") else None
+
+
+def calls(model: keras.Model) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Yields layer, arguments, keyword arguments and outputs of each call in a functional model, in order."""
+    for depth in sorted(model._nodes_by_depth, reverse=True):
+        for node in model._nodes_by_depth[depth]:
+            if not node.is_input:
+                yield node.operation, node.arguments.args, node.arguments.kwargs, node.outputs
+
+
 def without_values() -> AbstractContextManager[None]:
     """Returns a context in which nothing changes: Keras 3 has no hook for the values of variables."""
     return nullcontext()

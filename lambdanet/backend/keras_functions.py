@@ -168,6 +168,11 @@ def as_constant(compute: Callable[..., Tensor], *args: Any) -> np.ndarray:
     return ops.convert_to_numpy(compute(*args))
 
 
+def constant_of(variable: Variable) -> Any:
+    """Returns a variable as it is: a compiled function has its variables as arguments, not as constants."""
+    return variable
+
+
 def accelerators() -> list[str]:
     """Returns the kinds of accelerators that this process can see, "TPU" and "GPU"."""
     if keras.config.backend() == "jax":

@@ -108,6 +108,11 @@ def as_constant(compute: Callable[..., tf.Tensor], *args: Any) -> Any:
         return compute(*args).numpy()
 
 
+def constant_of(variable: tf.Variable) -> Any:
+    """Returns the value of a variable as a NumPy array, also while a function is traced."""
+    return as_constant(tf.convert_to_tensor, variable)
+
+
 def accelerators() -> list[str]:
     """Returns the kinds of accelerators that this process can see, "TPU" and "GPU"."""
     return [kind for kind in ("TPU", "GPU") if tf.config.list_logical_devices(kind)]

@@ -5,6 +5,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from lambdanet import backend as K
 
 Size: TypeAlias = "int | K.Tensor"
@@ -60,6 +62,28 @@ def precomputed(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
     return compute_or_look_up
 
 
+def constant_folding(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
+    """Decorates a function of a table, whose result for a NumPy array is another, computed at the trace.
+
+    In a graph it is then a constant. With a tensor among the other arguments, such as an unknown size, the
+    graph computes it all the same.
+    """
+
+    @functools.wraps(compute)
+    def fold_or_compute(table: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(table, np.ndarray) and not _has_tensor(args):
+            return K.as_constant(functools.partial(compute, **kwargs), table, *args)
+        return compute(table, *args, **kwargs)
+
+    return fold_or_compute
+
+
+@constant_folding
+def cast(table: K.Tensor, dtype: K.DType) -> K.Tensor:
+    """Does what `K.cast` does."""
+    return K.cast(table, dtype)
+
+
 def pad(x: K.Tensor, axis: int, before: Size, after: Size) -> K.Tensor:
     """Pads an axis with zeros; a negative `after` crops its end."""
     if all(isinstance(n, int) and n == 0 for n in (before, after)):
@@ -74,3 +98,12 @@ def pad(x: K.Tensor, axis: int, before: Size, after: Size) -> K.Tensor:
 def at_least_float32(x: K.Tensor) -> K.Tensor:
     """Casts half precision to float32, in which sums and exponentials keep their range."""
     return K.cast(x, "float32") if K.dtype_name(x.dtype) in ("float16", "bfloat16") else x
+
+
+def _has_tensor(args: Sequence[Any]) -> bool:
+    """Whether an argument, or a field of one, is a tensor, which has no hash."""
+    try:
+        hash(tuple(arg for arg in K.flatten(args) if not isinstance(arg, np.ndarray)))
+    except TypeError:
+        return True
+    return False

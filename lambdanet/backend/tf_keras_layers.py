@@ -75,6 +75,20 @@ def sublayers(model: keras.Model) -> Iterator[keras.layers.Layer]:
     return (module for module in model.submodules if isinstance(module, keras.layers.Layer))
 
 
+def functional(model: Any) -> Any:
+    """Returns the graph of layers of a functional or Sequential model; None for one that computes by code."""
+    is_graph = getattr(model, "_is_graph_network", False)
+    return model if is_graph and type(model).call.__module__.startswith("tf_keras.") else None
+
+
+def calls(model: keras.Model) -> Iterator[tuple[keras.layers.Layer, Any, Any, Any]]:
+    """Yields layer, arguments, keyword arguments and outputs of each call in a functional model, in order."""
+    for depth in sorted(model._nodes_by_depth, reverse=True):
+        for node in model._nodes_by_depth[depth]:
+            if not node.is_input:
+                yield node.layer, node.call_args, node.call_kwargs, node.outputs
+
+
 def without_values() -> AbstractContextManager[None]:
     """Returns a context in which layers get variables of undefined values, which takes half the time."""
     return tf.variable_creator_scope(_create_empty)

@@ -88,6 +88,13 @@ _DTYPE = Flag("dtype", "DTYPE", "float32 (the default), bfloat16 or float16")
 _THREADS = IntegerFlag("threads", "N", "threads per contender (default: one per core)")
 _OUT = Flag("out", "DIR", "folder for a CSV file and plots (default: none)")
 _BATCH = IntegerFlag("batch", "N", "batch size (default: 32; input: 128)")
+_PEERS = (
+    switch(
+        "peers",
+        "also measure other libraries, if installed: layers of lucidrains, timm and kecam; models of timm",
+    ),
+    Flag("peers_python", "PATH", "the Python interpreter that has the peers (default: this one)"),
+)
 _LAYER_FLAGS = (
     ListFlag(
         "maps", "HxWxDxB,...", "height, width, channels and batch of each map (default: the papers' maps)"
@@ -99,11 +106,10 @@ _LAYER_FLAGS = (
     _MAX_SECONDS,
     _DTYPE,
     _THREADS,
-    switch("peers", "also measure the layers of lucidrains, timm and kecam, if installed"),
-    Flag("peers_python", "PATH", "the Python interpreter that has the peers (default: this one)"),
+    *_PEERS,
     _OUT,
 )
-_MODEL_FLAGS = (_BATCH, _PASSES, _REPEATS, _MAX_SECONDS, _DTYPE, _THREADS, _OUT)
+_MODEL_FLAGS = (_BATCH, _PASSES, _REPEATS, _MAX_SECONDS, _DTYPE, _THREADS, *_PEERS, _OUT)
 _LOOP_FLAGS = (
     Flag("recipe", "NAME", "the recipe to train (default: digits)"),
     RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated"),
@@ -151,6 +157,7 @@ COMMANDS = (
             "lambdanet benchmark layers --maps=14x14x256x8,28x28x128x8 --scopes=23 --contenders='position/*'",
             "lambdanet benchmark layers --peers --contenders='layer/*,peer/*' --passes=both",
             "lambdanet benchmark models resnet_50 resnet_50_llll:key_dim=8 --batch=8 --out=/tmp/benchmark",
+            "lambdanet benchmark models lambda_resnet26t --peers --batch=1 --out=/tmp/benchmark",
             "lambdanet benchmark loop",
             "lambdanet benchmark startup lambda_resnet_50 halonet_h1",
         ),

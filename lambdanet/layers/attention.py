@@ -58,7 +58,7 @@ class _MapAttention(Attention):
                 raise invalid(f"the {name} of the map", accepted, size)
             if K.is_tensor(size):
                 K.check_at_most(size, largest, f"the map's {name} is larger than in map_size")
-        return [K.cast(table, self.compute_dtype) for table in tables]
+        return [self._read(table, self.compute_dtype) for table in tables]
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")

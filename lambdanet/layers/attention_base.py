@@ -7,12 +7,12 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import keras
 from lambdanet.errors import check_count, check_divisible, invalid
-from lambdanet.layers.layer import Layer
+from lambdanet.layers.layer import TableLayer
 from lambdanet.layers.sublayers import build_projection
 from lambdanet.ops import attention
 
 
-class Attention(Layer):
+class Attention(TableLayer):
     """Projections to the queries, keys and values of several heads.
 
     Projections have no bias, and none follows the heads: the 1x1 convolution of the bottleneck is next. The

@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import keras, tensors
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, is_integer, unknown
 from lambdanet.layers.attention_base import Attention
@@ -47,11 +47,11 @@ class _BlockAttention(Attention):
 
     def _tables(self) -> list[K.Tensor]:
         """The embeddings for the offsets in height and in width, [length, k] each."""
-        height, width = (K.cast(table, self.compute_dtype) for table in (self.height_table, self.width_table))
+        tables = [self._read(table, self.compute_dtype) for table in (self.height_table, self.width_table)]
         if self.positions == "concatenated":  # the half of the other axis is zero
             half = self._key_dim // 2
-            return [K.pad(height, [[0, 0], [0, half]]), K.pad(width, [[0, 0], [half, 0]])]
-        return [height, width]
+            return [_widened(tables[0], 0, half), _widened(tables[1], half, 0)]
+        return tables
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -212,6 +212,12 @@ class LocalAttention(_BlockAttention):
 
     def _sizes(self):
         return self.block_size, self.scope // 2, self.scope
+
+
+@tensors.constant_folding
+def _widened(table: K.Tensor, before: int, after: int) -> K.Tensor:
+    """Adds zeros before and after the depth of a table, [length, k]."""
+    return K.pad(table, [[0, 0], [before, after]])
 
 
 def _check_even(key_dim: int) -> None:

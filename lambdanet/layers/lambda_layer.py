@@ -16,7 +16,8 @@ from lambdanet.errors import (
     invalid,
     unknown,
 )
-from lambdanet.layers.layer import Layer
+from lambdanet.layers.batch_norm_folding import folded_weights
+from lambdanet.layers.layer import Layer, rebuilt
 from lambdanet.layers.pooled_batch_norm import BatchNormalization
 from lambdanet.layers.position_embedding import (
     PositionEmbedding,
@@ -79,6 +80,8 @@ class LambdaLayer(Layer):
         positions have a form of their own.
       batch_norm: arguments of the batch normalizations, instead of momentum 0.9 and epsilon 1e-5.
       kernel_regularizer: regularizer of the three projections; position embeddings have none.
+      use_bias: whether the projections of queries and values have biases, as batch normalizations become
+        that `lambdanet.for_inference` folds into them.
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
     Raises:
@@ -113,6 +116,7 @@ class LambdaLayer(Layer):
         implementation: str = "auto",
         batch_norm: Mapping[str, Any] | None = None,
         kernel_regularizer: Any = None,
+        use_bias: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -143,6 +147,7 @@ class LambdaLayer(Layer):
         self.key_normalization = key_normalization
         self.query_normalization = query_normalization
         self.use_batch_norm = use_batch_norm
+        self.use_bias = use_bias
         self.multi_head = multi_head
         self.strides = strides
         self.pool_size = pool_size
@@ -175,10 +180,12 @@ class LambdaLayer(Layer):
         k = self.key_dim
         keys, values = (self._num_lambdas * depth * self.intra_depth for depth in (k, self._value_dim))
         queries, stddev = self.num_heads * k, context_channels**-0.5
-        self._queries = build_projection(self, "queries", channels, queries, (k * channels) ** -0.5)
+        self._queries = build_projection(
+            self, "queries", channels, queries, (k * channels) ** -0.5, self.use_bias
+        )
         if self.content:
             self._keys = build_projection(self, "keys", context_channels, keys, stddev)
-        self._values = build_projection(self, "values", context_channels, values, stddev)
+        self._values = build_projection(self, "values", context_channels, values, stddev, self.use_bias)
         self._queries_norm = self._norm("queries_norm", queries)
         self._values_norm = self._norm("values_norm", values)
         if self.position is not None:
@@ -227,6 +234,25 @@ class LambdaLayer(Layer):
             outputs.append(self.position(queries, values, **arguments, content=joined))
         shape = [*sizes(pooled)[:-3], self.num_heads * self._value_dim]
         return sum(K.reshape(output, shape) for output in outputs)
+
+    def for_inference(self):
+        """Returns a copy with folded normalizations and position embeddings of its own, as constants."""
+        others = {name: value for name, value in self.get_config().items() if name not in RELATIVE}
+        copy = rebuilt(
+            self,
+            {
+                **others,
+                "use_batch_norm": False,
+                "use_bias": self.use_bias or self.use_batch_norm,
+                "position": self.position and self.position.with_constant_tables(),
+            },
+        )
+        for name in ("_queries", "_keys", "_values", "position"):
+            part, norm = getattr(self, name, None), getattr(self, f"{name}_norm", None)
+            if part is not None:
+                weights = folded_weights(part, norm) if norm else part.get_weights()
+                getattr(copy, name).set_weights(weights)
+        return copy
 
     def get_build_config(self):
         context_shape = self._context_shape

@@ -2,12 +2,12 @@
 """The base class of all layers here."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
 from lambdanet import which_keras
-from lambdanet.backend import keras
+from lambdanet.backend import keras, tensors
 from lambdanet.errors import invalid
 
 
@@ -19,9 +19,17 @@ class Layer(K.BaseLayer):
         model.
     """
 
+    INFERENCE_OPTIONS: dict[str, Any] = {}  # of a copy for inference
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         _check_call(self, K.flatten([args, kwargs]))
         return super().__call__(*args, **kwargs)
+
+    def for_inference(self) -> "Layer":
+        """Returns a copy with the same outputs at inference, for `lambdanet.for_inference`."""
+        copy = rebuilt(self, {**self.get_config(), **self.INFERENCE_OPTIONS})
+        copy.set_weights(self.get_weights())
+        return copy
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of `__init__`, also of base classes, from the attributes of their names."""
@@ -31,6 +39,35 @@ class Layer(K.BaseLayer):
         if "kernel_regularizer" in config:
             config["kernel_regularizer"] = keras.regularizers.serialize(config["kernel_regularizer"])
         return config
+
+
+class TableLayer(Layer):
+    """A layer with tables of position embeddings, which graphs can have as constants.
+
+    Args:
+      constant_tables: whether a graph contains the tables, expanded as far as the size of the map is known,
+        as constants: those at the trace, which no training changes. Keras 3 on JAX and torch, whose compiled
+        functions have all variables as arguments, computes the same without constants.
+      **kwargs: arguments of a Keras layer.
+    """
+
+    INFERENCE_OPTIONS = {"constant_tables": True}
+
+    def __init__(self, constant_tables: bool = False, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.constant_tables = constant_tables
+
+    def _read(self, table: K.Variable, dtype: K.DType) -> Any:
+        """A table in the precision of a computation; a NumPy array with `constant_tables`."""
+        return tensors.cast(K.constant_of(table) if self.constant_tables else table, dtype)
+
+
+def rebuilt(layer: keras.layers.Layer, config: Mapping[str, Any]) -> Any:
+    """Returns a layer of the same class and name with another configuration, built for the same inputs."""
+    copy = type(layer).from_config(config)
+    with K.naming(copy):
+        copy.build_from_config(layer.get_build_config())
+    return copy
 
 
 @K.plain_python

@@ -8,7 +8,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import keras, tensors
 from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, unknown
-from lambdanet.layers.layer import Layer
+from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import kernels, pooling, position_lambdas, relative_positions
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.relative_positions import PairAxis
@@ -17,7 +17,7 @@ RESIZES = ("slice", "interpolate")
 SHARED = "shared_object_id"  # Keras's key for objects that several layers share
 
 
-class PositionEmbedding(Layer):
+class PositionEmbedding(TableLayer):
     """Base class of position embeddings: the depth of an embedding, and applying them per lambda.
 
     Args:
@@ -25,6 +25,7 @@ class PositionEmbedding(Layer):
       intra_depth: u, where an embedding is a [k, u] matrix.
       num_lambdas: the lambdas per position, each with its own embeddings: 1, or the number of heads of a
         multi-head lambda layer.
+      **kwargs: `constant_tables`, and arguments of a Keras layer.
     """
 
     implementation = "auto"
@@ -71,9 +72,14 @@ class PositionEmbedding(Layer):
         ]
         return K.stack(outputs, axis=-3)
 
+    def with_constant_tables(self) -> "PositionEmbedding":
+        """Returns an embedding with the same arguments, not built, whose tables are constants."""
+        return type(self).from_config({**self.get_config(), **self.INFERENCE_OPTIONS})
+
     def serialized(self) -> dict[str, Any]:
         """Returns the configuration, marked where several layers share the embedding; see `restored`."""
         config = keras.layers.serialize(self)
+        config.pop("build_config", None)  # the layer that uses it builds it, by `build_for`
         return config if self.num_users < 2 else {**config, SHARED: id(self)}
 
     def _add_table(self, shape: Sequence[int]) -> K.Variable:
@@ -85,7 +91,8 @@ class PositionEmbedding(Layer):
 
     def _table_of(self, index: int, dtype: K.DType) -> K.Tensor:
         """The table of one lambda, [..., k, u]."""
-        table = K.cast(self.table[index] if self.num_lambdas > 1 else self.table, dtype)
+        table = self._read(self.table, dtype)
+        table = table[index] if self.num_lambdas > 1 else table
         return table if self.intra_depth > 1 else table[..., K.newaxis]
 
 
@@ -254,8 +261,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
                 raise invalid(f"{kind} positions", f"at most {size}, those of the table", positions)
             if K.is_tensor(positions):
                 K.check_at_most(positions, size, f"more {kind} positions than the table has")
-        table = K.transpose(self._table_of(index, queries.dtype)[:n, :m], [0, 2, 1, 3])  # [n, k, m, u]
-        embeddings = K.reshape(table, [n, self.key_dim, m * self.intra_depth])
+        embeddings = _first_pairs(self._table_of(index, queries.dtype), n, m)
         if isinstance(mask, str):
             mask = K.lower_triangle(n, m)
         outputs = position_lambdas.apply_embeddings(queries, values, embeddings, mask, content)
@@ -283,6 +289,13 @@ def restored(config: Mapping[str, Any]) -> PositionEmbedding:
         "layers that share a position embedding cannot be copied one by one, as by `clone_model`, because "
         "each would have its own; copy the model by `Model.from_config(model.get_config())`"
     )
+
+
+@tensors.constant_folding
+def _first_pairs(table: K.Tensor, n: tensors.Size, m: tensors.Size) -> K.Tensor:
+    """Returns the embeddings of the first queries and context positions: [.., .., k, u] -> [n, k, m * u]."""
+    *_, k, u = table.shape
+    return K.reshape(K.transpose(K.convert_to_tensor(table)[:n, :m], [0, 2, 1, 3]), [n, k, m * u])
 
 
 def _largest(a: tensors.Size, b: tensors.Size) -> tensors.Size:

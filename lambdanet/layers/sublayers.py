@@ -22,12 +22,12 @@ def build_sublayer(layer: keras.layers.Layer, input_shape: Sequence[int | None])
 
 
 def build_projection(
-    parent: keras.layers.Layer, name: str, channels: int, units: int, stddev: float
+    parent: keras.layers.Layer, name: str, channels: int, units: int, stddev: float, use_bias: bool = False
 ) -> keras.layers.Dense:
-    """Creates a linear map without bias of maps [b, h, w, channels], in the precision of its parent."""
+    """Creates a linear map of maps [b, h, w, channels], in the precision of its parent."""
     dense = keras.layers.Dense(
         units,
-        use_bias=False,
+        use_bias=use_bias,
         kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),
         kernel_regularizer=parent.kernel_regularizer,
         dtype=parent.dtype_policy,

@@ -77,6 +77,7 @@ def merge_heads(x: K.Tensor, groups: int) -> K.Tensor:
     return K.reshape(x, [g // groups, height, width, groups * c])
 
 
+@tensors.constant_folding
 def axis_embeddings(table: K.Tensor, axis: PairAxis) -> K.Tensor:
     """Expands a table of the offsets along one axis, [r, k], into one embedding per pair, [n, m, k]."""
     return read_rows(table[K.newaxis, :, K.newaxis], axis)[0, :, 0]
@@ -104,6 +105,7 @@ def map_logits(queries: K.Tensor, tables: Sequence[K.Tensor], axes: Sequence[Pai
     return relative_logits(queries, K.reshape(embeddings, [height * width, e, k]))
 
 
+@tensors.constant_folding
 def outer_concat(rows: K.Tensor, columns: K.Tensor) -> K.Tensor:
     """Concatenates, at each position of a map, the entries of its row and of its column.
 

@@ -107,7 +107,7 @@ def apply_embeddings(
     _, *context_size, v, u = tensors.sizes(values)
     n, m = tensors.product(query_size), tensors.product(context_size)
     if mask is not None:
-        embeddings *= K.repeat(K.cast(mask, embeddings.dtype), u, axis=1)[:, K.newaxis]
+        embeddings = embeddings * K.repeat(K.cast(mask, embeddings.dtype), u, axis=1)[:, K.newaxis]
     values = K.reshape(K.einsum("...vu->...uv", values), [b, m * u, v])
     operands = Operands(K.reshape(queries, [b, n, h, k]), values, embeddings, content)
     return K.reshape(kernels.current().query_first(operands), [b, *query_size, h, v])

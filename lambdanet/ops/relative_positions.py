@@ -68,6 +68,7 @@ def read_rows(table: K.Tensor, axis: PairAxis) -> K.Tensor:
     return K.transpose(K.take(padded, rows + 1, axis=1), [0, 1, 3, 2, 4])
 
 
+@tensors.constant_folding
 def expand_table(table: K.Tensor, axes: Sequence[PairAxis], read_first: Read = read_rows) -> K.Tensor:
     """Expands a relative table into embeddings for every pair of query and context positions.
 
@@ -95,6 +96,7 @@ def expand_table(table: K.Tensor, axes: Sequence[PairAxis], read_first: Read = r
     return K.reshape(table, [tensors.product(query_size), pool_size**rank * k, q])
 
 
+@tensors.constant_folding
 def causal(table: K.Tensor, rank: int) -> K.Tensor:
     """Zeroes the embeddings of context positions after the query, in raster order over `rank` axes.
 
@@ -108,6 +110,7 @@ def causal(table: K.Tensor, rank: int) -> K.Tensor:
     return table * K.reshape(mask, [*table.shape[:rank]] + [1] * (len(table.shape) - rank))
 
 
+@tensors.constant_folding
 def resize_table(table: K.Tensor, lengths: Sequence[Size]) -> K.Tensor:
     """Interpolates a table linearly to other odd lengths, keeping offset 0 and both ends in place.
 

@@ -208,6 +208,7 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
     found = {
         "logits": model.predict(x, verbose=0),
         "logits of another size": model.predict(x[:, :12], verbose=0),
+        "logits for inference": lambdanet.for_inference(model).predict(x, verbose=0),
     }
     assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules  # Keras imports it to write a file
     names, (best, *_) = [str(label) for label in range(4)], model(x)

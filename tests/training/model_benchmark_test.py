@@ -14,8 +14,9 @@ from PIL import Image
 from lambdanet import cli
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.training.benchmark import comparison, loop, model_contenders, startup
-from lambdanet.training.benchmark.model_contenders import ModelCase, Network
+from lambdanet.training.benchmark import comparison, loop, model_contenders, startup, timm_contenders
+from lambdanet.training.benchmark.cases import ModelCase
+from lambdanet.training.benchmark.model_contenders import Network
 
 
 @pytest.mark.parametrize(
@@ -75,10 +76,11 @@ def test_only_training_changes_weights(monkeypatch, dtype):
 
 
 class ScriptedProcess:
-    """A fake process: the second model has half the speed and three times the memory."""
+    """A fake process: the second model has half the speed and three times the memory; timm is slower."""
 
     def __init__(self, python, name, threads, environment):
         self._slow = "llll" in name
+        self._seconds = {"timm": 4, "timm_compiled": 8}.get(name.partition("/")[0], 2 if self._slow else 1)
         self._training = False
 
     def about(self):
@@ -89,7 +91,7 @@ class ScriptedProcess:
             self._training = ModelCase(**arguments["case"]).backward
         if do == "memory":
             return {"bytes": (3 if self._slow else 1) * 2**20}
-        return {"seconds": (2 if self._slow else 1) * (0.3 if self._training else 0.1)}
+        return {"seconds": self._seconds * (0.3 if self._training else 0.1)}
 
     def was_ready(self):
         return True
@@ -138,9 +140,48 @@ def test_models_are_compared_with_the_first(scripted, tmp_path, capsys):
     assert blue[:, : picture.width // 2].any() and blue[:, picture.width // 2 :].any()  # a dot in each panel
 
 
+def test_peers_are_measured_beside_each_model(scripted, tmp_path):
+    words = ["benchmark", "models", "resnet_50_llll", "halonet26t", "--peers", "--passes=infer"]
+    assert cli.main([*words, "--repeats=1", f"--out={tmp_path}"]) == 0
+    with (tmp_path / "models.csv").open() as file:
+        speeds = {row["model"]: float(row["times_as_fast_as_first"]) for row in csv.DictReader(file)}
+    assert speeds == {
+        "resnet_50_llll": 1,
+        "halonet26t": 2,
+        "timm/halonet26t": 0.5,
+        "timm_compiled/halonet26t": 0.25,
+    }
+    picture = np.asarray(Image.open(tmp_path / "models.png").convert("RGB"))
+    for color in ((17, 24, 39), (37, 99, 235), (234, 88, 12), (22, 163, 74)):  # a dot of each kind
+        assert np.all(picture == color, axis=-1).any()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
+    built, compiled = [], []
+
+    def form(model):
+        built.append(model)
+        return model
+
+    monkeypatch.setitem(timm_contenders.FORMS, "timm_compiled", form)
+    run = timm_contenders.CONTENDERS["timm_compiled/test_resnet"](ModelCase(2, backward))
+    before = [parameter.detach().clone() for parameter in built[0].parameters()]
+    run()
+    changed = [not a.equal(b) for a, b in zip(before, built[0].parameters(), strict=True)]
+    assert any(changed) == backward and built[0].training == backward
+    monkeypatch.setattr("torch.compile", compiled.append)
+    timm_contenders._compiled(built[0])
+    assert compiled == built
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            ["models", "resnet_50", "--peers"],
+            "a model must be one of lambda_resnet26t, .*, without options, with --peers, got 'resnet_50'",
+        ),
         (["models"], "models must have at least one name"),
         (["models", "resnet_50", "--passes=both"], "unknown pass 'both'; accepted: infer, train"),
         (["models", "resnet_50", "--dtype=float64"], "unknown dtype 'float64'"),
@@ -157,7 +198,7 @@ def test_models_are_compared_with_the_first(scripted, tmp_path, capsys):
 def test_wrong_arguments_are_refused(words, message, capsys):
     assert cli.main(["benchmark", *words]) == 2
     printed = capsys.readouterr()
-    assert message in printed.err and printed.err.count("\n") == 1 and printed.out == ""
+    assert re.search(message, printed.err) and printed.err.count("\n") == 1 and printed.out == ""
 
 
 def test_startup_is_relative_to_the_baseline(monkeypatch, capsys):

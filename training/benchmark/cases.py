@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of the layer benchmark: maps, scopes and passes.
+"""The cases of the benchmarks: maps, scopes and passes of layers, batches and passes of models.
 
 Imports only the standard library, because the interpreter of a peer imports it too.
 """
@@ -27,6 +27,35 @@ PEER_PACKAGES = {
     "peer/timm": ("torch", "torchvision", "timm"),
     "peer/kecam_halo": ("tensorflow", "tf-keras", "keras-cv-attention-models"),
 }
+# The same for the networks of other libraries, by the prefix of the contender.
+MODEL_PEERS = dict.fromkeys(("timm", "timm_compiled"), PEER_PACKAGES["peer/timm"])
+MODEL_PASSES = ("infer", "train")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCase:
+    """A setting in which models are compared, each at its own image size.
+
+    Attributes:
+      batch: the batch size.
+      backward: whether to run a training step, with batch statistics, gradients and SGD with momentum.
+      dtype: float32, or bfloat16 or float16 for mixed precision.
+    """
+
+    batch: int
+    backward: bool
+    dtype: str = "float32"
+
+    height = width = 0  # depends on the model
+    scope_name = ""
+
+    @property
+    def map(self) -> str:
+        return f"batch {self.batch}"
+
+    @property
+    def pass_name(self) -> str:
+        return MODEL_PASSES[self.backward]
 
 
 @dataclasses.dataclass(frozen=True)

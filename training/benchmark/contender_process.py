@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lambdanet import errors
-from lambdanet.training.benchmark.cases import PEER_PACKAGES
+from lambdanet.training.benchmark.cases import MODEL_PEERS, PEER_PACKAGES
 
 START_SECONDS = 300  # enough to import a library on a busy machine
 
@@ -132,7 +132,8 @@ class ContenderProcess:
             raise ContenderFailed(self._exit_reason())
         answer = json.loads(line)
         if "missing" in answer:
-            packages = " ".join(PEER_PACKAGES.get(self._name, ()))
+            prefix = self._name.partition("/")[0]
+            packages = " ".join(PEER_PACKAGES.get(self._name) or MODEL_PEERS.get(prefix, ()))
             raise ContenderFailed(
                 f"not installed: no module {answer['missing']!r}; pip install {packages}, or --peers_python"
             )

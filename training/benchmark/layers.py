@@ -69,7 +69,7 @@ def benchmark_layers(
     """
     todo = cases(maps, scopes, passes, dtype)
     limits = budget(repeats, max_seconds, threads)
-    pythons = select_contenders(contenders, peers, _interpreter(peers_python))
+    pythons = select_contenders(contenders, peers, interpreter(peers_python))
     folder = None if out is None else writable_dir(Path(out).expanduser())
     about = machine.describe(limits.threads)
     announce(about, dtype)
@@ -114,7 +114,8 @@ def budget(repeats: int, max_seconds: float, threads: int | None) -> Budget:
     return Budget(repeats, max_seconds, threads)
 
 
-def _interpreter(python: str | None) -> str:
+def interpreter(python: str | None) -> str:
+    """Returns the path of a Python interpreter, by default of this one; raises `InputError` if it is none."""
     if python is None:
         return sys.executable
     found = shutil.which(os.path.expanduser(python))

@@ -13,39 +13,14 @@ import tf_keras as keras
 
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
+from lambdanet.models.inference import for_inference
+from lambdanet.training.benchmark.cases import ModelCase
 from lambdanet.training.benchmark.contenders import Run, compiled, start
 from lambdanet.training.run import build
 
 __all__ = ["CASE", "CONTENDERS", "ModelCase", "Network", "start"]
 
 PREFIX = "model/"
-PASSES = ("infer", "train")
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelCase:
-    """A setting in which models are compared, each at its own image size.
-
-    Attributes:
-      batch: the batch size.
-      backward: whether to run a training step, with batch statistics, gradients and SGD with momentum.
-      dtype: float32, or bfloat16 or float16 for mixed precision.
-    """
-
-    batch: int
-    backward: bool
-    dtype: str = "float32"
-
-    height = width = 0  # depends on the model
-    scope_name = ""
-
-    @property
-    def map(self) -> str:
-        return f"batch {self.batch}"
-
-    @property
-    def pass_name(self) -> str:
-        return PASSES[self.backward]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +78,7 @@ def _run(text: str, case: ModelCase) -> Run:
     random = np.random.default_rng(0)
     images = tf.constant(random.standard_normal(shape, np.float32))
     if not case.backward:
-        return compiled(functools.partial(model, training=False), [images])
+        return compiled(functools.partial(for_inference(model), training=False), [images])
     labels = tf.constant(random.integers(0, model.output_shape[-1], case.batch))
     return compiled(_training_step(model), [images, labels])
 

@@ -10,17 +10,20 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from lambdanet.errors import InputError, check_counts, unknown
+from lambdanet.errors import InputError, check_counts, invalid, unknown
 from lambdanet.files import writable_dir, write_output
+from lambdanet.models import timm_networks, zoo
 from lambdanet.models.zoo import ModelInfo
 from lambdanet.training.benchmark import machine, model_contenders
-from lambdanet.training.benchmark.cases import DTYPES
+from lambdanet.training.benchmark.cases import DTYPES, MODEL_PASSES, MODEL_PEERS, ModelCase
 from lambdanet.training.benchmark.comparison import Comparison
-from lambdanet.training.benchmark.layers import announce, budget
-from lambdanet.training.benchmark.model_contenders import ModelCase, Network
+from lambdanet.training.benchmark.layers import announce, budget, interpreter
+from lambdanet.training.benchmark.model_contenders import Network
 from lambdanet.training.benchmark.report import number
 from lambdanet.training.benchmark.results import Measurement, ran_on, rounded, write_csv
 
+FIRST_COLOR, OWN_COLOR = "#111827", "#2563eb"
+COLORS = {"timm": "#ea580c", "timm_compiled": "#16a34a"}  # of other libraries
 TITLES = {"train": "training step", "infer": "inference"}
 
 
@@ -32,12 +35,15 @@ def benchmark_models(
     max_seconds: float = 60.0,
     dtype: str = "float32",
     threads: int | None = None,
+    peers: bool = False,
+    peers_python: str | None = None,
     out: str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """Measures models relative to the first of them, like the speed columns of the papers' tables.
 
-    Each model runs in its own process, and they take turns, so that a slowdown of the machine affects all of
-    them. All models are in memory at the same time. Prints a table per pass.
+    Inference is in the form of `lambdanet.for_inference`. Each model runs in its own process, and they take
+    turns, so that a slowdown of the machine affects all of them. All models are in memory at the same time.
+    Prints a table per pass.
 
     Args:
       models: names of models in the zoo, optionally with options and a size: "resnet_50_llll:key_dim=8@160".
@@ -47,6 +53,9 @@ def benchmark_models(
       max_seconds: the time limit of a model's turns in a pass; a slow model gets fewer turns.
       dtype: "float32", or "bfloat16" or "float16" for mixed precision.
       threads: the number of threads per process; default: the number of cores.
+      peers: whether to measure the networks of the same names in timm too, in PyTorch on the CPU, as they are
+        ("timm/NAME") and compiled by `torch.compile` ("timm_compiled/NAME"). Compiling takes minutes.
+      peers_python: the Python interpreter that has timm; default: this one.
       out: the folder for `models.csv` and `models.png`; default: none.
 
     Returns:
@@ -61,19 +70,24 @@ def benchmark_models(
     if not models:
         raise InputError("models must have at least one name, such as resnet_50 resnet_50_llll")
     for name in passes:
-        if name not in model_contenders.PASSES:
-            raise unknown("pass", name, model_contenders.PASSES)
+        if name not in MODEL_PASSES:
+            raise unknown("pass", name, MODEL_PASSES)
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     check_counts(batch=batch)
     limits = budget(repeats, max_seconds, threads)
     folder = None if out is None else writable_dir(Path(out).expanduser())
-    infos = {f"{model_contenders.PREFIX}{text}": Network.parse(text).info() for text in dict.fromkeys(models)}
+    networks = [Network.parse(text) for text in dict.fromkeys(models)]
+    infos = {f"{model_contenders.PREFIX}{network.text}": network.info() for network in networks}
+    pythons = dict.fromkeys(infos, sys.executable)
+    if peers:
+        infos |= (others := _peers(networks))
+        pythons |= dict.fromkeys(others, interpreter(peers_python))
     about = machine.describe(limits.threads)
     announce(about, dtype)
     rows: list[dict[str, Any]] = []
     names = list(infos)
-    with Comparison(dict.fromkeys(names, sys.executable), limits) as comparison:
+    with Comparison(pythons, limits) as comparison:
         for name in dict.fromkeys(passes):
             case = ModelCase(batch, name == "train", dtype)
             found = comparison.run(case, names, names[0])
@@ -85,6 +99,15 @@ def benchmark_models(
         write_output(folder / "models.png", draw(rows, about))
         print(f"plotted in {folder / 'models.png'}")
     return rows
+
+
+def _peers(networks: Sequence[Network]) -> dict[str, ModelInfo]:
+    """Returns the contenders from timm and the sizes of their networks, which are those of the same name."""
+    same = [network.name for network in networks if network.text in timm_networks.MODELS]
+    if not same:
+        accepted = f"one of {', '.join(timm_networks.MODELS)}, without options, with --peers"
+        raise invalid("a model", accepted, ", ".join(network.text for network in networks))
+    return {f"{prefix}/{name}": zoo.model_info(name) for name in same for prefix in MODEL_PEERS}
 
 
 def _columns(row: Measurement, info: ModelInfo) -> dict[str, Any]:
@@ -144,7 +167,8 @@ def draw(rows: Sequence[Mapping[str, Any]], about: Mapping[str, str | float]) ->
         for index, row in enumerate(shown):
             x, y = row["parameters"] / 1e6, row["images_per_second"]
             first = row["model"] == rows[0]["model"]
-            axes.scatter(x, y, s=60, color="#111827" if first else "#2563eb", zorder=3)
+            color = COLORS.get(row["model"].partition("/")[0], OWN_COLOR)
+            axes.scatter(x, y, s=60, color=FIRST_COLOR if first else color, zorder=3)
             text = f"{row['model']} ({number(row['times_as_fast_as_first'], 3)}x)"
             right = row["parameters"] ** 2 > min(sizes) * max(sizes)  # so the label stays in the panel
             place = {"xytext": (-8 if right else 8, 6 if index % 2 else -12), "textcoords": "offset points"}

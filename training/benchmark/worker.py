@@ -20,7 +20,12 @@ from lambdanet import errors
 from lambdanet.training.benchmark import memory
 from lambdanet.training.benchmark.cases import Case
 
-CONTENDER_MODULES = {"model": "model_contenders", "peer": "peers"}  # by prefix; default: `contenders`
+CONTENDER_MODULES = {  # by prefix; default: `contenders`
+    "model": "model_contenders",
+    "peer": "peers",
+    "timm": "timm_contenders",
+    "timm_compiled": "timm_contenders",
+}
 
 
 class Contender:

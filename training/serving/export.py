@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a trained classifier as a SavedModel that needs only TensorFlow."""
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import tf_keras as keras
 from lambdanet import which_keras
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import absolute, atomic_dir, check_output_dir
+from lambdanet.models.inference import for_inference
 from lambdanet.models.preprocessing.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.run import build
@@ -138,11 +140,19 @@ def _save(
     with tempfile.TemporaryDirectory() as folder:
         names_file = Path(folder, "class_names.txt")
         names_file.write_text("".join(f"{name}\n" for name in class_names), encoding="utf-8")
-        module = ClassifierModule(in_float32(model), preprocessing, class_names, str(names_file))
+        module = ClassifierModule(serving_form(model), preprocessing, class_names, str(names_file))
         signatures = module.signatures()
         with atomic_dir(path) as staging:
             tf.saved_model.save(module, staging, signatures=signatures)
     return path
+
+
+def serving_form(model: keras.Model) -> keras.Model:
+    """Returns a model in float32, in its form for inference if it has one (see `for_inference`)."""
+    model = in_float32(model)
+    with contextlib.suppress(InputError):  # it computes by code of its own, which is served as it is
+        model = for_inference(model)
+    return model
 
 
 def in_float32(model: keras.Model) -> keras.Model:

@@ -26,7 +26,7 @@ from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.shards import Shard
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.serving import trained_weights
-from lambdanet.training.serving.export import in_float32
+from lambdanet.training.serving.export import in_float32, serving_form
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 CLASSES = "class_names.txt"
@@ -192,7 +192,7 @@ def write(
     pictures = pictures or _random_pictures(input_size)
     try:
         with _quiet():
-            content = chosen.convert(classify)
+            content = chosen.convert(_classifier(serving_form(model), input_size, mean, std))
             run = chosen.load(content)
             run(pictures.images[:1])  # runtimes write log lines in the first call
         parity = _compare(classify, run, pictures)

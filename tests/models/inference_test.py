@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The form of a model for inference computes the same with fewer layers, and with constant tables."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+from helpers import images, randomize_normalizations
+from small_models import small_model
+
+import lambdanet
+from lambdanet.errors import InputError
+from lambdanet.layers.batch_norm_folding import folded_weights
+
+layers = keras.layers
+# Families, and what their networks have for inference.
+FAMILIES = (
+    "lamhalobotnet50ts_256",
+    "lambda_resnet_50",
+    "halonet_h0",
+    "resnet_50_axial_attention",
+    "mobilenet_v2_lambda",
+    "efficientnet_b0",
+)
+TRAINING_ONLY = (layers.BatchNormalization, layers.Dropout, lambdanet.StochasticDepth)
+
+
+@pytest.fixture
+def double_precision():
+    """Models in float64, in which rounding hides no mistake."""
+    keras.mixed_precision.set_global_policy("float64")
+    yield
+    keras.mixed_precision.set_global_policy("float32")
+
+
+def outputs(model, x):
+    return [output.numpy() for output in tf.nest.flatten(model(tf.cast(x, model.inputs[0].dtype)))]
+
+
+def assert_equal(model, found, x, tolerance=1e-9):
+    for expected, output in zip(outputs(model, x), outputs(found, x), strict=True):
+        assert np.std(expected) > 0
+        np.testing.assert_allclose(output, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+def randomized(model):
+    randomize_normalizations(model)
+    for layer in model.layers:
+        if isinstance(layer, layers.Normalization):
+            layer.finalize_state()
+    return model
+
+
+def kinds(model):
+    return {type(layer) for layer in model.submodules if isinstance(layer, layers.Layer)}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_compute_the_same(name, double_precision):
+    model = randomized(small_model(name, 32))
+    fast = lambdanet.for_inference(model)
+    assert_equal(model, fast, images(2, 32, 32, 3))
+    assert kinds(model) & set(TRAINING_ONLY) and not kinds(fast) & set(TRAINING_ONLY)
+    assert not fast.trainable_weights
+
+
+@pytest.mark.parametrize(
+    ("projection", "norm"),
+    [
+        (layers.Conv2D(6, 3, groups=2, use_bias=False), {}),
+        (layers.Conv2D(6, 1, bias_initializer="normal"), {"scale": False}),
+        (layers.DepthwiseConv2D(3, depth_multiplier=2), {"center": False, "epsilon": 0.1}),
+        (layers.Dense(6), {"epsilon": 0.5}),
+    ],
+)
+def test_folded_weights_equal_the_formula(projection, norm):
+    norm = layers.BatchNormalization(**norm)
+    model = keras.Sequential([keras.Input([5, 4, 4]), projection, norm])
+    randomize_normalizations(model)
+    x = images(3, 5, 4, 4)
+    y = projection(x).numpy().astype(np.float64)
+    mean, variance = norm.moving_mean.numpy(), norm.moving_variance.numpy()
+    expected = (y - mean) / np.sqrt(variance + norm.epsilon)
+    expected *= norm.gamma.numpy() if norm.scale else 1
+    expected += norm.beta.numpy() if norm.center else 0
+    copy = type(projection).from_config({**projection.get_config(), "use_bias": True})
+    copy.build([None, 5, 4, 4])
+    copy.set_weights(folded_weights(projection, norm))
+    np.testing.assert_allclose(copy(x), expected, atol=2e-6)
+
+
+def user_model():
+    """A model with each kind of call that there is in a functional model."""
+    i = keras.Input([8, 6, 3])
+    x = layers.BatchNormalization(name="first")(layers.Normalization()(i))  # nothing to fold into
+    x = layers.Conv2D(4, 3, activation="relu", name="active")(x)
+    x = layers.BatchNormalization(name="after_relu")(x)
+    read_twice = layers.Conv2D(4, 1, name="read_twice")(x)
+    x = layers.BatchNormalization(name="kept")(read_twice) + read_twice
+    x = layers.Dropout(0.3)(layers.GaussianNoise(0.1)(x), training=False)
+    shared, norms = layers.Dense(5, name="shared"), [layers.BatchNormalization(scale=False) for _ in "ab"]
+    x = norms[0](shared(x)) + norms[1](shared(x))
+    inner = keras.Sequential([keras.Input([None, None, 5]), layers.Conv2D(6, 1), layers.BatchNormalization()])
+    x = tf.nn.relu(inner(x) + inner(x))[:, ::2]
+    x = layers.BatchNormalization(axis=2, name="along_width")(x)
+    x = lambdanet.LambdaLayer(8, scope=5, position_bias=True)(x, context=x)
+    x = lambdanet.LambdaLayer(8, position="unstructured", num_heads=2, multi_head=True)(x)
+    x = layers.Conv2DTranspose(4, 2)(x)
+    return keras.Model({"images": i}, {"map": layers.BatchNormalization(name="last")(x), "mean": x})
+
+
+def test_other_models_compute_the_same(double_precision, tmp_path):
+    model = randomized(user_model())
+    before = [weight.copy() for weight in model.get_weights()]
+    fast = lambdanet.for_inference(model)
+    x = {"images": tf.cast(images(2, 8, 6, 3), "float64")}
+    for name, expected in model(x).items():
+        np.testing.assert_allclose(fast(x)[name], expected, atol=1e-12)
+    affine = [layer.name for layer in fast.layers if isinstance(layer, lambdanet.ChannelAffine)]
+    assert affine[:3] == ["first", "after_relu", "kept"] and affine[-1] == "last" and len(affine) == 6
+    assert [layer.name for layer in fast.layers if isinstance(layer, layers.BatchNormalization)] == [
+        "along_width"
+    ]
+    for weight, value in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    assert model.get_layer("active").output.shape[-1] == 4  # the original has no second call
+    fast.save(tmp_path / "fast.keras")
+    loaded = keras.models.load_model(tmp_path / "fast.keras")
+    np.testing.assert_array_equal(loaded(x)["map"], fast(x)["map"])
+
+
+def test_layers_that_are_called_for_training_stay():
+    i = keras.Input([4])
+    x = layers.Dropout(0.5, seed=1)(layers.Dense(64)(i), training=True)
+    fast = lambdanet.for_inference(keras.Model(i, layers.BatchNormalization()(x, training=True)))
+    assert [type(layer) for layer in fast.layers[2:]] == [layers.Dropout, layers.BatchNormalization]
+    x = images(2, 4)
+    assert not np.array_equal(fast(x), fast(x))
+
+
+def traced(model, size):
+    function = tf.function(lambda x: model(x, training=False), autograph=False)
+    return function.get_concrete_function(tf.TensorSpec([None, size, size, 3]))
+
+
+def read_tables(function, model):
+    """Returns the tables that a graph reads at each call."""
+    captured = {id(outer) for outer, _ in function.graph.captures}
+    return [v.name for v in model.variables if id(v.handle) in captured and "table" in v.name]
+
+
+@pytest.mark.parametrize(
+    ("layer", "expanded"),
+    [
+        (lambda: lambdanet.LambdaLayer(8, scope=5, implementation="einsum"), (36 * 16, 36)),
+        (
+            lambda: lambdanet.LambdaLayer(
+                8, scope=None, map_size=4, resize="interpolate", implementation="query_first"
+            ),
+            (36 * 16, 36),
+        ),
+        (lambda: lambdanet.LambdaLayer(8, position="unstructured", intra_depth=2), (36 * 16, 72)),
+        (lambda: lambdanet.GlobalAttention(8, num_heads=2), (36, 12, 4)),
+        (lambda: lambdanet.AxialAttention(8, num_heads=2), (6, 6, 4)),
+        (lambda: lambdanet.HaloAttention(8, num_heads=2, block_size=2, halo_size=1), (4, 8, 4)),
+    ],
+)
+def test_tables_are_constants_of_the_graph(layer, expanded):
+    i = keras.Input([6, 6, 3])
+    model = keras.Model(i, layer()(i))
+    x, fast = images(2, 6, 6, 3), lambdanet.for_inference(model)
+    function, plain = traced(fast, 6), traced(model, 6)
+    assert read_tables(plain, model) and not read_tables(function, fast)
+    constants = [op.outputs[0].shape for op in function.graph.get_operations() if op.type == "Const"]
+    size = np.prod(expanded)
+    assert size in [shape.num_elements() for shape in constants]
+    np.testing.assert_allclose(function(x), plain(x), atol=1e-5)
+    for weight in fast.weights:
+        if "table" in weight.name:
+            weight.assign(weight + 1)
+    np.testing.assert_allclose(function(x), plain(x), atol=1e-5)  # the tables are those at the trace
+
+
+def test_maps_of_unknown_size_are_accepted(double_precision):
+    i = keras.Input([None, None, 3])
+    x = lambdanet.LambdaLayer(8, scope=3)(i)
+    model = keras.Model(i, lambdanet.HaloAttention(8, 2, 2, 1)(x))
+    randomize_normalizations(model)
+    fast = lambdanet.for_inference(model)
+    function = tf.function(fast, input_signature=[tf.TensorSpec([None, None, None, 3], tf.float64)])
+    for x in (images(1, 5, 7, 3), images(2, 4, 4, 3)):
+        x = tf.cast(x, "float64")
+        np.testing.assert_allclose(function(x), model(x), atol=1e-12)
+        np.testing.assert_allclose(fast(x), model(x), atol=1e-12)
+
+
+def test_half_precision_stays():
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        i = keras.Input([8, 8, 3])
+        x = layers.BatchNormalization()(layers.Conv2D(8, 3)(i))
+        x = layers.BatchNormalization()(lambdanet.LambdaLayer(8, scope=3)(x))
+        model = keras.Model(i, layers.Dense(4, dtype="float32")(layers.GlobalAveragePooling2D()(x)))
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    randomize_normalizations(model)
+    fast = lambdanet.for_inference(model)
+    assert {layer.compute_dtype for layer in fast.layers[1:-1]} == {"bfloat16"}
+    assert_equal(model, fast, images(4, 8, 8, 3), tolerance=0.05)
+    assert fast.output.dtype == tf.float32
+
+
+class Subclassed(keras.Model):
+    def call(self, inputs):
+        return inputs
+
+
+class WithoutConfig(layers.Layer):
+    def get_config(self):
+        raise NotImplementedError("no configuration")
+
+
+def model_with(layer):
+    i = keras.Input([3])
+    return keras.Model(i, layer(i))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: Subclassed(), "model must be a functional model, or a Sequential one with an Input, got "),
+        (lambda: keras.Sequential([layers.Dense(2)]), "model must be a functional model"),
+        (lambda: "resnet_50", "got 'resnet_50'"),
+        (
+            lambda: model_with(WithoutConfig(name="mine")),
+            "no form for inference: layer 'mine' cannot be copied",
+        ),
+    ],
+)
+def test_other_models_are_refused(model, message):
+    with pytest.raises(InputError, match=message) as error:
+        lambdanet.for_inference(model())
+    assert "\n" not in str(error.value)
