@@ -36,6 +36,8 @@ def _info(values: flags.FlagValues, arguments: list[str]) -> None:
     rows = {
         "parameters": f"{info.params:,}",
         "FLOPs": f"{info.flops:,} for an image of {info.input_size}x{info.input_size} pixels",
+        "maps": ", ".join(f"{stage.channels} channels at stride {stage.stride}" for stage in info.stages),
+        "embedding": f"{info.embedding_size} channels",
         "source": info.source,
         "options": ", ".join(sorted(zoo.MODELS[info.name].option_names())) or "none",
         "recipes": ", ".join(info.recipes) or "none",

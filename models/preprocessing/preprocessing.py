@@ -4,12 +4,15 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 
 import tensorflow as tf
 
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, check_count, invalid, unknown
 from lambdanet.models.preprocessing import pillow_resize
+from lambdanet.models.weights import pretrained, weight_files
 
 BILINEAR, BICUBIC = "bilinear", "bicubic"
 
@@ -116,26 +119,48 @@ class Preprocessing:
 
 
 def preprocess_for(
-    model: str, weights: str = pretrained_weights.ALIAS, input_size: int | None = None
+    model: str, weights: str | Path = pretrained_weights.ALIAS, input_size: int | None = None
 ) -> Preprocessing:
-    """Returns the preprocessing for a model with published weights.
+    """Returns the preprocessing for a model with trained weights.
 
     Args:
-      model: a name of `list_models(pretrained=True)`.
-      weights: the name of a set of its weights.
-      input_size: the side of the images, in pixels; default: the one that its accuracy was measured at.
+      model: a name of `list_models()`.
+      weights: the weights, as for `create_model`.
+      input_size: the side of the images, in pixels; default: that of the weights, for published ones the one
+        that their accuracy was measured at.
 
     Raises:
-      InputError: the model has no published weights.
+      InputError: the model has no such weights, or their metadata have no preprocessing.
+      ConnectionError: weights of a repository are not in the cache and cannot be fetched.
 
     Example:
       >>> preprocess = preprocess_for("haloregnetz_b")
       >>> preprocess(tf.zeros([2, 300, 400, 3], tf.uint8)).shape
       TensorShape([2, 224, 224, 3])
     """
-    found = pretrained_weights.get(model, weights)
-    size = input_size or found.input_size
-    return Preprocessing(size, found.mean, found.std, found.crop_fraction, found.interpolation)
+    if weights == pretrained_weights.ALIAS or pretrained_weights.find(model, str(weights)):
+        found = pretrained_weights.get(model, str(weights))
+        values = (found.input_size, found.mean, found.std, found.crop_fraction, found.interpolation)
+        preprocessing = Preprocessing(*values)
+    else:
+        from lambdanet.models import zoo  # here, because pictures are also prepared without a model
+
+        path = pretrained.locate(model, weights, partial(zoo.create_model, model))
+        preprocessing = of_weights(path)
+    return dataclasses.replace(preprocessing, input_size=input_size or preprocessing.input_size)
+
+
+def of_weights(path: Path) -> Preprocessing:
+    """Returns the preprocessing in the metadata of a file of weights.
+
+    Raises:
+      InputError: the file has none, or is damaged.
+    """
+    metadata = {} if path.name.endswith(weight_files.H5) else weight_files.metadata_of(path)
+    preprocessing = from_metadata(metadata)
+    if preprocessing is None:
+        raise invalid("weights", "a file whose metadata has input_size, mean and std", str(path))
+    return preprocessing
 
 
 def from_metadata(metadata: Mapping[str, str]) -> Preprocessing | None:

@@ -62,7 +62,7 @@ import lambdanet
 
 weights = "THIS_FOLDER"  # or "hf:USER/REPO", once the folder is a repository on the hub
 model = lambdanet.create_model("{model}", num_classes={num_classes}, weights=weights)
-preprocess = lambdanet.preprocess_for("{model}")
+preprocess = lambdanet.preprocess_for("{model}", weights)
 logits = model(preprocess(pictures))  # pictures: uint8 [b, h, w, 3]
 backbone = lambdanet.create_model("{model}", features_only=True, weights=weights)
 ```

@@ -271,6 +271,7 @@ def test_list_and_info_print_the_size(capsys):
         and f"{info.params:,}" in shown
         and f"{info.flops:,}" in shown
         and "recipes     digits\n" in shown
+        and "16 channels at stride 2, 64 channels at stride 4, " in shown
     )
 
 

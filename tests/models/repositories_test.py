@@ -12,7 +12,7 @@ from hub_server import COMMIT, serving
 import lambdanet
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.models.preprocessing.preprocessing import BICUBIC, Preprocessing, from_metadata
+from lambdanet.models.preprocessing.preprocessing import BICUBIC, Preprocessing
 from lambdanet.models.weights import safetensors, timm_rules, weight_files
 
 NAME, CLASSES = "lambda_resnet26t", 4
@@ -112,7 +112,9 @@ def test_a_checkpoint_of_timm(model, hub, tmp_path, timm_files):
     assert_same(load(), model)
     assert f"/me/pets/resolve/{COMMIT}/config.json" in hub.requests
     metadata = weight_files.metadata_of(tmp_path / "home" / "hub" / "me--pets@main" / f"{NAME}.safetensors")
-    assert from_metadata(metadata) == Preprocessing(96, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9, BICUBIC)
+    assert lambdanet.preprocess_for(NAME, "hf:me/pets") == Preprocessing(
+        96, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9, BICUBIC
+    )
     assert metadata["num_classes"] == "4" and metadata["source_revision"] == COMMIT
     assert metadata["source"].endswith("/me/pets/resolve/main/model.safetensors")
 
@@ -126,8 +128,8 @@ def test_a_checkpoint_of_timm_without_a_known_preprocessing(model, hub, tmp_path
     if change is None:
         del hub.files["me/pets/config.json"]
     assert_same(load(), model)
-    metadata = weight_files.metadata_of(tmp_path / "home" / "hub" / "me--pets@main" / f"{NAME}.safetensors")
-    assert from_metadata(metadata) is None
+    with pytest.raises(InputError, match="weights must be a file whose metadata has input_size, mean and"):
+        lambdanet.preprocess_for(NAME, "hf:me/pets")
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,9 @@ def test_model_info():
     assert (info.name, info.params, info.input_size) == ("lambda_resnet_50", 18_963_272, 160)
     assert info.source == "Table 19"
     assert info.flops == pytest.approx(4.18e9, rel=1e-3)
+    channels = (64, 256, 512, 1024, 2048)  # those of every ResNet, and of ResNet-RS in timm
+    assert info.stages == tuple((level, 2**level, d) for level, d in enumerate(channels, start=1))
+    assert info.embedding_size == 2048
 
 
 @pytest.mark.parametrize("name", ["lambda_resnet_tiny", "mobilenet_v2"])
@@ -95,6 +98,7 @@ def test_replaced_classifier_keeps_the_trunk(tiny):
     embedding = lambdanet.replace_classifier(other, 0)
     kernel, bias = tiny.get_layer("logits").get_weights()
     np.testing.assert_allclose(embedding(x) @ kernel + bias, logits, rtol=1e-4, atol=1e-5)
+    assert "dropout" not in {layer.name for layer in embedding.layers}
     assert {id(weight) for weight in embedding.weights} < {id(weight) for weight in tiny.weights}
     again = lambdanet.replace_classifier(embedding, 10)
     again.get_layer("logits").set_weights([kernel, bias])

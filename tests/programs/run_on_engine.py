@@ -211,14 +211,12 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
         "logits for inference": lambdanet.for_inference(model).predict(x, verbose=0),
     }
     assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules  # Keras imports it to write a file
-    names, (best, *_) = [str(label) for label in range(4)], model(x)
-    found["decoded"] = np.array([[p for _, p in lambdanet.decode_predictions(best[None], names)[0]]])
-    embedding = small_model(weights=weights, num_classes=0)
-    found["embedding"] = embedding.predict(x, verbose=0)
+    decoded = lambdanet.decode_predictions(K.convert_to_tensor(found["logits"]), list("abcd"))
+    found["decoded"] = np.array([[probability for _, probability in picture] for picture in decoded])
+    embedding = small_model(weights=weights, num_classes=0, in_channels=1)
+    found["embedding of gray images"] = embedding.predict(x[..., :1], verbose=0)
     head = lambdanet.replace_classifier(embedding, 2).get_layer("logits")
     found["size of another classifier"] = np.array([weight.shape[-1] for weight in head.weights])
-    gray = small_model(weights=weights, in_channels=1)
-    found["logits of gray images"] = gray.predict(x[..., :1], verbose=0)
     trunk = small_model(weights=folder / "small.weights.h5", features_only=True)
     found |= {f"features {level}": array for level, array in trunk.predict(x, verbose=0).items()}
     with two_devices():

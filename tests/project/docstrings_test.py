@@ -26,7 +26,8 @@ PROGRAMS = {
     *(f"benchmark.{topic}" for topic in ("inputs:benchmark_input", "layers:benchmark_layers")),
     *(f"benchmark.{topic}:benchmark_{topic}" for topic in ("loop", "models", "startup")),
     *(f"serving.export:{name}" for name in ("export", "export_saved_model", "export_weights")),
-    *("serving.export_runtimes:export", "serving.predict:predict"),
+    *(f"serving.export_runtimes:{name}" for name in ("export", "export_weights")),
+    "serving.predict:predict",
     *("train:train", "evaluate:evaluate", "convert:convert", "pseudo_labels.label:pseudo_label"),
     *("tpu.check:compile_step", "tpu.hlo:parse", "tpu.largest_batch:largest_batch", "tpu.steps:recipe_step"),
 }

@@ -11,7 +11,7 @@ import tf_keras as keras
 from lambdanet.configs.registry import imagenet_classes
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
-from lambdanet.models.preprocessing.preprocessing import Preprocessing, from_metadata
+from lambdanet.models.preprocessing.preprocessing import Preprocessing, of_weights
 from lambdanet.models.weights import pretrained, weight_files
 from lambdanet.training.data import class_names as classes
 
@@ -48,11 +48,8 @@ def load_model(model_name: str, weights: str | Path, class_names: str | Path | N
       ConnectionError: the weights are not in the cache and cannot be downloaded.
     """
     path = pretrained.locate(model_name, weights, partial(zoo.create_model, model_name))
-    metadata = {} if path.name.endswith(weight_files.H5) else weight_files.metadata_of(path)
-    preprocessing = from_metadata(metadata)
-    if preprocessing is None:
-        raise invalid("weights", "a file whose metadata has input_size, mean and std", str(path))
-    names = _class_names(metadata, class_names)
+    preprocessing = of_weights(path)
+    names = _class_names(weight_files.metadata_of(path), class_names)
     classes.check_names(names, "the model")
     model = zoo.create_model(model_name, num_classes=len(names), weights=path)
     return TrainedModel(model, preprocessing, names)
