@@ -59,14 +59,11 @@ def _kernel_regularizer(recipe: Recipe) -> keras.regularizers.Regularizer | None
     return keras.regularizers.L2(recipe.weight_decay / 2)
 
 
-def _check_keras_3(recipe: Recipe) -> None:
-    """Refuses what the optimizers of Keras 3 do not have, or have in another form."""
+def tf_keras_only(recipe: Recipe) -> str | None:
+    """Returns the first field whose value only the optimizers of tf_keras have here, or none."""
     plain = {"clip_adaptive": 0.0, "layer_decay": 1.0, "head_rate": 1.0, "accumulate_steps": 1}
-    for field, default in plain.items():
-        if getattr(recipe, field) != default:
-            raise invalid(field, f"{default:g} with Keras 3", getattr(recipe, field))
-    if recipe.decays_in_steps:
-        raise invalid("optimizer", "adam, rmsprop or sgd with Keras 3", recipe.optimizer)
+    changed = [field for field, default in plain.items() if getattr(recipe, field) != default]
+    return next(iter([*changed, *(["optimizer"] if recipe.decays_in_steps else [])]), None)
 
 
 def build_schedule(recipe: Recipe, steps_per_epoch: int) -> WarmupSchedule:
@@ -102,7 +99,8 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
         arguments["global_clipnorm"] = recipe.clip_norm
     kind = OPTIMIZERS[recipe.optimizer]
     if KERAS != "tf_keras":
-        _check_keras_3(recipe)
+        if field := tf_keras_only(recipe):
+            raise invalid(field, "one that Keras 3 has, too", getattr(recipe, field), "tf_keras has it")
         return kind(**arguments)
     if recipe.clip_adaptive:
         arguments["clip"] = adaptive_clip(recipe.clip_adaptive)
