@@ -11,8 +11,8 @@ other recipes, `ra2` and `ra3`.
 
 What differs from the paper: no image is repeated within a batch (three times in A1 and A2); RandAugment is
 Model Garden's, with two operations of a fixed magnitude, where timm draws it with a deviation of 0.5; A1 and
-A2 train at the size of the published weights, mostly 256 instead of 224 pixels; A3 is evaluated at 160 pixels,
-where it trains, instead of 224. timm's LAMB limits the norm of all gradients to 1, here `clip_norm`,
+A2 train at the size of the published weights, mostly 256 instead of 224 pixels; A3 is evaluated at 160, where
+it trains, instead of 224. timm's LAMB limits the norm of all gradients to 1, here `clip_norm`,
 and with its `--bce-target-thresh 0.2`, classes with more than 0.2 of a mixed image count in full.
 """
 

@@ -11,6 +11,7 @@ from helpers import images
 
 from lambdanet import configs
 from lambdanet.configs import recipe as recipes
+from lambdanet.errors import InputError
 from lambdanet.training.run import accumulation, build, optimizers
 from lambdanet.training.run.stateless_dropout import make_dropout_stateless
 
@@ -82,6 +83,28 @@ def test_loss_decays_kernels_of_other_optimizers():
         recipe = dataclasses.replace(RECIPE, optimizer=optimizer, weight_decay=0.1, momentum=0.9)
         assert (build._kernel_regularizer(recipe) is None) == recipe.decays_in_steps
         assert (build.build_optimizer(recipe, 1).weight_decay or 0) == 0.1 * recipe.decays_in_steps
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({}, None),
+        ({"clip_norm": 1.0, "label_smoothing": 0.2}, None),
+        ({"optimizer": "lamb"}, "optimizer"),
+        ({"clip_adaptive": 0.01}, "clip_adaptive"),
+        ({"accumulate_steps": 2}, "accumulate_steps"),
+        ({"head_rate": 2.0}, "head_rate"),
+    ],
+)
+def test_fields_that_only_tf_keras_has(changes, field, monkeypatch):
+    recipe = dataclasses.replace(RECIPE, **changes)
+    assert build.tf_keras_only(recipe) == field
+    monkeypatch.setattr(build, "KERAS", "keras")
+    if field:
+        with pytest.raises(InputError, match=f"{field} must be one that Keras 3 has, too, got"):
+            build.build_optimizer(recipe, 10)
+    else:
+        assert type(build.build_optimizer(recipe, 10)) is keras.optimizers.SGD
 
 
 def test_clip_norm_scales_all_gradients_together():

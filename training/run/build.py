@@ -2,6 +2,7 @@
 """The model, the optimizer and the loss of a recipe."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,15 +32,33 @@ LOSSES: dict[str, Callable[[Recipe], keras.losses.Loss]] = {
 }
 
 
-def build_model(recipe: Recipe) -> keras.Model:
-    """Returns the recipe's model with fresh weights.
+def build_resizable_model(recipe: Recipe) -> keras.Model:
+    """Returns the recipe's model for images of any size, if it has `sizes`.
+
+    Raises:
+      InputError: as `build_model`, or weights of the model depend on the size, as tables of global scope do.
+    """
+    if not recipe.sizes:
+        return build_model(recipe)
+    variants = [dataclasses.replace(recipe, input_size=int(size)) for size in sorted({*recipe.sizes})]
+    shapes = {
+        tuple(tuple(w.shape) for w in build_model(v).weights) for v in (recipe, variants[0], variants[-1])
+    }
+    if len(shapes) > 1:
+        accepted = f"empty for {recipe.model}, which has weights that depend on the size"
+        raise invalid("sizes", accepted, recipe.sizes)
+    return build_model(recipe, any_size=True)
+
+
+def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
+    """Returns the recipe's model with fresh weights, for images of its `input_size` or of any size.
 
     Raises:
       InputError: there is no such model, or it does not take these `model_options`.
     """
     arguments: dict[str, Any] = {
         "num_classes": recipe.num_classes,
-        "input_size": recipe.input_size,
+        "input_size": None if any_size else recipe.input_size,
         "in_channels": len(recipe.mean),
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
