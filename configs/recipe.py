@@ -107,6 +107,7 @@ class Recipe:
     clip_norm: Annotated[float, "largest norm of all gradients together; 0: any"] = 0.0
     clip_adaptive: Annotated[float, "largest gradient relative to the weights (AGC); 0: any"] = 0.0
     accumulate_steps: Annotated[int, "parts of a batch whose gradients are added up in turn"] = 1
+    remat: Annotated[bool, "compute activations of blocks again in the backward pass, to save memory"] = False
     layer_decay: Annotated[float, "factor of the learning rate from each block to the one before"] = 1.0
     head_rate: Annotated[float, "factor of the learning rate of the classifier"] = 1.0
     loss: Annotated[str, f"loss of the logits: {_choice(LOSSES)}"] = "cross_entropy"
@@ -406,6 +407,7 @@ _RULES: tuple[tuple[str, Callable[[Recipe], Any], str], ...] = (
         lambda r: r.global_batch_size % r.accumulate_steps == 0,
         "a divisor of global_batch_size, which is {0.global_batch_size}",
     ),
+    ("remat", lambda r: not r.remat or not r.sync_batch_norm, "false with sync_batch_norm"),
     (
         "accumulate_steps",
         lambda r: r.accumulate_steps == 1 or not r.sync_batch_norm,

@@ -80,7 +80,13 @@ def _kernel_regularizer(recipe: Recipe) -> keras.regularizers.Regularizer | None
 
 def tf_keras_only(recipe: Recipe) -> str | None:
     """Returns the first field whose value only the optimizers of tf_keras have here, or none."""
-    plain = {"clip_adaptive": 0.0, "layer_decay": 1.0, "head_rate": 1.0, "accumulate_steps": 1}
+    plain = {
+        "clip_adaptive": 0.0,
+        "layer_decay": 1.0,
+        "head_rate": 1.0,
+        "accumulate_steps": 1,
+        "remat": False,
+    }
     changed = [field for field, default in plain.items() if getattr(recipe, field) != default]
     return next(iter([*changed, *(["optimizer"] if recipe.decays_in_steps else [])]), None)
 
@@ -146,10 +152,12 @@ def compile_model(
         weighted_metrics=[Accuracy()],  # the padding of evaluation batches has weight 0
         steps_per_execution=steps_per_execution,
     )
-    if recipe.accumulate_steps > 1:
-        from lambdanet.training.run.accumulation import accumulated_step  # imports tf_keras
+    if recipe.accumulate_steps > 1 or recipe.remat:
+        from lambdanet.training.run.rematerialization import rematerialized  # imports tf_keras
+        from lambdanet.training.run.train_step import create_train_step
 
-        model.train_step = accumulated_step(model, recipe.accumulate_steps)
+        forward = rematerialized(model) if recipe.remat else None
+        model.train_step = create_train_step(model, recipe.accumulate_steps, forward)
 
 
 @contextlib.contextmanager
