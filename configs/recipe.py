@@ -57,6 +57,7 @@ class Recipe:
     )
     num_classes: Annotated[int, "number of classes; 0: that of the dataset"]
     input_size: Annotated[int, "height and width of the images in pixels"]
+    sizes: Annotated[tuple[float, ...], "input sizes of equal parts of the training; empty: input_size"] = ()
     dropout_rate: Annotated[float, "fraction of the features dropped before the classifier"] = 0.0
     stochastic_depth_rate: Annotated[float, "probability that a block of the last stage is skipped"] = 0.0
     bn_momentum: Annotated[float, "fraction of the moving statistics kept at each step"] = 0.9
@@ -106,6 +107,7 @@ class Recipe:
     clip_norm: Annotated[float, "largest norm of all gradients together; 0: any"] = 0.0
     clip_adaptive: Annotated[float, "largest gradient relative to the weights (AGC); 0: any"] = 0.0
     accumulate_steps: Annotated[int, "parts of a batch whose gradients are added up in turn"] = 1
+    remat: Annotated[bool, "compute activations of blocks again in the backward pass, to save memory"] = False
     layer_decay: Annotated[float, "factor of the learning rate from each block to the one before"] = 1.0
     head_rate: Annotated[float, "factor of the learning rate of the classifier"] = 1.0
     loss: Annotated[str, f"loss of the logits: {_choice(LOSSES)}"] = "cross_entropy"
@@ -137,6 +139,19 @@ class Recipe:
     def decays_in_steps(self) -> bool:
         """Whether the weight decay is in the steps of the optimizer instead of the loss."""
         return self.optimizer in DECAY_IN_STEPS
+
+    @property
+    def phase_ends(self) -> tuple[int, ...]:
+        """The numbers of epochs after which the image size or the frozen layers change, and the last."""
+        parts = len(self.sizes)
+        resized = [round(part * self.epochs / parts) for part in range(1, parts)]
+        return (*sorted({*resized, self.unfreeze_epoch} & {*range(1, self.epochs)}), self.epochs)
+
+    def training_size(self, epoch: int) -> int:
+        """Returns the size of the training images in an epoch, from 0."""
+        parts = len(self.sizes)
+        ended = sum(round(part * self.epochs / parts) <= epoch for part in range(1, parts))
+        return int(self.sizes[ended]) if parts else self.input_size
 
     @property
     def num_pseudo_labels(self) -> int:
@@ -328,6 +343,7 @@ _RANGES: dict[str, _Check] = {
     "model": _TEXT,
     "num_classes": (lambda v: v >= 0, "a positive integer, or 0 for that of the dataset"),
     "input_size": (lambda v: 1 <= v < 1 << 16, "an integer from 1 to 65535"),
+    "sizes": (lambda v: all(s == int(s) and 1 <= s < 1 << 16 for s in v), "integers from 1 to 65535"),
     "dropout_rate": _RATE,
     "stochastic_depth_rate": _RATE,
     "bn_momentum": _RATE,
@@ -371,6 +387,7 @@ _RANGES: dict[str, _Check] = {
 _RULES: tuple[tuple[str, Callable[[Recipe], Any], str], ...] = (
     ("std", lambda r: len(r.mean) == len(r.std), "as long as mean, which is {0.mean}"),
     ("warmup_epochs", lambda r: r.warmup_epochs <= r.epochs, "at most epochs, which is {0.epochs}"),
+    ("sizes", lambda r: len(r.sizes) <= r.epochs, "at most epochs numbers, of which there are {0.epochs}"),
     ("labels", lambda r: not r.labels or r.dataset == "folder", "empty unless the dataset is folder"),
     ("freeze", lambda r: not r.freeze or r.start_from, "empty without start_from"),
     ("unfreeze_epoch", lambda r: not r.unfreeze_epoch or r.freeze, "0 without freeze"),
@@ -390,6 +407,7 @@ _RULES: tuple[tuple[str, Callable[[Recipe], Any], str], ...] = (
         lambda r: r.global_batch_size % r.accumulate_steps == 0,
         "a divisor of global_batch_size, which is {0.global_batch_size}",
     ),
+    ("remat", lambda r: not r.remat or not r.sync_batch_norm, "false with sync_batch_norm"),
     (
         "accumulate_steps",
         lambda r: r.accumulate_steps == 1 or not r.sync_batch_norm,

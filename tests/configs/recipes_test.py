@@ -54,7 +54,9 @@ CORNERS = {
         1_281_167 // 512,
         {0: 0.0, 0.5: 0.016, 4.25: 0.008, 8: 0.0},
     ),
-    "finetune:lambda_resnet26t": (10, {0: 0.0, 1: 0.0025, 10.5: 0.00125, 20: 0.0}),
+    "finetune:lambda_resnet26t": (10, {0: 0.0, 1: 0.01, 10.5: 0.005, 20: 0.0}),
+    "rsb_a:lambda_resnet50ts@a1": (1_281_167 // 2048, {0: 0.0, 5: 5e-3, 302.5: 2.5e-3, 600: 0.0}),
+    "rsb_c:lambda_resnet26t": (IMAGENET_STEPS, {0: 0.0, 5: 1.6, 177.5: 0.8, 350: 0.0}),
     "folder": (10, {0: 0.0, 5: 0.025, 52.5: 0.0125, 100: 0.0}),
     "digits": (22, {0: 0.0, 1: 0.1, 20.5: 0.05, 40: 0.0}),
 }
@@ -102,6 +104,25 @@ def test_the_learning_rate_at_the_corners(name):
         (
             "imagenet_350:resnet_rs_420_no_se@320",
             {"stochastic_depth_rate": 0.2, "randaugment_magnitude": 15, "dropout_rate": 0.3},
+        ),
+        (
+            "rsb_a:lambda_resnet26t@a2",
+            {"weight_decay": 0.02, "mixup_alpha": 0.1, "cutmix_alpha": 1.0, "stochastic_depth_rate": 0.05},
+        ),
+        (
+            "rsb_a:haloregnetz_b@a3",
+            {
+                "epochs": 100,
+                "learning_rate": 8e-3,
+                "input_size": 160,
+                "randaugment_magnitude": 6,
+                "label_smoothing": 0,
+            },
+        ),
+        ("rsb_a:halonet26t@a1", {"label_smoothing": 0.1, "mixup_alpha": 0.2, "weight_decay": 0.01}),
+        (
+            "rsb_c:botnet26t_256",
+            {"optimizer": "sgd", "optimizer_options": {"nesterov": True}, "input_size": 256},
         ),
         ("mobilenet:mobilenet_v2_lambda", {"weight_decay": 1e-5, "dropout_rate": 0.2, "momentum": 0.9}),
         ("halonet:halonet_h4", {"weight_decay": 2e-5, "randaugment_magnitude": 17, "input_size": 384}),

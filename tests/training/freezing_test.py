@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen layers: neither weights nor batch statistics move until they are unfrozen, also in a resumed run."""
+"""Frozen layers: neither weights nor batch statistics move until they are unfrozen, also in a resumed run.
+
+The same run trains on images of several sizes.
+"""
 
 import dataclasses
 import os
@@ -16,6 +19,8 @@ from lambdanet import configs
 from lambdanet.errors import InputError, Preempted
 from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import callbacks, freezing, initial_weights
 from lambdanet.training.run.build import build_model
 from lambdanet.training.run.checkpoints import Checkpoints
@@ -96,6 +101,7 @@ def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, mon
     source = build_model(RECIPE)
     weight_files.save(source, tmp_path / "start.safetensors")
     settings = {"start_from": str(tmp_path / "start.safetensors"), "freeze": "backbone", "unfreeze_epoch": 2}
+    settings |= {"sizes": (12, 20)}
     recipe, seen = dataclasses.replace(RECIPE, **settings), []
     begin = {layer.name: layer.get_weights() for layer in source.layers}
 
@@ -106,6 +112,14 @@ def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, mon
     monkeypatch.setattr(
         callbacks.HistoryFile, "on_epoch_end", _first(record, callbacks.HistoryFile.on_epoch_end)
     )
+    sizes, read = [], Dataset.train
+
+    def record_size(self, step, *arguments):
+        batches = read(self, step, *arguments)
+        sizes.append((step, batches.element_spec[0].shape[1]))
+        return batches
+
+    monkeypatch.setattr(Dataset, "train", record_size)
     load, trainable = initial_weights.load_initial_weights, []
 
     def record_trainable(model, *arguments):
@@ -113,7 +127,9 @@ def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, mon
         load(model, *arguments)
 
     monkeypatch.setattr(initial_weights, "load_initial_weights", record_trainable)
-    train(recipe, tmp_path / "whole", data_dir)
+    result = train(recipe, tmp_path / "whole", data_dir)
+    assert sizes == [(0, 12), (4, 20)]
+    assert evaluate(tmp_path / "whole")["top_1"] == pytest.approx(result["val_accuracy"], abs=1e-6)
     assert trainable and all(trainable)  # a frozen LambdaLayer has its weights in another order
     frozen, moved = [True] * 4 + [False], [False] * 5
     assert seen == [frozen, frozen, moved]
@@ -129,6 +145,7 @@ def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, mon
         patch.setattr(callbacks.SaveCheckpoints, "on_train_batch_end", stop)
         train(recipe, tmp_path / "resumed", data_dir)
     train(recipe, tmp_path / "resumed", data_dir)
+    assert sizes[2:] == [(0, 12), (3, 12), (4, 20)]
     assert_same_run(tmp_path / "resumed", tmp_path / "whole")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers against Model Garden, timm and steps by hand; accumulated gradients against a large batch."""
+"""Optimizers against Model Garden, timm and steps by hand."""
 
 import dataclasses
 
@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from helpers import images
 
 from lambdanet import configs
 from lambdanet.configs import recipe as recipes
-from lambdanet.training.run import accumulation, build, optimizers
-from lambdanet.training.run.stateless_dropout import make_dropout_stateless
+from lambdanet.errors import InputError
+from lambdanet.training.run import build, optimizers
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"), schedule="constant", warmup_epochs=0, weight_decay=0.0, global_batch_size=8
@@ -84,6 +83,29 @@ def test_loss_decays_kernels_of_other_optimizers():
         assert (build.build_optimizer(recipe, 1).weight_decay or 0) == 0.1 * recipe.decays_in_steps
 
 
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({}, None),
+        ({"clip_norm": 1.0, "label_smoothing": 0.2}, None),
+        ({"optimizer": "lamb"}, "optimizer"),
+        ({"clip_adaptive": 0.01}, "clip_adaptive"),
+        ({"accumulate_steps": 2}, "accumulate_steps"),
+        ({"head_rate": 2.0}, "head_rate"),
+        ({"remat": True}, "remat"),
+    ],
+)
+def test_fields_that_only_tf_keras_has(changes, field, monkeypatch):
+    recipe = dataclasses.replace(RECIPE, **changes)
+    assert build.tf_keras_only(recipe) == field
+    monkeypatch.setattr(build, "KERAS", "keras")
+    if field:
+        with pytest.raises(InputError, match=f"{field} must be one that Keras 3 has, too, got"):
+            build.build_optimizer(recipe, 10)
+    else:
+        assert type(build.build_optimizer(recipe, 10)) is keras.optimizers.SGD
+
+
 def test_clip_norm_scales_all_gradients_together():
     variables, gradients = _variables()
     length = np.sqrt(sum(np.square(g).sum() for g in gradients))
@@ -137,43 +159,3 @@ def test_layers_are_stem_blocks_and_classifier():
     depths = [6, 6, 5, 4, 3, 2, 1, 0]
     factors = optimizers.layer_rate_factors(0.5, 3.0)(variables)
     assert factors == [0.5**depth * (3.0 if depth == 0 else 1.0) for depth in depths]
-
-
-def _network(dropout=0.0):
-    x = keras.Input([4, 4, 3])
-    y = keras.layers.Dense(5, "gelu", name="c2_block1_conv", kernel_regularizer="l2")(
-        keras.layers.Flatten()(x)
-    )
-    return keras.Model(x, keras.layers.Dense(10, name="logits")(keras.layers.Dropout(dropout)(y)))
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_accumulated_gradients_equal_large_batch(optimizer):
-    batch, labels = images(8, 4, 4, 3), tf.constant([1, 0, 3, 2, 9, 5, 5, 4], tf.int64)
-    states = []
-    for parts in (1, 4):
-        recipe = dataclasses.replace(RECIPE, accumulate_steps=parts, optimizer=optimizer, learning_rate=1e-2)
-        keras.utils.set_random_seed(0)
-        model = _network()
-        build.compile_model(recipe, model, build.build_optimizer(recipe, 10))
-        logs = [model.train_on_batch(batch, labels, return_dict=True) for _ in range(3)]
-        assert int(model.optimizer.iterations) == 3
-        states.append([*model.get_weights(), *(np.array(list(log.values())) for log in logs)])
-    for whole, accumulated in zip(*states, strict=True):
-        np.testing.assert_allclose(accumulated, whole, rtol=1e-5, atol=1e-6)
-
-
-def test_parts_of_batch_have_different_dropout():
-    model, masks = _network(0.5), []
-    model.compile(keras.optimizers.SGD(0.0), "mse")
-    make_dropout_stateless(model, model.optimizer.iterations, seed=0)
-    layer = next(layer for layer in model.layers if isinstance(layer, keras.layers.Dropout))
-    draw = layer._random_generator.dropout
-
-    def recorded(x, *args, **kwargs):
-        masks.append(draw(tf.ones_like(x), *args, **kwargs).numpy().tobytes())
-        return draw(x, *args, **kwargs)
-
-    layer._random_generator.dropout = recorded
-    accumulation.accumulated_step(model, 3)((images(6, 4, 4, 3), tf.zeros([6, 10])))
-    assert len(masks) == len(set(masks)) == 3

@@ -2,6 +2,7 @@
 """The model, the optimizer and the loss of a recipe."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,15 +32,33 @@ LOSSES: dict[str, Callable[[Recipe], keras.losses.Loss]] = {
 }
 
 
-def build_model(recipe: Recipe) -> keras.Model:
-    """Returns the recipe's model with fresh weights.
+def build_resizable_model(recipe: Recipe) -> keras.Model:
+    """Returns the recipe's model for images of any size, if it has `sizes`.
+
+    Raises:
+      InputError: as `build_model`, or weights of the model depend on the size, as tables of global scope do.
+    """
+    if not recipe.sizes:
+        return build_model(recipe)
+    variants = [dataclasses.replace(recipe, input_size=int(size)) for size in sorted({*recipe.sizes})]
+    shapes = {
+        tuple(tuple(w.shape) for w in build_model(v).weights) for v in (recipe, variants[0], variants[-1])
+    }
+    if len(shapes) > 1:
+        accepted = f"empty for {recipe.model}, which has weights that depend on the size"
+        raise invalid("sizes", accepted, recipe.sizes)
+    return build_model(recipe, any_size=True)
+
+
+def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
+    """Returns the recipe's model with fresh weights, for images of its `input_size` or of any size.
 
     Raises:
       InputError: there is no such model, or it does not take these `model_options`.
     """
     arguments: dict[str, Any] = {
         "num_classes": recipe.num_classes,
-        "input_size": recipe.input_size,
+        "input_size": None if any_size else recipe.input_size,
         "in_channels": len(recipe.mean),
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
@@ -59,14 +78,17 @@ def _kernel_regularizer(recipe: Recipe) -> keras.regularizers.Regularizer | None
     return keras.regularizers.L2(recipe.weight_decay / 2)
 
 
-def _check_keras_3(recipe: Recipe) -> None:
-    """Refuses what the optimizers of Keras 3 do not have, or have in another form."""
-    plain = {"clip_adaptive": 0.0, "layer_decay": 1.0, "head_rate": 1.0, "accumulate_steps": 1}
-    for field, default in plain.items():
-        if getattr(recipe, field) != default:
-            raise invalid(field, f"{default:g} with Keras 3", getattr(recipe, field))
-    if recipe.decays_in_steps:
-        raise invalid("optimizer", "adam, rmsprop or sgd with Keras 3", recipe.optimizer)
+def tf_keras_only(recipe: Recipe) -> str | None:
+    """Returns the first field whose value only the optimizers of tf_keras have here, or none."""
+    plain = {
+        "clip_adaptive": 0.0,
+        "layer_decay": 1.0,
+        "head_rate": 1.0,
+        "accumulate_steps": 1,
+        "remat": False,
+    }
+    changed = [field for field, default in plain.items() if getattr(recipe, field) != default]
+    return next(iter([*changed, *(["optimizer"] if recipe.decays_in_steps else [])]), None)
 
 
 def build_schedule(recipe: Recipe, steps_per_epoch: int) -> WarmupSchedule:
@@ -102,7 +124,8 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
         arguments["global_clipnorm"] = recipe.clip_norm
     kind = OPTIMIZERS[recipe.optimizer]
     if KERAS != "tf_keras":
-        _check_keras_3(recipe)
+        if field := tf_keras_only(recipe):
+            raise invalid(field, "one that Keras 3 has, too", getattr(recipe, field), "tf_keras has it")
         return kind(**arguments)
     if recipe.clip_adaptive:
         arguments["clip"] = adaptive_clip(recipe.clip_adaptive)
@@ -129,10 +152,12 @@ def compile_model(
         weighted_metrics=[Accuracy()],  # the padding of evaluation batches has weight 0
         steps_per_execution=steps_per_execution,
     )
-    if recipe.accumulate_steps > 1:
-        from lambdanet.training.run.accumulation import accumulated_step  # imports tf_keras
+    if recipe.accumulate_steps > 1 or recipe.remat:
+        from lambdanet.training.run.rematerialization import rematerialized  # imports tf_keras
+        from lambdanet.training.run.train_step import create_train_step
 
-        model.train_step = accumulated_step(model, recipe.accumulate_steps)
+        forward = rematerialized(model) if recipe.remat else None
+        model.train_step = create_train_step(model, recipe.accumulate_steps, forward)
 
 
 @contextlib.contextmanager

@@ -167,9 +167,13 @@ def is_kernel(variable: Any) -> bool:
     return "kernel" in variable_name(variable).rpartition("/")[2]
 
 
+def layer_group(name: str) -> str:
+    """Returns the block in the name of a layer, or its part of the network: "c4_block2", "stem", "logits"."""
+    return re.match(r"[a-z0-9_]*?block\d+[a-z]?|[a-z]*", name)[0]  # type: ignore[index]
+
+
 def _layer(variable: Any) -> str:
-    """Returns the block, or the part of the network outside of blocks: "c4_block2", "stem", "logits"."""
-    return re.match(r"[a-z0-9_]*?block\d+[a-z]?|[a-z]*", variable_name(variable))[0]  # type: ignore[index]
+    return layer_group(variable_name(variable))
 
 
 def _unit_axes(variable: Any) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from lambdanet.training.run import (
 )
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.best_epoch import BestEpoch
-from lambdanet.training.run.build import build_model, build_optimizer, compile_model
+from lambdanet.training.run.build import build_optimizer, build_resizable_model, compile_model
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.devices import Devices
 from lambdanet.training.run.preemption import StopRequest
@@ -93,7 +93,7 @@ class Run:
         if options.deterministic:
             tf.config.experimental.enable_op_determinism()
         with devices.strategy.scope():
-            self._model = build_model(recipe)
+            self._model = build_resizable_model(recipe)
             self._optimizer = build_optimizer(recipe, self._steps)
             self._checkpoints = self._create_checkpoints(model_dirs.CHECKPOINTS)
             self._best = None
@@ -183,16 +183,17 @@ class Run:
         )
 
     def _fit_epochs(self, stop: StopRequest) -> None:
-        """Trains the remaining epochs, up to where layers are unfrozen, or the rest of one that has begun."""
+        """Trains the rest of an epoch that has begun, or up to the next change of images or frozen layers."""
         recipe, (epoch, done) = self._recipe, divmod(self.step, self._steps)
-        last = recipe.unfreeze_epoch if epoch < recipe.unfreeze_epoch < recipe.epochs else recipe.epochs
         if epoch and epoch == recipe.unfreeze_epoch:
             self._freeze(epoch)
         step, address = self.step, self._options.data_service
+        resized = dataclasses.replace(recipe, input_size=recipe.training_size(epoch))
+        dataset = dataclasses.replace(self._dataset, recipe=resized)
         self._model.fit(
-            self._devices.distribute_dataset(lambda shard: self._dataset.train(step, shard, address)),
+            self._devices.distribute_dataset(lambda shard: dataset.train(step, shard, address)),
             initial_epoch=epoch,
-            epochs=epoch + 1 if done else last,
+            epochs=epoch + 1 if done else next(end for end in recipe.phase_ends if end > epoch),
             steps_per_epoch=self._steps - done,
             validation_data=self._evaluation,
             validation_steps=self._eval_steps,
@@ -231,4 +232,6 @@ class Run:
         rate = f"the learning rate rises to {recipe.learning_rate:g}"
         print(f"batches of {batch} images{each}{machines}{pseudo}, in {precision}; {rate}", flush=True)
         smoothing, decay = recipe.label_smoothing, recipe.weight_decay
-        print(f"the loss has label smoothing of {smoothing:g} and weight decay of {decay:g}", flush=True)
+        place = ", each step" if recipe.decays_in_steps else " and"
+        loss = f"the loss has label smoothing of {smoothing:g}{place} weight decay of {decay:g}"
+        print(loss, flush=True)

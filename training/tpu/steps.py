@@ -14,7 +14,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import check_counts, invalid, unknown
 from lambdanet.models import zoo
 from lambdanet.models.names import check_model
-from lambdanet.training.run.build import build_model, build_optimizer, compile_model
+from lambdanet.training.run.build import build_model, build_optimizer, compile_model, tf_keras_only
 
 MODES = ("train", "infer")
 BATCH = 128  # images per core: the paper's 1024 on 8 cores
@@ -97,7 +97,7 @@ def _jax_step(model: Any, mode: str, shape: tuple[int, ...]) -> tuple[Callable[.
 
 
 def recipe_for(model: str, input_size: int | None = None) -> Recipe:
-    """Returns the recipe of a model at an image size, or else one like `imagenet_350`.
+    """Returns the recipe of a model at an image size that both Kerases have, or else one like `imagenet_350`.
 
     Args:
       model: the name of a model in the zoo.
@@ -109,5 +109,6 @@ def recipe_for(model: str, input_size: int | None = None) -> Recipe:
     check_model(model)
     size = input_size or zoo.MODELS[model].input_size
     recipes = [configs.get_recipe(recipe) for recipe in zoo.recipes_of(model)]
-    matching = [recipe for recipe in recipes if recipe.input_size == size and recipe.num_classes]
+    recipes = [recipe for recipe in recipes if recipe.num_classes and not tf_keras_only(recipe)]
+    matching = [recipe for recipe in recipes if recipe.input_size == size]
     return matching[0] if matching else dataclasses.replace(imagenet_350.BASE, model=model, input_size=size)

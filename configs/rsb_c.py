@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ImageNet with SGD and adaptive gradient clipping, as the cards of timm's weights `c1_in1k` have it.
+
+    lambdanet train --recipe=rsb_c:lambda_resnet26t --model_dir=DIR --data_dir=DIR
+
+The cards say: a C recipe of "ResNet strikes back" (Wightman et al. 2021, arXiv 2110.00476), SGD with
+Nesterov's momentum and AGC, a cosine with warm-up. They give no numbers, so this is no reproduction: the
+limit of the gradients is that of Brock et al. (2021, section 4.1) for a batch of 4096, all else that of
+`imagenet_350`.
+
+The networks with `c1_in1k` weights are lambda_resnet26t, lambda_resnet26rpt_256, eca_halonext26ts,
+botnet26t_256 and eca_botnext26ts_256; there is a row for each of timm's networks.
+"""
+
+import dataclasses
+
+from lambdanet.configs import imagenet_350
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.configs.rsb_a import with_pixels_of
+
+BASE = dataclasses.replace(
+    imagenet_350.BASE,
+    crop_fraction=0.94,
+    interpolation="bicubic",
+    optimizer_options={"nesterov": True},
+    clip_adaptive=0.01,
+    bn_momentum=0.9,
+    ema_decay=0.0,
+)
+
+ROWS = {weights.model: with_pixels_of(BASE, weights) for weights in pretrained_weights.WEIGHTS}
