@@ -26,8 +26,8 @@ VARIANCE, VARIANCE_TOLERANCE = "moving_variance", 0.05
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """A file of weights, and one of arrays for each engine, from processes that run at the same time."""
+def computed(tmp_path_factory):
+    """The arrays of each engine, from processes that run at the same time, and those of tf_keras."""
     folder = tmp_path_factory.mktemp("engines")
     run_on_engine.write_weights(folder)
     program = [sys.executable, run_on_engine.__file__, folder]
@@ -43,26 +43,25 @@ def files(tmp_path_factory):
         )
         for engine, variables in ENGINES.items()
     }
+    expected = run_on_engine.arrays(folder, run_on_engine.NETWORKS)
     shown = {engine: process.communicate()[0] for engine, process in processes.items()}
     assert {engine: process.returncode for engine, process in processes.items()} == dict.fromkeys(
         ENGINES, 0
     ), shown
-    return folder
+    return {engine: dict(np.load(folder / f"{engine}.npz")) for engine in ENGINES} | {"tf_keras": expected}
 
 
-@pytest.fixture(scope="module")
-def expected(files):
-    return run_on_engine.arrays(files, run_on_engine.NETWORKS)
+PARTS = [(engine, part) for engine in ENGINES for part in run_on_engine.parts(engine)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_arrays_equal_those_of_tf_keras(engine, files, expected):
-    found = np.load(files / f"{engine}.npz")
-    others = set(run_on_engine.NETWORKS) - set(run_on_engine.NETWORKS_ON[engine])
-    names = [name for name in expected if name.partition("/")[0] not in others]
-    assert set(found) == set(names)
-    for name in names:
-        array = expected[name]
+@pytest.mark.parametrize(("engine", "part"), PARTS)
+def test_arrays_equal_those_of_tf_keras(engine, part, computed):
+    found, expected = (
+        {name: array for name, array in computed[key].items() if name.partition("/")[0] == part}
+        for key in (engine, "tf_keras")
+    )
+    assert found.keys() == expected.keys() != set()
+    for name, array in expected.items():
         tolerance = VARIANCE_TOLERANCE if VARIANCE in name else TOLERANCE
         scale = max(1, np.abs(array).max())
         np.testing.assert_allclose(found[name] / scale, array / scale, rtol=0, atol=tolerance, err_msg=name)

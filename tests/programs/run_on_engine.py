@@ -60,6 +60,11 @@ NETWORKS = (
 NETWORKS_ON = {"jax": NETWORKS[:1], "torch": NETWORKS, "tensorflow": NETWORKS}
 
 
+def parts(engine: str) -> list[str]:
+    """Returns the names before the slash in the names of an engine's arrays."""
+    return [*CASES, "model", *NETWORKS_ON[engine]]
+
+
 def write_weights(folder: Path) -> None:
     """Writes the weights of a small model in both formats."""
     keras.utils.set_random_seed(0)
@@ -71,26 +76,26 @@ def write_weights(folder: Path) -> None:
 def arrays(folder: Path, networks: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns all arrays; `folder` is that of `write_weights`."""
     with constant_initializers():
-        parts = {
+        found = {
             name: layer_arrays(make(), images(*shape), arguments)
             for name, (make, shape, arguments) in CASES.items()
         }
-        parts |= {"model": model_arrays(folder)} | {name: network_arrays(name) for name in networks}
-    return {f"{name}/{key}": array for name, part in parts.items() for key, array in part.items()}
+        found |= {"model": model_arrays(folder)} | {name: network_arrays(name) for name in networks}
+    return {f"{name}/{key}": array for name, part in found.items() for key, array in part.items()}
 
 
 @contextlib.contextmanager
 def constant_initializers():
-    """Makes initializers return NumPy's ones; JAX compiles three programs for each shape of random values."""
+    """Makes initializers return constants of NumPy; JAX compiles programs for each shape of random values."""
     with contextlib.ExitStack() as patches:
         for kind in ("VarianceScaling", "RandomNormal", "Ones", "Zeros"):
-            ones = mock.patch.object(getattr(keras.initializers, kind), "__call__", _ones)
-            patches.enter_context(ones)
+            value = 0 if kind == "Zeros" else 1
+
+            def full(_, shape, dtype=None, value=value, **__):
+                return np.full(shape, value, "float32")
+
+            patches.enter_context(mock.patch.object(getattr(keras.initializers, kind), "__call__", full))
         yield
-
-
-def _ones(initializer, shape, dtype=None, **_):
-    return np.ones(shape, "float32")
 
 
 def images(*shape: int) -> np.ndarray:
