@@ -185,7 +185,7 @@ def _set_weights(layer: keras.layers.Layer, weights: Sequence[np.ndarray]) -> No
     layer.set_weights(weights)
     for part in (layer, *K.sublayers(layer)):
         if isinstance(part, keras.layers.Normalization):
-            part.finalize_state()  # which computes with copies of its weights
+            part.finalize_state()  # in Keras 3 it computes with copies of its weights
 
 
 def _as_affine(norm: keras.layers.Layer) -> tuple[Any, Any]:

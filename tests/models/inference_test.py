@@ -183,8 +183,9 @@ def test_tables_are_constants_of_the_graph(layer, expanded):
 
 def test_maps_of_unknown_size_are_accepted(double_precision):
     i = keras.Input([None, None, 3])
-    x = lambdanet.LambdaLayer(8, scope=3)(i)
-    model = keras.Model(i, lambdanet.HaloAttention(8, 2, 2, 1)(x))
+    x = lambdanet.HaloAttention(8, 2, 2, 1)(lambdanet.LambdaLayer(8, scope=3)(i))
+    x = lambdanet.LambdaLayer(8, scope=None, map_size=4, resize="interpolate")(x)
+    model = keras.Model(i, lambdanet.GlobalAttention(8, num_heads=2, map_size=9)(x))
     randomize_normalizations(model)
     fast = lambdanet.for_inference(model)
     function = tf.function(fast, input_signature=[tf.TensorSpec([None, None, None, 3], tf.float64)])
@@ -200,12 +201,14 @@ def test_half_precision_stays():
         i = keras.Input([8, 8, 3])
         x = layers.BatchNormalization()(layers.Conv2D(8, 3)(i))
         x = layers.BatchNormalization()(lambdanet.LambdaLayer(8, scope=3)(x))
+        x = layers.BatchNormalization(dtype="float32", name="wide")(layers.Conv2D(8, 1)(x))
         model = keras.Model(i, layers.Dense(4, dtype="float32")(layers.GlobalAveragePooling2D()(x)))
     finally:
         keras.mixed_precision.set_global_policy("float32")
     randomize_normalizations(model)
     fast = lambdanet.for_inference(model)
-    assert {layer.compute_dtype for layer in fast.layers[1:-1]} == {"bfloat16"}
+    assert {layer.compute_dtype for layer in fast.layers[1:-2] if layer.name != "wide"} == {"bfloat16"}
+    assert fast.get_layer("wide").output.dtype == tf.float32  # not in the precision of the convolution
     assert_equal(model, fast, images(4, 8, 8, 3), tolerance=0.05)
     assert fast.output.dtype == tf.float32
 

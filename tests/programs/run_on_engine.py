@@ -222,6 +222,9 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
     found["embedding of gray images"] = embedding.predict(x[..., :1], verbose=0)
     head = lambdanet.replace_classifier(embedding, 2).get_layer("logits")
     found["size of another classifier"] = np.array([weight.shape[-1] for weight in head.weights])
+    adapted = keras.Sequential([keras.Input([16, 16, 3]), keras.layers.Normalization()])
+    adapted.layers[-1].adapt(x)
+    found["adapted, for inference"] = lambdanet.for_inference(adapted).predict(x, verbose=0)
     trunk = small_model(weights=folder / "small.weights.h5", features_only=True)
     found |= {f"features {level}": array for level, array in trunk.predict(x, verbose=0).items()}
     with two_devices():

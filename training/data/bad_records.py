@@ -41,8 +41,8 @@ def drop_unreadable(examples: tf.data.Dataset, count: int | tf.Tensor) -> tf.dat
     A file that was deleted fails again at each attempt to read on, without an end. There are therefore two
     attempts per example, enough for a damaged file, whose examples fail once each at most.
     """
-    attempts = tf.data.Dataset.range(2 * tf.cast(count, tf.int64))
-    return tf.data.Dataset.zip((attempts, examples)).ignore_errors().map(lambda attempt, example: example)
+    first = tf.int64.max - 2 * tf.cast(count, tf.int64)  # `enumerate` counts attempts, and ends with int64
+    return examples.enumerate(first).ignore_errors().map(lambda attempt, example: example)
 
 
 def pad_to_count(examples: tf.data.Dataset, count: int | tf.Tensor) -> tf.data.Dataset:
