@@ -63,7 +63,7 @@ def export_weights(
 
     Args:
       model_name: one of `list_models()`.
-      weights: as for `trained_weights.load_model`.
+      weights: as for `trained_weights.build_classifier`.
       out: the folder to write, which must not exist or be empty.
       class_names: a file with the class names, one per line; not needed for the classes of ImageNet.
 
@@ -78,7 +78,7 @@ def export_weights(
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported")
     """
     check_output_dir(out)
-    trained = trained_weights.load_model(model_name, weights, class_names)
+    trained = trained_weights.build_classifier(model_name, weights, class_names)
     path = _save(trained.model, out, trained.preprocessing, trained.class_names)
     print(f"exported {trained} to {path}")
     return path

@@ -125,7 +125,7 @@ def export_weights(
     """Exports a model of the zoo with trained weights, and compares it with Keras on random pictures.
 
     Args:
-      model_name, weights, class_names: as for `trained_weights.load_model`.
+      model_name, weights, class_names: as for `trained_weights.build_classifier`.
       out: the folder to write, which must not exist or be empty.
       format: a key of `FORMATS`.
 
@@ -143,7 +143,7 @@ def export_weights(
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     files.check_output_dir(out)
-    trained = trained_weights.load_model(model_name, weights, class_names)
+    trained = trained_weights.build_classifier(model_name, weights, class_names)
     return _export(trained, out, format, _random_pictures(trained.preprocessing.input_size))
 
 

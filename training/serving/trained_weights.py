@@ -34,7 +34,9 @@ class TrainedModel(NamedTuple):
         return f"{self.model.name} ({len(self.class_names)} classes, {size} px)"
 
 
-def load_model(model_name: str, weights: str | Path, class_names: str | Path | None = None) -> TrainedModel:
+def build_classifier(
+    model_name: str, weights: str | Path, class_names: str | Path | None = None
+) -> TrainedModel:
     """Builds a model of the zoo with weights whose metadata describe the preprocessing.
 
     Args:
