@@ -25,7 +25,7 @@ def test_epochs_are_divided_between_sizes():
     assert plain.phase_ends == (2,) and plain.training_size(1) == 16
 
 
-@pytest.mark.parametrize("sizes", [(0,), (8.5,), (8, 9, 10)])
+@pytest.mark.parametrize("sizes", [(0,), (8.5,), (float("inf"),), (float("nan"),), (8, 9, 10)])
 def test_sizes_that_cannot_be_used(sizes):
     with pytest.raises(InputError, match="sizes must be (integers|at most epochs)"):
         dataclasses.replace(RECIPE, sizes=sizes)
