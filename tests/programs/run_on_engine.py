@@ -213,9 +213,9 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
     found = {
         "logits": model.predict(x, verbose=0),
         "logits of another size": model.predict(x[:, :12], verbose=0),
-        "logits for inference": lambdanet.for_inference(model).predict(x, verbose=0),
     }
-    assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules  # Keras imports it to write a file
+    assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules  # Keras imports it to write a config
+    found["logits for inference"] = lambdanet.for_inference(model).predict(x, verbose=0)
     decoded = lambdanet.decode_predictions(K.convert_to_tensor(found["logits"]), list("abcd"))
     found["decoded"] = np.array([[probability for _, probability in picture] for picture in decoded])
     embedding = small_model(weights=weights, num_classes=0, in_channels=1)
