@@ -204,7 +204,8 @@ class LambdaLayer(Layer):
             inputs.
           mask: the context positions m that a query n sees, for the whole batch: "causal" for those up to n
             in raster order, or 0 and 1 as [n, m].
-          training: whether batch normalizations use the statistics of the batch.
+          training: whether batch normalizations use the statistics of the batch; False also chooses forms
+            that are fast without a gradient.
 
         Returns:
           [b, *query_size, d]; with strides, of the positions that they keep.
@@ -231,7 +232,7 @@ class LambdaLayer(Layer):
                 outputs.append(self._apply_content(pooled, keys, values, mask))
         if self.position is not None:
             arguments = {"strides": self.strides, "mask": mask, "pool_size": self.pool_size}
-            outputs.append(self.position(queries, values, **arguments, content=joined))
+            outputs.append(self.position(queries, values, **arguments, content=joined, training=training))
         shape = [*sizes(pooled)[:-3], self.num_heads * self._value_dim]
         return sum(K.reshape(output, shape) for output in outputs)
 

@@ -43,11 +43,11 @@ class PositionEmbedding(TableLayer):
         """Creates the embeddings, once, for maps of these sizes."""
         raise NotImplementedError
 
-    def apply_one(self, index: int, queries, values, geometry: Geometry, mask, content=None):
+    def apply_one(self, index: int, queries, values, geometry: Geometry, mask, content=None, training=None):
         """Applies the position lambdas of lambda number `index`, with its content [b, k, v]; see `call`."""
         raise NotImplementedError
 
-    def call(self, queries, values, strides=1, mask=None, pool_size=1, content=None):
+    def call(self, queries, values, strides=1, mask=None, pool_size=1, content=None, training=None):
         """Applies the position lambdas to their queries.
 
         Args:
@@ -58,6 +58,7 @@ class PositionEmbedding(TableLayer):
           pool_size: the side of the windows over which outputs are averaged; there must be a query for every
             position of the context then.
           content: content lambdas to add to the position lambdas, [b, l, k, v].
+          training: False if no gradient is needed, so that the fastest form of the forward pass is chosen.
 
         Returns:
           [b, *query_size, l, h, v]; with a pool, one position per window.
@@ -67,7 +68,7 @@ class PositionEmbedding(TableLayer):
         contents = [None] * self.num_lambdas if content is None else K.unstack(content, axis=1)
         geometry = Geometry(strides, pool_size=pool_size)
         outputs = [
-            self.apply_one(i, queries[i], values[i], geometry, mask, contents[i])
+            self.apply_one(i, queries[i], values[i], geometry, mask, contents[i], training)
             for i in range(self.num_lambdas)
         ]
         return K.stack(outputs, axis=-3)
@@ -163,13 +164,13 @@ class RelativePositionEmbedding(PositionEmbedding):
         if self.use_bias:
             self.bias = self.add_weight(name="bias", shape=[self.key_dim], initializer="zeros")
 
-    def apply_one(self, index, queries, values, geometry, mask, content=None):
+    def apply_one(self, index, queries, values, geometry, mask, content=None, training=None):
         query_size, context_size = tensors.sizes(queries)[1:-2], tensors.sizes(values)[1:-2]
         table = self._fitted(self._table_of(index, queries.dtype), query_size, context_size, geometry)
         geometry = dataclasses.replace(geometry, dilation=self.dilation)
         if mask is None or isinstance(mask, str):
             table = table if mask is None else relative_positions.causal(table, len(query_size))
-            term = PositionTerm(queries, values, table, geometry, content)
+            term = PositionTerm(queries, values, table, geometry, content, training is not False)
             outputs = position_lambdas.apply_term(term, self.implementation)
         else:
             size = zip(query_size, context_size, strict=True)
@@ -253,7 +254,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
             setattr(self, name, check_count(name, getattr(self, name)))
         self.table = self._add_table([self.num_queries, self.num_context])
 
-    def apply_one(self, index, queries, values, geometry, mask, content=None):
+    def apply_one(self, index, queries, values, geometry, mask, content=None, training=None):
         n = tensors.product(tensors.sizes(queries)[1:-2])
         m = tensors.product(tensors.sizes(values)[1:-2])
         for positions, size, kind in ((n, self.num_queries, "query"), (m, self.num_context, "context")):

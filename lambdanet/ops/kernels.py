@@ -19,20 +19,20 @@ from lambdanet.ops import attention, blocking, contractions, local_attention, re
 from lambdanet.ops.blocking import BlockAxis
 from lambdanet.ops.position_term import PositionTerm
 from lambdanet.ops.relative_positions import PairAxis
-from lambdanet.ops.tpu import one_pass, packed_heads, row_convolution
+from lambdanet.ops.tpu import block_diagonal, one_pass, packed_heads, row_convolution
 from lambdanet.ops.tpu.contractions import lambda_first, query_first
 from lambdanet.ops.tpu.table_slices import read_slices
 from lambdanet.ops.tpu.windows import multiply_windows
 
 
 class MapForm(Protocol):
-    """A form of the lambda-first product that computes whole maps without blocks."""
+    """A form of the position lambdas of certain maps, which replaces the choice of the cost model there."""
 
-    def is_applicable(self, term: PositionTerm) -> bool:
-        """Whether the form computes this term, and fast."""
+    def is_applicable(self, term: PositionTerm, device: Device) -> bool:
+        """Whether the form computes this term, and on this device faster than blocks."""
 
     def apply(self, term: PositionTerm) -> K.Tensor:
-        """Applies the position lambdas, and the content of the term."""
+        """Applies the position lambdas and the content of the term: [b, *output_size, h, v]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Kernels:
       extract_windows: cuts a map into the windows of its blocks.
       expand_table: turns a relative table into the embeddings of pairs.
       query_first, lambda_first: contract queries, values and embeddings, a chunk of blocks at a time.
-      map_form: replaces blocks in the lambda-first order where it is applicable; None for blocks everywhere.
+      map_forms: forms for certain maps, the first of which that is applicable is taken.
       joins_content: whether position lambdas take the content lambda, at no extra cost.
       attend: softmax attention.
       local_attention: attention in blocks.
@@ -57,12 +57,16 @@ class Kernels:
     expand_table: Callable[[K.Tensor, Sequence[PairAxis]], K.Tensor] = relative_positions.expand_table
     query_first: Callable[..., K.Tensor] = partial(contractions.contract, contractions.query_first)
     lambda_first: Callable[..., K.Tensor] = partial(contractions.contract, contractions.lambda_first)
-    map_form: MapForm | None = None
+    map_forms: tuple[MapForm, ...] = ()
     joins_content: bool = False
     attend: Callable[..., K.Tensor] = attention.attend
     local_attention: Callable[..., K.Tensor] = local_attention.attend_by_head
     scale_channels: Callable[[K.Tensor, K.Tensor], K.Tensor] = operator.mul
     normalize: Callable[..., tuple[K.Tensor, ...]] | None = None
+
+    def map_form(self, term: PositionTerm) -> MapForm | None:
+        """Returns the form for a term; None where the cost model chooses."""
+        return next((form for form in self.map_forms if form.is_applicable(term, self.device)), None)
 
 
 # What a named implementation runs on every device; the device's speed is set in `current`.
@@ -77,7 +81,7 @@ KERNELS = {
         expand_table=partial(relative_positions.expand_table, read_first=read_slices),
         query_first=partial(contractions.contract, query_first),
         lambda_first=lambda_first,
-        map_form=row_convolution,
+        map_forms=(block_diagonal, row_convolution),
         joins_content=True,  # it fits into tiles that are padded anyway
         attend=partial(attention.attend, fold_means=False),  # the compiler folds them
         local_attention=packed_heads.attend,

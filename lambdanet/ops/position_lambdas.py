@@ -73,14 +73,17 @@ def apply_term(
     """Applies position lambdas; `implementation` and `block` as in `apply_position_lambdas`."""
     if implementation not in ("auto", *IMPLEMENTATIONS):
         raise unknown("implementation", implementation, ("auto", *IMPLEMENTATIONS))
+    kernel = kernels.current(implementation)
+    if form := kernel.map_form(term):
+        return form.apply(term)
     strides, pool_size = term.geometry.strides, term.geometry.pool_size
     if pool_size == 1:
-        return _apply(term, implementation, block)
+        return _apply(term, implementation, block, kernel)
     if implementation == "auto":
-        kernel, problem = kernels.current(), cost_model.ProblemSize.of(term)
+        problem = cost_model.ProblemSize.of(term)
         if cost_model.should_pool_queries(problem, pool_size, strides, kernel.device):
             return _apply_pooled(term, kernel)
-    outputs = _apply(term.without_pool(), implementation, block)
+    outputs = apply_term(term.without_pool(), implementation, block)
     return pooling.mean(outputs, len(term.scope), pool_size, strides)
 
 
@@ -113,14 +116,15 @@ def apply_embeddings(
     return K.reshape(kernels.current().query_first(operands), [b, *query_size, h, v])
 
 
-def _apply(term: PositionTerm, implementation: str, block: Sequence[int] | None) -> K.Tensor:
+def _apply(
+    term: PositionTerm, implementation: str, block: Sequence[int] | None, kernel: kernels.Kernels
+) -> K.Tensor:
     """Applies the position lambdas at every query, without a pool."""
     if convolve := _CONVOLUTIONS.get(implementation):
         outputs = convolve(term)
         if term.content is not None:
             outputs += K.einsum("b...hk,bkv->b...hv", term.queries, term.content)
         return outputs
-    kernel = kernels.current(implementation)
     plan = _WHOLE_MAP.get(implementation)
     if plan is None:
         problem = cost_model.ProblemSize.of(term)
@@ -137,8 +141,6 @@ def apply_plan(term: PositionTerm, plan: cost_model.Plan, kernel: kernels.Kernel
     One table of pairs serves all blocks. One block is every query with every context position; with more,
     cost and memory are linear in n, as for a convolution, but the work is matrix products.
     """
-    if kernel.map_form and not plan.query_first and kernel.map_form.is_applicable(term):
-        return kernel.map_form.apply(term)
     axes = term.block_axes(plan.block)
     windows = kernel.extract_windows(term.depth_first_values(), axes)  # [b * blocks, window, u * v]
     embeddings = kernel.expand_table(term.table, axes)  # [n, k, m = window * u]

@@ -41,6 +41,7 @@ class PositionTerm:
       table: [r, ..., k, u].
       geometry: the spacing along each axis.
       content: a content lambda to add to all position lambdas, [b, k, v], or None.
+      needs_gradient: whether a backward pass may follow, for which another form may be faster.
     """
 
     queries: K.Tensor
@@ -48,6 +49,7 @@ class PositionTerm:
     table: K.Tensor
     geometry: Geometry = Geometry()
     content: K.Tensor | None = None
+    needs_gradient: bool = True
 
     @functools.cached_property
     def query_size(self) -> list[Size]:

@@ -131,40 +131,6 @@ def test_content_adds_one_lambda_to_all(implementation, pool_size, kind):
     np.testing.assert_allclose(outputs, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("query_size", "context_size", "scope", "u", "content"),
-    [
-        ([12, 50], [12, 50], [5, 7], 1, True),  # two rows side by side, with room for the content
-        ([13, 64], [13, 64], [3, 1], 1, True),  # none left, and a last group of one row
-        ([7, 130], [7, 130], [3, 5], 2, True),  # wider than a tile
-        ([9, 42], [14, 20], [7, 9], 2, False),  # a context of another size, higher and less wide
-        ([16, 45], [8, 60], [3, 3], 1, False),  # lower, so that some queries see none of it
-    ],
-)
-def test_row_convolution_equals_all_pairs(query_size, context_size, scope, u, content, monkeypatch):
-    """Equals the products with all pairs, which equal the naive loop; also the gradients."""
-    monkeypatch.setattr(row_convolution, "MIN_IMAGES", 8)
-    rng = np.random.default_rng(3)
-    shapes = [[2, *query_size, 2, 3], [2, *context_size, 4, u], [*scope, 3, u], [2, 3, 4]]
-    queries, values, table, added = (tf.constant(rng.normal(size=shape)) for shape in shapes)
-    term = PositionTerm(queries, values, table, content=added if content else None)
-    assert row_convolution.is_applicable(term)
-    expected = outputs_and_gradients(term, cost_model.Plan(query_first=True), kernels.GENERIC)
-    plan, kernel = cost_model.Plan(query_first=False), kernels.KERNELS["TPU"]
-    results = outputs_and_gradients(term, plan, kernel)
-    signature = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in (queries, values, added)]
-    traced = tf.function(
-        lambda q, v, c: position_lambdas.apply_plan(
-            PositionTerm(q, v, table, content=c if content else None), plan, kernel
-        ),
-        autograph=False,
-    ).get_concrete_function(*signature)
-    for a, b in zip(results, expected, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-10)
-    np.testing.assert_allclose(traced(queries, values, added), expected[0], atol=1e-10)
-    assert [op for op in traced.graph.get_operations() if op.type == "Conv2D"]
-
-
 def test_auto_convolves_rows_on_a_tpu():
     """Only "auto": the blocked form by name is in blocks there too."""
     specs = [tf.TensorSpec(shape) for shape in ([32, 56, 56, 4, 16], [32, 56, 56, 32], [23, 23, 16])]
@@ -187,7 +153,8 @@ def test_auto_convolves_rows_on_a_tpu():
 def test_row_convolution_is_not_applicable(images, query_size, scope):
     @tf.function
     def applicable(queries, values):
-        assert not row_convolution.is_applicable(PositionTerm(queries, values, tf.zeros([*scope, 3, 1])))
+        term = PositionTerm(queries, values, tf.zeros([*scope, 3, 1]))
+        assert not row_convolution.is_applicable(term, device.DEVICES["TPU"])
 
     shapes = [[images // 4, *query_size, 2, 3], [images // 4, *query_size, 4, 1]]
     applicable.get_concrete_function(*map(tf.TensorSpec, shapes))

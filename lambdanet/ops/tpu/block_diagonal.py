@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Position lambdas of small maps, with the queries of eight positions as one block-diagonal matrix.
+
+The queries of a position are a matrix of h x k, 4 x 16, which leaves the matrix unit idle. Those of eight
+positions, each in columns of its own and zero elsewhere, are 32 x 128 and need no more of its time. The
+compiler then computes lambdas and outputs in one pass, and the lambdas never reach memory.
+
+Letters: g positions of a group, j groups, r = h * g rows, c = g * k columns; else as in `ops.reference`.
+"""
+
+from lambdanet import backend as K
+from lambdanet.backend.device import Device
+from lambdanet.backend.tensors import at_least_float32, pad, product, sizes
+from lambdanet.ops import pooling
+from lambdanet.ops.position_term import PositionTerm
+from lambdanet.ops.relative_positions import expand_table
+from lambdanet.ops.tpu import LANES
+from lambdanet.ops.tpu.table_slices import read_slices
+
+GROUP = 8  # positions: their rows of one head fill a tile
+POSITIONS = range(100, 785)  # 10 x 10 to 28 x 28; the cost model's forms are faster outside
+POOLED_POSITIONS = range(576, 785)  # without a gradient; with one, and on smaller maps, pools are first
+MIN_SCOPE = 0.8  # of the map; with less, most of the products with all positions are zero
+MAX_HEADS = 8
+MAX_FILTERS = 512  # h * v; the products that move numbers grow with the square
+
+
+def is_applicable(term: PositionTerm, device: Device) -> bool:
+    """Whether a map of these positions is about as large as the scope, and eight queries fill a tile."""
+    *size, h, k = term.queries.shape[1:]
+    scope, v = term.table.shape[:-2], term.values.shape[-2]
+    if size != [*term.values.shape[1:-2]] or None in (*size, *scope):
+        return False
+    is_pooled = term.geometry.pool_size > 1
+    if is_pooled and term.needs_gradient:
+        return False
+    reach = term.geometry.dilation * min(r / n for r, n in zip(scope, size, strict=True))
+    fits = GROUP * k == LANES and h <= MAX_HEADS and h * v <= MAX_FILTERS and v <= LANES
+    return fits and reach >= MIN_SCOPE and product(size) in (POOLED_POSITIONS if is_pooled else POSITIONS)
+
+
+def apply(term: PositionTerm) -> K.Tensor:
+    """Applies the position lambdas to their queries: [b, *output_size, h, v]."""
+    b, *query_size, h, k = sizes(term.queries)
+    n, v, geometry = product(query_size), term.values.shape[-2], term.geometry
+    embeddings = expand_table(term.table, term.without_pool().block_axes(None), read_slices)  # [n, k, m * u]
+    values = K.reshape(term.depth_first_values(), [b, embeddings.shape[2], v])
+    embeddings = K.reshape(pad(embeddings, 0, 0, -n % GROUP), [-1, GROUP * k, embeddings.shape[2]])
+    content = K.zeros([b, k, v], values.dtype) if term.content is None else term.content
+    queries = _spread(K.reshape(term.queries, [b, n, h, k]))  # [j, b, h, c]
+    outputs = _multiply(queries, values, embeddings, K.tile(content, [1, GROUP, 1]))  # [j, b, h, g, v]
+    identity = K.reshape(K.eye(h * v, dtype=outputs.dtype), [h, v, h * v])
+    outputs = K.einsum("jbhgv,hvd->bjgd", outputs, identity)  # a product: faster than a copy
+    outputs = K.reshape(K.reshape(outputs, [b, -1, h * v])[:, :n], [b, *query_size, h, v])
+    if geometry.pool_size == 1:
+        return outputs
+    return pooling.mean(outputs, len(query_size), geometry.pool_size, geometry.strides)
+
+
+def _spread(queries):
+    """[b, n, h, k] -> [j, b, h, c], by a product with ones and zeros, which is faster than a copy."""
+    b, n, h, k = sizes(queries)
+    columns = GROUP * k
+    identity = K.reshape(K.eye(columns * h, dtype=queries.dtype), [GROUP, h, k, columns * h])
+    identity = K.reshape(K.transpose(identity, [3, 1, 0, 2]), [GROUP * h * k, h, columns])
+    queries = K.reshape(pad(queries, 1, 0, -n % GROUP), [b, -1, columns * h])
+    return K.einsum("bjq,qhc->jbhc", queries, identity)
+
+
+@K.custom_gradient
+def _multiply(queries, values, embeddings, content):
+    """[j, b, h, c], [b, m, v], [j, c, m] and [b, c, v] -> [j, b, h, g, v].
+
+    The gradient computes the lambdas again, with their axes in another order: of two equal products the
+    compiler would keep the first in memory, which takes longer.
+    """
+    j, b, h, columns = sizes(queries)
+    v = sizes(values)[2]
+    mask = K.repeat(K.eye(GROUP, dtype=queries.dtype), columns // GROUP, axis=1)  # [g, c]
+    blocks = K.reshape(queries[:, :, :, K.newaxis] * mask, [j, b, h * GROUP, columns])
+    lambdas = K.einsum("jcm,bmv->jbvc", embeddings, values) + K.transpose(content, [0, 2, 1])
+    outputs = K.einsum("jbrc,jbvc->jbrv", blocks, lambdas)
+
+    def grad(upstream):
+        upstream = K.reshape(upstream, [j, b, h * GROUP, v])
+        lambdas = K.einsum("bmv,jcm->jbcv", values, embeddings) + content
+        by_blocks = K.reshape(K.einsum("jbrv,jbcv->jbrc", upstream, lambdas), [j, b, h, GROUP, columns])
+        by_lambdas = K.einsum("jbrc,jbrv->jbvc", blocks, upstream)
+        by_values = K.einsum("jcm,jbvc->bmv", embeddings, by_lambdas)
+        by_embeddings = K.einsum("jbvc,bmv->jcm", by_lambdas, values)
+        by_content = K.cast(K.sum(at_least_float32(by_lambdas), axis=0), content.dtype)
+        by_queries = K.sum(by_blocks * mask, axis=3)
+        return by_queries, by_values, by_embeddings, K.transpose(by_content, [0, 2, 1])
+
+    return K.reshape(outputs, [j, b, h, GROUP, v]), grad
