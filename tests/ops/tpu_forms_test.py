@@ -94,7 +94,7 @@ def test_form_of_an_unknown_batch(case):
         autograph=False, input_signature=[tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in batches]
     )
     def apply(queries, values, content):
-        unknown = PositionTerm(queries, values, term.table, content=content)
+        unknown = PositionTerm(queries, values, term.table, content=content, needs_gradient=False)
         assert form.is_applicable(unknown, TPU)
         return form.apply(unknown)
 
@@ -108,7 +108,8 @@ def test_form_of_an_unknown_batch(case):
         ([7, 7], [23, 23], {}),
         ([None, 14], [23, 23], {}),
         ([14, 14], [23, 23], {"h": 16}),
-        ([12, 12], [23, 23], {"pool_size": 3, "needs_gradient": True}),  # pools are first
+        ([12, 12], [23, 23], {"pool_size": 3}),  # pools are first, with a gradient
+        ([14, 14], [23, 23], {}),  # with a gradient
     ],
 )
 def test_block_diagonal_is_not_applicable(size, scope, options):

@@ -13,6 +13,7 @@ from lambdanet.configs import imagenet_350
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import check_counts, invalid, unknown
 from lambdanet.models import zoo
+from lambdanet.models.inference import for_inference
 from lambdanet.models.names import check_model
 from lambdanet.training.run.build import build_model, build_optimizer, compile_model, tf_keras_only
 
@@ -47,7 +48,7 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch: int = BATCH) -> TpuS
     Args:
       recipe: a recipe of `lambdanet train`; its batch size and dataset are not used.
       mode: "train", the step of `fit` from images to new weights, averages and metrics; or "infer", from
-        images to logits.
+        images to logits, of the model for inference (`lambdanet.for_inference`), as it is exported.
       batch: the number of images on the core.
 
     Raises:
@@ -63,7 +64,9 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch: int = BATCH) -> TpuS
     if not recipe.num_classes:
         raise invalid("num_classes", "a number, such as --set=num_classes=1000", 0)
     model = build_model(recipe)
-    if mode == "train":
+    if mode == "infer":
+        model = for_inference(model)
+    else:
         optimizer = build_optimizer(recipe, _STEPS_PER_EPOCH)
         optimizer.jit_compile = False  # compiled with the step
         compile_model(recipe, model, optimizer)

@@ -19,7 +19,7 @@ from lambdanet.ops.tpu.table_slices import read_slices
 
 GROUP = 8  # positions: their rows of one head fill a tile
 POSITIONS = range(100, 785)  # 10 x 10 to 28 x 28; the cost model's forms are faster outside
-POOLED_POSITIONS = range(576, 785)  # without a gradient; with one, and on smaller maps, pools are first
+POOLED_POSITIONS = range(576, 785)  # on smaller maps, and with a gradient, pools are first
 MIN_SCOPE = 0.8  # of the map; with less, most of the products with all positions are zero
 MAX_HEADS = 8
 MAX_FILTERS = 512  # h * v; the products that move numbers grow with the square
@@ -31,12 +31,12 @@ def is_applicable(term: PositionTerm, device: Device) -> bool:
     scope, v = term.table.shape[:-2], term.values.shape[-2]
     if size != [*term.values.shape[1:-2]] or None in (*size, *scope):
         return False
-    is_pooled = term.geometry.pool_size > 1
-    if is_pooled and term.needs_gradient:
+    n, is_pooled = product(size), term.geometry.pool_size > 1
+    if term.needs_gradient and (is_pooled or n % GROUP):  # the gradient of the padding takes what is saved
         return False
-    reach = term.geometry.dilation * min(r / n for r, n in zip(scope, size, strict=True))
+    reach = term.geometry.dilation * min(r / side for r, side in zip(scope, size, strict=True))
     fits = GROUP * k == LANES and h <= MAX_HEADS and h * v <= MAX_FILTERS and v <= LANES
-    return fits and reach >= MIN_SCOPE and product(size) in (POOLED_POSITIONS if is_pooled else POSITIONS)
+    return fits and reach >= MIN_SCOPE and n in (POOLED_POSITIONS if is_pooled else POSITIONS)
 
 
 def apply(term: PositionTerm) -> K.Tensor:
