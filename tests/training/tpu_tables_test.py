@@ -181,7 +181,7 @@ def test_table_of_families(monkeypatch):
             raise DoesNotFit("too large")
         return _fake(batch, 0.5, batch * chips.GIB // 16, topology)
 
-    first = "mobilenet_v2,224,3.5,0.6,128,8.00,500.0,500.0,128"
+    first = "mobilenet_v2,224,3.5,0.6,128,8.00,500.0,500.0,500.0,128"
     header, *rows = family_table.render(check, table_format="csv").splitlines()
     assert header.startswith("model,pixels,") and rows[0] == first
     assert rows[1].startswith("mobilenet_v2_lambda,224,") and len(rows) == 2
