@@ -174,11 +174,11 @@ def test_tables_are_constants_of_the_graph(layer, expanded):
     constants = [op.outputs[0].shape for op in function.graph.get_operations() if op.type == "Const"]
     size = np.prod(expanded)
     assert size in [shape.num_elements() for shape in constants]
-    np.testing.assert_allclose(function(x), plain(x), atol=1e-5)
+    np.testing.assert_allclose(function(x), plain(x), rtol=1e-5, atol=1e-5)
     for weight in fast.weights:
         if "table" in weight.name:
             weight.assign(weight + 1)
-    np.testing.assert_allclose(function(x), plain(x), atol=1e-5)  # the tables are those at the trace
+    np.testing.assert_allclose(function(x), plain(x), rtol=1e-5, atol=1e-5)  # the tables are those at the trace
 
 
 def test_maps_of_unknown_size_are_accepted(double_precision):

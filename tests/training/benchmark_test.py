@@ -227,25 +227,21 @@ def test_stopped_contender_is_skipped_on_the_same_map(scripted):
 # Processes.
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def worker():
-    """A process that two tests use, since it takes seconds to start; the second kills it."""
     worker = ContenderProcess(sys.executable, "position/einsum", 1, {})
     yield worker
     worker.close()
     assert not worker.is_alive()
 
 
-def test_process_survives_a_failing_case(worker):
+def test_process_survives_failing_case_and_ends_at_limit(worker):
     assert worker.about()["library"] == f"tensorflow {tf.__version__}"
     assert worker.request("build", 120, case=vars(SMALL))["seconds"] > 0
     assert 0 < worker.request("time", 120, calls=3, warm=True)["seconds"] < 10
     with pytest.raises(ContenderFailed, match="InvalidArgument|Error"):
         worker.request("build", 120, case={**vars(SMALL), "dtype": "complex"})
     assert worker.is_alive()
-
-
-def test_process_is_killed_after_its_time_limit(worker):
     worker.request("build", 120, case=vars(SMALL))
     with pytest.raises(ContenderFailed, match="stopped after 0 s"):
         worker.request("time", 0.01, calls=10**9, warm=False)
