@@ -10,7 +10,7 @@ from helpers import noise
 from PIL import Image, ImageEnhance
 
 from lambdanet import configs
-from lambdanet.configs import recipe as recipes
+from lambdanet.configs import recipe_values
 from lambdanet.training.data import augment, preprocess
 from lambdanet.training.data.image_bytes import Decoded, Encoded
 
@@ -186,7 +186,7 @@ def test_erasing_probability():
     assert 10 <= changed <= 30  # of 40
 
 
-@pytest.mark.parametrize("augmentation", recipes.AUGMENTATIONS)
+@pytest.mark.parametrize("augmentation", recipe_values.AUGMENTATIONS)
 @pytest.mark.parametrize("layers", [0, 2])
 def test_augmentations_have_size_and_depend_on_seed(augmentation, layers):
     recipe = dataclasses.replace(
@@ -216,4 +216,4 @@ def test_fields_of_recipe_change_images(field):
 
 
 def test_recipes_accept_every_augmentation():
-    assert sorted(augment.VIEWS) == sorted(recipes.AUGMENTATIONS)
+    assert sorted(augment.VIEWS) == sorted(recipe_values.AUGMENTATIONS)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.configs import recipe as recipes
+from lambdanet.configs import recipe_values
 from lambdanet.training.run import build
 from lambdanet.training.run.losses import SmoothedBinaryCrossEntropy, SmoothedCrossEntropy
 
@@ -71,4 +71,4 @@ def test_loss_survives_serialization():
 
 
 def test_recipes_accept_every_loss():
-    assert sorted(build.LOSSES) == sorted(recipes.LOSSES)
+    assert sorted(build.LOSSES) == sorted(recipe_values.LOSSES)

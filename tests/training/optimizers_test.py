@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet import configs
-from lambdanet.configs import recipe as recipes
+from lambdanet.configs import recipe_values
 from lambdanet.errors import InputError
 from lambdanet.training.run import build, optimizers
 
@@ -77,7 +77,7 @@ def test_steps_decay_kernels_only(optimizer):
 
 
 def test_loss_decays_kernels_of_other_optimizers():
-    for optimizer in recipes.OPTIMIZERS:
+    for optimizer in recipe_values.OPTIMIZERS:
         recipe = dataclasses.replace(RECIPE, optimizer=optimizer, weight_decay=0.1, momentum=0.9)
         assert (build._kernel_regularizer(recipe) is None) == recipe.decays_in_steps
         assert (build.build_optimizer(recipe, 1).weight_decay or 0) == 0.1 * recipe.decays_in_steps
@@ -142,7 +142,7 @@ def test_adaptive_clip_leaves_classifier():
     assert len(gradients) == 3
 
 
-@pytest.mark.parametrize("optimizer", sorted(recipes.OPTIMIZERS))
+@pytest.mark.parametrize("optimizer", sorted(recipe_values.OPTIMIZERS))
 def test_rates_per_layer_scale_steps(optimizer):
     """The change of each weight, decay included, is in proportion to its rate."""
     settings = {"optimizer": optimizer, "learning_rate": 0.01, "weight_decay": 0.1}

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.configs import recipe as recipes
+from lambdanet.configs import recipe_values
 from lambdanet.errors import InputError
 from lambdanet.training.run import schedules
 from lambdanet.training.run.schedules import WarmupSchedule
@@ -90,4 +90,4 @@ def test_unknown_shape_is_refused():
 
 
 def test_recipes_accept_every_shape():
-    assert sorted(schedules.SHAPES) == sorted(recipes.SCHEDULES)
+    assert sorted(schedules.SHAPES) == sorted(recipe_values.SCHEDULES)

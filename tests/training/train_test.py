@@ -15,7 +15,7 @@ from programs.small_model import TWO_BLOCKS, small_model
 from training_runs import assert_same_run, saved_steps
 
 from lambdanet import configs
-from lambdanet.configs import recipe as recipes
+from lambdanet.configs import recipe_values
 from lambdanet.errors import InputError, Preempted
 from lambdanet.models import zoo
 from lambdanet.training.data.dataset import Dataset
@@ -241,4 +241,4 @@ def test_optimizer_options_of_recipe():
 
 
 def test_recipes_accept_every_optimizer():
-    assert sorted(build.OPTIMIZERS) == sorted(recipes.OPTIMIZERS)
+    assert sorted(build.OPTIMIZERS) == sorted(recipe_values.OPTIMIZERS)
