@@ -188,8 +188,9 @@ ENGINES = {"tensorflow": with_tensorflow, "jax": with_jax, "torch": with_torch}
 
 def small_model(**options):
     """Returns a tiny network of two blocks: a convolution with squeeze-and-excitation, and a lambda layer."""
-    zoo.MODELS[NAME] = dataclasses.replace(zoo.MODELS[NAME], stages=("C", "", "", "L"))
-    return lambdanet.create_model(NAME, **{"num_classes": 4, **options})
+    two_blocks = dataclasses.replace(zoo.MODELS[NAME], stages=("C", "", "", "L"))
+    with mock.patch.dict(zoo.MODELS, {NAME: two_blocks}):
+        return lambdanet.create_model(NAME, **{"num_classes": 4, **options})
 
 
 def network_arrays(name: str) -> dict[str, np.ndarray]:
