@@ -122,15 +122,19 @@ class Recipe:
     @property
     def phase_ends(self) -> tuple[int, ...]:
         """The numbers of epochs after which the image size or the frozen layers change, and the last."""
-        parts = len(self.sizes)
-        resized = [round(part * self.epochs / parts) for part in range(1, parts)]
-        return (*sorted({*resized, self.unfreeze_epoch} & {*range(1, self.epochs)}), self.epochs)
+        return (*sorted({*self._size_ends, self.unfreeze_epoch} & {*range(1, self.epochs)}), self.epochs)
 
     def training_size(self, epoch: int) -> int:
         """Returns the size of the training images in an epoch, from 0."""
+        if not self.sizes:
+            return self.input_size
+        return int(self.sizes[sum(end <= epoch for end in self._size_ends)])
+
+    @property
+    def _size_ends(self) -> list[int]:
+        """The numbers of epochs after which each of `sizes` but the last ends."""
         parts = len(self.sizes)
-        ended = sum(round(part * self.epochs / parts) <= epoch for part in range(1, parts))
-        return int(self.sizes[ended]) if parts else self.input_size
+        return [round(part * self.epochs / parts) for part in range(1, parts)]
 
     @property
     def num_pseudo_labels(self) -> int:

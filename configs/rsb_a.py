@@ -46,16 +46,27 @@ BASE = dataclasses.replace(
 # Table 2.
 PROCEDURES: dict[str, dict[str, Any]] = {
     "a1": {
-        **{"epochs": 600, "learning_rate": 5e-3, "weight_decay": 0.01, "label_smoothing": 0.1},
-        **{"mixup_alpha": 0.2, "randaugment_magnitude": 7, "stochastic_depth_rate": 0.05},
+        "epochs": 600,
+        "learning_rate": 5e-3,
+        "weight_decay": 0.01,
+        "label_smoothing": 0.1,
+        "mixup_alpha": 0.2,
+        "randaugment_magnitude": 7,
+        "stochastic_depth_rate": 0.05,
     },
     "a2": {
-        **{"epochs": 300, "learning_rate": 5e-3, "weight_decay": 0.02},
-        **{"randaugment_magnitude": 7, "stochastic_depth_rate": 0.05},
+        "epochs": 300,
+        "learning_rate": 5e-3,
+        "weight_decay": 0.02,
+        "randaugment_magnitude": 7,
+        "stochastic_depth_rate": 0.05,
     },
     "a3": {
-        **{"epochs": 100, "learning_rate": 8e-3, "weight_decay": 0.02},
-        **{"randaugment_magnitude": 6, "input_size": 160},
+        "epochs": 100,
+        "learning_rate": 8e-3,
+        "weight_decay": 0.02,
+        "randaugment_magnitude": 6,
+        "input_size": 160,
     },
 }
 

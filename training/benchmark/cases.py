@@ -30,6 +30,7 @@ PEER_PACKAGES = {
 # The same for the networks of other libraries, by the prefix of the contender.
 MODEL_PEERS = dict.fromkeys(("timm", "timm_compiled"), PEER_PACKAGES["peer/timm"])
 MODEL_PASSES = ("infer", "train")
+LEARNING_RATE, MOMENTUM = 1e-3, 0.9  # of the SGD in a training step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ import tf_keras as keras
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.models.inference import for_inference
-from lambdanet.training.benchmark.cases import ModelCase
+from lambdanet.training.benchmark.cases import LEARNING_RATE, MOMENTUM, ModelCase
 from lambdanet.training.benchmark.contenders import Run, compiled, start
 from lambdanet.training.run import build
 
@@ -84,7 +84,7 @@ def _run(text: str, case: ModelCase) -> Run:
 
 
 def _training_step(model: keras.Model) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    optimizer = keras.optimizers.SGD(1e-3, momentum=0.9)
+    optimizer = keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM)
     optimizer.build(model.trainable_variables)
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

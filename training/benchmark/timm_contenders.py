@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from lambdanet.training.benchmark import peers
-from lambdanet.training.benchmark.cases import ModelCase
+from lambdanet.training.benchmark.cases import LEARNING_RATE, MOMENTUM, ModelCase
 
 __all__ = ["CASE", "CONTENDERS", "start"]
 
 NUM_CLASSES = 1000
-LEARNING_RATE, MOMENTUM = 1e-3, 0.9  # as of the contenders of `model_contenders`
 
 
 def start(name: str, threads: int) -> dict[str, str]:

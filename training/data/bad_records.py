@@ -36,10 +36,10 @@ class Group(NamedTuple):
 
 
 def drop_unreadable(examples: tf.data.Dataset, count: int | tf.Tensor) -> tf.data.Dataset:
-    """Returns the examples, up to `count`, without those that cannot be read from a damaged file.
+    """Returns the examples, of which there are `count` at most, without those in the damaged part of a file.
 
-    A file that was deleted fails again at each attempt to read on, without an end. There are therefore two
-    attempts per example, enough for a damaged file, whose examples fail once each at most.
+    A file that was deleted fails again at each attempt to read on. Attempts are therefore limited to two per
+    example, which is enough for a damaged file, whose examples fail once each at most.
     """
     first = tf.int64.max - 2 * tf.cast(count, tf.int64)  # `enumerate` counts attempts, and ends with int64
     return examples.enumerate(first).ignore_errors().map(lambda attempt, example: example)

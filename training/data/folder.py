@@ -35,6 +35,9 @@ class PictureFiles:
     channels: int = 3
     class_names: list[str]
 
+    def __init__(self) -> None:
+        self._files = functools.cache(self._list_files)
+
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
         return len(self._files(split)[0][shard.index :: shard.count])
 
@@ -64,7 +67,7 @@ class PictureFiles:
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         return []
 
-    def _files(self, split: str) -> tuple[list[bytes], list[int]]:
+    def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:
         """Returns the paths of the pictures of a split, in order, and their labels."""
         raise NotImplementedError
 
@@ -81,6 +84,7 @@ class FolderSource(PictureFiles):
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
+        super().__init__()
         accepted = f"the folder of the pictures, with {LAYOUT}"
         if data_dir is None or not os.path.isdir(os.path.expanduser(data_dir)):
             raise invalid("data_dir", accepted, data_dir)
@@ -89,7 +93,6 @@ class FolderSource(PictureFiles):
         if not self._splits:
             raise invalid("data_dir", accepted, data_dir, "it has no folders")
         self._pictures = functools.cache(self._find_pictures)
-        self._listed = functools.cache(self._list_files)
         train = self._split_folder(recipe.train_split)
         self.class_names = _folders(train)
         if len(self.class_names) < 2:
@@ -98,9 +101,6 @@ class FolderSource(PictureFiles):
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         found = self._pictures(split)
         return [(folder, others, len(paths) + len(others)) for folder, paths, others in found]
-
-    def _files(self, split: str) -> tuple[list[bytes], list[int]]:
-        return self._listed(split)
 
     def _split_folder(self, split: str) -> str:
         if split not in self._splits:

@@ -9,7 +9,6 @@ The paths are relative to the data_dir or, without one, to the folder of the tab
 of the training split, in the order of their names, or of their values if all are integers.
 """
 
-import functools
 import os
 
 import pyarrow
@@ -45,19 +44,16 @@ class TableSource(PictureFiles):
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
+        super().__init__()
         self._table = os.path.expanduser(recipe.labels)
         self._root = os.path.expanduser(data_dir or os.path.dirname(self._table))
         self._rows = _read(self._table)
-        self._listed = functools.cache(self._list_files)
         self.class_names = _in_order({row["label"] for row in self._split(recipe.train_split)})
         if len(self.class_names) < 2:
             raise invalid(f"classes in {self._table!r}", "two or more labels", self.class_names)
         first = os.path.join(self._root, self._rows[0]["file"])
         if not os.path.isfile(first):
             raise invalid(f"first file in {self._table!r}", "a picture below the data_dir", first)
-
-    def _files(self, split: str) -> tuple[list[bytes], list[int]]:
-        return self._listed(split)
 
     def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:
         numbers = {name: number for number, name in enumerate(self.class_names)}
