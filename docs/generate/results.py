@@ -51,6 +51,39 @@ def models() -> str:
     return f"{_machine(rows)}\n\n{_plain(rows, shown)}"
 
 
+def timm() -> str:
+    """Returns the times of networks beside those of timm."""
+    rows = [row for batch in (1, 8) for row in read_csv(f"timm/batch_{batch}/models.csv")]
+    if not rows:
+        return MISSING
+    times = {(row["model"], row["batch"], row["pass"]): row["ms_median"] for row in rows}
+    cells = []
+    for name, batch, pass_name in times:
+        if "/" in name:
+            continue
+        ours = times[name, batch, pass_name]
+        theirs = [times[f"{peer}/{name}", batch, pass_name] for peer in ("timm", "timm_compiled")]
+        ratios = [f"{float(time) / float(ours):.2f}" if time else "" for time in theirs]
+        cells.append([name, batch, pass_name, ours, *theirs, *ratios])
+    header = ["network", "images", "pass", "ms", "timm, ms", "timm compiled, ms", "timm / ours", "compiled / ours"]
+    library = next(row["library"] for row in rows if row["model"].startswith("timm/"))
+    return f"{_machine(rows).removesuffix('.')}, {library}.\n\n{table(header, cells)}"
+
+
+def operations() -> str:
+    """Returns the shares of the groups of operations in the time of models."""
+    rows = read_csv("operations.csv")
+    inside = "all in lambda or halo layers"
+    shares: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in rows:
+        groups = shares.setdefault((row["model"], row["pass"], row["batch"]), {})
+        groups[row["operations"]] = float(row["share"])
+        groups[inside] = groups.get(inside, 0.0) + float(row["share in lambda or halo layers"])
+    columns = [*dict.fromkeys(row["operations"] for row in rows), inside]
+    cells = [[*case, *(f"{groups[name]:.0%}" for name in columns)] for case, groups in shares.items()]
+    return table(["network", "pass", "images", *columns], cells)
+
+
 def _machine(rows: Sequence[dict[str, str]]) -> str:
     """Returns a sentence on the machine of a benchmark."""
     text = "Measured on {cpu} with {threads} thread(s), load {load_before}, {dtype}, TensorFlow {tensorflow}."
