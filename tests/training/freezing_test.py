@@ -21,7 +21,7 @@ from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
-from lambdanet.training.run import callbacks, freezing, initial_weights
+from lambdanet.training.run import callbacks, freezing, initial_weights, run
 from lambdanet.training.run.build import build_model
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.train import train
@@ -134,18 +134,21 @@ def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, mon
     frozen, moved = [True] * 4 + [False], [False] * 5
     assert seen == [frozen, frozen, moved]
 
-    save = callbacks.SaveCheckpoints.on_train_batch_end
+    save, compiled = callbacks.SaveCheckpoints.on_train_batch_end, []
 
     def stop(self, batch, logs=None):
-        if int(self.model.optimizer.iterations) == 3:  # within the second epoch
+        if int(self.model.optimizer.iterations) in (3, 4):  # within the second epoch, and at its end
             os.kill(os.getpid(), signal.SIGTERM)
         save(self, batch, logs)
 
-    with monkeypatch.context() as patch, pytest.raises(Preempted):
+    with monkeypatch.context() as patch:
         patch.setattr(callbacks.SaveCheckpoints, "on_train_batch_end", stop)
-        train(recipe, tmp_path / "resumed", data_dir)
+        for _ in range(2):
+            with pytest.raises(Preempted):
+                train(recipe, tmp_path / "resumed", data_dir)
+    monkeypatch.setattr(run, "compile_model", _first(lambda *_: compiled.append(1), run.compile_model))
     train(recipe, tmp_path / "resumed", data_dir)
-    assert sizes[2:] == [(0, 12), (3, 12), (4, 20)]
+    assert sizes[2:] == [(0, 12), (3, 12), (4, 20)] and len(compiled) == 1
     assert_same_run(tmp_path / "resumed", tmp_path / "whole")
 
 

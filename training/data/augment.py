@@ -8,7 +8,7 @@ import itertools
 import math
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -214,23 +214,30 @@ def erase(pixels: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
       seed: int64 [2].
     """
     height, width, _ = pixels.shape
-    chance, area, ratio, top, left = tf.unstack(tf.random.stateless_uniform([5], derive_seed(seed, 0)))
+    chance, area, ratio, *places = tf.unstack(tf.random.stateless_uniform([5], derive_seed(seed, 0)))
     area = height * width * _between(ERASED_AREAS, area)
     ratio = tf.exp(_between(tuple(map(math.log, ERASED_RATIOS)), ratio))
 
-    def is_inside(size: int, length: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-        length = tf.minimum(tf.round(length), size)
-        distance = tf.range(size, dtype=tf.float32) - tf.floor(place * (size - length + 1))
-        return (distance >= 0) & (distance < length)
-
     def erased() -> tf.Tensor:
-        rows = is_inside(height, tf.sqrt(area * ratio), top)
-        columns = is_inside(width, tf.sqrt(area / ratio), left)
+        lengths = tf.minimum(tf.round(tf.sqrt([area * ratio, area / ratio])), [height, width])
+        begins = tf.floor(places * ([height + 1.0, width + 1.0] - lengths))
         noise = tf.random.stateless_uniform(pixels.shape, derive_seed(seed, 1), 0, 256, tf.int32)
-        inside = (rows[:, tf.newaxis] & columns)[..., tf.newaxis]
-        return tf.where(inside, tf.cast(noise, tf.uint8), pixels)
+        return tf.where(rectangle(pixels.shape, begins, lengths), tf.cast(noise, tf.uint8), pixels)
 
     return tf.cond(chance < probability, erased, lambda: pixels)
+
+
+def rectangle(shape: Sequence[Any], begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    """Returns whether pixels are in a rectangle, bool [h, w, 1]; outside of the image, it is cut off.
+
+    Args:
+      shape: h, w and others.
+      begins: its top and left, whole numbers, float32 [2].
+      lengths: its height and width, float32 [2].
+    """
+    distances = [tf.range(shape[axis], dtype=tf.float32) - begins[axis] for axis in (0, 1)]
+    rows, columns = ((d >= 0) & (d < lengths[axis]) for axis, d in enumerate(distances))
+    return (rows[:, tf.newaxis] & columns)[..., tf.newaxis]
 
 
 def _between(limits: tuple[float, ...], fraction: tf.Tensor) -> tf.Tensor:

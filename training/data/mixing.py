@@ -11,6 +11,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
+from lambdanet.training.data.augment import rectangle
 from lambdanet.training.data.shards import Shard
 
 SEED = 1 << 40  # added to the recipe's seed, for other numbers than those of the augmentation
@@ -79,17 +80,10 @@ def cutmix_shares(shape: tf.Tensor, alpha: float, seed: tf.Tensor) -> tf.Tensor:
     Its sides are those of the image, scaled by the root of a number from Beta(alpha, alpha); its center is
     any pixel, so the border cuts off a part of some rectangles.
     """
-    scale = tf.sqrt(_beta(alpha, seed))
-    centers = tf.random.stateless_uniform([2], seed + CENTER)
-
-    def is_inside(size: tf.Tensor, center: tf.Tensor) -> tf.Tensor:
-        length = tf.floor(scale * tf.cast(size, tf.float32))
-        begin = tf.floor(center * tf.cast(size, tf.float32)) - tf.floor(length / 2)
-        place = tf.range(tf.cast(size, tf.float32))
-        return (place >= begin) & (place < begin + length)
-
-    rows, columns = (is_inside(shape[axis + 1], centers[axis]) for axis in (0, 1))
-    return tf.cast(rows[:, tf.newaxis, tf.newaxis] & columns[:, tf.newaxis], tf.float32)
+    sizes = tf.cast(shape[1:3], tf.float32)
+    lengths = tf.floor(tf.sqrt(_beta(alpha, seed)) * sizes)
+    centers = tf.floor(tf.random.stateless_uniform([2], seed + CENTER) * sizes)
+    return tf.cast(rectangle(sizes, centers - tf.floor(lengths / 2), lengths), tf.float32)
 
 
 def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:

@@ -59,7 +59,7 @@ class TrainOptions:
     distribute: str = "auto"
     tpu: str | None = None
     data_service: str | None = None
-    callback: Sequence[str | user_callbacks.Factory] = ()
+    callback: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "callback", tuple(user_callbacks.find_factories(self.callback or ())))
@@ -102,8 +102,7 @@ class Run:
                 self._best = BestEpoch(best, recipe.patience)
         freezing.frozen_layers(self._model, recipe)  # checks the patterns before anything is written
         stateless_dropout.make_dropout_stateless(self._model, self._optimizer.iterations, recipe.seed)
-        factories = user_callbacks.find_factories(options.callback) if devices.chief else []
-        self._user_callbacks = user_callbacks.create(factories, recipe, path)
+        self._user_callbacks = user_callbacks.create(options.callback if devices.chief else (), recipe, path)
         self._evaluation = devices.distribute_dataset(functools.partial(dataset.eval, cache=True))
         shard = devices.shard()
         self._eval_steps = None  # until the data ends
@@ -183,8 +182,6 @@ class Run:
     def _fit_epochs(self, stop: StopRequest) -> None:
         """Trains the rest of an epoch that has begun, or up to the next change of images or frozen layers."""
         recipe, (epoch, done) = self._recipe, divmod(self.step, self._steps)
-        if epoch and epoch == recipe.unfreeze_epoch:
-            self._freeze(epoch)
         step, address = self.step, self._options.data_service
         resized = dataclasses.replace(recipe, input_size=recipe.training_size(epoch))
         dataset = dataclasses.replace(self._dataset, recipe=resized)
@@ -199,6 +196,8 @@ class Run:
             verbose=self._verbosity(),
         )
         self.step = int(self._optimizer.iterations.numpy())
+        if self.step == recipe.unfreeze_epoch * self._steps:
+            self._freeze(recipe.unfreeze_epoch)
 
     def _verbosity(self) -> int:
         """Returns 1 for a progress bar in a terminal, 2 for a line per epoch, 0 for a worker's silence."""
