@@ -72,6 +72,7 @@ class Recipe:
     crop_fraction: Annotated[float, "fraction of the shorter side in the central crop at evaluation"] = 1.0
     interpolation: Annotated[str, f"interpolation at evaluation: {_choice(INTERPOLATIONS)}"] = "bilinear"
     augmentation: Annotated[str, _choice(AUGMENTATIONS)] = "none"
+    repeated_augmentation: Annotated[int, "copies of an image in a row, each augmented differently"] = 1
     randaugment_layers: Annotated[int, "RandAugment operations per image; 0: none"] = 0
     randaugment_magnitude: Annotated[float, "magnitude of RandAugment"] = 10.0
     color_jitter: Annotated[float, "largest change of brightness, contrast and saturation"] = 0.0

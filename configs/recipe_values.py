@@ -128,6 +128,7 @@ _RANGES: dict[str, _Check] = {
     "patience": (lambda v: v >= 0, "a positive integer, or 0 for never"),
     "pseudo_share": _RATE,
     "crop_fraction": (lambda v: 0 < v <= 1, "a number above 0 and at most 1"),
+    "repeated_augmentation": _COUNT,
     "randaugment_layers": (lambda v: v >= 0, "an integer of at least 0"),
     "randaugment_magnitude": _NOT_NEGATIVE,
     "color_jitter": (lambda v: 0 <= v <= 1, "a number from 0 to 1"),

@@ -17,6 +17,7 @@ from sklearn import datasets
 from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"), epochs=3, global_batch_size=20, train_split="train[:200]", input_size=8
@@ -131,6 +132,32 @@ def test_epochs_have_each_image_once_in_another_order(data_dir):
     assert len(set(epochs[0])) > 195  # except equal images
     for left, right in [(0, 1), (0, 2), (1, 2)]:
         assert np.mean([a == b for a, b in zip(epochs[left], epochs[right], strict=True)]) < 0.1
+
+
+@pytest.mark.parametrize("shard", [SINGLE_MACHINE, Shard(1, 2, 4)])
+def test_repeated_augmentation_has_copies_in_a_row(data_dir, shard):
+    """The images of an epoch, without augmentation, are those of a pass, three times each."""
+    plain = dataclasses.replace(RECIPE, augmentation="none", epochs=2)
+    repeated = dataclasses.replace(plain, repeated_augmentation=3, epochs=4)
+    once, thrice = (
+        [image.tobytes() for images, _ in _batches(recipe, "train", data_dir, shard=shard) for image in images]
+        for recipe in (plain, repeated)
+    )
+    assert thrice == [image for image in once for _ in range(3)]
+    assert Dataset.open(repeated, data_dir).steps_per_epoch == 10
+    epoch = thrice[: 200 // shard.count // 3 * 3]
+    assert all(epoch.count(image) % 3 == 0 for image in epoch)  # 3, except equal digits
+    assert len({*epoch}) == pytest.approx(len(epoch) / 3, abs=3)
+
+
+def test_copies_differ_and_resume(data_dir):
+    recipe = dataclasses.replace(RECIPE, repeated_augmentation=3)
+    batches = _batches(recipe, "train", data_dir)
+    (first, second, third, *_), labels = batches[0]
+    assert len({*labels[:3]}) == len({*labels[3:6]}) == 1
+    assert min(np.abs(a - b).max() for a, b in [(first, second), (first, third), (second, third)]) > 0.1
+    for step in (7, 13):  # within the copies of an image: 7 x 20 = 46 x 3 + 2
+        _assert_equal(batches[step:], _batches(recipe, "train", data_dir, initial_step=step))
 
 
 def test_resumed_batches_equal_uninterrupted_ones(data_dir, whole):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("plain_graphs")
 EPOCHS = 3
 SETTINGS = {
     **{"epochs": EPOCHS, "train_split": "train[:64]", "eval_split": "test[:24]"},
-    **{"global_batch_size": 16, "input_size": 16},
+    **{"global_batch_size": 16, "input_size": 16, "repeated_augmentation": 3},
 }
 RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
 

@@ -149,6 +149,12 @@ def test_service_reads_each_record_once_per_pass(root, address):
     assert all(abs(count - passes) <= 4 for count in counts.values())
 
 
+def test_service_repeats_each_record(root, address):
+    recipe = dataclasses.replace(RECIPE, global_batch_size=4, repeated_augmentation=2)
+    for first, second, *others in _numbers(Dataset.open(recipe, root).train(data_service=address).take(9)):
+        assert first == second and others[0] == others[1] and first != others[0]
+
+
 def test_record_unreadable_for_worker_is_named(tmp_path, address):
     with tf.io.TFRecordWriter(str(tmp_path / records.shard_name("train", 0, 1))) as writer:
         for number in range(8):

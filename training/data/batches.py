@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams of training batches that start at any step; unreadable images do not move the others.
 
-Every image has a fixed position in the order of its epoch, readable or not, so a run that resumes within an
+Every image has a fixed position in the order of its pass, readable or not, so a run that resumes within an
 epoch skips what it has seen before decoding it.
+
+A pass is an epoch, or with repeated augmentation (Hoffer et al. 2019, Berman et al. 2019), as many epochs as
+each image has copies: with three, an epoch is a third of the images, three times each. (In timm, each epoch
+draws another third, and the copies of an image are on different devices; here they follow each other.)
 """
 
 import dataclasses
@@ -31,8 +35,9 @@ class TrainingStream:
     shard: Shard
     batch_size: int
     images_done: int  # before the first batch
-    images_per_pass: int  # the first of its order
+    images_per_pass: int  # the first of its order, copies counted
     num_passes: int
+    copies: int = 1  # of each image in a pass, each with its own augmentation
     soft: bool = False  # whether labels are distributions over the classes
 
     def batches(self, recipe: Recipe, bad_records: BadRecords) -> tf.data.Dataset:
@@ -71,12 +76,20 @@ class TrainingStream:
         """Returns the examples of a pass from one on, each with the pass and its place in it."""
         # The first half of every shuffle's seed, whatever the global seed is; it must not be 0.
         tf.compat.v1.set_random_seed(recipe.seed + 1)
-        first = tf.cast(first, tf.int64)
-        examples = self.source.examples(self.split, number, self.shard, first)
+        first, copies = tf.cast(first, tf.int64), self.copies
+        examples = self.source.examples(self.split, number, self.shard, first // copies)
         count = self.source.num_examples(self.split, self.shard)
+        copied = repeat_each(pad_to_count(examples, count - first // copies), copies).skip(first % copies)
         places = tf.data.Dataset.range(first, self.images_per_pass)
         keys = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(number).repeat(), places))
-        return tf.data.Dataset.zip((pad_to_count(examples, count - first), keys))
+        return tf.data.Dataset.zip((copied, keys))
+
+
+def repeat_each(examples: tf.data.Dataset, times: int) -> tf.data.Dataset:
+    """Returns each example a number of times in a row."""
+    if times == 1:
+        return examples  # `flat_map` takes 20 microseconds per example
+    return examples.flat_map(lambda example: tf.data.Dataset.from_tensors(example).repeat(times))
 
 
 def concat_batches(parts: list[tf.data.Dataset], num_classes: int) -> tf.data.Dataset:

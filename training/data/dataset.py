@@ -224,14 +224,16 @@ class Dataset:
             done = initial_step * size * shard.replicas // shard.count
             return TrainingStream(source, split, seed, shard, size, done, **more)
 
-        labeled = recipe.global_batch_size - num_pseudo
-        per_pass = self.steps_per_epoch * labeled // shard.count
-        more: dict[str, Any] = {"images_per_pass": per_pass, "num_passes": recipe.epochs}
+        labeled, copies = recipe.global_batch_size - num_pseudo, recipe.repeated_augmentation
+        per_pass = self.steps_per_epoch * labeled // shard.count * copies
+        passes = ceil_div(recipe.epochs, copies)
+        more: dict[str, Any] = {"images_per_pass": per_pass, "num_passes": passes, "copies": copies}
         streams = [stream(self.source, recipe.train_split, recipe.seed, labeled, **more)]
         if num_pseudo:
             source, split, seed = self._pseudo_labels, records.PSEUDO, recipe.seed + PSEUDO_SEED
-            more = {"images_per_pass": source.num_examples(split, shard), "num_passes": FOREVER}
-            streams.append(stream(source, split, seed, num_pseudo, soft=source.soft, **more))
+            per_pass = copies * source.num_examples(split, shard)
+            more |= {"images_per_pass": per_pass, "num_passes": FOREVER, "soft": source.soft}
+            streams.append(stream(source, split, seed, num_pseudo, **more))
         return streams
 
     def _pad(self, images: tf.data.Dataset, shard: Shard) -> tf.data.Dataset:

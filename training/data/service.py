@@ -16,6 +16,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.training.data import preprocess
 from lambdanet.training.data.bad_records import BadRecords, Example, drop_unreadable, prepare_in_groups
+from lambdanet.training.data.batches import repeat_each
 from lambdanet.training.data.network import SCHEME, check_reachable
 from lambdanet.training.data.shards import Shard
 from lambdanet.training.data.sources import Source
@@ -66,7 +67,8 @@ def batches(
         return example, tf.random.uniform([2], maxval=1 << 62, dtype=tf.int64)
 
     split = recipe.train_split
-    examples = drop_unreadable(source.stream(split), source.num_examples(split)).repeat().map(with_seed)
+    read = drop_unreadable(source.stream(split), source.num_examples(split)).repeat()
+    examples = repeat_each(read, recipe.repeated_augmentation).map(with_seed)
     groups = prepare_in_groups(examples, prepare, size, drop_remainder=True)
     options = tf.data.Options()
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
