@@ -17,6 +17,7 @@ from lambdanet.configs.recipe_values import (
     LOSSES,
     MAX_DEPTH,
     OPTIMIZERS,
+    POLICIES,
     SCHEDULES,
 )
 from lambdanet.errors import InputError, invalid, unknown
@@ -46,8 +47,8 @@ class Recipe:
         dataclasses.field(default_factory=dict)
     )
     num_classes: Annotated[int, "number of classes; 0: that of the dataset"]
-    input_size: Annotated[int, "height and width of the images in pixels"]
-    sizes: Annotated[tuple[float, ...], "input sizes of equal parts of the training; empty: input_size"] = ()
+    input_size: Annotated[int, "height and width of images in pixels; with sizes, outside of training"]
+    sizes: Annotated[tuple[float, ...], "image sizes of equal parts of the training; empty: input_size"] = ()
     dropout_rate: Annotated[float, "fraction of the features dropped before the classifier"] = 0.0
     stochastic_depth_rate: Annotated[float, "probability that a block of the last stage is skipped"] = 0.0
     bn_momentum: Annotated[float, "fraction of the moving statistics kept at each step"] = 0.9
@@ -75,6 +76,8 @@ class Recipe:
     repeated_augmentation: Annotated[int, "copies of an image in a row, each augmented differently"] = 1
     randaugment_layers: Annotated[int, "RandAugment operations per image; 0: none"] = 0
     randaugment_magnitude: Annotated[float, "magnitude of RandAugment"] = 10.0
+    randaugment_policy: Annotated[str, f"operations of RandAugment: {_choice(POLICIES)}"] = "model_garden"
+    randaugment_std: Annotated[float, "standard deviation of the magnitude, with the policy timm"] = 0.0
     color_jitter: Annotated[float, "largest change of brightness, contrast and saturation"] = 0.0
     random_erasing: Annotated[float, "probability that a rectangle of an image becomes noise"] = 0.0
     mixup_alpha: Annotated[float, "alpha of mixup, which blends two images and labels; 0: none"] = 0.0

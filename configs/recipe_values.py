@@ -22,6 +22,7 @@ DECAY_IN_STEPS = ("adamw", "lamb", "lion")  # optimizers whose steps decay the k
 SCHEDULES = ("constant", "cosine", "exponential")
 AUGMENTATIONS = ("affine", "crop_flip", "none", "padded_crop_flip")
 INTERPOLATIONS = ("bicubic", "bilinear")
+POLICIES = ("model_garden", "timm")  # of RandAugment
 LOSSES = ("binary_cross_entropy", "cross_entropy")
 INTEGERS = range(-(2**63), 2**63)
 MAX_DEPTH = 32  # nested lists and dictionaries in an option
@@ -131,6 +132,7 @@ _RANGES: dict[str, _Check] = {
     "repeated_augmentation": _COUNT,
     "randaugment_layers": (lambda v: v >= 0, "an integer of at least 0"),
     "randaugment_magnitude": _NOT_NEGATIVE,
+    "randaugment_std": _NOT_NEGATIVE,
     "color_jitter": (lambda v: 0 <= v <= 1, "a number from 0 to 1"),
     "random_erasing": (lambda v: 0 <= v <= 1, "a number from 0 to 1"),
     "mixup_alpha": _NOT_NEGATIVE,
@@ -188,6 +190,16 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ),
     ("momentum", lambda r: r.momentum or r.optimizer != "lion", "above 0 with lion"),
     ("randaugment_layers", lambda r: not r.randaugment_layers or len(r.mean) == 3, "0 without 3 channels"),
+    (
+        "randaugment_magnitude",
+        lambda r: r.randaugment_policy != "timm" or r.randaugment_magnitude <= 10,
+        "at most 10 with the randaugment_policy timm",
+    ),
+    (
+        "randaugment_std",
+        lambda r: not r.randaugment_std or r.randaugment_policy == "timm",
+        "0 without the randaugment_policy timm",
+    ),
     ("color_jitter", lambda r: not r.color_jitter or len(r.mean) == 3, "0 without 3 channels"),
     (
         "target_threshold",
@@ -206,5 +218,6 @@ _NAMES = {
     "schedule": SCHEDULES,
     "augmentation": AUGMENTATIONS,
     "interpolation": INTERPOLATIONS,
+    "randaugment_policy": POLICIES,
     "loss": LOSSES,
 }

@@ -11,7 +11,7 @@ from PIL import Image, ImageEnhance
 
 from lambdanet import configs
 from lambdanet.configs import recipe_values
-from lambdanet.training.data import augment, preprocess
+from lambdanet.training.data import augment, preprocess, rand_augment
 from lambdanet.training.data.image_bytes import Decoded, Encoded
 
 SEEDS = [tf.constant([0, number], tf.int64) for number in range(40)]
@@ -106,50 +106,6 @@ def test_crop_of_file_equals_crop_of_image(encode, channels):
     np.testing.assert_array_equal(Decoded(pixels).crop(lambda shape: window), pixels[3:13, 5:25])
 
 
-@pytest.fixture(scope="module")
-def rand_augment():
-    """RandAugment on images of 16 pixels, traced once."""
-
-    @tf.function(
-        input_signature=[tf.TensorSpec([16, 16, 3], tf.uint8), tf.TensorSpec([2], tf.int64)], autograph=False
-    )
-    def changed(pixels, seed):
-        return augment.rand_augment(pixels, 2, 10.0, seed)
-
-    return changed
-
-
-def test_rand_augment_depends_on_seed_only(rand_augment):
-    pixels = tf.constant(noise(16, 16, 3))
-    first = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
-    again = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
-    np.testing.assert_array_equal(first, again)
-    assert len({image.tobytes() for image in first}) > 20
-    assert all(image.dtype == np.uint8 for image in first)
-
-
-def test_rand_augment_in_parallel_is_reproducible(rand_augment):
-    pixels = tf.constant(noise(16, 16, 3))
-    expected = [rand_augment(pixels, seed).numpy() for seed in SEEDS]
-    tf.random.set_seed(7)
-    seeds = tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
-    got = seeds.map(lambda seed: augment.rand_augment(pixels, 2, 10.0, seed), num_parallel_calls=4)
-    np.testing.assert_allclose(list(got.as_numpy_iterator()), expected, atol=1e-6)
-
-
-def test_rand_augment_restores_model_garden(rand_augment):
-    assert augment._model_garden().tf is tf
-
-
-def test_rand_augment_repeats_gray_channel():
-    """Over many seeds of one layer, some leave the image unchanged and most do not."""
-    pixels = tf.constant(noise(16, 16, 1))
-    seeds = tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
-    changed = seeds.map(lambda seed: augment.rand_augment(pixels, 1, 10.0, seed))
-    same = [np.allclose(image, np.repeat(pixels, 3, axis=-1), atol=1e-6) for image in changed]
-    assert 4 <= sum(same) <= 36
-
-
 @pytest.mark.parametrize("seed", SEEDS[:3])
 def test_color_jitter_equals_pillow(seed):
     image = noise(12, 10, 3)
@@ -217,3 +173,4 @@ def test_fields_of_recipe_change_images(field):
 
 def test_recipes_accept_every_augmentation():
     assert sorted(augment.VIEWS) == sorted(recipe_values.AUGMENTATIONS)
+    assert sorted(rand_augment.POLICIES) == sorted(recipe_values.POLICIES)

@@ -140,7 +140,11 @@ def test_repeated_augmentation_has_copies_in_a_row(data_dir, shard):
     plain = dataclasses.replace(RECIPE, augmentation="none", epochs=2)
     repeated = dataclasses.replace(plain, repeated_augmentation=3, epochs=4)
     once, thrice = (
-        [image.tobytes() for images, _ in _batches(recipe, "train", data_dir, shard=shard) for image in images]
+        [
+            image.tobytes()
+            for images, _ in _batches(recipe, "train", data_dir, shard=shard)
+            for image in images
+        ]
         for recipe in (plain, repeated)
     )
     assert thrice == [image for image in once for _ in range(3)]

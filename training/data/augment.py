@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random augmentation of training images: crops, flips, affine, RandAugment, color jitter, random erasing.
+"""Random augmentation of training images: crops, flips, affine, color jitter, random erasing.
 
 Every transformation is a function of the image and a seed, so a resumed run reads the same images.
 """
 
-import itertools
 import math
-import types
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import tensorflow as tf
 
@@ -25,8 +21,6 @@ MAX_SHIFT = 0.1  # of the size
 CROP_AREAS = (0.08, 1.0)
 CROP_RATIOS = (3 / 4, 4 / 3)
 PADDING = 1 / 8  # of the size, on each side: 4 of 32 pixels on CIFAR (He et al. 2016)
-# Pixels at magnitude 10. The papers have no value; Model Garden's classifiers use this one.
-TRANSLATION = 10.0
 
 # The rectangle of `erase` (Zhong et al. 2017, with the limits of timm): fraction of the area, height / width.
 ERASED_AREAS = (0.02, 1 / 3)
@@ -142,38 +136,33 @@ def random_affine(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     center_y, center_x = tf.unstack((size - 1) / 2)
     scale = 1 + MAX_ZOOM * zoom
     cosine, sine = scale * tf.cos(MAX_TURN * turn), scale * tf.sin(MAX_TURN * turn)
-    # The pixel (x, y) of the result is read at (cosine x - sine y + x_0, sine x + cosine y + y_0).
-    x_0 = center_x - cosine * center_x + sine * center_y + MAX_SHIFT * size[1] * shift_x
-    y_0 = center_y - sine * center_x - cosine * center_y + MAX_SHIFT * size[0] * shift_y
+    shift = (MAX_SHIFT * size[1] * shift_x, MAX_SHIFT * size[0] * shift_y)
+    return warp(image, ((cosine, -sine), (sine, cosine)), (center_x, center_y), shift)
+
+
+def warp(image: tf.Tensor, matrix: Any, center: Any, shift: Any = (0.0, 0.0)) -> tf.Tensor:
+    """Returns an image transformed about a point and shifted, over black, in bilinear interpolation.
+
+    The pixel at `center + p` of the result is read at `center + matrix p + shift`.
+
+    Args:
+      image: float32 [h, w, c].
+      matrix: two rows of two numbers, for x and y.
+      center, shift: x and y in pixels.
+    """
+    (a, b), (c, d) = matrix
+    x, y = center
+    x_0 = x - a * x - b * y + shift[0]
+    y_0 = y - c * x - d * y + shift[1]
     transformed = tf.raw_ops.ImageProjectiveTransformV3(
         images=image[tf.newaxis],
-        transforms=tf.stack([cosine, -sine, x_0, sine, cosine, y_0, 0.0, 0.0])[tf.newaxis],
+        transforms=tf.stack([a, b, x_0, c, d, y_0, 0.0, 0.0])[tf.newaxis],
         output_shape=tf.shape(image)[:2],
         fill_value=0.0,
         interpolation="BILINEAR",
         fill_mode="CONSTANT",
     )
     return tf.ensure_shape(transformed[0], image.shape)
-
-
-def rand_augment(pixels: tf.Tensor, layers: int, magnitude: float, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the image after RandAugment (Cubuk et al. 2019), in the implementation of Model Garden.
-
-    Args:
-      pixels: uint8 [h, w, 3] or [h, w, 1].
-      layers: the number of transformations.
-      magnitude: their strength; 10 is the end of the usual scale.
-      seed: int64 [2].
-
-    Returns:
-      uint8 [h, w, 3].
-    """
-    module = _model_garden()
-    policy = module.RandAugment(layers, magnitude, translate_const=TRANSLATION)
-    image = tf.broadcast_to(pixels, [*pixels.shape[:2], 3])
-    with mock.patch.object(module, "tf", _SeededTensorFlow(seed)):
-        augmented = policy.distort(image)
-    return tf.ensure_shape(augmented, image.shape)
 
 
 def color_jitter(pixels: tf.Tensor, strength: float, seed: tf.Tensor) -> tf.Tensor:
@@ -192,15 +181,25 @@ def color_jitter(pixels: tf.Tensor, strength: float, seed: tf.Tensor) -> tf.Tens
     """
     image = tf.broadcast_to(tf.cast(pixels, tf.float32), [*pixels.shape[:2], 3])
     factors = tf.random.stateless_uniform([3], seed, 1 - strength, 1 + strength)
-    backgrounds = (tf.zeros_like, lambda x: tf.reduce_mean(_gray(x)), _gray)
+    backgrounds = (tf.zeros_like, mean_gray, gray)
     for background, factor in zip(backgrounds, tf.unstack(factors), strict=True):
-        behind = background(image)
-        image = tf.clip_by_value(behind + factor * (image - behind), 0.0, 255.0)
+        image = blend(image, background(image), factor)
     return tf.cast(image + 0.5, tf.uint8)
 
 
-def _gray(image: tf.Tensor) -> tf.Tensor:
+def blend(image: tf.Tensor, background: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    """Returns `background + factor * (image - background)`, within 0..255; all are float32."""
+    return tf.clip_by_value(background + factor * (image - background), 0.0, 255.0)
+
+
+def gray(image: tf.Tensor) -> tf.Tensor:
+    """Returns the gray levels of an image [h, w, 3], [h, w, 1]."""
     return tf.tensordot(image, tf.constant(GRAY), 1)[..., tf.newaxis]
+
+
+def mean_gray(image: tf.Tensor) -> tf.Tensor:
+    """Returns the mean gray level of an image [h, w, 3], a scalar."""
+    return tf.reduce_mean(gray(image))
 
 
 def erase(pixels: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
@@ -227,7 +226,7 @@ def erase(pixels: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
     return tf.cond(chance < probability, erased, lambda: pixels)
 
 
-def rectangle(shape: Sequence[Any], begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+def rectangle(shape: Sequence[Any], begins: Any, lengths: Any) -> tf.Tensor:
     """Returns whether pixels are in a rectangle, bool [h, w, 1]; outside of the image, it is cut off.
 
     Args:
@@ -242,30 +241,3 @@ def rectangle(shape: Sequence[Any], begins: tf.Tensor, lengths: tf.Tensor) -> tf
 
 def _between(limits: tuple[float, ...], fraction: tf.Tensor) -> tf.Tensor:
     return limits[0] + (limits[1] - limits[0]) * fraction
-
-
-def _model_garden() -> Any:
-    """Imports Model Garden's augmentation without its warnings; this takes seconds."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from official.vision.ops import augment
-    return augment
-
-
-class _SeededTensorFlow:
-    """TensorFlow with a stateless `random.uniform`: each call derives its own seed.
-
-    Model Garden takes no seed, and its random operations have a state, so in a parallel `map` two runs would
-    read different images.
-    """
-
-    def __init__(self, seed: tf.Tensor):
-        calls = itertools.count()
-
-        def uniform(shape: Any, minval: Any = 0, maxval: Any = 1, dtype: tf.DType = tf.float32) -> tf.Tensor:
-            return tf.random.stateless_uniform(shape, derive_seed(seed, next(calls)), minval, maxval, dtype)
-
-        self.random = types.SimpleNamespace(uniform=uniform)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(tf, name)

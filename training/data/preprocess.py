@@ -9,6 +9,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.models.preprocessing.preprocessing import Preprocessing
 from lambdanet.training.data import augment
 from lambdanet.training.data.image_bytes import Decoded, Encoded
+from lambdanet.training.data.rand_augment import POLICIES
 
 # Of the color jitter, RandAugment, which derives others from it, and erasing; views derive 0 and 1.
 SEEDS = (1000, 2, 1001)
@@ -38,8 +39,7 @@ def for_training(image: Encoded | Decoded, recipe: Recipe, seed: tf.Tensor) -> t
     if recipe.color_jitter:
         pixels = augment.color_jitter(pixels, recipe.color_jitter, jitter)
     if recipe.randaugment_layers:
-        layers, magnitude = recipe.randaugment_layers, recipe.randaugment_magnitude
-        pixels = augment.rand_augment(pixels, layers, magnitude, rand_augment)
+        pixels = POLICIES[recipe.randaugment_policy](pixels, recipe, rand_augment)
     if recipe.random_erasing:
         pixels = augment.erase(pixels, recipe.random_erasing, erase)
     return pixels

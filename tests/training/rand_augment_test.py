@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RandAugment: dependent on the seed alone; the policy of timm, against timm and by its statistics."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import noise
+from PIL import Image
+
+from lambdanet import configs
+from lambdanet.errors import InputError
+from lambdanet.training.data import rand_augment
+
+SEEDS = [tf.constant([0, number], tf.int64) for number in range(40)]
+RECIPE = dataclasses.replace(configs.get_recipe("digits"), randaugment_layers=2)
+FILL = (124, 116, 104)
+
+
+@pytest.fixture(scope="module", params=rand_augment.POLICIES)
+def changed(request):
+    """RandAugment on images of 16 pixels, traced once."""
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([16, 16, 3], tf.uint8), tf.TensorSpec([2], tf.int64)], autograph=False
+    )
+    def change(pixels, seed):
+        return rand_augment.POLICIES[request.param](pixels, RECIPE, seed)
+
+    return change
+
+
+def test_image_depends_on_seed_only(changed):
+    pixels = tf.constant(noise(16, 16, 3))
+    first = [changed(pixels, seed).numpy() for seed in SEEDS]
+    again = [changed(pixels, seed).numpy() for seed in SEEDS]
+    np.testing.assert_array_equal(first, again)
+    assert len({image.tobytes() for image in first}) > 20
+    assert all(image.dtype == np.uint8 for image in first)
+
+
+def test_images_in_parallel_are_reproducible(changed):
+    pixels = tf.constant(noise(16, 16, 3))
+    seeds = tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
+    expected = list(seeds.map(lambda seed: changed(pixels, seed)).as_numpy_iterator())
+    tf.random.set_seed(7)
+    got = seeds.map(lambda seed: changed(pixels, seed), num_parallel_calls=4)
+    np.testing.assert_array_equal(list(got.as_numpy_iterator()), expected)
+    assert rand_augment._model_garden().tf is tf
+
+
+def test_gray_channel_is_repeated():
+    """Over many seeds of one layer, some leave the image unchanged and most do not."""
+    pixels, recipe = tf.constant(noise(16, 16, 1)), dataclasses.replace(RECIPE, randaugment_layers=1)
+    seeds = tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
+    changed = seeds.map(lambda seed: rand_augment.model_garden(pixels, recipe, seed))
+    same = [np.allclose(image, np.repeat(pixels, 3, axis=-1), atol=1e-6) for image in changed]
+    assert 4 <= sum(same) <= 36
+
+
+@pytest.mark.parametrize("magnitude", [0.0, 7.0, 9.9])
+def test_operations_equal_timm(timm, monkeypatch, magnitude):
+    """Except along borders, where Pillow does not blend the image with the color outside."""
+    from timm.data import auto_augment
+
+    image = np.asarray(Image.fromarray(noise(6, 8, 3)).resize((48, 36), Image.BICUBIC))
+    assert list(rand_augment.OPERATIONS) == auto_augment._RAND_INCREASING_TRANSFORMS
+    for name, operation in rand_augment.OPERATIONS.items():
+        options = {"img_mean": FILL, "interpolation": Image.BILINEAR}
+        expected = auto_augment.AugmentOp(name, 1.0, magnitude, options)
+        for sign in (1, -1):
+            monkeypatch.setattr(auto_augment, "_randomly_negate", lambda value, sign=sign: sign * value)
+            level = tf.constant(magnitude / 10)
+            got = operation(
+                tf.constant(image), rand_augment.Strength(level, sign * level, tf.constant(FILL, tf.float32))
+            )
+            differences = np.abs(got.numpy().astype(int) - np.asarray(expected(Image.fromarray(image))))
+            assert got.dtype == tf.uint8 and np.mean(differences > 2) < 0.05, name
+
+
+def test_magnitudes_are_drawn_and_clipped(monkeypatch):
+    """With one operation that writes its strength into the image."""
+
+    def show(image, strength):
+        shown = tf.stack([200 * strength.level, 100 + 100 * strength.signed, 0.0])
+        return tf.broadcast_to(tf.cast(tf.round(shown), tf.uint8), image.shape)
+
+    monkeypatch.setattr(rand_augment, "OPERATIONS", {"show": show})
+
+    def strengths(magnitude, std):
+        changes = {"randaugment_policy": "timm", "randaugment_layers": 1}
+        changes |= {"randaugment_magnitude": magnitude, "randaugment_std": std}
+        recipe, image = dataclasses.replace(RECIPE, **changes), tf.fill([1, 1, 3], tf.constant(255, tf.uint8))
+        seeds = tf.data.Dataset.range(800).map(lambda number: tf.stack([number, tf.constant(1, tf.int64)]))
+        drawn = seeds.map(lambda seed: rand_augment.timm(image, recipe, seed)[0, 0]).as_numpy_iterator()
+        shown = np.array([pixel for pixel in drawn if pixel[2] == 0], float)
+        assert 340 < len(shown) < 460  # half of them
+        return shown[:, 0] / 20, np.sign(shown[:, 1] - 100)
+
+    magnitudes, signs = strengths(7, 0.5)
+    assert magnitudes.mean() == pytest.approx(7, abs=0.1) and magnitudes.std() == pytest.approx(0.5, abs=0.06)
+    assert abs(signs.mean()) < 0.2
+    clipped, _ = strengths(10, 3)
+    assert clipped.max() == 10 and np.mean(clipped == 10) == pytest.approx(0.5, abs=0.1)
+    fixed, _ = strengths(4, 0)
+    assert set(fixed) == {4}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"randaugment_policy": "tim"}, "unknown randaugment_policy 'tim'; did you mean timm"),
+        ({"randaugment_std": 0.5}, "randaugment_std must be 0 without the randaugment_policy timm, got 0.5"),
+        (
+            {"randaugment_policy": "timm", "randaugment_magnitude": 15},
+            "randaugment_magnitude must be at most 10 with the randaugment_policy timm, got 15.0",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_used(changes, message):
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(RECIPE, **changes)
