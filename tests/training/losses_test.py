@@ -30,8 +30,9 @@ SOFT = np.array([[0.0, 0.25, 0.75], [0.5, 0.5, 0.0]], np.float32)
 @pytest.mark.parametrize("labels", [LABELS, SOFT])
 @pytest.mark.parametrize(("smoothing", "threshold"), [(0.0, 0.0), (0.3, 0.0), (0.1, 0.3)])
 def test_binary_cross_entropy_is_mean_over_classes(labels, smoothing, threshold):
-    targets = (np.eye(3)[labels] if labels.ndim == 1 else labels) * (1 - smoothing) + smoothing / 3
+    targets = np.eye(3)[labels] if labels.ndim == 1 else labels
     targets = (targets > threshold) if threshold else targets
+    targets = targets * (1 - smoothing) + smoothing / 3
     sigmoid = 1 / (1 + np.exp(-LOGITS))
     expected = -(targets * np.log(sigmoid) + (1 - targets) * np.log(1 - sigmoid)).mean()
     loss = SmoothedBinaryCrossEntropy(smoothing, threshold=threshold)

@@ -22,16 +22,19 @@ class _ClassLoss(keras.losses.Loss):
 
     def call(self, y_true: K.Tensor, y_pred: K.Tensor) -> K.Tensor:
         """Returns the loss [b] of labels [b] or [b, 1], or of distributions, and logits [b, num_classes]."""
-        smoothing, num_classes = self.label_smoothing, y_pred.shape[-1]
-        labels = _distributions(y_true, num_classes)
-        loss = self.compare(labels * (1 - smoothing) + smoothing / num_classes, K.cast(y_pred, "float32"))
+        labels = _distributions(y_true, y_pred.shape[-1])
+        loss = self.compare(labels, K.cast(y_pred, "float32"))
         if not self.class_weights:
             return loss
         return loss * K.sum(labels * K.convert_to_tensor(self.class_weights, "float32"), axis=-1)
 
-    def compare(self, targets: K.Tensor, logits: K.Tensor) -> K.Tensor:
-        """Returns the loss [b] of smoothed targets and logits, both float32 [b, num_classes]."""
+    def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:
+        """Returns the loss [b] of labels and logits, both float32 [b, num_classes]."""
         raise NotImplementedError
+
+    def smoothed(self, labels: K.Tensor) -> K.Tensor:
+        """Returns labels [b, num_classes] with a part of each spread over all classes."""
+        return labels * (1 - self.label_smoothing) + self.label_smoothing / labels.shape[-1]
 
     def get_config(self) -> dict:
         own = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights}
@@ -63,8 +66,8 @@ class SmoothedCrossEntropy(_ClassLoss):
     ):
         super().__init__(label_smoothing, class_weights, name=name, **kwargs)
 
-    def compare(self, targets: K.Tensor, logits: K.Tensor) -> K.Tensor:
-        return K.softmax_cross_entropy(targets, logits)
+    def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:
+        return K.softmax_cross_entropy(self.smoothed(labels), logits)
 
 
 @keras.saving.register_keras_serializable("lambdanet")
@@ -77,7 +80,8 @@ class SmoothedBinaryCrossEntropy(_ClassLoss):
     Args:
       label_smoothing: s, at least 0 and below 1.
       class_weights: the weight of each class; empty: 1.
-      threshold: targets above it become 1 and others 0, as with timm's `--bce-target-thresh`; 0: they stay.
+      threshold: labels above it become 1 and others 0, as with timm's `--bce-target-thresh`, but before the
+        smoothing, which timm's removes again; 0: they stay.
 
     Example:
       >>> float(SmoothedBinaryCrossEntropy()(tf.constant([1]), tf.constant([[0.0, 0.0]])))
@@ -95,10 +99,10 @@ class SmoothedBinaryCrossEntropy(_ClassLoss):
         super().__init__(label_smoothing, class_weights, name=name, **kwargs)
         self.threshold = threshold
 
-    def compare(self, targets: K.Tensor, logits: K.Tensor) -> K.Tensor:
+    def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:
         if self.threshold:
-            targets = K.cast(targets > self.threshold, "float32")
-        return keras.losses.binary_crossentropy(targets, logits, from_logits=True)
+            labels = K.cast(labels > self.threshold, "float32")
+        return keras.losses.binary_crossentropy(self.smoothed(labels), logits, from_logits=True)
 
     def get_config(self) -> dict:
         return {**super().get_config(), "threshold": self.threshold}
