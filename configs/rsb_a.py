@@ -9,11 +9,19 @@ and 78.1 % with them. Rows are named `model@procedure`, for timm's networks. The
 RandAugment, but not how much; A1 here is the paper's. The cards of `sehalonet33ts` and `haloregnetz_b` name
 other recipes, `ra2` and `ra3`.
 
-What differs from the paper: no image is repeated within a batch (three times in A1 and A2); RandAugment is
-Model Garden's, with two operations of a fixed magnitude, where timm draws it with a deviation of 0.5; A1 and
-A2 train at the size of the published weights, mostly 256 instead of 224 pixels; A3 is evaluated at 160, where
-it trains, instead of 224. timm's LAMB limits the norm of all gradients to 1, here `clip_norm`,
-and with its `--bce-target-thresh 0.2`, classes with more than 0.2 of a mixed image count in full.
+Table 2 has the sizes, epochs, batch, optimizer, learning rates and their cosine, decay, warm-up, smoothing,
+stochastic depth, repeated augmentation, RandAugment (`7/0.5` is a magnitude of 7 with a deviation of 0.5),
+mixup, CutMix, the central crop of 0.95 and the binary cross entropy. From timm come three copies of each
+image, the default of its sampler; RandAugment's operations, two per image (`rand-m7-mstd0.5-inc1`); the limit
+of 1 on the norm of all gradients, which is in its LAMB (`clip_norm`); and `--bce-target-thresh 0.2`: classes
+with more than 0.2 of a mixed image count in full.
+
+What differs: A1 and A2 train and are evaluated at the size of the published weights, mostly 256 instead of
+224 pixels. A3 trains at 160 and is evaluated at 224, except in networks whose tables are for one size, named
+`_256`, which are evaluated at 160, too. Crops are resized bilinearly, where timm takes bicubic in half of the
+cases. The precision is bfloat16 instead of float16. The learning rate changes at each step, from 0 and to 0,
+in timm once per epoch. Each epoch has another third of the images, and copies are on the same device; in timm
+it is a random third, on several. A1's smoothing follows the threshold; in timm the threshold removes it.
 """
 
 import dataclasses
@@ -29,6 +37,8 @@ BASE = dataclasses.replace(
     crop_fraction=0.95,
     interpolation="bicubic",
     randaugment_layers=2,
+    randaugment_policy="timm",
+    randaugment_std=0.5,
     mixup_alpha=0.1,
     cutmix_alpha=1.0,
     global_batch_size=2048,
@@ -51,6 +61,7 @@ PROCEDURES: dict[str, dict[str, Any]] = {
         "weight_decay": 0.01,
         "label_smoothing": 0.1,
         "mixup_alpha": 0.2,
+        "repeated_augmentation": 3,
         "randaugment_magnitude": 7,
         "stochastic_depth_rate": 0.05,
     },
@@ -58,6 +69,7 @@ PROCEDURES: dict[str, dict[str, Any]] = {
         "epochs": 300,
         "learning_rate": 5e-3,
         "weight_decay": 0.02,
+        "repeated_augmentation": 3,
         "randaugment_magnitude": 7,
         "stochastic_depth_rate": 0.05,
     },
@@ -66,9 +78,11 @@ PROCEDURES: dict[str, dict[str, Any]] = {
         "learning_rate": 8e-3,
         "weight_decay": 0.02,
         "randaugment_magnitude": 6,
-        "input_size": 160,
+        "input_size": 224,
+        "sizes": (160,),
     },
 }
+ONE_SIZE: dict[str, dict[str, Any]] = {"a3": {"input_size": 160, "sizes": ()}}
 
 
 def with_pixels_of(base: Recipe, weights: PublishedWeights) -> Recipe:
@@ -78,8 +92,15 @@ def with_pixels_of(base: Recipe, weights: PublishedWeights) -> Recipe:
     )
 
 
+def procedure_of(name: str, model: str) -> dict[str, Any]:
+    """Returns a procedure, for networks with tables for one size at that size alone."""
+    return PROCEDURES[name] | (ONE_SIZE.get(name, {}) if model.endswith("_256") else {})
+
+
 ROWS = {
-    f"{weights.model}@{name}": dataclasses.replace(with_pixels_of(BASE, weights), **procedure)
+    f"{weights.model}@{name}": dataclasses.replace(
+        with_pixels_of(BASE, weights), **procedure_of(name, weights.model)
+    )
     for weights in pretrained_weights.WEIGHTS
-    for name, procedure in PROCEDURES.items()
+    for name in PROCEDURES
 }

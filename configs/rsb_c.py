@@ -5,8 +5,8 @@
 
 The cards say: a C recipe of "ResNet strikes back" (Wightman et al. 2021, arXiv 2110.00476), SGD with
 Nesterov's momentum and AGC, a cosine with warm-up. They give no numbers, so this is no reproduction: the
-limit of the gradients is that of Brock et al. (2021, section 4.1) for a batch of 4096, all else that of
-`imagenet_350`.
+limit of the gradients is that of Brock et al. (2021, section 4.1) for a batch of 4096, also timm's default;
+the size, normalization and central crop are those of the weights; all else is that of `imagenet_350`.
 
 The networks with `c1_in1k` weights are lambda_resnet26t, lambda_resnet26rpt_256, eca_halonext26ts,
 botnet26t_256 and eca_botnext26ts_256; there is a row for each of timm's networks.
@@ -20,7 +20,6 @@ from lambdanet.configs.rsb_a import with_pixels_of
 
 BASE = dataclasses.replace(
     imagenet_350.BASE,
-    crop_fraction=0.94,
     interpolation="bicubic",
     optimizer_options={"nesterov": True},
     clip_adaptive=0.01,
@@ -28,4 +27,7 @@ BASE = dataclasses.replace(
     ema_decay=0.0,
 )
 
-ROWS = {weights.model: with_pixels_of(BASE, weights) for weights in pretrained_weights.WEIGHTS}
+ROWS = {
+    weights.model: dataclasses.replace(with_pixels_of(BASE, weights), crop_fraction=weights.crop_fraction)
+    for weights in pretrained_weights.WEIGHTS
+}

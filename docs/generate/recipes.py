@@ -3,20 +3,28 @@
 
 import importlib
 import inspect
+from collections.abc import Callable
 
 from generate.pages import table
 from lambdanet import configs
-from lambdanet.configs.recipe import describe_fields
+from lambdanet.configs.recipe import Recipe, describe_fields
 
-COLUMNS = {
-    "model": "model",
-    "dataset": "dataset",
-    "input_size": "pixels",
-    "epochs": "epochs",
-    "global_batch_size": "batch",
-    "optimizer": "optimizer",
-    "learning_rate": "learning rate",
-}  # field -> header
+
+def _pixels(recipe: Recipe) -> str:
+    """Returns the sizes of images: "160, evaluated at 224"."""
+    sizes = ", ".join(f"{size:g}" for size in recipe.sizes)
+    return f"{sizes}, evaluated at {recipe.input_size}" if sizes else str(recipe.input_size)
+
+
+COLUMNS: dict[str, Callable[[Recipe], object]] = {
+    "model": lambda recipe: recipe.model,
+    "dataset": lambda recipe: recipe.dataset,
+    "pixels": _pixels,
+    "epochs": lambda recipe: recipe.epochs,
+    "batch": lambda recipe: recipe.global_batch_size,
+    "optimizer": lambda recipe: recipe.optimizer,
+    "learning rate": lambda recipe: recipe.learning_rate,
+}  # header -> cell
 
 
 def sections() -> str:
@@ -31,7 +39,7 @@ def _section(module: str, names: list[str]) -> str:
     """Returns the docstring of a module, what is the same for all of its recipes, and their table."""
     text = inspect.getdoc(importlib.import_module(f"{configs.__name__}.{module}"))
     recipes = [configs.get_recipe(name) for name in names]
-    columns = {title: [_shown(getattr(one, field)) for one in recipes] for field, title in COLUMNS.items()}
+    columns = {title: [_shown(cell(one)) for one in recipes] for title, cell in COLUMNS.items()}
     same = {title: cells[0] for title, cells in columns.items() if len(names) > 1 and len(set(cells)) == 1}
     columns = {title: cells for title, cells in columns.items() if title not in same}
     rows = list(zip([f"`{name}`" for name in names], *columns.values(), strict=True))

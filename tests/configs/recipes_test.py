@@ -110,19 +110,27 @@ def test_the_learning_rate_at_the_corners(name):
             {"weight_decay": 0.02, "mixup_alpha": 0.1, "cutmix_alpha": 1.0, "stochastic_depth_rate": 0.05},
         ),
         (
+            "rsb_a:halonet50ts@a2",
+            {"repeated_augmentation": 3, "randaugment_std": 0.5, "randaugment_layers": 2, "input_size": 256},
+        ),
+        (
             "rsb_a:haloregnetz_b@a3",
             {
                 "epochs": 100,
                 "learning_rate": 8e-3,
-                "input_size": 160,
+                "input_size": 224,
+                "sizes": (160,),
                 "randaugment_magnitude": 6,
                 "label_smoothing": 0,
+                "repeated_augmentation": 1,
+                "stochastic_depth_rate": 0,
             },
         ),
+        ("rsb_a:botnet26t_256@a3", {"input_size": 160, "sizes": ()}),  # its tables are for one size
         ("rsb_a:halonet26t@a1", {"label_smoothing": 0.1, "mixup_alpha": 0.2, "weight_decay": 0.01}),
         (
             "rsb_c:botnet26t_256",
-            {"optimizer": "sgd", "optimizer_options": {"nesterov": True}, "input_size": 256},
+            {"optimizer_options": {"nesterov": True}, "input_size": 256, "crop_fraction": 0.95},
         ),
         ("mobilenet:mobilenet_v2_lambda", {"weight_decay": 1e-5, "dropout_rate": 0.2, "momentum": 0.9}),
         ("halonet:halonet_h4", {"weight_decay": 2e-5, "randaugment_magnitude": 17, "input_size": 384}),

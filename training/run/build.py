@@ -40,10 +40,9 @@ def build_resizable_model(recipe: Recipe) -> keras.Model:
     """
     if not recipe.sizes:
         return build_model(recipe)
-    variants = [dataclasses.replace(recipe, input_size=int(size)) for size in sorted({*recipe.sizes})]
-    shapes = {
-        tuple(tuple(w.shape) for w in build_model(v).weights) for v in (recipe, variants[0], variants[-1])
-    }
+    sizes = {recipe.input_size, int(min(recipe.sizes)), int(max(recipe.sizes))}
+    variants = [build_model(dataclasses.replace(recipe, input_size=size)) for size in sizes]
+    shapes = {tuple(tuple(weight.shape) for weight in variant.weights) for variant in variants}
     if len(shapes) > 1:
         accepted = f"empty for {recipe.model}, which has weights that depend on the size"
         raise invalid("sizes", accepted, recipe.sizes)

@@ -140,7 +140,7 @@ class Run:
           Preempted: a stop was requested, and the run is saved.
         """
         if self.step == 0 and self._devices.chief:
-            images = self._dataset.first_images(tensorboard.MAX_PICTURES)
+            images = self._training_data(0).first_images(tensorboard.MAX_PICTURES)
             if images:
                 tensorboard.show_pictures(self._path / model_dirs.LOGS, self._recipe, tf.stack(images))
         if not self._is_evaluated():
@@ -182,9 +182,7 @@ class Run:
     def _fit_epochs(self, stop: StopRequest) -> None:
         """Trains the rest of an epoch that has begun, or up to the next change of images or frozen layers."""
         recipe, (epoch, done) = self._recipe, divmod(self.step, self._steps)
-        step, address = self.step, self._options.data_service
-        resized = dataclasses.replace(recipe, input_size=recipe.training_size(epoch))
-        dataset = dataclasses.replace(self._dataset, recipe=resized)
+        step, address, dataset = self.step, self._options.data_service, self._training_data(epoch)
         self._model.fit(
             self._devices.distribute_dataset(lambda shard: dataset.train(step, shard, address)),
             initial_epoch=epoch,
@@ -198,6 +196,11 @@ class Run:
         self.step = int(self._optimizer.iterations.numpy())
         if self.step == recipe.unfreeze_epoch * self._steps:
             self._freeze(recipe.unfreeze_epoch)
+
+    def _training_data(self, epoch: int) -> Dataset:
+        """Returns the dataset with images of the size in an epoch, from 0."""
+        resized = dataclasses.replace(self._recipe, input_size=self._recipe.training_size(epoch))
+        return dataclasses.replace(self._dataset, recipe=resized)
 
     def _verbosity(self) -> int:
         """Returns 1 for a progress bar in a terminal, 2 for a line per epoch, 0 for a worker's silence."""

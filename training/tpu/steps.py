@@ -47,8 +47,9 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch: int = BATCH) -> TpuS
 
     Args:
       recipe: a recipe of `lambdanet train`; its batch size and dataset are not used.
-      mode: "train", the step of `fit` from images to new weights, averages and metrics; or "infer", from
-        images to logits, of the model for inference (`lambdanet.for_inference`), as it is exported.
+      mode: "train", the step of `fit` from images to new weights, averages and metrics, with the largest of
+        the recipe's `sizes`; or "infer", from images to logits, of the model for inference
+        (`lambdanet.for_inference`), as it is exported.
       batch: the number of images on the core.
 
     Raises:
@@ -63,18 +64,20 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch: int = BATCH) -> TpuS
     check_counts(batch=batch)
     if not recipe.num_classes:
         raise invalid("num_classes", "a number, such as --set=num_classes=1000", 0)
-    model = build_model(recipe)
+    size = recipe.input_size
     if mode == "infer":
-        model = for_inference(model)
+        model = for_inference(build_model(recipe))
     else:
+        size = int(max(recipe.sizes, default=size))
+        model = build_model(dataclasses.replace(recipe, input_size=size))
         optimizer = build_optimizer(recipe, _STEPS_PER_EPOCH)
         optimizer.jit_compile = False  # compiled with the step
         compile_model(recipe, model, optimizer)
         optimizer.build(model.trainable_variables)
     precision = "bfloat16" if recipe.mixed_precision else "float32"
     keras = {"tensorflow": "", "jax": ", Keras 3 on JAX"}[K.ENGINE]
-    name = f"{recipe.model} at {recipe.input_size}, {mode}, {precision}{keras}"
-    shape = (batch, recipe.input_size, recipe.input_size, len(recipe.mean))
+    name = f"{recipe.model} at {size}, {mode}, {precision}{keras}"
+    shape = (batch, size, size, len(recipe.mean))
     function, inputs = (_tensorflow_step if K.ENGINE == "tensorflow" else _jax_step)(model, mode, shape)
     return TpuStep(name, function, inputs, batch, (model.name,))
 
