@@ -182,6 +182,7 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         lambda r: r.global_batch_size % r.accumulate_steps == 0,
         "a divisor of global_batch_size, which is {0.global_batch_size}",
     ),
+    # Sums over devices cannot be in a loop, and in blocks computed again, devices do not wait for each other.
     ("remat", lambda r: not r.remat or not r.sync_batch_norm, "false with sync_batch_norm"),
     (
         "accumulate_steps",

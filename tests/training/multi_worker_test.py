@@ -23,6 +23,7 @@ EPOCHS, BATCH = 6, 16
 SETTINGS = {
     **{"epochs": EPOCHS, "train_split": "train[:64]", "eval_split": "test[:21]", "global_batch_size": BATCH},
     **{"sync_batch_norm": True, "learning_rate": 0.001, "warmup_epochs": 1.0, "ema_decay": 0.5},
+    **{"repeated_augmentation": 3},
 }
 RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
 SIGNALS = [(signal.SIGKILL, 7), (signal.SIGTERM, 13)]  # with the step before

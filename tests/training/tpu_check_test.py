@@ -260,6 +260,12 @@ def test_recipe_step_refuses_wrong_arguments():
         steps.recipe_step(configs.get_recipe("digits"), "test")
 
 
+def test_training_step_has_the_largest_of_the_sizes():
+    recipe = dataclasses.replace(configs.get_recipe("digits"), sizes=(12, 20, 16))
+    shapes = [steps.recipe_step(recipe, mode, 2).inputs[0].shape[1] for mode in steps.MODES]
+    assert dict(zip(steps.MODES, shapes, strict=True)) == {"train": 20, "infer": recipe.input_size}
+
+
 def test_recipe_for_a_model_and_size():
     assert steps.recipe_for("lambda_resnet_152", 192) == configs.get_recipe(
         "imagenet_350:lambda_resnet_152@192"
