@@ -100,6 +100,15 @@ def test_start_from_model_dir_with_other_classes(trained):
     )
 
 
+def test_start_from_model_dir_with_other_dropout(trained):
+    model = build_model(dataclasses.replace(RECIPE, num_classes=2, dropout_rate=0.2))
+    source, _ = model_dir.load_trained_model(trained)
+    assert len(model.layers) == len(source.layers) + 1  # the dropout, which has no weights
+    initial_weights.load_initial_weights(model, trained)
+    for a, b in zip(model.get_weights(), source.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("file", ["net.safetensors", "net.weights.h5"])
 def test_start_from_file_with_other_classes(tmp_path, file):
     source = build_model(dataclasses.replace(RECIPE, num_classes=2))

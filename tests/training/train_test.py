@@ -171,7 +171,7 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
             "unknown model 'lambda_resnet_tny'; did you mean lambda_resnet_tiny",
         ),
         ({"zero_head": True}, "start_from must be weights to fine-tune, with zero_head, got ''"),
-        ({"start_from": "/none"}, "model_dir must be .*, got '/none'; it is not a directory"),
+        ({"start_from": "/none"}, "start_from must be a model_dir .*, got '/none'"),
         ({"model_options": {"scop": 7}}, "no option 'scop'; its options: "),
         ({"model_options": {"num_classes": 7}}, "options of the model's layers, got 'num_classes'"),
         ({"model_options": {"scope": 4}}, "scope"),

@@ -5,8 +5,8 @@
     a/1.jpg,cat,train
     b/7.png,dog,validation
 
-The paths are relative to the data_dir or, without one, to the folder of the table. The classes are the labels
-of the training split, in the order of their names, or of their values if all are integers.
+The paths in it are relative to the data_dir or, without one, to the folder of the table. The classes are the
+labels of the training split, in the order of their names, or of their values if all are integers.
 """
 
 import os
@@ -75,7 +75,8 @@ def _read(path: str) -> list[dict[str, str]]:
     """Returns the rows of a table as texts; `InputError` where it has other columns, or empty fields."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in READERS or not os.path.isfile(path):
-        raise invalid("labels", "an existing .csv or .parquet file", path)
+        hint = "its path begins at the current folder, not at the data_dir"
+        raise invalid("labels", "an existing .csv or .parquet file", path, hint)
     try:
         table = READERS[ending](path)
     except (pyarrow.ArrowException, OSError, ValueError) as error:

@@ -54,15 +54,26 @@ def _find_file(name: str, source: str | Path) -> Path | None:
 
 
 def _from_model_dir(model: keras.Model, model_dir: str | Path) -> None:
+    if not Path(model_dir).expanduser().is_dir():
+        raise invalid(
+            "start_from", "a model_dir of `lambdanet train`, or weights for create_model", str(model_dir)
+        )
     trained, recipe = load_trained_model(model_dir)
-    if [layer.name for layer in trained.layers] != [layer.name for layer in model.layers]:
-        raise invalid(f"model in start_from {str(model_dir)!r}", model.name, recipe.model)
-    for layer, source in zip(model.layers, trained.layers, strict=True):
+    layers, sources = (
+        {layer.name: layer for layer in one.layers if layer.weights} for one in (model, trained)
+    )
+    differing = sorted(layers.keys() ^ sources.keys())
+    if differing:
+        names = ", ".join(differing[:3]) + ", ..." * (len(differing) > 3)
+        hint = f"they differ in {names}: set model and model_options as in its recipe.json"
+        raise invalid(f"model in start_from {str(model_dir)!r}", model.name, recipe.model, hint)
+    for name, layer in layers.items():
+        source = sources[name]
         shapes, found = ([weight.shape for weight in weights] for weights in (layer.weights, source.weights))
         if shapes == found:
             layer.set_weights(source.get_weights())
-        elif layer.name != CLASSIFIER:
+        elif name != CLASSIFIER:
             raise InputError(
-                f"start_from {str(model_dir)!r} does not fit: {layer.name} has weights of the shapes {found} "
+                f"start_from {str(model_dir)!r} does not fit: {name} has weights of the shapes {found} "
                 f"there and {shapes} in {model.name}"
             )
