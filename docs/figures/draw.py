@@ -3,7 +3,7 @@
 
     python docs/figures/draw.py [FOLDER]
 
-writes each drawing for light and for dark pages, by default beside this file.
+writes them, by default beside this file.
 """
 
 import sys
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import layer
 import speed
-import svg
 
 FOLDER = Path(__file__).parent
 FIGURES = {"layer": layer.draw, "speed": speed.draw}
@@ -19,8 +18,7 @@ FIGURES = {"layer": layer.draw, "speed": speed.draw}
 
 def main(folder: Path) -> None:
     for name, draw in FIGURES.items():
-        for palette, colors in svg.PALETTES.items():
-            (folder / f"{name}_{palette}.svg").write_text(draw(colors).render(), encoding="utf-8")
+        (folder / f"{name}.svg").write_text(draw().render(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ CELL, COLUMNS, ROWS = 22, 9, 9
 QUERY, SCOPE = (5, 4), 5  # column and row of the query; the side of its scope
 
 
-def draw(palette: dict[str, str]) -> Drawing:
+def draw() -> Drawing:
     """Returns the drawing."""
-    drawing = Drawing(1000, 330, palette, TITLE)
+    drawing = Drawing(1000, 330, TITLE)
     left, top = 24, 52
     right, bottom = left + COLUMNS * CELL, top + ROWS * CELL
     x = left + CELL * (QUERY[0] - SCOPE // 2)

@@ -19,7 +19,7 @@ PANELS = (("ms_median", "time in ms", 130), ("peak_mib", "memory in MiB", 570))
 WIDTH, TOP, ROW = 390, 86, 58
 
 
-def draw(palette: dict[str, str]) -> Drawing:
+def draw() -> Drawing:
     """Returns the drawing."""
     with RESULTS.open(encoding="utf-8") as file:
         rows = [
@@ -27,7 +27,7 @@ def draw(palette: dict[str, str]) -> Drawing:
         ]
     maps = list(dict.fromkeys((row["height"], row["width"], row["channels"], row["batch"]) for row in rows))
     bottom = TOP + ROW * len(maps)
-    drawing = Drawing(1000, bottom + 58, palette, TITLE)
+    drawing = Drawing(1000, bottom + 58, TITLE)
     for number, (label, color) in enumerate(CONTENDERS.values()):
         x = (130, 290, 540, 720)[number]
         drawing.dot(x, 24, 5, color)

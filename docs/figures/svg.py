@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SVG drawings on a transparent ground, in a light and a dark palette."""
+"""SVG drawings in light colors, which a browser replaces by dark ones on dark pages."""
 
 import dataclasses
 import re
@@ -7,8 +7,9 @@ from xml.sax.saxutils import escape
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
-# Palettes with a contrast of at least 4.5 for text on white and on #0d1117, the grounds of most pages.
+# The contrast of text and ground is at least 4.5. The grounds are those of most pages.
 LIGHT = {
+    "ground": "#ffffff",
     "ink": "#1f2328",
     "faint": "#59636e",
     "line": "#c4ccd4",
@@ -18,6 +19,7 @@ LIGHT = {
     "purple": "#7b3fd0",
 }
 DARK = {
+    "ground": "#0d1117",
     "ink": "#e6edf3",
     "faint": "#9aa4af",
     "line": "#3d444d",
@@ -26,37 +28,37 @@ DARK = {
     "green": "#4fc46a",
     "purple": "#b98cff",
 }
-PALETTES = {"light": LIGHT, "dark": DARK}
+IN_THE_DARK = "".join(
+    f'[{use}="{light}"]{{{use}:{DARK[name]}}}' for name, light in LIGHT.items() for use in ("fill", "stroke")
+)
 
 
 @dataclasses.dataclass
 class Drawing:
-    """A drawing whose colors are names of a palette.
+    """A drawing whose colors are names of the palettes.
 
     Attributes:
       width, height: the size in pixels.
-      palette: the colors by name.
       title: the text for those who cannot see the drawing.
     """
 
     width: float
     height: float
-    palette: dict[str, str]
     title: str
     elements: list[str] = dataclasses.field(default_factory=list)
 
     def rectangle(
         self, x: float, y: float, width: float, height: float, color: str, opacity: float = 1, line: str = ""
     ) -> None:
-        stroke = f' stroke="{self.palette[line]}"' if line else ""
+        stroke = f' stroke="{LIGHT[line]}"' if line else ""
         box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
-        fill = f'fill="{self.palette[color]}" fill-opacity="{opacity:g}"'
+        fill = f'fill="{LIGHT[color]}" fill-opacity="{opacity:g}"'
         self.elements.append(f"<rect {box} {fill}{stroke}/>")
 
     def line(self, points: list[tuple[float, float]], color: str, width: float = 1.5, end: str = "") -> None:
         """Draws a line through points; with `end="arrow"`, its head is at the last point."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
-        stroke = f'stroke="{self.palette[color]}" stroke-width="{width:g}"'
+        stroke = f'stroke="{LIGHT[color]}" stroke-width="{width:g}"'
         self.elements.append(f'<polyline points="{path}" fill="none" {stroke}/>')
         if end == "arrow":
             (x, y), (x2, y2) = points[-2:]
@@ -64,21 +66,23 @@ class Drawing:
             dx, dy = 7 * (x2 - x) / length, 7 * (y2 - y) / length
             corners = [(x2, y2), (x2 - dx - dy / 2, y2 - dy + dx / 2), (x2 - dx + dy / 2, y2 - dy - dx / 2)]
             path = " ".join(f"{x:g},{y:g}" for x, y in corners)
-            self.elements.append(f'<polygon points="{path}" fill="{self.palette[color]}"/>')
+            self.elements.append(f'<polygon points="{path}" fill="{LIGHT[color]}"/>')
 
     def dot(self, x: float, y: float, radius: float, color: str) -> None:
-        self.elements.append(f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" fill="{self.palette[color]}"/>')
+        self.elements.append(f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" fill="{LIGHT[color]}"/>')
 
     def text(
         self, x: float, y: float, text: str, color: str = "ink", size: float = 14, anchor: str = "start"
     ) -> None:
         """Draws a line of text, in which `_{...}` is set lower, `^{...}` higher and `*...*` bold."""
         place = f'x="{x:g}" y="{y:g}" font-size="{size:g}" text-anchor="{anchor}"'
-        self.elements.append(f'<text {place} fill="{self.palette[color]}">{_spans(text, size)}</text>')
+        self.elements.append(f'<text {place} fill="{LIGHT[color]}">{_spans(text, size)}</text>')
 
     def render(self) -> str:
-        """Returns the file."""
-        body = "\n".join(self.elements)
+        """Returns the file. Its ground is part of it, so it is readable on a page of the other kind, too."""
+        ground = f'<rect width="100%" height="100%" rx="8" fill="{LIGHT["ground"]}"/>'
+        style = f"<style>@media (prefers-color-scheme:dark){{{IN_THE_DARK}}}</style>"
+        body = "\n".join([style, ground, *self.elements])
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {self.height:g}" '
             f'width="{self.width:g}" height="{self.height:g}" font-family="{FONT}" role="img">\n'

@@ -31,10 +31,24 @@ def test_drawings_are_current(tmp_path):
 def test_colors_are_readable_on_both_grounds():
     """The contrast of each color of text is at least 4.5, the threshold of WCAG 2."""
     svg = runpy.run_path(str(FIGURES / "svg.py"))
-    for palette, ground in ((svg["LIGHT"], "#ffffff"), (svg["DARK"], "#0d1117")):
-        for name in set(palette) - {"line"}:
-            light, dark = sorted(map(_luminance, (palette[name], ground)), reverse=True)
+    for palette in (svg["LIGHT"], svg["DARK"]):
+        for name in set(palette) - {"line", "ground"}:
+            light, dark = sorted(map(_luminance, (palette[name], palette["ground"])), reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 4.5, name
+
+
+@pytest.mark.parametrize("drawing", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.name)
+def test_drawings_have_dark_colors(drawing):
+    """Each color of a drawing is replaced by the one of the same name in the dark palette."""
+    svg = runpy.run_path(str(FIGURES / "svg.py"))
+    style, elements = drawing.read_text(encoding="utf-8").split("</style>")
+    dark = {light: svg["DARK"][name] for name, light in svg["LIGHT"].items()}
+    used = set(re.findall(r' (fill|stroke)="(#\w+)"', elements))
+    assert ("fill", svg["LIGHT"]["ground"]) in used
+    for use, color in used:
+        assert (
+            f'[{use}="{color}"]{{{use}:{dark[color]}}}' in style.partition("(prefers-color-scheme:dark)")[2]
+        )
 
 
 def _luminance(color):
