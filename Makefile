@@ -81,7 +81,7 @@ figures: demo demo-detection
 	$(BIN)/python docs/figures/pictures.py
 
 # The commands are in the console blocks of the page.
-results: .venv/dev.stamp
+results: docs/results/$(PAGE).md .venv/dev.stamp
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash -euxc "$$(sed -n '/^```console$$/,/^```$$/{/^```/!p}' docs/results/$(PAGE).md)"
 	cd docs && ../$(BIN)/python -m generate
 

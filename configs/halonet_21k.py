@@ -3,9 +3,9 @@
 
     lambdanet train --recipe=halonet_21k:halonet_h4_base128 --model_dir=DIR --data_dir=RECORDS
 
-TFDS has no ImageNet-21k: RECORDS has it as TFRecords (see the README) with the names of its classes in
-classes.txt, and validation images as the split `validation`. The paper trains on TPUv3, with 32 images per
-core.
+TFDS has no ImageNet-21k: RECORDS has it as TFRecords, see docs/how-to/tfrecords.md, with the names of its
+classes in classes.txt, and validation images as the split `validation`. The paper trains on TPUv3, with 32
+images per core.
 
 C.3 gives 90 epochs, the batch, the base learning rate, warm-up, cosine, Nesterov's momentum, weight decay and
 size. The rest follows Kolesnikov et al. (2020): random crops and mirroring, and no averages of the weights,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the arguments of `create_model`."""
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lambdanet.backend import keras
@@ -9,11 +10,17 @@ from lambdanet.errors import InputError, invalid, is_integer
 from lambdanet.models.architecture import Architecture
 
 
-def check_overrides(name: str, architecture: Architecture, overrides: Mapping[str, Any]) -> None:
+def check_overrides(
+    name: str, architecture: Architecture, overrides: Mapping[str, Any], others: Iterable[str] = ()
+) -> None:
+    """Raises `InputError` for an override that is no option; names the nearest of `others`."""
     for override in overrides:
         if override not in architecture.option_names():
+            near = "".join(
+                f" (did you mean {other}?)" for other in difflib.get_close_matches(override, others, n=1)
+            )
             accepted = ", ".join(sorted(architecture.option_names())) or "none"
-            raise InputError(f"model {name!r} has no option {override!r}; its options: {accepted}")
+            raise InputError(f"model {name!r} has no option {override!r}{near}; its options: {accepted}")
 
 
 def checked_activation(name: str | None) -> str | None:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -240,7 +241,7 @@ def create_model(
       TensorShape([1, 10])
     """
     architecture = _architecture(name)
-    arguments.check_overrides(name, architecture, overrides)
+    arguments.check_overrides(name, architecture, overrides, inspect.signature(create_model).parameters)
     for argument, value in {"kernel_regularizer": kernel_regularizer, **overrides}.items():
         which_keras.check_same(value, argument)
     num_classes = check_natural("num_classes", num_classes)

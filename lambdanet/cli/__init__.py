@@ -57,7 +57,7 @@ def _command(name: str) -> Command:
 def _overview() -> str:
     rows = aligned([(command.name, command.summary) for command in COMMANDS])
     return (
-        "lambdanet: lambda networks for TensorFlow and tf_keras\n\n"
+        "lambdanet: LambdaNetworks for TensorFlow and Keras\n\n"
         f"usage: lambdanet COMMAND [flags]\n\ncommands:\n{rows}\n\n"
         "`lambdanet COMMAND --help` explains a command, `lambdanet --version` prints the version."
     )

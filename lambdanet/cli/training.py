@@ -176,6 +176,7 @@ COMMANDS = (
             "lambdanet train --recipe=digits --model_dir=/tmp/digits",
             "lambdanet train --recipe=digits --model_dir=/tmp/short --set=epochs=5 --set=learning_rate=0.05",
             "lambdanet train --recipe=folder --data_dir=/tmp/pictures --model_dir=/tmp/mine",
+            "lambdanet train --recipe=finetune:lambda_resnet26t --data_dir=/tmp/pets --model_dir=/tmp/tuned",
             "lambdanet train --recipe=imagenet_90:resnet_50 --model_dir=/tmp/run --tpu=local",
         ),
         notes=_train_notes,
@@ -198,7 +199,7 @@ COMMANDS = (
     ),
     Command(
         "export",
-        "writes a trained model as a SavedModel that takes raw pictures",
+        "writes a trained model as a SavedModel that takes raw pictures, or for LiteRT or ONNX",
         _export,
         flags=(
             dataclasses.replace(_MODEL_DIR, required=False),

@@ -68,7 +68,9 @@ def find_file(model_name: str, weights: str | Path) -> Path:
         f"an existing {H5} or {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
         f"hf:USER/REPO, or the name of a set in {str(cache_dir())!r}"
     )
-    raise invalid("weights", accepted, str(weights))
+    missing = str(weights) == pretrained_weights.ALIAS
+    hint = f"none are published for {model_name}: see `lambdanet list --pretrained`" if missing else ""
+    raise invalid("weights", accepted, str(weights), hint)
 
 
 def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:

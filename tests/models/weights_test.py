@@ -232,6 +232,12 @@ def test_a_small_file_of_a_large_array_is_not_read(model, tmp_path, shape, monke
         weight_files.load_weights(globally, path)
 
 
+def test_imagenet_where_no_weights_are_published():
+    assert refused("imagenet").endswith(
+        "none are published for lambda_resnet_tiny: see `lambdanet list --pretrained`"
+    )
+
+
 @pytest.mark.parametrize("name", ["x" * 5000, "~nobody-here/x", "a\0b", "x" * 5000 + ".safetensors"])
 def test_weights_that_name_no_file(name):
     message = refused(name)

@@ -278,6 +278,7 @@ def test_a_model_compiled_by_xla_takes_no_images(tiny):
         ({"name": "lambda_resnet_51"}, "unknown model 'lambda_resnet_51'; did you mean lambda_resnet_5"),
         ({"name": "resnet_50", "key_dim": 8}, "model 'resnet_50' has no option 'key_dim'; its options: none"),
         ({"key_dims": 8}, "no option 'key_dims'; its options: .*key_dim"),
+        ({"num_class": 8}, r"no option 'num_class' \(did you mean num_classes\?\); its options: .*key_dim"),
         ({"num_classes": -1}, "num_classes must be zero or a positive integer, got -1"),
         ({"pooling": "mean"}, "pooling must be one of 'auto', 'avg', 'max', got 'mean'"),
         ({"pooling": None}, "'max', got None; None needs num_classes=0"),

@@ -99,8 +99,9 @@ def test_commands_parse(page):
             continue
         values, arguments = command_line.parse(COMMANDS[program], words)
         given = values.flag_values_dict()
-        if given.get("recipe"):
-            check_model(override(configs.get_recipe(given["recipe"]), given["set"] or ()).model)
+        if recipe := given.get("recipe"):
+            known = "digits" if recipe.endswith(".json") else recipe
+            check_model(override(configs.get_recipe(known), given["set"] or ()).model)
         models = [given.get("model")] if program.startswith("lambdanet") else []
         if program in ("lambdanet info", "lambdanet convert", "lambdanet benchmark"):
             models += [word for word in arguments if program != "lambdanet benchmark" or word != arguments[0]]
