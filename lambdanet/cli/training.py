@@ -34,21 +34,31 @@ def _train(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def _train_notes() -> str:
-    from lambdanet import configs
     from lambdanet.configs.recipe import describe_fields
 
     fields = [("field", "type", "default", "meaning")]
     for name, kind, default, meaning in describe_fields():
         fields.append((name, kind, "the recipe's" if default is None else default or "empty", meaning))
-    modules: dict[str, list[str]] = {}
+    recipes = f"recipes (NAME, or NAME:ROW such as imagenet_350:lambda_resnet_50@160):\n{_recipes()}"
+    return f"{recipes}\n\nfields for --set (each recipe overrides some of the defaults):\n{aligned(fields)}"
+
+
+def _recipes() -> str:
+    """Returns the name and summary of each module of recipes, and its rows, those of a model as one word."""
+    from lambdanet import configs
+
+    modules: dict[str, dict[str, list[str]]] = {}
     for name in configs.list_recipes():
-        modules.setdefault(name.partition(":")[0], []).append(name)
-    recipes = "\n".join(
-        textwrap.fill(", ".join(names), 100, initial_indent="  ", subsequent_indent="    ")
-        for names in modules.values()
-    )
-    title = "fields for --set (each recipe overrides some of the defaults):"
-    return f"recipes:\n{recipes}\n\n{title}\n{aligned(fields)}"
+        module, _, row = name.partition(":")
+        model, at, size = row.partition("@")
+        modules.setdefault(module, {}).setdefault(model, []).append(at + size)
+    lines = []
+    for module, models in modules.items():
+        summary = importlib.import_module(f"{configs.__name__}.{module}").__doc__ or ""
+        lines.append(f"  {module}: {summary.splitlines()[0]}")
+        rows = ", ".join(f"{model}{','.join(sizes)}" for model, sizes in models.items() if model)
+        lines += textwrap.wrap(rows, 100, initial_indent="      ", subsequent_indent="      ")
+    return "\n".join(lines)
 
 
 def _evaluate(values: flags.FlagValues, arguments: list[str]) -> None:

@@ -3,6 +3,7 @@
 
 import csv
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import tensorflow as tf
 from PIL import Image
 
 import lambdanet
-from lambdanet import cli, command_line
+from lambdanet import cli, command_line, configs
 from lambdanet.command_line import aligned, parse
 from lambdanet.configs.recipe import describe_fields
 from lambdanet.errors import unknown
@@ -58,7 +59,7 @@ def test_help_does_not_import_tensorflow():
         "import sys; from lambdanet import cli; cli.main(['train', '-h']); print('tensorflow' in sys.modules)"
     )
     shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert shown.stdout.endswith("\nFalse\n") and "  digits\n" in shown.stdout and shown.stderr == ""
+    assert shown.stdout.endswith("\nFalse\n") and "  digits: " in shown.stdout and shown.stderr == ""
 
 
 WRONG_ARGUMENTS = [
@@ -97,6 +98,17 @@ def test_help_of_train_describes_every_field(capsys):
         assert {line[header.index(column) - 2 : header.index(column)] for line in lines} == {"  "}
     for field, line in zip(described, lines, strict=True):
         assert line.endswith(f"  {field.help}") and (field.default or "") in line
+
+
+def test_help_of_train_has_every_recipe(capsys):
+    """`a:` with the rows `b,` and `c@1,@2` stands for a:b, a:c@1 and a:c@2; without rows for a."""
+    assert cli.main(["train", "--help"]) == 0
+    text = capsys.readouterr().out.partition("\nrecipes (")[2].partition("\n\n")[0]
+    found = []
+    for module, rows in re.findall(r"^  (\w+): .*\n((?:      .*\n?)*)", text, re.MULTILINE):
+        words = [word.rstrip(",").replace(",@", f",{word.partition('@')[0]}@") for word in rows.split()]
+        found += [f"{module}:{row}" for word in words for row in word.split(",")] or [module]
+    assert sorted(found) == configs.list_recipes()
 
 
 def test_unknown_lists_at_most_20_names():
