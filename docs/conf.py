@@ -23,7 +23,13 @@ extensions = [
     "generate.docstrings",
     "generate.mathml",
 ]
-exclude_patterns = ["_build", "_generated", "generate", "figures"]
+exclude_patterns = [
+    "_build",
+    "_generated",
+    "generate",
+    "figures",
+    "contents.md",
+]  # index.md includes the last
 smartquotes = False  # of options such as --recipe
 default_role = "py:obj"  # `LambdaLayer` in a docstring is a link if it is documented, and code if not
 
