@@ -23,13 +23,8 @@ extensions = [
     "generate.docstrings",
     "generate.mathml",
 ]
-exclude_patterns = [
-    "_build",
-    "_generated",
-    "generate",
-    "figures",
-    "contents.md",
-]  # index.md includes the last
+# index.md includes contents.md.
+exclude_patterns = ["_build", "_generated", "generate", "figures", "contents.md"]
 smartquotes = False  # of options such as --recipe
 default_role = "py:obj"  # `LambdaLayer` in a docstring is a link if it is documented, and code if not
 
