@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the form of a trained model for inference, with fewer steps and the same outputs."""
 
+import contextlib
+import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from lambdanet import backend as K
 from lambdanet import which_keras
@@ -18,7 +18,7 @@ from lambdanet.layers.batch_norm_folding import (
     scale_and_offset,
 )
 from lambdanet.layers.channel_affine import ChannelAffine
-from lambdanet.layers.layer import Layer
+from lambdanet.layers.layer import Layer, copied_config, copy_trainable, copy_weights
 from lambdanet.layers.pooled_batch_norm import PooledBatchNormalization
 from lambdanet.layers.stochastic_depth import StochasticDepth
 
@@ -47,8 +47,7 @@ def for_inference(model: keras.Model) -> keras.Model:
 
     Args:
       model: a functional or Sequential model, of the zoo or any other, with known inputs; it is not changed.
-        Layers of other classes within it are copied as they are; models within it get this form too.
-
+    
     Returns:
       A functional model with weights of its own, which is not trainable: later changes of the weights of
       `model` do not reach it. It can be saved and loaded as any other.
@@ -68,11 +67,10 @@ def for_inference(model: keras.Model) -> keras.Model:
     if graph is None:
         raise invalid("model", "a functional model, or a Sequential one with an Input", model)
     calls = [_Call(*call) for call in K.calls(graph)]
+    trained = {id(call.layer) for call in calls if call.is_training}
+    calls = [call._replace(as_is=id(call.layer) in trained) for call in calls]
     norms, copies = _foldable_norms(calls, graph.outputs), _Copies()
-    tensors = {
-        id(x): keras.Input(x.shape[1:], x.shape[0], dtype=K.dtype_name(x.dtype), name=x.name)
-        for x in graph.inputs
-    }
+    tensors = {id(x): _copied_input(x) for x in graph.inputs}
     for call in calls:
         args, kwargs = K.map_structure(lambda x: tensors.get(id(x), x), (call.args, call.kwargs))
         outputs = _rewrite(call, args, kwargs, norms, copies)
@@ -80,7 +78,16 @@ def for_inference(model: keras.Model) -> keras.Model:
     structures = K.map_structure(lambda x: tensors[id(x)], (graph.input, graph.output))
     result = keras.Model(*structures, name=model.name)
     result.trainable = False
+    for call in calls:
+        if call.as_is:
+            copy_trainable(call.layer, result.get_layer(call.layer.name))
     return result
+
+
+def _copied_input(x: Any) -> Any:
+    """Returns an input like that of a model."""
+    layer = x._keras_history[0]
+    return type(layer).from_config(layer.get_config()).output
 
 
 class _Call(NamedTuple):
@@ -90,13 +97,21 @@ class _Call(NamedTuple):
     args: Any
     kwargs: Any
     outputs: Any
+    as_is: bool = False  # whether the layer is copied as it is, for all its calls
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a layer is called with `training=True`, also by position."""
+        options = [self.kwargs.get("training"), *(x for x in K.flatten(self.args) if isinstance(x, bool))]
+        is_set = any(value is not None and value is not False for value in options)
+        return is_set and isinstance(self.layer, keras.layers.Layer)
 
     @property
     def input(self) -> Any:
-        """The only argument, a tensor; None if there are others, such as a mask or `training=True`."""
+        """The only argument, a tensor; None if there are others, such as a mask, or the layer is kept."""
         tensors: list[Any] = K.flatten(self.args)
         has_options = any(value is not None and value is not False for value in self.kwargs.values())
-        return tensors[0] if len(tensors) == 1 and not has_options else None
+        return tensors[0] if len(tensors) == 1 and not has_options and not self.as_is else None
 
     @property
     def output(self) -> Any:
@@ -137,68 +152,88 @@ def _rewrite(call: _Call, args: Any, kwargs: Any, norms: Mapping[int, Any], copi
     if id(call.output) in norms:
         return _project(layer, norms[id(call.output)], inputs)
     if id(x) in norms:
-        return _with_means(layer, inputs)
+        return _with_means(layer, inputs, copies)
     if _is_channel_norm(call):
-        return _with_means(layer, copies.call(_as_affine, layer, inputs))
-    return copies.call(_copied, layer, *args, **kwargs)
+        return _with_means(layer, copies.call(_as_affine, layer, inputs), copies)
+    return copies.call(_as_is if call.as_is else _copied, layer, *args, **kwargs)
 
 
 def _project(projection: keras.layers.Layer, norm: keras.layers.Layer, inputs: Any) -> Any:
     """Calls a projection that includes the normalization after it."""
-    copy = type(projection).from_config({**projection.get_config(), "use_bias": True})
-    outputs = K.connect(copy, inputs)
-    copy.set_weights(folded_weights(projection, norm))
+    with _copying(projection):
+        copy = type(projection).from_config({**copied_config(projection), "use_bias": True})
+        outputs = K.connect(copy, inputs)
+        copy.set_weights(folded_weights(projection, norm))
     return outputs
 
 
-def _with_means(norm: keras.layers.Layer, normalized: Any) -> Any:
+def _with_means(norm: keras.layers.Layer, normalized: Any, copies: "_Copies") -> Any:
     """Returns all outputs of a normalization: the normalized map, and of some its means."""
-    if type(norm) is not PooledBatchNormalization:
-        return normalized
-    means = keras.layers.GlobalAveragePooling2D(name=f"{norm.name}_means", dtype=norm.dtype_policy)
-    return [normalized, means(normalized)]
+    has_means = type(norm) is PooledBatchNormalization
+    return [normalized, copies.call(_means, norm, normalized)] if has_means else normalized
+
+
+@contextlib.contextmanager
+def _copying(layer: Any) -> Iterator[None]:
+    """Raises an `InputError` where Keras, or the code of a layer, cannot copy and call it."""
+    try:
+        yield
+    except Exception as error:
+        reason = f"layer {layer.name!r} cannot be copied ({one_line(error)})"
+        raise InputError(f"the model has no form for inference: {reason}") from error
 
 
 class _Copies:
     """Layers in place of those of the model, one for all calls of a layer."""
 
     def __init__(self) -> None:
-        self._copies: dict[int, Any] = {}
+        self._copies: dict[Any, Any] = {}
 
     def call(self, make: Callable[[Any], tuple[Any, Any]], layer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls what `make(layer)` returned at the first call, with weights to set, or None."""
-        if id(layer) in self._copies:
-            return self._copies[id(layer)](*args, **kwargs)
-        try:
-            copy, weights = make(layer)
-            outputs = copy(*args, **kwargs)
-            if weights is not None:
-                _set_weights(copy, weights)
-        except (NotImplementedError, TypeError, ValueError) as error:
-            reason = f"layer {layer.name!r} cannot be copied ({one_line(error)})"
-            raise InputError(f"the model has no form for inference: {reason}") from error
-        self._copies[id(layer)] = copy
+        """Calls what `make(layer)` returned at the first call, with a function that sets its weights."""
+        key = make, id(layer)
+        with _copying(layer):
+            if key in self._copies:
+                return self._copies[key](*args, **kwargs)
+            self._copies[key], set_weights = make(layer)
+            outputs = self._copies[key](*args, **kwargs)
+            set_weights(self._copies[key])
         return outputs
-
-
-def _set_weights(layer: keras.layers.Layer, weights: Sequence[np.ndarray]) -> None:
-    layer.set_weights(weights)
-    for part in (layer, *K.sublayers(layer)):
-        if isinstance(part, keras.layers.Normalization):
-            part.finalize_state()  # in Keras 3 it computes with copies of its weights
 
 
 def _as_affine(norm: keras.layers.Layer) -> tuple[Any, Any]:
     """Returns the scale and offset that a normalization is."""
-    return ChannelAffine(name=norm.name, dtype=norm.dtype_policy), scale_and_offset(norm)
+    weights = scale_and_offset(norm)
+    return ChannelAffine(name=norm.name, dtype=norm.dtype_policy), lambda copy: copy.set_weights(weights)
+
+
+def _means(norm: keras.layers.Layer) -> tuple[Any, Any]:
+    """Returns the layer that averages the maps of a normalization."""
+    name = f"{norm.name}_means"
+    return keras.layers.GlobalAveragePooling2D(name=name, dtype=norm.dtype_policy), _no_weights
 
 
 def _copied(layer: Any) -> tuple[Any, Any]:
     """Returns the form for inference of a layer, or of a model within the model."""
     if K.functional(layer) is not None:
-        return for_inference(layer), None
+        return for_inference(layer), _no_weights
     if isinstance(layer, Layer):
-        return layer.for_inference(), None
+        return layer.for_inference(), _no_weights
     if isinstance(layer, keras.layers.Layer):
-        return type(layer).from_config(layer.get_config()), layer.get_weights()
-    return layer, None  # an operation of Keras 3, such as an addition
+        return _as_is(layer)
+    return layer, _no_weights  # an operation of Keras 3, such as an addition
+
+
+def _as_is(layer: keras.layers.Layer) -> tuple[Any, Any]:
+    return type(layer).from_config(copied_config(layer)), functools.partial(_copy_state, layer)
+
+
+def _no_weights(copy: Any) -> None:
+    """Sets no weights of a copy, which has them."""
+
+
+def _copy_state(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
+    copy_weights(layer, copy)
+    for part in (copy, *K.sublayers(copy)):
+        if isinstance(part, keras.layers.Normalization):
+            part.finalize_state()  # in Keras 3 it computes with copies of its weights

@@ -23,13 +23,18 @@ def is_linear_projection(layer: keras.layers.Layer) -> bool:
     return (
         type(layer) in CHANNEL_AXES
         and layer.activation is keras.activations.linear
+        and len(layer.weights) == 1 + layer.use_bias  # others have adapters or scales of quantization
         and getattr(layer, "data_format", "channels_last") == "channels_last"
     )
 
 
 def is_channel_norm(layer: keras.layers.Layer, rank: int) -> bool:
     """Whether a layer is a batch normalization of the channels of arrays of this rank, their last axis."""
-    return type(layer) in NORMS and [axis % rank for axis in K.flatten(layer.axis)] == [rank - 1]
+    return (
+        type(layer) in NORMS
+        and len(layer.weights) == layer.scale + layer.center + 2  # others have statistics of `renorm`
+        and [axis % rank for axis in K.flatten(layer.axis)] == [rank - 1]
+    )
 
 
 def scale_and_offset(norm: keras.layers.BatchNormalization) -> tuple[Any, Any]:

@@ -24,6 +24,10 @@ class ChannelAffine(Layer):
       TensorShape([2, 14, 14, 64])
     """
 
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
     def build(self, input_shape):
         channels = K.Shape(input_shape)[-1]
         if channels is None:

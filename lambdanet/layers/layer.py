@@ -10,6 +10,8 @@ from lambdanet import which_keras
 from lambdanet.backend import keras, tensors
 from lambdanet.errors import invalid
 
+FUNCTIONS = ("activation", "initializer", "regularizer", "constraint")  # arguments of Keras's layers
+
 
 class Layer(K.BaseLayer):
     """A tf_keras layer that refuses empty maps, and calls from Keras 3.
@@ -28,7 +30,7 @@ class Layer(K.BaseLayer):
     def for_inference(self) -> "Layer":
         """Returns a copy with the same outputs at inference, for `lambdanet.for_inference`."""
         copy = rebuilt(self, {**self.get_config(), **self.INFERENCE_OPTIONS})
-        copy.set_weights(self.get_weights())
+        copy_weights(self, copy)
         return copy
 
     def get_config(self) -> dict[str, Any]:
@@ -68,6 +70,29 @@ def rebuilt(layer: keras.layers.Layer, config: Mapping[str, Any]) -> Any:
     with K.naming(copy):
         copy.build_from_config(layer.get_build_config())
     return copy
+
+
+def copied_config(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Returns the configuration of a copy in the same process, with the layer's functions instead of names.
+
+    Keras finds functions of the user by name only where they are registered, or another one of that name.
+    """
+    config = layer.get_config()
+    attributes = {name: getattr(layer, name, None) for name in config if name.endswith(FUNCTIONS)}
+    return config | {name: value for name, value in attributes.items() if inspect.isfunction(value)}
+
+
+def copy_weights(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
+    """Sets the weights of a copy of a layer, whichever of its parts are frozen."""
+    copy_trainable(layer, copy)  # tf_keras lists frozen weights last
+    copy.set_weights(layer.get_weights())
+
+
+def copy_trainable(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
+    """Freezes the parts of a copy that are frozen in a layer."""
+    pairs = zip((layer, *K.sublayers(layer)), (copy, *K.sublayers(copy)), strict=True)
+    for part, copied in pairs:
+        copied.trainable = part.trainable
 
 
 @K.plain_python

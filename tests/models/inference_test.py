@@ -138,6 +138,86 @@ def test_layers_that_are_called_for_training_stay():
     assert not np.array_equal(fast(x), fast(x))
 
 
+def inner_model(*layers_of_it):
+    return keras.Sequential([keras.Input([6, 6, 3]), *layers_of_it])
+
+
+@pytest.mark.parametrize(
+    "trained",
+    [
+        lambda: inner_model(layers.Conv2D(3, 1), layers.BatchNormalization()),
+        lambda: inner_model(layers.Conv2D(3, 1), layers.Dropout(0.5, seed=1)),
+        lambda: lambdanet.LambdaLayer(4, scope=3),
+        lambda: lambdanet.PooledBatchNormalization(),
+        lambda: layers.BatchNormalization(),
+    ],
+)
+def test_a_layer_called_for_training_is_copied_as_it_is(trained, double_precision):
+    i, layer = keras.Input([6, 6, 3]), trained()
+    model = keras.Model(i, [layer(i, training=False), layer(i, training=True)])
+    randomize_normalizations(model)
+    fast, x = lambdanet.for_inference(model), images(2, 6, 6, 3)
+    found = []
+    for network in (model, fast):
+        keras.utils.set_random_seed(1)
+        found.append(outputs(network, x))
+    for expected, output in zip(*found, strict=True):
+        np.testing.assert_allclose(output, expected, atol=1e-9)
+
+
+def test_a_normalization_with_other_statistics_stays(double_precision):
+    model = inner_model(layers.Conv2D(4, 1), layers.BatchNormalization(renorm=True))
+    randomize_normalizations(model)
+    assert_equal(model, lambdanet.for_inference(model), images(2, 6, 6, 3))
+
+
+def test_a_normalization_with_means_can_be_shared(double_precision):
+    i, norm = keras.Input([6, 6, 3]), lambdanet.PooledBatchNormalization()
+    model = keras.Model(i, [norm(layers.Conv2D(3, 1)(i)), norm(layers.Conv2D(3, 3)(i)), norm(i)])
+    randomize_normalizations(model)
+    assert_equal(model, lambdanet.for_inference(model), images(2, 6, 6, 3))
+
+
+def test_padding_masks_are_passed_on(double_precision):
+    i = keras.Input([5])
+    x = layers.BatchNormalization()(layers.Embedding(4, 3, mask_zero=True)(i))
+    model = keras.Model(i, layers.GlobalAveragePooling1D()(x))
+    randomize_normalizations(model)
+    assert_equal(model, lambdanet.for_inference(model), tf.constant([[1, 2, 0, 0, 0], [3, 1, 2, 1, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("layer", "part"),
+    [
+        (lambda: layers.TimeDistributed(layers.Bidirectional(layers.SimpleRNN(3))), "forward_simple_rnn"),
+        (lambda: lambdanet.SqueezeExcite(1.0), "reduce"),
+        (lambda: lambdanet.HaloAttention(4, 2, 2, 1, key_dim=4), "keys"),
+    ],
+)
+def test_parts_of_a_layer_may_be_frozen(layer, part, double_precision):
+    model = inner_model(layers.Dense(4), layer())
+    (frozen,) = [x for x in model.submodules if getattr(x, "name", "") == part and hasattr(x, "trainable")]
+    frozen.trainable = False  # tf_keras lists its weights after the others
+    assert_equal(model, lambdanet.for_inference(model), images(2, 6, 6, 3))
+
+
+def relu(x):
+    """A function of the user, of the name of another one in Keras."""
+    return tf.nn.leaky_relu(x, 0.5)
+
+
+def test_functions_of_the_user_stay(double_precision):
+    model = inner_model(layers.Dense(4, activation=relu), layers.Activation(relu))
+    randomize_normalizations(model)
+    assert_equal(model, lambdanet.for_inference(model), images(2, 6, 6, 3))
+
+
+def test_inputs_keep_their_names():
+    model = inner_model(layers.Dense(4), layers.Dense(3), layers.BatchNormalization())
+    tail = keras.Model(model.layers[0].output, model.output)
+    assert lambdanet.for_inference(tail).input_names == tail.input_names
+
+
 def traced(model, size):
     function = tf.function(lambda x: model(x, training=False), autograph=False)
     return function.get_concrete_function(tf.TensorSpec([None, size, size, 3]))
@@ -224,6 +304,17 @@ class WithoutConfig(layers.Layer):
         raise NotImplementedError("no configuration")
 
 
+class WithoutState(layers.Layer):
+    def call(self, inputs):
+        return inputs * self.factor
+
+
+def model_without_state():
+    layer = WithoutState(name="mine")
+    layer.factor = 2.0
+    return model_with(layer)
+
+
 def model_with(layer):
     i = keras.Input([3])
     return keras.Model(i, layer(i))
@@ -238,6 +329,11 @@ def model_with(layer):
         (
             lambda: model_with(WithoutConfig(name="mine")),
             "no form for inference: layer 'mine' cannot be copied",
+        ),
+        (model_without_state, "layer 'mine' cannot be copied .*no attribute 'factor'"),
+        (
+            lambda: keras.Sequential([model_with(WithoutConfig(name="a")), layers.BatchNormalization()]),
+            "layer 'a' cannot be copied",
         ),
     ],
 )

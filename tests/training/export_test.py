@@ -25,7 +25,7 @@ from lambdanet.models.preprocessing.preprocessing import BICUBIC, Preprocessing
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data.image_bytes import decode
 from lambdanet.training.data.image_files import read_image
-from lambdanet.training.serving.export import export_saved_model, export_weights
+from lambdanet.training.serving.export import export_saved_model, export_weights, in_float32
 
 SIZE, MEAN, STD, CROP = 24, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9
 NAMES = [f"class {index}" for index in range(7)]
@@ -246,6 +246,15 @@ def test_export_in_float32_for_all_policies(tmp_path, build, policy):
     prepared = Preprocessing(SIZE, MEAN, STD, 1.0)(tf.constant(images))
     expected = tf.nn.softmax(same(prepared, training=False))
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
+
+
+def test_float32_keeps_partly_frozen_layers():
+    layer = keras.layers.Bidirectional(keras.layers.SimpleRNN(3, dtype="mixed_bfloat16"))
+    model = keras.Sequential([keras.Input([4, 3]), layer])
+    layer.forward_layer.trainable = False  # tf_keras lists its weights after the others
+    copies = in_float32(model).layers[0].forward_layer.weights
+    for weight, copied in zip(layer.forward_layer.weights, copies, strict=True):
+        np.testing.assert_array_equal(weight, copied)
 
 
 def test_model_of_gray_images(tmp_path):

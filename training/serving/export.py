@@ -13,6 +13,7 @@ import tf_keras as keras
 from lambdanet import which_keras
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import absolute, atomic_dir, check_output_dir
+from lambdanet.layers.layer import copy_weights
 from lambdanet.models.inference import for_inference
 from lambdanet.models.preprocessing.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
@@ -164,12 +165,12 @@ def in_float32(model: keras.Model) -> keras.Model:
     try:
         with build.policy("float32"), keras.utils.custom_object_scope(classes):
             copy = type(model).from_config(_with_float32(model.get_config()))
+        copy_weights(model, copy)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise InputError(
             f"the model {model.name!r} computes in {model.dtype_policy.name} and cannot be rebuilt in "
             f"float32 ({one_line(error)}); build it under the float32 policy and load its weights"
         ) from error
-    copy.set_weights(model.get_weights())
     return copy
 
 
