@@ -249,7 +249,7 @@ def read_json(path: str | Path) -> Recipe:
       InputError: the file cannot be read, or is no recipe.
     """
     try:
-        return from_json(Path(path).read_text(encoding="utf-8"))
+        return from_json(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:  # no permission, no text, no JSON, or no recipe
         raise InputError(f"{str(path)!r} cannot be read: {error}") from None
 

@@ -46,6 +46,9 @@ def check(recipe: Any) -> None:
     for option in recipe.optimizer_options:
         if option not in OPTIMIZERS[recipe.optimizer]:
             raise unknown(f"option of optimizer {recipe.optimizer}", option, OPTIMIZERS[recipe.optimizer])
+        accepts, accepted = _OPTIONS[option]
+        if not accepts(recipe.optimizer_options[option]):
+            raise invalid(f"optimizer_options[{option!r}]", accepted, recipe.optimizer_options[option])
 
 
 def parsed(text: str, kind: type) -> object:
@@ -111,6 +114,13 @@ _NOT_NEGATIVE: _Check = (lambda v: 0 <= v < math.inf, "a number of at least 0")
 _COUNT: _Check = (lambda v: v >= 1, "a positive integer")
 _RATE: _Check = (lambda v: 0 <= v < 1, "a number from 0 to below 1")
 _TEXT: _Check = (bool, "a text that is not empty")
+
+_OPTIONS: dict[str, _Check] = {
+    "beta_2": (lambda v: _is_number(v) and 0 <= v < 1, "a number from 0 to below 1"),
+    "epsilon": (lambda v: _is_number(v) and v > 0, "a number above 0"),
+    "nesterov": (lambda v: isinstance(v, bool), "True or False"),
+    "rho": (lambda v: _is_number(v) and 0 <= v < 1, "a number from 0 to below 1"),
+}
 
 _RANGES: dict[str, _Check] = {
     "model": _TEXT,

@@ -63,7 +63,7 @@ def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> Inp
       see: the place where they are listed; by default the message lists the first `SHOWN`.
     """
     accepted = sorted(accepted)
-    near = difflib.get_close_matches(name, accepted, n=4, cutoff=0.4)
+    near = difflib.get_close_matches(str(name), accepted, n=4, cutoff=0.4)
     more = f" and {len(accepted) - SHOWN} more" if len(accepted) > SHOWN else ""
     others = f"see {see}" if see else f"accepted: {', '.join(accepted[:SHOWN])}{more}"
     hint = f"did you mean {' or '.join(near)}?" if near else others
@@ -107,7 +107,7 @@ def check_natural(name: str, value: Any) -> int:
 def check_rates(**rates: float) -> None:
     """Checks that all arguments are rates of dropout, in [0, 1)."""
     for name, value in rates.items():
-        if not 0 <= value < 1:
+        if not isinstance(value, numbers.Real) or not 0 <= value < 1:
             raise invalid(name, "in [0, 1)", value)
 
 

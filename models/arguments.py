@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lambdanet.backend import keras
-from lambdanet.errors import InputError, invalid, is_integer
+from lambdanet.errors import InputError, invalid, is_integer, one_line
 from lambdanet.models.architecture import Architecture
 
 
@@ -21,6 +21,25 @@ def check_overrides(
             )
             accepted = ", ".join(sorted(architecture.option_names())) or "none"
             raise InputError(f"model {name!r} has no option {override!r}{near}; its options: {accepted}")
+
+
+def checked_regularizer(regularizer: Any) -> Any:
+    try:
+        found = keras.regularizers.get(regularizer)
+    except (ValueError, TypeError):
+        found = regularizer
+    if found is not None and not callable(found):  # tf_keras returns unknown names
+        raise invalid("kernel_regularizer", "a Keras regularizer or the name of one", regularizer)
+    return found
+
+
+def checked_batch_norm(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    try:
+        keras.layers.BatchNormalization(**(arguments or {}))
+    except (ValueError, TypeError) as error:
+        accepted = "arguments of a Keras BatchNormalization"
+        raise invalid("batch_norm", accepted, arguments, one_line(error)) from None
+    return arguments or {}
 
 
 def checked_activation(name: str | None) -> str | None:

@@ -18,7 +18,7 @@ from lambdanet.layers.batch_norm_folding import (
     scale_and_offset,
 )
 from lambdanet.layers.channel_affine import ChannelAffine
-from lambdanet.layers.layer import Layer, copied_config, copy_trainable, copy_weights
+from lambdanet.layers.layer import Layer, copied_config, copy_weights
 from lambdanet.layers.pooled_batch_norm import PooledBatchNormalization
 from lambdanet.layers.stochastic_depth import StochasticDepth
 
@@ -47,10 +47,13 @@ def for_inference(model: keras.Model) -> keras.Model:
 
     Args:
       model: a functional or Sequential model, of the zoo or any other, with known inputs; it is not changed.
-    
+        Layers of other classes within it are copied as they are, and so are those that it calls with
+        `training=True`; models within it get this form too.
+
     Returns:
-      A functional model with weights of its own, which is not trainable: later changes of the weights of
-      `model` do not reach it. It can be saved and loaded as any other.
+      A functional model with weights of its own: later changes of the weights of `model` do not reach it.
+      Its layers are not trainable, except those copied as they are for `training=True` or because they have
+      layers of their own. It can be saved and loaded as any other.
 
     Raises:
       InputError: the model computes by code of its own instead of a graph of layers, is of another Keras, or
@@ -77,10 +80,10 @@ def for_inference(model: keras.Model) -> keras.Model:
         tensors.update(zip(map(id, K.flatten(call.outputs)), K.flatten(outputs), strict=True))
     structures = K.map_structure(lambda x: tensors[id(x)], (graph.input, graph.output))
     result = keras.Model(*structures, name=model.name)
-    result.trainable = False
-    for call in calls:
-        if call.as_is:
-            copy_trainable(call.layer, result.get_layer(call.layer.name))
+    kept = {call.layer.name for call in calls if call.as_is}
+    for layer in result.layers:  # a normalization inside of a layer may be for training, too
+        if layer.name not in kept and (isinstance(layer, Layer) or not any(K.sublayers(layer))):
+            layer.trainable = False
     return result
 
 

@@ -124,5 +124,5 @@ def check_model(name: str) -> None:
     Raises:
       InputError: there is none; the message has the nearest names.
     """
-    if name not in PARAMETERS:
+    if not isinstance(name, str) or name not in PARAMETERS:
         raise unknown("model", name, PARAMETERS, see="`lambdanet list`")

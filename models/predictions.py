@@ -49,10 +49,11 @@ def decode_predictions(
       >>> decode_predictions([[0.0, 2.0, 1.0]], ["cat", "dog", "bird"], top=1)
       [[('dog', 0.6652...)]]
     """
-    values, names = (
-        np.asarray(K.convert_to_numpy(logits), np.float64),
-        names or imagenet_classes.class_names(),
-    )
+    names = imagenet_classes.class_names() if names is None else names
+    try:
+        values = np.asarray(K.convert_to_numpy(logits), np.float64)
+    except (TypeError, ValueError):
+        raise invalid("logits", "a matrix of numbers", logits) from None
     top = check_count("top", top)
     if values.ndim != 2 or values.shape[1] != len(names):
         raise invalid("the shape of logits", f"[b, {len(names)}], one per class name", values.shape)

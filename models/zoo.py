@@ -119,7 +119,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
       [64, 256, 512, 1024, 2048]
     """
     architecture = _architecture(name)
-    input_size = input_size or architecture.input_size
+    input_size = architecture.input_size if input_size is None else check_count("input_size", input_size)
     return ModelInfo(
         name,
         *count(name, input_size, **overrides),
@@ -253,7 +253,11 @@ def create_model(
     path = (
         None if weights is None else pretrained.locate(name, weights, functools.partial(create_model, name))
     )
-    builder = LayerBuilder(kernel_regularizer, batch_norm or {}, arguments.checked_activation(activation))
+    builder = LayerBuilder(
+        arguments.checked_regularizer(kernel_regularizer),
+        arguments.checked_batch_norm(batch_norm),
+        arguments.checked_activation(activation),
+    )
     images = keras.Input([*arguments.image_size(input_size), in_channels], name="images")
     features = architecture.endpoints(images, builder, stochastic_depth_rate, **overrides)
     maps = arguments.selected(features, out_levels)

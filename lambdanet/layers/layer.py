@@ -84,15 +84,9 @@ def copied_config(layer: keras.layers.Layer) -> dict[str, Any]:
 
 def copy_weights(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
     """Sets the weights of a copy of a layer, whichever of its parts are frozen."""
-    copy_trainable(layer, copy)  # tf_keras lists frozen weights last
+    for part, copied in zip((layer, *K.sublayers(layer)), (copy, *K.sublayers(copy)), strict=True):
+        copied.trainable = part.trainable  # tf_keras lists frozen weights last
     copy.set_weights(layer.get_weights())
-
-
-def copy_trainable(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
-    """Freezes the parts of a copy that are frozen in a layer."""
-    pairs = zip((layer, *K.sublayers(layer)), (copy, *K.sublayers(copy)), strict=True)
-    for part, copied in pairs:
-        copied.trainable = part.trainable
 
 
 @K.plain_python

@@ -15,7 +15,7 @@ from pathlib import Path
 from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import TEST_SETS, PublishedWeights
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, invalid
 from lambdanet.files import write_atomic
 from lambdanet.models.weights import hub, repositories, timm_rules, torch_files, weight_files
 from lambdanet.models.weights.hub import Source
@@ -47,6 +47,8 @@ def locate(model_name: str, name: str | Path, build: Callable[..., keras.Model])
       InputError: there is no such file, or the downloaded one is not the published one.
       ConnectionError: the weights are not in the cache and cannot be fetched; the message has instructions.
     """
+    if not isinstance(name, str | Path):
+        raise invalid("weights", "a string or a path", name)
     published = pretrained_weights.find(model_name, str(name))
     if str(name).startswith(repositories.PREFIX):
         return repositories.locate(model_name, str(name), build)

@@ -99,6 +99,10 @@ def test_override_takes_the_last_assignment():
         ("augmentation=afine", "unknown augmentation 'afine'; did you mean affine"),
         ("model=", "model must be a text that is not empty, got ''"),
         ("optimizer_options={'rho': 0.9}", "unknown option of optimizer sgd 'rho'; accepted: nesterov"),
+        (
+            "optimizer_options={'nesterov': 'no'}",
+            "['nesterov'] must be True or False, got 'no'",
+        ),
         ("randaugment_layers=-1", "randaugment_layers must be an integer of at least 0, got -1"),
         ("decay_rate=0", "decay_rate must be a number above 0 and at most 1, got 0.0"),
         ("patience=3", "patience must be 0 without a held_out_split, got 3"),
@@ -167,6 +171,11 @@ def test_model_options_must_survive_json():
 def test_json_gives_the_same_recipe_back(learning_rate, mean, options):
     recipe = dataclasses.replace(DIGITS, learning_rate=learning_rate, mean=mean, model_options=options)
     assert from_json(to_json(recipe)) == recipe
+
+
+def test_a_file_of_an_editor_may_begin_with_a_mark(tmp_path):
+    (tmp_path / "mine.json").write_text(to_json(DIGITS), encoding="utf-8-sig")
+    assert configs.get_recipe(str(tmp_path / "mine.json")) == DIGITS
 
 
 def test_json_of_an_earlier_version_takes_the_defaults():

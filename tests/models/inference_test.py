@@ -138,6 +138,17 @@ def test_layers_that_are_called_for_training_stay():
     assert not np.array_equal(fast(x), fast(x))
 
 
+class TrainedInside(layers.Layer):
+    """A layer of the user that always normalizes by the statistics of the batch."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.norm = layers.BatchNormalization()
+
+    def call(self, inputs, training=None):
+        return self.norm(inputs, training=True)
+
+
 def inner_model(*layers_of_it):
     return keras.Sequential([keras.Input([6, 6, 3]), *layers_of_it])
 
@@ -147,6 +158,7 @@ def inner_model(*layers_of_it):
     [
         lambda: inner_model(layers.Conv2D(3, 1), layers.BatchNormalization()),
         lambda: inner_model(layers.Conv2D(3, 1), layers.Dropout(0.5, seed=1)),
+        lambda: TrainedInside(),
         lambda: lambdanet.LambdaLayer(4, scope=3),
         lambda: lambdanet.PooledBatchNormalization(),
         lambda: layers.BatchNormalization(),
@@ -154,7 +166,9 @@ def inner_model(*layers_of_it):
 )
 def test_a_layer_called_for_training_is_copied_as_it_is(trained, double_precision):
     i, layer = keras.Input([6, 6, 3]), trained()
-    model = keras.Model(i, [layer(i, training=False), layer(i, training=True)])
+    inner = keras.Model(i, [layer(i, training=False), layer(i, training=True)])
+    outer = keras.Input([6, 6, 3])
+    model = keras.Model(outer, inner(outer))
     randomize_normalizations(model)
     fast, x = lambdanet.for_inference(model), images(2, 6, 6, 3)
     found = []

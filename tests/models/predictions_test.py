@@ -39,6 +39,11 @@ def test_most_probable_classes_come_first():
     assert lambdanet.decode_predictions(logits)[0][0][0] == "golden retriever"
 
 
+def test_names_may_be_an_array():
+    (((name, _),),) = lambdanet.decode_predictions([[0.0, 2.0, 1.0]], np.array(NAMES), top=1)
+    assert name == NAMES[1]
+
+
 @pytest.mark.parametrize(
     ("logits", "arguments", "message"),
     [
@@ -46,6 +51,8 @@ def test_most_probable_classes_come_first():
         ([[1.0, 2.0]], {}, r"got \(1, 2\)"),
         ([[1.0, np.nan, 0.0]], {}, "logits must be finite, got NaN or infinity"),
         ([[0.2, 0.3, 0.5]], {}, "must be what precedes a softmax, got probabilities, which sum"),
+        ([["cat", "dog", "bird"]], {}, r"logits must be a matrix of numbers, got \[\['cat'"),
+        ([[1.0], [2.0, 3.0]], {}, "logits must be a matrix of numbers, got"),
         ([[1.0, 2.0, 3.0]], {"top": 0}, "top must be a positive integer, got 0"),
     ],
 )

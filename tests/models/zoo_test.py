@@ -113,6 +113,9 @@ def test_replaced_classifier_keeps_the_regularizer():
 
 def test_a_backbone_has_no_classifier_to_replace():
     backbone = lambdanet.create_model("lambda_resnet_tiny", features_only=True)
+    for other in ("resnet_50", None, keras.Sequential([keras.layers.Dense(2)])):
+        with pytest.raises(InputError, match="model must be a functional model, got"):
+            lambdanet.replace_classifier(other, 3)
     with pytest.raises(InputError, match="must have a classifier or a pooled embedding"):
         lambdanet.replace_classifier(backbone, 4)
     unpooled = lambdanet.create_model("lambda_resnet_tiny", num_classes=0, pooling=None)
@@ -288,6 +291,15 @@ def test_a_model_compiled_by_xla_takes_no_images(tiny):
         ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\), got 1.0"),
         ({"input_size": (1, 2, 3)}, r"input_size must be .* got \(1, 2, 3\)"),
         ({"kernel_regularizer": keras_3.regularizers.L2(1e-4)}, "kernel_regularizer is a Keras 3 L2"),
+        ({"kernel_regularizer": "l9"}, "kernel_regularizer must be a Keras regularizer .*, got 'l9'"),
+        ({"kernel_regularizer": 1e-4}, "kernel_regularizer must be .* got 0.0001"),
+        (
+            {"batch_norm": {"epsilonn": 1}},
+            "batch_norm must be arguments of .*Normalization, got",
+        ),
+        ({"dropout_rate": "0.1"}, r"dropout_rate must be in \[0, 1\), got '0.1'"),
+        ({"weights": 1}, "weights must be a string or a path, got 1"),
+        ({"name": None}, "unknown model None; did you mean"),
     ],
 )
 def test_what_is_refused(arguments, message):
@@ -320,6 +332,16 @@ def test_tables_of_maps_of_unknown_size():
     sizes = [model.get_layer(f"c5_block{i}_spatial").position.map_size for i in (1, 2)]
     assert sizes == [(14, 14), (7, 7)]
     assert model(images(1, 96, 64, 3))["5"].shape == (1, 3, 2, 2048)
+
+
+def test_a_regularizer_may_be_a_name():
+    model = lambdanet.create_model("lambda_resnet_tiny", num_classes=2, kernel_regularizer="l2")
+    assert model.get_layer("logits").kernel_regularizer.l2 == pytest.approx(0.01)
+
+
+def test_sizes_are_of_positive_images():
+    with pytest.raises(InputError, match="input_size must be a positive integer, got 0"):
+        lambdanet.model_info("lambda_resnet_tiny", input_size=0)
 
 
 def test_an_unknown_activation_is_refused():

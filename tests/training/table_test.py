@@ -80,9 +80,25 @@ def test_integer_labels_are_in_order_of_values(pictures, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("labels", "names"),
+    [([1, 0], ["0", "1"]), ([b"cat", b"dog"], ["cat", "dog"]), ([True, False], ["false", "true"])],
+)
+def test_labels_of_parquet_may_have_other_types(pictures, tmp_path, labels, names):
+    rows = [(file, labels[name == "dog"], split) for file, name, split in ROWS]
+    assert Dataset.open(_write(tmp_path / "x.parquet", rows), str(pictures)).class_names == names
+
+
+def test_labels_of_parquet_are_no_floats(pictures, tmp_path):
+    recipe = _write(tmp_path / "x.parquet", [(file, float("nan"), split) for file, _, split in ROWS])
+    with pytest.raises(InputError, match="columns of .* must be texts or integers, got .*'label': 'double'"):
+        Dataset.open(recipe, str(pictures))
+
+
+@pytest.mark.parametrize(
     ("rows", "columns", "message"),
     [
         (ROWS, ("path", "label", "split"), "columns of '.*' must be file, label, split, got .*path"),
+        ([(*row, 1) for row in ROWS], ("file", "label", "split", "label"), "columns of .* must be file, la"),
         (ROWS[:2] + ROWS[4:], ("file", "label", "split"), r"classes in .* two or more labels, got \['cat'\]"),
         ([*ROWS, ("a.png", "cow", "validation")], None, "unknown label of 'a.png' in .* 'cow'"),
         ([*ROWS, ("a.png", None, "train")], None, "row 9 of .* must be a file, a label and a split, got"),

@@ -81,16 +81,27 @@ def _read(path: str) -> list[dict[str, str]]:
         table = READERS[ending](path)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise invalid("labels", "a readable .csv or .parquet file", path, one_line(error)) from None
-    missing = [name for name in COLUMNS if name not in table.column_names]
-    if missing:
+    if any(table.column_names.count(name) != 1 for name in COLUMNS):
         raise invalid(f"columns of {path!r}", ", ".join(COLUMNS), table.column_names)
-    rows = [{name: str(row[name] or "") for name in COLUMNS} for row in table.select(COLUMNS).to_pylist()]
+    rows = [{name: row[name] or "" for name in COLUMNS} for row in _as_texts(table, path).to_pylist()]
     for number, row in enumerate(rows, start=1):
         if not all(row.values()):
             raise invalid(f"row {number} of {path!r}", "a file, a label and a split", row)
     if not rows:
         raise invalid(f"rows of {path!r}", "one or more", 0)
     return rows
+
+
+def _as_texts(table: pyarrow.Table, path: str) -> pyarrow.Table:
+    """Returns the columns as texts; `InputError` for other types, such as floats, whose NaN is no label."""
+    table = table.select(COLUMNS)
+    try:
+        if not any(pyarrow.types.is_floating(column.type) for column in table.columns):
+            return table.cast(pyarrow.schema(TEXTS))
+    except pyarrow.ArrowException:
+        pass
+    types = {field.name: str(field.type) for field in table.schema}
+    raise invalid(f"columns of {path!r}", "texts or integers", types)
 
 
 def _in_order(labels: set[str]) -> list[str]:

@@ -168,8 +168,8 @@ def is_kernel(variable: Any) -> bool:
 
 
 def layer_group(name: str) -> str:
-    """Returns the block in the name of a layer, or its part of the network: "c4_block2", "stem", "logits"."""
-    return re.match(r"[a-z0-9_]*?block\d+[a-z]?|[a-z]*", name)[0]  # type: ignore[index]
+    """Returns the block in a name, or its part of the network: "c4_block2", "encoder/block_1", "stem"."""
+    return re.match(r"[a-z0-9_]*?block\d+[a-z]?|encoder/\w+|[a-z]*", name)[0]  # type: ignore[index]
 
 
 def _layer(variable: Any) -> str:
