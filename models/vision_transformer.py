@@ -47,14 +47,15 @@ class VisionTransformerTrunk(Layer):
         self.num_blocks, self.hidden_size = blocks["num_layers"], specs["hidden_size"]
         if self.is_condensed:
             blocks["num_layers"] = 1
-        self.network = vit.VisionTransformer(
-            input_specs=keras.layers.InputSpec(shape=input_shape),
-            init_stochastic_depth_rate=self.stochastic_depth_rate,
-            dropout_rate=0.0,
-            output_2d_feature_maps=True,
-            **blocks,
-            **specs,
-        )
+        with K.fresh_names():  # files have them
+            self.network = vit.VisionTransformer(
+                input_specs=keras.layers.InputSpec(shape=input_shape),
+                init_stochastic_depth_rate=self.stochastic_depth_rate,
+                dropout_rate=0.0,
+                output_2d_feature_maps=True,
+                **blocks,
+                **specs,
+            )
         super().build(input_shape)
 
     @property

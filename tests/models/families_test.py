@@ -151,6 +151,18 @@ def test_efficientnet():
             lambdanet.create_model("efficientnet_b0", **arguments)
 
 
+def test_weights_of_a_vision_transformer_fit_the_next(tmp_path):
+    """Their names do not depend on the layers that the process has made before."""
+    models = []
+    for _ in range(2):
+        keras.layers.Conv2D(2, 1)
+        with backend.without_values():
+            models.append(lambdanet.create_model("vit_ti16", num_classes=2, input_size=32))
+    first, second = ([variable.name for variable in model.variables] for model in models)
+    assert first == second and first[0] == "conv2d/kernel:0"
+    assert keras.layers.Conv2D(2, 1).name != "conv2d"
+
+
 def test_vision_transformer(tmp_path):
     """For comparison only: one map and the class token, for images of one size."""
     with backend.without_values():
