@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from importlib import metadata
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -37,12 +38,23 @@ def _installed() -> bool:
 needs_compiler = pytest.mark.skipif(not _installed(), reason="the extra tpu-check is not installed")
 
 
+FORKS = multiprocessing.get_context("forkserver")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imports_once():
+    """Makes the processes that check steps forks of one that has imported TensorFlow and JAX."""
+    FORKS.set_forkserver_preload(["tensorflow", "tf_keras", "jax"])
+    forking = mock.Mock(wraps=multiprocessing, get_context=lambda method: FORKS)
+    with mock.patch.object(subprocess_check, "multiprocessing", forking):
+        yield
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """The reports of the small programs, compiled in another process."""
     folder = str(tmp_path_factory.mktemp("cache"))
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+    with concurrent.futures.ProcessPoolExecutor(1, FORKS) as pool:
         return pool.submit(tpu_programs.compile_all, folder).result()
 
 
@@ -151,17 +163,39 @@ def test_error_of_an_unsupported_operation_names_the_layer(compiled):
     assert str(error) == "texts does not compile for a TPU in layer wordy: AsString has no form for a TPU"
 
 
-@needs_compiler
-@pytest.mark.parametrize("topology", ["v3:2x2", "v5e:2x2"])
-def test_command_with_a_small_model(topology, tmp_path, monkeypatch, capfd):
+BATCHES, TOP = {"train": 8, "infer": 4}, 20
+
+
+@pytest.fixture(scope="module")
+def results():
+    """The results of the command, by its arguments."""
+    return {}
+
+
+@pytest.fixture
+def check_small_model(results, tmp_path, monkeypatch, capfd):
+    """A function that returns the result of the command with a small model."""
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
     monkeypatch.setattr(steps, "recipe_step", tpu_programs.two_block_step)
-    mode, batch = ("train", 8) if topology == "v3:2x2" else ("infer", 4)
-    words = (f"--topology={topology}", f"--mode={mode}", f"--batch={batch}", "--json", "--top=5")
-    assert cli.main(["tpu-check", "--recipe=digits", "--set=input_size=16", *words]) == 0
-    shown = capfd.readouterr()
-    assert shown.err == ""
-    found = json.loads(shown.out)
+
+    def check(*arguments):
+        if arguments not in results:
+            topology, mode, top, number = arguments
+            words = (f"--topology={topology}", f"--mode={mode}", f"--top={top}", f"--keras={number}")
+            words = ("--recipe=digits", "--set=input_size=16", f"--batch={BATCHES[mode]}", "--json", *words)
+            assert cli.main(["tpu-check", *words]) == 0
+            shown = capfd.readouterr()
+            assert shown.err == "" and len(list((tmp_path / "tpu_check").glob("*.json.gz"))) == 1
+            results[arguments] = json.loads(shown.out)
+        return results[arguments]
+
+    return check
+
+
+@needs_compiler
+@pytest.mark.parametrize(("topology", "mode", "top"), [("v3:2x2", "infer", 5), ("v5e:2x2", "train", TOP)])
+def test_command_with_a_small_model(topology, mode, top, check_small_model):
+    found, batch = check_small_model(topology, mode, top, 2), BATCHES[mode]
     assert (found["topology"], found["batch_per_core"]) == (topology, batch)
     assert "no input pipeline, no collectives" in found["estimate"]
     cores, speed = found["cores"], found["examples_per_second"]
@@ -170,29 +204,15 @@ def test_command_with_a_small_model(topology, tmp_path, monkeypatch, capfd):
     assert 0 < found["fraction_of_peak"] < 1
     assert 0 < found["hbm_bytes"]["needed"] < found["hbm_bytes"]["available"]
     names = {layer.name for layer in zoo.create_model("lambda_resnet_tiny", 10).layers}
-    assert len(found["layers"]) == len(found["operations"]) == 5
+    assert len(found["layers"]) == len(found["operations"]) == top
     assert sum(layer["name"] in names for layer in found["layers"]) >= 3
-    assert len(list((tmp_path / "tpu_check").glob("*.json.gz"))) == 1
 
 
 @needs_compiler
-def test_step_of_keras_3_has_the_operations_of_tf_keras(tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
-    monkeypatch.setattr(steps, "recipe_step", tpu_programs.two_block_step)
-    found = {}
-    for number in (2, 3):
-        words = (
-            "--recipe=digits",
-            "--set=input_size=16",
-            "--batch=8",
-            "--topology=v5e:2x2",
-            "--json",
-            "--top=99",
-        )
-        assert cli.main(["tpu-check", *words, f"--keras={number}"]) == 0
-        shown = capfd.readouterr()
-        assert shown.err == ""
-        found[number] = json.loads(shown.out)
+def test_step_of_keras_3_has_the_operations_of_tf_keras(check_small_model, monkeypatch):
+    found = {2: check_small_model("v5e:2x2", "train", TOP, 2)}
+    monkeypatch.setattr(subprocess_check, "multiprocessing", multiprocessing)  # with its own environment
+    found[3] = check_small_model("v5e:2x2", "train", TOP, 3)
     assert found[3]["name"] == f"{found[2]['name']}, Keras 3 on JAX"
     assert found[3]["flops"] == pytest.approx(found[2]["flops"], rel=0.1)
     weights = [found[number]["hbm_bytes"]["arguments"] for number in (2, 3)]
