@@ -26,7 +26,6 @@ from lambdanet.training.run.build import build_model
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.train import train
 
-pytestmark = pytest.mark.usefixtures("plain_graphs")
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"),
     **{"epochs": 3, "train_split": "train[:32]", "eval_split": "test[:16]", "global_batch_size": 16},

@@ -18,7 +18,6 @@ from lambdanet import cli, configs
 from lambdanet.training.run import callbacks, model_dir
 from lambdanet.training.train import train
 
-pytestmark = pytest.mark.usefixtures("plain_graphs")
 EPOCHS = 3
 SETTINGS = {
     **{"epochs": EPOCHS, "train_split": "train[:64]", "eval_split": "test[:24]"},

@@ -18,7 +18,6 @@ from lambdanet.training.run.rematerialization import rematerialized
 from lambdanet.training.run.stateless_dropout import make_dropout_stateless
 from lambdanet.training.run.train_step import create_train_step
 
-pytestmark = pytest.mark.usefixtures("plain_graphs")
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"), schedule="constant", warmup_epochs=0, weight_decay=0.0, global_batch_size=8
 )

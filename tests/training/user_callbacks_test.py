@@ -13,7 +13,6 @@ from lambdanet.errors import InputError
 from lambdanet.training.run import user_callbacks
 from lambdanet.training.train import train
 
-pytestmark = pytest.mark.usefixtures("plain_graphs")
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"),
     **{"epochs": 1, "train_split": "train[:32]", "eval_split": "test[:16]", "global_batch_size": 16},
