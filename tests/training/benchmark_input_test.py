@@ -38,7 +38,7 @@ def small(tmp_path):
     return tmp_path
 
 
-def test_command_measures_both_readers(small, tmp_path, capsys, monkeypatch):
+def test_command_measures_both_readers(small, two_operations, tmp_path, capsys, monkeypatch):
     turn, means = inputs.take_turn, []
 
     def check_batch(batch):

@@ -67,7 +67,7 @@ def _small_model(name, num_classes, input_size, dropout_rate, kernel_regularizer
 
 
 @pytest.mark.parametrize("name", _one_row_of_each_module())
-def test_recipe_trains_and_loads(data_dir, tmp_path, monkeypatch, name):
+def test_recipe_trains_and_loads(data_dir, two_operations, tmp_path, monkeypatch, name):
     monkeypatch.setattr("lambdanet.training.run.build.zoo.create_model", _small_model)
     whole = configs.get_recipe(name)
     recipe = dataclasses.replace(
