@@ -9,7 +9,9 @@ from lambdanet.models import lambda_resnet
 
 # A convolution with squeeze-and-excitation, and a lambda layer.
 TWO_BLOCKS = dataclasses.replace(lambda_resnet.MODELS["lambda_resnet_tiny"], stages=("C", "", "", "L"))
-# The same with features at every level, for detectors.
+# A lambda layer alone, for runs whose network matters less.
+ONE_BLOCK = dataclasses.replace(TWO_BLOCKS, stages=("", "", "", "L"))
+# Two blocks with features at every level, for detectors.
 FOUR_BLOCKS = dataclasses.replace(TWO_BLOCKS, stages=("C", "C", "C", "L"))
 
 

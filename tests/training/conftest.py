@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the graphs of short runs quick to build."""
+"""Quickly built graphs of short runs, and their data."""
 
 import pytest
 
@@ -9,6 +9,12 @@ from lambdanet.training.data import rand_augment
 @pytest.fixture(autouse=True, scope="module")
 def plain_graphs_of_runs(plain_graphs):
     """Uses `plain_graphs` in every file of this folder."""
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """A folder of TFDS, in which the first run of all files prepares the digits."""
+    return str(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 from PIL import Image
-from programs.small_model import TWO_BLOCKS
+from programs.small_model import ONE_BLOCK
 
 from lambdanet.configs import get_recipe
 from lambdanet.errors import InputError
@@ -23,10 +23,10 @@ from lambdanet.training.train import train
 
 
 @pytest.fixture(scope="module", autouse=True)
-def two_blocks():
+def one_block():
     """Makes the network of the recipe small."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(zoo.MODELS, "lambda_resnet_tiny", TWO_BLOCKS)
+        patch.setitem(zoo.MODELS, "lambda_resnet_tiny", ONE_BLOCK)
         yield
 
 
@@ -86,14 +86,14 @@ def test_summary_without_top_5_of_five_classes():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, data_dir):
     """The folders of a short run on digits, and of its data."""
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "data").mkdir()
+    path = tmp_path_factory.mktemp("run") / "model"
     short = {"epochs": 1, "warmup_epochs": 0.0, "bn_momentum": 0.5, "augmentation": "none"}
+    short["input_size"] = 16
     recipe = dataclasses.replace(get_recipe("digits"), **short)
-    train(recipe, folder / "model", str(folder / "data"))
-    return folder / "model", str(folder / "data")
+    train(recipe, path, data_dir)
+    return path, data_dir
 
 
 def test_exported_model_has_accuracy_of_evaluate(run, tmp_path, capsys):

@@ -33,11 +33,6 @@ RECIPE = dataclasses.replace(
 )
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("data"))
-
-
 @pytest.fixture
 def small_network(monkeypatch):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)

@@ -34,11 +34,6 @@ def small_network():
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
 def finished(tmp_path_factory, data_dir):
     """A run without interruption."""
     path = tmp_path_factory.mktemp("finished")

@@ -4,9 +4,11 @@
 import dataclasses
 
 import pytest
+from programs.small_model import ONE_BLOCK
 
 from lambdanet import configs
 from lambdanet.errors import InputError
+from lambdanet.models import zoo
 from lambdanet.training.run import build
 
 RECIPE = dataclasses.replace(
@@ -31,14 +33,10 @@ def test_sizes_that_cannot_be_used(sizes):
         dataclasses.replace(RECIPE, sizes=sizes)
 
 
-def test_network_with_global_scope_is_refused():
-    options = {
-        "model": "resnet_50_clll",
-        "model_options": {"scope": None},
-        "sizes": (32, 64),
-        "input_size": 64,
-    }
+def test_network_with_global_scope_is_refused(monkeypatch):
+    monkeypatch.setitem(zoo.MODELS, "lambda_resnet_tiny", ONE_BLOCK)
+    options = {"model_options": {"scope": None}, "sizes": (32, 64), "input_size": 64}
     with pytest.raises(
-        InputError, match="sizes must be empty for resnet_50_clll, which has weights that depend"
+        InputError, match="sizes must be empty for lambda_resnet_tiny, which has weights that depend"
     ):
         build.build_resizable_model(dataclasses.replace(RECIPE, **options))

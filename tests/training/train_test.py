@@ -11,7 +11,7 @@ import pytest
 import tensorflow_datasets as tfds
 import tf_keras as keras
 from PIL import Image
-from programs.small_model import TWO_BLOCKS, small_model
+from programs.small_model import ONE_BLOCK, small_model
 from training_runs import assert_same_run, saved_steps
 
 from lambdanet import configs
@@ -22,7 +22,6 @@ from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build, callbacks, model_dir
 from lambdanet.training.train import train
 
-pytestmark = pytest.mark.usefixtures("plain_graphs")
 EPOCHS = 4
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"),
@@ -33,16 +32,11 @@ RECIPE = dataclasses.replace(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def two_blocks():
+def one_block():
     """Makes the network of the recipe small."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(zoo.MODELS, RECIPE.model, TWO_BLOCKS)
+        patch.setitem(zoo.MODELS, RECIPE.model, ONE_BLOCK)
         yield
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")

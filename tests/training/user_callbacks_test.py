@@ -46,9 +46,9 @@ def module(tmp_path, monkeypatch):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
 
 
-def test_recipe_file_and_callback_from_command_line(module, tmp_path, capsys):
+def test_recipe_file_and_callback_from_command_line(module, data_dir, tmp_path, capsys):
     (tmp_path / "mine.json").write_text(to_json(RECIPE))
-    arguments = ["--recipe=mine.json", "--model_dir=run", f"--data_dir={tmp_path}", "--set=seed=3"]
+    arguments = ["--recipe=mine.json", "--model_dir=run", f"--data_dir={data_dir}", "--set=seed=3"]
     assert cli.main(["train", *arguments, "--callback=my_callbacks:Rows"]) == 0
     [row] = (tmp_path / "run" / "rows.txt").read_text().splitlines()
     assert row.startswith("0 1 ['accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss']")
