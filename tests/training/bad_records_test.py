@@ -56,6 +56,12 @@ def _levels(batches):
     ]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The levels of all batches of training without damaged pictures."""
+    return _levels(Dataset.open(RECIPE, str(_write(tmp_path_factory.mktemp("whole")))).train())
+
+
 def _damage(pictures, split, *indices):
     paths = [next((pictures / split).glob(f"*/{index:02d}.png")) for index in indices]
     for path in paths:
@@ -75,16 +81,15 @@ def test_evaluation_skips_and_names_bad_images(pictures, capfd, damaged):
     assert len(said) == len(damaged) and said[-1].endswith(f"({len(damaged)} of at most 4 bad records)")
 
 
-def test_training_batches_keep_place_and_size(pictures, capfd):
-    before = _levels(Dataset.open(RECIPE, str(pictures)).train())
+def test_training_batches_keep_place_and_size(pictures, whole, capfd):
     paths = _damage(pictures, "train", 2, 5, 11)
     bad = BadRecords(limit=3)
     levels = _levels(Dataset.open(RECIPE, str(pictures), bad).train())
     assert [len(batch) for batch in levels] == [4] * 8
-    for batch, whole in zip(levels, before, strict=True):
-        good = [level for level in whole if level not in (2, 5, 11)]
+    for batch, undamaged in zip(levels, whole, strict=True):
+        good = [level for level in undamaged if level not in (2, 5, 11)]
         assert set(batch) == set(good)  # some of the batch are repeated
-        assert [a for a, b in zip(batch, whole, strict=True) if b in good] == good
+        assert [a for a, b in zip(batch, undamaged, strict=True) if b in good] == good
     assert sorted(bad.names) == paths and capfd.readouterr().out.count("skipped ") == 3
 
 
@@ -102,24 +107,23 @@ def test_resumed_batches_with_bad_images_are_equal(augmented, step):
     np.testing.assert_array_equal(augmented(0)[step:], augmented(step))
 
 
-def test_resumed_run_does_not_decode_earlier_images(pictures):
+def test_resumed_run_does_not_decode_earlier_images(pictures, whole):
     recipe = dataclasses.replace(RECIPE, epochs=1)
-    first, *_ = _levels(Dataset.open(recipe, str(pictures)).train())
-    _damage(pictures, "train", *first)
+    _damage(pictures, "train", *whole[0])
     bad = BadRecords(limit=0)
     rest = _levels(Dataset.open(recipe, str(pictures), bad).train(1))
-    assert len(rest) == 3 and not bad.names
+    assert rest == whole[1:4] and not bad.names
 
 
-def test_first_images_are_those_that_can_be_read(pictures):
-    first, second, *_ = _levels(Dataset.open(RECIPE, str(pictures)).train())
+def test_first_images_are_those_that_can_be_read(pictures, whole):
+    first, second, *_ = whole
     _damage(pictures, "train", first[1], *second)
     shown = Dataset.open(RECIPE, str(pictures)).first_images(8)
     assert _levels([(tf.stack(shown), None)]) == [[level for level in first if level != first[1]]]
 
 
-def test_batch_without_valid_images_is_replaced(pictures):
-    first, second, *_ = _levels(Dataset.open(RECIPE, str(pictures)).train())
+def test_batch_without_valid_images_is_replaced(pictures, whole):
+    first, second, *_ = whole
     _damage(pictures, "train", *second)
     levels = _levels(Dataset.open(RECIPE, str(pictures)).train())
     assert levels[:2] == [first, first]

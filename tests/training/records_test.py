@@ -8,6 +8,7 @@ import gc
 import numpy as np
 import pytest
 import tensorflow as tf
+from programs.small_model import small_model
 
 from lambdanet import configs
 from lambdanet.errors import InputError
@@ -48,23 +49,26 @@ def _numbers(batches):
     return [[round(float(x[0, 0, 0] * std + mean) * 127.5) for x in images.numpy()] for images, *_ in batches]
 
 
-def test_epochs_have_records_once_in_another_order(root):
-    batches = _numbers(Dataset.open(RECIPE, root).train())
-    epochs = [sum(batches[7 * epoch : 7 * epoch + 7], []) for epoch in range(3)]
+@pytest.fixture(scope="module")
+def whole(root):
+    """The numbers of all batches of training."""
+    return _numbers(Dataset.open(RECIPE, root).train())
+
+
+def test_epochs_have_records_once_in_another_order(whole):
+    epochs = [sum(whole[7 * epoch : 7 * epoch + 7], []) for epoch in range(3)]
     assert all(len(set(epoch)) == 7 * 16 and set(epoch) < set(range(FILES * EACH)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
     assert np.abs(np.diff(epochs[0])).mean() > 20  # 40 in a random order, 1 in the order of the files
 
 
 @pytest.mark.parametrize("step", [3, 7, 20])
-def test_resumed_batches_equal_uninterrupted_ones(root, step):
-    whole = _numbers(Dataset.open(RECIPE, root).train())
+def test_resumed_batches_equal_uninterrupted_ones(root, whole, step):
     assert _numbers(Dataset.open(RECIPE, root).train(step)) == whole[step:]
 
 
-def test_earlier_files_are_not_opened(root, tmp_path):
+def test_earlier_files_are_not_opened(root, whole, tmp_path):
     """The first row of files is damaged after it was read."""
-    whole = _numbers(Dataset.open(RECIPE, root).train())
     first = {number // EACH for number in sum(whole[:6], [])}  # 96 records, from 16 files
     assert len(first) == 16
     for index in range(FILES):
@@ -167,7 +171,8 @@ def test_record_unreadable_for_worker_is_named(tmp_path, address):
     assert bad.names == ["train-00000-of-00001.tfrecord:5"]
 
 
-def test_run_with_service_trains(root, address, tmp_path):
+def test_run_with_service_trains(root, address, tmp_path, monkeypatch):
+    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
     recipe = dataclasses.replace(RECIPE, epochs=1, input_size=16)
     assert train(recipe, tmp_path, root, data_service=address)["step"] == 7
 
