@@ -88,6 +88,7 @@ class PositionEmbedding(TableLayer):
         lambdas = [self.num_lambdas] if self.num_lambdas > 1 else []
         depth = [self.key_dim] + ([self.intra_depth] if self.intra_depth > 1 else [])
         initializer = keras.initializers.RandomNormal(stddev=1.0)
+        self.built = True  # Keras 3 runs a model once without compiling it if a layer is not built
         return self.add_weight(name="table", shape=[*lambdas, *shape, *depth], initializer=initializer)
 
     def _table_of(self, index: int, dtype: K.DType) -> K.Tensor:

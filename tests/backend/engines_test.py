@@ -14,8 +14,7 @@ ENGINES = {
     "jax": {
         "KERAS_BACKEND": "jax",
         "JAX_PLATFORMS": "cpu",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # half the time to compile
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2",
     },
     "torch": {"KERAS_BACKEND": "torch"},
     "tensorflow": {"LAMBDANET_KERAS": "keras", "KERAS_BACKEND": "tensorflow"},

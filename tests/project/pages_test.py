@@ -64,9 +64,7 @@ def test_blocks_run(page, request, tmp_path, monkeypatch):
         run_page(PAGES[page], page)
         return
     program = helpers.program("run_page.py", ROOT / page)
-    # The optimizations that these flags omit take longer than they save in a few steps.
-    flags = "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true"
-    program["env"] |= {"KERAS_BACKEND": engine[1], "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    program["env"] |= {"KERAS_BACKEND": engine[1], "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(**program, capture_output=True)
     assert done.returncode == 0, done.stderr
 
