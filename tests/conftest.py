@@ -16,12 +16,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TensorFlow would import Keras 3 beside tf_keras
 # TensorFlow's own allocator for oneDNN never returns memory; the system's does.
 os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
-# The optimizations that XLA omits with these, on the processor, take longer than they save in a few steps.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
-)
 _CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 for _threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):  # of TensorFlow, and of PyTorch
     os.environ.setdefault(_threads, str(_CORES_EACH))

@@ -10,6 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 ROOT = Path(__file__).parents[1]
+# For the processor: the optimizations that XLA omits take longer than they save in a few steps.
+XLA_FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 
 
 def images(*shape: int, seed: int = 0) -> tf.Tensor:

@@ -64,7 +64,8 @@ def test_blocks_run(page, request, tmp_path, monkeypatch):
         run_page(PAGES[page], page)
         return
     program = helpers.program("run_page.py", ROOT / page)
-    program["env"] |= {"KERAS_BACKEND": engine[1], "JAX_PLATFORMS": "cpu"}
+    flags = f"{helpers.XLA_FLAGS} --xla_backend_optimization_level=1"  # for the steps of an epoch
+    program["env"] |= {"KERAS_BACKEND": engine[1], "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     done = subprocess.run(**program, capture_output=True)
     assert done.returncode == 0, done.stderr
 
