@@ -120,27 +120,19 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     """
     architecture = _architecture(name)
     input_size = architecture.input_size if input_size is None else check_count("input_size", input_size)
+    network, params, flops = _count(name, input_size, True, overrides)
+    levels = {int(level): x.shape[-1] for level, x in network.endpoints.items() if level.isdigit()}
     return ModelInfo(
         name,
-        *count(name, input_size, **overrides),
+        params,
+        flops,
         input_size,
         architecture.source,
         recipes_of(name),
         pretrained_weights.weights_of(name),
-        *_widths(name),
+        tuple(Stage(level, 2**level, channels) for level, channels in levels.items()),
+        network.embedding.shape[-1],
     )
-
-
-def _widths(name: str) -> tuple[tuple[Stage, ...], int]:
-    """Returns the stages of a network and the size of its embedding."""
-    architecture, builder = _architecture(name).condensed()[0], complexity.LayerCounter()
-    with K.without_values():
-        features = architecture.endpoints(
-            keras.Input([*arguments.image_size(architecture.input_size), 3]), builder
-        )
-        embedding = architecture.embedding(features, builder, architecture.poolings[0])
-    levels = {int(level): feature.shape[-1] for level, feature in features.items() if level.isdigit()}
-    return tuple(Stage(level, 2**level, channels) for level, channels in levels.items()), embedding.shape[-1]
 
 
 def count(name: str, input_size: int, count_lambdas: bool = True, **overrides: Any) -> tuple[int, int]:
@@ -155,13 +147,8 @@ def count(name: str, input_size: int, count_lambdas: bool = True, **overrides: A
     Raises:
       InputError: the model or an override is unknown.
     """
-    with K.without_values():
-        if overrides.get("share_positions"):
-            model = create_model(name, input_size=input_size, **overrides)
-            return complexity.count_parameters(model), complexity.count_flops(model, {}, count_lambdas)
-        counter = complexity.LayerCounter()
-        *_, repeats = _condense(name, counter, input_size, overrides)
-    return counter.parameters(repeats), counter.flops(repeats, count_lambdas)
+    _, params, flops = _count(name, input_size, count_lambdas, overrides)
+    return params, flops
 
 
 def condensed_model(
@@ -180,8 +167,8 @@ def condensed_model(
     Raises:
       InputError: the model or an override is unknown.
     """
-    images, logits, repeats = _condense(name, LayerBuilder(), input_size, overrides)
-    return keras.Model(images, logits), repeats
+    network = _condense(name, LayerBuilder(), input_size, overrides)
+    return keras.Model(network.images, network.logits), network.repeats
 
 
 def create_model(
@@ -273,8 +260,38 @@ def create_model(
     return model
 
 
-def _condense(name: str, builder: LayerBuilder, input_size: int | None, overrides: Mapping[str, Any]):
-    """Builds the inputs and logits of a condensed network; also returns the number of blocks of each kind."""
+class _Network(NamedTuple):
+    """The tensors of a network, and the number of blocks that a block stands for, as for `complexity`."""
+
+    images: K.Tensor
+    endpoints: Mapping[str, K.Tensor]
+    embedding: K.Tensor
+    logits: K.Tensor
+    repeats: dict[str, int]
+
+
+def _count(
+    name: str, input_size: int, count_lambdas: bool, overrides: Mapping[str, Any]
+) -> tuple[_Network, int, int]:
+    """Returns the condensed network, and what `count` returns."""
+    with K.without_values():
+        if overrides.get("share_positions"):
+            network = _condense(name, LayerBuilder(), input_size, overrides)
+            model = keras.Model(network.images, network.logits)
+            return (
+                network,
+                complexity.count_parameters(model),
+                complexity.count_flops(model, {}, count_lambdas),
+            )
+        counter = complexity.LayerCounter()
+        network = _condense(name, counter, input_size, overrides)
+    return network, counter.parameters(network.repeats), counter.flops(network.repeats, count_lambdas)
+
+
+def _condense(
+    name: str, builder: LayerBuilder, input_size: int | None, overrides: Mapping[str, Any]
+) -> _Network:
+    """Builds a network with one block of each kind."""
     architecture = _architecture(name)
     repeats: dict[str, int] = {}
     arguments.check_overrides(name, architecture, overrides)
@@ -283,7 +300,7 @@ def _condense(name: str, builder: LayerBuilder, input_size: int | None, override
     images = keras.Input([*arguments.image_size(input_size), 3])
     endpoints = architecture.endpoints(images, builder, **overrides)
     embedding = architecture.embedding(endpoints, builder, architecture.poolings[0])
-    return images, builder.classifier(embedding, 1000), repeats
+    return _Network(images, endpoints, embedding, builder.classifier(embedding, 1000), repeats)
 
 
 def _architecture(name: str) -> Architecture:

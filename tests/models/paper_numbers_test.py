@@ -113,7 +113,7 @@ def models_of_different_layers():
 
 
 @pytest.mark.parametrize("name", models_of_different_layers())
-def test_gradient_step_and_copy(freed, name):
+def test_gradient_step_and_copy(name):
     """What a model computes follows from its configuration, as files hold it, and its weights alone."""
     model = small_model(name)
     images = tf.random.stateless_normal([2, 32, 48, 3], seed=[0, 0])
