@@ -12,18 +12,19 @@ from lambdanet.models.timm_networks import MODELS
 from lambdanet.models.weights import timm_rules
 
 # The sizes of images that a network of timm takes with one set of weights: multiples of the halo blocks at
-# stride 32; a single one where bottleneck attention or `26rpt` has tables for it.
+# stride 32; that of its tables where it has bottleneck attention or is `26rpt`. Two of a smaller network of each
+# family, and of the others one that is not square.
 SIZES = {
     "lambda_resnet26t": [(256, 256), (96, 160)],
     "lambda_resnet26rpt_256": [(256, 256)],
-    "lambda_resnet50ts": [(256, 256), (160, 96)],
+    "lambda_resnet50ts": [(160, 96)],
     "lamhalobotnet50ts_256": [(256, 256)],
     "halo2botnet50ts_256": [(256, 256)],
     "halonet26t": [(256, 256), (256, 512)],
-    "halonet50ts": [(256, 256), (512, 256)],
-    "sehalonet33ts": [(256, 256), (256, 512)],
-    "eca_halonext26ts": [(256, 256), (512, 256)],
-    "haloregnetz_b": [(224, 224), (224, 448)],
+    "halonet50ts": [(512, 256)],
+    "sehalonet33ts": [(256, 512)],
+    "eca_halonext26ts": [(512, 256)],
+    "haloregnetz_b": [(224, 448)],
     "botnet26t_256": [(256, 256)],
     "sebotnet33ts_256": [(256, 256)],
     "eca_botnext26ts_256": [(256, 256)],
