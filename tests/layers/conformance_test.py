@@ -130,9 +130,17 @@ def test_mixed_precision(make, policy):
     assert np.isfinite(tf.cast(outputs, tf.float32)).all()
 
 
-@pytest.mark.parametrize("form", ["layer.keras", "saved_model"])
-def test_save_and_load(make, form, tmp_path):
-    model = keras.Sequential([keras.Input([None, None, 8]), make()])
+# A SavedModel of each class, of a table that depends on the size of the map, and of one that is an argument.
+# The other layers differ in their configurations, which are in both forms; each takes seconds to trace.
+SAVED_MODELS = [name for name in LAYERS if "_" not in name or name.endswith(("_global", "_shared"))]
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [("layer.keras", name) for name in LAYERS] + [("saved_model", name) for name in SAVED_MODELS],
+)
+def test_save_and_load(form, name, tmp_path):
+    model = keras.Sequential([keras.Input([None, None, 8]), LAYERS[name]()])
     model.save(tmp_path / form)
     loaded = keras.models.load_model(tmp_path / form)
     x = images(2, 6, 5, 8)

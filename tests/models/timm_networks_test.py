@@ -12,8 +12,8 @@ from lambdanet.models.timm_networks import MODELS
 from lambdanet.models.weights import timm_rules
 
 # The sizes of images that a network of timm takes with one set of weights: multiples of the halo blocks at
-# stride 32; that of its tables where it has bottleneck attention or is `26rpt`. Two of a smaller network of each
-# family, and of the others one that is not square.
+# stride 32; that of its tables where it has bottleneck attention or is `26rpt`. The smaller networks have
+# two, and the others one that is not square.
 SIZES = {
     "lambda_resnet26t": [(256, 256), (96, 160)],
     "lambda_resnet26rpt_256": [(256, 256)],
