@@ -24,23 +24,25 @@ RECIPE = dataclasses.replace(
 
 
 def _network(dropout=0.0):
-    x = keras.Input([4, 4, 3])
+    x = keras.Input([None, None, 3])
     y = keras.layers.Dense(5, "gelu", name="c2_block1_conv", kernel_regularizer="l2")(
-        keras.layers.Flatten()(x)
+        keras.layers.GlobalAveragePooling2D()(x)
     )
     return keras.Model(x, keras.layers.Dense(10, name="logits")(keras.layers.Dropout(dropout)(y)))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_accumulated_gradients_equal_large_batch(optimizer):
-    batch, labels = images(8, 4, 4, 3), tf.constant([1, 0, 3, 2, 9, 5, 5, 4], tf.int64)
+    """Also where the size of the images changes, as with `sizes`."""
+    batches = [images(8, size, size, 3) for size in (4, 4, 6)]
+    labels = tf.constant([1, 0, 3, 2, 9, 5, 5, 4], tf.int64)
     states = []
     for parts in (1, 4):
         recipe = dataclasses.replace(RECIPE, accumulate_steps=parts, optimizer=optimizer, learning_rate=1e-2)
         keras.utils.set_random_seed(0)
         model = _network()
         build.compile_model(recipe, model, build.build_optimizer(recipe, 10))
-        logs = [model.train_on_batch(batch, labels, return_dict=True) for _ in range(3)]
+        logs = [model.train_on_batch(batch, labels, return_dict=True) for batch in batches]
         assert int(model.optimizer.iterations) == 3
         states.append([*model.get_weights(), *(np.array(list(log.values())) for log in logs)])
     for whole, accumulated in zip(*states, strict=True):

@@ -42,7 +42,9 @@ def create_train_step(
         return gradients
 
     def sum_of_parts(images: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
-        images, labels = (tf.reshape(x, [parts, -1, *x.shape[1:]]) for x in (images, labels))
+        images, labels = (  # the height and width are unknown where they change: `sizes`
+            tf.reshape(x, tf.concat([[parts, -1], tf.shape(x)[1:]], axis=0)) for x in (images, labels)
+        )
 
         def add(number: tf.Tensor, *sums: tf.Tensor) -> list[tf.Tensor]:
             with part_of_step(number):
