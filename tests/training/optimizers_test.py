@@ -156,13 +156,13 @@ def test_rates_per_layer_scale_steps(optimizer):
 def test_layers_are_stem_blocks_and_classifier():
     names = "stem1_conv stem2_norm c2_block1_expand_conv c2_block2_se block3a_x block12_y final_conv logits"
     variables = [tf.Variable(0.0, name=f"{name}/kernel") for name in names.split()]
-    depths = [6, 6, 5, 4, 3, 2, 1, 0]
+    depths = [5, 5, 4, 3, 2, 1, 1, 0]
     factors = optimizers.layer_rate_factors(0.5, 3.0)(variables)
     assert factors == [0.5**depth * (3.0 if depth == 0 else 1.0) for depth in depths]
 
 
 def test_blocks_of_a_transformer_are_layers():
     blocks = [f"encoder/transformer_encoder_block{suffix}/output" for suffix in ("", "_1", "_10")]
-    names = ["conv2d", *blocks, blocks[-1], "logits"]
+    names = ["conv2d", "cls", "encoder/posembed_input", *blocks, "encoder/layer_normalization", "logits"]
     variables = [tf.Variable(0.0, name=f"{name}/kernel") for name in names]
-    assert optimizers.layer_rate_factors(0.5, 1.0)(variables) == [0.5**n for n in (4, 3, 2, 1, 1, 0)]
+    assert optimizers.layer_rate_factors(0.5, 1.0)(variables) == [0.5**n for n in (4, 4, 4, 3, 2, 1, 1, 0)]

@@ -141,7 +141,8 @@ def layer_rate_factors(layer_decay: float, head: float) -> RateFactors:
     """Returns learning rates that fall from the classifier to the stem by a factor per block.
 
     The stem, each block and the classifier are one layer each, in the order of the network (Clark et al.
-    2020, section 3; timm's `--layer-decay`).
+    2020, section 3; timm's `--layer-decay`). Weights between the last block and the classifier belong to
+    that block.
 
     Args:
       layer_decay: the factor from one layer to the one before; 1: none.
@@ -149,8 +150,9 @@ def layer_rate_factors(layer_decay: float, head: float) -> RateFactors:
     """
 
     def factors(variables: Sequence[Any]) -> list[float]:
-        layers = list(dict.fromkeys(map(_layer, variables)))
-        depths = {layer: len(layers) - 1 - i for i, layer in enumerate(layers)}
+        groups = list(dict.fromkeys(map(_layer, variables)))
+        begins = ["block" in group or group.startswith(CLASSIFIER) for group in groups]
+        depths = {group: sum(begins[i + 1 :]) for i, group in enumerate(groups)}
         heads = [head if _layer(v).startswith(CLASSIFIER) else 1.0 for v in variables]
         return [h * layer_decay ** depths[_layer(v)] for h, v in zip(heads, variables, strict=True)]
 
