@@ -134,6 +134,16 @@ def test_adaptive_clip_equals_timm(timm):
         assert np.any(got != gradient)
 
 
+@pytest.mark.parametrize(("name", "flat"), [("query/kernel", (5, 6)), ("query/bias", (6,))])
+def test_adaptive_clip_of_heads_equals_dense_layer(name, flat):
+    clip, draw = optimizers.adaptive_clip(0.1), np.random.default_rng(0).normal
+    weights, gradient = (tf.constant(draw(size=flat), tf.float32) for _ in range(2))
+    heads = [*flat[:-1], 2, 3]
+    got = clip(tf.reshape(gradient, heads), tf.Variable(tf.reshape(weights, heads), name=name))
+    expected = clip(gradient, tf.Variable(weights, name=name))
+    np.testing.assert_allclose(tf.reshape(got, flat), expected, rtol=1e-6)
+
+
 def test_adaptive_clip_leaves_classifier():
     gradients = _variables()[1]
     clipped = _step(_optimizer(momentum=0, learning_rate=1, clip_adaptive=1e-4))

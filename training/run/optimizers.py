@@ -15,6 +15,8 @@ Clip = Callable[[K.Tensor, Any], K.Tensor]
 # The weights in the order of the network -> the factor on the learning rate of each.
 RateFactors = Callable[[Sequence[Any]], list[float]]
 
+PROJECTIONS = ("query/kernel", "key/kernel", "value/kernel")  # of a vision transformer, [d, heads, depth]
+
 
 @keras.saving.register_keras_serializable("lambdanet")
 class LAMB(keras.optimizers.Adam):
@@ -179,8 +181,9 @@ def _layer(variable: Any) -> str:
 
 
 def _unit_axes(variable: Any) -> tuple[int, ...]:
-    """Returns the axes of the weights of one output channel."""
-    if len(variable.shape) == 1:
-        return (0,)
-    channels = 2 if variable_name(variable).endswith("depthwise_kernel") else 1
-    return tuple(range(len(variable.shape) - channels))
+    """Returns the axes of the weights of one output channel; a bias is one unit, as in timm."""
+    name, rank = variable_name(variable), len(variable.shape)
+    if rank == 1 or name.endswith("bias"):
+        return tuple(range(rank))
+    per_head = rank == 3 and name.endswith(PROJECTIONS)
+    return tuple(range(rank - (2 if per_head or name.endswith("depthwise_kernel") else 1)))
