@@ -164,3 +164,20 @@ def test_averages_start_at_initial_weights(tmp_path):
     optimizer.apply_gradients([(tf.ones([2, 3]), model.layers[0].kernel)])
     checkpoints.use_averages()
     np.testing.assert_allclose(model.layers[0].kernel, 7.0, atol=1e-5)
+
+
+def test_first_adam_step_of_unfrozen_layers_is_the_rate(small_network, data_dir, tmp_path, monkeypatch):
+    """Its moments are corrected from the epoch in which they begin: a step of the rate for each weight."""
+    weight_files.save(build_model(RECIPE), tmp_path / "start.safetensors")
+    settings = {"start_from": str(tmp_path / "start.safetensors"), "freeze": "backbone", "unfreeze_epoch": 2}
+    settings |= {"optimizer": "adam", "learning_rate": 0.01, "schedule": "constant", "ema_decay": 0.0}
+    original, seen = callbacks.SaveCheckpoints.on_train_batch_end, []
+
+    def record(self, batch, logs=None):
+        seen.append(self.model.get_layer("conv32").get_weights()[0])
+        original(self, batch, logs)
+
+    monkeypatch.setattr(callbacks.SaveCheckpoints, "on_train_batch_end", record)
+    train(dataclasses.replace(RECIPE, **settings), tmp_path / "run", data_dir)
+    steps = [np.median(np.abs(after - before)) for before, after in zip(seen[:-1], seen[1:], strict=True)]
+    assert steps[:3] == [0, 0, 0] and steps[3] == pytest.approx(0.01, rel=0.01)

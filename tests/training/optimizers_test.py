@@ -176,3 +176,21 @@ def test_blocks_of_a_transformer_are_layers():
     names = ["conv2d", "cls", "encoder/posembed_input", *blocks, "encoder/layer_normalization", "logits"]
     variables = [tf.Variable(0.0, name=f"{name}/kernel") for name in names]
     assert optimizers.layer_rate_factors(0.5, 1.0)(variables) == [0.5**n for n in (4, 4, 4, 3, 2, 1, 1, 0)]
+
+
+@pytest.mark.parametrize("optimizer", sorted(recipe_values.OPTIMIZERS))
+def test_unfrozen_weights_step_as_at_the_beginning(optimizer):
+    settings = {"optimizer": optimizer, "learning_rate": 0.01, "weight_decay": 0.1, "layer_decay": 0.5}
+    (kernel, *_, bias), (gradient, *_, other) = _variables()
+    optimizer = _optimizer(**settings)
+    optimizer.build([kernel, bias])
+    for _ in range(5):
+        optimizer.apply_gradients([(other, bias)])
+    optimizer.count_from(5, [kernel])
+    for _ in range(3):
+        optimizer.apply_gradients([(gradient, kernel), (other, bias)])
+    (expected, *_, untouched), fresh = _variables()[0], _optimizer(**settings)
+    for _ in range(3):
+        fresh.apply_gradients([(gradient, expected), (other, untouched)])
+    np.testing.assert_allclose(kernel, expected, rtol=1e-6)
+    assert int(optimizer.iterations) == 8

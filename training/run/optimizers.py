@@ -67,6 +67,8 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
     """
 
     class WithOptions(kind):
+        _first_step = 0  # of the variable that is updated
+
         def __init__(
             self, *args: Any, clip: Clip | None = None, rate_factors: RateFactors | None = None, **kwargs: Any
         ):
@@ -74,6 +76,7 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
             self._clip, self._rate_factors = clip, rate_factors
             self._factors: Callable[[str], float] = lambda key: 1.0  # a dict would be in checkpoints
             self._factor = 1.0  # of the variable that is updated
+            self._first_steps: Callable[..., int] = lambda key, default: default
 
         def build(self, var_list: Sequence[Any]) -> None:
             if not getattr(self, "_built", False):
@@ -83,6 +86,15 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
                     self._factors = dict(zip(map(self._var_key, var_list), factors, strict=True)).__getitem__
             super().build(var_list)
 
+        def count_from(self, step: int, variables: Sequence[Any]) -> None:
+            """Counts the steps of variables that were frozen from this one, in which their moments begin."""
+            self._first_steps = dict.fromkeys(map(self._var_key, variables), step).get
+
+        @property
+        def iterations(self) -> Any:
+            steps = super().iterations
+            return steps - self._first_step if self._first_step else steps
+
         @property
         def learning_rate(self) -> Any:
             rate = super().learning_rate
@@ -90,11 +102,12 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
 
         @contextlib.contextmanager
         def _rate_of(self, variable: Any) -> Iterator[None]:
-            self._factor = self._factors(self._var_key(variable))
+            key = self._var_key(variable)
+            self._factor, self._first_step = self._factors(key), self._first_steps(key, 0)
             try:
                 yield
             finally:
-                self._factor = 1.0
+                self._factor, self._first_step = 1.0, 0
 
         def aggregate_gradients(self, grads_and_vars: Any) -> Any:
             pairs = super().aggregate_gradients(grads_and_vars)

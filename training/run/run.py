@@ -160,8 +160,11 @@ class Run:
 
     def _freeze(self, epoch: int) -> None:
         """Compiles the model for an epoch, from 0, with or without the frozen layers of the recipe."""
-        for layer in freezing.frozen_layers(self._model, self._recipe):
+        layers = freezing.frozen_layers(self._model, self._recipe)
+        for layer in layers:
             layer.trainable = not freezing.are_frozen(self._recipe, epoch)
+        unfrozen = [weight for layer in layers for weight in layer.trainable_weights]
+        self._optimizer.count_from(self._recipe.unfreeze_epoch * self._steps, unfrozen)
         with self._devices.strategy.scope():
             compile_model(self._recipe, self._model, self._optimizer, self._options.steps_per_execution)
 
