@@ -63,8 +63,8 @@ def timm() -> str:
             continue
         ours = times[name, batch, pass_name]
         theirs = [times[f"{peer}/{name}", batch, pass_name] for peer in ("timm", "timm_compiled")]
-        ratios = [f"{float(time) / float(ours):.2f}" if time else "" for time in theirs]
-        cells.append([name, batch, pass_name, ours, *theirs, *ratios])
+        ratios = [f"{float(time) / float(ours):.2f}" if time else "-" for time in theirs]
+        cells.append([name, batch, pass_name, ours, *(time or "-" for time in theirs), *ratios])
     header = ["network", "images", "pass", "ms", "timm, ms", "timm compiled, ms", "timm / ours"]
     library = next(row["library"] for row in rows if row["model"].startswith("timm/"))
     return f"{_machine(rows).removesuffix('.')}, {library}.\n\n{table([*header, 'compiled / ours'], cells)}"
