@@ -106,20 +106,23 @@ class _Call(NamedTuple):
     def is_training(self) -> bool:
         """Whether a layer is called with `training=True`, also by position."""
         options = [self.kwargs.get("training"), *(x for x in K.flatten(self.args) if isinstance(x, bool))]
-        is_set = any(value is not None and value is not False for value in options)
-        return is_set and isinstance(self.layer, keras.layers.Layer)
+        return any(map(_is_set, options)) and isinstance(self.layer, keras.layers.Layer)
 
     @property
     def input(self) -> Any:
         """The only argument, a tensor; None if there are others, such as a mask, or the layer is kept."""
         tensors: list[Any] = K.flatten(self.args)
-        has_options = any(value is not None and value is not False for value in self.kwargs.values())
+        has_options = any(map(_is_set, self.kwargs.values()))
         return tensors[0] if len(tensors) == 1 and not has_options and not self.as_is else None
 
     @property
     def output(self) -> Any:
         """The output, or the first of several."""
         return K.flatten(self.outputs)[0]
+
+
+def _is_set(option: Any) -> bool:
+    return option is not None and option is not False
 
 
 def _foldable_norms(calls: Sequence[_Call], outputs: Any) -> dict[int, Any]:
