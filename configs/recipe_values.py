@@ -23,6 +23,7 @@ SCHEDULES = ("constant", "cosine", "exponential")
 AUGMENTATIONS = ("affine", "crop_flip", "none", "padded_crop_flip")
 INTERPOLATIONS = ("bicubic", "bilinear")
 POLICIES = ("model_garden", "timm")  # of RandAugment
+MAX_MAGNITUDE = 10.0  # of the policy timm
 LOSSES = ("binary_cross_entropy", "cross_entropy")
 INTEGERS = range(-(2**63), 2**63)
 MAX_DEPTH = 32  # nested lists and dictionaries in an option
@@ -116,10 +117,10 @@ _RATE: _Check = (lambda v: 0 <= v < 1, "a number from 0 to below 1")
 _TEXT: _Check = (bool, "a text that is not empty")
 
 _OPTIONS: dict[str, _Check] = {
-    "beta_2": (lambda v: _is_number(v) and 0 <= v < 1, "a number from 0 to below 1"),
+    "beta_2": (lambda v: _is_number(v) and _RATE[0](v), _RATE[1]),
     "epsilon": (lambda v: _is_number(v) and v > 0, "a number above 0"),
     "nesterov": (lambda v: isinstance(v, bool), "True or False"),
-    "rho": (lambda v: _is_number(v) and 0 <= v < 1, "a number from 0 to below 1"),
+    "rho": (lambda v: _is_number(v) and _RATE[0](v), _RATE[1]),
 }
 
 _RANGES: dict[str, _Check] = {
@@ -203,8 +204,8 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ("randaugment_layers", lambda r: not r.randaugment_layers or len(r.mean) == 3, "0 without 3 channels"),
     (
         "randaugment_magnitude",
-        lambda r: r.randaugment_policy != "timm" or r.randaugment_magnitude <= 10,
-        "at most 10 with the randaugment_policy timm",
+        lambda r: r.randaugment_policy != "timm" or r.randaugment_magnitude <= MAX_MAGNITUDE,
+        f"at most {MAX_MAGNITUDE:g} with the randaugment_policy timm",
     ),
     (
         "randaugment_std",

@@ -8,6 +8,7 @@ from generate.pages import RESULTS, read_csv, table
 from lambdanet.models import model_list
 from lambdanet.models.names import list_models
 from lambdanet.models.papers.sizes import TABLES
+from lambdanet.training.benchmark.cases import MODEL_PEERS
 
 MISSING = "The commands have not been run yet."
 PASSES = {"both": "forward and backward", "forward": "forward"}
@@ -62,7 +63,7 @@ def timm() -> str:
         if "/" in name:
             continue
         ours = times[name, batch, pass_name]
-        theirs = [times[f"{peer}/{name}", batch, pass_name] for peer in ("timm", "timm_compiled")]
+        theirs = [times[f"{peer}/{name}", batch, pass_name] for peer in MODEL_PEERS]
         ratios = [f"{float(time) / float(ours):.2f}" if time else "-" for time in theirs]
         cells.append([name, batch, pass_name, ours, *(time or "-" for time in theirs), *ratios])
     header = ["network", "images", "pass", "ms", "timm, ms", "timm compiled, ms", "timm / ours"]

@@ -4,7 +4,8 @@
     python docs/results/operations.py
 
 Writes operations.csv: the share of each group of operations in the time of all, and the part of it that is
-inside lambda layers or halo attention. TensorFlow's profiler measures it, over a few steps.
+inside lambda layers or halo attention. TensorFlow's profiler measures it, over a few steps of what
+`lambdanet benchmark models` runs.
 """
 
 import collections
@@ -14,11 +15,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-import lambdanet
+from lambdanet.training.benchmark.cases import ModelCase
+from lambdanet.training.benchmark.model_contenders import CONTENDERS
 
 FILE = Path(__file__).with_name("operations.csv")
 SETTINGS = (  # model, pass, images
@@ -53,31 +54,15 @@ def main() -> None:
 
 def shares(name: str, pass_name: str, batch: int) -> Iterator[tuple[str, float, float]]:
     """Yields the groups with their shares of the time of all operations, in all and inside the layers."""
-    model = lambdanet.create_model(name)
-    size = lambdanet.model_info(name).input_size
-    images = tf.constant(np.random.default_rng(0).random((batch, size, size, 3), np.float32))
-    step = _training_step(model) if pass_name == "train" else tf.function(lambdanet.for_inference(model))
+    step = CONTENDERS[name](ModelCase(batch, pass_name == "train", "float32"))
     total: collections.Counter[str] = collections.Counter()
     inside: collections.Counter[str] = collections.Counter()
-    for path, operation, seconds in profile(lambda: step(images)):
+    for path, operation, seconds in profile(step):
         group = next(group for group, pattern in GROUPS.items() if re.search(pattern, operation))
         total[group] += seconds
         inside[group] += seconds * bool(LAYER.search(path))
     for group in GROUPS:
         yield group, total[group] / total.total(), inside[group] / total.total()
-
-
-def _training_step(model: tf.keras.Model) -> Callable[[tf.Tensor], None]:
-    optimizer = tf.keras.optimizers.SGD(1e-3)
-
-    @tf.function
-    def step(images: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(images, training=True) ** 2)
-        variables = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-
-    return step
 
 
 def profile(step: Callable[[], object]) -> Iterator[tuple[str, str, float]]:

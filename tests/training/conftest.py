@@ -2,13 +2,33 @@
 """Quickly built graphs of short runs, and their data."""
 
 import pytest
+from programs.small_model import ONE_BLOCK, TWO_BLOCKS
 
+from lambdanet.models import zoo
 from lambdanet.training.data import rand_augment
 
 
 @pytest.fixture(autouse=True, scope="module")
 def plain_graphs_of_runs(plain_graphs):
     """Uses `plain_graphs` in every file of this folder."""
+
+
+def _with_network(blocks):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(zoo.MODELS, "lambda_resnet_tiny", blocks)
+        yield
+
+
+@pytest.fixture(scope="module")
+def one_block():
+    """Makes the smallest network of the zoo a lambda layer alone, in a file that uses it."""
+    yield from _with_network(ONE_BLOCK)
+
+
+@pytest.fixture(scope="module")
+def two_blocks():
+    """Makes it two blocks, a convolution and a lambda layer."""
+    yield from _with_network(TWO_BLOCKS)
 
 
 @pytest.fixture(scope="session")

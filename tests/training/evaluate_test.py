@@ -11,23 +11,15 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 from PIL import Image
-from programs.small_model import ONE_BLOCK
 
 from lambdanet.configs import get_recipe
 from lambdanet.errors import InputError
-from lambdanet.models import zoo
 from lambdanet.training.data import digits
 from lambdanet.training.evaluate import evaluate, measure, summary
 from lambdanet.training.serving.export import export
 from lambdanet.training.train import train
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_block():
-    """Makes the network of the recipe small."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(zoo.MODELS, "lambda_resnet_tiny", ONE_BLOCK)
-        yield
+pytestmark = pytest.mark.usefixtures("one_block")
 
 
 def identity(num_classes):

@@ -13,7 +13,6 @@ import tf_keras as keras
 from ai_edge_litert.interpreter import Interpreter
 from helpers import randomize_normalizations
 from PIL import Image
-from programs.small_model import TWO_BLOCKS
 from sklearn import datasets
 from terminal import terminal_as_stderr
 
@@ -29,6 +28,8 @@ from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.serving import export_runtimes
 
 MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
+
+pytestmark = pytest.mark.usefixtures("two_blocks")
 
 
 @pytest.fixture(scope="module")
@@ -197,14 +198,6 @@ def test_unreadable_pictures_are_left_out(tmp_path):
         (tmp_path / "validation" / str(2 * value // 3) / f"{value:03d}.png").write_bytes(b"no picture")
     with pytest.raises(InputError, match="none of the pictures of folder validation can be read"):
         export_runtimes.evaluation_pictures(recipe, str(tmp_path))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def two_blocks():
-    """Makes the small network of the zoo even smaller."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(zoo.MODELS, "lambda_resnet_tiny", TWO_BLOCKS)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import tensorflow as tf
 import tf_keras as keras
 from helpers import program, randomize_normalizations
 from PIL import Image
-from programs.small_model import TWO_BLOCKS
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -20,7 +19,6 @@ import lambdanet
 from lambdanet import cli
 from lambdanet.configs.registry import imagenet_classes
 from lambdanet.errors import InputError
-from lambdanet.models import zoo
 from lambdanet.models.preprocessing.preprocessing import BICUBIC, Preprocessing
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data.image_bytes import decode
@@ -29,6 +27,8 @@ from lambdanet.training.serving.export import export_saved_model, export_weights
 
 SIZE, MEAN, STD, CROP = 24, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9
 NAMES = [f"class {index}" for index in range(7)]
+
+pytestmark = pytest.mark.usefixtures("two_blocks")
 
 
 def small_model(num_classes=7, last=None):
@@ -64,14 +64,6 @@ def dtypes_computed(saved_model):
     graph = proto.meta_graphs[0].graph_def
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     return {attr.type for node in nodes for attr in node.attr.values()}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def two_blocks():
-    """Makes the small network of the zoo even smaller."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(zoo.MODELS, "lambda_resnet_tiny", TWO_BLOCKS)
-        yield
 
 
 @pytest.fixture(scope="module")

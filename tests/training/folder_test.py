@@ -10,13 +10,11 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 from PIL import Image
-from programs.small_model import ONE_BLOCK
 
 import lambdanet
 from lambdanet import cli, configs
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError
-from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data import preprocess
 from lambdanet.training.data.bad_records import BadRecords
@@ -24,6 +22,8 @@ from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.image_files import read_image
 from lambdanet.training.run import initial_weights, model_dir
 from lambdanet.training.run.build import build_model
+
+pytestmark = pytest.mark.usefixtures("one_block")
 
 SMALL = {
     **{"model": "lambda_resnet_tiny", "input_size": 32, "global_batch_size": 8, "epochs": 6},
@@ -42,14 +42,6 @@ def _write(folder, count, seed, size=(48, 40)):
             pixels = np.clip(random.normal(color, 40, (*size, 3)), 0, 255).astype(np.uint8)
             ending = ("jpg", "PNG", "jpeg")[index % 3]
             Image.fromarray(pixels).save(folder / name / f"{index:02d}.{ending}")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_block():
-    """Makes the network of the recipe small."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(zoo.MODELS, "lambda_resnet_tiny", ONE_BLOCK)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@
 Every image has a fixed position in the order of its pass, readable or not, so a run that resumes within an
 epoch skips what it has seen before decoding it.
 
-A pass is an epoch, or with repeated augmentation (Hoffer et al. 2019, Berman et al. 2019), as many epochs as
-each image has copies: with three, an epoch is a third of the images, three times each. (In timm, each epoch
-draws another third, and the copies of an image are on different devices; here they follow each other.)
+A pass reads every image and usually lasts an epoch. With repeated augmentation (Hoffer et al. 2019, Berman et
+al. 2019) it lasts longer: with three copies of each image, three epochs, each of a third of the images. In
+timm, each epoch draws another third, and copies are on different devices; here they follow each other.
 """
 
 import dataclasses

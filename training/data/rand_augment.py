@@ -17,6 +17,7 @@ from unittest import mock
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.recipe_values import MAX_MAGNITUDE
 from lambdanet.training.data import augment
 from lambdanet.training.data.augment import derive_seed
 
@@ -24,7 +25,6 @@ from lambdanet.training.data.augment import derive_seed
 TRANSLATION = 10.0
 
 # The policy of timm, at its largest magnitude.
-MAX_MAGNITUDE = 10.0
 MAX_TURN = math.pi / 6  # radians
 MAX_SHEAR = 0.3  # pixels per pixel
 MAX_SHIFT = 0.45  # of the size
