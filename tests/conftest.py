@@ -24,6 +24,11 @@ for _threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):  # of TensorFlow,
 _START = time.monotonic()
 
 
+def pytest_xdist_auto_num_workers():
+    """One more than there are cores, for the time in which one waits for a process or a disk."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_addoption(parser):
     parser.addoption("--seconds", type=float, default=float("inf"), help="skip the tests that begin later")
 
@@ -59,6 +64,7 @@ def _free():
     if "tf_keras" in sys.modules:
         sys.modules["tf_keras"].backend.clear_session()
         gc.collect()
+        gc.freeze()  # the modules imported since
         if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
             trim(0)
 

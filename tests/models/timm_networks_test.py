@@ -76,9 +76,10 @@ def ours(name, net, input_size=None):
     """The same network here: images -> features of every stage, embedding and logits."""
     architecture, builder = zoo.MODELS[name], LayerBuilder()
     images = keras.Input([*(input_size or (None, None)), 3])
-    endpoints = architecture.endpoints(images, builder)
-    embedding = architecture.embedding(endpoints, builder)
-    outputs = {"embedding": embedding, "logits": builder.classifier(embedding, 1000)}
+    with backend.without_values():  # timm's follow
+        endpoints = architecture.endpoints(images, builder)
+        embedding = architecture.embedding(endpoints, builder)
+        outputs = {"embedding": embedding, "logits": builder.classifier(embedding, 1000)}
     model = keras.Model(images, {**endpoints, **outputs}, name=name)
     timm_rules.load(model, {key: tensor.numpy() for key, tensor in net.state_dict().items()})
     return model
