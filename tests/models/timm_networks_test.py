@@ -6,6 +6,7 @@ import pytest
 import tf_keras as keras
 
 import lambdanet
+from lambdanet import backend
 from lambdanet.models import complexity, zoo
 from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.timm_networks import MODELS
