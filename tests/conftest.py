@@ -70,13 +70,13 @@ def _free():
 
 
 @pytest.fixture(scope="module")
-def plain_graphs():
-    """Leaves graphs as traced: TensorFlow's optimizer takes longer than what it saves in a few steps."""
-    import tensorflow as tf
+def quick_graphs():
+    """Traces graphs quickly, for tests of a few steps."""
+    from programs.quick_graphs import trace_quickly
 
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    trace_quickly()
     yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    trace_quickly(False)
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,10 @@ import tensorflow as tf
 
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-# Both take longer than what they save in two steps.
-tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-gc.disable()
+gc.disable()  # collections take longer than two steps
 
 import tf_keras as keras  # noqa: E402
+from quick_graphs import trace_quickly  # noqa: E402
 from small_model import FOUR_BLOCKS  # noqa: E402
 
 from lambdanet.detection.configs import resolve  # noqa: E402
@@ -105,6 +104,7 @@ def record_traces() -> list[int]:
 
 
 def main(folder: str, start: str) -> None:
+    trace_quickly()
     train_utils.try_count_flops = lambda model: None  # which would trace the model again
     zoo.MODELS["lambda_resnet_tiny"] = FOUR_BLOCKS
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

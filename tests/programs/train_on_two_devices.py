@@ -14,6 +14,7 @@ import tensorflow as tf
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
+from quick_graphs import trace_quickly  # noqa: E402
 from small_model import ONE_BLOCK  # noqa: E402
 
 from lambdanet import configs  # noqa: E402
@@ -23,8 +24,7 @@ from lambdanet.training.train import train  # noqa: E402
 
 folder = sys.argv[1]
 zoo.MODELS["lambda_resnet_tiny"] = ONE_BLOCK
-# It takes longer than what it saves in few steps.
-tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+trace_quickly()
 recipe = dataclasses.replace(
     configs.get_recipe("digits"),
     epochs=2,

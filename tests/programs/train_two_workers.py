@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-import tensorflow as tf
+from quick_graphs import trace_quickly
 from small_model import small_model
 
 import lambdanet.training.train  # noqa: F401  before the forks
@@ -24,9 +24,8 @@ from lambdanet.training.run import callbacks
 
 folder, signals, flags = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
 zoo.create_model = small_model
-# Both take longer than what they save in few steps.
-tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-gc.disable()
+trace_quickly()
+gc.disable()  # collections take longer than a few steps
 
 os.environ["TF_GRPC_REUSE_PORT"] = "true"
 held = []  # sockets that reserve the ports, which the workers bind too

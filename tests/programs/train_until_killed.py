@@ -9,13 +9,13 @@ from lambdanet import cli, command_line
 
 
 def main():
-    import tensorflow as tf
+    from quick_graphs import trace_quickly
     from small_model import small_model
 
     from lambdanet.models import zoo
     from lambdanet.training.run import callbacks
 
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # as in the other runs
+    trace_quickly()  # as in the other runs
     zoo.create_model = small_model
 
     original = callbacks.SaveCheckpoints.on_train_batch_end

@@ -9,8 +9,8 @@ from lambdanet.training.data import rand_augment
 
 
 @pytest.fixture(autouse=True, scope="module")
-def plain_graphs_of_runs(plain_graphs):
-    """Uses `plain_graphs` in every file of this folder."""
+def quick_graphs_of_runs(quick_graphs):
+    """Uses `quick_graphs` in every file of this folder."""
 
 
 def _with_network(blocks):
