@@ -164,7 +164,7 @@ COMMANDS = (
             Flag("model", "NAME", "check a model of the zoo, with its recipe or one like imagenet_350"),
             Flag("experiment", "NAME", "check the step of a detection experiment"),
             Flag("table", "N", "compare the paper's speed table 12, 13 or 18 with estimates; takes an hour"),
-            switch("families", "print the memory and time of a model of each family; takes an hour or two"),
+            switch("families", "print the memory and time of a model of each family; takes hours"),
             Flag(
                 "topology",
                 "NAME",
