@@ -11,9 +11,10 @@ from generate.pages import read_csv
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.models import zoo
 from lambdanet.models.names import PARAMETERS
+from lambdanet.training.tpu import family_table
 
 FOLDER = "_generated/static"
-CHIPS = ("v3", "v5e")
+CHIPS = tuple(topology.partition(":")[0] for topology in family_table.TOPOLOGIES)
 TESTS = ("ImageNet", *pretrained_weights.TEST_SETS)
 COLUMNS = (
     "model",
