@@ -11,10 +11,9 @@ from generate.pages import read_csv
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.models import zoo
 from lambdanet.models.names import PARAMETERS
-from lambdanet.training.tpu import family_table
+from lambdanet.training.tpu.family_table import CHIPS
 
 FOLDER = "_generated/static"
-CHIPS = tuple(topology.partition(":")[0] for topology in family_table.TOPOLOGIES)
 TESTS = ("ImageNet", *pretrained_weights.TEST_SETS)
 COLUMNS = (
     "model",

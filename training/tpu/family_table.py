@@ -15,6 +15,7 @@ from lambdanet.training.tpu.paper_speeds import Check
 from lambdanet.training.tpu.report import CAVEAT, Report
 
 TOPOLOGIES = ("v5e:2x2", "v6e:2x2", "v3:2x2")  # memory and largest batch are of the first; the papers have v3
+CHIPS = tuple(topology.partition(":")[0] for topology in TOPOLOGIES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +68,8 @@ def render(
       InputError: the table has no such row, or the format is unknown.
     """
     text_table.check_format(table_format)
-    names = [topology.partition(":")[0] for topology in TOPOLOGIES]
-    header = ["model", "pixels", "params (M)", "FLOPs (G)", "batch of a core", f"HBM on {names[0]} (GiB)"]
-    header += [f"step on {name} (ms)" for name in names] + [f"largest power of two on {names[0]}"]
+    header = ["model", "pixels", "params (M)", "FLOPs (G)", "batch of a core", f"HBM on {CHIPS[0]} (GiB)"]
+    header += [f"step on {name} (ms)" for name in CHIPS] + [f"largest power of two on {CHIPS[0]}"]
     settings = paper_speeds.select_rows(SETTINGS, rows, "the table of families")
     cells = [_cells(setting, check, log) for setting in tqdm(settings, disable=None, leave=False)]
     caption = f"Training in bfloat16, per core: {CAVEAT}.\n\n" if table_format != "csv" else ""
