@@ -329,7 +329,7 @@ def test_missing_packages_are_named(monkeypatch, capsys):
 
 def test_other_versions_of_the_packages_are_named(monkeypatch):
     monkeypatch.setattr(compiler, "versions", lambda: {"jax": "9.9", "jaxlib": "9.9", "libtpu": "9.9"})
-    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.setitem(sys.modules, "jax._src.interpreters", None)
     with pytest.raises(
         InputError, match=r"cannot use jax 9.9, .*ModuleNotFoundError.*lambdanet\[tpu-check\]"
     ):
