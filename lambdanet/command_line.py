@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declarative commands: flags, argument parsing, generated help, and exit statuses."""
 
+import atexit
 import contextlib
 import dataclasses
+import gc
 import io
 import os
 import sys
@@ -184,6 +186,7 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
     # Level 3 hides TensorFlow's log lines about processors and missing GPUs; errors are raised anyway.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TensorFlow would import Keras 3 beside tf_keras
+    _leave_modules_alone()
     _prepare_streams()
     try:
         with _without_noise():
@@ -205,6 +208,12 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
         return _fail(name, f"{error}; install it with pip install 'lambdanet[{extra}]'", 1)
     except (Unfinished, OSError) as error:
         return _fail(name, str(error), 1)
+
+
+def _leave_modules_alone() -> None:
+    """Makes garbage collections rare: TensorFlow's modules are a million objects that stay to the end."""
+    gc.set_threshold(20_000)
+    atexit.register(gc.freeze)
 
 
 def _prepare_streams() -> None:

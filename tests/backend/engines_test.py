@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from helpers import XLA_FLAGS
 from programs import run_on_engine
-from source_tree import ROOT
 
 ENGINES = {
     "jax": {
@@ -32,11 +31,10 @@ def computed(tmp_path_factory):
     run_on_engine.write_weights(folder)
     program = [sys.executable, run_on_engine.__file__, folder]
     inherited = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     processes = {
         engine: subprocess.Popen(
             [*program, folder / f"{engine}.npz"],
-            env={**inherited, "PYTHONPATH": path, **variables},
+            env={**inherited, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

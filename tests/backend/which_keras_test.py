@@ -27,15 +27,9 @@ def no_choice(monkeypatch):
 
 def python(*words, **variables):
     """Runs Python with other variables of the environment."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     env = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-    return subprocess.run(
-        [sys.executable, *words],
-        env={**env, "PYTHONPATH": path, **variables},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, *words]
+    return subprocess.run(command, env={**env, **variables}, cwd=ROOT, capture_output=True, text=True)
 
 
 def test_choice_after_the_first_use(no_choice):
