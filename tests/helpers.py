@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Helpers shared by tests: random arrays, and programs in processes of their own."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,4 +45,4 @@ def program(name: str, *arguments: object) -> dict[str, Any]:
       *arguments: the command line arguments.
     """
     command = [sys.executable, str(ROOT / "tests" / "programs" / name), *map(str, arguments)]
-    return {"args": command, "text": True}
+    return {"args": command, "text": True, "env": dict(os.environ)}

@@ -118,8 +118,9 @@ def layer_arrays(layer, x: np.ndarray, arguments: dict) -> dict[str, np.ndarray]
 
 
 def random_value(name: str, shape: Sequence[int], scale: float) -> np.ndarray:
-    value = np.random.default_rng(list(name.encode())).normal(size=tuple(shape)) * scale
-    return (np.abs(value) + 0.5 if "var" in name else value).astype(np.float32)
+    random = np.random.default_rng(list(name.encode()))
+    value = random.standard_normal(tuple(shape), np.float32) * np.float32(scale)
+    return np.abs(value) + np.float32(0.5) if "var" in name else value
 
 
 def short_name(layer, variable) -> str:
