@@ -13,7 +13,8 @@ import pytest
 from source_tree import ROOT
 
 # Set before anything imports TensorFlow, and inherited by the programs that tests start.
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+_PATH = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATH))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TensorFlow would import Keras 3 beside tf_keras
 # TensorFlow's own allocator for oneDNN never returns memory; the system's does.
