@@ -21,7 +21,7 @@ CASES = {
     "blocks": (row_convolution, [12, 16], [12, 16], [5, 7], 1, 1),
     "blocks, remainder": (row_convolution, [13, 9], [13, 9], [3, 1], 2, 1),
     "another context": (row_convolution, [5, 21], [14, 10], [7, 9], 1, 1),
-    "lower context": (row_convolution, [16, 8], [8, 30], [3, 3], 1, 1),  # some queries see none of it
+    "lower context": (row_convolution, [16, 8], [12, 30], [3, 3], 1, 1),  # some queries see none of it
 }
 
 
