@@ -13,6 +13,7 @@ from keras import name_scope, ops  # noqa: F401
 from keras.ops import (  # noqa: F401
     abs,
     all,
+    amax,
     arange,
     argmax,
     broadcast_to,

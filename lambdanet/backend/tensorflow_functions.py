@@ -51,6 +51,7 @@ from tensorflow import (  # noqa: F401
 )
 
 all = tf.reduce_all
+amax = tf.reduce_max
 arange = tf.range
 average_pool = tf.nn.avg_pool
 check_at_most = tf.debugging.assert_less_equal

@@ -37,9 +37,7 @@ def attend(
 
     @K.custom_gradient
     def run(queries, keys, values, bias):
-        logits = K.matmul(queries, keys, transpose_b=True) + bias
-        if K.dtype_name(logits.dtype) == "float16":  # past its range, infinity would give NaN
-            logits = K.minimum(logits, K.largest(logits.dtype))
+        logits = limited(K.matmul(queries, keys, transpose_b=True) + bias)
         weights = K.cast(K.softmax(at_least_float32(logits)), values.dtype)
         outputs = K.matmul(weights, values)
 
@@ -61,6 +59,13 @@ def attend(
         return outputs, gradient
 
     return run(queries, keys, values, bias)
+
+
+def limited(logits: K.Tensor) -> K.Tensor:
+    """Returns logits that are finite in float16, past the range of which a softmax would give NaN."""
+    if K.dtype_name(logits.dtype) == "float16":
+        return K.minimum(logits, K.largest(logits.dtype))
+    return logits
 
 
 def split_heads(x: K.Tensor, groups: int) -> K.Tensor:
@@ -125,12 +130,12 @@ def map_bias(logits: K.Tensor, context_size: Sequence[Size]) -> K.Tensor:
     """
     height, width = context_size
     g, n, e = tensors.sizes(logits)
-    bias = K.matmul(K.reshape(logits, [g * n, e]), _rows_and_columns(height, width, logits.dtype))
+    bias = K.matmul(K.reshape(logits, [g * n, e]), rows_and_columns(height, width, logits.dtype))
     return K.reshape(bias, [g, n, height * width])
 
 
 @tensors.precomputed
-def _rows_and_columns(height: Size, width: Size, dtype: K.DType) -> K.Tensor:
+def rows_and_columns(height: Size, width: Size, dtype: K.DType) -> K.Tensor:
     """1 where a position of a map is in a row or in a column of it, [height + width, m]."""
     in_row = K.repeat(K.eye(height, dtype=dtype), width, axis=1)
     in_column = K.tile(K.eye(width, dtype=dtype), [1, height])

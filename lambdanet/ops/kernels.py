@@ -19,7 +19,7 @@ from lambdanet.ops import attention, blocking, contractions, local_attention, re
 from lambdanet.ops.blocking import BlockAxis
 from lambdanet.ops.position_term import PositionTerm
 from lambdanet.ops.relative_positions import PairAxis
-from lambdanet.ops.tpu import block_diagonal, one_pass, packed_heads, row_convolution
+from lambdanet.ops.tpu import block_diagonal, joint_logits, one_pass, row_convolution
 from lambdanet.ops.tpu.contractions import lambda_first, query_first
 from lambdanet.ops.tpu.table_slices import read_slices
 from lambdanet.ops.tpu.windows import multiply_windows
@@ -84,7 +84,7 @@ KERNELS = {
         map_forms=(block_diagonal, row_convolution),
         joins_content=True,  # it fits into tiles that are padded anyway
         attend=partial(attention.attend, fold_means=False),  # the compiler folds them
-        local_attention=packed_heads.attend,
+        local_attention=joint_logits.attend,
         scale_channels=one_pass.scale_channels,
         normalize=one_pass.normalize,
     ),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention in blocks against loops over pairs of positions, its limits, and its graph."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +11,7 @@ from naive_attention import halves, images, naive_attention, naive_halo_attentio
 import lambdanet
 from lambdanet.backend import device
 from lambdanet.errors import InputError
-from lambdanet.ops.tpu import packed_heads
+from lambdanet.ops.tpu import joint_logits, packed_heads
 
 
 @pytest.mark.parametrize("kind", ["CPU", "TPU"])
@@ -157,6 +159,16 @@ def test_one_function_serves_every_size(make):
         np.testing.assert_allclose(traced(x), layer(x), atol=1e-5)
 
 
+def test_joint_logits_of_an_unknown_size():
+    layer = lambdanet.HaloAttention(32, num_heads=4, halo_size=1)
+    with device.assume("TPU"):
+        traced = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 6])])
+        traced.get_concrete_function()
+    for shape in ([1, 3, 8, 6], [2, 9, 17, 6]):
+        x = tf.constant(images(*shape), tf.float32)
+        np.testing.assert_allclose(traced(x), layer(x), atol=1e-5)
+
+
 @pytest.mark.parametrize("size", [16, None])
 def test_graph_has_no_patches_or_indexed_gradients(size):
     layer = lambdanet.HaloAttention(8, num_heads=2, block_size=4, halo_size=3)
@@ -173,26 +185,39 @@ def test_graph_has_no_patches_or_indexed_gradients(size):
     assert not [name for name in operations if "Scatter" in name or "Patches" in name]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "mixed_bfloat16"])
 @pytest.mark.parametrize(
-    ("num_heads", "arguments"),
-    [(4, {"block_size": 8, "halo_size": 3}), (8, {"block_size": 4, "halo_size": 1, "mask_padding": False})],
-    ids=["windows widened", "in two parts"],
+    ("is_joint", "layer"),
+    [
+        (True, partial(lambdanet.HaloAttention, 64, 4)),
+        (True, partial(lambdanet.HaloAttention, 128, 8, mask_padding=False)),
+        (True, partial(lambdanet.LocalAttention, 32, 4, scope=5)),
+        (False, partial(lambdanet.HaloAttention, 64, 4, strides=2)),
+        (False, partial(lambdanet.HaloAttention, 256, 8, 4, halo_size=1, mask_padding=False)),
+        (False, partial(lambdanet.HaloAttention, 128, 2, 12)),
+    ],
+    ids=["one tile", "two tiles", "with a scope", "few queries", "small blocks", "a head per tile"],
 )
-def test_packed_heads_equal_single_heads_with_gradients(num_heads, arguments):
-    layer = lambdanet.HaloAttention(64 if num_heads == 4 else 256, num_heads, **arguments)
-    x = tf.constant(images(2, 12, 20, 16), tf.float32)
+def test_tpu_forms_equal_single_heads_with_gradients(is_joint, layer, dtype, monkeypatch):
+    packed = []
+    attend = packed_heads.attend
+    monkeypatch.setattr(packed_heads, "attend", lambda *args: packed.append(1) or attend(*args))
+    layer = layer(dtype=dtype)
+    x = tf.constant(images(2, 12, 20, 16), layer.compute_dtype)
 
     def results():
         with tf.GradientTape() as tape:
             tape.watch(x)
             outputs = layer(x)
-            loss = tf.reduce_sum(outputs**2)
-        return [outputs, *tape.gradient(loss, [x, *layer.trainable_weights])]
+            loss = tf.reduce_sum(tf.cast(outputs, layer.variable_dtype) ** 2)
+        return [tf.cast(y, "float64") for y in (outputs, *tape.gradient(loss, [x, *layer.trainable_weights]))]
 
     expected = results()
     with device.assume("TPU"):
         for result, of_a_head in zip(results(), expected, strict=True):
-            np.testing.assert_allclose(result, of_a_head, rtol=1e-4, atol=1e-5 * np.abs(of_a_head).max())
+            error = np.max(np.abs(result - of_a_head)) / np.max(np.abs(of_a_head))
+            assert error < {"float64": 1e-13, "float32": 1e-5, "mixed_bfloat16": 4e-2}[dtype]
+    assert len(packed) == (not is_joint)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +226,21 @@ def test_packed_heads_equal_single_heads_with_gradients(num_heads, arguments):
 )
 def test_heads_per_tile(num_heads, depth, heads):
     assert packed_heads.heads_per_tile(num_heads, depth) == heads
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "key_dim", "value_dim", "num_pairs", "heads"),
+    [
+        (4, 16, 16, 30, 4),
+        (8, 16, 16, 30, 4),
+        (8, 32, 32, 30, 2),
+        (6, 20, 10, 30, 3),
+        (8, 8, 4, 65, 4),
+        (2, 64, 80, 9, 0),
+    ],
+)
+def test_heads_per_tile_with_values_and_pairs(num_heads, key_dim, value_dim, num_pairs, heads):
+    assert joint_logits.heads_per_tile(num_heads, key_dim, value_dim, num_pairs) == heads
 
 
 def test_static_sizes_stay_static():

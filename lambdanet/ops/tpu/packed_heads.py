@@ -38,7 +38,7 @@ def attend(
     query_size = sizes(queries)[1:3]
     views = geometry.views(queries, keys, tables)
     visible = [geometry.visible(*view) for view in views]
-    axes, visible = _widen_windows([axis for axis, *_ in views], visible)
+    axes, visible = widen_windows([axis for axis, *_ in views], visible)
     queries = pack_queries(blocking.split(queries, axes), heads)
     keys, values = (blocking.extract_windows(x, axes, multiply_windows) for x in (keys, values))
     bias = relative_bias(queries, tables, axes, visible, heads)
@@ -107,7 +107,7 @@ def relative_bias(
     return K.einsum("gne,me->gnm", K.reshape(logits, [g, n, e]), shown)
 
 
-def _widen_windows(axes, visible):
+def widen_windows(axes, visible):
     """Widens windows to whole rows of tiles, where the logits take no more tiles for it.
 
     Rows of a window then follow each other in memory as they are, and need not be copied together. No query
