@@ -43,10 +43,9 @@ def pytest_runtest_setup(item):
 
 
 def pytest_collection_finish():
-    """Leaves the modules, a million objects, out of garbage collections, and makes these rarer."""
+    """Leaves the modules, a million objects, out of garbage collections; `sitecustomize` makes these rare."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)
     if "tensorflow" in sys.modules:
         _share_kernels()
 

@@ -105,9 +105,14 @@ def map_logits(queries: K.Tensor, tables: Sequence[K.Tensor], axes: Sequence[Pai
     Returns:
       [g, n, height + width of the context].
     """
+    return relative_logits(queries, map_embeddings(tables, axes))
+
+
+def map_embeddings(tables: Sequence[K.Tensor], axes: Sequence[PairAxis]) -> K.Tensor:
+    """Returns the embeddings of a map's rows and columns for each query: [n, height + width, k]."""
     embeddings = outer_concat(*map(axis_embeddings, tables, axes))
     height, width, e, k = tensors.sizes(embeddings)
-    return relative_logits(queries, K.reshape(embeddings, [height * width, e, k]))
+    return K.reshape(embeddings, [height * width, e, k])
 
 
 @tensors.constant_folding

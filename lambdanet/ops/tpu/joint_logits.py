@@ -39,9 +39,7 @@ def attend(
     Where a tile has a single head, or its queries do not fill the lanes, `packed_heads` is faster.
     """
     key_dim, value_dim = (x.shape[-1] // num_heads for x in (keys, values))
-    views = geometry.views(queries, keys, tables)
-    visible = [geometry.visible(*view) for view in views]
-    axes, visible = packed_heads.widen_windows([axis for axis, *_ in views], visible)
+    axes, visible = packed_heads.wide_windows(geometry, queries, keys, tables)
     window = [axis.num_context for axis in axes]
     heads = heads_per_tile(num_heads, key_dim, value_dim, sum(window))
     if heads < 2 or heads * product([axis.num_queries for axis in axes]) < LANES:
@@ -109,8 +107,7 @@ def _separating_matrices(tables, axes, visible, num_heads, heads, dtype):
     (rows, n_rows, height), (columns, n_columns, width) = map(sizes, visible)
     blocks, n, k = rows + columns, n_rows * n_columns, tables[0].shape[-1]
     tiles, rest = num_heads // heads, LANES - heads * k - height - width
-    embeddings = attention.outer_concat(*map(attention.axis_embeddings, tables, axes))
-    embeddings = K.transpose(K.reshape(embeddings, [n, height + width, k]), [0, 2, 1])
+    embeddings = K.transpose(attention.map_embeddings(tables, axes), [0, 2, 1])
     identity = K.tile(K.eye(heads * k, dtype=dtype), [tiles, 1])
     identity = K.broadcast_to(identity, [n, *sizes(identity)])
     by_query = K.concatenate([identity, K.tile(embeddings, [1, num_heads, 1])], -1)
@@ -136,7 +133,7 @@ def _tiles(keys, values, tiles):
 
 def _selections(tiles, heads, depth, width, dtype):
     """Ones from the columns of a head to its values, and from the sum of its weights: [t, h, c, v] each."""
-    own_head = K.repeat(K.eye(tiles * heads, dtype=dtype), width // heads, axis=1)
+    own_head = packed_heads.head_mask(tiles * heads, tiles * width, dtype)
     own_head = K.reshape(own_head, [tiles, heads, 1, tiles * width])
     to_value = pad(pad(K.eye(width, dtype=dtype), 0, depth, 0), 0, 0, LANES - depth - width)
     to_sum = K.one_hot(0, LANES, dtype=dtype)[:, K.newaxis]

@@ -36,9 +36,7 @@ def attend(
     queries, keys, values = (attention.split_heads(x, groups) for x in (queries, keys, values))
     queries *= key_dim**-0.5
     query_size = sizes(queries)[1:3]
-    views = geometry.views(queries, keys, tables)
-    visible = [geometry.visible(*view) for view in views]
-    axes, visible = widen_windows([axis for axis, *_ in views], visible)
+    axes, visible = wide_windows(geometry, queries, keys, tables)
     queries = pack_queries(blocking.split(queries, axes), heads)
     keys, values = (blocking.extract_windows(x, axes, multiply_windows) for x in (keys, values))
     bias = relative_bias(queries, tables, axes, visible, heads)
@@ -56,7 +54,7 @@ def heads_per_tile(num_heads: int, depth: int) -> int:
 def pack_queries(queries: K.Tensor, heads: int) -> K.Tensor:
     """Separates the queries of each head, zero for the others: [g, n, heads k] -> [g, heads n, heads k]."""
     g, n, depth = sizes(queries)
-    by_head = K.expand_dims(queries, 1) * _head_mask(heads, depth, queries.dtype)
+    by_head = K.expand_dims(queries, 1) * head_mask(heads, depth, queries.dtype)
     return K.reshape(by_head, [g, heads * n, depth])
 
 
@@ -64,7 +62,7 @@ def unpack_outputs(outputs: K.Tensor, heads: int) -> K.Tensor:
     """Keeps of each head's outputs its own columns: [g, heads n, heads v] -> [g, n, heads v]."""
     g, n, depth = sizes(outputs)
     by_head = K.reshape(outputs, [g, heads, n // heads, depth])
-    return K.sum(by_head * _head_mask(heads, depth, outputs.dtype), axis=1)
+    return K.sum(by_head * head_mask(heads, depth, outputs.dtype), axis=1)
 
 
 def relative_bias(
@@ -107,12 +105,16 @@ def relative_bias(
     return K.einsum("gne,me->gnm", K.reshape(logits, [g, n, e]), shown)
 
 
-def widen_windows(axes, visible):
-    """Widens windows to whole rows of tiles, where the logits take no more tiles for it.
+def wide_windows(
+    geometry: LocalGeometry, queries: K.Tensor, keys: K.Tensor, tables: Sequence[K.Tensor]
+) -> tuple[list[BlockAxis], list[K.Tensor]]:
+    """Returns the axes and what is `visible` along each, in windows that are wide where that costs no tiles.
 
-    Rows of a window then follow each other in memory as they are, and need not be copied together. No query
-    sees what is added.
+    They are of whole rows of tiles, where the logits take no more tiles for it. Rows of a window then follow
+    each other in memory as they are, and need not be copied together. No query sees what is added.
     """
+    views = geometry.views(queries, keys, tables)
+    axes, visible = [axis for axis, *_ in views], [geometry.visible(*view) for view in views]
     (rows, columns), (in_rows, in_columns) = axes, visible
     width = round_up(columns.num_context, TILE_ROWS)
     lanes, wide_lanes = (round_up(rows.num_context * n, LANES) for n in (columns.num_context, width))
@@ -122,7 +124,7 @@ def widen_windows(axes, visible):
     return [rows, dataclasses.replace(columns, num_context=width)], [in_rows, in_columns]
 
 
-def _head_mask(heads: int, depth: int, dtype: K.DType) -> K.Tensor:
+def head_mask(heads: int, depth: int, dtype: K.DType) -> K.Tensor:
     """Ones in the columns of each head, zeros in those of the others: [heads, 1, depth]."""
     return K.expand_dims(K.repeat(K.eye(heads, dtype=dtype), depth // heads, axis=1), 1)
 
