@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quickly built graphs of short runs, and their data."""
+"""Quickly built graphs of short runs, and their data.
+
+TensorFlow is imported by fixtures alone: the process that distributes the tests reads this file, too.
+"""
 
 import pytest
-from programs.small_model import ONE_BLOCK, TWO_BLOCKS
-
-from lambdanet.models import zoo
-from lambdanet.training.data import rand_augment
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -13,22 +12,26 @@ def quick_graphs_of_runs(quick_graphs):
     """Uses `quick_graphs` in every file of this folder."""
 
 
-def _with_network(blocks):
+def _with_network(name):
+    from programs import small_model
+
+    from lambdanet.models import zoo
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(zoo.MODELS, "lambda_resnet_tiny", blocks)
+        patch.setitem(zoo.MODELS, "lambda_resnet_tiny", getattr(small_model, name))
         yield
 
 
 @pytest.fixture(scope="module")
 def one_block():
     """Makes the smallest network of the zoo a lambda layer alone, in a file that uses it."""
-    yield from _with_network(ONE_BLOCK)
+    yield from _with_network("ONE_BLOCK")
 
 
 @pytest.fixture(scope="module")
 def two_blocks():
     """Makes it two blocks, a convolution and a lambda layer."""
-    yield from _with_network(TWO_BLOCKS)
+    yield from _with_network("TWO_BLOCKS")
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +43,8 @@ def data_dir(tmp_path_factory):
 @pytest.fixture
 def two_operations(monkeypatch):
     """Lets both policies of RandAugment choose between two operations; each is a part of the graph."""
+    from lambdanet.training.data import rand_augment
+
     two = dict(list(rand_augment.OPERATIONS.items())[:2])
     monkeypatch.setattr(rand_augment, "OPERATIONS", two)
     policy = rand_augment._model_garden().RandAugment
