@@ -5,7 +5,6 @@ import ast
 import doctest
 import importlib
 import inspect
-import os
 import signal
 import tarfile
 
@@ -72,7 +71,7 @@ def names():
         "examples": tf.data.Dataset.from_tensors(({"name": "a picture"}, 0)),
         "decode": lambda example, key: (tf.zeros([8, 8, 3]), key),
         "build_model": build.build_model,
-        "work": lambda: os.kill(os.getpid(), signal.SIGTERM),
+        "work": lambda: signal.raise_signal(signal.SIGTERM),
     }
 
 

@@ -2,7 +2,6 @@
 """Callbacks of a run, on a model of one layer."""
 
 import dataclasses
-import os
 import shutil
 import signal
 
@@ -236,7 +235,7 @@ def test_stop_request_saves_and_stops(tmp_path, step):
     model, checkpoints = _run(tmp_path)
     stop = StopRequest()
     with stop, pytest.raises(Preempted, match=f"stopped by SIGTERM at step {step}, which is saved"):
-        ask = _at_step(model, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        ask = _at_step(model, step, lambda: signal.raise_signal(signal.SIGTERM))
         _fit(model, [ask, *_callbacks(RECIPE, tmp_path, checkpoints, 0, stop=stop)], epochs=3)
     assert checkpoints.steps() == [2, step]
     rows = callbacks.read_history(tmp_path / "history.csv")

@@ -5,7 +5,6 @@ The same run trains on images of several sizes.
 """
 
 import dataclasses
-import os
 import signal
 
 import numpy as np
@@ -132,7 +131,7 @@ def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, mon
 
     def stop(self, batch, logs=None):
         if int(self.model.optimizer.iterations) in (3, 4):  # within the second epoch, and at its end
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
         save(self, batch, logs)
 
     with monkeypatch.context() as patch:

@@ -2,7 +2,6 @@
 """Interrupted runs of a small network: killed, stopped, out of patience, on a full disk, or damaged."""
 
 import dataclasses
-import os
 import resource
 import shutil
 import signal
@@ -75,7 +74,7 @@ def test_run_stopped_by_sigterm_resumes_at_same_step(finished, data_dir, tmp_pat
     before = signal.getsignal(signal.SIGTERM)
     command = _command(tmp_path, data_dir)
     with monkeypatch.context() as patch:
-        _at_step(patch, 6, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        _at_step(patch, 6, lambda: signal.raise_signal(signal.SIGTERM))
         assert cli.main(command) == 75
     said = capsys.readouterr().err
     assert "lambdanet: stopped by SIGTERM at step 6, which is saved" in said and said.count("\n") == 1

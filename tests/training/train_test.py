@@ -96,7 +96,7 @@ def test_resumed_run_has_same_dropout(finished, data_dir, tmp_path, monkeypatch)
 
         def stop(self, batch, logs=None, step=step, original=original):
             if int(self.model.optimizer.iterations) == step:
-                os.kill(os.getpid(), signal.SIGTERM)
+                signal.raise_signal(signal.SIGTERM)
             original(self, batch, logs)
 
         with monkeypatch.context() as patch:
