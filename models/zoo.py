@@ -14,6 +14,7 @@ from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.errors import check_count, check_natural, check_rates, invalid
+from lambdanet.layers import channel_affine  # noqa: F401  registers the layer that `for_inference` adds
 from lambdanet.models import (
     arguments,
     complexity,

@@ -53,10 +53,13 @@ def models() -> str:
 
 
 def timm() -> str:
-    """Returns the times of networks beside those of timm."""
-    rows = [row for batch in (1, 8) for row in read_csv(f"timm/batch_{batch}/models.csv")]
-    if not rows:
-        return MISSING
+    """Returns the times of networks beside those of timm, in a table per machine."""
+    machines = sorted(folder.name for folder in (RESULTS / "timm").iterdir())
+    return "\n\n".join(map(_beside_timm, machines)) or MISSING
+
+
+def _beside_timm(machine: str) -> str:
+    rows = [row for batch in (1, 8) for row in read_csv(f"timm/{machine}/batch_{batch}/models.csv")]
     times = {(row["model"], row["batch"], row["pass"]): row["ms_median"] for row in rows}
     cells = []
     for name, batch, pass_name in times:
