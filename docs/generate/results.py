@@ -54,7 +54,7 @@ def models() -> str:
 
 def timm() -> str:
     """Returns the times of networks beside those of timm, in a table per machine."""
-    machines = sorted(folder.name for folder in (RESULTS / "timm").iterdir())
+    machines = sorted(folder.name for folder in (RESULTS / "timm").glob("*/"))
     return "\n\n".join(map(_beside_timm, machines)) or MISSING
 
 

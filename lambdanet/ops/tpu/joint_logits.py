@@ -60,12 +60,8 @@ def heads_per_tile(num_heads: int, key_dim: int, value_dim: int, num_pairs: int)
 
     Beside the keys are the values, and beside the queries are the logits of `num_pairs` rows and columns.
     """
-
-    def columns(heads: int) -> int:
-        return heads * key_dim + max(heads * value_dim, num_pairs)
-
     divisors = (n for n in range(1, num_heads + 1) if num_heads % n == 0)
-    return max((n for n in divisors if columns(n) <= LANES), default=0)
+    return max((n for n in divisors if n * key_dim + max(n * value_dim, num_pairs) <= LANES), default=0)
 
 
 def separate_heads(
