@@ -4,7 +4,10 @@
 import atexit
 import functools
 import gc
+import inspect
+import sys
 import typing
+import weakref
 
 # The modules of TensorFlow are a million objects that stay.
 gc.set_threshold(20_000)
@@ -21,3 +24,35 @@ typing.get_type_hints = lambda thing, *args, **kwargs: (
     if args or kwargs or not isinstance(thing, type)
     else dict(types_of_class(thing))
 )
+
+# Keras asks for the arguments of the same functions at each layer.
+getfullargspec = inspect.getfullargspec
+arguments_of = weakref.WeakKeyDictionary()
+
+
+def remembered_arguments(thing):
+    function = getattr(thing, "__func__", thing)
+    if not inspect.isfunction(function):
+        return getfullargspec(thing)
+    if function not in arguments_of:
+        arguments_of[function] = getfullargspec(function)
+    return arguments_of[function]
+
+
+inspect.getfullargspec = remembered_arguments
+
+# What packages import where it is installed, for functions that no test calls, and which package.
+OPTIONAL = {"jax": "tensorflow", "googleapiclient": "tensorflow", "pandas": "tf_keras"}
+
+
+class HideOptional:
+    """Lets an import of an optional package fail while the package that asks for it is imported."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        importer = sys.modules.get(OPTIONAL.get(name))
+        if importer and importer.__spec__._initializing:
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, HideOptional)

@@ -3,6 +3,7 @@
 
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -169,7 +170,8 @@ def explored(build, tmp_path_factory) -> dict:
     flags += ["--enable-logging=stderr", "--virtual-time-budget=20000", "--window-size=1200,1000"]
     profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
     command = [CHROMIUM, *flags, profile, "--dump-dom", driven.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    environment = {**os.environ, "LD_PRELOAD": ""}  # Chromium brings its own allocator
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     driven.unlink()
     (text,) = re.findall('<pre id="found">(.*?)</pre>', done.stdout)
     return {**json.loads(text), "console": re.findall("CONSOLE.*", done.stderr)}

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 # Environment variables that make the C library and TensorFlow return blocks of 64 KiB or more to the system
-# at once, so that resident memory equals memory in use.
+# at once, so that resident memory equals memory in use. Another library's allocator would not.
 ENVIRONMENT = {
+    "LD_PRELOAD": "",
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "MALLOC_TRIM_THRESHOLD_": "65536",
     "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1",
