@@ -54,9 +54,8 @@ demo-detection: .venv/detection.stamp
 		demo/shapes/val/00000[1-9].jpg
 	@echo "$$WHAT_NOW_DETECTION"
 
-# In the order of folders, which ends with short files; the one long file among those comes first.
 test: .venv/dev.stamp
-	$(PYTEST) $(or $(TESTFLAGS),tests/training/train_test.py tests)
+	$(PYTEST) $(or $(TESTFLAGS),tests)
 
 check: lint
 	$(PYTEST) --seconds=50 $$($(BIN)/python tests/changed.py)
