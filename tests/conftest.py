@@ -25,6 +25,7 @@ os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 _MIMALLOC = Path(sysconfig.get_path("purelib"), "cmeel.prefix", "lib", "libmimalloc.so")
 if _MIMALLOC.exists():
     os.environ.setdefault("LD_PRELOAD", str(_MIMALLOC))
+    os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")  # zeroing huge pages takes longer
 _CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 for _threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):  # of TensorFlow, and of PyTorch
     os.environ.setdefault(_threads, str(_CORES_EACH))
