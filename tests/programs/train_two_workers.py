@@ -43,7 +43,7 @@ def send_itself(signal_, step):
 
     def act(self, batch, logs=None):
         if int(self.model.optimizer.iterations.numpy()) == step:
-            os.kill(os.getpid(), signal_)
+            signal.raise_signal(signal_)
         original(self, batch, logs)
 
     callbacks.SaveCheckpoints.on_train_batch_end = act
