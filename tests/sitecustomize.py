@@ -41,12 +41,12 @@ def remembered_arguments(thing):
 
 inspect.getfullargspec = remembered_arguments
 
-# What packages import where it is installed, for functions that no test calls, and which package.
+# Optional packages, and the package that imports them for functions that no test calls.
 OPTIONAL = {"jax": "tensorflow", "googleapiclient": "tensorflow", "pandas": "tf_keras"}
 
 
 class HideOptional:
-    """Lets an import of an optional package fail while the package that asks for it is imported."""
+    """Reports optional packages as not installed during the import of the package that would use them."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):

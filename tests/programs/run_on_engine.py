@@ -119,6 +119,7 @@ def layer_arrays(layer, x: np.ndarray, arguments: dict) -> dict[str, np.ndarray]
 
 def random_value(name: str, shape: Sequence[int], scale: float) -> np.ndarray:
     random = np.random.default_rng(list(name.encode()))
+    # A prime number of values, repeated: drawing millions takes seconds.
     value = np.resize(random.standard_normal(10_007, np.float32) * np.float32(scale), tuple(shape))
     return np.abs(value) + np.float32(0.5) if "var" in name else value
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 # Environment variables that make the C library and TensorFlow return blocks of 64 KiB or more to the system
-# at once, so that resident memory equals memory in use. Another library's allocator would not.
+# at once, so that resident memory equals memory in use. A preloaded allocator would keep them.
 ENVIRONMENT = {
     "LD_PRELOAD": "",
     "MALLOC_MMAP_THRESHOLD_": "65536",

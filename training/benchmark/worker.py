@@ -42,7 +42,7 @@ class Contender:
         self._name = name
         self._run: Callable[[], object] | None = None
         self.about = self._module.start(name, threads)
-        gc.freeze()  # the modules, a million objects: each case collects what is left of the one before
+        gc.freeze()  # leaves the modules of the library out of the collections in each case
         self.about["counts_memory"] = memory.on_gpu()
 
     def build(self, case: dict[str, Any]) -> dict[str, Any]:
