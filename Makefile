@@ -5,7 +5,7 @@
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
 #   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/layers/attention_test.py
 #   make check   lint, and a minute of the tests nearest to what changed; before each commit
-#   make lint    ruff and mypy
+#   make lint    ruff, mypy and the budget of lines
 #   make docs    the documentation, as static pages in docs/_build
 #   make tables  write the tables of the README and the documentation, and the pages of the model families
 #   make figures  draw the pictures of the README and the documentation
@@ -64,6 +64,7 @@ lint: .venv/dev.stamp
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy
+	$(BIN)/python tests/count_lines.py
 
 format: .venv/dev.stamp
 	$(BIN)/python -m ruff check --fix

@@ -15,30 +15,28 @@ for the classifier; 88.0 % with 0.01 and 89.6 % with 0.03 for all layers, 83.7 %
 
 import dataclasses
 
-from lambdanet.configs import folder
-from lambdanet.configs.recipe import Recipe
+from lambdanet.configs import imagenet_90
 from lambdanet.configs.registry import pretrained_weights
 
+BASE = dataclasses.replace(
+    imagenet_90.BASE,
+    num_classes=0,
+    dataset="folder",
+    randaugment_layers=2,
+    epochs=20,
+    global_batch_size=64,
+    learning_rate=0.01,
+    head_rate=10,
+    warmup_epochs=1,
+    weight_decay=4e-6,
+    bn_momentum=0.9,
+    ema_decay=0.0,
+    mixed_precision=False,
+)
 
-def fine_tuned(weights: pretrained_weights.PublishedWeights) -> Recipe:
-    """Returns a recipe that fine-tunes published weights, with their preprocessing."""
-    return dataclasses.replace(
-        folder.RECIPE,
-        model=weights.model,
-        start_from=weights.tag,
-        input_size=weights.input_size,
-        mean=weights.mean,
-        std=weights.std,
-        crop_fraction=weights.crop_fraction,
-        interpolation=weights.interpolation,
-        epochs=20,
-        learning_rate=0.01,
-        head_rate=10,
-        warmup_epochs=1,
-        dropout_rate=0.0,
-        stochastic_depth_rate=0.0,
-        weight_decay=0.1 * folder.RECIPE.weight_decay,
+ROWS = {
+    weights.model: dataclasses.replace(
+        BASE, model=weights.model, start_from=weights.tag, **weights.preprocessing
     )
-
-
-ROWS = {weights.model: fine_tuned(weights) for weights in pretrained_weights.WEIGHTS}
+    for weights in pretrained_weights.WEIGHTS
+}

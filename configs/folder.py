@@ -14,14 +14,19 @@ The number of classes is that of the folders, and the regularization that of
 
 import dataclasses
 
-from lambdanet.configs import imagenet_350
+from lambdanet.configs import imagenet_90
 
-BATCH = 64
-
+BATCH, SIZE = 64, 160
 RECIPE = dataclasses.replace(
-    imagenet_350.ROWS["lambda_resnet_50@160"],
-    dataset="folder",
+    imagenet_90.BASE,
+    model="lambda_resnet_50",
     num_classes=0,
+    input_size=SIZE,
+    crop_fraction=SIZE / (SIZE + 32),
+    dataset="folder",
+    randaugment_layers=2,
+    dropout_rate=0.2,
+    weight_decay=4e-5,
     epochs=100,
     global_batch_size=BATCH,
     learning_rate=0.1 * BATCH / 256,

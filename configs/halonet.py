@@ -5,17 +5,19 @@
 
 The paper trains on TPUv3. Its cosine ends at 1/128 of the peak, because the largest models overfit if it ends
 at 0. Its appendix gives the weight decay, the base learning rate, the magnitudes of RandAugment, the
-optimizer (C.3) and stochastic depth (C.4); epochs, batch, warm-up and averages are those of `imagenet_350`.
+optimizer (C.3) and stochastic depth (C.4); the epochs are those of `imagenet_350`, and
+batch, warm-up and averages those of `imagenet_90`.
 """
 
 import dataclasses
 
-from lambdanet.configs import imagenet_350
+from lambdanet.configs import imagenet_90
 
 BASE = dataclasses.replace(
-    imagenet_350.BASE,
+    imagenet_90.BASE,
+    epochs=350,
+    randaugment_layers=2,
     optimizer_options={"nesterov": True},
-    learning_rate=0.1 * imagenet_350.BASE.global_batch_size / 256,
     cosine_floor=1 / 128,
     weight_decay=2e-5,
     stochastic_depth_rate=0.1,

@@ -19,17 +19,17 @@ from lambdanet.configs import halonet_21k, imagenet_90
 SIZES = (384, 512)
 
 BASE = dataclasses.replace(
-    halonet_21k.BASE,
-    num_classes=imagenet_90.BASE.num_classes,
-    dataset=imagenet_90.BASE.dataset,
+    imagenet_90.BASE,
     zero_head=True,
     epochs=8,
     global_batch_size=512,
     learning_rate=0.016,
+    optimizer_options={"nesterov": True},
     warmup_epochs=0.5,
-    label_smoothing=0.1,
+    weight_decay=8e-5,
+    bn_momentum=0.99,
+    ema_decay=0.0,
 )
-
 ROWS = {
     f"{model}@{size}": dataclasses.replace(
         BASE, model=model, input_size=size, crop_fraction=size / (size + 32)

@@ -52,16 +52,21 @@ EARLY_STOPPING: dict[str, Any] = {
     "patience": 20,
 }
 
-ROWS = {
-    f"{model}@{size}": dataclasses.replace(
-        BASE,
-        model=model,
-        input_size=size,
-        crop_fraction=size / (size + 32),
-        randaugment_magnitude=HYPERPARAMETERS[depth, size][0],
-        dropout_rate=HYPERPARAMETERS[depth, size][1],
-        stochastic_depth_rate=HYPERPARAMETERS[depth, size][2],
+
+def hyperparameters(depth: int, size: int) -> dict[str, Any]:
+    """Returns what the rows of a depth and size have in common beyond `BASE`."""
+    magnitude, dropout_rate, stochastic_depth_rate = HYPERPARAMETERS[depth, size]
+    return {
+        "input_size": size,
+        "crop_fraction": size / (size + 32),
+        "randaugment_magnitude": magnitude,
+        "dropout_rate": dropout_rate,
+        "stochastic_depth_rate": stochastic_depth_rate,
         **(EARLY_STOPPING if (depth, size) in LARGEST else {}),
-    )
+    }
+
+
+ROWS = {
+    f"{model}@{size}": dataclasses.replace(BASE, model=model, **hyperparameters(depth, size))
     for model, depth, size in MODELS
 }

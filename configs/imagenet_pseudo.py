@@ -18,10 +18,10 @@ batches have 2048 labeled images; here all images of a step add up to the paper'
 
 import dataclasses
 
-from lambdanet.configs import imagenet_350
+from lambdanet.configs import imagenet_90, imagenet_350
 
 BATCH = 4096
-
+BASE = dataclasses.replace(imagenet_90.BASE, epochs=350, weight_decay=4e-5, randaugment_layers=2)
 # Depth and size: the fraction of pseudo-labeled images in a batch.
 SHARES = {
     (50, 128): 1 / 2,
@@ -35,10 +35,12 @@ SHARES = {
 
 ROWS = {
     f"lambda_resnet_{depth}@{size}": dataclasses.replace(
-        imagenet_350.ROWS[f"lambda_resnet_{depth}@{size}"],
+        BASE,
+        model=f"lambda_resnet_{depth}",
         pseudo_share=share,
         global_batch_size=BATCH,
         learning_rate=0.1 * (1 - share) * BATCH / 256,
+        **imagenet_350.hyperparameters(depth, size),
     )
     for (depth, size), share in SHARES.items()
 }

@@ -4,28 +4,12 @@
 import dataclasses
 import functools
 import json
-import typing
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from lambdanet.configs import recipe_values
-from lambdanet.configs.recipe_values import (
-    AUGMENTATIONS,
-    DECAY_IN_STEPS,
-    INTERPOLATIONS,
-    LOSSES,
-    MAX_DEPTH,
-    OPTIMIZERS,
-    POLICIES,
-    SCHEDULES,
-)
+from lambdanet.configs import recipe_values as v
 from lambdanet.errors import InputError, invalid, unknown
-
-
-def _choice(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,86 +26,96 @@ class Recipe:
     """
 
     # The model.
-    model: Annotated[str, "name of a model of the zoo, as `lambdanet list` prints it"]
+    model: Annotated[str, v.TEXT, "name of a model of the zoo, as `lambdanet list` prints it"]
     model_options: Annotated[dict[str, object], "arguments of create_model that differ from the zoo's"] = (
         dataclasses.field(default_factory=dict)
     )
-    num_classes: Annotated[int, "number of classes; 0: that of the dataset"]
-    input_size: Annotated[int, "height and width of images in pixels; with sizes, outside of training"]
-    sizes: Annotated[tuple[float, ...], "image sizes of equal parts of the training; empty: input_size"] = ()
-    dropout_rate: Annotated[float, "fraction of the features dropped before the classifier"] = 0.0
-    stochastic_depth_rate: Annotated[float, "probability that a block of the last stage is skipped"] = 0.0
-    bn_momentum: Annotated[float, "fraction of the moving statistics kept at each step"] = 0.9
+    num_classes: Annotated[int, v.CLASSES, "number of classes; 0: that of the dataset"]
+    input_size: Annotated[int, v.SIZE, "image side in pixels; with sizes, outside of training"]
+    sizes: Annotated[
+        tuple[float, ...], v.SIZES, "image sides in equal parts of training; empty: input_size"
+    ] = ()
+    dropout_rate: Annotated[float, v.RATE, "fraction of the features dropped before the classifier"] = 0.0
+    stochastic_depth_rate: Annotated[float, v.RATE, "probability of skipping a block of the last stage"] = 0.0
+    bn_momentum: Annotated[float, v.RATE, "fraction of the moving statistics kept at each step"] = 0.9
     sync_batch_norm: Annotated[bool, "batch statistics over all devices instead of each device"] = False
     mixed_precision: Annotated[bool, "compute in bfloat16, keep variables in float32"] = False
     start_from: Annotated[str, "model_dir or initial weights; empty: random weights"] = ""
     zero_head: Annotated[bool, "start the classifier at zero, regardless of start_from"] = False
     freeze: Annotated[str, "layers that are not trained: backbone, c2 or patterns such as stem*,c2"] = ""
-    unfreeze_epoch: Annotated[int, "epochs after which these are trained, too; 0: never"] = 0
+    unfreeze_epoch: Annotated[int, v.OR_NEVER, "epochs after which these are trained, too; 0: never"] = 0
 
     # The data.
-    dataset: Annotated[str, "a dataset of TFDS; folder, your pictures; or tfrecord, your records"]
+    dataset: Annotated[str, v.TEXT, "a dataset of TFDS; folder, your pictures; or tfrecord, your records"]
     labels: Annotated[str, "csv or parquet file of folder: columns file, label, split; empty: none"] = ""
-    train_split: Annotated[str, "split to train on, such as train[:90%]"] = "train"
-    eval_split: Annotated[str, "split to evaluate on"] = "test"
+    train_split: Annotated[str, v.TEXT, "split to train on, such as train[:90%]"] = "train"
+    eval_split: Annotated[str, v.TEXT, "split to evaluate on"] = "test"
     held_out_split: Annotated[str, "split that selects the best epoch; empty: none"] = ""
-    patience: Annotated[int, "epochs without improvement after which the run ends; 0: never"] = 0
+    patience: Annotated[int, v.OR_NEVER, "epochs without improvement after which the run ends; 0: never"] = 0
     pseudo_labels: Annotated[str, "folder that `lambdanet pseudo-label` wrote; empty: none"] = ""
-    pseudo_share: Annotated[float, "fraction of each batch taken from pseudo_labels"] = 0.0
-    mean: Annotated[tuple[float, ...], "mean of each channel, for pixels in 0..1"]
-    std: Annotated[tuple[float, ...], "standard deviation of each channel, for pixels in 0..1"]
-    crop_fraction: Annotated[float, "fraction of the shorter side in the central crop at evaluation"] = 1.0
-    interpolation: Annotated[str, f"interpolation at evaluation: {_choice(INTERPOLATIONS)}"] = "bilinear"
-    augmentation: Annotated[str, _choice(AUGMENTATIONS)] = "none"
-    repeated_augmentation: Annotated[int, "copies of an image in a row, each augmented differently"] = 1
-    randaugment_layers: Annotated[int, "RandAugment operations per image; 0: none"] = 0
-    randaugment_magnitude: Annotated[float, "magnitude of RandAugment"] = 10.0
-    randaugment_policy: Annotated[str, f"operations of RandAugment: {_choice(POLICIES)}"] = "model_garden"
-    randaugment_std: Annotated[float, "standard deviation of the magnitude, with the policy timm"] = 0.0
-    color_jitter: Annotated[float, "largest change of brightness, contrast and saturation"] = 0.0
-    random_erasing: Annotated[float, "probability that a rectangle of an image becomes noise"] = 0.0
-    mixup_alpha: Annotated[float, "alpha of mixup, which blends two images and labels; 0: none"] = 0.0
-    cutmix_alpha: Annotated[float, "alpha of CutMix, which pastes a part of an image; 0: none"] = 0.0
+    pseudo_share: Annotated[float, v.RATE, "fraction of each batch taken from pseudo_labels"] = 0.0
+    mean: Annotated[tuple[float, ...], v.MEANS, "mean of each channel, for pixels in 0..1"]
+    std: Annotated[tuple[float, ...], v.DEVIATIONS, "standard deviation of each channel, for pixels in 0..1"]
+    crop_fraction: Annotated[float, v.FACTOR, "fraction of the shorter side that evaluation crops"] = 1.0
+    interpolation: Annotated[str, v.INTERPOLATIONS, "interpolation at evaluation"] = "bilinear"
+    augmentation: Annotated[str, v.AUGMENTATIONS, "crop and flips of training images"] = "none"
+    repeated_augmentation: Annotated[int, v.COUNT, "copies of an image, each augmented differently"] = 1
+    randaugment_layers: Annotated[int, v.NATURAL, "RandAugment operations per image; 0: none"] = 0
+    randaugment_magnitude: Annotated[float, v.NOT_NEGATIVE, "magnitude of RandAugment"] = 10.0
+    randaugment_policy: Annotated[str, v.POLICIES, "operations of RandAugment"] = "model_garden"
+    randaugment_std: Annotated[float, v.NOT_NEGATIVE, "deviation of the magnitude, with the policy timm"] = (
+        0.0
+    )
+    color_jitter: Annotated[float, v.FRACTION, "largest change of brightness, contrast and saturation"] = 0.0
+    random_erasing: Annotated[float, v.FRACTION, "probability that a rectangle becomes noise"] = 0.0
+    mixup_alpha: Annotated[float, v.NOT_NEGATIVE, "alpha of mixup, which blends two images; 0: none"] = 0.0
+    cutmix_alpha: Annotated[float, v.NOT_NEGATIVE, "alpha of CutMix, which pastes a rectangle; 0: none"] = 0.0
 
     # The optimization.
-    epochs: Annotated[int, "passes over the training split"]
-    global_batch_size: Annotated[int, "images per step on all devices together"]
-    optimizer: Annotated[str, _choice(OPTIMIZERS)] = "sgd"
-    learning_rate: Annotated[float, "peak, reached after warmup_epochs"]
-    momentum: Annotated[float, "momentum of the optimizer; beta_1 of adam, adamw, lamb and lion"] = 0.9
+    epochs: Annotated[int, v.COUNT, "passes over the training split"]
+    global_batch_size: Annotated[int, v.COUNT, "images per step on all devices together"]
+    optimizer: Annotated[str, v.OPTIMIZERS, "optimizer"] = "sgd"
+    learning_rate: Annotated[float, v.POSITIVE, "peak, reached after warmup_epochs"]
+    momentum: Annotated[float, v.RATE, "momentum; beta_1 of adam, adamw, lamb and lion"] = 0.9
     optimizer_options: Annotated[dict[str, object], "other options, such as {'nesterov': True} of sgd"] = (
         dataclasses.field(default_factory=dict)
     )
-    schedule: Annotated[str, f"learning rate after the warm-up: {_choice(SCHEDULES)}"] = "cosine"
-    warmup_epochs: Annotated[float, "epochs in which the learning rate rises from 0"] = 0.0
-    cosine_floor: Annotated[float, "end of the cosine schedule, as a fraction of the peak"] = 0.0
-    decay_rate: Annotated[float, "factor of the exponential schedule per decay_epochs"] = 1.0
-    decay_epochs: Annotated[float, "epochs between decays of the exponential schedule"] = 1.0
-    weight_decay: Annotated[float, "L2 of the kernels in the loss; adamw, lamb, lion: in their steps"] = 0.0
-    clip_norm: Annotated[float, "largest norm of all gradients together; 0: any"] = 0.0
-    clip_adaptive: Annotated[float, "largest gradient relative to the weights (AGC); 0: any"] = 0.0
-    accumulate_steps: Annotated[int, "parts of a batch whose gradients are added up in turn"] = 1
-    remat: Annotated[bool, "compute activations of blocks again in the backward pass, to save memory"] = False
-    layer_decay: Annotated[float, "factor of the learning rate from each block to the one before"] = 1.0
-    head_rate: Annotated[float, "factor of the learning rate of the classifier"] = 1.0
-    loss: Annotated[str, f"loss of the logits: {_choice(LOSSES)}"] = "cross_entropy"
-    label_smoothing: Annotated[float, "fraction of each label spread over all classes"] = 0.0
-    target_threshold: Annotated[
-        float, "share of a class that counts as 1 in binary_cross_entropy; 0: none"
+    schedule: Annotated[str, v.SCHEDULES, "learning rate after the warm-up"] = "cosine"
+    warmup_epochs: Annotated[float, v.NOT_NEGATIVE, "epochs in which the learning rate rises from 0"] = 0.0
+    cosine_floor: Annotated[float, v.RATE, "end of the cosine schedule, as a fraction of the peak"] = 0.0
+    decay_rate: Annotated[float, v.FACTOR, "factor of the exponential schedule per decay_epochs"] = 1.0
+    decay_epochs: Annotated[float, v.POSITIVE, "epochs between decays of the exponential schedule"] = 1.0
+    weight_decay: Annotated[
+        float, v.NOT_NEGATIVE, "L2 of kernels in the loss; adamw, lamb, lion: in the step"
     ] = 0.0
-    class_weights: Annotated[tuple[float, ...], "weight of each class in the loss; empty: 1"] = ()
-    ema_decay: Annotated[float, "decay of the weights' average, which is evaluated; 0: none"] = 0.0
-    seed: Annotated[int, "seed of the weights, the order and the augmentation"] = 0
+    clip_norm: Annotated[float, v.NOT_NEGATIVE, "largest norm of all gradients together; 0: any"] = 0.0
+    clip_adaptive: Annotated[float, v.NOT_NEGATIVE, "largest gradient relative to weights (AGC); 0: any"] = (
+        0.0
+    )
+    accumulate_steps: Annotated[int, v.COUNT, "parts of a batch whose gradients are added up in turn"] = 1
+    remat: Annotated[bool, "compute activations of blocks again in the backward pass, to save memory"] = False
+    layer_decay: Annotated[float, v.FACTOR, "factor of the learning rate per block, backwards"] = 1.0
+    head_rate: Annotated[float, v.POSITIVE, "factor of the learning rate of the classifier"] = 1.0
+    loss: Annotated[str, v.LOSSES, "loss of the logits"] = "cross_entropy"
+    label_smoothing: Annotated[float, v.RATE, "fraction of each label spread over all classes"] = 0.0
+    target_threshold: Annotated[float, v.RATE, "label that counts as 1 in binary_cross_entropy; 0: none"] = (
+        0.0
+    )
+    class_weights: Annotated[tuple[float, ...], v.WEIGHTS, "weight of each class in the loss; empty: 1"] = ()
+    ema_decay: Annotated[float, v.RATE, "decay of the weights' average, which is evaluated; 0: none"] = 0.0
+    seed: Annotated[int, v.SEED, "seed of the weights, the order and the augmentation"] = 0
 
     def __post_init__(self) -> None:
-        for field, kind in field_types().items():
-            object.__setattr__(self, field, recipe_values.typed(field, getattr(self, field), kind))
-        recipe_values.check(self)
+        for field, (kind, *limits, _) in _annotations().items():
+            value = v.coerce(field, getattr(self, field), kind)
+            v.check_value(field, value, limits)
+            object.__setattr__(self, field, value)
+        v.check_rules(self)
 
     @property
     def decays_in_steps(self) -> bool:
         """Whether the weight decay is in the steps of the optimizer instead of the loss."""
-        return self.optimizer in DECAY_IN_STEPS
+        return v.OPTIMIZERS[self.optimizer].decays_in_steps
 
     @property
     def phase_ends(self) -> tuple[int, ...]:
@@ -147,12 +141,17 @@ class Recipe:
 
 
 @functools.cache
+def _annotations() -> dict[str, tuple[Any, ...]]:
+    """Returns the type, the limits or choices, and the help of each field, in the order of `Recipe`."""
+    return {name: get_args(hint) for name, hint in get_type_hints(Recipe, include_extras=True).items()}
+
+
 def field_types() -> dict[str, type]:
     """Returns the type of each field of a recipe, by name."""
-    return typing.get_type_hints(Recipe)
+    return {name: kind for name, (kind, *_) in _annotations().items()}
 
 
-class FieldDescription(typing.NamedTuple):
+class FieldDescription(NamedTuple):
     """The description of a field of a recipe.
 
     Attributes:
@@ -177,13 +176,14 @@ def describe_fields() -> list[FieldDescription]:
     """
     described = []
     for field in dataclasses.fields(Recipe):
-        kind, text = typing.get_args(field.type)
+        kind, *limits, text = _annotations()[field.name]
         given = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         required = given is dataclasses.MISSING
         default = None if required else given if isinstance(given, str) else json.dumps(given)
-        described.append(
-            FieldDescription(field.name, (typing.get_origin(kind) or kind).__name__, default, text)
-        )
+        for choices in (limit for limit in limits if not isinstance(limit, v.Limit)):
+            *others, last = choices
+            text += f": {', '.join(others)} or {last}"
+        described.append(FieldDescription(field.name, (get_origin(kind) or kind).__name__, default, text))
     return described
 
 
@@ -208,7 +208,7 @@ def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
             raise invalid("--set", "key=value, such as epochs=10", assignment)
         if field not in types:
             raise unknown("recipe field", field, types)
-        values[field] = recipe_values.typed(field, recipe_values.parsed(text, types[field]), types[field])
+        values[field] = v.coerce(field, v.parse_value(text, types[field]), types[field])
     return dataclasses.replace(recipe, **values)
 
 
@@ -230,7 +230,7 @@ def from_json(text: str) -> Recipe:
     except ValueError as error:
         raise InputError(f"not a recipe in JSON: {error}") from None
     except RecursionError:
-        raise InputError(f"not a recipe in JSON: it is nested more than {MAX_DEPTH} deep") from None
+        raise InputError(f"not a recipe in JSON: it is nested more than {v.MAX_DEPTH} deep") from None
     if not isinstance(values, dict):
         raise InputError(f"not a recipe in JSON: {type(values).__name__} instead of an object")
     for field in values:

@@ -4,55 +4,116 @@
 import ast
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard, get_origin
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple, TypeGuard, get_origin
 
 from lambdanet.errors import InputError, invalid, short, unknown
 
-# The options of each optimizer besides `learning_rate` and `momentum`.
+
+class Limit(NamedTuple):
+    """The values that a field accepts beyond its type: a test, and its description for messages."""
+
+    accepts: Callable[[Any], bool]
+    accepted: str
+
+
+POSITIVE = Limit(lambda v: 0 < v < math.inf, "a number above 0")
+NOT_NEGATIVE = Limit(lambda v: 0 <= v < math.inf, "a number of at least 0")
+COUNT = Limit(lambda v: v >= 1, "a positive integer")
+NATURAL = Limit(lambda v: v >= 0, "an integer of at least 0")
+OR_NEVER = Limit(lambda v: v >= 0, "a positive integer, or 0 for never")
+RATE = Limit(lambda v: 0 <= v < 1, "a number from 0 to below 1")
+FRACTION = Limit(lambda v: 0 <= v <= 1, "a number from 0 to 1")
+FACTOR = Limit(lambda v: 0 < v <= 1, "a number above 0 and at most 1")
+TEXT = Limit(bool, "a text that is not empty")
+SIZE = Limit(lambda v: 1 <= v < 1 << 16, "an integer from 1 to 65535")
+SIZES = Limit(lambda v: all(s.is_integer() and SIZE.accepts(s) for s in v), "integers from 1 to 65535")
+CLASSES = Limit(lambda v: v >= 0, "a positive integer, or 0 for that of the dataset")
+MEANS = Limit(lambda v: bool(v) and all(map(math.isfinite, v)), "one number per channel")
+DEVIATIONS = Limit(lambda v: bool(v) and all(map(POSITIVE.accepts, v)), "one number above 0 per channel")
+WEIGHTS = Limit(lambda v: all(map(NOT_NEGATIVE.accepts, v)), "one number of at least 0 per class")
+SEED = Limit(lambda v: 0 <= v < 2**31, "an integer from 0 to below 2**31")
+
+
+class Optimizer(NamedTuple):
+    """A row of `OPTIMIZERS`.
+
+    Attributes:
+      kind: the class, in `training.run.optimizers` or in Keras.
+      options: its arguments that `optimizer_options` sets.
+      momentum: its argument that the field `momentum` sets.
+      decays_in_steps: whether its steps decay the kernels; otherwise, the loss does.
+    """
+
+    kind: str
+    options: tuple[str, ...]
+    momentum: str = "beta_1"
+    decays_in_steps: bool = False
+
+
+# The choices of a recipe, each name with its implementation.
 OPTIMIZERS = {
-    "adam": ("beta_2", "epsilon"),
-    "adamw": ("beta_2", "epsilon"),
-    "lamb": ("beta_2", "epsilon"),
-    "lion": ("beta_2",),
-    "rmsprop": ("epsilon", "rho"),
-    "sgd": ("nesterov",),
+    "adam": Optimizer("Adam", ("beta_2", "epsilon")),
+    "adamw": Optimizer("AdamW", ("beta_2", "epsilon"), decays_in_steps=True),
+    "lamb": Optimizer("LAMB", ("beta_2", "epsilon"), decays_in_steps=True),
+    "lion": Optimizer("Lion", ("beta_2",), decays_in_steps=True),
+    "rmsprop": Optimizer("RMSprop", ("epsilon", "rho"), momentum="momentum"),
+    "sgd": Optimizer("SGD", ("nesterov",), momentum="momentum"),
 }
-DECAY_IN_STEPS = ("adamw", "lamb", "lion")  # optimizers whose steps decay the kernels; not the loss
-SCHEDULES = ("constant", "cosine", "exponential")
-AUGMENTATIONS = ("affine", "crop_flip", "none", "padded_crop_flip")
+SCHEDULES = {
+    "constant": "lambdanet.training.run.schedules:constant",
+    "cosine": "lambdanet.training.run.schedules:cosine",
+    "exponential": "lambdanet.training.run.schedules:exponential",
+}
+AUGMENTATIONS = {
+    "affine": "lambdanet.training.data.augment:affine",
+    "crop_flip": "lambdanet.training.data.augment:crop_flip",
+    "none": "lambdanet.training.data.augment:unchanged",
+    "padded_crop_flip": "lambdanet.training.data.augment:padded_crop_flip",
+}
+LOSSES = {
+    "binary_cross_entropy": "lambdanet.training.run.losses:SmoothedBinaryCrossEntropy",
+    "cross_entropy": "lambdanet.training.run.losses:SmoothedCrossEntropy",
+}
 INTERPOLATIONS = ("bicubic", "bilinear")
 POLICIES = ("model_garden", "timm")  # of RandAugment
 MAX_MAGNITUDE = 10.0  # of the policy timm
-LOSSES = ("binary_cross_entropy", "cross_entropy")
 INTEGERS = range(-(2**63), 2**63)
 MAX_DEPTH = 32  # nested lists and dictionaries in an option
 
 
-def check(recipe: Any) -> None:
-    """Checks the values of a recipe whose fields have their types.
+def check_rules(recipe: Any) -> None:
+    """Checks the rules between the fields of a recipe, and the options of its optimizer.
 
     Raises:
-      InputError: a value cannot be used, or not with another one.
+      InputError: a value cannot be used with another one.
     """
-    for field, (accepts, accepted) in _RANGES.items():
-        if not accepts(getattr(recipe, field)):
-            raise invalid(field, accepted, getattr(recipe, field))
-    for field, names in _NAMES.items():
-        if getattr(recipe, field) not in names:
-            raise unknown(field, getattr(recipe, field), names)
     for field, accepts, accepted in _RULES:
         if not accepts(recipe):
             raise invalid(field, accepted.format(recipe), getattr(recipe, field))
-    for option in recipe.optimizer_options:
-        if option not in OPTIMIZERS[recipe.optimizer]:
-            raise unknown(f"option of optimizer {recipe.optimizer}", option, OPTIMIZERS[recipe.optimizer])
-        accepts, accepted = _OPTIONS[option]
-        if not accepts(recipe.optimizer_options[option]):
-            raise invalid(f"optimizer_options[{option!r}]", accepted, recipe.optimizer_options[option])
+    accepted_options = OPTIMIZERS[recipe.optimizer].options
+    for option, value in recipe.optimizer_options.items():
+        if option not in accepted_options:
+            raise unknown(f"option of optimizer {recipe.optimizer}", option, accepted_options)
+        if not _OPTIONS[option].accepts(value):
+            raise invalid(f"optimizer_options[{option!r}]", _OPTIONS[option].accepted, value)
 
 
-def parsed(text: str, kind: type) -> object:
+def check_value(field: str, value: Any, limits: Iterable[Limit | Collection[str]]) -> None:
+    """Checks the value of a field, which has its type, by the limits or choices in its annotation.
+
+    Raises:
+      InputError: the value is not accepted.
+    """
+    for limit in limits:
+        if not isinstance(limit, Limit):
+            if value not in limit:
+                raise unknown(field, value, limit)
+        elif not limit.accepts(value):
+            raise invalid(field, limit.accepted, value)
+
+
+def parse_value(text: str, kind: type) -> object:
     """Returns the value that a text denotes, or the text itself if it is not of that kind."""
     try:
         if kind is bool:
@@ -67,7 +128,7 @@ def parsed(text: str, kind: type) -> object:
     return text
 
 
-def typed(field: str, value: Any, kind: type) -> Any:
+def coerce(field: str, value: Any, kind: type) -> Any:
     """Returns a value as the type of its field: an int as a float, a sequence as a tuple of floats."""
     origin = get_origin(kind) or kind
     if kind is float and _is_number(value):
@@ -109,64 +170,11 @@ _ACCEPTED = {
     dict: "a dictionary, such as {'scope': 7}",
 }
 
-_Check = tuple[Callable[[Any], bool], str]
-_POSITIVE: _Check = (lambda v: 0 < v < math.inf, "a number above 0")
-_NOT_NEGATIVE: _Check = (lambda v: 0 <= v < math.inf, "a number of at least 0")
-_COUNT: _Check = (lambda v: v >= 1, "a positive integer")
-_RATE: _Check = (lambda v: 0 <= v < 1, "a number from 0 to below 1")
-_TEXT: _Check = (bool, "a text that is not empty")
-
-_OPTIONS: dict[str, _Check] = {
-    "beta_2": (lambda v: _is_number(v) and _RATE[0](v), _RATE[1]),
-    "epsilon": (lambda v: _is_number(v) and v > 0, "a number above 0"),
-    "nesterov": (lambda v: isinstance(v, bool), "True or False"),
-    "rho": (lambda v: _is_number(v) and _RATE[0](v), _RATE[1]),
-}
-
-_RANGES: dict[str, _Check] = {
-    "model": _TEXT,
-    "num_classes": (lambda v: v >= 0, "a positive integer, or 0 for that of the dataset"),
-    "input_size": (lambda v: 1 <= v < 1 << 16, "an integer from 1 to 65535"),
-    "sizes": (lambda v: all(s.is_integer() and 1 <= s < 1 << 16 for s in v), "integers from 1 to 65535"),
-    "dropout_rate": _RATE,
-    "stochastic_depth_rate": _RATE,
-    "bn_momentum": _RATE,
-    "unfreeze_epoch": (lambda v: v >= 0, "a positive integer, or 0 for never"),
-    "dataset": _TEXT,
-    "train_split": _TEXT,
-    "eval_split": _TEXT,
-    "mean": (lambda v: bool(v) and all(map(math.isfinite, v)), "one number per channel"),
-    "std": (lambda v: bool(v) and all(0 < s < math.inf for s in v), "one number above 0 per channel"),
-    "patience": (lambda v: v >= 0, "a positive integer, or 0 for never"),
-    "pseudo_share": _RATE,
-    "crop_fraction": (lambda v: 0 < v <= 1, "a number above 0 and at most 1"),
-    "repeated_augmentation": _COUNT,
-    "randaugment_layers": (lambda v: v >= 0, "an integer of at least 0"),
-    "randaugment_magnitude": _NOT_NEGATIVE,
-    "randaugment_std": _NOT_NEGATIVE,
-    "color_jitter": (lambda v: 0 <= v <= 1, "a number from 0 to 1"),
-    "random_erasing": (lambda v: 0 <= v <= 1, "a number from 0 to 1"),
-    "mixup_alpha": _NOT_NEGATIVE,
-    "cutmix_alpha": _NOT_NEGATIVE,
-    "epochs": _COUNT,
-    "global_batch_size": _COUNT,
-    "learning_rate": _POSITIVE,
-    "momentum": _RATE,
-    "warmup_epochs": _NOT_NEGATIVE,
-    "cosine_floor": _RATE,
-    "decay_rate": (lambda v: 0 < v <= 1, "a number above 0 and at most 1"),
-    "decay_epochs": _POSITIVE,
-    "weight_decay": _NOT_NEGATIVE,
-    "clip_norm": _NOT_NEGATIVE,
-    "clip_adaptive": _NOT_NEGATIVE,
-    "accumulate_steps": _COUNT,
-    "layer_decay": (lambda v: 0 < v <= 1, "a number above 0 and at most 1"),
-    "head_rate": _POSITIVE,
-    "label_smoothing": _RATE,
-    "target_threshold": _RATE,
-    "class_weights": (lambda v: all(0 <= w < math.inf for w in v), "one number of at least 0 per class"),
-    "ema_decay": _RATE,
-    "seed": (lambda v: 0 <= v < 2**31, "an integer from 0 to below 2**31"),
+_OPTIONS = {
+    "beta_2": Limit(lambda v: _is_number(v) and RATE.accepts(v), RATE.accepted),
+    "epsilon": Limit(lambda v: _is_number(v) and v > 0, "a number above 0"),
+    "nesterov": Limit(lambda v: isinstance(v, bool), "True or False"),
+    "rho": Limit(lambda v: _is_number(v) and RATE.accepts(v), RATE.accepted),
 }
 
 # Rules between fields, in the order in which they are checked.
@@ -224,12 +232,3 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         "empty, or {0.num_classes} numbers, one per class",
     ),
 )
-
-_NAMES = {
-    "optimizer": OPTIMIZERS,
-    "schedule": SCHEDULES,
-    "augmentation": AUGMENTATIONS,
-    "interpolation": INTERPOLATIONS,
-    "randaugment_policy": POLICIES,
-    "loss": LOSSES,
-}

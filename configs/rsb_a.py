@@ -28,14 +28,11 @@ import dataclasses
 from typing import Any
 
 from lambdanet.configs import imagenet_90
-from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 
 BASE = dataclasses.replace(
     imagenet_90.BASE,
-    crop_fraction=0.95,
-    interpolation="bicubic",
     randaugment_layers=2,
     randaugment_policy="timm",
     randaugment_std=0.5,
@@ -85,22 +82,14 @@ PROCEDURES: dict[str, dict[str, Any]] = {
 ONE_SIZE: dict[str, dict[str, Any]] = {"a3": {"input_size": 160, "sizes": ()}}
 
 
-def with_pixels_of(base: Recipe, weights: PublishedWeights) -> Recipe:
-    """Returns a recipe for the network of published weights, at their size and normalization."""
-    return dataclasses.replace(
-        base, model=weights.model, input_size=weights.input_size, mean=weights.mean, std=weights.std
-    )
-
-
-def procedure_of(name: str, model: str) -> dict[str, Any]:
-    """Returns a procedure, for networks with tables for one size at that size alone."""
-    return PROCEDURES[name] | (ONE_SIZE.get(name, {}) if model.endswith("_256") else {})
+def fields(weights: PublishedWeights, procedure: str) -> dict[str, Any]:
+    """Returns the fields of a procedure, at the size and normalization of published weights."""
+    one_size = ONE_SIZE.get(procedure, {}) if weights.model.endswith("_256") else {}
+    return {**weights.preprocessing, "crop_fraction": 0.95, **PROCEDURES[procedure], **one_size}
 
 
 ROWS = {
-    f"{weights.model}@{name}": dataclasses.replace(
-        with_pixels_of(BASE, weights), **procedure_of(name, weights.model)
-    )
+    f"{weights.model}@{name}": dataclasses.replace(BASE, model=weights.model, **fields(weights, name))
     for weights in pretrained_weights.WEIGHTS
     for name in PROCEDURES
 }

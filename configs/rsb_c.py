@@ -14,13 +14,14 @@ botnet26t_256 and eca_botnext26ts_256; there is a row for each of timm's network
 
 import dataclasses
 
-from lambdanet.configs import imagenet_350
+from lambdanet.configs import imagenet_90
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.configs.rsb_a import with_pixels_of
 
 BASE = dataclasses.replace(
-    imagenet_350.BASE,
-    interpolation="bicubic",
+    imagenet_90.BASE,
+    epochs=350,
+    randaugment_layers=2,
+    weight_decay=4e-5,
     optimizer_options={"nesterov": True},
     clip_adaptive=0.01,
     bn_momentum=0.9,
@@ -28,6 +29,6 @@ BASE = dataclasses.replace(
 )
 
 ROWS = {
-    weights.model: dataclasses.replace(with_pixels_of(BASE, weights), crop_fraction=weights.crop_fraction)
+    weights.model: dataclasses.replace(BASE, model=weights.model, **weights.preprocessing)
     for weights in pretrained_weights.WEIGHTS
 }

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from lambdanet.errors import unknown
 
@@ -69,6 +70,12 @@ class PublishedWeights:
     def accuracies(self) -> dict[str, float]:
         """The recorded top-1 accuracies in percent, by the name of the test set."""
         return {"ImageNet": self.top1, **self.shifted_top1}
+
+    @property
+    def preprocessing(self) -> dict[str, Any]:
+        """The fields of a recipe that prepare pictures as these weights need them."""
+        fields = ("input_size", "mean", "std", "crop_fraction", "interpolation")
+        return {field: getattr(self, field) for field in fields}
 
     @property
     def repository(self) -> str:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands train, evaluate, export, predict and pseudo-label."""
+"""The commands recipe, train, evaluate, export, predict and pseudo-label."""
 
 import dataclasses
 import importlib
 import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -11,14 +13,29 @@ from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, RepeatedFlag, switc
 from lambdanet.command_line import Command, Flag, aligned
 from lambdanet.errors import InputError, Unfinished, unknown
 
+if TYPE_CHECKING:
+    from lambdanet.configs.recipe import Recipe
 
-def _train(values: flags.FlagValues, arguments: list[str]) -> None:
+
+def _recipe(name: str, assignments: Iterable[str]) -> "Recipe":
+    """Returns a recipe with the fields that `--set` changes."""
     from lambdanet import configs
     from lambdanet.configs.recipe import override
     from lambdanet.models.names import check_model
 
-    recipe = override(configs.get_recipe(values.recipe), values["set"].value or ())
+    recipe = override(configs.get_recipe(name), assignments)
     check_model(recipe.model)
+    return recipe
+
+
+def _print_recipe(values: flags.FlagValues, arguments: list[str]) -> None:
+    from lambdanet.configs.recipe import to_json
+
+    print(to_json(_recipe(arguments[0], values["set"].value)) if arguments else _recipes())
+
+
+def _train(values: flags.FlagValues, arguments: list[str]) -> None:
+    recipe = _recipe(values.recipe, values["set"].value)
 
     from lambdanet.training import train
 
@@ -167,7 +184,21 @@ _PSEUDO_FLAGS = (
     _MAX_BAD_RECORDS,
 )
 
+_SET = RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated", default=())
+
 COMMANDS = (
+    Command(
+        "recipe",
+        "prints a recipe with all its fields, or lists the recipes",
+        _print_recipe,
+        flags=(_SET,),
+        arguments="[NAME]",
+        num_arguments=(0, 1),
+        examples=(
+            "lambdanet recipe imagenet_350:lambda_resnet_50@160",
+            "lambdanet recipe digits --set=epochs=5",
+        ),
+    ),
     Command(
         "train",
         "trains a recipe; run the same command again to resume",
@@ -180,7 +211,7 @@ COMMANDS = (
             _DATA_DIR,
             _MAX_BAD_RECORDS,
             *_TRAIN_FLAGS,
-            RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated", default=()),
+            _SET,
         ),
         examples=(
             "lambdanet train --recipe=digits --model_dir=/tmp/digits",

@@ -16,7 +16,7 @@ from PIL import Image
 import lambdanet
 from lambdanet import cli, command_line, configs
 from lambdanet.command_line import aligned, parse
-from lambdanet.configs.recipe import describe_fields
+from lambdanet.configs.recipe import describe_fields, override
 from lambdanet.errors import unknown
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +111,19 @@ def test_help_of_train_has_every_recipe(capsys):
     assert sorted(found) == configs.list_recipes()
 
 
+def test_printed_recipe_can_be_read_again(tmp_path, capsys):
+    assert cli.main(["recipe", "digits", "--set=epochs=5"]) == 0
+    path = tmp_path / "short.json"
+    path.write_text(capsys.readouterr().out)
+    assert configs.get_recipe(str(path)) == override(configs.get_recipe("digits"), ["epochs=5"])
+
+
+def test_recipe_without_a_name_lists_all(capsys):
+    assert cli.main(["recipe"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name.partition(":")[0] in shown for name in configs.list_recipes())
+
+
 def test_unknown_lists_at_most_20_names():
     names = [f"n{number:02}" for number in range(21)]
     assert str(unknown("name", "qqq", names[:20])).endswith("; accepted: " + ", ".join(names[:20]))
@@ -194,6 +207,7 @@ def test_version(capsys):
         (["list", "halonet_h*", "--pretrained"], "no model with published weights matches 'halonet_h*'"),
         (["list", "zzz*"], "no model matches 'zzz*'"),
         (["convert"], "`convert` needs MODEL"),
+        (["recipe", "digts"], "unknown recipe 'digts'; did you mean digits"),
         (["convert", "resnet_50", "--out=DIR/x"], "unknown model with published weights 'resnet_50'"),
         (["convert", "halonet26t", "--checkpoint=DIR/none.pth"], "checkpoint must be an existing file"),
     ],
@@ -323,7 +337,7 @@ def test_stdout_escapes_characters_it_cannot_encode(encoding):
     [
         ("--help", ">&-", 0, ""),
         ("--help", ">&- 2>&-", 0, ""),
-        ("nope", ">&-", 2, "lambdanet: error: unknown command 'nope'; did you mean info?\n"),
+        ("nope", ">&-", 2, "lambdanet: error: unknown command 'nope'; did you mean info or recipe?\n"),
         ("nope", "2>&-", 2, ""),
     ],
 )

@@ -2,6 +2,7 @@
 """Recipes: their models and data exist, and their numbers are those of the papers."""
 
 import dataclasses
+import pkgutil
 
 import numpy as np
 import pytest
@@ -9,10 +10,17 @@ import tensorflow as tf
 
 import lambdanet
 from lambdanet import configs
+from lambdanet.configs import recipe_values as v
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build
 
 NAMES = configs.list_recipes()
+
+
+@pytest.mark.parametrize("choices", [v.AUGMENTATIONS, v.LOSSES, v.SCHEDULES])
+def test_every_choice_is_implemented(choices):
+    for path in choices.values():
+        assert callable(pkgutil.resolve_name(path))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -171,6 +171,5 @@ def test_fields_of_recipe_change_images(field):
     assert np.any(first != plain)
 
 
-def test_recipes_accept_every_augmentation():
-    assert sorted(augment.VIEWS) == sorted(recipe_values.AUGMENTATIONS)
+def test_recipes_accept_every_policy():
     assert sorted(rand_augment.POLICIES) == sorted(recipe_values.POLICIES)

@@ -6,8 +6,6 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.configs import recipe_values
-from lambdanet.training.run import build
 from lambdanet.training.run.losses import SmoothedBinaryCrossEntropy, SmoothedCrossEntropy
 
 LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]], np.float32)
@@ -69,7 +67,3 @@ def test_loss_survives_serialization():
     for loss in (SmoothedCrossEntropy(0.2, (1.0, 2.0)), SmoothedBinaryCrossEntropy(0.1, threshold=0.2)):
         again = keras.losses.deserialize(keras.losses.serialize(loss))
         assert type(again) is type(loss) and again.get_config() == loss.get_config()
-
-
-def test_recipes_accept_every_loss():
-    assert sorted(build.LOSSES) == sorted(recipe_values.LOSSES)

@@ -8,9 +8,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.configs import recipe_values
 from lambdanet.errors import InputError
-from lambdanet.training.run import schedules
 from lambdanet.training.run.schedules import WarmupSchedule
 
 
@@ -87,7 +85,3 @@ def test_schedule_in_optimizer_and_serialization():
 def test_unknown_shape_is_refused():
     with pytest.raises(InputError, match="did you mean cosine"):
         WarmupSchedule(0.1, 10, shape="cosin")
-
-
-def test_recipes_accept_every_shape():
-    assert sorted(schedules.SHAPES) == sorted(recipe_values.SCHEDULES)

@@ -15,7 +15,6 @@ from programs.small_model import ONE_BLOCK, small_model
 from training_runs import assert_same_run, saved_steps
 
 from lambdanet import configs
-from lambdanet.configs import recipe_values
 from lambdanet.errors import InputError, Preempted
 from lambdanet.models import zoo
 from lambdanet.training.data.dataset import Dataset
@@ -232,7 +231,3 @@ def test_optimizer_options_of_recipe():
         recipe = dataclasses.replace(RECIPE, optimizer=optimizer, optimizer_options=options)
         built = build.build_optimizer(recipe, steps_per_epoch=10)
         assert {name: getattr(built, name) for name in options} == options
-
-
-def test_recipes_accept_every_optimizer():
-    assert sorted(build.OPTIMIZERS) == sorted(recipe_values.OPTIMIZERS)

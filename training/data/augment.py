@@ -65,14 +65,6 @@ def unchanged(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tens
     return _to_uint8(square(image.pixels()))
 
 
-VIEWS: dict[str, View] = {
-    "affine": affine,
-    "crop_flip": crop_flip,
-    "none": unchanged,
-    "padded_crop_flip": padded_crop_flip,
-}
-
-
 def derive_seed(seed: tf.Tensor, number: int) -> tf.Tensor:
     """Returns a different seed for each number; TensorFlow's generators are independent for different seeds.
 

@@ -2,10 +2,12 @@
 """Preprocessing of a recipe: crop, resize, augmentation and normalization."""
 
 import dataclasses
+import pkgutil
 
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.recipe_values import AUGMENTATIONS
 from lambdanet.models.preprocessing.preprocessing import Preprocessing
 from lambdanet.training.data import augment
 from lambdanet.training.data.image_bytes import Decoded, Encoded
@@ -34,7 +36,8 @@ def for_training(image: Encoded | Decoded, recipe: Recipe, seed: tf.Tensor) -> t
       uint8 [input_size, input_size, c], which `normalize` takes in batches.
     """
     prepare = of_recipe(recipe)
-    pixels = augment.VIEWS[recipe.augmentation](image, recipe.input_size, prepare.square, seed)
+    view: augment.View = pkgutil.resolve_name(AUGMENTATIONS[recipe.augmentation])
+    pixels = view(image, recipe.input_size, prepare.square, seed)
     jitter, rand_augment, erase = (augment.derive_seed(seed, number) for number in SEEDS)
     if recipe.color_jitter:
         pixels = augment.color_jitter(pixels, recipe.color_jitter, jitter)

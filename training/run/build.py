@@ -3,33 +3,18 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+import pkgutil
+from collections.abc import Iterator
 from typing import Any
 
 from lambdanet.backend import KERAS, keras
 from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.recipe_values import LOSSES, OPTIMIZERS
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
-from lambdanet.training.run.losses import Accuracy, SmoothedBinaryCrossEntropy, SmoothedCrossEntropy
-from lambdanet.training.run.optimizers import LAMB, adaptive_clip, layer_rate_factors, with_options
+from lambdanet.training.run import optimizers
+from lambdanet.training.run.losses import Accuracy
 from lambdanet.training.run.schedules import WarmupSchedule
-
-OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
-    "adam": keras.optimizers.Adam,
-    "adamw": keras.optimizers.AdamW,
-    "lamb": LAMB,
-    "lion": keras.optimizers.Lion,
-    "rmsprop": keras.optimizers.RMSprop,
-    "sgd": keras.optimizers.SGD,
-}
-MOMENTUMS = {"rmsprop": "momentum", "sgd": "momentum"}  # the argument for the momentum; others: beta_1
-
-LOSSES: dict[str, Callable[[Recipe], keras.losses.Loss]] = {
-    "binary_cross_entropy": lambda recipe: SmoothedBinaryCrossEntropy(
-        recipe.label_smoothing, recipe.class_weights, recipe.target_threshold
-    ),
-    "cross_entropy": lambda recipe: SmoothedCrossEntropy(recipe.label_smoothing, recipe.class_weights),
-}
 
 
 def build_resizable_model(recipe: Recipe) -> keras.Model:
@@ -109,8 +94,10 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
     Raises:
       InputError: with Keras 3, the recipe needs what only tf_keras has.
     """
+    row = OPTIMIZERS[recipe.optimizer]
+    kind = getattr(optimizers, row.kind, None) or getattr(keras.optimizers, row.kind)
     arguments: dict[str, Any] = {
-        MOMENTUMS.get(recipe.optimizer, "beta_1"): recipe.momentum,
+        row.momentum: recipe.momentum,
         "learning_rate": build_schedule(recipe, steps_per_epoch),
         "use_ema": recipe.ema_decay > 0,
         "ema_momentum": recipe.ema_decay,
@@ -121,21 +108,21 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
         arguments["weight_decay"] = recipe.weight_decay
     if recipe.clip_norm:
         arguments["global_clipnorm"] = recipe.clip_norm
-    kind = OPTIMIZERS[recipe.optimizer]
     if KERAS != "tf_keras":
         if field := tf_keras_only(recipe):
             raise invalid(field, "one that Keras 3 has, too", getattr(recipe, field), "tf_keras has it")
         return kind(**arguments)
     if recipe.clip_adaptive:
-        arguments["clip"] = adaptive_clip(recipe.clip_adaptive)
+        arguments["clip"] = optimizers.adaptive_clip(recipe.clip_adaptive)
     if (recipe.layer_decay, recipe.head_rate) != (1, 1):
-        arguments["rate_factors"] = layer_rate_factors(recipe.layer_decay, recipe.head_rate)
-    return with_options(kind)(**arguments)
+        arguments["rate_factors"] = optimizers.layer_rate_factors(recipe.layer_decay, recipe.head_rate)
+    return optimizers.with_options(kind)(**arguments)
 
 
 def build_loss(recipe: Recipe) -> keras.losses.Loss:
     """Returns the recipe's loss of logits."""
-    return LOSSES[recipe.loss](recipe)
+    options = {"threshold": recipe.target_threshold} if recipe.target_threshold else {}
+    return pkgutil.resolve_name(LOSSES[recipe.loss])(recipe.label_smoothing, recipe.class_weights, **options)
 
 
 def compile_model(

@@ -2,12 +2,12 @@
 """Learning rate schedules."""
 
 import math
+import pkgutil
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
+from lambdanet.configs.recipe_values import SCHEDULES
 from lambdanet.errors import unknown
-
-SHAPES = ("constant", "cosine", "exponential")
 
 
 @keras.saving.register_keras_serializable("lambdanet")
@@ -25,7 +25,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
       peak: the largest learning rate.
       total_steps: the steps of the whole run, after which the rate is constant.
       warmup_steps: the steps of the linear rise, from 0 (none) to `total_steps`.
-      shape: a name in `SHAPES`.
+      shape: a name in `SCHEDULES`.
       floor: the end of the cosine, as a fraction of the peak.
       decay_rate: the factor per stair of the exponential.
       decay_steps: the steps per stair, not necessarily an integer.
@@ -50,8 +50,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         decay_steps: float = 1.0,
     ):
         super().__init__()
-        if shape not in SHAPES:
-            raise unknown("schedule", shape, SHAPES)
+        if shape not in SCHEDULES:
+            raise unknown("schedule", shape, SCHEDULES)
         self.peak = peak
         self.total_steps = total_steps
         self.warmup_steps = warmup_steps
@@ -64,16 +64,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         step = K.minimum(K.cast(step, "float32"), float(self.total_steps))
         rise = step / max(self.warmup_steps, 1)
         after = K.maximum(step - self.warmup_steps, 0.0)
-        return self.peak * K.where(step < self.warmup_steps, rise, self._factor(after))
-
-    def _factor(self, after: K.Tensor) -> K.Tensor:
-        """Returns the factor on the peak, `after` steps after the warm-up."""
-        if self.shape == "cosine":
-            progress = after / max(self.total_steps - self.warmup_steps, 1)
-            return self.floor + (1 - self.floor) * 0.5 * (1 + K.cos(math.pi * progress))
-        if self.shape == "exponential":
-            return self.decay_rate ** K.floor(after / self.decay_steps)
-        return K.ones_like(after)
+        factor = pkgutil.resolve_name(SCHEDULES[self.shape])(self, after)
+        return self.peak * K.where(step < self.warmup_steps, rise, factor)
 
     def get_config(self) -> dict:
         return {
@@ -85,3 +77,19 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             "decay_rate": self.decay_rate,
             "decay_steps": self.decay_steps,
         }
+
+
+def constant(schedule: WarmupSchedule, after: K.Tensor) -> K.Tensor:
+    """Returns the factor on the peak, `after` steps after the warm-up: 1."""
+    return K.ones_like(after)
+
+
+def cosine(schedule: WarmupSchedule, after: K.Tensor) -> K.Tensor:
+    """Returns the factor on the peak, which falls to `floor` along half a cosine."""
+    progress = after / max(schedule.total_steps - schedule.warmup_steps, 1)
+    return schedule.floor + (1 - schedule.floor) * 0.5 * (1 + K.cos(math.pi * progress))
+
+
+def exponential(schedule: WarmupSchedule, after: K.Tensor) -> K.Tensor:
+    """Returns the factor on the peak, which falls by `decay_rate` every `decay_steps` steps."""
+    return schedule.decay_rate ** K.floor(after / schedule.decay_steps)
