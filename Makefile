@@ -50,7 +50,7 @@ demo-detection: .venv/detection.stamp
 		{ rm -rf demo/shapes_model && echo "$(SHAPES_EXPORT)" && $(SHAPES_EXPORT); }
 	$(DETECTION).evaluate --saved_model=demo/shapes_model --images=demo/shapes/val \
 		--annotations=demo/shapes/annotations/instances_val.json
-	$(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found --min_score=0.8 \
+	$(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found --min_confidence=0.8 \
 		demo/shapes/val/00000[1-9].jpg
 	@echo "$$WHAT_NOW_DETECTION"
 

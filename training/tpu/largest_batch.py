@@ -37,7 +37,7 @@ def largest_batch(
     Example:
       >>> largest_batch(lambda batch: check(recipe_step(recipe, "train", batch))).batch
     """
-    check_counts(batch=start)
+    check_counts(batch_size=start)
     fits: dict[int, Report] = {}
     too_large: set[int] = set()
 
