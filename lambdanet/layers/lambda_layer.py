@@ -86,7 +86,7 @@ class LambdaLayer(Layer):
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number
-        of channels, or a Keras 3 tensor.
+        of channels, or a tensor of the other Keras.
 
     Example:
       >>> layer = LambdaLayer(filters=64, scope=7)
