@@ -29,7 +29,7 @@ class Flag:
       name: the name without dashes.
       value: the placeholder of the value in the help, such as "DIR"; empty for a switch.
       help: the description, one line.
-      required: whether a command line without the flag is refused.
+      required: whether a command line must have the flag.
       define: the absl function that defines the flag.
       default: the value without the flag; a switch that is on is shown as its opposite, `--noNAME`.
     """
@@ -221,7 +221,7 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
 
 
 def _leave_modules_alone() -> None:
-    """Makes garbage collections rare: TensorFlow's modules are a million objects that stay to the end."""
+    """Collects garbage less often: TensorFlow's million module objects live until the exit."""
     gc.set_threshold(20_000)
     atexit.register(gc.freeze)
 
@@ -240,8 +240,8 @@ def _prepare_streams() -> None:
 def _without_noise() -> Iterator[None]:
     """Hides two harmless warnings.
 
-    Pillow warns that a large picture may be an attack (it refuses pictures of twice that size), and
-    TensorFlow that a loaded model has no gradients, which no program here computes.
+    Pillow warns that a large picture may be an attack (it rejects pictures of twice that size), and
+    TensorFlow that a loaded model has no gradients, which no command computes.
     """
 
     def is_wanted(record: LogRecord) -> bool:

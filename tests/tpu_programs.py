@@ -91,7 +91,7 @@ COMPILED_TWICE = "networks"
 
 
 def two_block_step(recipe, mode, batch_size):
-    """Returns the step of a recipe with a smaller network, whose initial values take no compilation."""
+    """Returns the step of a recipe with a smaller network, whose initializers need no compilation."""
     zoo.MODELS[recipe.model] = TWO_BLOCKS
     with constant_initializers():
         return steps.recipe_step(recipe, mode, batch_size)

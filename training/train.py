@@ -29,7 +29,7 @@ def train(
     Args:
       recipe: the recipe.
       model_dir: the folder for the recipe, the checkpoints and the logs of the run.
-      data_dir: the folder of TFDS, or of the pictures or records; None: that of the run, if `model_dir` has
+      data_dir: the folder of TFDS, or of the pictures or records; None: the run's, if `model_dir` has
         one, else the default of TFDS, `~/tensorflow_datasets`.
       **options: the attributes of `TrainOptions`, such as `save_every` and `distribute`.
 

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line and returns the exit status; see `command_line.exit_status`.
 
     Args:
-      argv: the arguments after `lambdanet`; default: those of this process.
+      argv: the arguments after `lambdanet`; default: this process's.
 
     Example:
       >>> main(["list", "mobilenet*"])

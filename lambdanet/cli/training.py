@@ -44,7 +44,7 @@ def _train_notes() -> str:
 
 
 def _recipes() -> str:
-    """Returns the name and summary of each module of recipes, and its rows, those of a model as one word."""
+    """Returns the name and summary of each module of recipes, and its rows, one word per model."""
     from lambdanet import configs
 
     modules: dict[str, dict[str, list[str]]] = {}

@@ -65,7 +65,7 @@ def benchmark_input(
     pictures: int = 256,
     out: str | Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Measures the throughput of the training input from JPEG TFRecords, here and in Model Garden.
+    """Measures the throughput of the training input from JPEG TFRecords, in lambdanet and in Model Garden.
 
     Both read the same files, crop at random, mirror and normalize, without and with RandAugment; Model Garden
     uses the parser of its `classification_input`. They take turns, so that a slowdown of the machine affects

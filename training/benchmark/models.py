@@ -53,7 +53,7 @@ def benchmark_models(
       max_seconds: the time limit of a model's turns in a pass; a slow model gets fewer turns.
       dtype: "float32", or "bfloat16" or "float16" for mixed precision.
       threads: the number of threads per process; default: the number of cores.
-      peers: whether to measure the networks of the same names in timm too, in PyTorch on the CPU, as they are
+      peers: whether to measure timm's networks of the same names too, in PyTorch on the CPU, in eager mode
         ("timm/NAME") and compiled by `torch.compile` ("timm_compiled/NAME"). Compiling takes minutes.
       peers_python: the Python interpreter that has timm; default: this one.
       out: the folder for `models.csv` and `models.png`; default: none.
@@ -102,7 +102,7 @@ def benchmark_models(
 
 
 def _peers(networks: Sequence[Network]) -> dict[str, ModelInfo]:
-    """Returns the contenders from timm and the sizes of their networks, which are those of the same name."""
+    """Returns timm's contenders and the sizes of their networks, by the models of the same names."""
     same = [network.name for network in networks if network.text in timm_networks.MODELS]
     if not same:
         accepted = f"one of {', '.join(timm_networks.MODELS)}, without options, with --peers"

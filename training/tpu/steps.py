@@ -49,7 +49,7 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) ->
       recipe: a recipe of `lambdanet train`; its batch size and dataset are not used.
       mode: "train", the step of `fit` from images to new weights, averages and metrics, with the largest of
         the recipe's `sizes`; or "infer", from images to logits, of the model for inference
-        (`lambdanet.for_inference`), as it is exported.
+        (`lambdanet.for_inference`), as exported.
       batch_size: the number of images on the core.
 
     Raises:
