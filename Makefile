@@ -10,8 +10,8 @@
 #   make tables  write the tables of the README and the documentation, and the pages of the model families
 #   make figures  draw the pictures of the README and the documentation
 #   make results PAGE=speed   run the commands on a page of docs/results, which write the files it shows
-#   make format  rewrite the code as ruff lays it out
-#   make clean   remove what the above wrote in this folder, .venv included
+#   make format  format the code with ruff
+#   make clean   remove all of these outputs, .venv included
 
 # The first Python found for which TensorFlow 2.20 has a package; make PYTHON=... names another.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python; do \
@@ -29,8 +29,8 @@ SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shap
 
 .PHONY: demo demo-detection docs tables figures test check lint format results clean
 
-# Every step can be repeated: training goes on where it stopped, or says that it is finished; the export
-# follows when it is older than the training.
+# Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
+# the training.
 demo: .venv/demo.stamp
 	@mkdir -p demo
 	$(BIN)/lambdanet train --recipe=digits --model_dir=demo/digits
@@ -50,7 +50,7 @@ demo-detection: .venv/detection.stamp
 		{ rm -rf demo/shapes_model && echo "$(SHAPES_EXPORT)" && $(SHAPES_EXPORT); }
 	$(DETECTION).evaluate --saved_model=demo/shapes_model --images=demo/shapes/val \
 		--annotations=demo/shapes/annotations/instances_val.json
-	$(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found --min_score=0.8 \
+	$(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found --min_confidence=0.8 \
 		demo/shapes/val/00000[1-9].jpg
 	@echo "$$WHAT_NOW_DETECTION"
 
@@ -89,8 +89,8 @@ results: docs/results/$(PAGE).md .venv/dev.stamp
 clean:
 	rm -rf .venv .build docs/_build docs/_generated docs/reference/api docs/reference/commands dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
-# A stamp stands for a finished install, which is repeated when the requirements change. It is always of the TensorFlow
-# that TF Model Garden needs, so that no target replaces what another has installed.
+# Each stamp file marks a completed install, which is repeated when the requirements change. All install the TensorFlow that
+# TF Model Garden needs, so that no target replaces the TensorFlow of another.
 .venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python
 	@echo "installing lambdanet[$*] into .venv (minutes the first time)"
 	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --editable '.[$*]' 'tensorflow~=2.20.0'
@@ -116,10 +116,10 @@ define WHAT_NOW
 
 Done. The results are in demo/:
   digits/       the run: recipe.json, checkpoints/, history.csv, and logs/ for TensorBoard
-  saved_model/  the exported model: takes pictures of any size, needs TensorFlow alone
-  images/       three digits that the training has not seen
-  predictions/  the same with what the model sees in them
-The dataset lies where TensorFlow Datasets keeps its own, ~/tensorflow_datasets by default.
+  saved_model/  the exported model: takes pictures of any size, needs only TensorFlow
+  images/       three digits that were not used for training
+  predictions/  the same with the model's predictions
+The dataset is in the folder of TensorFlow Datasets, ~/tensorflow_datasets by default.
 
 What to try next:
   $(BIN)/lambdanet predict --saved_model=demo/saved_model --out=demo/predictions YOUR_DIGIT.png
@@ -135,8 +135,8 @@ define WHAT_NOW_DETECTION
 Done. The results are in demo/:
   shapes/        pictures of shapes in the format of COCO, with TFRecords: train and val
   shapes_run/    the run: params.yaml, checkpoints, and what TensorBoard reads
-  shapes_model/  the exported detector: takes pictures of any size, needs TensorFlow alone
-  shapes_found/  pictures that the training has not seen with what the detector finds, and predictions.json
+  shapes_model/  the exported detector: takes pictures of any size, needs only TensorFlow
+  shapes_found/  pictures that were not used for training, with detections, and predictions.json
 
 What to try next:
   $(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found YOUR_PICTURE.png

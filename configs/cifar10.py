@@ -4,9 +4,9 @@
     lambdanet train --recipe=cifar10:resnet_50_llll --model_dir=DIR
 
 One GPU with 4 GB is enough: the reproduction took about an hour. Its lambda layer reshaped without
-transposing, which mixed channels and pixels, and its batch statistics had a momentum of 0.0001. Here the
-layer is the paper's, and `bn_momentum` the usual 0.9. Its conclusion, that the lambda layer is 3 % worse than
-the convolution, may therefore not apply here.
+transposing, which mixed channels and pixels, and its batch statistics had a momentum of 0.0001. This recipe
+has the paper's layer and the usual `bn_momentum` of 0.9. The conclusion, that the lambda layer is 3 % worse
+than the convolution, may therefore not apply to it.
 """
 
 import dataclasses

@@ -3,14 +3,14 @@
 
     lambdanet train --recipe=finetune:lambda_resnet50ts --data_dir=PICTURES --model_dir=DIR
 
-PICTURES is laid out as for `folder`, and the preprocessing is that of the weights. 20 epochs. To start from a
-run of your own, or to freeze layers: --set=start_from=MODEL_DIR --set=freeze=backbone.
+PICTURES is arranged as for `folder`, and the preprocessing is the published weights'. 20 epochs. To start
+from an earlier run, or to freeze layers: --set=start_from=MODEL_DIR --set=freeze=backbone.
 
 The learning rates were chosen with `lambda_resnet_tiny`, trained on 4,000 digits of MNIST, then 20 epochs on
 100 digits of scikit-learn in batches of 20. On 600 others it has, as a mean of two seeds, 77.5 % from random
 weights, 84.2 % with a learning rate of 0.003, which is 0.01 in batches of 64, and 88.6 % with 10 times that
 for the classifier; 88.0 % with 0.01 and 89.6 % with 0.03 for all layers, 83.7 % with a frozen backbone, and
-88.2 % with one that is unfrozen after 5 epochs. The rates here leave a margin for larger networks.
+88.2 % with one that is unfrozen after 5 epochs. The chosen rates leave a margin for larger networks.
 """
 
 import dataclasses

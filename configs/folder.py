@@ -5,7 +5,7 @@
 
     lambdanet train --recipe=folder --data_dir=PICTURES --model_dir=DIR
 
-The number of classes is that of the folders, and the regularization that of
+The number of classes is the number of folders, and the regularization is as in
 `imagenet_350:lambda_resnet_50@160`. One GPU is enough. To start from trained weights:
 --set=start_from=MODEL_DIR --set=epochs=20.
 

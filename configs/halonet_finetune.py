@@ -4,7 +4,7 @@
     lambdanet train --recipe=halonet_finetune:halonet_h4_base128@384 --model_dir=DIR --data_dir=DIR \\
         --set=start_from=MODEL_DIR
 
-MODEL_DIR is that of `halonet_21k`, or a file of weights. Rows are named `model@size`. The paper's top-1 at
+MODEL_DIR is a run of `halonet_21k`, or a file of weights. Rows are named `model@size`. The paper's top-1 at
 384 and 512: halonet_h4_base128 85.6 and 85.8, _patch 85.4 and 85.4, _c12 85.5 and 85.8.
 
 C.3 gives epochs, batch, learning rate, warm-up, cosine, Nesterov's momentum, a classifier that starts at

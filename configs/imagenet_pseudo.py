@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ImageNet with pseudo-labeled images: Bello (2021), section 5.3, F.3 and the last column of Table 18.
 
-    lambdanet pseudo-label --teacher=SAVED_MODEL --data=PICTURES --out=PSEUDO --per_class=130000
+    lambdanet pseudo-label --saved_model=SAVED_MODEL --data=PICTURES --out=PSEUDO --per_class=130000
     lambdanet train --recipe=imagenet_pseudo:lambda_resnet_152@288 --model_dir=DIR --data_dir=DIR \\
         --set=pseudo_labels=PSEUDO
 
@@ -13,7 +13,7 @@ For the rest F.3 refers to Noisy Student (Xie et al. 2020, section 3.1): images 
 130 K per class; labeled and pseudo-labeled images in one batch, with the mean of all losses; epochs, steps
 and learning rate from the labeled ones. A batch has equal numbers of both, but three pseudo-labeled images
 per labeled one for models from EfficientNet-B7 on, with which Table 5 compares 152@288. Noisy Student's
-batches have 2048 labeled images; here all images of a step add up to the paper's 4096.
+batches have 2048 labeled images; in this recipe, all images of a step add up to the lambda paper's 4096.
 """
 
 import dataclasses

@@ -6,8 +6,8 @@
 The paper trains on 32 TPUv3 cores. Its top-1: mobilenet_v2 72.7, mobilenet_v2_lambda 73.3.
 
 F.3 refers to Howard et al. (2019) for the rest: averages of 0.9999, batch normalization with decay 0.99.
-Neither gives the 5 epochs of warm-up, which are those of the other setups, and rho and epsilon, which are
-those of TF-Slim, where MobileNets were trained; with the usual epsilon of 1e-7, a learning rate of 0.1 would
+Neither gives the 5 epochs of warm-up, which are as in the other setups, and rho and epsilon, which are as in
+TF-Slim, where MobileNets were trained; with the usual epsilon of 1e-7, a learning rate of 0.1 would
 be far too large.
 """
 

@@ -30,7 +30,7 @@ class Recipe:
     model_options: Annotated[dict[str, object], "arguments of create_model that differ from the zoo's"] = (
         dataclasses.field(default_factory=dict)
     )
-    num_classes: Annotated[int, v.CLASSES, "number of classes; 0: that of the dataset"]
+    num_classes: Annotated[int, v.CLASSES, "number of classes; 0: the dataset's"]
     input_size: Annotated[int, v.SIZE, "image side in pixels; with sizes, outside of training"]
     sizes: Annotated[
         tuple[float, ...], v.SIZES, "image sides in equal parts of training; empty: input_size"
@@ -43,7 +43,7 @@ class Recipe:
     start_from: Annotated[str, "model_dir or initial weights; empty: random weights"] = ""
     zero_head: Annotated[bool, "start the classifier at zero, regardless of start_from"] = False
     freeze: Annotated[str, "layers that are not trained: backbone, c2 or patterns such as stem*,c2"] = ""
-    unfreeze_epoch: Annotated[int, v.OR_NEVER, "epochs after which these are trained, too; 0: never"] = 0
+    unfreeze_epoch: Annotated[int, v.OR_NEVER, "epochs after which these are also trained; 0: never"] = 0
 
     # The data.
     dataset: Annotated[str, v.TEXT, "a dataset of TFDS; folder, your pictures; or tfrecord, your records"]

@@ -6,7 +6,7 @@
 "ResNet strikes back" (arXiv 2110.00476) gives the three procedures for ResNet-50, which reaches 80.4, 79.8
 and 78.1 % with them. Rows are named `model@procedure`, for timm's networks. The cards of the weights
 `a1h_in1k` say that they are based on A1, with LAMB and with stronger dropout, stochastic depth and
-RandAugment, but not how much; A1 here is the paper's. The cards of `sehalonet33ts` and `haloregnetz_b` name
+RandAugment, but not how much; `@a1` is the paper's A1. The cards of `sehalonet33ts` and `haloregnetz_b` name
 other recipes, `ra2` and `ra3`.
 
 Table 2 has the sizes, epochs, batch, optimizer, learning rates and their cosine, decay, warm-up, smoothing,
@@ -18,7 +18,7 @@ with more than 0.2 of a mixed image count in full.
 
 What differs: A1 and A2 train and are evaluated at the size of the published weights, mostly 256 instead of
 224 pixels. A3 trains at 160 and is evaluated at 224, except in networks whose tables are for one size, named
-`_256`, which are evaluated at 160, too. Crops are resized bilinearly, where timm takes bicubic in half of the
+`_256`, which are also evaluated at 160. Crops are resized bilinearly, where timm takes bicubic in half of the
 cases. The precision is bfloat16 instead of float16. The learning rate changes at each step, from 0 and to 0,
 in timm once per epoch. Each epoch has another third of the images, and copies are on the same device; in timm
 it is a random third, on several. A1's smoothing follows the threshold; in timm the threshold removes it.

@@ -5,8 +5,8 @@
 
 The cards say: a C recipe of "ResNet strikes back" (Wightman et al. 2021, arXiv 2110.00476), SGD with
 Nesterov's momentum and AGC, a cosine with warm-up. They give no numbers, so this is no reproduction: the
-limit of the gradients is that of Brock et al. (2021, section 4.1) for a batch of 4096, also timm's default;
-the size, normalization and central crop are those of the weights; all else is that of `imagenet_350`.
+limit of the gradients is from Brock et al. (2021, section 4.1) for a batch of 4096, also timm's default; the
+size, normalization and central crop are the published weights'; all else is as in `imagenet_350`.
 
 The networks with `c1_in1k` weights are lambda_resnet26t, lambda_resnet26rpt_256, eca_halonext26ts,
 botnet26t_256 and eca_botnext26ts_256; there is a row for each of timm's networks.

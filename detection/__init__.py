@@ -18,6 +18,6 @@ That program accepts `--experiment=lambda_resnet/retinanet_resnetfpn_coco` and t
 own experiments, such as `retinanet_resnetfpn_coco`, accept this backbone only in `lambdanet.detection.train`.
 """
 
-# Model Garden refuses to register a name twice, as a second import as `detection`, the folder, would.
+# Model Garden cannot register a name twice, as a second import by the folder's name `detection` would.
 if __name__ != "lambdanet.detection":
     raise ImportError(f"import lambdanet.detection, not {__name__}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experiments for `--experiment`: Model Garden's own with backbones of the zoo, and those of the papers.
+"""Experiments for `--experiment`: Model Garden's own with backbones of the zoo, and the papers'.
 
 lambda_resnet/STOCK           each of Model Garden's detection and classification experiments with a ResNet
 mobilenet_v2_lambda/STOCK     each of those with MobileNetV2

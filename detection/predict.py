@@ -6,14 +6,14 @@ import sys
 from absl import flags
 
 from lambdanet import command_line
-from lambdanet.command_line import Command, Flag
+from lambdanet.command_line import Arguments, Command, Flag
 from lambdanet.errors import Unfinished
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.detection.serving.prediction import predict
 
-    found = predict(values.saved_model, arguments, values.out, values.min_score)
+    found = predict(values.saved_model, arguments, values.out, values.min_confidence)
     if unreadable := found["unreadable"]:
         total = len(unreadable) + len(found["images"])
         raise Unfinished(f"{len(unreadable)} of {total} images cannot be read")
@@ -27,15 +27,14 @@ COMMAND = Command(
         Flag("saved_model", "DIR", "folder written by lambdanet.detection.export", required=True),
         Flag("out", "DIR", "folder for the drawings and predictions.json", required=True),
         Flag(
-            "min_score",
-            "SCORE",
-            "lowest score of a reported detection, from 0 to 1 (default: 0.5)",
+            "min_confidence",
+            "P",
+            "smallest score of a reported detection, from 0 to 1 (default: 0.5)",
             define=flags.DEFINE_float,
             default=0.5,
         ),
     ),
-    arguments="IMAGE_OR_FOLDER...",
-    num_arguments=(1, float("inf")),
+    arguments=Arguments("IMAGE_OR_FOLDER...", "image files, and folders of them", 1, float("inf")),
     examples=(
         "python -m lambdanet.detection.predict --saved_model=/tmp/model --out=/tmp/found street.jpg",
         "python -m lambdanet.detection.predict --saved_model=/tmp/model --out=/tmp/found /tmp/photos",

@@ -66,7 +66,7 @@ COMMAND = Command(
         Flag(
             "enable_async_checkpointing",
             "",
-            "write checkpoints in the background (default: true)",
+            "wait until each checkpoint is written, instead of training on",
             define=flags.DEFINE_boolean,
             default=True,
         ),

@@ -29,9 +29,9 @@ class Flag:
       name: the name without dashes.
       value: the placeholder of the value in the help, such as "DIR"; empty for a switch.
       help: the description, one line.
-      required: whether a command line without the flag is refused.
+      required: whether a command line must have the flag.
       define: the absl function that defines the flag.
-      default: the value without the flag.
+      default: the value without the flag; a switch that is on is shown as its opposite, `--noNAME`.
     """
 
     name: str
@@ -42,7 +42,20 @@ class Flag:
     default: object = None
 
     def __str__(self) -> str:
-        return f"--{self.name}={self.value}" if self.value else f"--{self.name}"
+        return f"--{'no' * (self.default is True)}{self.name}{'=' * bool(self.value)}{self.value}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """The positional arguments of a command: their usage, description, smallest and largest number."""
+
+    usage: str = ""
+    help: str = ""
+    fewest: int = 0
+    most: float = 0
+
+    def __str__(self) -> str:
+        return self.usage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +67,7 @@ class Command:
       summary: what the command does, one line.
       run: the program, called with the values of the flags and the positional arguments.
       flags: the flags of the command.
-      arguments: the positional arguments as the usage line shows them; empty for none.
-      num_arguments: the smallest and the largest number of positional arguments.
+      arguments: the positional arguments.
       examples: command lines.
       notes: returns further help; called only for `--help`.
       module: the module to run with `python -m`; empty for a command of `lambdanet`.
@@ -66,8 +78,7 @@ class Command:
     summary: str
     run: Callable[[flags.FlagValues, list[str]], None]
     flags: tuple[Flag, ...] = ()
-    arguments: str = ""
-    num_arguments: tuple[int, float] = (0, 0)
+    arguments: Arguments = Arguments()
     examples: tuple[str, ...] = ()
     notes: Callable[[], str] = str
     module: str = ""
@@ -118,10 +129,9 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
     missing = [f"--{flag.name}" for flag in command.flags if flag.required and not values[flag.name].value]
     if missing:
         raise InputError(f"`{command.name}` needs {' and '.join(missing)}; see {see}")
-    fewest, most = command.num_arguments
-    if len(arguments) < fewest:
+    if len(arguments) < command.arguments.fewest:
         raise InputError(f"`{command.name}` needs {command.arguments}; see {see}")
-    if len(arguments) > most:
+    if len(arguments) > (most := command.arguments.most):
         raise InputError(f"unexpected argument {arguments[int(most)]!r} of `{command.name}`; see {see}")
     return values, arguments
 
@@ -137,15 +147,15 @@ def _illegal_value(command: Command, error: flags.IllegalFlagValueError) -> Inpu
 def usage(command: Command) -> str:
     """Returns the command line with all flags and arguments; the optional flags are in brackets."""
     shown = [str(flag) if flag.required else f"[{flag}]" for flag in command.flags]
-    return " ".join(filter(None, [command.invocation, *shown, command.arguments]))
+    return " ".join(filter(None, [command.invocation, *shown, str(command.arguments)]))
 
 
 def format_help(command: Command) -> str:
     """Returns the text that `--help` prints."""
     line = textwrap.fill(f"usage: {usage(command)}", 100, subsequent_indent="  ", break_on_hyphens=False)
     parts = [line, f"`{command.name}` {command.summary}."]
-    if command.flags:
-        parts.append(f"flags:\n{aligned([(str(flag), flag.help) for flag in command.flags])}")
+    if rows := [(str(option), option.help) for option in (command.arguments, *command.flags) if option.help]:
+        parts.append(f"arguments and flags:\n{aligned(rows)}")
     parts.append(command.notes())
     parts.append("\n".join(["examples:", *(f"  {example}" for example in command.examples)]))
     return "\n\n".join(filter(None, parts))
@@ -211,7 +221,7 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
 
 
 def _leave_modules_alone() -> None:
-    """Makes garbage collections rare: TensorFlow's modules are a million objects that stay to the end."""
+    """Collects garbage less often: TensorFlow's million module objects live until the exit."""
     gc.set_threshold(20_000)
     atexit.register(gc.freeze)
 
@@ -230,8 +240,8 @@ def _prepare_streams() -> None:
 def _without_noise() -> Iterator[None]:
     """Hides two harmless warnings.
 
-    Pillow warns that a large picture may be an attack (it refuses pictures of twice that size), and
-    TensorFlow that a loaded model has no gradients, which no program here computes.
+    Pillow warns that a large picture may be an attack (it rejects pictures of twice that size), and
+    TensorFlow that a loaded model has no gradients, which no command computes.
     """
 
     def is_wanted(record: LogRecord) -> bool:

@@ -50,7 +50,7 @@ def use(name: str) -> None:
 def chosen() -> str:
     """Returns "tf_keras" or "keras".
 
-    That of `use`, or else of the environment variable LAMBDANET_KERAS, or else that of layers in use, or else
+    The choice of `use`, else of the environment variable LAMBDANET_KERAS, else of the layers in use, else
     Keras 3 where its backend is not TensorFlow: where KERAS_BACKEND says so, or where it is imported already.
     Otherwise tf_keras.
 

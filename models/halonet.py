@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HaloNets (Vaswani et al. 2021), their hybrids with convolutions, and halo ResNets for detection.
 
-The trunk is that of ResNet with HaloAttention instead of 3x3 convolutions: widths of 64 to 512 with
+The trunk is ResNet's with HaloAttention instead of 3x3 convolutions: widths of 64 to 512 with
 4, 8, 8 and 8 heads, outputs of r_b times the width, values of r_v times. A block that downsamples keeps every
 second query. Maps that do not divide into blocks are padded, so images may have any size.
 

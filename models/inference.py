@@ -51,12 +51,12 @@ def for_inference(model: keras.Model) -> keras.Model:
         `training=True`; models within it get this form too.
 
     Returns:
-      A functional model with weights of its own: later changes of the weights of `model` do not reach it.
-      Its layers are not trainable, except those copied as they are for `training=True` or because they have
-      layers of their own. It can be saved and loaded as any other.
+      A functional model with a copy of the weights: later changes of the weights of `model` do not reach it.
+      Its layers are not trainable, except those copied unchanged for `training=True` or because they contain
+      layers. It can be saved and loaded as any other.
 
     Raises:
-      InputError: the model computes by code of its own instead of a graph of layers, is of another Keras, or
+      InputError: the model is a subclassed model instead of a graph of layers, is of another Keras, or
         has a layer that Keras cannot copy.
 
     Example:
@@ -88,7 +88,7 @@ def for_inference(model: keras.Model) -> keras.Model:
 
 
 def _copied_input(x: Any) -> Any:
-    """Returns an input like that of a model."""
+    """Returns an input like a model's."""
     layer = x._keras_history[0]
     return type(layer).from_config(layer.get_config()).output
 
@@ -190,7 +190,7 @@ def _copying(layer: Any) -> Iterator[None]:
 
 
 class _Copies:
-    """Layers in place of those of the model, one for all calls of a layer."""
+    """Replacements of the model's layers, one for all calls of a layer."""
 
     def __init__(self) -> None:
         self._copies: dict[Any, Any] = {}

@@ -2,8 +2,8 @@
 """LambdaResNets (Bello 2021, Table 19): ResNet-RS with lambda layers in c4 and c5.
 
 The blocks of c4 that the table lists are counted from 1, the strided one. Only c2 and c3 have
-squeeze-and-excitation: with this placement, the sizes are those of Table 13. Table 16 names the last two
-stages, but its FLOPs are those of lambda layers in the last three.
+squeeze-and-excitation: with this placement, the sizes are as in Table 13. Table 16 names the last two
+stages, but its FLOPs fit lambda layers in the last three.
 """
 
 from collections.abc import Collection

@@ -21,8 +21,8 @@ class LayerBuilder:
 
     Attributes:
       kernel_regularizer: the regularizer of every convolution, projection and classifier.
-      batch_norm: arguments of every batch normalization, over momentum 0.9 and epsilon 1e-5.
-      activation: the activation of every block; None: that of the network (see `for_network`).
+      batch_norm: overrides of the batch-norm defaults (momentum 0.9, epsilon 1e-5).
+      activation: the activation of every block; None: the network's (see `for_network`).
       symmetric_padding: whether strided convolutions pad both sides equally, as in PyTorch, or as
         TensorFlow's "same".
     """

@@ -39,7 +39,7 @@ def inverted_bottleneck(builder: LayerBuilder, x, expansion: int, filters: int, 
 def lightweight_lambda_block(builder: LayerBuilder, x, filters: int, name: str, **options: Any):
     """1x1 convolution, lambda layer and linear 1x1 convolution, none of which changes the width.
 
-    The text states a query depth of 32 and 4 heads. Its 3.21 M parameters are those of 32 for all heads
+    The text states a query depth of 32 and 4 heads. Its 3.21 M parameters fit 32 for all heads
     together, k = 8, and of no batch normalization after the lambda layer; the ReLU6 stays.
     """
     x = builder.conv_norm_act(x, filters, 1, 1, f"{name}_reduce")

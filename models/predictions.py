@@ -36,7 +36,7 @@ def decode_predictions(
 
     Args:
       logits: the output of a model, [b, num_classes]; not probabilities.
-      names: one name per class, in the order of the logits; None: those of ImageNet-1k.
+      names: one name per class, in the order of the logits; None: ImageNet-1k's.
       top: the number of classes to return; all, if there are fewer.
 
     Returns:

@@ -138,7 +138,7 @@ class ResNet(Architecture):
       stages: for each of c2 ... c5 a string with one letter per block.
       blocks: the kind of block for each letter.
       stem: the layers before the first stage.
-      filters: the width of the bottleneck in each stage; a pair has that of the first block and the others.
+      filters: the width of the bottleneck in each stage; a pair has the first block's and the others'.
       output_filters: the channels of the blocks' outputs in each stage.
       se_ratios: the ratio of squeeze-and-excitation in each stage; 0 for none.
       head_filters: the width of a 1x1 convolution before the classifier; 0 for none.

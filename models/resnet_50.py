@@ -2,7 +2,7 @@
 """ResNet-50s of the ablation studies (Bello 2021): convolutions, lambda layers or attention in four stages.
 
 Tables 8 to 11 vary options of the lambda layer, such as `create_model("resnet_50_llll", key_dim=8)`. Table 10
-says that lambda layers replace the last two stages, but its FLOPs are those of three, "resnet_50_clll".
+says that lambda layers replace the last two stages, but its FLOPs fit three, "resnet_50_clll".
 """
 
 from functools import partial

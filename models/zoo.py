@@ -107,7 +107,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
 
     Args:
       name: one of `list_models()`.
-      input_size: the side of the images for the FLOPs, in pixels; default: that of the model's table.
+      input_size: the side of the images for the FLOPs, in pixels; default: the model table's.
       **overrides: options of the model's layers, as for `create_model`.
 
     Raises:
@@ -200,15 +200,15 @@ def create_model(
         a repository on the Hugging Face hub, which are fetched and converted once; a `.safetensors` or
         `.weights.h5` file of the same model; a folder that `lambdanet convert` wrote; or the name of a set in
         the folder $LAMBDANET_HOME (default: ~/.cache/lambdanet). None: random weights. With another number of
-        classes than that of a published set, the classifier is random.
+        classes than a published set, the classifier is random.
       features_only: return the endpoints {"2": ..., "5": ...} at strides 4, 8, 16 and 32 instead of logits;
         see `out_levels`.
       dropout_rate: the rate of dropout before the classifier, in [0, 1).
       stochastic_depth_rate: the rate of stochastic depth in the last stage, in [0, 1).
       kernel_regularizer: the regularizer of every kernel, such as `keras.regularizers.L2(weight_decay / 2)`.
       batch_norm: arguments of every batch normalization, over momentum 0.9 and epsilon 1e-5.
-      activation: the name of the activation of every block, such as "swish"; None: that of the network.
-      pooling: the pooling of the last map, "avg" or "max"; "auto": that of the network ("avg", or "token" of
+      activation: the name of the activation of every block, such as "swish"; None: the network's.
+      pooling: the pooling of the last map, "avg" or "max"; "auto": the network's ("avg", or "token" of
         a vision transformer); with `num_classes=0` also None, for the map itself.
       out_levels: with `features_only`, the levels to return, any of 1 to 5; level i is at stride 2**i. None:
         all but level 1.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers shared by tests: random arrays, and programs in processes of their own."""
+"""Helpers shared by tests: random arrays, and programs run in subprocesses."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python imports this file first in every process that tests start: it spares work that changes no result."""
+"""Speeds up tests by caches and patches; Python imports it first in every process that tests start."""
 
 import atexit
 import functools

@@ -90,11 +90,11 @@ PROGRAMS = {
 COMPILED_TWICE = "networks"
 
 
-def two_block_step(recipe, mode, batch):
-    """Returns the step of a recipe with a smaller network, whose initial values take no compilation."""
+def two_block_step(recipe, mode, batch_size):
+    """Returns the step of a recipe with a smaller network, whose initializers need no compilation."""
     zoo.MODELS[recipe.model] = TWO_BLOCKS
     with constant_initializers():
-        return steps.recipe_step(recipe, mode, batch)
+        return steps.recipe_step(recipe, mode, batch_size)
 
 
 def compile_all(folder: str) -> dict[tuple[str, str], Any]:

@@ -29,7 +29,7 @@ def train(
     Args:
       recipe: the recipe.
       model_dir: the folder for the recipe, the checkpoints and the logs of the run.
-      data_dir: the folder of TFDS, or of the pictures or records; None: that of the run, if `model_dir` has
+      data_dir: the folder of TFDS, or of the pictures or records; None: the run's, if `model_dir` has
         one, else the default of TFDS, `~/tensorflow_datasets`.
       **options: the attributes of `TrainOptions`, such as `save_every` and `distribute`.
 
@@ -47,8 +47,8 @@ def train(
       >>> train(configs.get_recipe("digits"), "runs/digits", save_every=100)["val_accuracy"]
     """
     chosen = TrainOptions(**options)
-    if chosen.data_service is not None:
-        service.check_service(chosen.data_service, recipe)
+    if chosen.tf_data_service is not None:
+        service.check_service(chosen.tf_data_service, recipe)
     if recipe.zero_head and not recipe.start_from:
         raise invalid("start_from", "weights to fine-tune, with zero_head", "", "--set=start_from=MODEL_DIR")
     bad_records = BadRecords(chosen.max_bad_records)

@@ -2,8 +2,8 @@
 """Registry of published weights: where each set is, and which preprocessing it needs.
 
 Ross Wightman trained the networks for timm and published them on the Hugging Face hub and in a release on
-GitHub. A revision or hash that is missing here is recorded at the first download and required from then on
-(see `lambdanet.models.weights.pretrained`).
+GitHub. A revision or hash that is missing is recorded at the first download and required from then on (see
+`lambdanet.models.weights.pretrained`).
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 
 from lambdanet.errors import unknown
 
-ALIAS = "imagenet"  # stands for the first set of a model
+ALIAS = "imagenet"  # the first set of a model
 TEST_SETS = (
     "ReaL",
     "V2",
@@ -41,10 +41,10 @@ class PublishedWeights:
       interpolation: the filter that resizes pictures.
       mean: the mean of each channel, for pixels in 0..1.
       std: the standard deviation of each channel, for pixels in 0..1.
-      num_classes: the number of classes, those of ImageNet-1k.
+      num_classes: the number of classes of ImageNet-1k.
       top1: accuracy on ImageNet's validation pictures as published by timm, in percent.
       top5: the same, with five guesses.
-      shifted_top1: the same for top-1 on each of `TEST_SETS` for which it is recorded here.
+      shifted_top1: the same for top-1 on each of `TEST_SETS` for which it is known.
       license: the license of the weights.
       file: the name of the file in the repository.
     """
@@ -104,12 +104,12 @@ class PublishedWeights:
             "classes": str(self.num_classes),
             "license": self.license,
             "source": f"{self.page}, {self.file}",
-            "revision": self.revision or "unknown; that of the first download",
-            "sha256": self.sha256 or "unknown; that of the first download",
+            "revision": self.revision or "unknown; taken from the first download",
+            "sha256": self.sha256 or "unknown; taken from the first download",
         }
 
     def matches_sha256(self, file_sha256: str) -> bool | None:
-        """Returns whether a hash is that of this set's file on the hub or in the release; None if unknown."""
+        """Returns whether a hash belongs to this set's file on the hub or in the release; None if unknown."""
         release_digits = re.findall("-([0-9a-f]{8})[.]pth", self.release_file)[0]
         if file_sha256 == self.sha256 or file_sha256.startswith(release_digits):
             return True
@@ -241,7 +241,7 @@ WEIGHTS: tuple[PublishedWeights, ...] = (
 
 
 def weights_of(model: str) -> tuple[PublishedWeights, ...]:
-    """Returns the published sets of a model; "imagenet" stands for the first."""
+    """Returns the published sets of a model; "imagenet" is the first."""
     return tuple(published for published in WEIGHTS if published.model == model)
 
 

@@ -61,7 +61,7 @@ def resolve(
 
 
 def check_experiment(params: ExperimentConfig, mode: str) -> None:
-    """Refuses a run that would fail, or silently go wrong, after minutes of building the model.
+    """Rejects a run that would fail, or silently go wrong, after minutes of building the model.
 
     Args:
       params: the configuration of the experiment.

@@ -27,19 +27,19 @@ def read(annotation_file: str | Path) -> dict[str, Any]:
     """
     path = os.path.expanduser(annotation_file)
 
-    def refuse(reason: str) -> InputError:
+    def invalid_file(reason: str) -> InputError:
         return invalid("annotation_file", "the instances file of a COCO data set", path, reason)
 
     try:
         with tf.io.gfile.GFile(path, "r") as file:
             content = json.load(file)
     except tf.errors.NotFoundError:
-        raise refuse("it does not exist") from None
+        raise invalid_file("it does not exist") from None
     except (OSError, tf.errors.OpError, ValueError) as error:
-        raise refuse(f"it cannot be read ({one_line(error)})") from None
+        raise invalid_file(f"it cannot be read ({one_line(error)})") from None
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
-            raise refuse(f"it has no list {key!r}")
+            raise invalid_file(f"it has no list {key!r}")
     return content
 
 
@@ -49,7 +49,7 @@ def check(
     num_classes: int | None = None,
     masks: bool = True,
 ) -> dict[str, int]:
-    """Refuses an annotation file that would make training fail, or silently train on wrong data.
+    """Rejects an annotation file that would make training fail, or silently train on wrong data.
 
     Args:
       annotation_file: a file in COCO's format.
@@ -131,7 +131,7 @@ def _open_binary(path: str) -> IO[bytes]:
 
 
 def check_size(where: str, annotated: tuple[int, int], found: tuple[int, int]) -> None:
-    """Refuses an image whose size differs from the annotated one.
+    """Rejects an image whose size differs from the annotated one.
 
     Args:
       where: the name of the image in the message.
@@ -179,13 +179,13 @@ def _where(path: str, annotation: Any, seen: set[int]) -> str:
 
 
 def _check_box(where: str, box: Any, size: tuple[int, int]) -> bool:
-    """Refuses a box outside its image; returns whether the converter drops the object."""
+    """Rejects a box outside its image; returns whether the converter drops the object."""
     height, width = size
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(n, int | float) for n in box):
         raise invalid(f"{where}: bbox", "[x, y, width, height] in pixels", box)
     x, y, box_width, box_height = box
     overhang = max(-x, -y, x + box_width - width, y + box_height - height)
-    if not overhang <= BOX_TOLERANCE:  # refuses NaN too
+    if not overhang <= BOX_TOLERANCE:  # rejects NaN too
         accepted = f"inside the image of {width}x{height} pixels"
         raise invalid(f"{where}: bbox [x, y, width, height]", accepted, box)
     return box_width <= 0 or box_height <= 0 or x + box_width > width or y + box_height > height

@@ -36,7 +36,7 @@ def _pixel_weights(cells: int, low: float, high: float, pixels: int) -> np.ndarr
 
 
 def to_coco_detections(
-    outputs: Mapping[str, np.ndarray], height: int, width: int, min_score: float
+    outputs: Mapping[str, np.ndarray], height: int, width: int, min_confidence: float
 ) -> list[dict[str, Any]]:
     """Returns the detections in one image in COCO's results format, without the id of the image.
 
@@ -44,7 +44,7 @@ def to_coco_detections(
       outputs: the outputs of `DetectorModule` for one image: `detection_boxes` [n, 4] and so on.
       height: the height of the image in pixels.
       width: the width of the image in pixels.
-      min_score: the lowest score of a detection that is returned.
+      min_confidence: the lowest score of a detection that is returned.
 
     Returns:
       Per detection, by descending score: `category_id`, `score`, `bbox` (x, y, width, height in pixels),
@@ -53,7 +53,7 @@ def to_coco_detections(
     found = []
     for index in range(int(outputs["num_detections"])):
         score, box = float(outputs["detection_scores"][index]), outputs["detection_boxes"][index]
-        if score < min_score:
+        if score < min_confidence:
             continue
         ymin, xmin, ymax, xmax = (float(side) for side in box)
         detection: dict[str, Any] = {

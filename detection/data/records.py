@@ -65,15 +65,15 @@ def check_first_records(key: str, data: hyperparams.Config, model: hyperparams.C
     Raises:
       InputError: there are no such files, or a record is unsuitable; the message names its file.
     """
-    refuse = functools.partial(invalid, f"{key}.input_path", f"files of {ACCEPTED}")
+    invalid_input = functools.partial(invalid, f"{key}.input_path", f"files of {ACCEPTED}")
     try:
         files = input_reader.match_files(data.input_path)
     except ValueError:
-        raise refuse(data.input_path, "no file matches") from None
+        raise invalid_input(data.input_path, "no file matches") from None
     number = 0
     for file in files:
         if not tf.io.gfile.exists(file):
-            raise refuse(file, "there is no such file")
+            raise invalid_input(file, "there is no such file")
         first = checked_reader(data, model)([file]).take(RECORDS_CHECKED)
         try:
             number += sum(1 for _ in first)
@@ -86,7 +86,7 @@ def check_first_records(key: str, data: hyperparams.Config, model: hyperparams.C
             reason = as_input_error(error) or error.message.partition("\n")[0].rpartition("}} ")[2]
             raise InputError(f"{file!r} has an image that cannot be used: {reason}") from None
     if number == 0:
-        raise refuse(data.input_path, f"{len(files)} files have no record")
+        raise invalid_input(data.input_path, f"{len(files)} files have no record")
 
 
 def as_input_error(error: Exception) -> InputError | None:
@@ -118,7 +118,7 @@ def use_shared_decoder() -> Iterator[None]:
 def decode_image(record: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """Decodes the image of a record as classifiers and exported models do: upright, on white.
 
-    Fails if the record has another height or width: boxes and masks must be those of the upright image.
+    Fails if the record has another height or width: boxes and masks must be of the upright image.
 
     Args:
       record: the features of a record by name, with -1 for an unknown height or width.

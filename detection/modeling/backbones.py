@@ -71,7 +71,7 @@ class MobileNetV2Lambda(ZooNetwork):
 
 @dataclasses.dataclass
 class Backbone(backbone_configs.Backbone):
-    """Model Garden's choice of backbones, extended with those of lambdanet."""
+    """Model Garden's choice of backbones, extended with lambdanet's."""
 
     type: str | None = "lambda_resnet"
     lambda_resnet: LambdaResNet = dataclasses.field(default_factory=LambdaResNet)

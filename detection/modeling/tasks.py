@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model Garden's tasks with the additions of `ZooTaskMixin`.
 
-The configuration of each has the keys and defaults of Model Garden's own; its class selects the task here.
+The configuration of each has the keys and defaults of Model Garden's own; its class selects the task.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ def check_backbone(backbone: hyperparams.Config) -> None:
 
 
 def check_model(model: hyperparams.Config) -> None:
-    """Refuses a model that cannot be built, or would fail after it is built.
+    """Rejects a model that cannot be built, or would fail after it is built.
 
     Raises:
       InputError: an unknown backbone, an input size that is not divisible by the strides, or a decoder

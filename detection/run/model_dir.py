@@ -29,7 +29,7 @@ WITHOUT_VARIABLES = ("stochastic_depth_drop_rate", "bn_trainable", "implementati
 
 
 def check_model_dir(params: ExperimentConfig, mode: str, model_dir: str) -> None:
-    """Refuses a folder in which a run cannot resume; Model Garden would silently start again.
+    """Rejects a folder in which a run cannot resume; Model Garden would silently start again.
 
     Args:
       params: the experiment.
@@ -89,7 +89,7 @@ def _architecture(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compare(before: Any, now: Any, model_dir: str, key: str = "task.model") -> None:
-    """Refuses the first value that differs from that of the run in `model_dir`."""
+    """Raises `InputError` for the first value that differs from the run in `model_dir`."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted(before.keys() | now.keys()):
             _compare(before.get(name), now.get(name), model_dir, f"{key}.{name}")

@@ -15,7 +15,7 @@ BATCH = 8  # images per core: 64 on 8 cores
 
 
 def experiment_step(
-    experiment: str, changes: Sequence[str] = (), mode: str = "train", batch: int = BATCH
+    experiment: str, changes: Sequence[str] = (), mode: str = "train", batch_size: int = BATCH
 ) -> TpuStep:
     """Returns the training step of an experiment.
 
@@ -23,19 +23,19 @@ def experiment_step(
       experiment: one of `experiments.list_experiments()`.
       changes: settings "key=value" for its configuration, such as "task.model.input_size=[640,640,3]".
       mode: "train", the only mode of a detection experiment.
-      batch: the number of images per core.
+      batch_size: the number of images per core.
 
     Raises:
       InputError: an unknown experiment or mode, or a configuration that cannot be used.
     """
     if mode != "train":
         raise invalid("mode", "'train' for a detection experiment", mode)
-    check_counts(batch=batch)
-    step = train_step.build(experiment, ",".join(changes), batch)
+    check_counts(batch_size=batch_size)
+    step = train_step.build(experiment, ",".join(changes), batch_size)
     specs = tuple(tf.TensorSpec(value.shape, value.dtype) for value in tf.nest.flatten(step.inputs))
 
     def flat(*values: tf.Tensor) -> Any:
         return step.function(*tf.nest.pack_sequence_as(step.inputs, values))
 
     models = [layer.name for layer in step.model.submodules if isinstance(layer, keras.Model)]
-    return TpuStep(f"{experiment}, train", flat, specs, batch, (step.model.name, *models))
+    return TpuStep(f"{experiment}, train", flat, specs, batch_size, (step.model.name, *models))

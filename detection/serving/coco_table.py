@@ -55,7 +55,7 @@ def evaluate(
         picture = read_image(os.path.join(os.path.expanduser(images), image["file_name"]))
         size = image["height"], image["width"]
         annotations.check_size(f"{annotation_file}: image {image['id']}", size, picture.shape[:2])
-        found = to_coco_detections(detector(picture), *size, min_score=0.0)
+        found = to_coco_detections(detector(picture), *size, min_confidence=0.0)
         results += [{"image_id": image["id"], **detection} for detection in found]
     if out is not None:
         write_output(Path(out).expanduser(), json.dumps(results))

@@ -32,7 +32,7 @@ def predict(
     saved_model: str | Path,
     images: Sequence[str | Path] | str | Path,
     out: str | Path,
-    min_score: float = 0.5,
+    min_confidence: float = 0.5,
 ) -> dict[str, Any]:
     """Finds objects in images, draws them, and writes them in COCO's format.
 
@@ -44,18 +44,18 @@ def predict(
       out: the folder for `NAME_prediction.png` of each image, and for `predictions.json`: a data set in
         COCO's format, whose annotations have a score, and run lengths as masks. `unreadable` lists the
         skipped files.
-      min_score: the lowest score of a reported detection, from 0 to 1.
+      min_confidence: the lowest score of a reported detection, from 0 to 1.
 
     Returns:
       The content of `predictions.json`.
 
     Raises:
-      InputError: no image can be read, `saved_model` is not an exported detector, `min_score` is out of
+      InputError: no image can be read, `saved_model` is not an exported detector, `min_confidence` is out of
         range, or `out` cannot be written.
     """
     paths = expand_folders(images)
-    if not 0 <= min_score <= 1:
-        raise invalid("min_score", "a number from 0 to 1", min_score)
+    if not 0 <= min_confidence <= 1:
+        raise invalid("min_confidence", "a number from 0 to 1", min_confidence)
     detector, names = load_detector(saved_model)
     pictures = picture_paths(paths, out)
     listed: list[dict[str, Any]] = []
@@ -66,7 +66,7 @@ def predict(
             unreadable.append(path)
             continue
         number, (height, width) = len(listed) + 1, image.shape[:2]
-        detections = to_coco_detections(detector(image), height, width, min_score)
+        detections = to_coco_detections(detector(image), height, width, min_confidence)
         save_picture(draw_detections(image, detections, names), picture)
         _print_detections(path, detections, names, picture)
         listed.append({"id": number, "file_name": path, "height": height, "width": width})

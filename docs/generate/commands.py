@@ -7,7 +7,7 @@ import textwrap
 
 from generate.pages import table
 from lambdanet import cli, detection
-from lambdanet.command_line import Command, usage
+from lambdanet.command_line import Command, Flag, usage
 
 
 def pages() -> dict[str, str]:
@@ -29,7 +29,7 @@ def _commands() -> list[Command]:
 
 
 def _name(command: Command) -> str:
-    return f"detection_{command.name}" if command.module else command.name
+    return f"detection_{command.name}" if command.module else command.name.replace(" ", "_")
 
 
 def _page(command: Command) -> str:
@@ -41,10 +41,11 @@ def _page(command: Command) -> str:
         f"```console\n{line}\n```",
         f"## Examples\n\n```console\n{examples}\n```",
     ]
-    if command.flags:
-        parts.append("## Flags")
-    for flag in command.flags:
-        parts.append(f"`{flag}`{', required' if flag.required else ''}\n: {flag.help}")
+    if options := [option for option in (command.arguments, *command.flags) if option.help]:
+        parts.append("## Arguments and flags")
+    for option in options:
+        is_required = isinstance(option, Flag) and option.required
+        parts.append(f"`{option}`{', required' if is_required else ''}\n: {option.help}")
     if notes:
         parts.append(f"## Notes\n\n```text\n{notes}\n```")
     return "\n\n".join(parts) + "\n"

@@ -35,6 +35,14 @@ def layers() -> str:
     return "\n\n".join(parts)
 
 
+def convolutions() -> str:
+    """Returns the times of the convolution and of `auto` by map and pass, with scope 23."""
+    contenders = ("position/conv", "position/auto")
+    rows = [row for row in read_csv("layers.csv") if row["contender"] in contenders and row["scope"] == "23"]
+    parts = [(title, [row for row in rows if row["pass"] == name]) for name, title in PASSES.items()]
+    return "\n\n".join(f"**{title.capitalize()}**\n\n{_by_map(own)}" for title, own in parts)
+
+
 def _by_map(rows: Sequence[dict[str, str]]) -> str:
     """Returns a table of median times with a row per contender and a column per map."""
     name = "{height}x{width}, d={channels}, b={batch}".format_map

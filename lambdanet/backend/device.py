@@ -61,7 +61,7 @@ _assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar("assumed_d
 def kind() -> str:
     """Returns "TPU", "GPU" or "CPU": the kind in `assume`, or else the fastest that this process can see.
 
-    It is that of the whole process, also for a layer that is placed on another device.
+    It is the same for the whole process, also for a layer that is placed on another device.
     """
     if assumed := _assumed.get():
         return assumed

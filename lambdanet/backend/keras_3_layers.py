@@ -15,7 +15,7 @@ Shape = tuple
 
 
 class BaseLayer(keras.layers.Layer):
-    """A layer that refuses Keras's masks of padding, which it would take for a mask of its own, or ignore."""
+    """A layer that rejects Keras's padding masks, which it would take for its own `mask`, or ignore."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for value in keras.tree.flatten([args, kwargs]):
@@ -24,7 +24,7 @@ class BaseLayer(keras.layers.Layer):
         return super().__call__(*args, **kwargs)
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
-        """Passes no mask on, also not one that was an argument."""
+        """Never propagates masks."""
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -51,12 +51,12 @@ def naming(layer: keras.layers.Layer) -> AbstractContextManager:
 
 
 def variable_name(variable: Any) -> str:
-    """Returns the name of a variable within its model, as files have it: that of tf_keras."""
+    """Returns the name of a variable within its model as in tf_keras, which files use."""
     return re.sub(r"(depthwise|dwconv)/kernel$", r"\1/depthwise_kernel", variable.path)
 
 
 def own_variables(layer: keras.layers.Layer) -> list[Any]:
-    """Returns the variables of a layer without those of its sublayers, in the order of files."""
+    """Returns the variables of a layer itself, not of its sublayers, in the order of files."""
     return layer._trainable_variables + layer._non_trainable_variables
 
 

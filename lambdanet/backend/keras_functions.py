@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of `lambdanet.backend` on JAX and torch: those of `keras.ops`, and a few more."""
+"""The functions of `lambdanet.backend` on JAX and torch: `keras.ops`, and a few more."""
 
 import functools
 import operator
@@ -119,7 +119,7 @@ def max_pool(x: Tensor, size: int, strides: int, padding: str) -> Tensor:
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Does what `tf.custom_gradient` does; torch derives the gradient itself."""
+    """Like `tf.custom_gradient`; on torch, autograd is used."""
     if keras.config.backend() == "torch":
         return lambda *inputs: function(*inputs)[0]
 
@@ -156,7 +156,7 @@ def lower_triangle(n: int, m: int) -> Tensor:
 
 
 def check_at_most(x: Any, largest: int, message: str) -> None:
-    """Has nothing to check: all sizes are known when a function is compiled."""
+    """No-op: all sizes are known when a function is compiled."""
 
 
 def as_constant(compute: Callable[..., Tensor], *args: Any) -> np.ndarray:

@@ -89,7 +89,7 @@ def largest(dtype: Any) -> Any:
 
 
 def itemsize(dtype: Any) -> int:
-    """Returns the bytes of a number of a type."""
+    """Returns the size of a dtype in bytes."""
     return tf.as_dtype(dtype).size
 
 

@@ -80,7 +80,7 @@ def constant_folding(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
 
 @constant_folding
 def cast(table: K.Tensor, dtype: K.DType) -> K.Tensor:
-    """Does what `K.cast` does."""
+    """`K.cast`, folded for NumPy tables."""
     return K.cast(table, dtype)
 
 

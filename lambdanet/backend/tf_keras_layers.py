@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of tf_keras that layers and models use in another form than Keras 3 has them."""
+"""tf_keras compatibility; `keras_3_layers` has the same names."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +15,7 @@ Shape = tf.TensorShape
 
 
 class BaseLayer(keras.layers.Layer):
-    """A layer that declares its outputs instead of being traced for them, and that AutoGraph leaves alone."""
+    """A layer that declares its outputs instead of being traced for them, and is excluded from AutoGraph."""
 
     def _should_use_autograph(self) -> bool:
         return False  # no layer has Python control flow on tensors, and the conversion takes long
@@ -52,7 +52,7 @@ def _declare_outputs(layer: keras.layers.Layer, inputs: Any, args: Any, kwargs: 
 
 
 def plain_python(function: Any) -> Any:
-    """Decorates a function that AutoGraph leaves alone."""
+    """Excludes a function from AutoGraph."""
     return tf.autograph.experimental.do_not_convert(function)
 
 
@@ -80,7 +80,7 @@ def variable_name(variable: tf.Variable) -> str:
 
 
 def own_variables(layer: keras.layers.Layer) -> list[Any]:
-    """Returns the variables of a layer without those of its sublayers, in the order of files."""
+    """Returns the variables of a layer itself, not of its sublayers, in the order of files."""
     return layer._trainable_weights + layer._non_trainable_weights
 
 

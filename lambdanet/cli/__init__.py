@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line and returns the exit status; see `command_line.exit_status`.
 
     Args:
-      argv: the arguments after `lambdanet`; default: those of this process.
+      argv: the arguments after `lambdanet`; default: this process's.
 
     Example:
       >>> main(["list", "mobilenet*"])
@@ -40,22 +40,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> None:
     if not argv or argv[0] in ("help", *HELP):
-        print(_overview())
+        print(_overview(COMMANDS))
     elif argv[0] == "--version":
         print(f"lambdanet {lambdanet.__version__}")
+    elif topics := [command for command in COMMANDS if command.name.startswith(f"{argv[0]} ")]:
+        if argv[1:2] in ([word] for word in HELP):
+            print(_overview(topics))
+        else:
+            run(_command(" ".join(argv[:2]), topics), argv[2:])
     else:
-        run(_command(argv[0]), argv[1:])
+        run(_command(argv[0], COMMANDS), argv[1:])
 
 
-def _command(name: str) -> Command:
-    commands = {command.name: command for command in COMMANDS}
-    if name not in commands:
-        raise unknown("command", name, commands, see="`lambdanet --help`")
-    return commands[name]
+def _command(name: str, commands: Sequence[Command]) -> Command:
+    for command in commands:
+        if command.name == name:
+            return command
+    raise unknown("command", name, [command.name for command in commands], see="`lambdanet --help`")
 
 
-def _overview() -> str:
-    rows = aligned([(command.name, command.summary) for command in COMMANDS])
+def _overview(commands: Sequence[Command]) -> str:
+    rows = aligned([(command.name, command.summary) for command in commands])
     return (
         "lambdanet: LambdaNetworks for TensorFlow and Keras\n\n"
         f"usage: lambdanet COMMAND [flags]\n\ncommands:\n{rows}\n\n"

@@ -1,166 +1,129 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `benchmark`."""
+"""The commands `benchmark layers`, `benchmark models` and so on."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+import importlib
+from collections.abc import Callable
 
 from absl import flags
 
 from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, ListFlag, RepeatedFlag, switch
-from lambdanet.command_line import Command, Flag
-from lambdanet.errors import InputError, unknown
+from lambdanet.command_line import Arguments, Command, Flag
 
 
-@dataclasses.dataclass(frozen=True)
-class _Topic:
-    """A subject of the benchmark."""
+def _runner(topic: str, module: str = "") -> Callable[[flags.FlagValues, list[str]], None]:
+    """Returns a function that calls `benchmark_TOPIC` with the models and the flags of a command line."""
 
-    summary: str
-    run: Callable[..., None]  # called with the flags on the command line as keyword arguments
-    flags: tuple[Flag, ...]
+    def run(values: flags.FlagValues, models: list[str]) -> None:
+        package = importlib.import_module(f"lambdanet.training.benchmark.{module or topic}")
+        given = {"models": models or None} | {flag.name: values[flag.name].value for flag in _FLAGS[topic]}
+        given["settings"] = given.pop("set", None)
+        options = {name: value for name, value in given.items() if value is not None}
+        getattr(package, f"benchmark_{topic}")(**options)
 
-
-def _layers(**options: Any) -> None:
-    from lambdanet.training.benchmark import layers
-
-    layers.benchmark_layers(**options)
+    return run
 
 
-def _models(**options: Any) -> None:
-    from lambdanet.training.benchmark import models
-
-    models.benchmark_models(**options)
-
-
-def _loop(set: Sequence[str] = (), **options: Any) -> None:
-    from lambdanet.training.benchmark import loop
-
-    loop.benchmark_loop(settings=set, **options)
-
-
-def _startup(**options: Any) -> None:
-    from lambdanet.training.benchmark import startup
-
-    startup.benchmark_startup(**options)
+def _limits(repeats: int, max_seconds: int) -> tuple[Flag, ...]:
+    return (
+        IntegerFlag("repeats", "N", f"turns per contender (default: {repeats})"),
+        FloatFlag(
+            "max_seconds",
+            "SECONDS",
+            f"time limit per contender and case; slow ones get fewer turns (default: {max_seconds})",
+        ),
+        Flag("dtype", "DTYPE", "float32 (the default), bfloat16 or float16"),
+        IntegerFlag("threads", "N", "threads per contender (default: one per core)"),
+    )
 
 
-def _input(**options: Any) -> None:
-    from lambdanet.training.benchmark import inputs
-
-    inputs.benchmark_input(**options)
-
-
-def _benchmark(values: flags.FlagValues, arguments: list[str]) -> None:
-    topic, *models = arguments
-    if topic not in _TOPICS:
-        raise unknown("benchmark", topic, _TOPICS)
-    flag_values = {flag.name: values[flag.name].value for flag in _FLAGS}
-    options = {name: value for name, value in flag_values.items() if value is not None}
-    accepted = {flag.name for flag in _TOPICS[topic].flags}
-    for name in options:
-        if name not in accepted:
-            raise unknown(f"flag of `benchmark {topic}`", f"--{name}", [f"--{flag}" for flag in accepted])
-    if topic in ("models", "startup"):
-        options["models"] = models
-    elif models:
-        raise InputError(f"unexpected argument {models[0]!r} of `benchmark {topic}`")
-    _TOPICS[topic].run(**options)
+def _peers(libraries: str) -> tuple[Flag, ...]:
+    return (
+        switch("peers", f"also measure {libraries}, if installed"),
+        Flag("peers_python", "PATH", "the Python interpreter that has the peers (default: this one)"),
+    )
 
 
-def _benchmark_notes() -> str:
-    lines = ["topics and their flags:"]
-    for name, topic in _TOPICS.items():
-        lines += [f"  {name}: {topic.summary}", f"    {', '.join(f'--{flag.name}' for flag in topic.flags)}"]
-    return "\n".join(lines)
-
-
-_PASSES = ListFlag(
-    "passes", "PASS,...", "layers: forward, both (forward and backward); models: train, infer (default: all)"
-)
-_REPEATS = IntegerFlag("repeats", "N", "turns per contender (default: 7 to 11)")
-_MAX_SECONDS = FloatFlag(
-    "max_seconds",
-    "SECONDS",
-    "time limit per contender and case; slow ones get fewer turns (default: 10; models: 60)",
-)
-_DTYPE = Flag("dtype", "DTYPE", "float32 (the default), bfloat16 or float16")
-_THREADS = IntegerFlag("threads", "N", "threads per contender (default: one per core)")
 _OUT = Flag("out", "DIR", "folder for a CSV file and plots (default: none)")
-_BATCH = IntegerFlag("batch", "N", "batch size (default: 32; input: 128)")
-_PEERS = (
-    switch(
-        "peers",
-        "also measure other libraries, if installed: layers of lucidrains, timm and kecam; models of timm",
+_FLAGS: dict[str, tuple[Flag, ...]] = {
+    "layers": (
+        ListFlag(
+            "maps", "HxWxDxB,...", "height, width, channels and batch of each map (default: the papers' maps)"
+        ),
+        ListFlag("scopes", "SCOPE,...", "scopes of the position lambdas (default: 23,global)"),
+        ListFlag("passes", "PASS,...", "forward, both: forward and backward (default: forward,both)"),
+        ListFlag("contenders", "PATTERN,...", "contenders to measure, such as 'position/*' (default: all)"),
+        *_limits(repeats=11, max_seconds=10),
+        *_peers("the layers of lucidrains, timm and kecam"),
+        _OUT,
     ),
-    Flag("peers_python", "PATH", "the Python interpreter that has the peers (default: this one)"),
-)
-_LAYER_FLAGS = (
-    ListFlag(
-        "maps", "HxWxDxB,...", "height, width, channels and batch of each map (default: the papers' maps)"
+    "models": (
+        IntegerFlag("batch_size", "N", "images per step (default: 32)"),
+        ListFlag("passes", "PASS,...", "train, infer (default: train,infer)"),
+        *_limits(repeats=7, max_seconds=60),
+        *_peers("timm's models of the same names"),
+        _OUT,
     ),
-    ListFlag("scopes", "SCOPE,...", "scopes of the position lambdas (default: 23,global)"),
-    _PASSES,
-    ListFlag("contenders", "PATTERN,...", "contenders to measure, such as 'position/*' (default: all)"),
-    _REPEATS,
-    _MAX_SECONDS,
-    _DTYPE,
-    _THREADS,
-    *_PEERS,
-    _OUT,
-)
-_MODEL_FLAGS = (_BATCH, _PASSES, _REPEATS, _MAX_SECONDS, _DTYPE, _THREADS, *_PEERS, _OUT)
-_LOOP_FLAGS = (
-    Flag("recipe", "NAME", "the recipe to train (default: digits)"),
-    RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated"),
-    IntegerFlag("steps", "N", "steps per turn (default: 50)"),
-    _REPEATS,
-)
-_INPUT_FLAGS = (
-    Flag("data_dir", "DIR", "JPEG TFRecords with a split train (default: synthetic pictures)"),
-    IntegerFlag("image_size", "PIXELS", "side of the output images (default: 224)"),
-    IntegerFlag("images", "N", "images per turn (default: 2048)"),
-    IntegerFlag("pictures", "N", "number of different synthetic pictures (default: 256)"),
-    *(_BATCH, _REPEATS, _OUT),
-)
-_TOPICS = {
-    "layers": _Topic(
-        "implementations of the position lambda, lambda layers, and attention layers", _layers, _LAYER_FLAGS
+    "input": (
+        Flag("data_dir", "DIR", "JPEG TFRecords with a split train (default: synthetic pictures)"),
+        IntegerFlag("image_size", "PIXELS", "side of the output images (default: 224)"),
+        IntegerFlag("images", "N", "images per turn (default: 2048)"),
+        IntegerFlag("pictures", "N", "number of different synthetic pictures (default: 256)"),
+        IntegerFlag("batch_size", "N", "images per batch (default: 128)"),
+        IntegerFlag("repeats", "N", "turns per reader (default: 7)"),
+        _OUT,
     ),
-    "models": _Topic(
-        "models, MODEL... (also NAME@SIZE or NAME:KEY=VALUE,...), relative to the first",
-        _models,
-        _MODEL_FLAGS,
+    "startup": (IntegerFlag("repeats", "N", "turns per model (default: 3)"),),
+    "loop": (
+        Flag("recipe", "NAME", "the recipe to train (default: digits)"),
+        RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated"),
+        IntegerFlag("steps", "N", "steps per turn (default: 50)"),
+        IntegerFlag("repeats", "N", "turns of each loop (default: 9)"),
     ),
-    "input": _Topic(
-        "images per second from JPEG TFRecords, compared with Model Garden's reader", _input, _INPUT_FLAGS
-    ),
-    "startup": _Topic(
-        "the time to build MODEL... and to its first training step, relative to tf_keras's ResNet-50",
-        _startup,
-        (_REPEATS,),
-    ),
-    "loop": _Topic("a training step of `train`, compared with a hand-written loop", _loop, _LOOP_FLAGS),
 }
-_FLAGS = tuple({flag.name: flag for topic in _TOPICS.values() for flag in topic.flags}.values())
 
 COMMANDS = (
     Command(
-        "benchmark",
-        "measures time and memory, and compares them within one run",
-        _benchmark,
-        flags=_FLAGS,
-        arguments="TOPIC [MODEL...]",
-        num_arguments=(1, float("inf")),
+        "benchmark layers",
+        "measures forms of the position lambda, lambda layers and attention layers",
+        _runner("layers"),
+        flags=_FLAGS["layers"],
         examples=(
             "lambdanet benchmark layers --out=/tmp/benchmark",
             "lambdanet benchmark layers --maps=14x14x256x8,28x28x128x8 --scopes=23 --contenders='position/*'",
             "lambdanet benchmark layers --peers --contenders='layer/*,peer/*' --passes=both",
-            "lambdanet benchmark models resnet_50 resnet_50_llll:key_dim=8 --batch=8 --out=/tmp/benchmark",
-            "lambdanet benchmark models lambda_resnet26t --peers --batch=1 --out=/tmp/benchmark",
-            "lambdanet benchmark loop",
-            "lambdanet benchmark startup lambda_resnet_50 halonet_h1",
         ),
-        notes=_benchmark_notes,
+    ),
+    Command(
+        "benchmark models",
+        "measures the training and inference of models, relative to the first",
+        _runner("models"),
+        flags=_FLAGS["models"],
+        arguments=Arguments("MODEL...", "models, also as NAME@SIZE or NAME:KEY=VALUE,...", 1, float("inf")),
+        examples=(
+            "lambdanet benchmark models resnet_50 resnet_50_llll:key_dim=8 --batch_size=8 --out=/tmp/models",
+            "lambdanet benchmark models lambda_resnet26t --peers --batch_size=1 --out=/tmp/benchmark",
+        ),
+    ),
+    Command(
+        "benchmark input",
+        "measures images per second from JPEG TFRecords, compared with Model Garden's reader",
+        _runner("input", "inputs"),
+        flags=_FLAGS["input"],
+        examples=("lambdanet benchmark input --batch_size=64",),
+    ),
+    Command(
+        "benchmark startup",
+        "measures the time to build a model and to its first step, relative to tf_keras's ResNet-50",
+        _runner("startup"),
+        flags=_FLAGS["startup"],
+        arguments=Arguments("[MODEL...]", "models (default: four of different families)", 0, float("inf")),
+        examples=("lambdanet benchmark startup lambda_resnet_50 halonet_h1",),
+    ),
+    Command(
+        "benchmark loop",
+        "measures a training step of `train`, compared with a hand-written loop",
+        _runner("loop"),
+        flags=_FLAGS["loop"],
+        examples=("lambdanet benchmark loop",),
     ),
 )

@@ -4,7 +4,7 @@
 from absl import flags
 
 from lambdanet.cli.flag_types import switch
-from lambdanet.command_line import Command, Flag, aligned
+from lambdanet.command_line import Arguments, Command, Flag, aligned
 from lambdanet.errors import InputError, unknown
 
 
@@ -68,6 +68,13 @@ def _table(values: flags.FlagValues, arguments: list[str]) -> None:
         print(separator + comparison.render(number, table_format, with_header=not index), end="", flush=True)
 
 
+def _table_notes() -> str:
+    from lambdanet.models.papers.sizes import TABLES
+
+    rows = [(number, table.title) for number, table in TABLES.items()]
+    return f"tables of LambdaNetworks (numbers) and HaloNet (letters):\n{aligned(rows)}"
+
+
 def _convert(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.configs.registry import pretrained_weights
 
@@ -82,35 +89,33 @@ def _convert(values: flags.FlagValues, arguments: list[str]) -> None:
 COMMANDS = (
     Command(
         "list",
-        "lists the models, all or those that match a pattern",
+        "lists all models, or those that match a pattern",
         _list,
         flags=(
-            switch("sizes", "add parameters and FLOPs; takes 20 seconds for all"),
+            switch("sizes", "add parameters and FLOPs; takes about 20 seconds for all models"),
             switch("pretrained", "only models with published weights, and their top-1 accuracies"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
-        arguments="[PATTERN]",
-        num_arguments=(0, 1),
+        arguments=Arguments("[PATTERN]", "the models whose names match it, such as 'halonet_h*'", 0, 1),
         examples=("lambdanet list", "lambdanet list 'lambda_resnet_*' --sizes"),
     ),
     Command(
         "info",
         "prints the size, cost and source of a model",
         _info,
-        arguments="MODEL",
-        num_arguments=(1, 1),
+        arguments=Arguments("MODEL", "a model of `lambdanet list`", 1, 1),
         examples=("lambdanet info lambda_resnet_152",),
     ),
     Command(
         "table",
-        "compares the sizes in the papers' tables with those of the models here",
+        "compares the sizes in the papers' tables with the models of lambdanet",
         _table,
         flags=(
             switch("all", "all tables of both papers; takes 20 seconds"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
-        arguments="[TABLE...]",
-        num_arguments=(0, float("inf")),
+        arguments=Arguments("[TABLE...]", "numbers of tables, see below", 0, float("inf")),
+        notes=_table_notes,
         examples=("lambdanet table 12", "lambdanet table --all --format=csv"),
     ),
     Command(
@@ -130,8 +135,7 @@ COMMANDS = (
             ),
             Flag("revision", "COMMIT", "commit of the hub's repository (default: the tested one)"),
         ),
-        arguments="MODEL",
-        num_arguments=(1, 1),
+        arguments=Arguments("MODEL", "a model of `lambdanet list --pretrained`", 1, 1),
         examples=(
             "lambdanet convert lambda_resnet50ts --out=/tmp/lambda_resnet50ts",
             "lambdanet convert lambda_resnet50ts --checkpoint=model.safetensors",

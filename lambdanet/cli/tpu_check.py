@@ -19,10 +19,10 @@ def _tpu_check(values: flags.FlagValues, arguments: list[str]) -> None:
         got = f", got {' and '.join(f'--{name}' for name in targets)}" if targets else ""
         raise InputError(f"`tpu-check` needs one of {', '.join(f'--{name}' for name in _HANDLERS)}{got}")
     check_count("--top", values.top)
-    if values.keras not in (2, 3):
-        raise invalid("--keras", "2 or 3", values.keras)
-    if values.keras == 3 and not (values.recipe or values.model):
-        raise invalid("--keras", f"2 with --{targets[0]}", values.keras)
+    if values.keras not in ("tf_keras", "keras"):
+        raise invalid("--keras", "tf_keras or keras", values.keras)
+    if values.keras == "keras" and not (values.recipe or values.model):
+        raise invalid("--keras", f"tf_keras with --{targets[0]}", values.keras)
 
     from lambdanet.training.tpu import chips
 
@@ -42,10 +42,10 @@ def _step(values: flags.FlagValues) -> None:
     def check_batch(**batch: int) -> report.Report:
         return check(functools.partial(build_step, **batch), values.topology)
 
-    batch = {} if values.batch is None else {"batch": values.batch}
+    batch = {} if values.batch_size is None else {"batch_size": values.batch_size}
     if values.fit:
-        start = batch.get("batch", 8 if values.experiment else 128)
-        found = largest_batch.largest_batch(lambda batch: check_batch(batch=batch), start, log)
+        start = batch.get("batch_size", 8 if values.experiment else 128)
+        found = largest_batch.largest_batch(lambda size: check_batch(batch_size=size), start, log)
     else:
         found = check_batch(**batch)
     if values.json:
@@ -55,7 +55,7 @@ def _step(values: flags.FlagValues) -> None:
 
 
 def _step_builder(values: flags.FlagValues) -> Any:
-    """Returns the function that builds the step for a `batch`."""
+    """Returns the function that builds the step for a `batch_size`."""
     import functools
 
     from lambdanet import configs
@@ -115,7 +115,7 @@ def _check(values: flags.FlagValues) -> Any:
     from lambdanet.training.tpu import subprocess_check
     from lambdanet.training.tpu.cache import Cache
 
-    environment = subprocess_check.KERAS_3_ON_JAX if values.keras == 3 else {}
+    environment = subprocess_check.KERAS_3_ON_JAX if values.keras == "keras" else {}
     cache = Cache.standard() if values.cache else None
     return functools.partial(subprocess_check.check, cache=cache, environment=environment)
 
@@ -172,8 +172,8 @@ COMMANDS = (
                 default="v3:2x2",
             ),
             Flag("mode", "MODE", "train (the default) or infer", default="train"),
-            IntegerFlag("batch", "N", "images per core (default: 128, or the experiment's own)"),
-            IntegerFlag("keras", "N", "2 for tf_keras (the default), or 3 for Keras 3 on JAX", default=2),
+            IntegerFlag("batch_size", "N", "images per core (default: 128; for --experiment: 8)"),
+            Flag("keras", "KERAS", "tf_keras (the default), or keras: Keras 3 on JAX", default="tf_keras"),
             switch("fit", "find the largest batch that fits in memory"),
             RepeatedFlag(
                 "set", "KEY=VALUE", "change a field of the recipe or experiment; may be repeated", default=()
@@ -184,15 +184,15 @@ COMMANDS = (
             switch("json", "print JSON"),
             switch(
                 "cache",
-                "cache compilations in $LAMBDANET_HOME/tpu_check (the default; --nocache: do not)",
+                "compile again, instead of reading the cache in $LAMBDANET_HOME/tpu_check",
                 default=True,
             ),
         ),
         examples=(
             "lambdanet tpu-check --recipe=imagenet_350:lambda_resnet_152@256 --topology=v3:2x2",
-            "lambdanet tpu-check --model=resnet_50_llll --mode=infer --batch=64 --topology=v5e:2x2",
+            "lambdanet tpu-check --model=resnet_50_llll --mode=infer --batch_size=64 --topology=v5e:2x2",
             "lambdanet tpu-check --model=lambda_resnet_50 --set=input_size=160 --fit",
-            "lambdanet tpu-check --model=lambda_resnet_50 --topology=v5e:2x2 --keras=3",
+            "lambdanet tpu-check --model=lambda_resnet_50 --topology=v5e:2x2 --keras=keras",
             "lambdanet tpu-check --table=12",
         ),
         notes=_notes,

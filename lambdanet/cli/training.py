@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, RepeatedFlag, switch
-from lambdanet.command_line import Command, Flag, aligned
+from lambdanet.command_line import Arguments, Command, Flag, aligned
 from lambdanet.errors import InputError, Unfinished, unknown
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _train_notes() -> str:
 
 
 def _recipes() -> str:
-    """Returns the name and summary of each module of recipes, and its rows, those of a model as one word."""
+    """Returns the name and summary of each module of recipes, and its rows, one word per model."""
     from lambdanet import configs
 
     modules: dict[str, dict[str, list[str]]] = {}
@@ -142,7 +142,7 @@ _TRAIN_FLAGS = (
         default="auto",
     ),
     Flag(
-        "data_service",
+        "tf_data_service",
         "ADDRESS",
         "grpc://HOST:PORT of a tf.data service that prepares the training data (default: none)",
     ),
@@ -166,7 +166,7 @@ _TRAIN_FLAGS = (
 )
 
 _PSEUDO_FLAGS = (
-    Flag("teacher", "DIR", "folder that `lambdanet export` wrote", required=True),
+    Flag("saved_model", "DIR", "folder that `lambdanet export` wrote: the teacher", required=True),
     Flag("data", "DATA", "folder of pictures or TFRecords, or a TFDS dataset", required=True),
     Flag("out", "DIR", "folder for TFRecords, manifest.json and pseudo_labels.png", required=True),
     Flag("split", "SPLIT", "split of the TFRecords or dataset (default: train)"),
@@ -177,7 +177,7 @@ _PSEUDO_FLAGS = (
         "N",
         "records per class: the most confident, with copies if there are fewer (default: the mean)",
     ),
-    Flag("labels", "KIND", "soft (the default: the probabilities of all classes) or hard"),
+    Flag("label_mode", "MODE", "soft (the default: the probabilities of all classes) or hard"),
     IntegerFlag("batch_size", "N", "pictures per batch (default: 64)"),
     IntegerFlag("shard_size", "N", "pictures per file (default: 1024)"),
     IntegerFlag("seed", "N", "random seed (default: 0)"),
@@ -256,7 +256,8 @@ COMMANDS = (
             Flag(
                 "weights",
                 "WEIGHTS",
-                "for --model: imagenet, hf:USER/REPO, or a folder that `lambdanet convert` wrote",
+                "for --model: imagenet or another tag of `lambdanet info`, hf:USER/REPO, a .safetensors file "
+                "with metadata, or a folder that `lambdanet convert` wrote",
             ),
             Flag("class_names", "FILE", "for --model: the class names, one per line (default: ImageNet's)"),
         ),
@@ -280,8 +281,7 @@ COMMANDS = (
             ),
             IntegerFlag("top", "N", "number of classes to print (default: 5)", default=5),
         ),
-        arguments="IMAGE...",
-        num_arguments=(1, float("inf")),
+        arguments=Arguments("IMAGE_OR_FOLDER...", "image files, and folders of them", 1, float("inf")),
         examples=(
             "lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/pictures seven.png",
             "lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/digits.csv /tmp/photos",
@@ -292,6 +292,6 @@ COMMANDS = (
         "labels pictures with an exported model, as balanced training data",
         _pseudo_label,
         flags=_PSEUDO_FLAGS,
-        examples=("lambdanet pseudo-label --teacher=/tmp/model --data=/tmp/pictures --out=/tmp/pseudo",),
+        examples=("lambdanet pseudo-label --saved_model=/tmp/model --data=/tmp/pictures --out=/tmp/pseudo",),
     ),
 )

@@ -84,7 +84,7 @@ class GlobalAttention(_MapAttention):
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
-        channels, an unknown size without `map_size`, a map larger than `map_size`, or a Keras 3 tensor.
+        channels, an unknown size without `map_size`, a larger map, or a tensor of the other Keras.
 
     Example:
       >>> layer = GlobalAttention(filters=64, map_size=14)
@@ -170,7 +170,7 @@ class LinearAttention(Attention):
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
-        channels, or a Keras 3 tensor.
+        channels, or a tensor of the other Keras.
 
     Example:
       >>> layer = LinearAttention(filters=64, feature_map="elu")

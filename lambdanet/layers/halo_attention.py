@@ -95,7 +95,7 @@ class HaloAttention(_BlockAttention):
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
-        channels, or a Keras 3 tensor.
+        channels, or a tensor of the other Keras.
 
     Example:
       >>> layer = HaloAttention(filters=64, block_size=8, halo_size=3)
@@ -186,7 +186,7 @@ class LocalAttention(_BlockAttention):
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
-        channels, or a Keras 3 tensor.
+        channels, or a tensor of the other Keras.
 
     Example:
       >>> layer = LocalAttention(filters=64, scope=7)

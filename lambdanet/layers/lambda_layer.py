@@ -86,7 +86,7 @@ class LambdaLayer(Layer):
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number
-        of channels, or a Keras 3 tensor.
+        of channels, or a tensor of the other Keras.
 
     Example:
       >>> layer = LambdaLayer(filters=64, scope=7)
@@ -204,8 +204,8 @@ class LambdaLayer(Layer):
             inputs.
           mask: the context positions m that a query n sees, for the whole batch: "causal" for those up to n
             in raster order, or 0 and 1 as [n, m].
-          training: whether batch normalizations use the statistics of the batch; False also chooses forms
-            that are fast without a gradient.
+          training: whether batch normalizations use the statistics of the batch; False also allows a form
+            that is faster on a TPU without a gradient.
 
         Returns:
           [b, *query_size, d]; with strides, of the positions that they keep.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of all layers here."""
+"""The base class of all layers."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ FUNCTIONS = ("activation", "initializer", "regularizer", "constraint")  # argume
 
 
 class Layer(K.BaseLayer):
-    """A tf_keras layer that refuses empty maps, and calls from Keras 3.
+    """A layer of the process's Keras that rejects empty maps, and calls from the other Keras.
 
     Raises:
-      InputError: when called with a map that has a side of 0, with a Keras 3 tensor, or by a Keras 3 layer or
-        model.
+      InputError: when called with a map that has a side of 0, or with a tensor, by a layer or by a model of
+        the other Keras.
     """
 
     INFERENCE_OPTIONS: dict[str, Any] = {}  # of a copy for inference

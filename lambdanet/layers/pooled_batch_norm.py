@@ -17,7 +17,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     The mean of a normalized map is the normalized mean of the map, so one pass over the input can compute the
     statistics of the batch and of every map, where a mean taken afterwards needs a second pass; so can one
     pass compute the gradients. Training steps on a TPU, whose time is spent in such passes, use this form;
-    all else, synchronized statistics included, takes two steps, with the same results.
+    other cases, including synchronized statistics, use two passes, with the same results.
 
     Input: [b, h, w, c]. Output: the map [b, h, w, c] and the means [b, c]. The arguments are those of the
     base class, with its channels last.

@@ -20,7 +20,7 @@ class LocalGeometry:
       strides: the distance between queries.
       offset_strides: the distance between queries by which offsets are counted: `strides`, or 1 as if the
         queries of a block were side by side.
-      mask_padding: whether positions outside the map take no part; else they are zero keys and values.
+      mask_padding: whether positions outside the map are masked; otherwise they are zero-padded.
     """
 
     block_size: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the sizes in the papers' tables with those of the models here."""
+"""Compares the sizes in the papers' tables with lambdanet's models."""
 
 import dataclasses
 from decimal import Decimal

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of the papers with printed sizes, and the model that each row describes.
 
-Figures are texts as printed, because their digits show their precision. Tables with numbers are those of
-LambdaNetworks (Bello 2021), the others those of the appendix of HaloNet (Vaswani et al. 2021).
+Figures are texts as printed, because their digits show their precision. Tables with numbers are from
+LambdaNetworks (Bello 2021), the others from the appendix of HaloNet (Vaswani et al. 2021).
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ class Row:
 
     Attributes:
       label: the paper's name for it.
-      model: the name of the model in the zoo; empty if it is not built here.
+      model: the name of the model in the zoo; empty if lambdanet does not have it.
       options: options of the model.
       input_size: the side of the images, in pixels.
       params: trainable parameters as printed, in millions; empty if the table prints none.
@@ -52,7 +52,7 @@ class Table:
     count_lambdas: bool = True
 
 
-NOT_BUILT = "another architecture, not built here"
+NOT_BUILT = "another architecture, not in lambdanet"
 MOBILE_FLOPS = (
     "both printed figures are about 1.8 M above ours, by an unspecified counter; they exclude computing and "
     "applying the lambdas, with which the second is 563.634"
@@ -93,7 +93,7 @@ TABLES = {
                 "Conv + linear attention (Chen et al. 2018)",
                 "resnet_50_linear_attention",
                 params="33.0",
-                note="quoted from Chen et al.; projections here have no bias",
+                note="quoted from Chen et al.; lambdanet's projections have no bias",
             ),
             Row("Conv + linear attention (Shen et al. 2018)", "", note=NOT_BUILT),
             Row("Conv + relative self-attention (Bello et al. 2019)", "resnet_50_augmented", params="25.8"),

@@ -33,25 +33,35 @@ def test_overview_lists_every_command(words, capsys):
     assert cli.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     for command in cli.COMMANDS:
-        assert any(line.split() == [command.name, *command.summary.split()] for line in lines)
+        assert any(line.split() == f"{command.name} {command.summary}".split() for line in lines)
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
 def test_help_has_usage_flags_and_examples(command, capsys):
-    assert cli.main([command.name, "--help"]) == 0
+    assert cli.main([*command.name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: lambdanet {command.name}") and "examples:\n" in shown
-    for flag in command.flags:
-        assert str(flag) in shown and flag.help in shown
+    options = (command.arguments, *command.flags) if command.arguments.usage else command.flags
+    described = re.findall(r"^  (\S+)  +(\S.*)$", shown.partition("arguments and flags:")[2], re.MULTILINE)
+    assert described[: len(options)] == [(str(option), option.help) for option in options]
+
+
+def test_help_of_benchmark_lists_its_topics(capsys):
+    assert cli.main(["benchmark", "--help"]) == 0
+    shown = re.findall(r"^  (benchmark \w+)  ", capsys.readouterr().out, re.MULTILINE)
+    assert shown == [command.name for command in cli.COMMANDS if command.name.startswith("benchmark ")]
+
+
+def test_switch_that_is_on_is_shown_as_its_opposite():
+    assert "--nocache  " in command_line.format_help(cli.tpu_check.COMMANDS[0])
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
 def test_examples_are_valid(command):
     assert command.examples
     for example in command.examples:
-        program, name, *arguments = example.replace("'", "").split()
-        assert (program, name) == ("lambdanet", command.name)
-        parse(command, arguments)
+        assert example.startswith(f"lambdanet {command.name} ") or example == f"lambdanet {command.name}"
+        parse(command, shlex.split(example)[len(command.name.split()) + 1 :])
 
 
 def test_help_does_not_import_tensorflow():
@@ -196,7 +206,7 @@ def test_version(capsys):
         (["export", "--model_dir=DIR/no", "--out=DIR/x"], "got 'DIR/no'; it is not a directory"),
         (["export", "--model_dir=DIR"], "`export` needs --out"),
         (["predict", "--saved_model=DIR/no", "DIR/file"], "DIR/no"),
-        (["predict", "--saved_model=DIR"], "`predict` needs IMAGE..."),
+        (["predict", "--saved_model=DIR"], "`predict` needs IMAGE_OR_FOLDER..."),
         (["predict", "--saved_model=DIR", "--top=many", "DIR/file"], "--top must be an integer, got 'many'"),
         (["predict", "--saved_model=DIR", "--top=0", "DIR/file"], "top must be a positive integer, got 0"),
         (["info"], "`info` needs MODEL"),

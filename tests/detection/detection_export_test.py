@@ -266,7 +266,7 @@ def shapes(tmp_path_factory):
 
 def test_predict_program_writes_drawings_and_coco_json(exported, shapes, tmp_path, capsys):
     images = [os.path.join(shapes, "val", f"00000{number}.jpg") for number in (1, 2)]
-    words = [f"--saved_model={exported}", f"--out={tmp_path}", "--min_score=0", *images]
+    words = [f"--saved_model={exported}", f"--out={tmp_path}", "--min_confidence=0", *images]
     assert predict.command_line.main(predict.COMMAND, words) == 0
     shown = capsys.readouterr().out
     assert sorted(os.listdir(tmp_path)) == [
@@ -294,8 +294,8 @@ def test_predict_refuses(exported, shapes, tmp_path):
         InputError, match="written by `python -m lambdanet.detection.export`, got .*it does not exist"
     ):
         prediction.predict(tmp_path / "nothing", [image], tmp_path)
-    with pytest.raises(InputError, match="min_score must be a number from 0 to 1, got 2"):
-        prediction.predict(exported, [image], tmp_path, min_score=2)
+    with pytest.raises(InputError, match="min_confidence must be a number from 0 to 1, got 2"):
+        prediction.predict(exported, [image], tmp_path, min_confidence=2)
     tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
     with pytest.raises(InputError, match="other'; it has no output 'detection_boxes'"):
         prediction.predict(tmp_path / "other", [image], tmp_path / "out")
@@ -311,7 +311,7 @@ def test_predict_program_skips_unreadable_images(exported, loaded_once, picture,
     (folder / "cut.png").write_bytes(content[: len(content) // 2])
     (folder / "notes.txt").write_text("not an image")
     out = tmp_path / "out"
-    words = [f"--saved_model={exported}", f"--out={out}", "--min_score=1", str(folder)]
+    words = [f"--saved_model={exported}", f"--out={out}", "--min_confidence=1", str(folder)]
     assert predict.command_line.main(predict.COMMAND, words) == 1
     shown = capsys.readouterr()
     assert shown.out == (
@@ -357,7 +357,7 @@ def test_evaluate_program_prints_the_table(exported, loaded_once, shapes, tmp_pa
 def test_programs_agree_with_signatures(exported, loaded_once, loaded, picture, tmp_path):
     files = [tmp_path / name for name in ("transparent.png", "turned.webp")]
     flat = _write_transparent_and_turned(picture, *files)
-    found = prediction.predict(exported, files, tmp_path / "out", min_score=0)
+    found = prediction.predict(exported, files, tmp_path / "out", min_confidence=0)
     images = [
         {"id": number, "file_name": file.name, "height": image.shape[0], "width": image.shape[1]}
         for number, (file, image) in enumerate(zip(files, flat, strict=True), 1)

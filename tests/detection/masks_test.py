@@ -54,7 +54,7 @@ def test_paste_mask_of_a_full_and_an_empty_mask():
 def test_to_coco_detections_with_masks():
     masks = [np.ones([28, 28]), np.zeros([28, 28])]
     outputs = _outputs([[2, 3, 7, 9], [0, 0, 5, 5]], [0.6, 0.9], [2, 1], masks)
-    empty, filled = to_coco_detections(outputs, 10, 12, min_score=0.5)
+    empty, filled = to_coco_detections(outputs, 10, 12, min_confidence=0.5)
     assert (empty["score"], filled["score"]) == pytest.approx((0.9, 0.6))
     assert (empty["category_id"], empty["bbox"], empty["area"]) == (1, [0, 0, 5, 5], 0)
     assert (filled["category_id"], filled["bbox"], filled["area"]) == (2, [3, 2, 6, 5], 30)
@@ -66,8 +66,8 @@ def test_to_coco_detections_with_masks():
 
 def test_to_coco_detections_omits_padding_and_low_scores():
     outputs = {**_outputs([[0, 0, 1, 1]] * 3, [0.9, 0.4, 0.3], [1, 1, 1]), "num_detections": np.int32(2)}
-    assert len(to_coco_detections(outputs, 5, 5, min_score=0.0)) == 2
-    (only,) = to_coco_detections(outputs, 5, 5, min_score=0.5)
+    assert len(to_coco_detections(outputs, 5, 5, min_confidence=0.0)) == 2
+    (only,) = to_coco_detections(outputs, 5, 5, min_confidence=0.5)
     assert "segmentation" not in only and only["area"] == 1
 
 

@@ -131,7 +131,7 @@ def test_mixed_precision(make, policy):
 
 
 # A SavedModel of each class, of a table that depends on the size of the map, and of one that is an argument.
-# The other layers differ in their configurations, which are in both forms; each takes seconds to trace.
+# The others differ only in configuration, which both formats store; tracing each takes seconds.
 SAVED_MODELS = [name for name in LAYERS if "_" not in name or name.endswith(("_global", "_shared"))]
 
 

@@ -100,7 +100,7 @@ def test_models_commands_and_recipes_are_listed(build):
     assert set(PARAMETERS) <= words("models/families/*.html")
     assert set(configs.list_recipes()) <= words("reference/recipes.html")
     commands = {path.stem for path in build[0].glob("reference/commands/*.html")}
-    assert {command.name for command in cli.COMMANDS} <= commands
+    assert {command.name.replace(" ", "_") for command in cli.COMMANDS} <= commands
 
 
 def test_tutorials_are_notebooks_too(build):

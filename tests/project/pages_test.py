@@ -82,7 +82,8 @@ def _commands(text: str) -> list[tuple[str, list[str]]]:
     for match in filter(None, map(COMMAND.match, _lines(text))):
         program, words = match[1], shlex.split(match[2], comments=True)
         if program == "lambdanet":
-            program, words = f"lambdanet {words[0]}", words[1:]
+            number = 2 if words[0] == "benchmark" else 1
+            program, words = " ".join([program, *words[:number]]), words[number:]
         end = next((i for i, word in enumerate(words) if word in ("|", "||", "&&", ">", ";")), None)
         found.append((program, words[:end]))
     return found
@@ -102,8 +103,8 @@ def test_commands_parse(page):
             known = "digits" if recipe.endswith(".json") else recipe
             check_model(override(configs.get_recipe(known), given["set"] or ()).model)
         models = [given.get("model")] if program.startswith("lambdanet") else []
-        if program in ("lambdanet info", "lambdanet convert", "lambdanet benchmark"):
-            models += [word for word in arguments if program != "lambdanet benchmark" or word != arguments[0]]
+        if COMMANDS[program].arguments.usage in ("MODEL", "MODEL..."):
+            models += arguments
         for model in filter(None, models):
             check_model(re.split("[@:]", model)[0])
         if program == "lambdanet list":

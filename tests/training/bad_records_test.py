@@ -95,7 +95,7 @@ def test_training_batches_keep_place_and_size(pictures, whole, capfd):
 
 @pytest.fixture(scope="module")
 def augmented(tmp_path_factory):
-    """Returns the augmented batches of pictures, three of which are damaged, from a step on."""
+    """Returns the augmented batches starting at a step; three pictures are damaged."""
     pictures = _write(tmp_path_factory.mktemp("pictures"))
     _damage(pictures, "train", 2, 5, 11)
     dataset = Dataset.open(dataclasses.replace(RECIPE, augmentation="crop_flip"), str(pictures))

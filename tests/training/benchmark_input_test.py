@@ -50,7 +50,7 @@ def test_command_measures_both_readers(small, two_operations, tmp_path, capsys, 
         turn(types.SimpleNamespace(take=lambda count: map(check_batch, contender.take(count))), *rest)
 
     monkeypatch.setattr(inputs, "take_turn", take_checked_turn)
-    flags = ["--image_size=24", "--batch=8", "--images=16", "--repeats=1", f"--out={tmp_path / 'out'}"]
+    flags = ["--image_size=24", "--batch_size=8", "--images=16", "--repeats=1", f"--out={tmp_path / 'out'}"]
     assert cli.main(["benchmark", "input", f"--data_dir={small}", *flags]) == 0
     printed = capsys.readouterr().out
     assert len(means) == 4 * (2 + 2) and max(means) < 1.5  # all of them normalize

@@ -438,8 +438,3 @@ def test_command_prints_and_writes_measurements(tmp_path, capfd, monkeypatch):
     by_contender = {row["contender"]: float(row["ms_median"]) for row in rows[:2]}
     ratio = by_contender["position/einsum"] / by_contender["position/auto"]
     assert float(rows[1]["times_as_fast_as_einsum"]) == pytest.approx(ratio, rel=1e-3)
-
-
-def test_unknown_topic_is_an_error(capsys):
-    assert cli.main(["benchmark", "layer"]) == 2
-    assert capsys.readouterr().err == "lambdanet: error: unknown benchmark 'layer'; did you mean layers?\n"

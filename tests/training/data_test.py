@@ -121,7 +121,7 @@ def test_epochs_have_each_image_once_in_another_order(data_dir):
 
 @pytest.mark.parametrize("shard", [SINGLE_MACHINE, Shard(1, 2, 4)])
 def test_repeated_augmentation_has_copies_in_a_row(data_dir, shard):
-    """The images of an epoch, without augmentation, are those of a pass, three times each."""
+    """Without augmentation, an epoch repeats each image of the pass three times."""
     plain = dataclasses.replace(RECIPE, augmentation="none", epochs=2)
     repeated = dataclasses.replace(plain, repeated_augmentation=3, epochs=4)
     once, thrice = (

@@ -100,7 +100,7 @@ def test_fields_that_only_tf_keras_has(changes, field, monkeypatch):
     assert build.tf_keras_only(recipe) == field
     monkeypatch.setattr(build, "KERAS", "keras")
     if field:
-        with pytest.raises(InputError, match=f"{field} must be one that Keras 3 has, too, got"):
+        with pytest.raises(InputError, match=f"{field} must be one that Keras 3 also has, got"):
             build.build_optimizer(recipe, 10)
     else:
         assert type(build.build_optimizer(recipe, 10)) is keras.optimizers.SGD

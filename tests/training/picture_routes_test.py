@@ -145,7 +145,7 @@ def test_pseudo_labels(classifier, folder, paths, tmp_path):
     """The teacher and the written records have the same pixels."""
     names = set(NAMES) - set(REFUSED)
     manifest = pseudo_label(
-        classifier, str(folder / "train"), tmp_path, min_confidence=0, per_class=len(names), labels="soft"
+        classifier, str(folder / "train"), tmp_path, min_confidence=0, per_class=len(names), label_mode="soft"
     )
     refused = [os.path.relpath(paths[name], folder / "train") for name in REFUSED]
     assert sorted(manifest["unreadable"]) == sorted(refused)

@@ -65,7 +65,7 @@ def labeled(teacher, pictures, tmp_path_factory):
     """The output of the command: soft labels, four records per class, in parts of ten pictures."""
     out = tmp_path_factory.mktemp("labeled")
     flags = ["--min_confidence=0.5", "--per_class=4", "--shard_size=10", "--batch_size=4"]
-    command = ["pseudo-label", f"--teacher={teacher}", f"--data={pictures}", f"--out={out}", *flags]
+    command = ["pseudo-label", f"--saved_model={teacher}", f"--data={pictures}", f"--out={out}", *flags]
     assert cli.main(command) == 0
     return out, json.loads((out / "manifest.json").read_text())
 
@@ -181,7 +181,7 @@ def test_too_many_other_files_raise(teacher, tmp_path, capsys):
         path.rename(path.with_suffix(".heic"))
     command = [
         "pseudo-label",
-        f"--teacher={teacher}",
+        f"--saved_model={teacher}",
         f"--data={tmp_path / 'data'}",
         f"--out={tmp_path / 'out'}",
     ]
@@ -200,7 +200,7 @@ def test_too_many_other_files_raise(teacher, tmp_path, capsys):
     ("arguments", "message"),
     [
         ({"min_confidence": 1.5}, "min_confidence must be from 0 to 1, got 1.5"),
-        ({"labels": "firm"}, "unknown labels 'firm'; accepted: hard, soft"),
+        ({"label_mode": "firm"}, "unknown label_mode 'firm'; accepted: hard, soft"),
         ({"per_class": -1}, "per_class must be a positive integer"),
         (
             {"data": "/no/such/folder"},
@@ -218,7 +218,8 @@ def test_wrong_argument_is_one_line(teacher, pictures, tmp_path, arguments, mess
 
 def test_pictures_of_records_and_datasets(teacher, labeled, tmp_path):
     out, manifest = labeled
-    again = pseudo_label(teacher, str(out), tmp_path / "records", split="pseudo", labels="hard", shard_size=5)
+    settings = {"split": "pseudo", "label_mode": "hard", "shard_size": 5}
+    again = pseudo_label(teacher, str(out), tmp_path / "records", **settings)
     assert again["seen"] == 12 and again["labels"] == "hard"
     assert all(probabilities == () for _, probabilities, _ in _records(tmp_path / "records"))
     digits = pseudo_label(

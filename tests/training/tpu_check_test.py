@@ -180,9 +180,9 @@ def check_small_model(results, tmp_path, monkeypatch, capfd):
 
     def check(*arguments):
         if arguments not in results:
-            topology, mode, top, number = arguments
-            words = (f"--topology={topology}", f"--mode={mode}", f"--top={top}", f"--keras={number}")
-            words = ("--recipe=digits", "--set=input_size=16", f"--batch={BATCHES[mode]}", "--json", *words)
+            topology, mode, top, keras = arguments
+            words = (f"--topology={topology}", f"--mode={mode}", f"--top={top}", f"--keras={keras}", "--json")
+            words += ("--recipe=digits", "--set=input_size=16", f"--batch_size={BATCHES[mode]}")
             assert cli.main(["tpu-check", *words]) == 0
             shown = capfd.readouterr()
             assert shown.err == "" and len(list((tmp_path / "tpu_check").glob("*.json.gz"))) == 1
@@ -195,7 +195,7 @@ def check_small_model(results, tmp_path, monkeypatch, capfd):
 @needs_compiler
 @pytest.mark.parametrize(("topology", "mode", "top"), [("v3:2x2", "infer", 5), ("v5e:2x2", "train", TOP)])
 def test_command_with_a_small_model(topology, mode, top, check_small_model):
-    found, batch = check_small_model(topology, mode, top, 2), BATCHES[mode]
+    found, batch = check_small_model(topology, mode, top, "tf_keras"), BATCHES[mode]
     assert (found["topology"], found["batch_per_core"]) == (topology, batch)
     assert "no input pipeline, no collectives" in found["estimate"]
     cores, speed = found["cores"], found["examples_per_second"]
@@ -210,9 +210,9 @@ def test_command_with_a_small_model(topology, mode, top, check_small_model):
 
 @needs_compiler
 def test_step_of_keras_3_has_the_operations_of_tf_keras(check_small_model, monkeypatch):
-    found = {2: check_small_model("v5e:2x2", "train", TOP, 2)}
+    found = {2: check_small_model("v5e:2x2", "train", TOP, "tf_keras")}
     monkeypatch.setattr(subprocess_check, "multiprocessing", multiprocessing)  # with its own environment
-    found[3] = check_small_model("v5e:2x2", "train", TOP, 3)
+    found[3] = check_small_model("v5e:2x2", "train", TOP, "keras")
     assert found[3]["name"] == f"{found[2]['name']}, Keras 3 on JAX"
     assert found[3]["flops"] == pytest.approx(found[2]["flops"], rel=0.1)
     weights = [found[number]["hbm_bytes"]["arguments"] for number in (2, 3)]
@@ -225,12 +225,12 @@ def test_step_of_keras_3_has_the_operations_of_tf_keras(check_small_model, monke
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--model=resnet_50", "--keras=1"], "--keras must be 2 or 3, got 1"),
+        (["--model=resnet_50", "--keras=keras_3"], "--keras must be tf_keras or keras, got 'keras_3'"),
         (
-            ["--experiment=maskrcnn_lambda_resnet_50", "--keras=3"],
-            "--keras must be 2 with --experiment, got 3",
+            ["--experiment=maskrcnn_lambda_resnet_50", "--keras=keras"],
+            "--keras must be tf_keras with --experiment, got 'keras'",
         ),
-        (["--table=12", "--keras=3"], "--keras must be 2 with --table, got 3"),
+        (["--table=12", "--keras=keras"], "--keras must be tf_keras with --table, got 'keras'"),
     ],
 )
 def test_wrong_keras_is_one_line(words, message, capsys):
@@ -304,7 +304,7 @@ def test_recipe_for_a_model_and_size():
         ([], "needs one of --recipe, --model, --experiment, --table, --families"),
         (["--recipe=digits", "--set=model_options={'scop': 3}"], "no option 'scop'"),
         (["--recipe=digits", "--top=0"], "--top must be a positive integer, got 0"),
-        (["--recipe=digits", "--fit", "--batch=0"], "batch must be a positive integer, got 0"),
+        (["--recipe=digits", "--fit", "--batch_size=0"], "batch_size must be a positive integer, got 0"),
         (["--table=11"], "unknown table of speeds '11'.*12"),
         (["--table=12", "--rows=9"], "rows must be from 1 to 8 for table 12, got 9"),
         (["--table=12", "--rows=one"], "--rows must be numbers from 1, .*, got 'one'"),

@@ -59,13 +59,13 @@ class Throughput:
 def benchmark_input(
     data_dir: str | None = None,
     image_size: int = 224,
-    batch: int = 128,
+    batch_size: int = 128,
     images: int = 2048,
     repeats: int = 7,
     pictures: int = 256,
     out: str | Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Measures the throughput of the training input from JPEG TFRecords, here and in Model Garden.
+    """Measures the throughput of the training input from JPEG TFRecords, in lambdanet and in Model Garden.
 
     Both read the same files, crop at random, mirror and normalize, without and with RandAugment; Model Garden
     uses the parser of its `classification_input`. They take turns, so that a slowdown of the machine affects
@@ -75,7 +75,7 @@ def benchmark_input(
     Args:
       data_dir: a folder of TFRecords with a split `train`; default: synthetic pictures of ImageNet's size.
       image_size: the height and width of the output, in pixels.
-      batch: the number of images per batch.
+      batch_size: the number of images per batch.
       images: the number of images per turn.
       repeats: the number of turns per contender.
       pictures: the number of different synthetic pictures.
@@ -90,21 +90,22 @@ def benchmark_input(
     Example:
       >>> benchmark_input(images=256, repeats=3)[0]["images_per_second"]
     """
-    check_counts(image_size=image_size, batch=batch, images=images, repeats=repeats, pictures=pictures)
-    if images < batch:
-        raise invalid("images", f"at least the batch size of {batch}", images)
+    check_counts(image_size=image_size, images=images, repeats=repeats, pictures=pictures)
+    check_counts(batch_size=batch_size)
+    if images < batch_size:
+        raise invalid("images", f"at least the batch size of {batch_size}", images)
     about = machine.describe(machine.cores())
     load = f"load {about['load_before']}; tensorflow {about['tensorflow']}"
     print(f"{about['cpu']}, {about['cores']} cores, {load}")
     with _records(data_dir, pictures) as folder:
-        contenders = _contenders(folder, image_size, batch)
+        contenders = _contenders(folder, image_size, batch_size)
         results = {name: Throughput(name) for name in contenders}
-        batches = images // batch
+        batches = images // batch_size
         for number in range(repeats):
             names = list(contenders)
             first = number % len(names)
             for name in names[first:] + names[:first]:
-                take_turn(contenders[name], batches, batch, results[name])
+                take_turn(contenders[name], batches, batch_size, results[name])
     rows = [result.columns(results.get(REFERENCES.get(name, ""))) for name, result in results.items()]
     print(table(rows))
     if out is not None:

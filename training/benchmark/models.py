@@ -30,7 +30,7 @@ TITLES = {"train": "training step", "infer": "inference"}
 def benchmark_models(
     models: Sequence[str],
     passes: Sequence[str] = ("train", "infer"),
-    batch: int = 32,
+    batch_size: int = 32,
     repeats: int = 7,
     max_seconds: float = 60.0,
     dtype: str = "float32",
@@ -48,12 +48,12 @@ def benchmark_models(
     Args:
       models: names of models in the zoo, optionally with options and a size: "resnet_50_llll:key_dim=8@160".
       passes: "train" (forward, backward, SGD), "infer", or both.
-      batch: the batch size.
+      batch_size: the batch size.
       repeats: the number of turns per model.
       max_seconds: the time limit of a model's turns in a pass; a slow model gets fewer turns.
       dtype: "float32", or "bfloat16" or "float16" for mixed precision.
       threads: the number of threads per process; default: the number of cores.
-      peers: whether to measure the networks of the same names in timm too, in PyTorch on the CPU, as they are
+      peers: whether to measure timm's networks of the same names too, in PyTorch on the CPU, in eager mode
         ("timm/NAME") and compiled by `torch.compile` ("timm_compiled/NAME"). Compiling takes minutes.
       peers_python: the Python interpreter that has timm; default: this one.
       out: the folder for `models.csv` and `models.png`; default: none.
@@ -65,7 +65,7 @@ def benchmark_models(
       InputError: an argument is not as described.
 
     Example:
-      >>> rows = benchmark_models(["resnet_50", "resnet_50_llll"], batch=8)
+      >>> rows = benchmark_models(["resnet_50", "resnet_50_llll"], batch_size=8)
     """
     if not models:
         raise InputError("models must have at least one name, such as resnet_50 resnet_50_llll")
@@ -74,7 +74,7 @@ def benchmark_models(
             raise unknown("pass", name, MODEL_PASSES)
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
-    check_counts(batch=batch)
+    check_counts(batch_size=batch_size)
     limits = budget(repeats, max_seconds, threads)
     folder = None if out is None else writable_dir(Path(out).expanduser())
     networks = [Network.parse(text) for text in dict.fromkeys(models)]
@@ -89,7 +89,7 @@ def benchmark_models(
     names = list(infos)
     with Comparison(pythons, limits) as comparison:
         for name in dict.fromkeys(passes):
-            case = ModelCase(batch, name == "train", dtype)
+            case = ModelCase(batch_size, name == "train", dtype)
             found = comparison.run(case, names, names[0])
             rows += [_columns(row, infos[row.contender]) for row in found]
             print(f"\n{table(rows[-len(found) :])}", flush=True)
@@ -102,7 +102,7 @@ def benchmark_models(
 
 
 def _peers(networks: Sequence[Network]) -> dict[str, ModelInfo]:
-    """Returns the contenders from timm and the sizes of their networks, which are those of the same name."""
+    """Returns timm's contenders and the sizes of their networks, by the models of the same names."""
     same = [network.name for network in networks if network.text in timm_networks.MODELS]
     if not same:
         accepted = f"one of {', '.join(timm_networks.MODELS)}, without options, with --peers"

@@ -108,7 +108,7 @@ def _create_kecam_halo(case: Case, filters: int, dtype: str) -> Any:
     """Returns kecam's halo attention, without an output projection, like ours.
 
     It accepts maps of whole blocks only, so other maps are padded and the output is cropped. Its softmax has
-    six axes, which TensorFlow with oneDNN refuses. oneDNN stays on, since it makes the rest up to twice as
+    six axes, which TensorFlow with oneDNN rejects. oneDNN stays on, since it makes the rest up to twice as
     fast, and the softmax gets a tensor with fewer axes.
     """
     import tensorflow as tf

@@ -55,7 +55,7 @@ class Measurement:
         return self.advantage(Measurement.milliseconds)
 
     def memory_share(self) -> float | None:
-        """Returns the peak memory divided by that of the reference."""
+        """Returns the peak memory divided by the reference's."""
         reference = self.reference and self.reference.peak_bytes
         return self.peak_bytes / reference if self.peak_bytes is not None and reference else None
 

@@ -31,7 +31,7 @@ def benchmark_startup(models: Sequence[str] = (), repeats: int = 3) -> list[dict
 
     Returns:
       A row per model: `model`, the medians `build_seconds` and `first_step_seconds`, and the medians of their
-      ratios to those of the baseline in the same turn, `build_ratio` and `first_step_ratio`.
+      ratios to the baseline in the same turn, `build_ratio` and `first_step_ratio`.
 
     Raises:
       InputError: an argument is not as described.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contenders of the model benchmark from timm: networks in PyTorch, as they are or compiled."""
+"""The contenders of the model benchmark from timm: networks in PyTorch, eager or compiled."""
 
 import functools
 from collections.abc import Callable

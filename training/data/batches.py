@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of training batches that start at any step; unreadable images do not move the others.
+"""Streams of training batches that start at any step; unreadable images do not shift the sequence.
 
 Every image has a fixed position in the order of its pass, readable or not, so a run that resumes within an
 epoch skips what it has seen before decoding it.
@@ -74,7 +74,7 @@ class TrainingStream:
     @tf.autograph.experimental.do_not_convert
     def _pass(self, recipe: Recipe, number: tf.Tensor, first: Any) -> tf.data.Dataset:
         """Returns the examples of a pass from one on, each with the pass and its place in it."""
-        # The first half of every shuffle's seed, whatever the global seed is; it must not be 0.
+        # Fixes the graph-level seed of every shuffle; must be nonzero.
         tf.compat.v1.set_random_seed(recipe.seed + 1)
         first, copies = tf.cast(first, tf.int64), self.copies
         examples = self.source.examples(self.split, number, self.shard, first // copies)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixup and CutMix: each training image and its label are mixed with those of another one of the batch.
+"""Mixup and CutMix: mixes each training image and its label with another image and label of the batch.
 
 As in timm, a batch is mixed with itself in reverse order, with one share and one rectangle per batch. The
-share in the label is that of the pixels: Model Garden's `MixupAndCutmix` takes it before the rectangle is
+shares of labels and pixels are equal: Model Garden's `MixupAndCutmix` takes it before the rectangle is
 cut off at the border, and labels as integers only.
 """
 
@@ -14,7 +14,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.training.data.augment import rectangle
 from lambdanet.training.data.shards import Shard
 
-SEED = 1 << 40  # added to the recipe's seed, for other numbers than those of the augmentation
+SEED = 1 << 40  # added to the recipe's seed, for other random numbers than the augmentation's
 CHOICE, CENTER = [0, 1 << 50], [0, 1 << 51]  # added to the seed of a batch, for independent numbers
 
 # Shape [b, h, w, c] of the images, alpha, seed -> the share of the other image in each pixel, [h, w, 1].
@@ -77,7 +77,7 @@ def mixup_shares(shape: tf.Tensor, alpha: float, seed: tf.Tensor) -> tf.Tensor:
 def cutmix_shares(shape: tf.Tensor, alpha: float, seed: tf.Tensor) -> tf.Tensor:
     """Returns 1 in a rectangle and 0 elsewhere (Yun et al. 2019).
 
-    Its sides are those of the image, scaled by the root of a number from Beta(alpha, alpha); its center is
+    Its sides are the image's, scaled by the root of a number from Beta(alpha, alpha); its center is
     any pixel, so the border cuts off a part of some rectangles.
     """
     sizes = tf.cast(shape[1:3], tf.float32)

@@ -11,7 +11,7 @@ class Shard:
     index: int = 0  # the number of the machine
     count: int = 1  # the number of machines
     replicas: int = 1  # the number of training devices on all machines together
-    pad_last_batch: bool = False  # whether the batches of evaluation, too, are full, equally many per device
+    pad_last_batch: bool = False  # whether evaluation also has full batches, the same number per device
 
 
 SINGLE_MACHINE = Shard()

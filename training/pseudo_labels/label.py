@@ -22,19 +22,19 @@ from lambdanet.training.pseudo_labels.inputs import Inputs, open_inputs
 from lambdanet.training.pseudo_labels.progress import BINS, Predictions, Progress, check_settings
 from lambdanet.training.pseudo_labels.teacher import Teacher
 
-KINDS = ("hard", "soft")
+LABEL_MODES = ("hard", "soft")
 PLOT = "pseudo_labels.png"
 
 
 def pseudo_label(
-    teacher: str | Path,
+    saved_model: str | Path,
     data: str,
     out: str | Path,
     split: str = "train",
     data_dir: str | None = None,
     min_confidence: float = 0.3,
     per_class: int | None = None,
-    labels: str = "soft",
+    label_mode: str = "soft",
     batch_size: int = 64,
     shard_size: int = 1024,
     seed: int = 0,
@@ -46,7 +46,7 @@ def pseudo_label(
     and files are kept.
 
     Args:
-      teacher: a folder written by `lambdanet export`.
+      saved_model: the teacher, a folder written by `lambdanet export`.
       data: a folder of pictures or TFRecords, or the name of a TFDS dataset; labels in it are ignored.
       out: the folder for the TFRecords, `manifest.json` and `pseudo_labels.png`.
       split: the split of the TFRecords or dataset.
@@ -54,7 +54,7 @@ def pseudo_label(
       min_confidence: the smallest accepted probability of the top class; 0.3 in Xie et al. (2020).
       per_class: the number of records per class: the most confident pictures, with copies if there are fewer;
         default: the mean, which keeps the total; 130,000 in Xie et al.
-      labels: "soft", the probabilities of all classes, as in Xie et al., or "hard", the top class.
+      label_mode: "soft", the probabilities of all classes, as in Xie et al., or "hard", the top class.
       batch_size: the number of pictures per batch of the teacher.
       shard_size: the number of pictures per part.
       seed: the random seed of the order within a file, and of the copies.
@@ -73,13 +73,13 @@ def pseudo_label(
     check_counts(batch_size=batch_size, shard_size=shard_size)
     if per_class is not None:
         check_counts(per_class=per_class)
-    if labels not in KINDS:
-        raise unknown("labels", labels, KINDS)
+    if label_mode not in LABEL_MODES:
+        raise unknown("label_mode", label_mode, LABEL_MODES)
     if not 0 <= min_confidence <= 1:
         raise invalid("min_confidence", "from 0 to 1", min_confidence)
     bad_records = BadRecords(max_bad_records)
     folder = Path(out).expanduser()
-    model = Teacher(teacher)
+    model = Teacher(saved_model)
     inputs = open_inputs(data, split, data_dir, shard_size, seed, bad_records)
     settings = {
         "teacher_sha256": model.sha256,
@@ -87,7 +87,7 @@ def pseudo_label(
         "data_sha256": inputs.fingerprint,
         "min_confidence": min_confidence,
         "per_class": per_class,
-        "labels": labels,
+        "label_mode": label_mode,
         "shard_size": shard_size,
         "seed": seed,
     }
@@ -180,7 +180,7 @@ def _predict(
         np.asarray(positions, np.int64),
         table.argmax(axis=1).astype(np.int64),
         table.max(axis=1, initial=0),
-        table if settings["labels"] == "soft" else table[:, :0],
+        table if settings["label_mode"] == "soft" else table[:, :0],
         histogram,
         np.asarray(unreadable, np.str_),
     )
@@ -254,7 +254,7 @@ def _manifest(
     unreadable = [name for part in predictions for name in part.unreadable.tolist()]
     return {
         "split": records.PSEUDO,
-        "labels": settings["labels"],
+        "labels": settings["label_mode"],
         "classes": model.class_names,
         "settings": settings,
         "seen": int(np.sum(histogram)) + len(unreadable),

@@ -43,7 +43,7 @@ class Progress:
 
     Args:
       out: the folder of the run.
-      settings: everything that the result depends on, which must equal that of an earlier run in the folder.
+      settings: everything that the result depends on; an earlier run in the folder must have the same.
 
     Raises:
       InputError: the folder cannot be written, or has a run with other settings.

@@ -63,7 +63,7 @@ def _kernel_regularizer(recipe: Recipe) -> keras.regularizers.Regularizer | None
 
 
 def tf_keras_only(recipe: Recipe) -> str | None:
-    """Returns the first field whose value only the optimizers of tf_keras have here, or none."""
+    """Returns the first field whose value only lambdanet's tf_keras optimizers support, or none."""
     plain = {
         "clip_adaptive": 0.0,
         "layer_decay": 1.0,
@@ -110,7 +110,7 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
         arguments["global_clipnorm"] = recipe.clip_norm
     if KERAS != "tf_keras":
         if field := tf_keras_only(recipe):
-            raise invalid(field, "one that Keras 3 has, too", getattr(recipe, field), "tf_keras has it")
+            raise invalid(field, "one that Keras 3 also has", getattr(recipe, field), "tf_keras has it")
         return kind(**arguments)
     if recipe.clip_adaptive:
         arguments["clip"] = optimizers.adaptive_clip(recipe.clip_adaptive)

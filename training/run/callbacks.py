@@ -38,8 +38,8 @@ def create_callbacks(
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks of a run in the order in which they have to act.
 
-    The guard is the first, so that nothing diverged is recorded; the checkpoint is the last, so that whatever
-    a resumed run starts after has been recorded.
+    The guard is the first, so that nothing diverged is recorded; the checkpoint is the last, so that
+    everything before a checkpoint is recorded.
 
     Args:
       recipe: the recipe.
@@ -153,7 +153,7 @@ class StopIfModelDirDeleted(keras.callbacks.Callback):
 class AveragedEvaluation(keras.callbacks.Callback):
     """Evaluates the moving averages of the weights, and continues to train with the weights themselves.
 
-    Keras, too, replaces the weights by their averages, at the end of every `fit`; the next `fit` of the run
+    Keras also replaces the weights by their averages, at the end of every `fit`; the next `fit` of the run
     must not start from them.
     """
 
@@ -262,7 +262,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._save_every = save_every
         self._stop = stop
         self._guard = guard
-        self._first_step = initial_step  # of the epoch, or the rest of it
+        self._first_step = initial_step  # first step of this (possibly resumed) epoch
         self._stopping = False  # agreed on by all workers
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of a run: those of this machine, of a TPU, or of several machines."""
+"""Devices of a run: of this machine, of a TPU, or of several machines."""
 
 import contextlib
 import json
@@ -85,7 +85,7 @@ class Devices:
 
     @contextlib.contextmanager
     def raise_if_worker_lost(self) -> Iterator[None]:
-        """Raises `Preempted` where another worker is lost, without which a run cannot continue."""
+        """Raises `Preempted` if another worker is lost, because the run cannot continue without it."""
         try:
             yield
         except _WORKER_LOST as error:

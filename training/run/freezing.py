@@ -9,7 +9,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.models.layer_builder import CLASSIFIER
 
-BACKBONE = "backbone"  # stands for all layers but the classifier
+BACKBONE = "backbone"  # all layers but the classifier
 
 
 def frozen_layers(model: keras.Model, recipe: Recipe) -> list[keras.layers.Layer]:

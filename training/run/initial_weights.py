@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initial weights: those of an earlier run, a file, or a published set."""
+"""Initial weights: from an earlier run, a file, or a published set."""
 
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from lambdanet.training.run.model_dir import load_trained_model
 
 
 def load_initial_weights(model: keras.Model, source: str | Path, zero_head: bool = False) -> None:
-    """Loads the weights of a model_dir, or the averages that it keeps, or those of a file.
+    """Loads the weights of a model_dir, or the averages that it keeps, or the weights of a file.
 
     A classifier with another number of classes keeps its initial weights.
 

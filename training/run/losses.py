@@ -74,8 +74,8 @@ class SmoothedCrossEntropy(_ClassLoss):
 class SmoothedBinaryCrossEntropy(_ClassLoss):
     """The mean over the classes of the binary cross entropy of logits (Wightman et al. 2021, section 3).
 
-    Each class is a question of its own: in an image mixed of two, both classes may be there. Targets and
-    weights are those of `SmoothedCrossEntropy`.
+    Scores each class independently, so a mixed image can contain both of its classes. Targets and weights are
+    as in `SmoothedCrossEntropy`.
 
     Args:
       label_smoothing: s, at least 0 and below 1.
@@ -110,7 +110,7 @@ class SmoothedBinaryCrossEntropy(_ClassLoss):
 
 @keras.saving.register_keras_serializable("lambdanet")
 class Accuracy(keras.metrics.MeanMetricWrapper):
-    """The fraction of images whose largest logit is that of the label, or of its most probable class."""
+    """The fraction of images whose largest logit belongs to the label, or to its most probable class."""
 
     def __init__(self, name: str = "accuracy", dtype: object = None):
         super().__init__(_is_correct, name=name, dtype=dtype)

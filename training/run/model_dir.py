@@ -113,7 +113,7 @@ def class_names(model_dir: str | Path) -> list[str]:
     """Returns the names of the classes in a model_dir; none where they were not saved.
 
     Raises:
-      InputError: they cannot be read, or their number is not that of the recipe.
+      InputError: they cannot be read, or their number differs from the recipe's.
     """
     path = Path(model_dir).expanduser()
     names = classes.read_names(path / CLASSES) if _has(path / CLASSES) else []
@@ -124,7 +124,7 @@ def class_names(model_dir: str | Path) -> list[str]:
 
 
 def check_class_names(model_dir: str | Path, names: Sequence[str]) -> None:
-    """Raises `InputError` for the first class of the data that is not that of a model_dir."""
+    """Raises `InputError` for the first class of the data that differs from a model_dir's."""
     trained = class_names(model_dir)
     if trained and names:
         classes.check_equal(names, trained, "the data", repr(str(model_dir)))
@@ -147,8 +147,8 @@ def load_recipe(model_dir: str | Path) -> Recipe:
 def load_trained_model(model_dir: str | Path) -> tuple[keras.Model, Recipe]:
     """Returns the trained model of a model_dir, and its recipe.
 
-    The weights are those of the newest readable checkpoint, or with `held_out_split` in the recipe, those of
-    the best epoch; with `ema_decay`, their moving averages.
+    The weights are from the newest readable checkpoint, or with `held_out_split` in the recipe, from the best
+    epoch; with `ema_decay`, their moving averages.
 
     Raises:
       InputError: there is no model_dir, no checkpoint in it, or one of another model.
@@ -170,7 +170,7 @@ def load_trained_model(model_dir: str | Path) -> tuple[keras.Model, Recipe]:
 
 
 def _has(file: Path) -> bool:
-    """Returns whether a file exists; refuses a pipe, which would block, or a folder of that name."""
+    """Returns whether a file exists; raises `InputError` for a pipe, which would block, and for a folder."""
     if file.exists() and not file.is_file():
         raise invalid(file.name, "a regular file", str(file))
     return file.exists()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizers of recipes: those of tf_keras and LAMB, with clipping and learning rates per weight."""
+"""The optimizers of recipes: tf_keras's and LAMB, with clipping and learning rates per weight."""
 
 import contextlib
 import re
@@ -133,7 +133,7 @@ def adaptive_clip(limit: float, epsilon: float = 1e-3) -> Clip:
     for the weights w and gradients g of each output channel. The classifier is not clipped, as in the paper.
 
     Args:
-      limit: the largest size of a gradient, relative to that of the weights.
+      limit: the largest size of a gradient, relative to the size of the weights.
       epsilon: the least size of weights that counts.
 
     Example:

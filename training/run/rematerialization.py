@@ -17,7 +17,7 @@ from lambdanet.training.run.train_step import Forward
 def rematerialized(model: keras.Model) -> Forward:
     """Returns the forward pass of a model in training that keeps only what is between its blocks.
 
-    Gradients are those of the model. Batch statistics move in the backward pass, too: see `train_step`.
+    Gradients equal the model's. Batch statistics also move in the backward pass: see `train_step`.
 
     Args:
       model: a functional model, in which blocks follow each other.

@@ -18,9 +18,9 @@ Factory = Callable[[Recipe, Path], keras.callbacks.Callback]
 
 
 def find_factories(names: Sequence[str | Factory]) -> list[Factory]:
-    """Returns the functions that `--callback=module:function` names; functions are returned as they are.
+    """Returns the functions that `--callback=module:function` names; functions are returned unchanged.
 
-    Modules in the current directory are found, too.
+    Modules in the current directory are also found.
 
     Raises:
       InputError: a name has another form, or its module cannot be imported or has no such function.

@@ -151,7 +151,7 @@ def _save(
 def serving_form(model: keras.Model) -> keras.Model:
     """Returns a model in float32, in its form for inference if it has one (see `for_inference`)."""
     model = in_float32(model)
-    with contextlib.suppress(InputError):  # it computes by code of its own, which is served as it is
+    with contextlib.suppress(InputError):  # a subclassed model, which is served unchanged
         model = for_inference(model)
     return model
 

@@ -91,8 +91,8 @@ def export(
     Args:
       model_dir: a folder written by `lambdanet train`, with at least one checkpoint.
       out: the folder to write, which must not exist or be empty.
-      data_dir: the folder of TFDS's datasets, or of the pictures of dataset `folder`; default: that of
-        training. An explicit folder must have the pictures.
+      data_dir: the folder of TFDS's datasets, or of the pictures of dataset `folder`; default: the
+        training's. An explicit folder must have the pictures.
       format: a key of `FORMATS`.
 
     Returns:
@@ -333,7 +333,7 @@ class Format:
 
     Attributes:
       file: the name of the file.
-      exact: whether outputs equal those of Keras up to rounding.
+      exact: whether outputs equal Keras's up to rounding.
       packages: the pip packages of the converter and runtime.
       convert: converts a function with its variables to the content of the file.
       load: returns a function that runs the content.

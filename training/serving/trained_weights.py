@@ -58,7 +58,7 @@ def build_classifier(
 
 
 def _class_names(metadata: Mapping[str, str], file: str | Path | None) -> list[str]:
-    """Returns the class names of a file, or those of ImageNet."""
+    """Returns the class names of a file, or ImageNet's."""
     count = int(metadata.get("num_classes", 0))
     if file is not None:
         names = classes.read_names(Path(file).expanduser())

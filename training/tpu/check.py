@@ -25,7 +25,7 @@ _UNSUPPORTED = re.compile(r"No registered '(\w+)' OpKernel")
 
 
 class DoesNotCompile(InputError):
-    """A step that the compiler refuses; the message names the layer if it is known."""
+    """A step that the compiler rejects; the message names the layer if it is known."""
 
 
 class DoesNotFit(DoesNotCompile):
@@ -50,7 +50,7 @@ def compile_step(
       model_names: the models in the step, to leave out of the names of their layers.
 
     Raises:
-      DoesNotCompile: the compiler refuses the step.
+      DoesNotCompile: the compiler rejects the step.
       InputError: the topology is unknown, or jax and libtpu are missing or have other versions.
 
     Example:
@@ -72,7 +72,7 @@ def check(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = None) -
 
     Raises:
       DoesNotFit: the step needs more memory than a core has.
-      DoesNotCompile: the compiler refuses the step for another reason.
+      DoesNotCompile: the compiler rejects the step for another reason.
       InputError: the topology is unknown, or jax and libtpu are missing or have other versions.
     """
     chips.chip_of(topology)  # fail early

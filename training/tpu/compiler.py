@@ -30,7 +30,7 @@ ENVIRONMENT = {
 
 
 class CompileError(Exception):
-    """A program that the TPU compiler refuses, with the compiler's message."""
+    """A program that the TPU compiler rejects, with the compiler's message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def compile_function(
       cache: earlier results for the same program, topology and versions.
 
     Raises:
-      CompileError: the compiler refuses the program.
+      CompileError: the compiler rejects the program.
       InputError: the packages are missing or have other versions.
     """
     with _internals() as installed:
@@ -104,7 +104,7 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
       cache: earlier results for the same program, topology and versions.
 
     Raises:
-      CompileError: the compiler refuses the program.
+      CompileError: the compiler rejects the program.
       InputError: the packages are missing or have other versions.
     """
     with _internals() as installed:
@@ -138,7 +138,7 @@ def describe(executable: Any, num_devices: int) -> dict[str, Any]:
 
 
 def _compiled(key: str, cache: Cache | None, compile_once: Callable[[], dict[str, Any]]) -> Compiled:
-    """Reads a result from the cache, or compiles and writes it; refusals are cached as well."""
+    """Reads a result from the cache, or compiles and writes it; rejections are cached too."""
     import jax
 
     result = cache.read(key) if cache else None

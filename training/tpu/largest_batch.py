@@ -32,12 +32,12 @@ def largest_batch(
 
     Raises:
       DoesNotFit: a batch of one does not fit.
-      DoesNotCompile: the compiler refuses the step for another reason.
+      DoesNotCompile: the compiler rejects the step for another reason.
 
     Example:
       >>> largest_batch(lambda batch: check(recipe_step(recipe, "train", batch))).batch
     """
-    check_counts(batch=start)
+    check_counts(batch_size=start)
     fits: dict[int, Report] = {}
     too_large: set[int] = set()
 
@@ -82,13 +82,13 @@ def _power_of_two(batch: int) -> int:
 
 
 def _expected_batch(report: Report) -> int:
-    """Returns the batch that just fits if all memory but that of the arguments grows with the batch."""
+    """Returns the largest batch that fits if all memory except the arguments' grows with the batch."""
     fixed, per_example = _memory(report)
     return max(report.batch, int((report.chip.hbm - fixed) / per_example))
 
 
 def _required_bytes(report: Report, batch: int) -> float:
-    """Returns the bytes that another batch needs under the same assumption."""
+    """Returns the bytes that another batch needs under this assumption."""
     fixed, per_example = _memory(report)
     return fixed + batch * per_example
 

@@ -42,26 +42,26 @@ class TpuStep:
     model_names: tuple[str, ...]
 
 
-def recipe_step(recipe: Recipe, mode: str = "train", batch: int = BATCH) -> TpuStep:
+def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) -> TpuStep:
     """Returns the step of a recipe.
 
     Args:
       recipe: a recipe of `lambdanet train`; its batch size and dataset are not used.
       mode: "train", the step of `fit` from images to new weights, averages and metrics, with the largest of
         the recipe's `sizes`; or "infer", from images to logits, of the model for inference
-        (`lambdanet.for_inference`), as it is exported.
-      batch: the number of images on the core.
+        (`lambdanet.for_inference`), as exported.
+      batch_size: the number of images on the core.
 
     Raises:
-      InputError: the mode is unknown, the batch is below 1, or the recipe has no number of classes.
+      InputError: the mode is unknown, the batch size is below 1, or the recipe has no number of classes.
 
     Example:
-      >>> step = recipe_step(configs.get_recipe("digits"), batch=32)
+      >>> step = recipe_step(configs.get_recipe("digits"), batch_size=32)
       >>> step.function(*(tf.zeros(spec.shape, spec.dtype) for spec in step.inputs))
     """
     if mode not in MODES:
         raise unknown("mode", mode, MODES)
-    check_counts(batch=batch)
+    check_counts(batch_size=batch_size)
     if not recipe.num_classes:
         raise invalid("num_classes", "a number, such as --set=num_classes=1000", 0)
     size = recipe.input_size
@@ -77,9 +77,9 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch: int = BATCH) -> TpuS
     precision = "bfloat16" if recipe.mixed_precision else "float32"
     keras = {"tensorflow": "", "jax": ", Keras 3 on JAX"}[K.ENGINE]
     name = f"{recipe.model} at {size}, {mode}, {precision}{keras}"
-    shape = (batch, size, size, len(recipe.mean))
+    shape = (batch_size, size, size, len(recipe.mean))
     function, inputs = (_tensorflow_step if K.ENGINE == "tensorflow" else _jax_step)(model, mode, shape)
-    return TpuStep(name, function, inputs, batch, (model.name,))
+    return TpuStep(name, function, inputs, batch_size, (model.name,))
 
 
 def _tensorflow_step(model: Any, mode: str, shape: tuple[int, ...]) -> tuple[Callable[..., Any], tuple]:

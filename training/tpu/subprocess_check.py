@@ -42,7 +42,7 @@ def check(
 
     Raises:
       DoesNotFit: the step needs more memory than a core has.
-      DoesNotCompile: the compiler refuses the step for another reason, or aborts.
+      DoesNotCompile: the compiler rejects the step for another reason, or aborts.
       InputError: `build` raises it, the topology is unknown, or jax and libtpu are missing or have other
         versions.
     """

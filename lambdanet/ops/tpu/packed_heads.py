@@ -108,7 +108,7 @@ def relative_bias(
 def wide_windows(
     geometry: LocalGeometry, queries: K.Tensor, keys: K.Tensor, tables: Sequence[K.Tensor]
 ) -> tuple[list[BlockAxis], list[K.Tensor]]:
-    """Returns the axes and what is `visible` along each, in windows that are wide where that costs no tiles.
+    """Returns the axes and what is `visible` along each, with windows widened to full tiles if free.
 
     They are of whole rows of tiles, where the logits take no more tiles for it. Rows of a window then follow
     each other in memory as they are, and need not be copied together. No query sees what is added.
