@@ -39,7 +39,7 @@ with _hidden("tensorflow_text"):
     from official.vision.configs import common, decoders, image_classification, maskrcnn, retinanet
     from official.vision.dataloaders import classification_input, tf_example_decoder
     from official.vision.modeling.backbones import factory as backbone_factory
-    from official.vision.ops import preprocess_ops
+    from official.vision.ops import mask_ops, preprocess_ops
     from official.vision.serving import detection as detection_serving
     from official.vision.tasks import image_classification as image_classification_tasks
     from official.vision.tasks import maskrcnn as maskrcnn_tasks

@@ -213,8 +213,10 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "lambdanet":
+        package = (error.name or "").partition(".")[0]
+        if package == "lambdanet":
             raise
+        extra = "detection" if package == "official" else extra
         return _fail(name, f"{error}; install it with pip install 'lambdanet[{extra}]'", 1)
     except (Unfinished, OSError) as error:
         return _fail(name, str(error), 1)

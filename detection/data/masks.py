@@ -7,32 +7,7 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_masks
 
-
-def paste_mask(mask: np.ndarray, box: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resizes the mask of a detection to its box and thresholds it at 0.5.
-
-    Values are interpolated linearly between the centers of cells, with 0 around the mask.
-
-    Args:
-      mask: float [m, n], from 0 to 1.
-      box: ymin, xmin, ymax, xmax in pixels.
-      height: the height of the image in pixels.
-      width: the width of the image in pixels.
-
-    Returns:
-      bool [height, width].
-    """
-    rows = _pixel_weights(mask.shape[0], box[0], box[2], height)
-    columns = _pixel_weights(mask.shape[1], box[1], box[3], width)
-    return rows @ mask @ columns.T > 0.5
-
-
-def _pixel_weights(cells: int, low: float, high: float, pixels: int) -> np.ndarray:
-    """Returns the weight of each cell in each pixel, [pixels, cells]; 0 for pixel centers outside the box."""
-    centers = np.arange(pixels) + 0.5
-    positions = (centers - low) / max(high - low, 1e-6) * cells - 0.5  # in cells, 0 = center of the first
-    weights = np.maximum(1 - np.abs(positions[:, np.newaxis] - np.arange(cells)), 0)
-    return weights * ((centers >= low) & (centers <= high))[:, np.newaxis]
+from lambdanet.detection.model_garden import mask_ops
 
 
 def to_coco_detections(
@@ -63,7 +38,10 @@ def to_coco_detections(
             "area": (xmax - xmin) * (ymax - ymin),
         }
         if "detection_masks" in outputs:
-            mask = paste_mask(outputs["detection_masks"][index], box, height, width)
+            mask = np.zeros([height, width])
+            if detection["area"] > 0:  # empty boxes are more than OpenCV's warp can do
+                cells, boxes = outputs["detection_masks"][index : index + 1], np.array([detection["bbox"]])
+                (mask,) = mask_ops.paste_instance_masks_v2(cells, boxes, height, width)
             encoded = coco_masks.encode(np.asfortranarray(mask, np.uint8))
             detection["area"] = float(coco_masks.area(encoded))
             detection["segmentation"] = {"size": [height, width], "counts": encoded["counts"].decode()}

@@ -255,8 +255,13 @@ def test_train_refuses_another_recipe_in_the_same_folder(tmp_path, capsys):
             1,
             "lambdanet: error: No module named 'sklearn'; install it with pip install 'lambdanet[train]'",
         ),
+        (
+            ModuleNotFoundError("no official", name="official.vision"),
+            1,
+            "lambdanet: error: no official; install it with pip install 'lambdanet[detection]'",
+        ),
     ],
-    ids=["interrupted", "full disk", "missing package"],
+    ids=["interrupted", "full disk", "missing package", "missing Model Garden"],
 )
 def test_system_error_is_one_line(monkeypatch, capsys, error, status, message):
     def fail(pattern="*", pretrained=False):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detections as masks, drawings and COCO tables: against OpenCV's warp, geometry and known tables."""
+"""Detections as masks, drawings and COCO tables: against geometry and known tables."""
 
 import numpy as np
 import pytest
 from pycocotools import mask as coco_masks
 
-from lambdanet.detection.data.masks import decode_mask, paste_mask, to_coco_detections
+from lambdanet.detection.data.masks import decode_mask, to_coco_detections
 from lambdanet.detection.serving import drawing
 from lambdanet.detection.serving.coco_table import COLUMNS, average_precision, render
 
@@ -22,33 +22,30 @@ def _outputs(boxes, scores, classes, masks=None):
     return outputs if masks is None else {**outputs, "detection_masks": np.array(masks, np.float32)}
 
 
-@pytest.mark.parametrize("box", [(0, 0, 28, 28), (3, 5, 45.5, 30), (-8, -3.25, 20, 70), (10.2, 11, 14, 13.9)])
-def test_paste_mask_equals_model_garden(box):
-    """Against its second form, which warps with OpenCV to 1/32 of a pixel: at most 2 % of pixels differ."""
-    from lambdanet.detection import model_garden  # noqa: F401  first, to hide tensorflow-text
-
-    # isort: split
-    from official.vision.ops.mask_ops import paste_instance_masks_v2
-
-    random = np.random.default_rng(0)
-    mask = np.kron(random.random([4, 4]), np.ones([7, 7])).astype(np.float32)
-    ymin, xmin, ymax, xmax = box
-    expected = paste_instance_masks_v2(
-        mask[np.newaxis], np.array([[xmin, ymin, xmax - xmin, ymax - ymin]]), 40, 60
-    )
-    found = paste_mask(mask, np.array(box), 40, 60)
-    inside = np.zeros([40, 60], bool)  # its warp also fills pixels with a center just outside the box
-    inside[max(round(ymin), 0) : round(ymax), max(round(xmin), 0) : round(xmax)] = True
-    assert found.any() and not found[~inside].any()
-    assert (found != expected[0].astype(bool))[inside].mean() < 0.02
-
-
-def test_paste_mask_of_a_full_and_an_empty_mask():
-    filled = paste_mask(np.ones([28, 28]), np.array([2, 3, 7, 9.0]), 10, 12)
+@pytest.mark.parametrize(
+    ("box", "shape"),
+    [
+        ((2, 3, 7, 9), (5, 6)),
+        ((-4, 8, 4, 20), (4, 4)),  # in part outside of the image of 10 x 12 pixels
+        ((2, 3, 2, 9), (0, 0)),  # empty
+        ((10, 0, 10, 9), (0, 0)),
+    ],
+)
+def test_mask_fills_the_pixels_of_its_box(box, shape):
+    (found,) = to_coco_detections(_outputs([box], [0.9], [1], np.ones([1, 28, 28])), 10, 12, min_score=0.5)
     expected = np.zeros([10, 12], bool)
-    expected[2:7, 3:9] = True
-    assert np.array_equal(filled, expected)
-    assert not paste_mask(np.zeros([28, 28]), np.array([2, 3, 7, 9.0]), 10, 12).any()
+    top, left = max(box[0], 0), max(box[1], 0)
+    expected[top : top + shape[0], left : left + shape[1]] = True
+    assert np.array_equal(decode_mask(found["segmentation"]), expected)
+
+
+def test_mask_is_interpolated_between_centers_of_cells():
+    """Of a plane, which is interpolated without an error, but next to the border of the box."""
+    cells, pixels = ((np.arange(size) + 0.5) / size * 2 - 1 for size in (28, 40))
+    mask, expected = (0.5 + 0.3 * place[:, np.newaxis] - 0.2 * place for place in (cells, pixels))
+    (found,) = to_coco_detections(_outputs([(3, 5, 43, 45)], [0.9], [1], [mask]), 50, 50, min_score=0.5)
+    differences = decode_mask(found["segmentation"])[3:43, 5:45] != (expected > 0.5)
+    assert differences[1:-1, 1:-1].mean() < 0.005
 
 
 def test_to_coco_detections_with_masks():
@@ -58,9 +55,6 @@ def test_to_coco_detections_with_masks():
     assert (empty["score"], filled["score"]) == pytest.approx((0.9, 0.6))
     assert (empty["category_id"], empty["bbox"], empty["area"]) == (1, [0, 0, 5, 5], 0)
     assert (filled["category_id"], filled["bbox"], filled["area"]) == (2, [3, 2, 6, 5], 30)
-    assert np.array_equal(
-        decode_mask(filled["segmentation"]), paste_mask(masks[0], outputs["detection_boxes"][0], 10, 12)
-    )
     assert coco_masks.toBbox(filled["segmentation"]).tolist() == [3, 2, 6, 5]
 
 

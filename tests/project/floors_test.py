@@ -21,6 +21,7 @@ THIRD_PARTY = {
     "models": {"h5py", "keras_hub", "ml_dtypes", "numpy", "official", "tensorflow", "timm", "torch", "tqdm"},
     "training": {
         "PIL",
+        "filelock",
         "numpy",
         "official",
         "pyarrow",

@@ -45,13 +45,5 @@ def two_operations(monkeypatch):
     """Lets both policies of RandAugment choose between two operations; each is a part of the graph."""
     from lambdanet.training.data import rand_augment
 
-    two = dict(list(rand_augment.OPERATIONS.items())[:2])
-    monkeypatch.setattr(rand_augment, "OPERATIONS", two)
-    policy = rand_augment._model_garden().RandAugment
-    init = policy.__init__
-
-    def init_with_two(self, *arguments, **options):
-        init(self, *arguments, **options)
-        self.available_ops = ["Invert", "Color"]
-
-    monkeypatch.setattr(policy, "__init__", init_with_two)
+    for name in ("MODEL_GARDEN", "TIMM"):
+        monkeypatch.setattr(rand_augment, name, dict(list(getattr(rand_augment, name).items())[:2]))

@@ -42,8 +42,8 @@ def test_picture_has_cell_per_predicted_class(classes):
     names = [f"kind {index}" for index in range(classes)]
     picture = Image.open(io.BytesIO(confusion.draw(labels, predicted, names, "title")))
     pixels = np.asarray(picture.convert("RGB")).astype(int)
-    assert picture.size == (1850, 1300)
-    cells = pixels[144:1144, 259:1259]  # from the top and the left of the axes
+    assert picture.size == (1300, 1300)
+    cells = pixels[131:1131, 195:1195]  # from the top and the left of the axes
     height = 1000 / classes
     for row in (classes // 9, classes // 3, classes - 1 - classes // 9):
         column = (row + classes // 2) % classes
@@ -51,4 +51,4 @@ def test_picture_has_cell_per_predicted_class(classes):
         near = cells[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].sum(-1)
         assert near.min() < 300, (row, column)  # dark
         away = cells[y, int((row + 0.25) * height)].sum()
-        assert away == 3 * 255  # white: no image is predicted as its own class
+        assert away > 700  # light: no image is predicted as its own class

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RandAugment: dependent on the seed alone; the policy of timm, against timm and by its statistics."""
+"""RandAugment: dependent on the seed alone, equal to Model Garden and to timm, and its statistics."""
 
 import dataclasses
+import itertools
+import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from PIL import Image
 from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.training.data import rand_augment
+from lambdanet.training.data.augment import derive_seed
 
 SEEDS = [tf.constant([0, number], tf.int64) for number in range(40)]
 RECIPE = dataclasses.replace(configs.get_recipe("digits"), randaugment_layers=2)
@@ -47,7 +51,49 @@ def test_images_in_parallel_are_reproducible(changed):
     tf.random.set_seed(7)
     got = seeds.map(lambda seed: changed(pixels, seed), num_parallel_calls=4)
     np.testing.assert_array_equal(list(got.as_numpy_iterator()), expected)
-    assert rand_augment._model_garden().tf is tf
+
+
+class _SeededTensorFlow:
+    """TensorFlow for Model Garden, whose draws have no seed: the n-th draw has the n-th seed."""
+
+    def __init__(self, seed):
+        numbers = itertools.count()
+
+        def uniform(shape, minval=0, maxval=1, dtype=tf.float32):
+            return tf.random.stateless_uniform(shape, derive_seed(seed, next(numbers)), minval, maxval, dtype)
+
+        self.random = types.SimpleNamespace(uniform=uniform)
+
+    def __getattr__(self, name):
+        return getattr(tf, name)
+
+
+@pytest.mark.parametrize(
+    ("layers", "magnitude"), [(1, 0.0), (1, 6.3), (1, 10.0), (1, 15.0), (1, 31.0), (3, 8.0)]
+)
+def test_policy_equals_model_garden(layers, magnitude):
+    """To the bit, for every operation, on an image with a channel of one level."""
+    from official.vision.ops import augment
+
+    image = np.array(Image.fromarray(noise(6, 8, 3)).resize((48, 37), Image.BICUBIC))
+    image[..., 2] = 77
+    recipe = dataclasses.replace(RECIPE, randaugment_layers=layers, randaugment_magnitude=magnitude)
+    policy = augment.RandAugment(layers, magnitude, translate_const=10.0)
+    assert [*rand_augment.MODEL_GARDEN] == policy.available_ops
+
+    @tf.function(input_signature=[tf.TensorSpec([2], tf.int64)], autograph=False)
+    def change(seed):
+        with mock.patch.object(augment, "tf", _SeededTensorFlow(seed)):
+            expected = policy.distort(tf.constant(image))
+        drawn = tf.random.stateless_uniform([], derive_seed(seed, 0), 0, 17, tf.int32)
+        return drawn, expected, rand_augment.model_garden(tf.constant(image), recipe, seed)
+
+    seen = set()
+    for number in range(150):
+        drawn, expected, got = change(tf.constant([5, number], tf.int64))
+        seen.add(int(drawn))
+        np.testing.assert_array_equal(got, expected, [*rand_augment.MODEL_GARDEN, "none"][drawn])
+    assert seen == set(range(17))
 
 
 def test_gray_channel_is_repeated():
@@ -65,8 +111,8 @@ def test_operations_equal_timm(timm, monkeypatch, magnitude):
     from timm.data import auto_augment
 
     image = np.asarray(Image.fromarray(noise(6, 8, 3)).resize((48, 36), Image.BICUBIC))
-    assert list(rand_augment.OPERATIONS) == auto_augment._RAND_INCREASING_TRANSFORMS
-    for name, operation in rand_augment.OPERATIONS.items():
+    assert list(rand_augment.TIMM) == auto_augment._RAND_INCREASING_TRANSFORMS
+    for name, operation in rand_augment.TIMM.items():
         options = {"img_mean": FILL, "interpolation": Image.BILINEAR}
         expected = auto_augment.AugmentOp(name, 1.0, magnitude, options)
         for sign in (1, -1):
@@ -86,7 +132,7 @@ def test_magnitudes_are_drawn_and_clipped(monkeypatch):
         shown = tf.stack([200 * strength.level, 100 + 100 * strength.signed, 0.0])
         return tf.broadcast_to(tf.cast(tf.round(shown), tf.uint8), image.shape)
 
-    monkeypatch.setattr(rand_augment, "OPERATIONS", {"show": show})
+    monkeypatch.setattr(rand_augment, "TIMM", {"show": show})
 
     def strengths(magnitude, std):
         changes = {"randaugment_policy": "timm", "randaugment_layers": 1}

@@ -132,15 +132,23 @@ def random_affine(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return warp(image, ((cosine, -sine), (sine, cosine)), (center_x, center_y), shift)
 
 
-def warp(image: tf.Tensor, matrix: Any, center: Any, shift: Any = (0.0, 0.0)) -> tf.Tensor:
-    """Returns an image transformed about a point and shifted, over black, in bilinear interpolation.
+def warp(
+    image: tf.Tensor,
+    matrix: Any,
+    center: Any,
+    shift: Any = (0.0, 0.0),
+    interpolation: str = "BILINEAR",
+    fill_mode: str = "CONSTANT",
+) -> tf.Tensor:
+    """Returns an image transformed about a point and shifted, over black.
 
     The pixel at `center + p` of the result is read at `center + matrix p + shift`.
 
     Args:
-      image: float32 [h, w, c].
+      image: float32 or uint8 [h, w, c].
       matrix: two rows of two numbers, for x and y.
       center, shift: x and y in pixels.
+      interpolation, fill_mode: settings of TensorFlow's `ImageProjectiveTransformV3`.
     """
     (a, b), (c, d) = matrix
     x, y = center
@@ -151,8 +159,8 @@ def warp(image: tf.Tensor, matrix: Any, center: Any, shift: Any = (0.0, 0.0)) ->
         transforms=tf.stack([a, b, x_0, c, d, y_0, 0.0, 0.0])[tf.newaxis],
         output_shape=tf.shape(image)[:2],
         fill_value=0.0,
-        interpolation="BILINEAR",
-        fill_mode="CONSTANT",
+        interpolation=interpolation,
+        fill_mode=fill_mode,
     )
     return tf.ensure_shape(transformed[0], image.shape)
 

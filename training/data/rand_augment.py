@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """RandAugment (Cubuk et al. 2019), random operations on an image: the policies of Model Garden and of timm.
 
-Model Garden has a `magnitude_std`, too, but its deviation is 1 whatever the value, and `tf.function` cannot
-trace it. The policy of timm takes the operations of Model Garden that accept tensors as magnitudes.
+The pixels are those of Model Garden, whose own policy has no seed per image. Its `magnitude_std` is left out:
+there, the deviation is 1 whatever the value.
 """
 
-import itertools
 import math
-import types
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
-from unittest import mock
 
 import tensorflow as tf
 
@@ -21,8 +17,11 @@ from lambdanet.configs.recipe_values import MAX_MAGNITUDE
 from lambdanet.training.data import augment
 from lambdanet.training.data.augment import derive_seed
 
-# Pixels at magnitude 10. The papers have no value; Model Garden's classifiers use this one.
-TRANSLATION = 10.0
+# Model Garden's policy. The papers have no value for translations; its classifiers use this one.
+MAX_PIXELS = 10.0  # of a translation at magnitude 10
+MAX_RADIUS = 40  # half of the side of the gray square, at magnitude 10
+GRAY = 128
+DRAWS = 24  # random numbers per layer; some are not used, but each has its place in the order of Model Garden
 
 # The policy of timm, at its largest magnitude.
 MAX_TURN = math.pi / 6  # radians
@@ -48,12 +47,14 @@ Operation = Callable[[tf.Tensor, Strength], tf.Tensor]  # uint8 [h, w, 3] -> uin
 
 def model_garden(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
     """Returns the image after RandAugment as in Model Garden, with operations of one magnitude."""
-    layers, magnitude = recipe.randaugment_layers, recipe.randaugment_magnitude
-    policy = _model_garden().RandAugment(layers, magnitude, translate_const=TRANSLATION)
     image = tf.broadcast_to(pixels, [*pixels.shape[:2], 3])
-    with mock.patch.object(_model_garden(), "tf", _SeededTensorFlow(seed)):
-        augmented = policy.distort(image)
-    return tf.ensure_shape(augmented, image.shape)
+    for _ in range(recipe.randaugment_layers):
+        options = recipe.randaugment_magnitude / 10, seed
+        branches = [partial(operation, image, *options) for operation in MODEL_GARDEN.values()]
+        drawn = tf.random.stateless_uniform([], derive_seed(seed, 0), 0, len(branches) + 1, tf.int32)
+        image = _apply_one(branches, drawn, image)
+        seed = derive_seed(seed, DRAWS - 1)
+    return image
 
 
 def timm(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
@@ -72,14 +73,120 @@ def timm(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
         magnitude = tf.clip_by_value(recipe.randaugment_magnitude + deviation, 0.0, MAX_MAGNITUDE)
         level = magnitude / MAX_MAGNITUDE
         strength = Strength(level, tf.where(side < 0.5, -level, level), fill)
-        branches = [partial(operation, image, strength) for operation in OPERATIONS.values()]
-        chosen = tf.cast(choice * 2 * len(branches), tf.int32)  # in half of the cases, none
-        changed = tf.switch_case(chosen, branches, default=partial(tf.identity, image))
-        image = tf.ensure_shape(changed, image.shape)
+        branches = [partial(operation, image, strength) for operation in TIMM.values()]
+        drawn = tf.cast(choice * 2 * len(branches), tf.int32)  # in half of the cases, none
+        image = _apply_one(branches, drawn, image)
     return image
 
 
 POLICIES: dict[str, Policy] = {"model_garden": model_garden, "timm": timm}
+
+
+def _apply_one(branches: list[Callable[[], tf.Tensor]], drawn: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
+    changed = tf.switch_case(drawn, branches, default=partial(tf.identity, image))
+    return tf.ensure_shape(changed, image.shape)
+
+
+def _autocontrast(image: tf.Tensor) -> tf.Tensor:
+    """Returns the image with the levels of each channel stretched to 0..255."""
+    levels = tf.cast(image, tf.float32)
+    low, high = tf.reduce_min(levels, (0, 1)), tf.reduce_max(levels, (0, 1))
+    scale = tf.math.divide_no_nan(255.0, high - low)
+    stretched = tf.clip_by_value(levels * scale - low * scale, 0.0, 255.0)
+    return tf.where(high > low, tf.cast(stretched, tf.uint8), image)
+
+
+def _equalize(image: tf.Tensor) -> tf.Tensor:
+    """Returns the image with the levels of each channel spread over 0..255 by their frequency."""
+
+    def equalized(levels: tf.Tensor) -> tf.Tensor:
+        counts = tf.math.bincount(levels, minlength=256, maxlength=256)
+        step = (tf.size(levels) - counts[tf.reduce_max(levels)]) // 255
+        table = tf.minimum((tf.cumsum(counts, exclusive=True) + step // 2) // tf.maximum(step, 1), 255)
+        return tf.gather(tf.where(step > 0, table, tf.range(256)), levels)
+
+    channels = tf.unstack(tf.cast(image, tf.int32), axis=-1)
+    return tf.cast(tf.stack(list(map(equalized, channels)), axis=-1), tf.uint8)
+
+
+def _posterize(image: tf.Tensor, step: Any) -> tf.Tensor:
+    """Returns the image with levels that are multiples of a step."""
+    return tf.cast(_whole(image) // step * step, tf.uint8)
+
+
+def _solarize(image: tf.Tensor, threshold: Any) -> tf.Tensor:
+    """Returns the image with the levels from a threshold on inverted."""
+    return tf.where(_whole(image) < threshold, image, 255 - image)
+
+
+def _solarize_add(image: tf.Tensor, addition: Any) -> tf.Tensor:
+    """Returns the image with its darker half brighter."""
+    return tf.where(image < 128, tf.cast(tf.minimum(_whole(image) + addition, 255), tf.uint8), image)
+
+
+def _sharpen(image: tf.Tensor, level: float) -> tf.Tensor:
+    """Returns the image, blended with means of 3x3 pixels in which the center counts five times."""
+    kernel = tf.tile(tf.constant([1, 1, 1, 1, 5, 1, 1, 1, 1], tf.float32, [3, 3, 1, 1]) / 13, [1, 1, 3, 1])
+    levels = tf.cast(image, tf.float32)[tf.newaxis]
+    means = tf.nn.depthwise_conv2d(levels, kernel, [1, 1, 1, 1], "SAME")[0]
+    means = tf.cast(tf.clip_by_value(means, 0.0, 255.0), tf.uint8)
+    return _enhance(image, tf.where(_inside(image), means, image), level)
+
+
+def _enhance(image: tf.Tensor, background: tf.Tensor, level: float) -> tf.Tensor:
+    """Returns the image moved towards its background, uint8, or, from 5 on, away from it."""
+    levels, background = tf.cast(image, tf.float32), tf.cast(background, tf.float32)
+    return tf.cast(augment.blend(levels, background, 1.8 * level + 0.1), tf.uint8)
+
+
+def _turn(image: tf.Tensor, degrees: tf.Tensor) -> tf.Tensor:
+    height, width, _ = image.shape
+    cosine, sine = tf.cos(degrees * (math.pi / 180)), tf.sin(degrees * (math.pi / 180))
+    x, y = (width - 1) / 2, (height - 1) / 2
+    shift = (x - (cosine * x - sine * y), y - (sine * x + cosine * y))
+    return _move(image, ((cosine, -sine), (sine, cosine)), shift)
+
+
+def _move(image: tf.Tensor, matrix: Any = ((1.0, 0.0), (0.0, 1.0)), shift: Any = (0.0, 0.0)) -> tf.Tensor:
+    """Returns the image after `augment.warp`, of the nearest pixels and reflected at its borders."""
+    return augment.warp(image, matrix, (0.0, 0.0), shift, interpolation="NEAREST", fill_mode="REFLECT")
+
+
+def _signed(value: float, seed: tf.Tensor, draw: int) -> tf.Tensor:
+    return tf.where(tf.random.stateless_uniform([], derive_seed(seed, draw)) < 0.5, -value, value)
+
+
+def _cut_out(image: tf.Tensor, radius: int, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the image with a gray square about a random pixel."""
+    center = [
+        tf.random.stateless_uniform([], derive_seed(seed, draw), 0, size, tf.int32)
+        for draw, size in ((22, image.shape[0]), (23, image.shape[1]))
+    ]
+    begins = tf.cast(tf.stack(center) - radius, tf.float32)
+    square = augment.rectangle(image.shape, begins, (2.0 * radius, 2.0 * radius))
+    return tf.where(square, tf.constant(GRAY, tf.uint8), image)
+
+
+# Model Garden's operations: functions of the image, the magnitude / 10, and the seed of the layer. Beyond
+# magnitude 10, some of them wrap as its bytes do.
+MODEL_GARDEN: dict[str, Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]] = {
+    "AutoContrast": lambda image, level, seed: _autocontrast(image),
+    "Equalize": lambda image, level, seed: _equalize(image),
+    "Invert": lambda image, level, seed: 255 - image,
+    "Rotate": lambda image, level, seed: _turn(image, _signed(30 * level, seed, 5)),
+    "Posterize": lambda image, level, seed: _posterize(image, 2 ** min((8 - int(4 * level)) % 256, 7)),
+    "Solarize": lambda image, level, seed: _solarize(image, int(256 * level) % 256),
+    "Color": lambda image, level, seed: _enhance(image, tf.image.rgb_to_grayscale(image), level),
+    "Contrast": lambda image, level, seed: tf.image.adjust_contrast(image, 1.8 * level + 0.1),
+    "Brightness": lambda image, level, seed: _enhance(image, tf.zeros_like(image), level),
+    "Sharpness": lambda image, level, seed: _sharpen(image, level),
+    "ShearX": lambda image, level, seed: _move(image, ((1.0, _signed(0.3 * level, seed, 13)), (0.0, 1.0))),
+    "ShearY": lambda image, level, seed: _move(image, ((1.0, 0.0), (_signed(0.3 * level, seed, 15), 1.0))),
+    "TranslateX": lambda image, level, seed: _move(image, shift=(_signed(MAX_PIXELS * level, seed, 17), 0.0)),
+    "TranslateY": lambda image, level, seed: _move(image, shift=(0.0, _signed(MAX_PIXELS * level, seed, 19))),
+    "Cutout": lambda image, level, seed: _cut_out(image, int(MAX_RADIUS * level), seed),
+    "SolarizeAdd": lambda image, level, seed: _solarize_add(image, int(110 * level)),
+}
 
 
 def _rotate(image: tf.Tensor, strength: Strength) -> tf.Tensor:
@@ -128,36 +235,27 @@ def _blend(background: Callable[[tf.Tensor], tf.Tensor]) -> Operation:
 
 def _smooth(levels: tf.Tensor) -> tf.Tensor:
     """Returns means of 3x3 pixels, in which the center counts five times; the border stays, as in Pillow."""
-    height, width, _ = levels.shape
     means = (9 * tf.nn.avg_pool2d(levels[tf.newaxis], 3, 1, "SAME")[0] + 4 * levels) / 13
-    return tf.where(augment.rectangle(levels.shape, (1.0, 1.0), (height - 2.0, width - 2.0)), means, levels)
+    return tf.where(_inside(levels), means, levels)
 
 
-def _posterize(image: tf.Tensor, strength: Strength) -> tf.Tensor:
-    """Returns the image with 4 bits per level, down to 1."""
-    step = 2 ** (4 + _whole(tf.minimum(4 * strength.level, 3.0)))
-    return tf.cast(_whole(image) // step * step, tf.uint8)
-
-
-def _solarize(image: tf.Tensor, strength: Strength) -> tf.Tensor:
-    """Returns the image with its brightest levels inverted: none, down to all."""
-    return tf.cast(_model_garden().solarize(_whole(image), 256 - _whole(256 * strength.level)), tf.uint8)
-
-
-def _solarize_add(image: tf.Tensor, strength: Strength) -> tf.Tensor:
-    """Returns the image with its darker half up to 110 levels brighter."""
-    return _model_garden().solarize_add(image, _whole(110 * strength.level))
+def _inside(image: tf.Tensor) -> tf.Tensor:
+    """Returns whether pixels are not on the border, bool [h, w, 1]."""
+    height, width, _ = image.shape
+    return augment.rectangle(image.shape, (1.0, 1.0), (height - 2.0, width - 2.0))
 
 
 # The operations of timm's policy, by their names there.
-OPERATIONS: dict[str, Operation] = {
-    "AutoContrast": lambda image, strength: _model_garden().autocontrast(image),
-    "Equalize": lambda image, strength: _model_garden().equalize(image),
-    "Invert": lambda image, strength: _model_garden().invert(image),
+TIMM: dict[str, Operation] = {
+    "AutoContrast": lambda image, strength: _autocontrast(image),
+    "Equalize": lambda image, strength: _equalize(image),
+    "Invert": lambda image, strength: 255 - image,
     "Rotate": _rotate,
-    "PosterizeIncreasing": _posterize,
-    "SolarizeIncreasing": _solarize,
-    "SolarizeAdd": _solarize_add,
+    "PosterizeIncreasing": lambda image, strength: _posterize(
+        image, 2 ** (4 + _whole(tf.minimum(4 * strength.level, 3.0)))
+    ),
+    "SolarizeIncreasing": lambda image, strength: _solarize(image, 256 - _whole(256 * strength.level)),
+    "SolarizeAdd": lambda image, strength: _solarize_add(image, _whole(110 * strength.level)),
     "ColorIncreasing": _blend(augment.gray),
     "ContrastIncreasing": _blend(augment.mean_gray),
     "BrightnessIncreasing": _blend(tf.zeros_like),
@@ -175,30 +273,3 @@ def _whole(numbers: tf.Tensor) -> tf.Tensor:
 
 def _rounded(levels: tf.Tensor) -> tf.Tensor:
     return tf.cast(levels + 0.5, tf.uint8)
-
-
-def _model_garden() -> Any:
-    """Imports Model Garden's augmentation without its warnings; this takes seconds."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from official.vision.ops import augment
-    return augment
-
-
-class _SeededTensorFlow:
-    """TensorFlow with a stateless `random.uniform`: each call derives its own seed.
-
-    Model Garden takes no seed, and its random operations have a state, so in a parallel `map` two runs would
-    read different images.
-    """
-
-    def __init__(self, seed: tf.Tensor):
-        calls = itertools.count()
-
-        def uniform(shape: Any, minval: Any = 0, maxval: Any = 1, dtype: tf.DType = tf.float32) -> tf.Tensor:
-            return tf.random.stateless_uniform(shape, derive_seed(seed, next(calls)), minval, maxval, dtype)
-
-        self.random = types.SimpleNamespace(uniform=uniform)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(tf, name)
