@@ -192,8 +192,9 @@ COMMANDS = (
         "prints a recipe with all its fields, or lists the recipes",
         _print_recipe,
         flags=(_SET,),
-        arguments="[NAME]",
-        num_arguments=(0, 1),
+        arguments=Arguments(
+            "[NAME]", "name of a recipe, or a file recipe.json (default: list the names)", 0, 1
+        ),
         examples=(
             "lambdanet recipe imagenet_350:lambda_resnet_50@160",
             "lambdanet recipe digits --set=epochs=5",
