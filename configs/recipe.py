@@ -20,7 +20,7 @@ from lambdanet.configs.recipe_values import (
     POLICIES,
     SCHEDULES,
 )
-from lambdanet.errors import InputError, invalid, unknown
+from lambdanet.errors import InputError, check_known, invalid
 
 
 def _choice(names: Iterable[str]) -> str:
@@ -206,8 +206,7 @@ def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
         field, equals, text = assignment.partition("=")
         if not equals:
             raise invalid("--set", "key=value, such as epochs=10", assignment)
-        if field not in types:
-            raise unknown("recipe field", field, types)
+        check_known("recipe field", field, types)
         values[field] = recipe_values.typed(field, recipe_values.parsed(text, types[field]), types[field])
     return dataclasses.replace(recipe, **values)
 
@@ -234,8 +233,7 @@ def from_json(text: str) -> Recipe:
     if not isinstance(values, dict):
         raise InputError(f"not a recipe in JSON: {type(values).__name__} instead of an object")
     for field in values:
-        if field not in field_types():
-            raise unknown("recipe field", field, field_types())
+        check_known("recipe field", field, field_types())
     missing = [f.name for f in describe_fields() if f.default is None and f.name not in values]
     if missing:
         raise InputError(f"not a recipe: it lacks {', '.join(missing)}")

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, get_origin
 
-from lambdanet.errors import InputError, invalid, short, unknown
+from lambdanet.errors import InputError, check_known, invalid, short
 
 # The options of each optimizer besides `learning_rate` and `momentum`.
 OPTIMIZERS = {
@@ -39,14 +39,12 @@ def check(recipe: Any) -> None:
         if not accepts(getattr(recipe, field)):
             raise invalid(field, accepted, getattr(recipe, field))
     for field, names in _NAMES.items():
-        if getattr(recipe, field) not in names:
-            raise unknown(field, getattr(recipe, field), names)
+        check_known(field, getattr(recipe, field), names)
     for field, accepts, accepted in _RULES:
         if not accepts(recipe):
             raise invalid(field, accepted.format(recipe), getattr(recipe, field))
     for option in recipe.optimizer_options:
-        if option not in OPTIMIZERS[recipe.optimizer]:
-            raise unknown(f"option of optimizer {recipe.optimizer}", option, OPTIMIZERS[recipe.optimizer])
+        check_known(f"option of optimizer {recipe.optimizer}", option, OPTIMIZERS[recipe.optimizer])
         accepts, accepted = _OPTIONS[option]
         if not accepts(recipe.optimizer_options[option]):
             raise invalid(f"optimizer_options[{option!r}]", accepted, recipe.optimizer_options[option])

@@ -12,7 +12,7 @@ import lambdanet
 from lambdanet import command_line
 from lambdanet.cli import benchmark, models, tpu_check, training
 from lambdanet.command_line import HELP, Command, aligned, run
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known
 
 COMMANDS: tuple[Command, ...] = (
     *models.COMMANDS,
@@ -49,8 +49,7 @@ def _run(argv: list[str]) -> None:
 
 def _command(name: str) -> Command:
     commands = {command.name: command for command in COMMANDS}
-    if name not in commands:
-        raise unknown("command", name, commands, see="`lambdanet --help`")
+    check_known("command", name, commands, see="`lambdanet --help`")
     return commands[name]
 
 

@@ -9,7 +9,7 @@ from absl import flags
 
 from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, ListFlag, RepeatedFlag, switch
 from lambdanet.command_line import Command, Flag
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, check_known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +53,12 @@ def _input(**options: Any) -> None:
 
 def _benchmark(values: flags.FlagValues, arguments: list[str]) -> None:
     topic, *models = arguments
-    if topic not in _TOPICS:
-        raise unknown("benchmark", topic, _TOPICS)
+    check_known("benchmark", topic, _TOPICS)
     flag_values = {flag.name: values[flag.name].value for flag in _FLAGS}
     options = {name: value for name, value in flag_values.items() if value is not None}
-    accepted = {flag.name for flag in _TOPICS[topic].flags}
+    accepted = [f"--{flag.name}" for flag in _TOPICS[topic].flags]
     for name in options:
-        if name not in accepted:
-            raise unknown(f"flag of `benchmark {topic}`", f"--{name}", [f"--{flag}" for flag in accepted])
+        check_known(f"flag of `benchmark {topic}`", f"--{name}", accepted)
     if topic in ("models", "startup"):
         options["models"] = models
     elif models:

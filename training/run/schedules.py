@@ -5,7 +5,7 @@ import math
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known
 
 SHAPES = ("constant", "cosine", "exponential")
 
@@ -50,8 +50,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         decay_steps: float = 1.0,
     ):
         super().__init__()
-        if shape not in SHAPES:
-            raise unknown("schedule", shape, SHAPES)
+        check_known("schedule", shape, SHAPES)
         self.peak = peak
         self.total_steps = total_steps
         self.warmup_steps = warmup_steps
