@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from lambdanet.configs import recipe_values as v
-from lambdanet.errors import InputError, invalid, unknown
+from lambdanet.errors import InputError, check_known, invalid
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -206,8 +206,7 @@ def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
         field, equals, text = assignment.partition("=")
         if not equals:
             raise invalid("--set", "key=value, such as epochs=10", assignment)
-        if field not in types:
-            raise unknown("recipe field", field, types)
+        check_known("recipe field", field, types)
         values[field] = v.coerce(field, v.parse_value(text, types[field]), types[field])
     return dataclasses.replace(recipe, **values)
 
@@ -234,8 +233,7 @@ def from_json(text: str) -> Recipe:
     if not isinstance(values, dict):
         raise InputError(f"not a recipe in JSON: {type(values).__name__} instead of an object")
     for field in values:
-        if field not in field_types():
-            raise unknown("recipe field", field, field_types())
+        check_known("recipe field", field, field_types())
     missing = [f.name for f in describe_fields() if f.default is None and f.name not in values]
     if missing:
         raise InputError(f"not a recipe: it lacks {', '.join(missing)}")

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeGuard, get_origin
 
-from lambdanet.errors import InputError, invalid, short, unknown
+from lambdanet.errors import InputError, check_known, invalid, short
 
 
 class Limit(NamedTuple):
@@ -93,8 +93,7 @@ def check_rules(recipe: Any) -> None:
             raise invalid(field, accepted.format(recipe), getattr(recipe, field))
     accepted_options = OPTIMIZERS[recipe.optimizer].options
     for option, value in recipe.optimizer_options.items():
-        if option not in accepted_options:
-            raise unknown(f"option of optimizer {recipe.optimizer}", option, accepted_options)
+        check_known(f"option of optimizer {recipe.optimizer}", option, accepted_options)
         if not _OPTIONS[option].accepts(value):
             raise invalid(f"optimizer_options[{option!r}]", _OPTIONS[option].accepted, value)
 
@@ -107,8 +106,7 @@ def check_value(field: str, value: Any, limits: Iterable[Limit | Collection[str]
     """
     for limit in limits:
         if not isinstance(limit, Limit):
-            if value not in limit:
-                raise unknown(field, value, limit)
+            check_known(field, value, limit)
         elif not limit.accepts(value):
             raise invalid(field, limit.accepted, value)
 

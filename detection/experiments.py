@@ -15,7 +15,7 @@ from typing import Any
 from lambdanet.detection.model_garden import ExperimentConfig, decoders, exp_factory, hyperparams
 from lambdanet.detection.modeling import tasks
 from lambdanet.detection.modeling.backbones import Backbone, LambdaResNet, MobileNetV2Lambda
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known
 from lambdanet.models import zoo
 
 COCO_TRAIN, COCO_VAL = 118_287, 5_000  # images of COCO 2017
@@ -54,8 +54,7 @@ def list_experiments() -> list[str]:
 
 def check_name(name: str) -> None:
     """Raises `InputError` with the nearest names for a name that is not in `list_experiments()`."""
-    if name not in list_experiments():
-        raise unknown("experiment", name, list_experiments())
+    check_known("experiment", name, list_experiments())
 
 
 def get(name: str) -> ExperimentConfig:

@@ -7,15 +7,14 @@ from absl import flags
 
 from lambdanet import command_line
 from lambdanet.command_line import Command, Flag
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.detection.configs import resolve
     from lambdanet.detection.run import train
 
-    if values.mode not in resolve.MODES:
-        raise unknown("mode", values.mode, resolve.MODES)
+    check_known("mode", values.mode, resolve.MODES)
     params = resolve.resolve(
         values.experiment,
         values.config_file or (),

@@ -3,7 +3,7 @@
 
 import difflib
 import numbers
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 SHOWN = 20  # the largest number of names in a message
@@ -50,7 +50,10 @@ def invalid(name: str, accepted: str, value: object, hint: str = "") -> InputErr
 
 def one_line(error: BaseException) -> str:
     """Returns the message of an exception of a library on one line, or else the name of its class."""
-    return " ".join(str(getattr(error, "message", error)).split()) or type(error).__name__
+    text = " ".join(str(getattr(error, "message", error)).split())
+    if text.startswith("in user code:"):  # AutoGraph's traceback, before the message
+        text = text.rpartition(f"{type(error).__name__}: ")[2]
+    return text.partition(" Call arguments received by layer")[0] or type(error).__name__
 
 
 def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> InputError:
@@ -63,11 +66,17 @@ def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> Inp
       see: the place where they are listed; by default the message lists the first `SHOWN`.
     """
     accepted = sorted(accepted)
-    near = difflib.get_close_matches(str(name), accepted, n=4, cutoff=0.4)
+    near = difflib.get_close_matches(name, accepted, n=4, cutoff=0.4) if isinstance(name, str) else []
     more = f" and {len(accepted) - SHOWN} more" if len(accepted) > SHOWN else ""
     others = f"see {see}" if see else f"accepted: {', '.join(accepted[:SHOWN])}{more}"
     hint = f"did you mean {' or '.join(near)}?" if near else others
     return InputError(f"unknown {kind} {short(name)}; {hint}")
+
+
+def check_known(kind: str, name: Any, accepted: Collection[str], see: str = "") -> None:
+    """Raises the error of `unknown` for a name that is not one of the accepted ones."""
+    if not isinstance(name, str) or name not in accepted:
+        raise unknown(kind, name, accepted, see)
 
 
 def short(value: object) -> str:

@@ -3,12 +3,19 @@
 
 import contextlib
 import os
+import re
 import tempfile
 import uuid
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from lambdanet.errors import InputError
+
+# The chunk after the header of the PNG files that `write_output` writes, and the beginning of such a file.
+_TEXT = b"tEXtSoftware\0lambdanet"
+PNG_MARK = (len(_TEXT) - 4).to_bytes(4) + _TEXT + zlib.crc32(_TEXT).to_bytes(4)
+MARKED_PNG = rb"\x89PNG.{29}" + re.escape(PNG_MARK)
 
 
 @contextlib.contextmanager
@@ -40,6 +47,8 @@ def write_output(path: Path, content: bytes | str) -> None:
     Raises:
       InputError: it cannot be written.
     """
+    if isinstance(content, bytes) and content.startswith(b"\x89PNG"):
+        content = content[:33] + PNG_MARK + content[33:]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)
@@ -47,12 +56,30 @@ def write_output(path: Path, content: bytes | str) -> None:
         raise InputError(f"out {str(path)!r} cannot be written ({error.strerror or error})") from error
 
 
-def writable_dir(folder: Path) -> Path:
+def check_replaceable(path: str | Path, beginning: bytes) -> None:
+    """Raises `InputError` where an output exists already and the same command did not write it.
+
+    Args:
+      path: the file, which may also be empty.
+      beginning: a regular expression for the beginning of such a file: `MARKED_PNG`, or a table's header.
+    """
+    path, is_own = Path(path), False
+    with contextlib.suppress(OSError):
+        if is_own := path.is_file():
+            with path.open("rb") as file:
+                is_own = bool(re.match(beginning + rb"|\Z", file.read(2**20), re.DOTALL))
+    if path.exists() and not is_own:
+        raise InputError(f"out {str(path)!r} exists, and this command did not write it; remove or rename it")
+
+
+def writable_dir(folder: Path, files: Mapping[str, bytes] | None = None) -> Path:
     """Makes a folder and checks that files can be written in it, before anything that takes time.
 
     Raises:
-      InputError: they cannot.
+      InputError: they cannot, or one of `files` (names and beginnings) fails `check_replaceable`.
     """
+    for name, beginning in (files or {}).items():
+        check_replaceable(folder / name, beginning)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

@@ -3,9 +3,10 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known
 
 FORMATS = ("text", "markdown", "csv")
 
@@ -40,10 +41,16 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]], table_format: s
     return "".join(lines)
 
 
-def check_format(table_format: str) -> None:
-    """Raises `InputError` for a format that is not one of `FORMATS`."""
-    if table_format not in FORMATS:
-        raise unknown("format", table_format, FORMATS)
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns rows as the text of a CSV file with all of their columns; missing cells are empty."""
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    return render(header, [[row.get(name, "") for name in header] for row in rows], "csv")
+
+
+def check_format(table_format: str) -> str:
+    """Returns a format; raises `InputError` for one that is not one of `FORMATS`."""
+    check_known("format", table_format, FORMATS)
+    return table_format
 
 
 def _is_number(cell: str) -> bool:

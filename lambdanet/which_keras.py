@@ -7,7 +7,7 @@ It is chosen once, when a layer or model is first used, and without importing ei
 import os
 import sys
 
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, check_known
 
 VARIABLE = "LAMBDANET_KERAS"
 NAMES = ("tf_keras", "keras")
@@ -36,8 +36,7 @@ def use(name: str) -> None:
       >>> lambdanet.use("tf_keras")
     """
     global _used
-    if name not in NAMES:
-        raise unknown("Keras", name, NAMES)
+    check_known("Keras", name, NAMES)
     backend = sys.modules.get("lambdanet.backend")
     if backend and backend.KERAS != name:
         raise InputError(
@@ -60,8 +59,7 @@ def chosen() -> str:
     if _used:
         return _used
     if name := os.environ.get(VARIABLE):
-        if name not in NAMES:
-            raise unknown(f"Keras in {VARIABLE}", name, NAMES)
+        check_known(f"Keras in {VARIABLE}", name, NAMES)
         return name
     in_use = getattr(sys.modules.get("lambdanet.backend"), "KERAS", None)
     return in_use or ("keras" if _keras_3_backend() != "tensorflow" else "tf_keras")

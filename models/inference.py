@@ -52,6 +52,7 @@ def for_inference(model: keras.Model) -> keras.Model:
 
     Returns:
       A functional model with a copy of the weights: later changes of the weights of `model` do not reach it.
+      Its outputs have the names that they have in `model`.
       Its layers are not trainable, except those copied unchanged for `training=True` or because they contain
       layers. It can be saved and loaded as any other.
 
@@ -78,6 +79,7 @@ def for_inference(model: keras.Model) -> keras.Model:
         args, kwargs = K.map_structure(lambda x: tensors.get(id(x), x), (call.args, call.kwargs))
         outputs = _rewrite(call, args, kwargs, norms, copies)
         tensors.update(zip(map(id, K.flatten(call.outputs)), K.flatten(outputs), strict=True))
+    _keep_names(graph.outputs, tensors)
     structures = K.map_structure(lambda x: tensors[id(x)], (graph.input, graph.output))
     result = keras.Model(*structures, name=model.name)
     kept = {call.layer.name for call in calls if call.as_is}
@@ -91,6 +93,16 @@ def _copied_input(x: Any) -> Any:
     """Returns an input like a model's."""
     layer = x._keras_history[0]
     return type(layer).from_config(layer.get_config()).output
+
+
+def _keep_names(outputs: Sequence[Any], tensors: dict[int, Any]) -> None:
+    """Passes outputs whose layer is left out or folded through a layer of its name, which clients know."""
+    names, layers = {x._keras_history[0].name for x in tensors.values()}, dict[str, Any]()
+    for name, number in {(x._keras_history[0].name, id(x)): None for x in outputs}:
+        if name not in names:
+            dtype = K.dtype_name(tensors[number].dtype)
+            identity = layers.setdefault(name, keras.layers.Activation("linear", name=name, dtype=dtype))
+            tensors[number] = identity(tensors[number])
 
 
 class _Call(NamedTuple):

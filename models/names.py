@@ -7,7 +7,7 @@ The models are in `lambdanet.models.zoo`; a name can be checked here before Tens
 import fnmatch
 
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known, invalid
 
 # Trainable parameters with 1000 classes. The comment is the paper's figure in millions, if it prints one.
 PARAMETERS: dict[str, int] = {
@@ -113,7 +113,12 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     Args:
       pattern: a shell pattern for the names, such as "lambda_resnet_*".
       pretrained: whether to return only models with published weights.
+
+    Raises:
+      InputError: the pattern is not a text.
     """
+    if not isinstance(pattern, str):
+        raise invalid("pattern", "a shell pattern such as 'lambda_resnet_*'", pattern)
     names = [name for name in PARAMETERS if fnmatch.fnmatchcase(name, pattern)]
     return [name for name in names if pretrained_weights.weights_of(name) or not pretrained]
 
@@ -124,5 +129,4 @@ def check_model(name: str) -> None:
     Raises:
       InputError: there is none; the message has the nearest names.
     """
-    if not isinstance(name, str) or name not in PARAMETERS:
-        raise unknown("model", name, PARAMETERS, see="`lambdanet list`")
+    check_known("model", name, PARAMETERS, see="`lambdanet list`")

@@ -235,6 +235,8 @@ def create_model(
     num_classes = check_natural("num_classes", num_classes)
     in_channels = check_count("in_channels", in_channels)
     pooling = arguments.checked_pooling(architecture, pooling, num_classes)
+    if not isinstance(features_only, bool):
+        raise invalid("features_only", "True or False", features_only)
     if out_levels is not None and not features_only:
         raise invalid("out_levels", "None without features_only=True", out_levels)
     check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Per-class results of a classifier: a table, and a picture of the confusion matrix."""
 
-import csv
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -49,15 +48,6 @@ def per_class(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -
         }
         for index, name in enumerate(names)
     ]
-
-
-def to_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns rows as the text of a csv file."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def draw(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str], title: str) -> bytes:

@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
+from lambdanet import text_table
 from lambdanet.errors import InputError
-from lambdanet.files import writable_dir, write_output
+from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.models.inference import for_inference
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
@@ -37,7 +38,7 @@ def evaluate(
       max_bad_records: the largest number of unreadable images, and of files that are no pictures, to name and
         leave out; None: 100 images, and a tenth of the files of each class.
       out: a folder for `classes.csv`, with precision and recall per class, and for `confusion.png`, the
-        confusion matrix; None: they are not written.
+        confusion matrix; None: they are not written. Only files that `evaluate` wrote are replaced.
 
     Returns:
       A dict of `dataset`, `split`, `examples`, `top_1`, `top_5` (both in 0..1; with five classes or
@@ -55,7 +56,8 @@ def evaluate(
     model, recipe = load_trained_model(model_dir)
     dataset = Dataset.open(recipe, data_dir, BadRecords(max_bad_records), split)
     check_class_names(model_dir, dataset.class_names)
-    folder = None if out is None else writable_dir(Path(out).expanduser())  # before anything that takes time
+    files = {"classes.csv": b"class,name,precision,", "confusion.png": MARKED_PNG}
+    folder = None if out is None else writable_dir(Path(out).expanduser(), files)  # before the long part
     with dataset.bad_records.as_input_errors():
         measured, labels, predicted = classify(for_inference(model), dataset.eval(), dataset.eval_steps())
     result = {"dataset": recipe.dataset, "split": dataset.eval_split, **measured}
@@ -126,7 +128,7 @@ def _write(folder: Path, labels: np.ndarray, predicted: np.ndarray, names: list[
     from lambdanet.training import confusion  # here: matplotlib takes a second to import
 
     rows = confusion.per_class(labels, predicted, names)
-    write_output(folder / "classes.csv", confusion.to_csv(rows))
+    write_output(folder / "classes.csv", text_table.to_csv(rows))
     write_output(folder / "confusion.png", confusion.draw(labels, predicted, names, title))
     print(f"per class: {folder / 'classes.csv'}; confusion matrix: {folder / 'confusion.png'}")
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.detection.model_garden import backbone_configs, backbone_factory, hyperparams
-from lambdanet.errors import invalid, unknown
+from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
 from lambdanet.models.mobilenet_v2 import MobileNetV2
 from lambdanet.models.resnet import ResNet
@@ -88,8 +88,7 @@ def model_ids(family: str) -> list[str]:
 
 def check_model_id(family: str, model_id: str) -> None:
     """Raises `InputError` with the nearest names for a model that is not in a family."""
-    if model_id not in model_ids(family):
-        raise unknown(f"model_id of backbone {family!r}", str(model_id), model_ids(family))
+    check_known(f"model_id of backbone {family!r}", model_id, model_ids(family))
 
 
 class ZooBackbone(keras.Model):

@@ -18,7 +18,7 @@ from lambdanet import text_table
 from lambdanet.detection.data import annotations
 from lambdanet.detection.data.masks import to_coco_detections
 from lambdanet.detection.serving.prediction import load_detector
-from lambdanet.files import write_output
+from lambdanet.files import check_replaceable, write_output
 from lambdanet.training.data.image_files import read_image
 
 # In the order of COCOeval.stats.
@@ -27,6 +27,7 @@ COLUMNS = (
     *("AR1", "AR10", "AR100", "AR small", "AR medium", "AR large"),
 )
 ROWS = {"bbox": "box", "segm": "mask"}
+RESULTS = rb'\[\]\Z|\[\{"image_id": \d+, "category_id": \d+, "score": [^,]+, "bbox": \[[^]]*\], "area": '
 
 
 def evaluate(
@@ -38,7 +39,7 @@ def evaluate(
       saved_model: a folder written by `lambdanet.detection.export`.
       annotation_file: a file in COCO's format.
       images: the folder of its images.
-      out: a file for the detections in COCO's results format; default: none.
+      out: a file for the detections in COCO's results format; default: none. It replaces its own only.
 
     Returns:
       For "box", and for "mask" if the detector has masks, the value of each of `COLUMNS`: from 0 to 1, or -1
@@ -47,6 +48,8 @@ def evaluate(
     Raises:
       InputError: the annotations, an image or the detector cannot be used, or `out` cannot be written.
     """
+    if out is not None:
+        check_replaceable(Path(out).expanduser(), RESULTS)
     detector, names = load_detector(saved_model)
     annotations.check(annotation_file, images, len(names), masks=False)
     content = annotations.read(annotation_file)

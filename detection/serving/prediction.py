@@ -12,7 +12,7 @@ import tensorflow as tf
 from lambdanet.detection.data.masks import to_coco_detections
 from lambdanet.detection.serving.drawing import draw_detections
 from lambdanet.errors import InputError, invalid
-from lambdanet.files import write_output
+from lambdanet.files import check_replaceable, write_output
 from lambdanet.training.data.image_files import (
     expand_folders,
     percent,
@@ -58,6 +58,7 @@ def predict(
         raise invalid("min_confidence", "a number from 0 to 1", min_confidence)
     detector, names = load_detector(saved_model)
     pictures = picture_paths(paths, out)
+    check_replaceable(Path(out).expanduser() / PREDICTIONS, rb'\{"info": \{"description": "lambdanet')
     listed: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     unreadable: list[str] = []
@@ -73,7 +74,8 @@ def predict(
         for detection in detections:
             found.append({"id": len(found) + 1, "image_id": number, "iscrowd": 0, **detection})
     categories = [{"id": number, "name": name} for number, name in enumerate(names) if number]
-    results = {"images": listed, "annotations": found, "categories": categories, "unreadable": unreadable}
+    results = {"info": {"description": "lambdanet.detection.predict"}, "images": listed, "annotations": found}
+    results |= {"categories": categories, "unreadable": unreadable}
     write_output(Path(out).expanduser() / PREDICTIONS, json.dumps(results))
     return results
 

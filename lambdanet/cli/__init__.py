@@ -12,7 +12,7 @@ import lambdanet
 from lambdanet import command_line
 from lambdanet.cli import benchmark, models, tpu_check, training
 from lambdanet.command_line import HELP, Command, aligned, run
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known
 
 COMMANDS: tuple[Command, ...] = (
     *models.COMMANDS,
@@ -53,10 +53,9 @@ def _run(argv: list[str]) -> None:
 
 
 def _command(name: str, commands: Sequence[Command]) -> Command:
-    for command in commands:
-        if command.name == name:
-            return command
-    raise unknown("command", name, [command.name for command in commands], see="`lambdanet --help`")
+    by_name = {command.name: command for command in commands}
+    check_known("command", name, by_name, see="`lambdanet --help`")
+    return by_name[name]
 
 
 def _overview(commands: Sequence[Command]) -> str:

@@ -5,15 +5,14 @@ from absl import flags
 
 from lambdanet.cli.flag_types import switch
 from lambdanet.command_line import Arguments, Command, Flag, aligned
-from lambdanet.errors import InputError, unknown
+from lambdanet.errors import InputError, check_known
 
 
 def _list(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet import text_table
     from lambdanet.models import names as zoo_names
 
-    table_format = values.format or "text"
-    text_table.check_format(table_format)
+    table_format = text_table.check_format(values.format or "text")
     names = zoo_names.list_models(*arguments, pretrained=values.pretrained)
     if not names:
         what = "no model with published weights" if values.pretrained else "no model"
@@ -56,10 +55,8 @@ def _table(values: flags.FlagValues, arguments: list[str]) -> None:
     if not numbers:
         raise InputError(f"`table` needs TABLE... or --all; the tables are {', '.join(TABLES)}")
     for number in numbers:
-        if number not in TABLES:
-            raise unknown("table", number, TABLES)
-    table_format = values.format or "text"
-    text_table.check_format(table_format)
+        check_known("table", number, TABLES)
+    table_format = text_table.check_format(values.format or "text")
 
     from lambdanet.models.papers import comparison
 

@@ -10,7 +10,7 @@ from absl import flags
 
 from lambdanet.cli.flag_types import IntegerFlag, ListFlag, RepeatedFlag, switch
 from lambdanet.command_line import Command, Flag
-from lambdanet.errors import InputError, check_count, invalid, unknown
+from lambdanet.errors import InputError, check_count, check_known, invalid
 
 
 def _tpu_check(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -83,10 +83,8 @@ def _table(values: flags.FlagValues) -> None:
     from lambdanet import text_table
     from lambdanet.models.papers import speeds
 
-    table_format = values.format or "text"
-    text_table.check_format(table_format)
-    if values.table not in speeds.TABLES:
-        raise unknown("table of speeds", values.table, speeds.TABLES)
+    table_format = text_table.check_format(values.format or "text")
+    check_known("table of speeds", values.table, speeds.TABLES)
     rows = _rows(values)
 
     from lambdanet.training.tpu import paper_speeds
@@ -101,8 +99,7 @@ def _table(values: flags.FlagValues) -> None:
 def _families(values: flags.FlagValues) -> None:
     from lambdanet import text_table
 
-    table_format = values.format or "text"
-    text_table.check_format(table_format)
+    table_format = text_table.check_format(values.format or "text")
 
     from lambdanet.training.tpu import family_table
 

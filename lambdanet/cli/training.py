@@ -11,7 +11,7 @@ from absl import flags
 
 from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, RepeatedFlag, switch
 from lambdanet.command_line import Arguments, Command, Flag, aligned
-from lambdanet.errors import InputError, Unfinished, unknown
+from lambdanet.errors import InputError, Unfinished, check_known
 
 if TYPE_CHECKING:
     from lambdanet.configs.recipe import Recipe
@@ -87,8 +87,7 @@ def _evaluate(values: flags.FlagValues, arguments: list[str]) -> None:
 def _export(values: flags.FlagValues, arguments: list[str]) -> None:
     if bool(values.model_dir) == bool(values.model and values.weights):
         raise InputError("`export` needs either --model_dir, or --model and --weights")
-    if values.format not in _FORMATS:
-        raise unknown("format", values.format, _FORMATS)
+    check_known("format", values.format, _FORMATS)
     if values.model:
         from lambdanet.models.names import check_model
 

@@ -10,7 +10,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import keras
 from lambdanet.backend.tensors import Size, at_least_float32, sizes
-from lambdanet.errors import check_count, invalid, unknown
+from lambdanet.errors import check_count, check_known, invalid
 from lambdanet.layers.attention_base import Attention
 from lambdanet.ops import attention, kernels
 from lambdanet.ops.relative_positions import PairAxis
@@ -188,8 +188,7 @@ class LinearAttention(Attention):
         **kwargs: Any,
     ):
         super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
-        if feature_map not in FEATURE_MAPS:
-            raise unknown("feature map", feature_map, FEATURE_MAPS)
+        check_known("feature map", feature_map, FEATURE_MAPS)
         self.feature_map = feature_map
 
     def _build(self, input_shape):

@@ -6,7 +6,15 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import keras, tensors
 from lambdanet.backend.tensors import ceil_div
-from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, is_integer, unknown
+from lambdanet.errors import (
+    InputError,
+    check_count,
+    check_counts,
+    check_known,
+    check_scope,
+    invalid,
+    is_integer,
+)
 from lambdanet.layers.attention_base import Attention
 from lambdanet.ops import kernels
 from lambdanet.ops.local_attention import LocalGeometry
@@ -125,8 +133,7 @@ class HaloAttention(_BlockAttention):
                 "with compact_offsets, strides must divide block_size, "
                 f"got strides={strides} and block_size={block_size}"
             )
-        if positions not in TABLE_COMBINATIONS:
-            raise unknown("positions", positions, TABLE_COMBINATIONS)
+        check_known("positions", positions, TABLE_COMBINATIONS)
         if key_dim is not None and positions == "concatenated":
             _check_even(key_dim)
         if not is_integer(halo_size) or halo_size < 0:

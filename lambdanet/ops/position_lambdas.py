@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from lambdanet import backend as K
 from lambdanet.backend import tensors
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known
 from lambdanet.ops import blocking, convolution, cost_model, kernels, pooling
 from lambdanet.ops.contractions import Operands
 from lambdanet.ops.position_term import Geometry, PositionTerm
@@ -71,8 +71,7 @@ def apply_term(
     term: PositionTerm, implementation: str = "auto", block: Sequence[int] | None = None
 ) -> K.Tensor:
     """Applies position lambdas; `implementation` and `block` as in `apply_position_lambdas`."""
-    if implementation not in ("auto", *IMPLEMENTATIONS):
-        raise unknown("implementation", implementation, ("auto", *IMPLEMENTATIONS))
+    check_known("implementation", implementation, ("auto", *IMPLEMENTATIONS))
     kernel = kernels.current(implementation)
     if form := kernel.map_form(term):
         return form.apply(term)

@@ -5,7 +5,7 @@ import dataclasses
 from decimal import Decimal
 
 from lambdanet import backend, text_table
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known
 from lambdanet.models import complexity, zoo
 from lambdanet.models.papers.sizes import TABLES, Row, Table
 
@@ -91,8 +91,7 @@ def compare_rows(number: str) -> list[ComparedRow]:
     Raises:
       InputError: the table is unknown.
     """
-    if number not in TABLES:
-        raise unknown("table", number, TABLES)
+    check_known("table", number, TABLES)
     return [_compare_row(TABLES[number], row) for row in TABLES[number].rows]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, check_count, invalid, unknown
+from lambdanet.errors import InputError, check_count, check_known, invalid
 from lambdanet.models.preprocessing import pillow_resize
 from lambdanet.models.weights import pretrained, weight_files
 
@@ -67,7 +67,7 @@ SQUARES = {BILINEAR: central_square, BICUBIC: pillow_square}
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """The preprocessing of a model's pictures; call it with uint8 pictures.
+    """The preprocessing of a model's pictures; call it with uint8 pictures, no others.
 
     Attributes:
       input_size: height and width of the result, in pixels.
@@ -99,15 +99,30 @@ class Preprocessing:
             raise invalid("(mean, std)", "3 numbers each or 1, with std above 0", (mean, std))
         if not 0 < self.crop_fraction <= 1:
             raise invalid("crop_fraction", "above 0 and at most 1", self.crop_fraction)
-        if self.interpolation not in SQUARES:
-            raise unknown("interpolation", self.interpolation, SQUARES)
+        check_known("interpolation", self.interpolation, SQUARES)
 
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
         """Returns float32 [..., input_size, input_size, len(mean)] for uint8 pictures [..., h, w, c].
 
-        A single channel c is repeated if the mean has more.
+        A single channel c is repeated if the mean has more. The range of other types is not known: floats may
+        be in 0..1 or 0..255, and 16 bits may hold 12.
+
+        Raises:
+          InputError: the pictures are not uint8, or c differs; InvalidArgumentError, if c was not known.
         """
-        return self.normalize(self.square(tf.convert_to_tensor(images)))
+        images, accepted = tf.convert_to_tensor(images), sorted({1, len(self.mean)})
+        if images.dtype != tf.uint8:
+            hint = "tf.image.convert_image_dtype(images, tf.uint8) converts floats in 0..1 and full 16 bits"
+            raise invalid("the type of pictures", "uint8", images.dtype.name, hint)
+        wanted = f"[..., h, w, c] with c = {' or '.join(map(str, accepted))}"
+        if not any(images.shape[-3:].is_compatible_with([None, None, c]) for c in accepted):
+            raise invalid("the shape of pictures", wanted, images.shape.as_list())
+        if not images.shape[-1:].is_fully_defined():
+            message = [f"the shape of pictures must be {wanted}, got", tf.shape(images)]
+            is_accepted = tf.reduce_any(tf.shape(images)[-1] == accepted)
+            with tf.control_dependencies([tf.debugging.Assert(is_accepted, message)]):
+                images = tf.identity(images)
+        return self.normalize(self.square(images))
 
     def square(self, images: tf.Tensor) -> tf.Tensor:
         """Returns float32 pixels in 0..1, [..., input_size, input_size, c], for pictures [..., h, w, c]."""
@@ -130,7 +145,7 @@ def preprocess_for(
         that their accuracy was measured at.
 
     Raises:
-      InputError: the model has no such weights, or their metadata have no preprocessing.
+      InputError: the model has no such weights, they have no preprocessing, or `input_size` is not positive.
       ConnectionError: weights of a repository are not in the cache and cannot be fetched.
 
     Example:
@@ -147,7 +162,7 @@ def preprocess_for(
 
         path = pretrained.locate(model, weights, partial(zoo.create_model, model))
         preprocessing = of_weights(path)
-    return dataclasses.replace(preprocessing, input_size=input_size or preprocessing.input_size)
+    return preprocessing if input_size is None else dataclasses.replace(preprocessing, input_size=input_size)
 
 
 def of_weights(path: Path) -> Preprocessing:

@@ -26,6 +26,8 @@ def test_every_recipe_is_found_by_its_name():
 def test_an_unknown_recipe_names_the_nearest():
     with pytest.raises(InputError, match="unknown recipe 'digts'; did you mean digits"):
         configs.get_recipe("digts")
+    with pytest.raises(InputError, match="did you mean imagenet_350:[^:]* or imagenet_350:"):
+        configs.get_recipe("imagenet_350")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -267,7 +268,8 @@ def shapes(tmp_path_factory):
 def test_predict_program_writes_drawings_and_coco_json(exported, shapes, tmp_path, capsys):
     images = [os.path.join(shapes, "val", f"00000{number}.jpg") for number in (1, 2)]
     words = [f"--saved_model={exported}", f"--out={tmp_path}", "--min_confidence=0", *images]
-    assert predict.command_line.main(predict.COMMAND, words) == 0
+    assert predict.command_line.main(predict.COMMAND, words[:-1]) == 0
+    assert predict.command_line.main(predict.COMMAND, words) == 0  # replaces its own files
     shown = capsys.readouterr().out
     assert sorted(os.listdir(tmp_path)) == [
         "000001_prediction.png",
@@ -300,6 +302,9 @@ def test_predict_refuses(exported, shapes, tmp_path):
     with pytest.raises(InputError, match="other'; it has no output 'detection_boxes'"):
         prediction.predict(tmp_path / "other", [image], tmp_path / "out")
     assert os.listdir(tmp_path) == ["other"]
+    (tmp_path / "predictions.json").write_text('{"images": [], "annotations": []}')
+    with pytest.raises(InputError, match="predictions.json' exists, and this command did not write it"):
+        prediction.predict(exported, [image], tmp_path)
 
 
 def test_predict_program_skips_unreadable_images(exported, loaded_once, picture, tmp_path, capsys):
@@ -345,6 +350,9 @@ def test_evaluate_program_prints_the_table(exported, loaded_once, shapes, tmp_pa
     assert evaluate.command_line.main(evaluate.COMMAND, [*words, f"--out={out}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["AP", "box", "mask"]
+    assert re.match(coco_table.RESULTS, out.read_bytes())  # a second run may replace it
+    assert evaluate.command_line.main(evaluate.COMMAND, [*words, f"--out={annotations}"]) == 2
+    assert "instances_val.json' exists, and this command did not write it" in capsys.readouterr().err
     coco = COCO(annotations)
     results = coco.loadRes(str(out))  # the reader of COCO's own programs
     assert results.getAnnIds()

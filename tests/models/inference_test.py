@@ -232,6 +232,31 @@ def test_inputs_keep_their_names():
     assert lambdanet.for_inference(tail).input_names == tail.input_names
 
 
+def test_outputs_keep_their_names():
+    def dropout(name="dropout"):
+        return layers.Dropout(0.5, name=name)
+
+    def norm():
+        return layers.BatchNormalization(name="norm")
+
+    x = keras.Input([6])
+    dense, other = layers.Dense(4, name="dense")(x), layers.Dense(3, name="other")(x)
+    once, shared = dropout()(dense), dropout()
+    for result in (
+        once,
+        norm()(dense),
+        norm()(x),
+        [once, dense, layers.Dense(2, name="head")(once)],
+        [once, once],
+        [shared(dense), shared(other)],
+        {"a": dropout()(dropout("first")(dense)), "b": norm()(other)},
+    ):
+        model = randomized(keras.Model(x, result))
+        fast = lambdanet.for_inference(model)
+        assert fast.output_names == model.output_names
+        assert_equal(model, fast, images(2, 6), 1e-6)
+
+
 def traced(model, size):
     function = tf.function(lambda x: model(x, training=False), autograph=False)
     return function.get_concrete_function(tf.TensorSpec([None, size, size, 3]))

@@ -89,6 +89,46 @@ def test_preprocess_for():
     assert lambdanet.preprocess_for("haloregnetz_b", "ra3_in1k", 288).input_size == 288
     with pytest.raises(InputError, match="unknown model with published weights 'lambda_resnet_50'"):
         lambdanet.preprocess_for("lambda_resnet_50")
+    with pytest.raises(InputError, match="input_size must be a positive integer, got 0"):
+        lambdanet.preprocess_for("lambda_resnet50ts", input_size=0)
+
+
+@pytest.mark.parametrize("mean", [(0.5,), (0.5, 0.4, 0.3)])
+@pytest.mark.parametrize("dtype", ["uint16", "int64", "float32", "float64", "bool"])
+def test_pictures_of_other_types_are_refused(mean, dtype):
+    """White in 16 bits was black, and so were floats in 0..1."""
+    prepare = Preprocessing(8, mean, mean, 1.0, "bicubic")
+    white = np.ones([9, 9, 1], dtype) if dtype == "bool" else np.full([9, 9, 1], 1, dtype)
+    with pytest.raises(InputError, match=f"the type of pictures must be uint8, got '{dtype}'; tf.image.conv"):
+        prepare(white)
+    with pytest.raises(Exception, match="InputError: the type of pictures must be uint8"):
+        tf.data.Dataset.from_tensors(white).map(prepare)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    ("num_channels", "shape"), [(3, (9, 9, 4)), (3, (9, 9, 2)), (1, (2, 9, 9, 3)), (3, (9, 9)), (1, ())]
+)
+def test_pictures_of_other_shapes_are_refused(num_channels, shape, interpolation):
+    prepare = Preprocessing(8, (0.5,) * num_channels, (0.5,) * num_channels, 1.0, interpolation)
+    accepted = "1 or 3" if num_channels == 3 else "1"
+    with pytest.raises(InputError, match=f"with c = {accepted}, got \\[") as error:
+        prepare(tf.zeros(shape, tf.uint8))
+    assert "\n" not in str(error.value)
+
+
+def test_channels_of_files_are_checked_at_run_time():
+    files = [tf.io.encode_png(np.full([9, 9, channels], 200, np.uint8)) for channels in (1, 3, 4)]
+    color, gray = (Preprocessing(8, (0.5,) * count, (0.5,) * count) for count in (3, 1))
+    for prepare, accepted in ((color, [True, True, False]), (gray, [True, False, False])):
+        for file, is_accepted in zip(files, accepted, strict=True):
+            pictures = tf.data.Dataset.from_tensors(file).map(lambda x: prepare(tf.io.decode_png(x)))  # noqa: B023
+            if is_accepted:
+                expected = np.full([8, 8, len(prepare.mean)], (200 / 255 - 0.5) / 0.5)
+                np.testing.assert_allclose(next(iter(pictures)), expected, 1e-5)
+                continue
+            with pytest.raises(tf.errors.InvalidArgumentError, match="the shape of pictures must be"):
+                next(iter(pictures))
 
 
 def test_metadata():

@@ -34,6 +34,8 @@ def test_list_models_takes_patterns():
         f"lambda_resnet_{depth}_c4" for depth in (50, 101, 152, 200, 270, 350, 420)
     ]
     assert lambdanet.list_models("nothing*") == []
+    with pytest.raises(InputError, match="pattern must be a shell pattern such as .*, got None"):
+        lambdanet.list_models(None)
 
 
 def test_model_info():
@@ -255,6 +257,20 @@ def test_save_and_load(tiny, form, tmp_path):
         assert loaded.get_config() == model.get_config()
 
 
+def test_a_wrapped_layer_loads_by_its_name(tmp_path):
+    """As in the FAQ; tf_keras finds no class of a package inside of a wrapper."""
+    video = keras.Input([3, 6, 5, 4])
+    layer = keras.layers.TimeDistributed(lambdanet.LambdaLayer(8, scope=3))
+    model, x = keras.Model(video, layer(video)), images(2, 3, 6, 5, 4)
+    model.save(tmp_path / "model.keras")
+    names = {"LambdaLayer": lambdanet.LambdaLayer}
+    loaded = keras.models.load_model(tmp_path / "model.keras", custom_objects=names)
+    with keras.utils.custom_object_scope(names):
+        fast = lambdanet.for_inference(model)
+    for copy in (loaded, fast):
+        np.testing.assert_allclose(copy(x), model(x), atol=1e-5)
+
+
 def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
     """As the README says: with the layers registered, and without oneDNN's convolutions."""
     files = [tmp_path / "model.keras", tmp_path / "for_inference.keras"]
@@ -277,6 +293,17 @@ def test_a_model_compiled_by_xla_takes_no_images(tiny):
     assert tf.function(tiny, jit_compile=True)(images(0, 32, 32, 3)).shape == (0, 10)
 
 
+NORMS = [
+    {"epsilonn": 1},
+    {"axis": 1},
+    {"name": "x"},
+    {"momentum": 2},
+    {"momentum": "much"},
+    {"epsilon": -1},
+    [],
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -295,13 +322,12 @@ def test_a_model_compiled_by_xla_takes_no_images(tiny):
         ({"kernel_regularizer": keras_3.regularizers.L2(1e-4)}, "kernel_regularizer is a Keras 3 L2"),
         ({"kernel_regularizer": "l9"}, "kernel_regularizer must be a Keras regularizer .*, got 'l9'"),
         ({"kernel_regularizer": 1e-4}, "kernel_regularizer must be .* got 0.0001"),
-        (
-            {"batch_norm": {"epsilonn": 1}},
-            "batch_norm must be arguments of .*Normalization, got",
-        ),
         ({"dropout_rate": "0.1"}, r"dropout_rate must be in \[0, 1\), got '0.1'"),
         ({"weights": 1}, "weights must be a string or a path, got 1"),
-        ({"name": None}, "unknown model None; did you mean"),
+        *(({"batch_norm": wrong}, "batch_norm must be arguments of .*Norm.*, got") for wrong in NORMS),
+        ({"features_only": "False"}, "features_only must be True or False, got 'False'"),
+        ({"features_only": 1}, "features_only must be True or False, got 1"),
+        ({"name": None}, "unknown model None; see `lambdanet list`"),
     ],
 )
 def test_what_is_refused(arguments, message):

@@ -90,6 +90,23 @@ def test_unwritable_folder_is_refused_at_once(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["layers"], "layers.csv"),
+        (["layers"], "layers_time.png"),
+        (["models", "resnet_50"], "models.csv"),
+        (["models", "resnet_50"], "models.png"),
+        (["input"], "input.csv"),
+    ],
+)
+def test_files_of_the_user_are_not_replaced(words, name, tmp_path, capsys):
+    (tmp_path / name).write_text("model,mine\n")
+    assert cli.main(["benchmark", *words, f"--out={tmp_path}"]) == 2
+    printed = capsys.readouterr()
+    assert f"{name}' exists, and this command did not write it" in printed.err and printed.out == ""
+
+
 def test_select_contenders_adds_the_reference():
     chosen = layers.select_contenders(["attention/h*", "peer/timm"], True, "python")
     assert chosen == {

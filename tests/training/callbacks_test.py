@@ -124,8 +124,10 @@ def test_history_of_resumed_run_has_each_epoch_once(tmp_path):
         b"epoch,loss\n,2\n",
         b"epoch,loss\n1.5,2\n",
         b'epoch,loss\n1,"2\n',
+        b"epoch,loss\n5,1\n1,1\n",
+        b"epoch,loss\n1,1\n1,1\n",
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_invalid_history_is_refused(tmp_path, content):
     (tmp_path / "history.csv").write_bytes(content)

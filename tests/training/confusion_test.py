@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lambdanet import text_table
 from lambdanet.training import confusion
 
 NAMES = ["cat", "dog", "owl", "yak"]
@@ -30,7 +31,7 @@ def test_per_class_precision_recall_and_support():
 
 def test_csv_of_any_names_can_be_read_back():
     rows = confusion.per_class(LABELS, PREDICTED, ["cat, black", 'the "dog"', "owl", "yak"])
-    read = list(csv.DictReader(io.StringIO(confusion.to_csv(rows))))
+    read = list(csv.DictReader(io.StringIO(text_table.to_csv(rows))))
     assert [row["name"] for row in read] == ["cat, black", 'the "dog"', "owl", "yak"]
     assert (read[3]["precision"], read[3]["recall"], read[3]["support"]) == ("", "", "0")
 

@@ -131,6 +131,12 @@ def test_other_split_with_class_table(run, tmp_path, capsys):
     assert "confusion.png" in capsys.readouterr().out
     with pytest.raises(InputError, match="classes.csv' cannot be written"):
         evaluate(*run, split="train[:100]", out=tmp_path / "new" / "folder" / "classes.csv")
+    evaluate(*run, split="train[:99]", out=tmp_path / "new" / "folder")  # replaces its own files
+    for name in ("classes.csv", "confusion.png"):
+        (tmp_path / name).write_text("class,mine\n")
+        with pytest.raises(InputError, match=f"{name}' exists, and this command did not write it"):
+            evaluate(*run, split="train[:100]", out=tmp_path)
+        (tmp_path / name).unlink()
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,20 @@ def test_operation_that_litert_lacks_is_named(tmp_path):
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "litret"}, "unknown format 'litret'; did you mean litert"),
+        ({"class_names": ["a"] * 7}, r"class_names must be different names, got \['a'\]"),
+        ({"model": keras.layers.Dense(7)}, "model must be a tf_keras model"),
+    ],
+)
+def test_wrong_arguments_are_refused(model, tmp_path, options, message):
+    given = {"model": model, "class_names": list("abcdefg"), **options}
+    with pytest.raises(InputError, match=message):
+        export_runtimes.write(out=tmp_path, input_size=20, mean=MEAN, std=STD, **given)
+
+
 def _write_run(folder, recipe, class_names, data_dir):
     """Writes the folder of a run with random weights, and returns the model."""
     path = model_dirs.claim(folder, recipe, class_names, str(data_dir))

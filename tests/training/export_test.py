@@ -256,8 +256,19 @@ def test_model_of_gray_images(tmp_path):
     served = tf.saved_model.load(out).signatures["serving_default"]
     prepared = Preprocessing(8, (0.5,), (0.25,), 1.0)(tf.constant(gray))
     expected = tf.nn.softmax(model(prepared))
-    outputs = served(images=tf.constant(gray.repeat(3, -1)))
-    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-6)
+    for images in (gray, gray.repeat(3, -1)):
+        outputs = served(images=tf.constant(images))
+        np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-6)
+
+
+def test_pictures_of_other_channels_are_refused(served):
+    signature = served[1].signatures["serving_default"]
+    gray = tf.constant(noise(2, 9, 9, 1))
+    expected = signature(images=tf.repeat(gray, 3, axis=-1))["probabilities"]
+    np.testing.assert_array_equal(signature(images=gray)["probabilities"], expected)
+    for count in (0, 2, 4):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="images must have 3 channels, or 1 if they"):
+            signature(images=tf.zeros([1, 9, 9, count], tf.uint8))
 
 
 def test_class_names_are_in_an_asset(tmp_path):
@@ -300,6 +311,10 @@ def test_failed_export_leaves_nothing(tmp_path, monkeypatch, error, raised):
     assert list(tmp_path.iterdir()) == []
 
 
+def embedding():
+    return lambdanet.create_model("lambda_resnet_tiny", num_classes=0)
+
+
 def keras_3_model():
     import keras as keras_3
 
@@ -316,6 +331,8 @@ def keras_3_model():
         (lambda: {"model": keras.Sequential([keras.Input([9, 9, 3])])}, "must accept images"),
         (lambda: {"model": keras.Sequential([keras.Input([None, None, 3])])}, "must be logits"),
         (lambda: {"class_names": ["two\nlines"] * 7}, r"a name of one line in UTF-8, got 'two\\nlines'"),
+        (lambda: {"class_names": list("abcdefa")}, r"class_names must be different names, got \['a'\]"),
+        (lambda: {"model": embedding()}, "must have a classifier, got 'lambda_resnet_tiny' with num_cl"),
         (lambda: {"class_names": list(range(7))}, "class 0 of the model must be a name of one line"),
         (lambda: {"class_names": ["alone"], "model": small_model(1)}, "class_names must be two or more, got"),
         (lambda: {"crop_fraction": 1.5}, "crop_fraction must be above 0 and at most 1, got 1.5"),
@@ -323,8 +340,9 @@ def keras_3_model():
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path, options, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as error:
         export_small(tmp_path / "served", **options())
+    assert "\n" not in str(error.value) and "File" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -104,6 +104,56 @@ def test_second_run_replaces_the_pictures(served, tmp_path):
     assert os.listdir(tmp_path / "out") == ["x_prediction.png"]
 
 
+@pytest.mark.parametrize("ending", ["csv", "JSONL"])
+def test_second_run_replaces_the_table(served, tmp_path, ending):
+    images, out = [write(tmp_path / f"{name}.png") for name in ("a", 'b"\n')], tmp_path / f"table.{ending}"
+    truncated(tmp_path / "0.png")
+    out.touch()  # an empty file, as of `mktemp`
+    predict(served, [tmp_path / "0.png", *images], out=out, top=2)
+    before = out.read_bytes()
+    assert before
+    predict(served, images[1:], out=out)
+    after = out.read_bytes()
+    assert after != before
+    predict(served, images[1:], out=out)
+    assert out.read_bytes() == after
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("labels.csv", lambda path: path.write_text("image,label\na.png,cat\n")),
+        ("ranks.CSV", lambda path: path.write_text("image,rank,class\n")),
+        ("labels.jsonl", lambda path: path.write_text('{"image": "a.png", "classes": ["cat"]}\n')),
+        ("folder.csv", os.mkdir),
+        ("pipe.csv", os.mkfifo),
+        ("x_prediction.png", write),
+        ("x_prediction.png", lambda path: path.write_text("mine")),
+        ("x_prediction.png", os.mkdir),
+    ],
+)
+def test_files_of_the_user_are_not_replaced(served, tmp_path, capsys, name, make):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    make(folder / name)
+    before = (folder / name).read_bytes() if (folder / name).is_file() else None
+    out = folder if name.endswith("png") else folder / name
+    with pytest.raises(InputError, match=f"out '.*{name}' exists, and this command did not write it"):
+        predict(served, write(tmp_path / "x.png"), out=out)
+    assert before == ((folder / name).read_bytes() if (folder / name).is_file() else None)
+    assert os.listdir(folder) == [name] and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.json", "x.tsv", "x.csv.gz", "x.png"])
+def test_other_endings_of_out_are_refused(served, tmp_path, name):
+    image = write(tmp_path / "image.png")
+    with pytest.raises(InputError, match=f"out must be a folder, or .* in .csv or .jsonl, got '.*{name}'"):
+        predict(served, image, out=tmp_path / name)
+    assert os.listdir(tmp_path) == ["image.png"]
+    (tmp_path / name).mkdir()  # an existing folder may have any name
+    assert predict(served, image, out=tmp_path / name)[0]["picture"]
+
+
 def test_drawn_pixels_and_bars():
     image = np.random.default_rng(0).integers(0, 256, [8, 8, 3], dtype=np.uint8)
     picture = np.asarray(image_files.draw_prediction(image, "x.png", [("a", 0.75), ("b", 0.25), ("c", 0.0)]))

@@ -8,7 +8,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from lambdanet.errors import InputError, invalid, unknown
+from lambdanet.errors import InputError, check_known, invalid
 
 # The papers' maps: stages c5, c4, c3 and c2 of a 224-pixel image, and c4 of a 1024-pixel one.
 PAPER_MAPS = ("7x7x512x8", "14x14x256x8", "28x28x128x8", "56x56x64x1", "64x64x256x1")
@@ -108,11 +108,9 @@ def cases(maps: Sequence[str], scopes: Sequence[str], passes: Sequence[str], dty
     for name, values in (("maps", maps), ("scopes", scopes), ("passes", passes)):
         if not values:
             raise InputError(f"{name} must have at least one value")
-    if dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
+    check_known("dtype", dtype, DTYPES)
     for name in passes:
-        if name not in PASSES:
-            raise unknown("pass", name, PASSES)
+        check_known("pass", name, PASSES)
     return [
         Case(*sizes, scope, name == "both", dtype)
         for sizes in map(_map, dict.fromkeys(maps))

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lambdanet import configs
+from lambdanet import configs, text_table
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import check_counts, invalid
+from lambdanet.files import writable_dir, write_output
 from lambdanet.training.benchmark import machine, synthetic_records
-from lambdanet.training.benchmark.results import write_csv
 from lambdanet.training.data import records
 from lambdanet.training.data.dataset import Dataset
 
@@ -94,6 +94,7 @@ def benchmark_input(
     check_counts(batch_size=batch_size)
     if images < batch_size:
         raise invalid("images", f"at least the batch size of {batch_size}", images)
+    to = None if out is None else writable_dir(Path(out).expanduser(), {"input.csv": b"contender,"})
     about = machine.describe(machine.cores())
     load = f"load {about['load_before']}; tensorflow {about['tensorflow']}"
     print(f"{about['cpu']}, {about['cores']} cores, {load}")
@@ -108,8 +109,8 @@ def benchmark_input(
                 take_turn(contenders[name], batches, batch_size, results[name])
     rows = [result.columns(results.get(REFERENCES.get(name, ""))) for name, result in results.items()]
     print(table(rows))
-    if out is not None:
-        write_csv(Path(out).expanduser() / "input.csv", rows, about)
+    if to:
+        write_output(to / "input.csv", text_table.to_csv([row | about for row in rows]))
     return rows
 
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lambdanet import text_table
 from lambdanet.errors import InputError, check_counts, invalid, unknown
-from lambdanet.files import writable_dir, write_output
+from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.training.benchmark import machine, plot, report
 from lambdanet.training.benchmark.cases import PAPER_MAPS, PASSES, PEER_PACKAGES, Case, cases, has_own_scope
 from lambdanet.training.benchmark.comparison import Budget, Comparison
-from lambdanet.training.benchmark.results import Measurement, write_csv
+from lambdanet.training.benchmark.results import Measurement
 
 # Groups of contenders that are compared: the prefixes of their names, and the reference.
 GROUPS = ((("position/",), "position/einsum"), (("layer/", "attention/", "peer/"), "layer/einsum"))
@@ -70,7 +71,8 @@ def benchmark_layers(
     todo = cases(maps, scopes, passes, dtype)
     limits = budget(repeats, max_seconds, threads)
     pythons = select_contenders(contenders, peers, interpreter(peers_python))
-    folder = None if out is None else writable_dir(Path(out).expanduser())
+    files = {"layers.csv": b"height,width,", "layers_time.png": MARKED_PNG, "layers_memory.png": MARKED_PNG}
+    folder = None if out is None else writable_dir(Path(out).expanduser(), files)
     about = machine.describe(limits.threads)
     announce(about, dtype)
     rows: list[Measurement] = []
@@ -85,7 +87,8 @@ def benchmark_layers(
                 print(f"\n{report.table(found)}\n{report.summary(found)}".rstrip(), flush=True)
                 rows += found
                 if folder:
-                    write_csv(folder / "layers.csv", [row.columns() for row in rows], about)
+                    columns = [{**row.columns(), **about} for row in rows]
+                    write_output(folder / "layers.csv", text_table.to_csv(columns))
     if folder:
         for name, content in plot.plots(rows, about).items():
             write_output(folder / name, content)

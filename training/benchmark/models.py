@@ -10,8 +10,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from lambdanet.errors import InputError, check_counts, invalid, unknown
-from lambdanet.files import writable_dir, write_output
+from lambdanet import text_table
+from lambdanet.errors import InputError, check_counts, check_known, invalid
+from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
 from lambdanet.models.zoo import ModelInfo
 from lambdanet.training.benchmark import machine, model_contenders
@@ -20,7 +21,7 @@ from lambdanet.training.benchmark.comparison import Comparison
 from lambdanet.training.benchmark.layers import announce, budget, interpreter
 from lambdanet.training.benchmark.model_contenders import Network
 from lambdanet.training.benchmark.report import number
-from lambdanet.training.benchmark.results import Measurement, ran_on, rounded, write_csv
+from lambdanet.training.benchmark.results import Measurement, ran_on, rounded
 
 FIRST_COLOR, OWN_COLOR = "#111827", "#2563eb"
 COLORS = {"timm": "#ea580c", "timm_compiled": "#16a34a"}  # of other libraries
@@ -70,13 +71,12 @@ def benchmark_models(
     if not models:
         raise InputError("models must have at least one name, such as resnet_50 resnet_50_llll")
     for name in passes:
-        if name not in MODEL_PASSES:
-            raise unknown("pass", name, MODEL_PASSES)
-    if dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
+        check_known("pass", name, MODEL_PASSES)
+    check_known("dtype", dtype, DTYPES)
     check_counts(batch_size=batch_size)
     limits = budget(repeats, max_seconds, threads)
-    folder = None if out is None else writable_dir(Path(out).expanduser())
+    files = {"models.csv": b"model,parameters,flops,", "models.png": MARKED_PNG}
+    folder = None if out is None else writable_dir(Path(out).expanduser(), files)
     networks = [Network.parse(text) for text in dict.fromkeys(models)]
     infos = {f"{model_contenders.PREFIX}{network.text}": network.info() for network in networks}
     pythons = dict.fromkeys(infos, sys.executable)
@@ -94,7 +94,7 @@ def benchmark_models(
             rows += [_columns(row, infos[row.contender]) for row in found]
             print(f"\n{table(rows[-len(found) :])}", flush=True)
             if folder:
-                write_csv(folder / "models.csv", rows, about)
+                write_output(folder / "models.csv", text_table.to_csv([row | about for row in rows]))
     if folder and any(row["images_per_second"] for row in rows):
         write_output(folder / "models.png", draw(rows, about))
         print(f"plotted in {folder / 'models.png'}")

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measurements of contenders, and their CSV file."""
 
-import csv
 import dataclasses
-import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from lambdanet.files import write_output
 from lambdanet.training.benchmark.cases import has_own_scope
 
 
@@ -111,16 +107,3 @@ def ran_on(rows: Iterable[Measurement | Mapping[str, Any]], machine: Mapping[str
 def rounded(value: float | None) -> float | None:
     """Rounds a number to five significant digits."""
     return None if value is None else float(f"{value:.5g}")
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], machine: Mapping[str, str | float]) -> None:
-    """Writes a CSV file of the rows, each with the description of the machine.
-
-    Raises:
-      InputError: the file cannot be written.
-    """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*rows[0], *machine], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({**row, **machine} for row in rows)
-    write_output(path, text.getvalue())

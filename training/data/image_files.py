@@ -14,7 +14,7 @@ import tqdm
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import writable_dir, write_output
+from lambdanet.files import MARKED_PNG, check_replaceable, writable_dir, write_output
 from lambdanet.training.data.bad_records import describe_left_out
 from lambdanet.training.data.image_bytes import JPEG, PNG, RIFF, WEBP, decode
 
@@ -173,7 +173,7 @@ def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
     images is overwritten.
 
     Raises:
-      InputError: the folder cannot be created.
+      InputError: the folder cannot be created, or has a file of that name that `save_picture` did not write.
     """
     folder = os.fspath(writable_dir(Path(out).expanduser()))
     taken = {os.path.realpath(path).casefold() for path in images}
@@ -182,6 +182,7 @@ def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
         stem = os.path.join(folder, f"{os.path.splitext(os.path.basename(image))[0]}_prediction")
         candidates = itertools.chain([f"{stem}.png"], (f"{stem}_{n}.png" for n in itertools.count(2)))
         picture = next(path for path in candidates if os.path.realpath(path).casefold() not in taken)
+        check_replaceable(picture, MARKED_PNG)
         taken.add(os.path.realpath(picture).casefold())
         chosen.append(picture)
     return chosen

@@ -2,7 +2,6 @@
 """Keras callbacks of a training run: they guard it, record it and save it."""
 
 import csv
-import io
 import math
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
+from lambdanet import text_table
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, Preempted
 from lambdanet.files import write_atomic
@@ -222,12 +222,7 @@ class HistoryFile(keras.callbacks.Callback):
             **{name: f"{value:.6f}" for name, value in (logs or {}).items()},
         }
         self._rows.append({name: str(value) for name, value in row.items()})
-        text = io.StringIO()
-        columns = dict.fromkeys(name for row in self._rows for name in row)
-        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self._rows)
-        write_atomic(self._path, text.getvalue())
+        write_atomic(self._path, text_table.to_csv(self._rows))
 
 
 class SaveCheckpoints(keras.callbacks.Callback):
@@ -326,11 +321,13 @@ def read_history(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, strict=True))
-        for row in rows:
-            int(row["epoch"]), [float(value or 0) for value in row.values()]
+        epochs = [int(row["epoch"]) for row in rows]
+        [float(value or 0) for row in rows for value in row.values()]
+        if epochs != sorted(set(epochs)):
+            raise ValueError("epochs out of order")
     except (csv.Error, KeyError, TypeError, ValueError):
         raise InputError(
-            f"{str(path)!r} is not the history of a run, a CSV of numbers in UTF-8 with a column epoch; "
-            "remove it to continue without it"
+            f"{str(path)!r} is not the history of a run, a CSV of numbers in UTF-8 with a column epoch, "
+            "each once and in order; remove it to continue without it"
         ) from None
     return rows

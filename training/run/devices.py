@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lambdanet.errors import Preempted, invalid, one_line, unknown
+from lambdanet.errors import Preempted, check_known, invalid, one_line
 from lambdanet.training.data.network import check_reachable
 from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 
@@ -129,8 +129,7 @@ def create_devices(name: str, global_batch_size: int, tpu: str | None = None) ->
       >>> with create_devices("auto", 64).strategy.scope():
       ...     model = build_model(recipe)
     """
-    if name not in CHOICES:
-        raise unknown("distribute", name, CHOICES)
+    check_known("distribute", name, CHOICES)
     if tpu and name not in ("auto", "tpu"):
         raise invalid("distribute", "auto or tpu where a tpu is given", name)
     if tpu or name == "tpu":

@@ -7,7 +7,7 @@ import pkgutil
 from lambdanet import backend as K
 from lambdanet.backend import keras
 from lambdanet.configs.recipe_values import SCHEDULES
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known
 
 
 @keras.saving.register_keras_serializable("lambdanet")
@@ -50,8 +50,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         decay_steps: float = 1.0,
     ):
         super().__init__()
-        if shape not in SCHEDULES:
-            raise unknown("schedule", shape, SCHEDULES)
+        check_known("schedule", shape, SCHEDULES)
         self.peak = peak
         self.total_steps = total_steps
         self.warmup_steps = warmup_steps

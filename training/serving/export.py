@@ -3,6 +3,7 @@
 
 import contextlib
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.layers.layer import copy_weights
 from lambdanet.models.inference import for_inference
+from lambdanet.models.names import PARAMETERS
 from lambdanet.models.preprocessing.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.run import build
@@ -118,20 +120,29 @@ def export_saved_model(
       The path of the SavedModel.
 
     Raises:
-      InputError: the model is of Keras 3, ends in a softmax or has other inputs or outputs; or `out` is not
-        empty or cannot be written.
+      InputError: the model is of Keras 3, ends in a softmax, has no classifier, or has other inputs or
+        outputs; a name is blank or repeated; or `out` is not empty or cannot be written.
 
     Example:
       >>> model = lambdanet.create_model("lambda_resnet_tiny", num_classes=2)
       >>> export_saved_model(model, "exported", 32, [0.5] * 3, [0.5] * 3, ["cat", "dog"])
     """
     check_output_dir(out)
+    check_classifier(model, class_names)
+    preprocessing = Preprocessing(input_size, tuple(mean), tuple(std), crop_fraction, interpolation)
+    return _save(model, out, preprocessing, class_names)
+
+
+def check_classifier(model: keras.Model, class_names: Sequence[str]) -> None:
+    """Raises `InputError` for what is no classifier of tf_keras, and for names that cannot be its classes."""
     which_keras.check_same(model, "the model")
     if not isinstance(model, keras.Model):
         raise invalid("model", "a tf_keras model", model)
+    if model.name in PARAMETERS and not any(isinstance(x, keras.layers.Dense) for x in model.layers):
+        raise InputError(f"the model must have a classifier, got {model.name!r} with num_classes=0")
     classes.check_names(class_names, "the model")
-    preprocessing = Preprocessing(input_size, tuple(mean), tuple(std), crop_fraction, interpolation)
-    return _save(model, out, preprocessing, class_names)
+    if repeated := [name for name, count in Counter(class_names).items() if count > 1]:
+        raise invalid("class_names", "different names", repeated, "these are repeated")
 
 
 def _save(

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from lambdanet import files
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, one_line, unknown
+from lambdanet.errors import InputError, check_known, one_line
 from lambdanet.models.preprocessing.preprocessing import Preprocessing
 from lambdanet.training.data import folder, preprocess, records, sources
 from lambdanet.training.data.bad_records import drop_unreadable
@@ -26,7 +26,7 @@ from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.shards import Shard
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.serving import trained_weights
-from lambdanet.training.serving.export import in_float32, serving_form
+from lambdanet.training.serving.export import check_classifier, in_float32, serving_form
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 CLASSES = "class_names.txt"
@@ -105,8 +105,6 @@ def export(
     Example:
       >>> export("runs/digits", "exported/digits_litert").logit_difference
     """
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
     files.check_output_dir(out)
     model, recipe = model_dirs.load_trained_model(model_dir)
     names = model_dirs.class_names(model_dir) or Dataset.open(recipe, data_dir).class_names
@@ -140,8 +138,6 @@ def export_weights(
     Example:
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported", format="onnx").num_equal
     """
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
     files.check_output_dir(out)
     trained = trained_weights.build_classifier(model_name, weights, class_names)
     return _export(trained, out, format, _random_pictures(trained.preprocessing.input_size))
@@ -184,9 +180,11 @@ def write(
       The comparison with the Keras model.
 
     Raises:
-      InputError: the runtime lacks an operation of the model, computes other outputs than Keras, or is not
-        installed.
+      InputError: the format is unknown, the model is no classifier, a name is blank or repeated, or the
+        runtime lacks an operation of the model, computes other outputs than Keras, or is not installed.
     """
+    check_known("format", format, FORMATS)
+    check_classifier(model, class_names)
     chosen = FORMATS[format]
     classify = _classifier(model, input_size, mean, std)
     pictures = pictures or _random_pictures(input_size)

@@ -125,8 +125,12 @@ class ClassifierModule(ServingModule):
         input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")], autograph=False
     )
     def serve_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """uint8 images [b, h, w, 3] of any size -> probabilities [b, num_classes] and the top names."""
-        return self._classify(self._prepare(images))
+        """uint8 images [b, h, w, 3] or [b, h, w, 1] -> probabilities [b, num_classes] and the top names."""
+        shape = tf.shape(images)
+        message = ["images must have 3 channels, or 1 if they are gray, got the shape", shape]
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_any(shape[-1] == [1, 3]), message)]):
+            images = tf.tile(images, [1, 1, 1, 3 // shape[-1]])
+        return self._classify(self._prepare(tf.ensure_shape(images, [None, None, None, 3])))
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")], autograph=False)
     def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classifies image files with an exported model. Needs TensorFlow and Pillow, but not Keras."""
 
-import csv
-import io
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -12,8 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lambdanet.errors import InputError, check_count
-from lambdanet.files import writable_dir, write_output
+from lambdanet import text_table
+from lambdanet.errors import InputError, check_count, invalid
+from lambdanet.files import check_replaceable, writable_dir, write_output
 from lambdanet.training.data import image_files
 from lambdanet.training.serving.exported_model import load_classifier
 
@@ -32,7 +31,7 @@ def predict(
       saved_model: a folder written by `lambdanet export`.
       images: image files in any format that Pillow reads, and folders of them.
       out: a folder for the drawn predictions, `NAME_prediction.png`; or a file to write instead of printing:
-        .csv (a row per image and class) or .jsonl (a line per image); default: none.
+        .csv (a row per image and class) or .jsonl (a line per image); default: none. Replaces only its own.
       top: the number of classes per image, at most all of them.
 
     Returns:
@@ -41,7 +40,7 @@ def predict(
 
     Raises:
       InputError: no image can be read, `saved_model` is not an exported classifier, `top` is less than 1, or
-        `out` cannot be written.
+        `out` has another ending, is a file that `predict` did not write, or cannot be written.
 
     Example:
       >>> predict("exported/digits", ["seven.png"], out="predictions", top=3)
@@ -49,7 +48,11 @@ def predict(
     paths = image_files.expand_folders(images)
     top = check_count("top", top)
     file = None if out is None else Path(out).expanduser()
-    write_table = TABLES.get(file.suffix.lower()) if file else None
+    write_table, beginning = TABLES.get(file.suffix.lower(), (None, b"")) if file else (None, b"")
+    if file and write_table:
+        check_replaceable(file, beginning)
+    elif file and file.suffix and not file.is_dir():
+        raise invalid("out", f"a folder, or a file that ends in {' or '.join(TABLES)}", str(out))
     classifier = load_classifier(saved_model)
     if file and write_table:
         writable_dir(file.parent)
@@ -78,13 +81,12 @@ def predict(
 
 def _csv(results: Sequence[dict[str, Any]]) -> str:
     """Returns a row per class of each readable image."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["image", "rank", "class", "probability"])
-    for result in results:
-        for rank, (name, probability) in enumerate(result.get("top", ()), 1):
-            writer.writerow([result["image"], rank, name, f"{probability:.6g}"])
-    return text.getvalue()
+    rows = [
+        {"image": result["image"], "rank": rank, "class": name, "probability": f"{probability:.6g}"}
+        for result in results
+        for rank, (name, probability) in enumerate(result.get("top", ()), 1)
+    ]
+    return text_table.to_csv(rows)
 
 
 def _json_lines(results: Sequence[dict[str, Any]]) -> str:
@@ -100,7 +102,11 @@ def _json_lines(results: Sequence[dict[str, Any]]) -> str:
     return "".join(lines)
 
 
-TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], str]] = {".csv": _csv, ".jsonl": _json_lines}
+# The function that writes a table, and the beginning of its files.
+TABLES: dict[str, tuple[Callable[[Sequence[dict[str, Any]]], str], bytes]] = {
+    ".csv": (_csv, rb"image,rank,class,probability\n"),
+    ".jsonl": (_json_lines, rb'\{"image": "[^\n]*", ("classes": \[[^\n]*\], "probabilities": \[|"error": ")'),
+}
 
 
 def _print_prediction(image: str, classes: Sequence[tuple[str, float]], picture: str | None) -> None:

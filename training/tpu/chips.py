@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known
 
 GIB = 2**30
 
@@ -46,6 +46,5 @@ TOPOLOGIES = (
 
 def chip_of(topology: str) -> Chip:
     """Returns the chip of a name from `TOPOLOGIES`; raises `InputError` for other names."""
-    if topology not in TOPOLOGIES:
-        raise unknown("topology", topology, TOPOLOGIES)
+    check_known("topology", topology, TOPOLOGIES)
     return CHIPS[topology.partition(":")[0]]

@@ -11,7 +11,7 @@ from lambdanet import backend as K
 from lambdanet import configs
 from lambdanet.configs import imagenet_350
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import check_counts, invalid, unknown
+from lambdanet.errors import check_counts, check_known, invalid
 from lambdanet.models import zoo
 from lambdanet.models.inference import for_inference
 from lambdanet.models.names import check_model
@@ -59,8 +59,7 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) ->
       >>> step = recipe_step(configs.get_recipe("digits"), batch_size=32)
       >>> step.function(*(tf.zeros(spec.shape, spec.dtype) for spec in step.inputs))
     """
-    if mode not in MODES:
-        raise unknown("mode", mode, MODES)
+    check_known("mode", mode, MODES)
     check_counts(batch_size=batch_size)
     if not recipe.num_classes:
         raise invalid("num_classes", "a number, such as --set=num_classes=1000", 0)
