@@ -11,6 +11,7 @@ NORMS = (keras.layers.BatchNormalization, BatchNormalization, PooledBatchNormali
 # The number of axes of a kernel, from the last, that the output channels are along.
 CHANNEL_AXES = {
     keras.layers.Dense: 1,
+    K.Dense: 1,
     keras.layers.Conv1D: 1,
     keras.layers.Conv2D: 1,
     keras.layers.Conv3D: 1,

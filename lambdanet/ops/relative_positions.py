@@ -124,6 +124,6 @@ def resize_table(table: K.Tensor, lengths: Sequence[Size]) -> K.Tensor:
         positions = K.arange(length, dtype="float32") * step
         distances = K.abs(positions[:, K.newaxis] - K.arange(r, dtype="float32"))
         weights = K.cast(K.maximum(1.0 - distances, 0.0), table.dtype)  # [length, r]
-        table = K.tensordot(table, weights, [[0], [1]])  # the new axis comes last
+        table = K.einsum("r...,lr->...l", table, weights)
     depth_axes = list(range(len(table.shape) - rank))
     return K.transpose(table, [axis + len(depth_axes) for axis in range(rank)] + depth_axes)
