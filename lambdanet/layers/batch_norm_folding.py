@@ -5,9 +5,9 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
-from lambdanet.layers.pooled_batch_norm import BatchNormalization, PooledBatchNormalization
+from lambdanet.layers.pooled_batch_norm import OnePassBatchNormalization, PooledBatchNormalization
 
-NORMS = (keras.layers.BatchNormalization, BatchNormalization, PooledBatchNormalization)
+NORMS = (keras.layers.BatchNormalization, OnePassBatchNormalization, PooledBatchNormalization)
 # The number of axes of a kernel, from the last, that the output channels are along.
 CHANNEL_AXES = {
     keras.layers.Dense: 1,

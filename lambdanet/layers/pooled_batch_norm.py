@@ -29,6 +29,9 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         outputs = self._normalize(inputs, training, mask)
         return [outputs, K.mean(outputs, axis=[1, 2])]
 
+    def get_config(self):
+        return {**super().get_config(), "synchronized": self.synchronized}  # which tf_keras omits
+
     def compute_output_shape(self, input_shape):
         b, *_, channels = K.Shape(input_shape)
         return [K.Shape(input_shape), K.Shape([b, channels])]
@@ -69,7 +72,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
 class OnePassBatchNormalization(PooledBatchNormalization):
     """The same without the means.
 
-    Keras 3 has no fused kernel, and takes two passes for mean and variance.
+    Keras 3 has no fused kernel, and takes two passes for mean and variance. Under tf_keras, networks have it
+    for synchronized statistics alone, which its configuration keeps.
     """
 
     def call(self, inputs, training=None, mask=None):
