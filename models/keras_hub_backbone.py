@@ -26,9 +26,7 @@ class LambdaNetBackbone(FeaturePyramidBackbone):
 
     def __init__(self, name: str, options: dict[str, Any] | None = None, **kwargs: Any):
         trunk = zoo.create_model(name, **(options or {}), features_only=True)
-        super().__init__(
-            inputs=trunk.input, outputs=trunk.output["5"], name=kwargs.pop("name", name), **kwargs
-        )
+        super().__init__(inputs=trunk.input, outputs=trunk.output["5"], **kwargs)
         self.pyramid_outputs = {f"P{level}": features for level, features in trunk.output.items()}
         self.network, self.options = name, options or {}
 

@@ -7,7 +7,11 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
-from lambdanet.layers.pooled_batch_norm import BatchNormalization, PooledBatchNormalization
+from lambdanet.layers.pooled_batch_norm import (
+    BatchNormalization,
+    OnePassBatchNormalization,
+    PooledBatchNormalization,
+)
 from lambdanet.layers.sublayers import BATCH_NORM
 
 CLASSIFIER = "logits"  # the name of the last layer
@@ -80,7 +84,8 @@ class LayerBuilder:
           zero: whether gamma starts at zero, so that a residual block starts as the identity.
           pooled: whether to return the mean of each map, too.
         """
-        norm = PooledBatchNormalization if pooled else BatchNormalization
+        plain = OnePassBatchNormalization if self.batch_norm.get("synchronized") else BatchNormalization
+        norm = PooledBatchNormalization if pooled else plain
         gamma_initializer = "zeros" if zero else "ones"
         return self.connect(norm(gamma_initializer=gamma_initializer, **self.batch_norm, name=name), x)
 

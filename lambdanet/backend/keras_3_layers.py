@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from lambdanet.backend.keras_functions import average_pool
+from lambdanet.backend.keras_functions import average_pool, matmul
 from lambdanet.errors import InputError
 
 Shape = tuple
@@ -33,6 +33,17 @@ class AveragePooling2D(keras.layers.AveragePooling2D):
 
     def call(self, inputs: Any) -> Any:
         return average_pool(inputs, self.pool_size[0], self.strides[0], self.padding)
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class Dense(keras.layers.Dense):
+    """The layer of Keras; on torch, that one computes float64 in float32 (Keras 3.15)."""
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        if keras.config.backend() != "torch" or self.compute_dtype != "float64":
+            return super().call(inputs, training=training)
+        outputs = matmul(inputs, self.kernel)
+        return self.activation(outputs if self.bias is None else outputs + self.bias)
 
 
 def connect(layer: keras.layers.Layer, inputs: Any) -> Any:

@@ -23,19 +23,14 @@ from keras.ops import (  # noqa: F401
     convert_to_numpy,
     convert_to_tensor,
     cos,
-    cumsum,
-    divide_no_nan,
     einsum,
     exp,
     expand_dims,
     eye,
-    floor,
     is_tensor,
     log1p,
     logsumexp,
-    maximum,
     meshgrid,
-    minimum,
     one_hot,
     ones,
     ones_like,
@@ -51,7 +46,6 @@ from keras.ops import (  # noqa: F401
     square,
     stack,
     take,
-    tensordot,
     tile,
     transpose,
     unstack,
@@ -70,21 +64,42 @@ def sum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     return ops.sum(x, _axes(axis), keepdims)
 
 
-def mean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return ops.mean(x, _axes(axis), keepdims)
-
-
 def add_n(terms: Sequence[Tensor]) -> Tensor:
     return functools.reduce(operator.add, terms)
 
 
+def _keeping_float64(of_keras: Callable[..., Tensor], of_torch: Callable[..., Tensor]) -> Any:
+    """Returns a function of `keras.ops`; those here compute float64 on torch in float32 (Keras 3.15)."""
+
+    def compute(x: Any, *args: Any, **kwargs: Any) -> Tensor:
+        is_double = str(getattr(x, "dtype", None)) == "torch.float64"
+        return (of_torch if is_double else of_keras)(x, *args, **kwargs)
+
+    return compute
+
+
+cumsum = _keeping_float64(ops.cumsum, lambda x, axis: x.cumsum(axis))
+divide_no_nan = _keeping_float64(
+    ops.divide_no_nan, lambda x, y: where(y == 0, 0.0, x / where(y == 0, 1.0, y))
+)
+floor = _keeping_float64(ops.floor, lambda x: x.floor())
+maximum = _keeping_float64(ops.maximum, lambda x, y: x.clamp(min=y))
+minimum = _keeping_float64(ops.minimum, lambda x, y: x.clamp(max=y))
+_mean = _keeping_float64(ops.mean, lambda x, axis, keepdims: x.mean(axis, keepdims))
+_product = _keeping_float64(ops.matmul, lambda x, y: x @ convert_to_tensor(y))
+
+
+def mean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return _mean(x, _axes(axis), keepdims)
+
+
 def matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     a = ops.swapaxes(a, -1, -2) if transpose_a else a
-    return ops.matmul(a, ops.swapaxes(b, -1, -2) if transpose_b else b)
+    return _product(a, ops.swapaxes(b, -1, -2) if transpose_b else b)
 
 
 def l2_normalize(x: Tensor, axis: Any, epsilon: float = 1e-12) -> Tensor:
-    return x * ops.rsqrt(ops.maximum(ops.sum(ops.square(x), axis, keepdims=True), epsilon))
+    return x * ops.rsqrt(maximum(ops.sum(ops.square(x), axis, keepdims=True), epsilon))
 
 
 def conv(images: Tensor, kernel: Tensor, strides: Any, padding: str, dilations: Any = 1) -> Tensor:

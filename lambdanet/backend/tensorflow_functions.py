@@ -41,7 +41,6 @@ from tensorflow import (  # noqa: F401
     sqrt,
     square,
     stack,
-    tensordot,
     tile,
     transpose,
     unstack,

@@ -11,6 +11,7 @@ import tf_keras as keras
 from tf_keras.src import backend as keras_backend
 
 AveragePooling2D = keras.layers.AveragePooling2D
+Dense = keras.layers.Dense
 Shape = tf.TensorShape
 
 

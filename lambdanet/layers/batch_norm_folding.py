@@ -5,12 +5,13 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
-from lambdanet.layers.pooled_batch_norm import BatchNormalization, PooledBatchNormalization
+from lambdanet.layers.pooled_batch_norm import OnePassBatchNormalization, PooledBatchNormalization
 
-NORMS = (keras.layers.BatchNormalization, BatchNormalization, PooledBatchNormalization)
+NORMS = (keras.layers.BatchNormalization, OnePassBatchNormalization, PooledBatchNormalization)
 # The number of axes of a kernel, from the last, that the output channels are along.
 CHANNEL_AXES = {
     keras.layers.Dense: 1,
+    K.Dense: 1,
     keras.layers.Conv1D: 1,
     keras.layers.Conv2D: 1,
     keras.layers.Conv3D: 1,

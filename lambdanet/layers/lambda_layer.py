@@ -4,6 +4,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import keras
@@ -165,6 +167,7 @@ class LambdaLayer(Layer):
     def __call__(self, inputs, context=None, mask=None, **kwargs):
         if not self.built and context is not None:
             self._context_shape = K.Shape(context.shape)
+        _check_mask(self, mask, inputs, context)
         # Passed even where it is None, so that Keras does not replace it by a padding mask.
         return super().__call__(inputs, context=context, mask=mask, **kwargs)
 
@@ -210,7 +213,7 @@ class LambdaLayer(Layer):
         Returns:
           [b, *query_size, d]; with strides, of the positions that they keep.
         """
-        mask = self._checked_mask(mask, context)
+        mask = mask if mask is None or isinstance(mask, str) else K.convert_to_tensor(mask)
         context = inputs if context is None else context
         if self._geometry.query_strides > 1:
             every = slice(None, None, self.strides)
@@ -256,11 +259,10 @@ class LambdaLayer(Layer):
         return copy
 
     def get_build_config(self):
-        context_shape = self._context_shape
-        return {
-            **super().get_build_config(),
-            "context_shape": None if context_shape is None else list(context_shape),
-        }
+        config, context_shape = super().get_build_config(), self._context_shape
+        if config is None:  # not built
+            return None
+        return {**config, "context_shape": None if context_shape is None else list(context_shape)}
 
     def build_from_config(self, config):
         if config.get("context_shape") is not None:
@@ -371,22 +373,6 @@ class LambdaLayer(Layer):
         ]
         return K.stack(outputs, axis=2)
 
-    def _checked_mask(self, mask, context):
-        if isinstance(mask, str):
-            if mask != "causal":
-                raise unknown("mask", mask, ["causal"])
-            if context is not None or self.strides > 1 or self.pool_size > 1:
-                raise InputError(
-                    "a causal mask needs the inputs as context and strides of 1; give mask as [n, m] instead"
-                )
-        elif mask is not None:
-            if self.pool_size > 1:
-                raise invalid("pool_size", "1 with a mask [n, m]", self.pool_size)
-            mask = K.convert_to_tensor(mask)
-            if len(mask.shape) != 2:
-                raise invalid("mask", "'causal' or of the shape [n, m]", tuple(mask.shape))
-        return mask
-
 
 def _flat(x: K.Tensor) -> K.Tensor:
     """[b, *size, l, h, k] -> [b, n, l, h, k]."""
@@ -401,3 +387,26 @@ def _checked_shape(shape, what: str) -> K.Shape:
     if shape[-1] is None:
         raise invalid(f"the shape of the {what}", "one with a known number of channels", tuple(shape))
     return shape
+
+
+@K.plain_python
+def _check_mask(layer: LambdaLayer, mask, inputs, context) -> None:
+    if isinstance(mask, str):
+        if mask != "causal":
+            raise unknown("mask", mask, ["causal"])
+        if context is not None or layer.strides > 1 or layer.pool_size > 1:
+            raise InputError(
+                "a causal mask needs the inputs as context and strides of 1; give mask as [n, m] instead"
+            )
+    elif mask is not None:
+        if layer.pool_size > 1:
+            raise invalid("pool_size", "1 with a mask [n, m]", layer.pool_size)
+        query_map = layer.compute_output_shape(_checked_shape(inputs.shape, "input"))
+        context_map = _checked_shape((inputs if context is None else context).shape, "context")
+        maps = [[*shape][1:-1] for shape in (query_map, context_map)]
+        expected = [None if None in sides else product(sides) for sides in maps]
+        shape = np.shape(mask)
+        if getattr(shape, "rank", 2) is None:
+            return
+        if len(shape) != 2 or any(n != m for n, m in zip(shape, expected, strict=True) if n and m):
+            raise invalid("mask", f"'causal' or of the shape [n, m] = {expected}", tuple(shape))

@@ -26,12 +26,30 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     def call(self, inputs, training=None, mask=None):
         if self._takes_one_pass(training):
             return self._normalize_in_one_pass(inputs)
-        outputs = super().call(inputs, training=training, mask=mask)
+        outputs = self._normalize(inputs, training, mask)
         return [outputs, K.mean(outputs, axis=[1, 2])]
+
+    def get_config(self):
+        return {**super().get_config(), "synchronized": self.synchronized}  # which tf_keras omits
 
     def compute_output_shape(self, input_shape):
         b, *_, channels = K.Shape(input_shape)
         return [K.Shape(input_shape), K.Shape([b, channels])]
+
+    def _normalize(self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None) -> K.Tensor:
+        """Does what Keras does, which on torch computes float64 in float32 (Keras 3.15)."""
+        is_plain = mask is None and not getattr(self, "renorm", False)
+        if K.ENGINE != "torch" or self.compute_dtype != "float64" or not is_plain:
+            return keras.layers.BatchNormalization.call(self, inputs, training=training, mask=mask)
+        mean, variance = self.moving_mean, self.moving_variance
+        if training and self.trainable:
+            axes = list(range(len(inputs.shape) - 1))
+            mean = K.mean(inputs, axes)
+            variance = K.mean(K.square(inputs - mean), axes)
+            self._update_averages(mean, variance)
+        outputs = (inputs - mean) * K.rsqrt(variance + self.epsilon)
+        outputs = outputs * self.gamma if self.scale else outputs
+        return outputs + self.beta if self.center else outputs
 
     def _takes_one_pass(self, training: bool | None) -> bool:
         if kernels.current().normalize is None or training is not True or not self.trainable:
@@ -42,23 +60,26 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         """Returns the map and its means, and updates the averages."""
         normalize: Any = kernels.current().normalize
         outputs, means, mean, variance = normalize(inputs, self.gamma, self.beta, self.epsilon)
-        variance = K.averaged_variance(variance, product(sizes(inputs)[:-1]))
+        self._update_averages(mean, K.averaged_variance(variance, product(sizes(inputs)[:-1])))
+        return [outputs, means]
+
+    def _update_averages(self, mean: K.Tensor, variance: K.Tensor) -> None:
         for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             average.assign_sub((average - value) * (1 - self.momentum))
-        return [outputs, means]
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
 class OnePassBatchNormalization(PooledBatchNormalization):
     """The same without the means.
 
-    Keras 3 has no fused kernel, and takes two passes for mean and variance.
+    Keras 3 has no fused kernel, and takes two passes for mean and variance. Under tf_keras, networks have it
+    for synchronized statistics alone, which its configuration keeps.
     """
 
     def call(self, inputs, training=None, mask=None):
         if self._takes_one_pass(training):
             return self._normalize_in_one_pass(inputs)[0]
-        return keras.layers.BatchNormalization.call(self, inputs, training=training, mask=mask)
+        return self._normalize(inputs, training, mask)
 
     def compute_output_shape(self, input_shape):
         return K.Shape(input_shape)

@@ -56,7 +56,7 @@ class SqueezeExcite(Layer):
         return K.Shape(input_shape[0] if has_means else input_shape)
 
     def _projection(self, name: str, channels: int, units: int, activation: str) -> keras.layers.Dense:
-        layer = keras.layers.Dense(
+        layer = K.Dense(
             units,
             activation=activation,
             kernel_initializer="he_normal",

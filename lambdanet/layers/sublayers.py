@@ -25,7 +25,7 @@ def build_projection(
     parent: keras.layers.Layer, name: str, channels: int, units: int, stddev: float, use_bias: bool = False
 ) -> keras.layers.Dense:
     """Creates a linear map of maps [b, h, w, channels], in the precision of its parent."""
-    dense = keras.layers.Dense(
+    dense = K.Dense(
         units,
         use_bias=use_bias,
         kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),

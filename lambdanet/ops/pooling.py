@@ -41,26 +41,37 @@ class Windows:
 
 
 def gather(x: K.Tensor, axes: Sequence[Windows]) -> K.Tensor:
-    """Collects the contents of windows: [b, *size, ...] -> [b, *counts, *lengths, ...], zero off the map."""
-    rank = len(axes)
+    """Collects the contents of windows: [b, *size, ...] -> [b, *counts, *lengths, c], zero off the map."""
+    x = _flat(x, len(axes))
     for number, axis in reversed(list(enumerate(axes, start=1))):
-        reach = (axis.count - 1) * axis.strides + 1
-        x = pad(x, number, -axis.first, reach + axis.length - 1 + axis.first - axis.size)
-        leading = (slice(None),) * number
-        parts = [x[(*leading, slice(i, i + reach, axis.strides))] for i in range(axis.length)]
-        x = K.stack(parts, axis=rank + 1)
+        x = K.stack(_shifted(x, number, axis), axis=len(axes) + 1)
     return x
 
 
 def mean(x: K.Tensor, rank: int, length: int, strides: int) -> K.Tensor:
     """Averages over windows along `rank` axes: [b, *size, ...] -> [b, *counts, ...]."""
-    b, *size = sizes(x)[: rank + 1]
-    if rank != 2:  # TensorFlow has no kernels for every type and gradient of the other ranks
-        axes = [Windows.same(n, length, strides) for n in size]
-        return divide_by_count(K.sum(gather(x, axes), list(range(rank + 1, 2 * rank + 1))), axes)
-    flat = K.reshape(x, [b, *size, product(sizes(x)[rank + 1 :])])
-    pooled = K.average_pool(flat, length, strides, "SAME")
-    return K.reshape(pooled, [*sizes(pooled)[:-1], *sizes(x)[rank + 1 :]])
+    depth, pooled = sizes(x)[rank + 1 :], _flat(x, rank)
+    if rank == 2:
+        pooled = K.average_pool(pooled, length, strides, "SAME")
+    else:  # TensorFlow has no kernels for every type and gradient of the other ranks
+        axes = [Windows.same(n, length, strides) for n in sizes(x)[1 : rank + 1]]
+        for number, axis in enumerate(axes, start=1):
+            pooled = K.add_n(_shifted(pooled, number, axis))
+        pooled = divide_by_count(pooled, axes)
+    return K.reshape(pooled, [*sizes(pooled)[:-1], *depth])
+
+
+def _flat(x: K.Tensor, rank: int) -> K.Tensor:
+    """[b, *size, ...] -> [b, *size, c]; TensorFlow slices and pads tensors of at most eight axes."""
+    return K.reshape(x, [*sizes(x)[: rank + 1], product(sizes(x)[rank + 1 :])])
+
+
+def _shifted(x: K.Tensor, number: int, axis: Windows) -> list[K.Tensor]:
+    """Returns the first positions of all windows along axis `number`, the second ones, and so on."""
+    reach = (axis.count - 1) * axis.strides + 1
+    x = pad(x, number, -axis.first, reach + axis.length - 1 + axis.first - axis.size)
+    leading = (slice(None),) * number
+    return [x[(*leading, slice(i, i + reach, axis.strides))] for i in range(axis.length)]
 
 
 def divide_by_count(x: K.Tensor, axes: Sequence[Windows]) -> K.Tensor:

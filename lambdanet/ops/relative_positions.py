@@ -101,13 +101,13 @@ def causal(table: K.Tensor, rank: int) -> K.Tensor:
     """Zeroes the embeddings of context positions after the query, in raster order over `rank` axes.
 
     Whether a position is after the query depends on the offset alone, so masking the small table is enough,
-    and any implementation of the position lambda can use it.
+    and any implementation of the position lambda can use it. Its rows are in raster order, with offset 0 in
+    the middle.
     """
-    before = [[0]]
-    for r in table.shape[:rank]:
-        before = [[*row, offset] for row in before for offset in range(-(r // 2), r // 2 + 1)]
-    mask = K.cast(K.convert_to_tensor([row[1:] <= [0] * rank for row in before]), table.dtype)
-    return table * K.reshape(mask, [*table.shape[:rank]] + [1] * (len(table.shape) - rank))
+    scope = tensors.sizes(table)[:rank]
+    rows = tensors.product(scope)
+    mask = K.cast(K.arange(rows) <= rows // 2, table.dtype)
+    return table * K.reshape(mask, [*scope, *[1] * (len(table.shape) - rank)])
 
 
 @tensors.constant_folding
@@ -124,6 +124,6 @@ def resize_table(table: K.Tensor, lengths: Sequence[Size]) -> K.Tensor:
         positions = K.arange(length, dtype="float32") * step
         distances = K.abs(positions[:, K.newaxis] - K.arange(r, dtype="float32"))
         weights = K.cast(K.maximum(1.0 - distances, 0.0), table.dtype)  # [length, r]
-        table = K.tensordot(table, weights, [[0], [1]])  # the new axis comes last
+        table = K.einsum("r...,lr->...l", table, weights)
     depth_axes = list(range(len(table.shape) - rank))
     return K.transpose(table, [axis + len(depth_axes) for axis in range(rank)] + depth_axes)

@@ -22,7 +22,7 @@ from lambdanet.layers.attention import GlobalAttention
 from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
 from lambdanet.layers.halo_attention import HaloAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
-from lambdanet.layers.pooled_batch_norm import BatchNormalization
+from lambdanet.layers.pooled_batch_norm import OnePassBatchNormalization
 from lambdanet.layers.squeeze_excite import SqueezeExcite
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import safetensors, weight_files
@@ -289,7 +289,8 @@ def _global_attention(layer: GlobalAttention, shapes) -> list[WeightRule]:
 RULES: dict[type, Callable[..., list[WeightRule]]] = {
     keras.layers.Conv2D: _convolution,
     keras.layers.Dense: _dense,
-    BatchNormalization: _norm,
+    keras.layers.BatchNormalization: _norm,
+    OnePassBatchNormalization: _norm,
     SqueezeExcite: _squeeze_excite,
     EfficientChannelAttention: _efficient_channel_attention,
     LambdaLayer: _lambda_layer,

@@ -7,18 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import XLA_FLAGS
+from helpers import ENGINES
 from programs import run_on_engine
 
-ENGINES = {
-    "jax": {
-        "KERAS_BACKEND": "jax",
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"{XLA_FLAGS} --xla_force_host_platform_device_count=2",
-    },
-    "torch": {"KERAS_BACKEND": "torch"},
-    "tensorflow": {"LAMBDANET_KERAS": "keras", "KERAS_BACKEND": "tensorflow", "XLA_FLAGS": XLA_FLAGS},
-}
 TOLERANCE = 1e-5  # of the largest number of an array, or of 1
 # Keras 3 averages the biased variance of a batch, tf_keras n / (n - 1) times as much.
 VARIANCE, VARIANCE_TOLERANCE = "moving_variance", 0.05

@@ -14,8 +14,18 @@ from lambdanet.backend import device
 from lambdanet.errors import InputError
 
 
+def average_pool(x):
+    """Pools by 3 and halves each spatial axis, one after the other."""
+    pool = keras.layers.AveragePooling1D(3, 2, "same", dtype="float64")
+    for axis in range(1, len(x.shape) - 1):
+        rows = np.moveaxis(x, axis, 1)
+        means = pool(rows.reshape(*rows.shape[:2], -1)).numpy()
+        x = np.moveaxis(means.reshape(len(rows), -1, *rows.shape[2:]), 1, axis)
+    return x
+
+
 @pytest.mark.parametrize("kind", ["CPU", "TPU"])
-@pytest.mark.parametrize("size", [(7, 6), (8, 8), (2, 2), (5,)])
+@pytest.mark.parametrize("size", [(7, 6), (8, 8), (2, 2), (5,), (3, 2, 4)])
 @pytest.mark.parametrize(
     "options",
     [
@@ -30,8 +40,6 @@ def test_pool_of_the_layer_is_that_after_it(size, options, kind):
     options = {"filters": 6, "num_heads": 2, "key_dim": 3, "scope": 3, "dtype": "float64", **options}
     x = np.random.default_rng(3).normal(size=[2, *size, 4])
     whole = lambdanet.LambdaLayer(**options)
-    layers = {1: keras.layers.AveragePooling1D, 2: keras.layers.AveragePooling2D}
-    average_pool = layers[len(size)](3, 2, "same", dtype="float64")
     pooled = lambdanet.LambdaLayer(**options, strides=2, pool_size=3)
     expected = average_pool(whole(x))
     assert pooled.compute_output_shape(x.shape) == pooled(x).shape == expected.shape
@@ -334,11 +342,17 @@ def test_another_context_in_a_functional_model(tmp_path):
     np.testing.assert_allclose(keras.models.load_model(tmp_path / "cross.keras")(x), model(x), atol=1e-6)
 
 
+MASK = r"^mask must be 'causal' or of the shape \[n, m\] = \[{}\], got \({}\)$"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"mask": "casual"}, "unknown mask 'casual'; did you mean causal"),
-        ({"mask": np.ones([2, 3, 3])}, r"mask must be 'causal' or of the shape \[n, m\], got \(2, 3, 3\)"),
+        ({"mask": np.ones([2, 4, 4])}, MASK.format("4, 4", "2, 4, 4")),
+        ({"mask": np.ones([1, 4])}, MASK.format("4, 4", "1, 4")),
+        ({"mask": [[1, 0, 1, 0]] * 3}, MASK.format("4, 4", "3, 4")),
+        ({"mask": tf.ones([4, 4]), "context": tf.ones([1, 5, 8])}, MASK.format("4, 5", "4, 4")),
         (
             {"mask": "causal", "context": np.ones([1, 4, 8], np.float32)},
             "causal mask needs the inputs as context",
@@ -350,6 +364,43 @@ def test_another_context_in_a_functional_model(tmp_path):
 def test_calls_that_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         lambdanet.LambdaLayer(8)(images(1, 4, 8), **arguments)
+
+
+def test_mask_of_all_positions_with_strides_is_refused():
+    """Also in a graph with unknown sizes, as far as they are known; with all unknown, the mask is used."""
+    layer = lambdanet.LambdaLayer(8, scope=3, strides=2)
+    x, mask = images(2, 3, 5, 8), np.tri(15, dtype="float32")
+    with pytest.raises(InputError, match=MASK.format("6, 15", "15, 15")):
+        layer(x, mask=mask)
+    strided = mask.reshape(3, 5, 15)[::2, ::2].reshape(6, 15)
+    specs = tf.TensorSpec([None, None, 5, 8]), tf.TensorSpec([None, None])
+    call = tf.function(lambda x, mask: layer(x, mask=mask))
+    np.testing.assert_allclose(
+        call.get_concrete_function(*specs)(x, tf.constant(strided)), layer(x, mask=strided), atol=1e-6
+    )
+    specs = tf.TensorSpec([None, 3, 5, 8]), tf.TensorSpec([None, 14])
+    with pytest.raises(InputError, match=MASK.format("6, 15", "None, 14")):
+        tf.function(lambda x, mask: layer(x, mask=mask), autograph=False).get_concrete_function(*specs)
+
+
+@pytest.mark.parametrize("size", [(9,), (3, 4), (2, 3, 2)])
+def test_causal_mask_of_a_resized_table_with_unknown_sizes(size):
+    layer = lambdanet.LambdaLayer(4, scope=None, map_size=3, resize="interpolate")
+    x = images(1, *size, 6)
+    call = tf.function(
+        lambda x: layer(x, mask="causal"), input_signature=[tf.TensorSpec([None, *[None] * len(size), 6])]
+    )
+    mask = np.tri(np.prod(size), dtype="float32")
+    np.testing.assert_allclose(call(x), layer(x, mask=mask), atol=1e-5)
+
+
+def test_unbuilt_layer_is_serialized_and_cloned():
+    layer = lambdanet.LambdaLayer(8, scope=3, name="mine")
+    config = keras.saving.serialize_keras_object(layer)
+    assert keras.saving.deserialize_keras_object(config).get_config() == layer.get_config()
+    model = keras.models.clone_model(keras.Sequential([layer, keras.layers.Dense(2)]))
+    assert model.layers[0].name == "mine" and not model.layers[0].built
+    assert model(images(1, 4, 8)).shape == [1, 4, 2]
 
 
 @pytest.mark.parametrize(

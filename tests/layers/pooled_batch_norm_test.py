@@ -102,3 +102,17 @@ def test_training_step_is_the_same_on_cpu_and_tpu():
         weights.append(model.get_weights())
     for a, b in zip(*weights, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_synchronized_statistics_stay_in_a_loaded_model(tmp_path):
+    options = {"num_classes": 4, "batch_norm": {"synchronized": True}}
+    model = lambdanet.create_model("lambda_resnet_tiny", **options)
+    model.save(tmp_path / "model.keras")
+    copies = keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)
+    for copy in (model, *copies):
+        norms = [layer for layer in copy.submodules if isinstance(layer, keras.layers.BatchNormalization)]
+        assert len(norms) > 20 and all(norm.synchronized for norm in norms)
+    x = tf.constant(numbers(2, 32, 32, 3), tf.float32)
+    np.testing.assert_array_equal(copies[0](x), model(x))
+    fast = lambdanet.for_inference(model)
+    assert not any(isinstance(layer, keras.layers.BatchNormalization) for layer in fast.submodules)

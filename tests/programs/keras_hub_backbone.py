@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uses a network of the zoo as a backbone of KerasHub, with Keras 3 on torch."""
 
+import sys
 import tempfile
+from unittest import mock
 
 import keras
 import keras_hub
@@ -12,6 +14,7 @@ from lambdanet.errors import InputError
 from lambdanet.models.keras_hub_backbone import LambdaNetBackbone
 
 IMAGES = np.random.default_rng(0).normal(size=[2, 32, 32, 3]).astype("float32")
+FAMILIES = ("lambda_resnet_tiny", "mobilenet_v2_lambda", "halonet26t")  # of the papers, and of timm
 
 
 def main() -> None:
@@ -34,10 +37,31 @@ def main() -> None:
         backbone.save(f"{folder}/backbone.keras")
         loaded = keras.models.load_model(f"{folder}/backbone.keras")
     np.testing.assert_array_equal(loaded.predict(IMAGES, verbose=0), backbone.predict(IMAGES, verbose=0))
+    check_by_keras_hub()
     try:
         LambdaNetBackbone.from_preset("lambda_resnet_51")
     except InputError as error:
         assert "did you mean lambda_resnet_50" in str(error)
+
+
+def check_by_keras_hub() -> None:
+    """Runs KerasHub's own test of a backbone, in the global precision, on images with their channels last."""
+    sys.modules.setdefault("grain", mock.MagicMock())  # for tests of tokenizers
+    from keras_hub.src.tests.test_case import TestCase
+
+    for name in FAMILIES:
+        arguments = {"name": name, "options": {"input_size": 32}}
+        TestCase().run_vision_backbone_test(
+            LambdaNetBackbone,
+            arguments,
+            IMAGES,
+            expected_output_shape=(2, *LambdaNetBackbone(**arguments).output.shape[1:]),
+            expected_pyramid_output_keys=["P2", "P3", "P4", "P5"],
+            expected_pyramid_image_sizes=[(8, 8), (4, 4), (2, 2), (1, 1)],
+            run_mixed_precision_check=False,
+            run_quantization_check=False,
+            run_data_format_check=False,
+        )
 
 
 if __name__ == "__main__":

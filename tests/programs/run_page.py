@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the Python blocks of a page of the documentation: run_page.py PAGE.md
+"""Runs the Python blocks of a page from the one that chooses a backend of Keras 3: run_page.py PAGE.md
 
 Pages are written for `lambda_resnet_tiny`, which as a program has two blocks here to save time.
 """
@@ -15,6 +15,14 @@ import sys
 from pathlib import Path
 
 BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+KERAS_3 = re.compile(r'^os\.environ\["KERAS_BACKEND"\] = "(\w+)"', re.MULTILINE)
+
+
+def from_engine(text: str) -> tuple[str, str]:
+    """Divides a page before the block that chooses a backend of Keras 3, if there is one."""
+    engine = KERAS_3.search(text)
+    start = text.rindex("```python\n", 0, engine.start()) if engine else len(text)
+    return text[:start], "\n" * text.count("\n", 0, start) + text[start:]
 
 
 def run_page(text: str, page: str) -> None:
@@ -55,7 +63,7 @@ def main() -> None:
 
     tiny = "lambda_resnet_tiny"
     zoo.MODELS[tiny] = dataclasses.replace(zoo.MODELS[tiny], stages=("C", "", "", "L"))
-    run_page(Path(sys.argv[1]).read_text(), sys.argv[1])
+    run_page(from_engine(Path(sys.argv[1]).read_text())[1], sys.argv[1])
 
 
 if __name__ == "__main__":

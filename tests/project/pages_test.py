@@ -16,7 +16,7 @@ from pathlib import Path
 
 import helpers
 import pytest
-from programs.run_page import BLOCK, run_page
+from programs.run_page import BLOCK, KERAS_3, from_engine, run_page
 
 from lambdanet import cli, command_line, configs
 from lambdanet.configs.recipe import override
@@ -31,7 +31,6 @@ WRITTEN = ("docs/*.md", "docs/*/*.md")  # generated pages are deeper
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for name in WRITTEN for path in ROOT.glob(name)}
 PAGES["README.md"] = (ROOT / "README.md").read_text()
 
-KERAS_3 = re.compile(r'^os\.environ\["KERAS_BACKEND"\] = "(\w+)"', re.MULTILINE)
 SHELL = ("", "bash", "console")
 COMMAND = re.compile(r"\s*(?:until )?(lambdanet|python -m lambdanet[.\w]+) (.*)")
 COMMANDS = {command.invocation: command for command in cli.COMMANDS}
@@ -56,12 +55,13 @@ def cache(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore:torch.meshgrid")  # of lucidrains' layer
 @pytest.mark.parametrize("page", sorted(name for name, text in PAGES.items() if "```python\n" in text))
 def test_blocks_run(page, request, tmp_path, monkeypatch):
-    """In this process, or for a page that chooses a backend of Keras 3 in one of its own."""
+    """In this process, and from the block that chooses a backend of Keras 3 in one of its own."""
     if 'weights="imagenet"' in PAGES[page]:
         monkeypatch.setenv("LAMBDANET_HOME", str(request.getfixturevalue("cache")))
     monkeypatch.chdir(tmp_path)
-    if not (engine := KERAS_3.search(PAGES[page])):
-        run_page(PAGES[page], page)
+    before, others = from_engine(PAGES[page])
+    run_page(before, page)
+    if not (engine := KERAS_3.search(others)):
         return
     program = helpers.program("run_page.py", ROOT / page)
     flags = f"{helpers.XLA_FLAGS} --xla_backend_optimization_level=1"  # for the steps of an epoch

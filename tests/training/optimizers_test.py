@@ -124,6 +124,8 @@ def test_adaptive_clip_equals_timm(timm):
         ("conv/depthwise_kernel:0", (3, 3, 4, 1), (2, 3, 0, 1)),
         ("query/kernel:0", (5, 4), (1, 0)),
         ("norm/gamma:0", (6,), (0,)),
+        ("cls/cls:0", (1, 1, 6), (0, 1, 2)),
+        ("pointwise/kernel:0", (1, 1, 1, 4), (3, 2, 0, 1)),
     ]:
         weights, gradient = draw(size=shape).astype("f"), draw(size=shape).astype("f") * 0.2
         parameter = torch.nn.Parameter(torch.tensor(weights.transpose(to_torch)))

@@ -130,7 +130,8 @@ def adaptive_clip(limit: float, epsilon: float = 1e-3) -> Clip:
 
         g = g * min(1, limit * max(|w|, epsilon) / |g|)
 
-    for the weights w and gradients g of each output channel. The classifier is not clipped, as in the paper.
+    for the weights w and gradients g of each output channel, of a bias, a scale or a class token. The
+    classifier is not clipped, as in the paper.
 
     Args:
       limit: the largest size of a gradient, relative to the size of the weights.
@@ -194,9 +195,10 @@ def _layer(variable: Any) -> str:
 
 
 def _unit_axes(variable: Any) -> tuple[int, ...]:
-    """Returns the axes of the weights of one output channel; a bias is one unit, as in timm."""
+    """Returns the axes of the weights of one output channel; a bias or a class token is one unit."""
     name, rank = variable_name(variable), len(variable.shape)
-    if rank == 1 or name.endswith("bias"):
+    is_vector = sum(size > 1 for size in variable.shape) <= 1
+    if name.endswith("bias") or (is_vector and not is_kernel(variable)):
         return tuple(range(rank))
     per_head = rank == 3 and name.endswith(PROJECTIONS)
     return tuple(range(rank - (2 if per_head or name.endswith("depthwise_kernel") else 1)))
