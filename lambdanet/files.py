@@ -47,8 +47,8 @@ def write_output(path: Path, content: bytes | str) -> None:
         raise InputError(f"out {str(path)!r} cannot be written ({error.strerror or error})") from error
 
 
-def writable_dir(folder: Path) -> Path:
-    """Makes a folder and checks that files can be written in it, before anything that takes time.
+def writable_dir(folder: Path, name: str = "out") -> Path:
+    """Makes a folder, of an argument or variable, and checks that files can be written in it.
 
     Raises:
       InputError: they cannot.
@@ -58,7 +58,7 @@ def writable_dir(folder: Path) -> Path:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"out {str(folder)!r} cannot be written ({reason}); expected a folder") from error
+        raise InputError(f"{name} {str(folder)!r} cannot be written ({reason}); expected a folder") from error
     return folder
 
 

@@ -22,7 +22,7 @@ import tf_keras as keras
 from lambdanet.detection.modeling.backbones import ZooBackbone
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models import zoo
-from lambdanet.models.weights import safetensors, weight_files
+from lambdanet.models.weights import tensor_files, weight_files
 from lambdanet.training.run.model_dir import RECIPE, load_trained_model
 
 # Layers of the zoo's networks above the endpoints.
@@ -135,7 +135,7 @@ def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
 
 def _arrays_of_file(file: Path, source: str, backbone: ZooBackbone) -> dict[str, np.ndarray]:
     if file.name.endswith(weight_files.SAFETENSORS):
-        arrays, metadata = safetensors.read(file)
+        arrays, metadata = tensor_files.read_safetensors(file)
         _check_model(source, metadata.get("model") or backbone.name, backbone)
         return arrays
     return _arrays(zoo.create_model(backbone.name, weights=file))

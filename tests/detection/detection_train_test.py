@@ -27,7 +27,7 @@ from lambdanet.detection.run import model_dir as model_dirs
 from lambdanet.detection.run import train_step
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.models.weights import weight_files
+from lambdanet.models.weights import tensor_files, weight_files
 from lambdanet.training.run import model_dir
 from lambdanet.training.run.build import build_model, build_optimizer
 from lambdanet.training.run.checkpoints import Checkpoints
@@ -200,7 +200,7 @@ def test_load_zoo_weights_refuses_other_weights(classifier, trained, mobile, tmp
     arrays = values(classifier)
     arrays["stray/kernel"] = arrays.pop("stem1_conv/kernel")
     file = tmp_path / "changed.safetensors"
-    weight_files.safetensors.write(file, arrays, {"model": TINY})
+    tensor_files.write(file, arrays, {"model": TINY})
     with pytest.raises(InputError, match="stem1_conv/kernel is missing; stray/kernel has no variable"):
         initialize.load_zoo_weights(backbone(), str(file))
 
