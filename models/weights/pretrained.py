@@ -33,25 +33,32 @@ def cache_path(published: PublishedWeights) -> Path:
     return hub.cache_dir() / f"{published.model}.{published.tag}{weight_files.SAFETENSORS}"
 
 
-def locate(model_name: str, name: str | Path, build: Callable[..., keras.Model]) -> Path:
-    """Returns the file that `weights=` names; fetches and converts one of the hub first.
+def locate(
+    model_name: str,
+    name: str | Path,
+    build: Callable[..., keras.Model],
+    argument: str = "weights",
+    others: str = "",
+) -> Path:
+    """Returns the file of weights that an argument names; fetches and converts one of the hub first.
 
     Args:
       model_name: the name of the model.
       name: a published set, "hf:USER/REPO", or what `weight_files.find_file` takes.
       build: makes the model at its own image size: `build(num_classes=10)`.
+      argument, others: the name of the argument and what else it may be, as for `weight_files.find_file`.
 
     Raises:
       InputError: there is no such file, or the downloaded one is not the published one.
       ConnectionError: the weights are not in the cache and cannot be fetched; the message has instructions.
     """
     if not isinstance(name, str | Path):
-        raise invalid("weights", "a string or a path", name)
+        raise invalid(argument, "a string or a path", name)
     published = pretrained_weights.find(model_name, str(name))
     if str(name).startswith(repositories.PREFIX):
         return repositories.locate(model_name, str(name), build)
     if published is None:
-        return weight_files.find_file(model_name, name)
+        return weight_files.find_file(model_name, name, argument, others)
     path = cache_path(published)
     if not path.is_file():
         writable_dir(path.parent, "LAMBDANET_HOME")

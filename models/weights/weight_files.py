@@ -30,12 +30,14 @@ TABLE_SIDES = range(1, 2048, 2)  # sides of tables that can be interpolated: map
 Array: TypeAlias = "np.ndarray | h5py.Dataset"
 
 
-def find_file(model_name: str, weights: str | Path) -> Path:
-    """Returns the file that `weights=` names.
+def find_file(model_name: str, weights: str | Path, argument: str = "weights", others: str = "") -> Path:
+    """Returns the file of weights that an argument names.
 
     Args:
       model_name: the name of the model.
       weights: a file, a folder of `lambdanet convert`, or a NAME: MODEL.NAME.safetensors in `cache_dir()`.
+      argument: the name of the argument, for the error.
+      others: what else it may be, for the error: "a model_dir, ".
 
     Raises:
       InputError: there is no such file.
@@ -43,7 +45,7 @@ def find_file(model_name: str, weights: str | Path) -> Path:
     path = Path(os.path.expanduser(weights))
     if path.name.endswith((H5, SAFETENSORS)):
         if not os.path.isfile(path):  # False also for impossible names
-            raise invalid("weights", f"an existing {H5} or {SAFETENSORS} file", str(weights))
+            raise invalid(argument, f"an existing {H5} or {SAFETENSORS} file", str(weights))
         return path
     weights_by_name = cache_dir() / f"{model_name}.{weights}{SAFETENSORS}"
     if os.sep not in str(weights) and os.path.isfile(weights_by_name):
@@ -53,12 +55,12 @@ def find_file(model_name: str, weights: str | Path) -> Path:
     tags = [published.tag for published in pretrained_weights.weights_of(model_name)]
     sets = "".join(f"{name}, " for name in (pretrained_weights.ALIAS, *tags) if tags)
     accepted = (
-        f"an existing {H5} or {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
+        f"{others}an existing {H5} or {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
         f"hf:USER/REPO, or the name of a set in {str(cache_dir())!r}"
     )
     missing = str(weights) == pretrained_weights.ALIAS
     hint = f"none are published for {model_name}: see `lambdanet list --pretrained`" if missing else ""
-    raise invalid("weights", accepted, str(weights), hint)
+    raise invalid(argument, accepted, str(weights), hint)
 
 
 def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
