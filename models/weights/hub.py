@@ -92,10 +92,10 @@ def fetch(repository: str, file: str, revision: str = NEWEST) -> tuple[Path, Sou
             raise MissingFile(f"there is no {address} for this account (HTTP {status})") from None
         if isinstance(error, OSError) and error.filename:
             raise InputError(f"HF_HOME cannot be written: {one_line(error)}") from None
-        found = find_cached(repository, file, revision)
-        if found is None:
+        if not (cached := find_cached(repository, file, revision)):
             reason = f"HTTP {status}" if status else one_line(error.__cause__ or error)
             raise ConnectionError(f"{address} cannot be fetched: {reason}") from None
+        found = cached
     blob = found.resolve()  # the client names it by the sha256 that the hub reports, if it does
     with blob.open("rb") as content:
         source = Source(address, hashlib.file_digest(content, "sha256").hexdigest(), found.parent.name)
