@@ -72,20 +72,20 @@ def check_replaceable(path: str | Path, beginning: bytes) -> None:
         raise InputError(f"out {str(path)!r} exists, and this command did not write it; remove or rename it")
 
 
-def writable_dir(folder: Path, files: Mapping[str, bytes] | None = None) -> Path:
-    """Makes a folder and checks that files can be written in it, before anything that takes time.
+def writable_dir(folder: Path, files: Mapping[str, bytes] | None = None, name: str = "out") -> Path:
+    """Makes the folder of an argument or variable, and checks that files can be written in it.
 
     Raises:
       InputError: they cannot, or one of `files` (names and beginnings) fails `check_replaceable`.
     """
-    for name, beginning in (files or {}).items():
-        check_replaceable(folder / name, beginning)
+    for file, beginning in (files or {}).items():
+        check_replaceable(folder / file, beginning)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"out {str(folder)!r} cannot be written ({reason}); expected a folder") from error
+        raise InputError(f"{name} {str(folder)!r} cannot be written ({reason}); expected a folder") from error
     return folder
 
 

@@ -6,6 +6,10 @@ import hashlib
 import http.server
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -16,40 +20,56 @@ class Hub:
     Attributes:
       files: the bytes of each file, by "repository/file".
       commit: the commit of every repository.
-      trouble: "" for none; "cut" ends in the middle of a body; "busy" answers 503; "lie" sends another
-        sha256; "silent" sends neither commit nor sha256; "hang up" closes the connection.
-      requests: the paths that were asked for.
+      token: the token that the server demands; "" for none.
+      trouble: "" for none; "cut" ends in the middle of a body; "busy" answers 503; "lie" sends another hash
+        and "moved" another commit; "portal" answers with a page of its own; "hang up" closes the connection.
+      requests: the methods and paths that were asked for.
     """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.commit = COMMIT
+        self.token = ""
         self.trouble = ""
         self.requests: list[str] = []
         self.address = ""
 
+    def use(self, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+        """Makes the client ask this server, and keep downloads in a folder."""
+        monkeypatch.setenv("HF_ENDPOINT", self.address + "/")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+
     def answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
-        self.requests.append(handler.path)
+        self.requests.append(f"{handler.command} {handler.path}")
         if handler.path.startswith("/cdn/"):  # where the large files are
             self._send(handler, self.files[handler.path.removeprefix("/cdn/")])
             return
         repository, _, rest = handler.path.removeprefix("/").partition("/resolve/")
         revision, _, file = rest.partition("/")
         content = self.files.get(f"{repository}/{file}")
-        if content is None or revision not in ("main", self.commit):
-            handler.send_error(404)
+        if self.trouble == "portal":
+            self._send(handler, b"<html>Log in</html>")
+        elif self.token and handler.headers.get("Authorization") != f"Bearer {self.token}":
+            self._end(handler, 401, {"X-Error-Code": "RepoNotFound"})
+        elif content is None or revision not in ("main", self.commit):
+            self._end(handler, 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.commit})
         elif self.trouble == "busy":
-            handler.send_error(503)
+            self._end(handler, 503, {})
         else:
-            handler.send_response(302)
-            handler.send_header("Location", f"{self.address}/cdn/{repository}/{file}")
-            if self.trouble != "silent":
-                sent = content + b"!" if self.trouble == "lie" else content
-                handler.send_header("X-Repo-Commit", self.commit)
-                handler.send_header("X-Linked-Size", str(len(content)))
-                handler.send_header("X-Linked-ETag", f'"{hashlib.sha256(sent).hexdigest()}"')
-            handler.send_header("Content-Length", "0")
-            handler.end_headers()
+            sent = content + b"!" if self.trouble == "lie" else content
+            headers = {
+                "Location": self.address.replace("127.0.0.1", "localhost") + f"/cdn/{repository}/{file}",
+                "X-Repo-Commit": "f" * 40 if self.trouble == "moved" else self.commit,
+                "X-Linked-Size": str(len(content)),
+                "X-Linked-ETag": f'"{hashlib.sha256(sent).hexdigest()}"',
+            }
+            self._end(handler, 302, headers)
+
+    def _end(self, handler: http.server.BaseHTTPRequestHandler, status: int, headers: dict[str, str]) -> None:
+        handler.send_response(status)
+        for name, value in {**headers, "Content-Length": "0"}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
 
     def _send(self, handler: http.server.BaseHTTPRequestHandler, content: bytes) -> None:
         if self.trouble == "hang up":
@@ -58,7 +78,8 @@ class Hub:
         handler.send_header("ETag", '"of the storage"')
         handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
-        handler.wfile.write(content[: len(content) // 2] if self.trouble == "cut" else content)
+        if handler.command == "GET":
+            handler.wfile.write(content[: len(content) // 2] if self.trouble == "cut" else content)
 
 
 @contextlib.contextmanager
@@ -69,6 +90,8 @@ def serving() -> Iterator[Hub]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             hub.answer(self)
+
+        do_HEAD = do_GET
 
         def log_message(self, *args: object) -> None:
             pass

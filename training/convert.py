@@ -2,7 +2,6 @@
 """Converts trained networks of timm to Keras: weights, metadata and a model card."""
 
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from tqdm import tqdm
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import absolute, atomic_dir, check_output_dir
+from lambdanet.files import absolute, atomic_dir, check_output_dir, writable_dir
 from lambdanet.models import zoo
-from lambdanet.models.weights import model_card, pretrained, timm_rules, torch_files, weight_files
-from lambdanet.models.weights.hub import Source
+from lambdanet.models.weights import model_card, pretrained, tensor_files, timm_rules, weight_files
+from lambdanet.models.weights.hub import Source, cache_dir
 from lambdanet.models.weights.timm_import import import_timm
 
 TOLERANCE = 1e-3  # of the largest logit
@@ -35,14 +34,16 @@ def convert(
       checkpoint: a file of weights, `.safetensors` or from PyTorch; None: the published one, downloaded from
         the Hugging Face hub.
       out: a new or empty folder; None: the cache, from which `create_model(model_name, weights="imagenet")`
-        loads the weights.
+        loads the weights. Other weights than the published ones are refused there; where the sha256 of
+        these is not known, a printed line says that the file is taken for them.
       revision: the revision of the repository on the hub; None: the known one.
 
     Returns:
       The folder, or the file in the cache.
 
     Raises:
-      InputError: the model is unknown, the file is damaged or of another network, or `out` is not empty.
+      InputError: the model is unknown, the file is damaged, of another network, or for the cache not the
+        published one, or `out` is not empty.
       ConnectionError: the download failed; the message has a remedy.
 
     Example:
@@ -52,20 +53,19 @@ def convert(
     weights = pretrained_weights.get(model_name)
     if out is not None:
         check_output_dir(out)
-    with tempfile.TemporaryDirectory() as folder:
-        if checkpoint is None:
-            path, source = pretrained.download(weights, Path(folder), revision or "")
-        elif revision:
-            raise invalid("revision", "empty with a checkpoint", revision)
-        else:
-            path, source = Path(checkpoint).expanduser(), None
-        tensors = torch_files.read(path)
-        source = source or pretrained.local_source(path)
+    else:
+        writable_dir(cache_dir(), name="LAMBDANET_HOME")
+    if checkpoint is None:
+        path, source = pretrained.download(weights, revision or "")
+    elif revision:
+        raise invalid("revision", "empty with a checkpoint", revision)
+    else:
+        path, source = Path(checkpoint).expanduser(), None
+    tensors = tensor_files.read(path)
+    source = source or pretrained.local_source(path)
     classes = timm_rules.count_classes(tensors, weights.num_classes)
-    metadata = _metadata(weights, source, classes)
-    if out is None and metadata["as_published"] == "no":
-        name, hint = f"sha256 of {str(path)!r}", "--out=DIR converts other weights"
-        raise invalid(name, f"that of the published file of {model_name}", source.sha256, hint)
+    if out is None and (checkpoint or revision):
+        _check_published(weights, path, source, classes)
     with tqdm(desc=f"building {model_name}", total=3, disable=None, leave=False) as bar:
         model = zoo.create_model(model_name, num_classes=classes)
         bar.update()
@@ -75,19 +75,27 @@ def convert(
         bar.set_description("comparing with timm")
         compared = _compare(weights, tensors, model)
     print(compared, flush=True)
-    metadata["compared"] = compared
+    if checkpoint is None and not revision:
+        pretrained.record_first_download(weights, source)
+    metadata = {**pretrained.metadata(weights, source, classes), "compared": compared}
     if out is None:
         return pretrained.save_to_cache(weights, model, metadata)
     return _write(weights, model, metadata, out)
 
 
-def _metadata(weights: PublishedWeights, source: Source, classes: int) -> dict[str, str]:
-    """Returns the metadata of converted weights; only published weights have a published accuracy."""
-    metadata = pretrained.metadata(weights, source)
-    if metadata["as_published"] == "no" or classes != weights.num_classes:
-        metadata = pretrained.without_accuracies(metadata)
-        metadata |= {"as_published": "no", "num_classes": str(classes)}
-    return metadata
+def _check_published(weights: PublishedWeights, path: Path, source: Source, classes: int) -> None:
+    """Refuses other weights than the published ones for the cache; where that is unknown, prints a line."""
+    origin = pretrained.provenance(weights, source, classes)
+    elsewhere = "--out=DIR converts other weights"
+    if origin == "no":
+        hint = "; ".join(filter(None, (elsewhere, pretrained.remedy(weights))))
+        name = f"that of the published file of {weights.model}, with {weights.num_classes} classes"
+        raise invalid(f"sha256 of {str(path)!r}", name, source.sha256, hint)
+    if origin == "not known":
+        print(
+            f'taken as {weights.tag}, which weights="imagenet" loads for {weights.model} from now on: '
+            f"the sha256 of the published file is not known here; {elsewhere}"
+        )
 
 
 def _compare(weights: PublishedWeights, tensors: Mapping[str, np.ndarray], model: keras.Model) -> str:
@@ -118,7 +126,7 @@ def _write(weights: PublishedWeights, model: keras.Model, metadata: dict[str, st
     with atomic_dir(path) as staging:
         folder = Path(staging)
         weight_files.save(model, folder / weight_files.FOLDER_FILE, metadata)
-        everything = {"model": weights.model, **weight_files.metadata_of(folder / weight_files.FOLDER_FILE)}
+        everything = {"model": weights.model, **tensor_files.metadata_of(folder / weight_files.FOLDER_FILE)}
         (folder / "metadata.json").write_text(json.dumps(everything, indent=2) + "\n", encoding="utf-8")
         (folder / "README.md").write_text(model_card.render(weights, everything), encoding="utf-8")
     return Path(path)

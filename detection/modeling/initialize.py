@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Initializes the backbone of a detector from `task.init_checkpoint`.
 
-Besides a checkpoint of Model Garden it may be
-
-    a model_dir of `lambdanet train`     the moving averages of its weights, if that run kept them
-    a .safetensors or .weights.h5 file, or a folder of `lambdanet convert`
-    SET:MODEL                            published weights, such as imagenet:lambda_resnet50ts
-
-It must have every tensor of the backbone, and no others except a classifier's.
+It may be a checkpoint of Model Garden, or initial weights as in `lambdanet train --set=start_from=...`: a
+model_dir, of which the moving averages are used if that run kept them, a file, a folder or published weights.
+It must have every tensor of the backbone and no others except those of a classifier.
 """
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -22,8 +17,9 @@ import tf_keras as keras
 from lambdanet.detection.modeling.backbones import ZooBackbone
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models import zoo
-from lambdanet.models.weights import safetensors, weight_files
-from lambdanet.training.run.model_dir import RECIPE, load_trained_model
+from lambdanet.models.weights import tensor_files, weight_files
+from lambdanet.training.run import initial_weights
+from lambdanet.training.run.model_dir import load_trained_model
 
 # Layers of the zoo's networks above the endpoints.
 HEAD_PREFIXES = (f"{weight_files.CLASSIFIER}/", "final_conv/", "final_norm/")
@@ -37,36 +33,30 @@ def load_zoo_weights(backbone: keras.Model, source: str) -> bool:
 
     Args:
       backbone: a backbone of the same model.
-      source: the model_dir, file, folder or published weights.
+      source: the weights, as for `initial_weights.find`.
 
     Returns:
-      False if the source is not one of lambdanet, and so for Model Garden to load.
+      False if the source is a checkpoint, and so for Model Garden to load.
 
     Raises:
       InputError: the source cannot be read, is for another model, or its tensors do not fit; the message
         names them.
+      ConnectionError: published weights are neither in the cache nor can be downloaded.
     """
-    path = Path(source).expanduser()
-    tag, _, published = source.partition(":") if re.fullmatch(r"[\w-]+:\w+", source) else ("", "", "")
-    run = (path / RECIPE).is_file()
-    file = (
-        path.name.endswith((weight_files.H5, weight_files.SAFETENSORS))
-        or (path / weight_files.FOLDER_FILE).is_file()
-    )
-    if not (published or run or file):
+    if tf.train.latest_checkpoint(source) or tf.io.gfile.exists(f"{source}.index"):
         return False
     if not isinstance(backbone, ZooBackbone):
         accepted = f"a checkpoint of Model Garden for its backbone {backbone.name}"
-        raise invalid("task.init_checkpoint", accepted, source, "this one is for backbones of lambdanet")
-    if published:
-        _check_model(source, published, backbone)
-        arrays = _arrays(zoo.create_model(published, weights=tag))
-    elif run:
+        raise invalid("task.init_checkpoint", accepted, source)
+    path = initial_weights.find(
+        backbone.name, source, "task.init_checkpoint", "a checkpoint of Model Garden, "
+    )
+    if path.is_dir():
         model, recipe = load_trained_model(path)
         _check_model(source, recipe.model, backbone)
         arrays = _arrays(model)
     else:
-        arrays = _arrays_of_file(weight_files.find_file(backbone.name, source), source, backbone)
+        arrays = _arrays_of_file(path, source, backbone)
     kept = {name: array for name, array in arrays.items() if not name.startswith(HEAD_PREFIXES)}
     weight_files.assign_weights(backbone, kept, f"task.init_checkpoint {source!r}")
     unused = ", ".join(sorted(arrays.keys() - kept.keys())) or "none"
@@ -90,12 +80,8 @@ def verified_checkpoint(source: str, model: keras.Model, modules: str | list[str
     path = tf.train.latest_checkpoint(source) if tf.io.gfile.isdir(source) else source
     try:
         shapes = tf.train.load_checkpoint(path or "").get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError):
-        accepted = (
-            "a checkpoint of Model Garden, a model_dir of `lambdanet train`, a .safetensors or .weights.h5 "
-            "file, or published weights such as imagenet:lambda_resnet50ts"
-        )
-        raise invalid("task.init_checkpoint", accepted, source) from None
+    except (tf.errors.OpError, ValueError) as error:
+        raise InputError(f"{name} cannot be read: {one_line(error)[:300]}") from None
     parts = {"model": model} if modules == "all" else {}
     parts |= {name: getattr(model, name) for name in ("backbone", "decoder") if name in modules}
     parts = {name: part for name, part in parts.items() if part is not None}
@@ -135,7 +121,7 @@ def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
 
 def _arrays_of_file(file: Path, source: str, backbone: ZooBackbone) -> dict[str, np.ndarray]:
     if file.name.endswith(weight_files.SAFETENSORS):
-        arrays, metadata = safetensors.read(file)
+        arrays, metadata = tensor_files.read_safetensors(file)
         _check_model(source, metadata.get("model") or backbone.name, backbone)
         return arrays
     return _arrays(zoo.create_model(backbone.name, weights=file))

@@ -12,7 +12,7 @@ import tensorflow as tf
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, check_count, check_known, invalid
 from lambdanet.models.preprocessing import pillow_resize
-from lambdanet.models.weights import pretrained, weight_files
+from lambdanet.models.weights import pretrained, tensor_files, weight_files
 
 BILINEAR, BICUBIC = "bilinear", "bicubic"
 
@@ -171,7 +171,7 @@ def of_weights(path: Path) -> Preprocessing:
     Raises:
       InputError: the file has none, or is damaged.
     """
-    metadata = {} if path.name.endswith(weight_files.H5) else weight_files.metadata_of(path)
+    metadata = {} if path.name.endswith(weight_files.H5) else tensor_files.metadata_of(path)
     preprocessing = from_metadata(metadata)
     if preprocessing is None:
         raise invalid("weights", "a file whose metadata has input_size, mean and std", str(path))

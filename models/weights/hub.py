@@ -1,31 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Downloads from the Hugging Face hub, checked against the commit and the sha256 that the hub reports.
+"""Downloads from the Hugging Face hub, by its own client, checked against the sha256 that the hub reports."""
 
-The standard library is enough: a file of a public repository needs no client, and its hash is checked here.
-The hub answers a request for a large file with a redirect whose headers X-Repo-Commit and X-Linked-ETag have
-the commit and the file's sha256.
-"""
-
-import contextlib
 import hashlib
-import http.client
 import os
 import re
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
+import huggingface_hub as client  # lazy: its parts are imported when they are used
 
-from lambdanet.errors import InputError
-from lambdanet.files import atomic_file
+from lambdanet.errors import InputError, invalid, one_line
 
-HUB = "https://huggingface.co"
 NEWEST = "main"  # the revision of a repository if none is known
-CHUNK = 1 << 20  # bytes
-TIMEOUT = 30  # seconds without a byte
 
 
 class Source(NamedTuple):
@@ -34,7 +20,7 @@ class Source(NamedTuple):
     Attributes:
       location: its address on the hub, or its name if it is a local file.
       sha256: the hash of its bytes.
-      revision: its commit, as the hub reported it; empty if it did not, and for a local file.
+      revision: its commit; empty for a local file.
     """
 
     location: str
@@ -43,90 +29,80 @@ class Source(NamedTuple):
 
 
 class MissingFile(InputError):
-    """A file that the hub does not have, or does not show to everybody."""
+    """A file that the hub does not have, or not for this account."""
 
 
-def url(repository: str, file: str, revision: str) -> str:
-    """Returns the address of a file; $HF_ENDPOINT names a mirror of the hub."""
-    endpoint = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
-    return f"{endpoint}/{repository}/resolve/{revision}/{file}"
-
-
-def fetch(address: str, path: Path, revision: str = "", sha256: str = "") -> Source:
-    """Downloads a file of the hub, which appears at its path once it is complete and checked.
-
-    Args:
-      address: the address, from `url`.
-      path: the path to write to.
-      revision: the full commit that the file must have; empty for any.
-      sha256: the hash that the file must have; empty for the one that the hub reports, if it does.
+def cache_dir() -> Path:
+    """Returns the folder of named and converted weights: $LAMBDANET_HOME, or ~/.cache/lambdanet.
 
     Raises:
-      MissingFile: the hub has no such file.
-      InputError: the hub has another one.
-      ConnectionError: the hub cannot be reached, or the download is incomplete.
+      InputError: the path, or a parent, is a file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as partial:
-        with _reading(address) as (response, headers):
-            length = response.headers.get("Content-Length")
-            found, size = _copy(response, partial, int(length) if length else None)
-        if length and int(length) != size:
-            raise ConnectionError(f"{address} is incomplete, {size} of {length} bytes; try again")
-        linked = headers.get("x-linked-etag", "").strip('"')
-        source = Source(address, found, headers.get("x-repo-commit", ""))
-        _check(source, revision, sha256 or (linked if re.fullmatch("[0-9a-f]{64}", linked) else ""))
-    return source
+    path = Path(os.environ.get("LAMBDANET_HOME") or os.path.expanduser("~/.cache/lambdanet"))
+    existing = next(part for part in (path, *path.parents) if part.exists())
+    if not existing.is_dir():
+        raise invalid("LAMBDANET_HOME", "a folder", str(path), f"{str(existing)!r} is a file")
+    return path
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, keeps the headers of each, and never leaves https."""
+def find_cached(repository: str, file: str, revision: str) -> Path | None:
+    """Returns a file in the cache of huggingface_hub, or None; no network is used.
 
-    def __init__(self) -> None:
-        self.headers: dict[str, str] = {}
-
-    def redirect_request(self, req, fp, code, msg, headers, newurl):
-        self.headers.update({name.lower(): value for name, value in headers.items()})
-        if req.type == "https" and not newurl.startswith("https:"):
-            raise urllib.error.URLError(f"it redirects to {newurl}, which is not https")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-@contextlib.contextmanager
-def _reading(address: str) -> Iterator[tuple[http.client.HTTPResponse, Mapping[str, str]]]:
-    """Yields the response, and its headers; those of the redirects before it take precedence."""
-    redirects = _Redirects()
-    request = urllib.request.Request(address, headers={"User-Agent": "lambdanet"})
+    Raises:
+      InputError: the hub has no repositories of such names.
+    """
     try:
-        with urllib.request.build_opener(redirects).open(request, timeout=TIMEOUT) as response:
-            own = {name.lower(): value for name, value in response.headers.items()}
-            yield response, own | redirects.headers
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code in (401, 403, 404):
-                raise MissingFile(f"there is no {address} (HTTP {error.code})") from None
-            raise ConnectionError(f"{address} cannot be read now: HTTP {error.code}") from None
-    except urllib.error.URLError as error:
-        raise ConnectionError(f"{address} cannot be reached: {error.reason}") from None
-    except (http.client.HTTPException, TimeoutError, ConnectionResetError) as error:
-        raise ConnectionError(f"{address} was interrupted: {error}") from None
+        found = client.try_to_load_from_cache(repository, file, revision=revision)
+    except ValueError as error:
+        raise invalid("repository", "USER/REPO as the hub accepts it", repository, one_line(error)) from None
+    return Path(found) if isinstance(found, str) else None
 
 
-def _copy(response: http.client.HTTPResponse, path: Path, length: int | None) -> tuple[str, int]:
-    """Writes a response to a path, with a progress bar in a terminal; returns its sha256 and size."""
-    digest, size = hashlib.sha256(), 0
-    bar = tqdm(desc="fetching", total=length, unit="B", unit_scale=True, disable=None, leave=False)
-    with path.open("wb") as file, bar:
-        while chunk := response.read(CHUNK):
-            file.write(chunk)
-            digest.update(chunk)
-            size += len(chunk)
-            bar.update(len(chunk))
-    return digest.hexdigest(), size
+def remedy(path: str | Path) -> str:
+    """Returns what an error about a damaged file adds if the file is in one of the caches."""
+    from huggingface_hub import constants  # not before it is needed: it reads the environment
+
+    path, caches = Path(path).resolve(), (cache_dir(), Path(constants.HF_HUB_CACHE))
+    cached = any(path.is_relative_to(cache.resolve()) for cache in caches)
+    return f"; remove {str(path)!r}: weights of the hub are fetched again" if cached else ""
 
 
-def _check(source: Source, revision: str, sha256: str) -> None:
-    if sha256 and source.sha256 != sha256:
-        raise InputError(f"sha256 of {source.location} must be {sha256}, got {source.sha256}")
-    if revision and source.revision not in ("", revision):
-        raise InputError(f"commit of {source.location} must be {revision}, got {source.revision}")
+def fetch(repository: str, file: str, revision: str = NEWEST) -> tuple[Path, Source]:
+    """Returns a file of the hub in the cache of huggingface_hub, and its source; downloads it if needed.
+
+    Args:
+      repository: USER/REPO; a private one needs a token (`hf auth login`, or $HF_TOKEN).
+      file: its name, without a folder.
+      revision: the commit, branch or tag.
+
+    Raises:
+      MissingFile: the hub has no such file for this account.
+      InputError: it is not of the commit, or its sha256 not the reported one, or the cache cannot be written.
+      ConnectionError: it is not in the cache and the hub cannot be reached.
+    """
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None  # of now, not of when it was imported
+    address = client.hf_hub_url(repository, file, revision=revision, endpoint=endpoint)
+    print(f"fetching {address}", flush=True)
+    try:
+        client.get_hf_file_metadata(address)  # fails at once, where the next line tries for 20 seconds
+        found = Path(client.hf_hub_download(repository, file, revision=revision, endpoint=endpoint))
+    except Exception as error:  # of the client's or of its HTTP library, which differs between versions
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403, 404):
+            raise MissingFile(f"there is no {address} for this account (HTTP {status})") from None
+        if isinstance(error, OSError) and error.filename:
+            raise InputError(f"HF_HOME cannot be written: {one_line(error)}") from None
+        if not (cached := find_cached(repository, file, revision)):
+            reason = f"HTTP {status}" if status else one_line(error.__cause__ or error)
+            raise ConnectionError(f"{address} cannot be fetched: {reason}") from None
+        found = cached
+    blob = found.resolve()  # the client names it by the sha256 that the hub reports, if it does
+    with blob.open("rb") as content:
+        source = Source(address, hashlib.file_digest(content, "sha256").hexdigest(), found.parent.name)
+    if re.fullmatch("[0-9a-f]{64}", blob.name) and blob.name != source.sha256:
+        blob.unlink()
+        hint = "it is removed from the cache; try again"
+        raise invalid(f"sha256 of {address}", blob.name, source.sha256, hint)
+    if re.fullmatch("[0-9a-f]{40}", revision) and revision != source.revision:
+        raise invalid(f"commit of {address}", revision, source.revision)
+    return found, source

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.models.weights.pretrained import PROVENANCE, accuracies
+from lambdanet.models.weights.weight_files import is_published
 
 PREPROCESSING = ("input_size", "mean", "std", "crop_fraction", "interpolation")
 
@@ -13,35 +14,37 @@ def render(published: PublishedWeights, metadata: Mapping[str, str]) -> str:
     """Returns the card as markdown, with the header that the Hugging Face hub reads.
 
     Args:
-      published: the published set that the weights are, or were trained from.
-      metadata: the metadata of the converted file.
+      published: the published set that the weights are, or that has the same network.
+      metadata: the metadata of the converted file; what it says nothing of is left for its author to add.
     """
     size, mean, std, crop, interpolation = (metadata[key] for key in PREPROCESSING)
+    theirs = is_published(metadata)
+    header = {
+        "license": metadata.get("license", "").lower(),
+        "library_name": "lambdanet",
+        "tags": "[image-classification, tf-keras]",
+        "datasets": "[imagenet-1k]" if theirs else "",
+    }
     cells = {
-        "model": f"`{published.model}`, architecture and weights by timm (Ross Wightman)",
-        "trained on": "ImageNet-1k",
+        "model": f"`{published.model}`, architecture {'and weights ' * theirs}by timm (Ross Wightman)",
+        "trained on": "ImageNet-1k" if theirs else "",
         "classes": metadata["num_classes"],
         "accuracy": _accuracy(metadata),
-        "license": metadata["license"],
+        "license": metadata.get("license", ""),
         "converted from": f"`{metadata['source']}`",
-        "its commit": metadata.get("source_revision", "-"),
+        "its commit": metadata.get("source_revision", ""),
         "its sha256": f"`{metadata['source_sha256']}`",
-        "published at": published.page,
+        "published at": published.page if theirs else "",
         "compared with timm": metadata["compared"],
     }
     model, num_classes = published.model, metadata["num_classes"]
-    rows = "\n".join(f"| {name} | {value} |" for name, value in cells.items())
+    lines = "\n".join(f"{name}: {value}" for name, value in header.items() if value)
+    rows = "\n".join(f"| {name} | {value} |" for name, value in cells.items() if value)
     return f"""---
-license: {metadata["license"].lower()}
-library_name: lambdanet
-tags:
-- image-classification
-- tf-keras
-datasets:
-- imagenet-1k
+{lines}
 ---
 
-# {published.model}.{published.tag} for Keras
+# {model}{f".{published.tag}" if theirs else ""} for Keras
 
 | | |
 |---|---|

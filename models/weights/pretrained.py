@@ -8,7 +8,6 @@ and MODEL.TAG.source.json, the commit and the sha256 of the file that they were 
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,84 +15,84 @@ from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import TEST_SETS, PublishedWeights
 from lambdanet.errors import InputError, invalid
-from lambdanet.files import write_atomic
-from lambdanet.models.weights import hub, repositories, timm_rules, torch_files, weight_files
+from lambdanet.files import writable_dir, write_output
+from lambdanet.models.weights import hub, repositories, tensor_files, timm_rules, weight_files
 from lambdanet.models.weights.hub import Source
 
 # The values of "as_published" in the metadata: whether a file is that of a published set.
 PROVENANCE = {
     "yes": "It is the published file: the sha256 matches.",
     "first download": "It is the file that the hub had at the first download; its sha256 was unknown before.",
-    "no": "It is another file than the published one, such as one trained further; the published accuracy "
-    "does not apply to it.",
+    "no": "It is another file than the published one; where and on what it was trained is not known here.",
     "not known": "It is unknown whether it is the published file, whose sha256 is not recorded here.",
 }
 
 
 def cache_path(published: PublishedWeights) -> Path:
     """Returns the path of the converted weights in the cache."""
-    return weight_files.cache_dir() / f"{published.model}.{published.tag}{weight_files.SAFETENSORS}"
+    return hub.cache_dir() / f"{published.model}.{published.tag}{weight_files.SAFETENSORS}"
 
 
-def locate(model_name: str, name: str | Path, build: Callable[..., keras.Model]) -> Path:
-    """Returns the file that `weights=` names; fetches and converts one of the hub first.
+def locate(
+    model_name: str,
+    name: str | Path,
+    build: Callable[..., keras.Model],
+    argument: str = "weights",
+    others: str = "",
+) -> Path:
+    """Returns the file of weights that an argument names; fetches and converts one of the hub first.
 
     Args:
       model_name: the name of the model.
       name: a published set, "hf:USER/REPO", or what `weight_files.find_file` takes.
       build: makes the model at its own image size: `build(num_classes=10)`.
+      argument, others: the name of the argument and what else it may be, as for `weight_files.find_file`.
 
     Raises:
       InputError: there is no such file, or the downloaded one is not the published one.
       ConnectionError: the weights are not in the cache and cannot be fetched; the message has instructions.
     """
     if not isinstance(name, str | Path):
-        raise invalid("weights", "a string or a path", name)
+        raise invalid(argument, "a string or a path", name)
     published = pretrained_weights.find(model_name, str(name))
     if str(name).startswith(repositories.PREFIX):
         return repositories.locate(model_name, str(name), build)
     if published is None:
-        return weight_files.find_file(model_name, name)
+        return weight_files.find_file(model_name, name, argument, others)
     path = cache_path(published)
     if not path.is_file():
-        with tempfile.TemporaryDirectory() as folder:
-            checkpoint, source = download(published, Path(folder))
-            model = build()
-            timm_rules.load(model, torch_files.read(checkpoint))
+        writable_dir(path.parent, name="LAMBDANET_HOME")
+        checkpoint, source = download(published)
+        model = build()
+        timm_rules.load(model, tensor_files.read(checkpoint))
+        record_first_download(published, source)
         save_to_cache(published, model, metadata(published, source))
     return path
 
 
-def download(published: PublishedWeights, folder: Path, revision: str = "") -> tuple[Path, Source]:
-    """Fetches the file of a published set from the hub.
+def download(published: PublishedWeights, revision: str = "") -> tuple[Path, Source]:
+    """Returns the file of a published set from the hub, in the cache of huggingface_hub, and its source.
 
     Args:
       published: the set.
-      folder: the folder to write to.
       revision: the revision of the repository on the hub; default: the known one, or else the newest.
-
-    Returns:
-      the path of the file, and its source.
 
     Raises:
       InputError: there is no such file, or it is not the known one.
       ConnectionError: it cannot be fetched; the message has instructions.
     """
-    known_revision, known_sha256 = _known(published)
-    if revision and revision != known_revision:
-        known_revision, known_sha256 = revision if len(revision) == 40 else "", ""
-    address = hub.url(published.repository, published.file, revision or known_revision or hub.NEWEST)
-    path = folder / published.file
-    print(f"fetching {address}", flush=True)
+    first = _first_download(published)
+    known = published.revision or first.get("revision", "")
+    sha256 = (published.sha256 or first.get("sha256", "")) if revision in ("", known) else ""
     try:
-        source = hub.fetch(address, path, known_revision, known_sha256)
+        path, source = hub.fetch(published.repository, published.file, revision or known or hub.NEWEST)
     except ConnectionError as error:
         raise ConnectionError(
             f"{error}; download it where there is a network, and run "
             f"`lambdanet convert {published.model} --checkpoint=FILE`"
         ) from None
-    if not revision:
-        _record_first_download(published, source)
+    if sha256 not in ("", source.sha256):
+        raise invalid(f"sha256 of {source.location}", sha256, source.sha256, remedy(published))
     return path, source
 
 
@@ -103,42 +102,55 @@ def local_source(path: Path) -> Source:
         return Source(path.name, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def provenance(published: PublishedWeights, source: Source) -> str:
-    """Returns whether a file is that of a set, as one of `PROVENANCE`, according to its sha256."""
-    matches, first_sha256 = published.matches_sha256(source.sha256), _known(published)[1]
-    if matches is None and first_sha256:
-        return "first download" if source.sha256 == first_sha256 else "no"
+def provenance(published: PublishedWeights, source: Source, num_classes: int) -> str:
+    """Returns whether a file is that of a set, as one of `PROVENANCE`, by its sha256 and classes."""
+    if num_classes != published.num_classes:
+        return "no"
+    matches, first = published.matches_sha256(source.sha256), _first_download(published)
+    if matches is None and first:
+        return "first download" if source.sha256 == first["sha256"] else "no"
     return {True: "yes", False: "no", None: "not known"}[matches]
 
 
 def save_to_cache(published: PublishedWeights, model: keras.Model, metadata: Mapping[str, str]) -> Path:
     """Writes the weights of a model to the cache, with their metadata; returns the path."""
     path = cache_path(published)
-    path.parent.mkdir(parents=True, exist_ok=True)
     weight_files.save(model, path, metadata)
     return path
 
 
-def metadata(published: PublishedWeights, source: Source) -> dict[str, str]:
-    """Returns the metadata of the weights of a published set."""
+def metadata(published: PublishedWeights, source: Source, num_classes: int | None = None) -> dict[str, str]:
+    """Returns the metadata of weights of the network of a published set.
+
+    Args:
+      published: the set.
+      source: the file that they were made from. For another one than that of the set, repository, license and
+        accuracies are left out.
+      num_classes: the number of its classes; default: that of the set.
+    """
+    num_classes = published.num_classes if num_classes is None else num_classes
+    origin = provenance(published, source, num_classes)
     values = {
-        weight_files.PUBLISHED: published.tag,
-        "repository": published.repository,
         "source": source.location,
         "source_revision": source.revision,
         "source_sha256": source.sha256,
-        "as_published": provenance(published, source),
+        "as_published": origin,
         "input_size": published.input_size,
         "mean": ", ".join(map(str, published.mean)),
         "std": ", ".join(map(str, published.std)),
         "crop_fraction": published.crop_fraction,
         "interpolation": published.interpolation,
-        "num_classes": published.num_classes,
-        "license": published.license,
-        "top1": published.top1,
-        "top5": published.top5,
-        **{_accuracy_key(name): published.accuracies.get(name, "") for name in TEST_SETS},
+        "num_classes": num_classes,
     }
+    if origin != "no":
+        values |= {
+            "published": published.tag,
+            "repository": published.repository,
+            "license": published.license,
+            "top1": published.top1,
+            "top5": published.top5,
+            **{_accuracy_key(name): published.accuracies.get(name, "") for name in TEST_SETS},
+        }
     return {key: str(value) for key, value in values.items() if value != ""}
 
 
@@ -148,35 +160,36 @@ def accuracies(metadata: Mapping[str, str]) -> dict[str, str]:
     return {name: metadata[key] for name, key in keys.items() if key in metadata}
 
 
-def without_accuracies(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Returns metadata without what holds for published weights alone."""
-    return {key: text for key, text in metadata.items() if not key.startswith(("top1", "top5"))}
-
-
 def _accuracy_key(test_set: str) -> str:
     return f"top1_{test_set.lower()}"
 
 
-def _source_file(published: PublishedWeights) -> Path:
-    return weight_files.cache_dir() / f"{published.model}.{published.tag}.source.json"
+def remedy(published: PublishedWeights) -> str:
+    """Returns what an error about another file adds, if the sha256 is only that of the first download."""
+    known = published.sha256 or not _first_download(published)
+    return (
+        "" if known else f"that of the first download; remove {str(_record(published))!r} to accept another"
+    )
 
 
-def _known(published: PublishedWeights) -> tuple[str, str]:
-    """The commit and the sha256 of the file on the hub, from the registry or from the first download."""
-    file = _source_file(published)
+def record_first_download(published: PublishedWeights, source: Source) -> None:
+    """Records the commit and the sha256 of a file that was converted; every later one must have the same."""
+    if not (path := _record(published)).exists():
+        record = {"url": source.location, "revision": source.revision, "sha256": source.sha256}
+        write_output(path, json.dumps(record, indent=2) + "\n")
+
+
+def _record(published: PublishedWeights) -> Path:
+    return cache_path(published).with_suffix(".source.json")
+
+
+def _first_download(published: PublishedWeights) -> dict[str, str]:
+    """The commit and the sha256 of the file that was converted first; empty before."""
+    path = _record(published)
     try:
-        first = json.loads(file.read_text(encoding="utf-8"))
-        return published.revision or first["revision"], published.sha256 or first["sha256"]
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return {key: record[key] for key in ("revision", "sha256")}
     except FileNotFoundError:
-        return published.revision, published.sha256
+        return {}
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{str(file)!r} cannot be read ({error}); remove it to accept any file") from None
-
-
-def _record_first_download(published: PublishedWeights, source: Source) -> None:
-    path = _source_file(published)
-    if path.exists():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    record = {"url": source.location, "revision": source.revision, "sha256": source.sha256}
-    write_atomic(path, json.dumps(record, indent=2) + "\n")
+        raise InputError(f"{str(path)!r} cannot be read ({error}); remove it to accept any file") from None

@@ -2,13 +2,13 @@
 """Weights of any repository on the Hugging Face hub: `weights="hf:USER/REPO"`.
 
 A repository has a folder of `lambdanet convert`, or a checkpoint of one of timm's networks. From its first
-use on, it is in the cache as $LAMBDANET_HOME/hub/USER--REPO@REVISION/MODEL.safetensors.
+use on, it is in the cache of huggingface_hub; a checkpoint is also converted, once, and kept as
+$LAMBDANET_HOME/hub/USER--REPO@REVISION/MODEL.safetensors.
 "hf:USER/REPO@COMMIT" names a commit instead of the newest.
 """
 
 import json
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from typing import Any
 from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
-from lambdanet.models.weights import hub, timm_rules, torch_files, weight_files
+from lambdanet.files import writable_dir
+from lambdanet.models.weights import hub, tensor_files, timm_rules, weight_files
 
 PREFIX = "hf:"
 NAME = re.compile(r"hf:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w.-]*))?")
@@ -39,11 +40,13 @@ def locate(model_name: str, name: str, build: Callable[..., keras.Model]) -> Pat
     if not match:
         raise invalid("weights", "hf:USER/REPO or hf:USER/REPO@REVISION", name)
     repository, revision = match["repository"], match["revision"] or hub.NEWEST
-    folder = weight_files.cache_dir() / "hub" / f"{repository.replace('/', '--')}@{revision}"
+    if found := hub.find_cached(repository, weight_files.FOLDER_FILE, revision):
+        return found
+    folder = hub.cache_dir() / "hub" / f"{repository.replace('/', '--')}@{revision}"
     path = folder / f"{model_name}{weight_files.SAFETENSORS}"
     if not path.is_file():
         try:
-            _fetch(repository, weight_files.FOLDER_FILE, revision, path)
+            return hub.fetch(repository, weight_files.FOLDER_FILE, revision)[0]
         except hub.MissingFile:
             _convert(model_name, repository, revision, path, build)
     return path
@@ -53,35 +56,26 @@ def _convert(
     model_name: str, repository: str, revision: str, path: Path, build: Callable[..., keras.Model]
 ) -> None:
     """Fetches a checkpoint of timm and writes its weights, with the preprocessing of its configuration."""
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint, config = Path(folder, TIMM_FILE), Path(folder, TIMM_CONFIG)
-        try:
-            source = _fetch(repository, TIMM_FILE, revision, checkpoint)
-        except hub.MissingFile:
-            raise InputError(
-                f"{PREFIX}{repository}@{revision} has neither {weight_files.FOLDER_FILE} of `lambdanet "
-                f"convert` nor {TIMM_FILE} of timm, or is not public"
-            ) from None
-        pretrained_weights.get(model_name)  # timm's networks are those that it has weights for
-        metadata = {"repository": repository, "source": source.location, "source_sha256": source.sha256}
-        metadata |= {"source_revision": source.revision} if source.revision else {}
-        try:
-            _fetch(repository, TIMM_CONFIG, source.revision or revision, config)
-            metadata |= _preprocessing(model_name, config)
-        except hub.MissingFile:
-            pass  # the weights are complete without it
-        tensors = torch_files.read(checkpoint)
+    writable_dir(hub.cache_dir(), name="LAMBDANET_HOME")
+    try:
+        checkpoint, source = hub.fetch(repository, TIMM_FILE, revision)
+    except hub.MissingFile:
+        raise InputError(
+            f"{PREFIX}{repository}@{revision} has neither {weight_files.FOLDER_FILE} of `lambdanet "
+            f"convert` nor {TIMM_FILE} of timm; where it is private or gated, `hf auth login` first"
+        ) from None
+    pretrained_weights.get(model_name)  # timm's networks are those that it has weights for
+    metadata = {"repository": repository, "source": source.location, "source_sha256": source.sha256}
+    metadata |= {"source_revision": source.revision}
+    try:
+        metadata |= _preprocessing(model_name, hub.fetch(repository, TIMM_CONFIG, source.revision)[0])
+    except hub.MissingFile:
+        pass  # the weights are complete without it
+    tensors = tensor_files.read(checkpoint)
     classes = timm_rules.count_classes(tensors, pretrained_weights.get(model_name).num_classes)
     model = build(num_classes=classes)
     timm_rules.load(model, tensors)
-    path.parent.mkdir(parents=True, exist_ok=True)
     weight_files.save(model, path, {**metadata, "num_classes": str(classes)})
-
-
-def _fetch(repository: str, file: str, revision: str, path: Path) -> hub.Source:
-    address = hub.url(repository, file, revision)
-    print(f"fetching {address}", flush=True)
-    return hub.fetch(address, path, revision if re.fullmatch("[0-9a-f]{40}", revision) else "")
 
 
 def _preprocessing(model_name: str, config: Path) -> dict[str, str]:

@@ -25,7 +25,7 @@ from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.pooled_batch_norm import OnePassBatchNormalization
 from lambdanet.layers.squeeze_excite import SqueezeExcite
 from lambdanet.models.layer_builder import CLASSIFIER
-from lambdanet.models.weights import safetensors, weight_files
+from lambdanet.models.weights import tensor_files, weight_files
 
 # Tensors of the classifier, and of the convolution before it, by the layer that reads them.
 HEAD = {CLASSIFIER: "head.", "final_conv": "final_conv."}
@@ -145,7 +145,7 @@ def _problems(
         tensor = np.asarray(tensors.get(rule.tensor, np.zeros(rule.shape, np.float32)))
         if not rule.fits(tensor.shape):
             yield f"{rule.tensor} has the shape {tensor.shape}, not {rule.shape}"
-        elif tensor.dtype not in safetensors.FLOATS:
+        elif tensor.dtype not in tensor_files.FLOATS:
             yield f"{rule.tensor} has {tensor.dtype}, not floating-point numbers"
         elif not weight_files.is_finite(tensor):
             yield f"{rule.tensor} has NaN or infinity"

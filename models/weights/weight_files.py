@@ -17,37 +17,27 @@ from lambdanet.errors import InputError, invalid
 from lambdanet.layers.attention import AxialAttention, GlobalAttention
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
 from lambdanet.models.layer_builder import CLASSIFIER
-from lambdanet.models.weights import keras_h5, safetensors
+from lambdanet.models.weights import keras_h5, tensor_files
+from lambdanet.models.weights.hub import cache_dir
+from lambdanet.models.weights.tensor_files import SAFETENSORS
 from lambdanet.ops import relative_positions
 
-H5, SAFETENSORS = ".weights.h5", ".safetensors"
+H5 = ".weights.h5"
 FOLDER_FILE = "weights.safetensors"  # in a folder that `lambdanet convert` writes
-PUBLISHED = "published"  # the key in the metadata of the tag of a published set
 MAX_LISTED = 5  # names in an error
 RGB = 3  # channels of the images of published weights
 TABLE_SIDES = range(1, 2048, 2)  # sides of tables that can be interpolated: maps of up to 1024 positions
 Array: TypeAlias = "np.ndarray | h5py.Dataset"
 
 
-def cache_dir() -> Path:
-    """Returns the folder of named weights: $LAMBDANET_HOME, or ~/.cache/lambdanet.
-
-    Raises:
-      InputError: the path, or a parent, is a file.
-    """
-    path = Path(os.environ.get("LAMBDANET_HOME") or os.path.expanduser("~/.cache/lambdanet"))
-    existing = next(part for part in (path, *path.parents) if part.exists())
-    if not existing.is_dir():
-        raise invalid("LAMBDANET_HOME", "a folder", str(path), f"{str(existing)!r} is a file")
-    return path
-
-
-def find_file(model_name: str, weights: str | Path) -> Path:
-    """Returns the file that `weights=` names.
+def find_file(model_name: str, weights: str | Path, argument: str = "weights", others: str = "") -> Path:
+    """Returns the file of weights that an argument names.
 
     Args:
       model_name: the name of the model.
       weights: a file, a folder of `lambdanet convert`, or a NAME: MODEL.NAME.safetensors in `cache_dir()`.
+      argument: the name of the argument, for the error.
+      others: what else it may be, for the error: "a model_dir, ".
 
     Raises:
       InputError: there is no such file.
@@ -55,7 +45,7 @@ def find_file(model_name: str, weights: str | Path) -> Path:
     path = Path(os.path.expanduser(weights))
     if path.name.endswith((H5, SAFETENSORS)):
         if not os.path.isfile(path):  # False also for impossible names
-            raise invalid("weights", f"an existing {H5} or {SAFETENSORS} file", str(weights))
+            raise invalid(argument, f"an existing {H5} or {SAFETENSORS} file", str(weights))
         return path
     weights_by_name = cache_dir() / f"{model_name}.{weights}{SAFETENSORS}"
     if os.sep not in str(weights) and os.path.isfile(weights_by_name):
@@ -65,12 +55,12 @@ def find_file(model_name: str, weights: str | Path) -> Path:
     tags = [published.tag for published in pretrained_weights.weights_of(model_name)]
     sets = "".join(f"{name}, " for name in (pretrained_weights.ALIAS, *tags) if tags)
     accepted = (
-        f"an existing {H5} or {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
+        f"{others}an existing {H5} or {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
         f"hf:USER/REPO, or the name of a set in {str(cache_dir())!r}"
     )
     missing = str(weights) == pretrained_weights.ALIAS
     hint = f"none are published for {model_name}: see `lambdanet list --pretrained`" if missing else ""
-    raise invalid("weights", accepted, str(weights), hint)
+    raise invalid(argument, accepted, str(weights), hint)
 
 
 def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -91,16 +81,7 @@ def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | Non
     if not str(path).endswith(SAFETENSORS):
         raise invalid("path", f"a {SAFETENSORS} file", str(path))
     arrays = {name: variable.numpy() for name, variable in weights_by_name(model).items()}
-    safetensors.write(path, arrays, {"model": model.name, **(metadata or {})})
-
-
-def metadata_of(path: str | Path) -> dict[str, str]:
-    """Returns the metadata in a safetensors file of weights, including its sha256.
-
-    Raises:
-      InputError: the file is damaged or of another kind.
-    """
-    return safetensors.read(path)[1]
+    tensor_files.write(path, arrays, {"model": model.name, **(metadata or {})})
 
 
 def load_weights(
@@ -127,15 +108,22 @@ def load_weights(
     if path.name.endswith(H5):
         reading = keras_h5.reading(path, whole)
     else:
-        tensors, metadata = safetensors.read(path)
+        tensors, metadata = tensor_files.read_safetensors(path)
+        if (trained := metadata.get("model", model.name)) != model.name:
+            raise InputError(f"{str(path)!r} does not fit {model.name!r}: it has the weights of {trained!r}")
         reading = contextlib.nullcontext(tensors)
     left_out = weights_by_name(whole).keys() - weights_by_name(model).keys()
     with reading as arrays:
-        if other_classes or metadata.get(PUBLISHED):
+        if other_classes or is_published(metadata):
             head = {n: v for n, v in weights_by_name(model).items() if n.startswith(f"{CLASSIFIER}/")}
             if any(name in arrays and arrays[name].shape != v.shape for name, v in head.items()):
                 left_out |= head.keys()
         assign_weights(model, arrays, repr(str(path)), left_out)
+
+
+def is_published(metadata: Mapping[str, str]) -> bool:
+    """Returns whether weights are, or may be, those of a published set, by the metadata of `convert`."""
+    return metadata.get("as_published", "no") != "no"
 
 
 def weights_by_name(model: keras.Model) -> dict[str, K.Variable]:
@@ -168,7 +156,7 @@ def assign_weights(
     problems += [f"{name} has no variable" for name in given if name not in variables]
     for name in variables.keys() & given.keys():
         expected, array = tuple(variables[name].shape), given[name]
-        if array.dtype not in safetensors.FLOATS:
+        if array.dtype not in tensor_files.FLOATS:
             problems.append(f"{name} has {array.dtype}, not floating-point numbers")
         elif not (
             array.shape == expected

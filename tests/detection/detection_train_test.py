@@ -27,7 +27,7 @@ from lambdanet.detection.run import model_dir as model_dirs
 from lambdanet.detection.run import train_step
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.models.weights import weight_files
+from lambdanet.models.weights import tensor_files, weight_files
 from lambdanet.training.run import model_dir
 from lambdanet.training.run.build import build_model, build_optimizer
 from lambdanet.training.run.checkpoints import Checkpoints
@@ -163,16 +163,12 @@ def test_load_zoo_weights_from_published_weights(tmp_path, monkeypatch, capsys):
     weight_files.save(published, tmp_path / f"{TINY}.imagenet.safetensors")
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
     model = backbone()
-    assert initialize.load_zoo_weights(model, f"imagenet:{TINY}")
+    assert initialize.load_zoo_weights(model, "imagenet")
     expected = values(published)
     assert all((value == expected[name]).all() for name, value in values(model).items())
-    with pytest.raises(
-        InputError,
-        match="'imagenet:resnet_50' must be weights of lambda_resnet_tiny, .* got weights of resnet_50",
-    ):
-        initialize.load_zoo_weights(model, "imagenet:resnet_50")
-    with pytest.raises(InputError, match="weights must be"):
-        initialize.load_zoo_weights(model, f"imagenet21k:{TINY}")
+    message = "task.init_checkpoint must be a checkpoint of Model Garden, a model_dir .*, got 'imagenet21k'"
+    with pytest.raises(InputError, match=message):
+        initialize.load_zoo_weights(model, "imagenet21k")
 
 
 def test_load_zoo_weights_enlarges_global_tables(tmp_path, capsys):
@@ -200,7 +196,7 @@ def test_load_zoo_weights_refuses_other_weights(classifier, trained, mobile, tmp
     arrays = values(classifier)
     arrays["stray/kernel"] = arrays.pop("stem1_conv/kernel")
     file = tmp_path / "changed.safetensors"
-    weight_files.safetensors.write(file, arrays, {"model": TINY})
+    tensor_files.write(file, arrays, {"model": TINY})
     with pytest.raises(InputError, match="stem1_conv/kernel is missing; stray/kernel has no variable"):
         initialize.load_zoo_weights(backbone(), str(file))
 

@@ -3,6 +3,7 @@
 
 import hashlib
 import socket
+import time
 
 import pytest
 from hub_server import COMMIT, serving
@@ -11,99 +12,114 @@ from terminal import terminal_as_stderr
 from lambdanet.errors import InputError
 from lambdanet.models.weights import hub
 
-CONTENT = bytes(range(256)) * 12_000  # 3 MB: more than a piece
+CONTENT = bytes(range(256)) * 12_000  # 3 MB
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
+REPOSITORY, FILE = "timm/net.tag", "model.safetensors"
 
 
 @pytest.fixture
-def server(monkeypatch):
+def server(monkeypatch, tmp_path):
     with serving() as running:
-        running.files["timm/net.tag/model.safetensors"] = CONTENT
-        monkeypatch.setenv("HF_ENDPOINT", running.address + "/")
+        running.files[f"{REPOSITORY}/{FILE}"] = CONTENT
+        running.use(monkeypatch, tmp_path / "cache")
         yield running
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "new" / "model.safetensors"
+def blobs(tmp_path):
+    return [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and "blobs" in path.parts]
 
 
-def address(revision="main", file="model.safetensors"):
-    return hub.url("timm/net.tag", file, revision)
-
-
-def test_fetch_returns_commit_and_hash(server, path):
-    download = hub.fetch(address(), path)
+def test_fetch_returns_commit_and_hash(server, monkeypatch):
+    address = f"{server.address}/{REPOSITORY}/resolve/main/{FILE}"
+    path, source = hub.fetch(REPOSITORY, FILE)
     assert path.read_bytes() == CONTENT
-    assert download == hub.Source(address(), SHA256, COMMIT)
-    assert server.requests == [
-        "/timm/net.tag/resolve/main/model.safetensors",
-        "/cdn/timm/net.tag/model.safetensors",
-    ]
-    hub.fetch(address(COMMIT), path, COMMIT, SHA256)  # over the one that is there
+    assert source == hub.Source(address, SHA256, COMMIT)
+    assert hub.fetch(REPOSITORY, FILE, COMMIT)[1] == source._replace(location=address.replace("main", COMMIT))
+    assert sum(request.startswith("GET") for request in server.requests) == 1  # the second is in the cache
 
 
-def test_progress_bar_only_in_a_terminal(server, path, capsys):
-    hub.fetch(address(), path)
+@pytest.mark.parametrize("offline", ["busy", "HF_HUB_OFFLINE"])
+def test_a_file_in_the_cache_needs_no_network(server, monkeypatch, offline):
+    found = hub.fetch(REPOSITORY, FILE)
+    server.trouble = "busy"
+    if offline != "busy":
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        with pytest.raises(ConnectionError, match="cannot be fetched: .*offline"):
+            hub.fetch(REPOSITORY, "other.safetensors")
+    assert hub.fetch(REPOSITORY, FILE) == found
+    assert hub.find_cached(REPOSITORY, FILE, "main") == found[0]
+
+
+def test_a_private_repository_needs_a_token(server, monkeypatch):
+    server.token = "hf_secret"
+    with pytest.raises(hub.MissingFile, match=r"there is no http://.* for this account \(HTTP 401\)"):
+        hub.fetch(REPOSITORY, FILE)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert hub.fetch(REPOSITORY, FILE)[1].sha256 == SHA256
+
+
+def test_progress_bar_only_in_a_terminal(server, capsys, tmp_path):
+    hub.fetch(REPOSITORY, FILE)
     assert capsys.readouterr().err == ""
+    for blob in blobs(tmp_path):
+        blob.unlink()
     with terminal_as_stderr() as shown:
-        hub.fetch(address(), path)
-    assert b"fetching:   0%|" in shown and b"/3.07M [" in shown
-    assert shown.endswith(b"\r")  # nothing of it stays
-
-
-def test_url_without_a_mirror(monkeypatch):
-    monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    assert address() == "https://huggingface.co/timm/net.tag/resolve/main/model.safetensors"
+        hub.fetch(REPOSITORY, FILE)
+    assert b"/3.07M" in shown
 
 
 @pytest.mark.parametrize(
-    ("trouble", "arguments", "error", "message"),
+    ("trouble", "revision", "error", "message"),
     [
-        (
-            "cut",
-            {},
-            ConnectionError,
-            f"is incomplete, {len(CONTENT) // 2} of {len(CONTENT)} bytes; try again",
-        ),
-        ("busy", {}, ConnectionError, "cannot be read now: HTTP 503"),
-        ("hang up", {}, ConnectionError, "Remote end closed connection"),
-        ("lie", {}, InputError, f", got {SHA256}"),
-        ("", {"sha256": "0" * 64}, InputError, f"must be {'0' * 64}, got {SHA256}"),
-        ("silent", {"sha256": "0" * 64}, InputError, f"must be {'0' * 64}, got {SHA256}"),
-        ("", {"revision": "f" * 40}, InputError, f"must be {'f' * 40}, got {COMMIT}"),
+        ("busy", "main", ConnectionError, "cannot be fetched: HTTP 503"),
+        ("cut", "main", ConnectionError, "cannot be fetched: .*received 1536000 bytes, expected 3072000"),
+        ("moved", COMMIT, InputError, f"commit of http.* must be {COMMIT}, got 'f{{40}}'"),
+        ("hang up", "main", ConnectionError, "cannot be fetched: .*disconnected"),
+        ("portal", "main", ConnectionError, "does not seem to be served by a Hugging Face Hub"),
+        ("lie", "main", InputError, f", got '{SHA256}'"),
+        ("", "f" * 40, hub.MissingFile, f"there is no http://.*{'f' * 40}.* \\(HTTP 404\\)"),
     ],
 )
-def test_failed_download_leaves_nothing(server, path, trouble, arguments, error, message):
+def test_failed_download_leaves_nothing(server, monkeypatch, tmp_path, trouble, revision, error, message):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between attempts
     server.trouble = trouble
-    with pytest.raises(error) as raised:
-        hub.fetch(address(), path, **arguments)
-    assert message in str(raised.value)
+    with pytest.raises(error, match=message) as raised:
+        hub.fetch(REPOSITORY, FILE, revision)
     assert "\n" not in str(raised.value)
-    assert list(path.parent.iterdir()) == []
+    assert trouble == "moved" or blobs(tmp_path) == []
+    server.trouble = ""
+    assert hub.fetch(REPOSITORY, FILE)[1].sha256 == SHA256
 
 
-def test_mirror_without_headers(server, path):
-    server.trouble = "silent"
-    assert hub.fetch(address(), path) == hub.Source(address(), SHA256)
+def test_a_damaged_file_of_the_cache_is_refused_once(server):
+    path, _ = hub.fetch(REPOSITORY, FILE)
+    path.write_bytes(CONTENT[:-1])
+    with pytest.raises(InputError, match=f"must be {SHA256}, got .*; it is removed from the cache"):
+        hub.fetch(REPOSITORY, FILE)
+    assert hub.fetch(REPOSITORY, FILE)[0].read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("there", [("no_such_revision",), ("main", "other.bin")])
-def test_a_file_that_does_not_exist(server, path, there):
-    with pytest.raises(InputError, match=r"there is no http://.* \(HTTP 404\)"):
-        hub.fetch(address(*there), path)
-
-
-def test_no_network(monkeypatch, path):
+def test_no_network_fails_at_once(server, monkeypatch):
     with socket.socket() as closed:  # bound, but not listening
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
-        with pytest.raises(ConnectionError, match="cannot be reached: .*refused"):
-            hub.fetch(address(), path)
-    assert list(path.parent.iterdir()) == []
+        start = time.monotonic()
+        with pytest.raises(ConnectionError, match="cannot be fetched: .*refused"):
+            hub.fetch(REPOSITORY, FILE)
+    assert time.monotonic() - start < 5
 
 
-def test_a_redirect_away_from_https_is_not_followed():
-    request = hub.urllib.request.Request("https://huggingface.co/x")
-    with pytest.raises(hub.urllib.error.URLError, match="not https"):
-        hub._Redirects().redirect_request(request, None, 302, "Found", {}, "http://elsewhere/x")
+@pytest.mark.parametrize("endpoint", ["not a url", "http://", "ftp://x"])
+def test_an_endpoint_that_is_no_address(server, monkeypatch, endpoint):
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(ConnectionError, match="cannot be fetched: ") as raised:
+        hub.fetch(REPOSITORY, FILE)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_cache_that_cannot_be_written(server, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="HF_HOME cannot be written: .*file"):
+        hub.fetch(REPOSITORY, FILE)
+    assert not any(request.startswith("GET") for request in server.requests)

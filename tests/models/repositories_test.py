@@ -13,7 +13,7 @@ import lambdanet
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing.preprocessing import BICUBIC, Preprocessing
-from lambdanet.models.weights import safetensors, timm_rules, weight_files
+from lambdanet.models.weights import tensor_files, timm_rules, weight_files
 
 NAME, CLASSES = "lambda_resnet26t", 4
 CONFIG = {
@@ -55,14 +55,14 @@ def hub(tmp_path, monkeypatch):
     """A hub with no files, and an empty cache."""
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path / "home"))
     with serving() as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.address)
+        running.use(monkeypatch, tmp_path / "cache")
         yield running
 
 
 @pytest.fixture
 def timm_files(model, tmp_path):
     """The files of a network that was trained in timm."""
-    safetensors.write(tmp_path / "timm.safetensors", tensors_of(model), {"format": "pt"})
+    tensor_files.write(tmp_path / "timm.safetensors", tensors_of(model), {"format": "pt"})
     return {
         "me/pets/model.safetensors": (tmp_path / "timm.safetensors").read_bytes(),
         "me/pets/config.json": json.dumps(CONFIG).encode(),
@@ -86,7 +86,7 @@ def assert_same(found, model):
 
 
 def cached(tmp_path):
-    return sorted(str(path.relative_to(tmp_path / "home")) for path in (tmp_path / "home").rglob("*.*"))
+    return [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
 
 
 def test_a_converted_folder(model, hub, tmp_path):
@@ -96,11 +96,9 @@ def test_a_converted_folder(model, hub, tmp_path):
     assert_same(load(), model)
     hub.trouble = "busy"
     assert_same(load(), model)
-    path = tmp_path / "home" / "hub" / "me--pets@main" / f"{NAME}.safetensors"
-    assert path.read_bytes() == hub.files["me/pets/weights.safetensors"]
+    assert cached(tmp_path) == []  # but in the client's own
     hub.trouble = ""
     assert_same(load(f"hf:me/pets@{COMMIT}"), model)
-    assert f"/me/pets/resolve/{COMMIT}/weights.safetensors" in hub.requests
     with pytest.raises(InputError, match=r"logits/bias has the shape \(4,\), not \(1000,\)"):
         load(num_classes=1000)
     assert load(num_classes=0).output_shape == (None, 64)
@@ -110,8 +108,8 @@ def test_a_checkpoint_of_timm(model, hub, tmp_path, timm_files):
     """With its number of classes and its preprocessing; the configuration is that of the same commit."""
     hub.files |= timm_files
     assert_same(load(), model)
-    assert f"/me/pets/resolve/{COMMIT}/config.json" in hub.requests
-    metadata = weight_files.metadata_of(tmp_path / "home" / "hub" / "me--pets@main" / f"{NAME}.safetensors")
+    assert f"HEAD /me/pets/resolve/{COMMIT}/config.json" in hub.requests
+    metadata = tensor_files.metadata_of(tmp_path / "home" / "hub" / "me--pets@main" / f"{NAME}.safetensors")
     assert lambdanet.preprocess_for(NAME, "hf:me/pets") == Preprocessing(
         96, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9, BICUBIC
     )
@@ -138,8 +136,19 @@ def test_a_checkpoint_of_timm_without_a_known_preprocessing(model, hub, tmp_path
         ("", CONFIG, "hf:me", "weights must be hf:USER/REPO or hf:USER/REPO@REVISION, got 'hf:me'"),
         ("", CONFIG, "hf:../..", "weights must be hf:USER/REPO"),
         ("", CONFIG, "hf:me/pets@../x", "weights must be hf:USER/REPO"),
+        (
+            "",
+            CONFIG,
+            "hf:me/a--b",
+            "repository must be USER/REPO as the hub accepts it, got 'me/a--b'; Cannot",
+        ),
         ("", CONFIG, "hf:me/cats", "hf:me/cats@main has neither weights.safetensors of"),
-        ("", CONFIG, f"hf:me/pets@{'f' * 40}", "hf:me/pets@f* has neither weights.saf.* is not public"),
+        (
+            "",
+            CONFIG,
+            f"hf:me/pets@{'f' * 40}",
+            "hf:me/pets@f* has neither weights.saf.* is private or gated, `hf auth login`",
+        ),
         ("lie", CONFIG, "hf:me/pets", "sha256 of .*model.safetensors must be"),
         ("", {**CONFIG, "architecture": "resnet50"}, "hf:me/pets", "model must be 'resnet50', as"),
         ("", {"pretrained_cfg": {"interpolation": "bicubic"}}, "hf:me/pets", r"config.json .* \(KeyError\)"),

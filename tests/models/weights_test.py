@@ -11,7 +11,7 @@ from helpers import images
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.models.weights import keras_h5, safetensors, weight_files
+from lambdanet.models.weights import keras_h5, tensor_files, weight_files
 
 NAME = "lambda_resnet_tiny"
 
@@ -92,7 +92,7 @@ def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
 
 
 def test_metadata(file):
-    metadata = weight_files.metadata_of(file)
+    metadata = tensor_files.metadata_of(file)
     assert {**metadata, "sha256": ""} == {
         "model": NAME,
         "mean": "0.5",
@@ -100,6 +100,22 @@ def test_metadata(file):
         "sha256": "",
     }
     assert len(metadata["sha256"]) == 64
+
+
+def test_weights_of_another_network_are_refused(model, file):
+    """Also where names and shapes are the same."""
+    tensor_files.write(file, tensor_files.read(file), {"model": "resnet_50"})
+    assert refused(file).endswith("does not fit 'lambda_resnet_tiny': it has the weights of 'resnet_50'")
+
+
+def test_a_damaged_file_of_the_cache_can_be_removed(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path / "home"))
+    cached = tmp_path / "home" / f"{NAME}.mine.safetensors"
+    cached.parent.mkdir()
+    cached.write_bytes(file.read_bytes()[:-1])
+    assert refused("mine").endswith(f"; remove '{cached}': weights of the hub are fetched again")
+    file.write_bytes(b"")
+    assert "remove" not in refused(file)
 
 
 def test_named_weights_in_the_cache(model, file, tmp_path, monkeypatch):
@@ -115,9 +131,9 @@ def test_safetensors_that_do_not_fit(model, file):
     message = refused(file, num_classes=11)
     assert "logits/bias has the shape (10,), not (11,); logits/kernel has the shape (512, 10)" in message
     assert "position/table has the shape (7, 7, 16), not (5, 5, 16)" in refused(file, scope=5)
-    arrays, metadata = safetensors.read(file)
+    arrays, metadata = tensor_files.read_safetensors(file)
     arrays["stranger"] = arrays.pop("logits/bias")
-    safetensors.write(file, arrays, metadata)
+    tensor_files.write(file, arrays, metadata)
     other = lambdanet.create_model(NAME, num_classes=10)
     before = other.get_weights()
     with pytest.raises(InputError, match="logits/bias is missing; stranger has no variable"):
@@ -136,13 +152,17 @@ def test_damaged_files(model, file, tmp_path):
     header["__metadata__"] = {}
     moved = json.dumps(header).encode()
     for damaged, message in (
-        (content[:-4], "its sha256 is"),
+        (content[:-4], "file not fully covered"),
+        (content + b"junk", "file not fully covered"),
         (bytes(changed), "its sha256 is"),
-        (content[:100], "truncated"),
-        (b"", "truncated"),
-        (bytes([160, 134, 1]) + bytes(5) + b"[" * 100_000, "its header is nested too deep"),
-        (b"\x02" + b"\0" * 7 + b"[]", "is damaged or not a safetensors file"),
-        (len(moved).to_bytes(8, "little") + moved + content[length:], "logits/bias of shape"),
+        (content[:100], "invalid header length"),
+        (b"", "header too small"),
+        (bytes([160, 134, 1]) + bytes(5) + b"[" * 100_000, "invalid JSON in header"),
+        (b"\x02" + b"\0" * 7 + b"[]", "invalid JSON in header: invalid type: sequence"),
+        (
+            len(moved).to_bytes(8, "little") + moved + content[length:],
+            "invalid offset for tensor `logits/bias`",
+        ),
     ):
         file.write_bytes(damaged)
         with pytest.raises(InputError) as error:
@@ -156,11 +176,13 @@ def test_damaged_files(model, file, tmp_path):
 
 
 def test_arrays_of_every_type(tmp_path):
-    arrays = {name: np.arange(6).reshape(2, 3).astype(dtype) for name, dtype in safetensors.DTYPES.items()}
+    dtypes = (*tensor_files.FLOATS, np.dtype(np.int64), np.dtype(np.int8))
+    arrays = {dtype.name: np.arange(6).reshape(2, 3).astype(dtype) for dtype in dtypes}
+    arrays["transposed"] = np.arange(6.0).reshape(2, 3).T
     arrays["empty"] = np.zeros([0, 2], np.float32)
     arrays["scalar"] = np.float32(3.0).reshape([])
-    safetensors.write(tmp_path / "x.safetensors", arrays, {})
-    read, _ = safetensors.read(tmp_path / "x.safetensors")
+    tensor_files.write(tmp_path / "x.safetensors", arrays, {})
+    read, _ = tensor_files.read_safetensors(tmp_path / "x.safetensors")
     for name, array in arrays.items():
         assert read[name].dtype == array.dtype
         np.testing.assert_array_equal(read[name], array)
@@ -176,13 +198,10 @@ def test_entries_that_overlap_or_share_a_name(model, file, tmp_path):
     metadata = '"__metadata__": {"mean": 3}'
     for text, message in (
         (json.dumps(header)[:-1] + f', "logits/bias": {bias}}}', "the name 'logits/bias' occurs 2 times"),
-        (json.dumps(overlapping), "logits/bias overlap|logits/bias and .* overlap"),
+        (json.dumps(overlapping), "invalid offset for tensor"),
         (json.dumps(header).replace("logits/bias", "logits\\nbias"), r"the name 'logits\\nbias'"),
-        (
-            json.dumps(header).replace('"F32"', '"I8"', 1),
-            "must be one of F64, F32, F16, BF16, I64, I32, got 'I8'",
-        ),
-        (json.dumps(header)[:-1] + f", {metadata}}}", "its metadata must be texts"),
+        (json.dumps(header)[:-1] + f", {metadata}}}", "expected a string"),
+        (json.dumps(header)[:-1] + ', "__metadata__": {"a": "b", "a": "c"}}', "the name 'a' occurs 2 times"),
     ):
         encoded = text.encode()
         file.write_bytes(len(encoded).to_bytes(8, "little") + encoded + content[length:])
@@ -198,13 +217,14 @@ def test_entries_that_overlap_or_share_a_name(model, file, tmp_path):
         (np.full([10], np.inf, np.float16), "logits/bias has NaN or infinity"),
         (np.full([10], 1e300), "logits/bias has NaN or infinity"),
         (np.arange(10, dtype=np.int32), "logits/bias has int32, not floating-point numbers"),
+        (np.arange(10, dtype=np.int8), "logits/bias has int8, not floating-point numbers"),
     ],
 )
 def test_values_that_are_not_weights(model, file, tmp_path, form, value, message):
     path = tmp_path / f"bad.{form}"
     if form == "safetensors":
-        arrays, metadata = safetensors.read(file)
-        safetensors.write(path, {**arrays, "logits/bias": value}, metadata)
+        arrays, metadata = tensor_files.read_safetensors(file)
+        tensor_files.write(path, {**arrays, "logits/bias": value}, metadata)
     else:
         model.save_weights(path)
         with h5py.File(path, "a") as h5:

@@ -3,13 +3,16 @@
 
 import hashlib
 import json
+import re
 import socket
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from hub_server import COMMIT, serving
+from huggingface_hub import constants
 from terminal import terminal_as_stderr
 
 import lambdanet
@@ -17,7 +20,7 @@ from lambdanet import cli
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError
 from lambdanet.models.preprocessing.preprocessing import from_metadata
-from lambdanet.models.weights import pretrained, safetensors, timm_rules, torch_files, weight_files
+from lambdanet.models.weights import pretrained, tensor_files, timm_rules
 from lambdanet.training.convert import convert
 from lambdanet.training.run import initial_weights
 
@@ -52,7 +55,7 @@ def model():
 @pytest.fixture(scope="module")
 def checkpoint(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("timm") / "model.safetensors"
-    safetensors.write(path, tensors_for(model), {"format": "pt"})
+    tensor_files.write(path, tensors_for(model), {"format": "pt"})
     return path
 
 
@@ -67,6 +70,7 @@ def hub(checkpoint):
 def home(tmp_path, monkeypatch):
     """An empty cache, and no network."""
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "downloads"))
     with socket.socket() as closed:  # bound, but not listening
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
@@ -97,7 +101,7 @@ def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
     source = json.loads((home / f"{NAME}.c1_in1k.source.json").read_text())
     address = f"{hub.address}/timm/{NAME}.c1_in1k/resolve/main/model.safetensors"
     assert source == {"url": address, "revision": COMMIT, "sha256": sha256}
-    metadata = weight_files.metadata_of(home / f"{NAME}.c1_in1k.safetensors")
+    metadata = tensor_files.metadata_of(home / f"{NAME}.c1_in1k.safetensors")
     assert (metadata["source_sha256"], metadata["source_revision"]) == (sha256, COMMIT)
     assert metadata["as_published"] == "first download"
     assert from_metadata(metadata) == lambdanet.preprocess_for(NAME)
@@ -118,21 +122,30 @@ def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
 
 
 def test_file_changed_on_hub_is_refused(hub, home, monkeypatch):
+    """It must be the one that was converted first; what could not be converted does not count."""
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
     one = pretrained_weights.get(NAME)
-    path, source = pretrained.download(one, home / "first")
+    record = home / f"{NAME}.c1_in1k.source.json"
+    with monkeypatch.context() as before:
+        before.setitem(hub.files, FILE, b"a page to log in")
+        with pytest.raises(InputError, match="is damaged or not a safetensors file") as damaged:
+            lambdanet.create_model(NAME, weights="imagenet")
+    Path(re.search("; remove '(.*)': weights of the hub are", str(damaged.value))[1]).unlink()
+    assert not record.exists()
+    path, source = pretrained.download(one)
     assert source.revision == COMMIT and path.read_bytes() == hub.files[FILE]
+    pretrained.record_first_download(one, source)
     with monkeypatch.context() as later:
         later.setitem(hub.files, FILE, b"something else")
-        with pytest.raises(InputError, match="sha256 of http.* must be .*, got"):
-            pretrained.download(one, home / "second")
-        path, _ = pretrained.download(one, home / "second", "main")  # a revision given by name
-        assert path.read_bytes() == b"something else"
+        later.setattr(constants, "HF_HUB_CACHE", str(home / "other"))
+        with pytest.raises(InputError, match=f"must be .*, got .*; that of the first .* remove '{record}'"):
+            pretrained.download(one)
+        assert pretrained.download(one, "main")[0].read_bytes() == b"something else"
     with pytest.raises(InputError, match=r"there is no http.*/resolve/0{40}/.*HTTP 404"):
-        pretrained.download(one, home / "third", "0" * 40)
-    (home / f"{NAME}.c1_in1k.source.json").write_text("{}")
+        pretrained.download(one, "0" * 40)
+    record.write_text("{}")
     with pytest.raises(InputError, match="source.json' cannot be read"):
-        pretrained.download(one, home / "fourth")
+        pretrained.download(one)
 
 
 def test_hub_must_have_published_hash_and_commit(home, monkeypatch):
@@ -143,16 +156,26 @@ def test_hub_must_have_published_hash_and_commit(home, monkeypatch):
         with pytest.raises(InputError, match=f"/resolve/{one.revision}/.*HTTP 404"):
             lambdanet.create_model(one.model, weights="imagenet")
         hub.commit = one.revision
-        with pytest.raises(InputError, match=f"sha256 of http.* must be {one.sha256}, got"):
+        with pytest.raises(InputError, match=f"sha256 of http.* must be {one.sha256}, got '"):
             lambdanet.create_model(one.model, weights="imagenet")
     assert not home.exists() or list(home.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_refused_first(hub, home, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    monkeypatch.setenv("LAMBDANET_HOME", "/proc/nohome")
+    before = len(hub.requests)
+    for load in (lambda: lambdanet.create_model(NAME, weights="imagenet"), lambda: convert(NAME)):
+        with pytest.raises(InputError, match="LAMBDANET_HOME '/proc/nohome' cannot be written"):
+            load()
+    assert len(hub.requests) == before
 
 
 def test_message_without_network(home, capsys):
     assert cli.main(["convert", NAME]) == 1
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert "cannot be reached: " in message
+    assert "cannot be fetched: " in message
     assert f"/timm/{NAME}.c1_in1k/resolve/main/model.safetensors" in message
     assert "; download it where there is a network, and run" in message
     assert f"`lambdanet convert {NAME} --checkpoint=FILE`" in message
@@ -171,7 +194,7 @@ def test_converted_folder(model, converted):
         "weights.safetensors",
     ]
     metadata = json.loads((converted / "metadata.json").read_text())
-    assert metadata == weight_files.metadata_of(converted / "weights.safetensors")
+    assert metadata == tensor_files.metadata_of(converted / "weights.safetensors")
     assert metadata["source"] == "model.safetensors"
     assert metadata["as_published"] == "not known"
     assert (metadata["top1"], metadata["license"], metadata["num_classes"]) == (
@@ -198,36 +221,56 @@ def test_nonempty_folder_is_refused(converted, capsys):
 def test_logits_are_compared_with_timm(checkpoint, model, home, timm, capsys):
     path = convert(NAME, checkpoint)
     assert path == home / f"{NAME}.c1_in1k.safetensors"
-    told = capsys.readouterr().out
+    taken, told = capsys.readouterr().out.splitlines()
+    assert taken.startswith(
+        f'taken as c1_in1k, which weights="imagenet" loads for {NAME} from now on: the sha256'
+    )
     assert told.startswith("logits of 2 random images differ from timm 1.")
     assert float(told.split("at most ")[1].split()[0]) < 1e-4
-    assert weight_files.metadata_of(path)["compared"] == told.strip()
-    wrong = safetensors.read(checkpoint)[0]
+    assert tensor_files.metadata_of(path)["compared"] == told
+    wrong = tensor_files.read_safetensors(checkpoint)[0]
     wrong["stages.0.0.conv2_kxk.conv.weight"] = wrong["stages.0.0.conv2_kxk.conv.weight"][..., ::-1, :]
     other = {"head.fc.weight": np.zeros([4, 2048], np.float32), "head.fc.bias": np.zeros(4, np.float32)}
-    safetensors.write(checkpoint.with_name("other.safetensors"), wrong | other, {})
+    tensor_files.write(checkpoint.with_name("other.safetensors"), wrong | other, {})
     out = home / "other"
     convert(NAME, checkpoint.with_name("other.safetensors"), out)  # another network, for 4 classes
-    metadata = weight_files.metadata_of(out / "weights.safetensors")
+    metadata = tensor_files.metadata_of(out / "weights.safetensors")
     assert (metadata["num_classes"], metadata["as_published"]) == ("4", "no")
-    assert (
-        not [key for key in metadata if key.startswith("top")]
-        and "79.126" not in (out / "README.md").read_text()
-    )
-    with pytest.raises(InputError, match="must be that of the published file of lambda_resnet26t, got '"):
+    assert not metadata.keys() & {"published", "repository", "license", "top1", "top5", "top1_real"}
+    card = (out / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: lambdanet\ntags: [image-classification, tf-keras]\n---\n")
+    for claim in (
+        "79.126",
+        "c1_in1k",
+        "imagenet-1k",
+        "ImageNet-1k",
+        "weights by timm",
+        "Apache",
+        "timm/lambda",
+    ):
+        assert claim not in card
+    with pytest.raises(
+        InputError, match="published file of lambda_resnet26t, with 1000 classes, got '.*--out="
+    ):
         convert(NAME, checkpoint.with_name("other.safetensors"))
+    assert lambdanet.create_model(NAME, num_classes=4, weights=out).output_shape == (None, 4)
+    for num_classes in (1000, 5):  # the trained classifier is not dropped
+        with pytest.raises(
+            InputError, match=rf"{out}.*logits/bias has the shape \(4,\), not \({num_classes},\)"
+        ):
+            lambdanet.create_model(NAME, num_classes=num_classes, weights=out)
 
 
 def test_wrong_files_write_nothing(checkpoint, tmp_path, home):
-    tensors = safetensors.read(checkpoint)[0]
+    tensors = tensor_files.read_safetensors(checkpoint)[0]
     tensors["stages.0.0.stranger"] = tensors.pop("stem.conv1.conv.weight")
-    safetensors.write(tmp_path / "names.safetensors", tensors, {})
+    tensor_files.write(tmp_path / "names.safetensors", tensors, {})
     (tmp_path / "cut.safetensors").write_bytes(checkpoint.read_bytes()[:-1000])
     (tmp_path / "of_nothing.txt").write_text("")
     for kind, value in {"nan": np.nan, "integers": 3}.items():
-        changed = safetensors.read(checkpoint)[0]
+        changed = tensor_files.read_safetensors(checkpoint)[0]
         changed["head.fc.bias"] = np.full([1000], value, np.asarray(value).dtype)
-        safetensors.write(tmp_path / f"{kind}.safetensors", changed, {})
+        tensor_files.write(tmp_path / f"{kind}.safetensors", changed, {})
     for file, message in {
         "names.safetensors": "stem.conv1.conv.weight is missing; stages.0.0.stranger has no variable",
         "cut.safetensors": "is damaged or not a safetensors file",
@@ -253,7 +296,7 @@ def test_pytorch_files(tmp_path):
         "average.bin": {"state_dict": {}, "state_dict_ema": state},
     }.items():
         torch.save(content, tmp_path / file)
-        found = torch_files.read(tmp_path / file)
+        found = tensor_files.read(tmp_path / file)
         assert found.keys() == state.keys()
         np.testing.assert_array_equal(found["a.weight"], weight)
         np.testing.assert_array_equal(found["a.half"], weight)
@@ -266,10 +309,13 @@ def test_pytorch_files(tmp_path):
     torch.save({"a.weight": torch.zeros(1, dtype=torch.float16).expand(10**6, 10**5)}, tmp_path / "wide.pth")
     for file, message in {"bomb.pth": "is damaged, or has more", "wide.pth": "not dense"}.items():
         with pytest.raises(InputError, match=message):
-            torch_files.read(tmp_path / file)
+            tensor_files.read(tmp_path / file)
+    torch.save({"a": weight, "module.a": weight}, tmp_path / "twice.pth")
+    with pytest.raises(InputError, match="twice.pth' has a twice, with and without 'module.'"):
+        tensor_files.read(tmp_path / "twice.pth")
     torch.save({"epoch": 3}, tmp_path / "none.pth")
     with pytest.raises(InputError, match="has no state dict"):
-        torch_files.read(tmp_path / "none.pth")
+        tensor_files.read(tmp_path / "none.pth")
 
 
 def test_nothing_in_a_file_is_run(tmp_path):
@@ -281,7 +327,7 @@ def test_nothing_in_a_file_is_run(tmp_path):
 
     torch.save({"a.weight": Attack()}, tmp_path / "attack.pth")
     with pytest.raises(InputError, match="is damaged, or has more than tensors, which may run code") as error:
-        torch_files.read(tmp_path / "attack.pth")
+        tensor_files.read(tmp_path / "attack.pth")
     assert "weights_only" not in str(error.value) and "\n" not in str(error.value)
     assert "use a .safetensors file, or" in str(error.value)
     assert not (tmp_path / "was run").exists()

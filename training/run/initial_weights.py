@@ -11,8 +11,8 @@ from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
 from lambdanet.models import zoo
 from lambdanet.models.layer_builder import CLASSIFIER
-from lambdanet.models.weights import pretrained, repositories, weight_files
-from lambdanet.training.run.model_dir import load_trained_model
+from lambdanet.models.weights import pretrained, weight_files
+from lambdanet.training.run.model_dir import RECIPE, load_trained_model
 
 
 def load_initial_weights(model: keras.Model, source: str | Path, zero_head: bool = False) -> None:
@@ -29,9 +29,9 @@ def load_initial_weights(model: keras.Model, source: str | Path, zero_head: bool
       InputError: there are no such weights, or they are of another architecture.
       ConnectionError: published weights are neither in the cache nor can be downloaded.
     """
-    path = _find_file(model.name, source)
-    if path is None:
-        _from_model_dir(model, source)
+    path = find(model.name, source)
+    if path.is_dir():
+        _from_model_dir(model, path)
     else:
         weight_files.load_weights(model, path, other_classes=True)
     if zero_head:
@@ -39,25 +39,26 @@ def load_initial_weights(model: keras.Model, source: str | Path, zero_head: bool
             weight.assign(tf.zeros_like(weight))
 
 
-def _find_file(name: str, source: str | Path) -> Path | None:
-    """Returns the file of weights, a published one after its download; None for a model_dir."""
-    if (
-        pretrained_weights.find(name, str(source))
-        or str(source).startswith(repositories.PREFIX)
-        or str(source).endswith((weight_files.H5, weight_files.SAFETENSORS))
-    ):
-        return pretrained.locate(name, source, partial(zoo.create_model, name))
-    try:
-        return weight_files.find_file(name, source)
-    except InputError:
-        return None
+def find(model_name: str, source: str | Path, argument: str = "start_from", others: str = "") -> Path:
+    """Returns the model_dir, or the file, that has initial weights; fetches those of the hub first.
+
+    Args:
+      model_name: the name of the model.
+      source: a model_dir of `lambdanet train`, or weights as for `create_model`; published ones come first.
+      argument, others: the name of the argument and what else it may be, as for `weight_files.find_file`.
+
+    Raises:
+      InputError: there are no such weights.
+      ConnectionError: they are neither in the cache nor can be downloaded.
+    """
+    folder = Path(source).expanduser()
+    if (folder / RECIPE).is_file() and not pretrained_weights.find(model_name, str(source)):
+        return folder
+    others += "a model_dir of `lambdanet train`, "
+    return pretrained.locate(model_name, source, partial(zoo.create_model, model_name), argument, others)
 
 
-def _from_model_dir(model: keras.Model, model_dir: str | Path) -> None:
-    if not Path(model_dir).expanduser().is_dir():
-        raise invalid(
-            "start_from", "a model_dir of `lambdanet train`, or weights for create_model", str(model_dir)
-        )
+def _from_model_dir(model: keras.Model, model_dir: Path) -> None:
     trained, recipe = load_trained_model(model_dir)
     layers, sources = (
         {layer.name: layer for layer in one.layers if layer.weights} for one in (model, trained)

@@ -12,7 +12,7 @@ from lambdanet.configs.registry import imagenet_classes
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing.preprocessing import Preprocessing, of_weights
-from lambdanet.models.weights import pretrained, weight_files
+from lambdanet.models.weights import pretrained, tensor_files, weight_files
 from lambdanet.training.data import class_names as classes
 
 
@@ -51,7 +51,7 @@ def build_classifier(
     """
     path = pretrained.locate(model_name, weights, partial(zoo.create_model, model_name))
     preprocessing = of_weights(path)
-    names = _class_names(weight_files.metadata_of(path), class_names)
+    names = _class_names(tensor_files.metadata_of(path), class_names)
     classes.check_names(names, "the model")
     model = zoo.create_model(model_name, num_classes=len(names), weights=path)
     return TrainedModel(model, preprocessing, names)
@@ -65,6 +65,6 @@ def _class_names(metadata: Mapping[str, str], file: str | Path | None) -> list[s
         if count not in (0, len(names)):
             raise invalid(f"the number of lines in {str(file)!r}", f"{count}, one per class", len(names))
         return names
-    if weight_files.PUBLISHED in metadata and count == len(imagenet_classes.class_names()):
+    if weight_files.is_published(metadata) and count == len(imagenet_classes.class_names()):
         return imagenet_classes.class_names()
     raise invalid("class_names", "a file with the class names, one per line", file)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lambdanet.files import write_atomic
-from lambdanet.models.weights.weight_files import cache_dir
+from lambdanet.models.weights.hub import cache_dir
 
 
 class Cache:
