@@ -26,7 +26,7 @@ from lambdanet.layers.position_embedding import (
     restored,
 )
 from lambdanet.layers.sublayers import BATCH_NORM, build_projection, build_sublayer
-from lambdanet.ops import content_lambdas, kernels, pooling
+from lambdanet.ops import content_lambdas, pooling
 from lambdanet.ops.position_term import Geometry
 
 POSITION_KINDS = ("relative", "unstructured", None)
@@ -219,22 +219,21 @@ class LambdaLayer(Layer):
         values = self._project(context, self._values, self._values_norm, training)
         depth = [self._num_lambdas, self._value_dim, self.intra_depth]
         values = K.reshape(values, [*sizes(context)[:-1], *depth])  # [b, *context_size, l, v, u]
-        outputs, joined, pooled = [], None, queries
-        if self.pool_size > 1:
-            pooled = pooling.mean(queries, len(inputs.shape) - 2, self.pool_size, self.strides)
+        content, apart = None, self.position is None or mask is not None
         if self.content:
             keys = self._project(context, self._keys)
             keys = K.reshape(keys, [*sizes(keys)[:2], self._num_lambdas, self.key_dim, self.intra_depth])
-            position = self.position if mask is None else None
-            if position is not None and kernels.current(position.implementation).joins_content:
-                joined = self._content_lambdas(keys, values)
-            else:
-                outputs.append(self._apply_content(pooled, keys, values, mask))
+            content = None if apart else self._content_lambdas(keys, values)  # [b, l, k, v]
+        outputs = []
         if self.position is not None:
-            arguments = {"strides": self.strides, "mask": mask, "pool_size": self.pool_size}
-            outputs.append(self.position(queries, values, **arguments, content=joined, training=training))
-        shape = [*sizes(pooled)[:-3], self.num_heads * self._value_dim]
-        return sum(K.reshape(output, shape) for output in outputs)
+            options = {"strides": self.strides, "mask": mask, "pool_size": self.pool_size}
+            outputs.append(self.position(queries, values, **options, content=content, training=training))
+        if self.content and apart:
+            if self.pool_size > 1:
+                queries = pooling.mean(queries, len(inputs.shape) - 2, self.pool_size, self.strides)
+            outputs.append(self._apply_content(queries, keys, values, mask))
+        shape = [*sizes(outputs[0])[:-3], self.num_heads * self._value_dim]
+        return K.reshape(K.add_n(outputs), shape)
 
     def for_inference(self):
         """Returns a copy with folded normalizations and position embeddings of its own, as constants."""
@@ -361,15 +360,15 @@ class LambdaLayer(Layer):
         return K.stack(lambdas, axis=1)
 
     def _apply_content(self, queries, keys, values, mask):
-        """Applies the content lambdas one by one: queries [b, *query_size, l, h, k] -> [b, n, l, h, v]."""
-        queries, values = _flat(queries), _flat(values)
+        """Applies the content lambdas one by one: queries [b, *query_size, l, h, k] -> [b, *.., l, h, v]."""
+        shape, queries, values = sizes(queries)[:-1], _flat(queries), _flat(values)
         outputs = [
             content_lambdas.apply_content_lambda(
                 queries[:, :, i], keys[:, :, i], values[:, :, i], self.key_normalization, mask
             )
             for i in range(self._num_lambdas)
         ]
-        return K.stack(outputs, axis=2)
+        return K.reshape(K.stack(outputs, axis=2), [*shape, self._value_dim])
 
     def _checked_mask(self, mask, context):
         if isinstance(mask, str):

@@ -9,7 +9,7 @@ from lambdanet import backend as K
 from lambdanet.backend import keras, tensors
 from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, unknown
 from lambdanet.layers.layer import TableLayer
-from lambdanet.ops import kernels, pooling, position_lambdas, relative_positions
+from lambdanet.ops import pooling, position_lambdas, products, relative_positions
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.relative_positions import PairAxis
 
@@ -176,8 +176,8 @@ class RelativePositionEmbedding(PositionEmbedding):
         else:
             size = zip(query_size, context_size, strict=True)
             axes = [PairAxis(n, m, 0, geometry.strides, self.dilation) for n, m in size]
-            embeddings = kernels.current().expand_table(table, axes)
-            outputs = position_lambdas.apply_embeddings(queries, values, embeddings, mask, content)
+            embeddings = relative_positions.expand_table(table, axes)
+            outputs = products.apply_embeddings(queries, values, embeddings, mask, content)
         if self.use_bias:
             if geometry.pool_size > 1:
                 queries = pooling.mean(queries, len(query_size), geometry.pool_size, geometry.strides)
@@ -266,7 +266,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         embeddings = _first_pairs(self._table_of(index, queries.dtype), n, m)
         if isinstance(mask, str):
             mask = K.lower_triangle(n, m)
-        outputs = position_lambdas.apply_embeddings(queries, values, embeddings, mask, content)
+        outputs = products.apply_embeddings(queries, values, embeddings, mask, content)
         if geometry.pool_size == 1:
             return outputs
         return pooling.mean(outputs, len(values.shape) - 3, geometry.pool_size, geometry.strides)

@@ -2,7 +2,7 @@
 """Content lambdas and their products with queries: global, masked and causal (Bello 2021, equation 1)."""
 
 from lambdanet import backend as K
-from lambdanet.backend.tensors import at_least_float32
+from lambdanet.backend.tensors import at_least_float32, product, sizes
 
 KEY_NORMALIZATIONS = ("softmax", "l2", None)
 
@@ -51,6 +51,13 @@ def apply_content_lambda(
         apply(queries, weights[..., i], values[..., i], normalization, mask) for i in range(keys.shape[-1])
     ]
     return K.cast(K.add_n(outputs), dtype)
+
+
+def apply(queries: K.Tensor, content: K.Tensor) -> K.Tensor:
+    """Applies a content lambda [b, k, v] to all queries: [b, *query_size, h, k] -> [b, *query_size, h, v]."""
+    b, *size, h, k = sizes(queries)  # flat: an einsum with an ellipsis has a slow gradient
+    outputs = K.einsum("bnk,bkv->bnv", K.reshape(queries, [b, product([*size, h]), k]), content)
+    return K.reshape(outputs, [b, *size, h, content.shape[2]])
 
 
 def _normalized(keys, normalization):
