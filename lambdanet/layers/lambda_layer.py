@@ -210,30 +210,25 @@ class LambdaLayer(Layer):
         Returns:
           [b, *query_size, d]; with strides, of the positions that they keep.
         """
-        mask = self._checked_mask(mask, context)
+        if mask is not None:
+            mask = self._checked_mask(mask, context)
         context = inputs if context is None else context
         if self._geometry.query_strides > 1:
             every = slice(None, None, self.strides)
             inputs = inputs[(slice(None), *[every] * (len(inputs.shape) - 2))]
-        queries = self._project_queries(inputs, training)  # [b, *query_size, l, h, k]
-        values = self._project(context, self._values, self._values_norm, training)
-        depth = [self._num_lambdas, self._value_dim, self.intra_depth]
-        values = K.reshape(values, [*sizes(context)[:-1], *depth])  # [b, *context_size, l, v, u]
-        content, apart = None, self.position is None or mask is not None
-        if self.content:
-            keys = self._project(context, self._keys)
-            keys = K.reshape(keys, [*sizes(keys)[:2], self._num_lambdas, self.key_dim, self.intra_depth])
-            content = None if apart else self._content_lambdas(keys, values)  # [b, l, k, v]
-        outputs = []
-        if self.position is not None:
-            options = {"strides": self.strides, "mask": mask, "pool_size": self.pool_size}
-            outputs.append(self.position(queries, values, **options, content=content, training=training))
-        if self.content and apart:
-            if self.pool_size > 1:
-                queries = pooling.mean(queries, len(inputs.shape) - 2, self.pool_size, self.strides)
-            outputs.append(self._apply_content(queries, keys, values, mask))
-        shape = [*sizes(outputs[0])[:-3], self.num_heads * self._value_dim]
-        return K.reshape(K.add_n(outputs), shape)
+        # One map for each lambda: [b, *query_size, h, k], [b, *context_size, k, u], [b, *context_size, v, u].
+        h, k, v, u = self.num_heads // self._num_lambdas, self.key_dim, self._value_dim, self.intra_depth
+        queries = self._project(inputs, self._queries, [h, k], self._queries_norm, training)
+        values = self._project(context, self._values, [v, u], self._values_norm, training)
+        keys = self._project(context, self._keys, [k, u]) if self.content else values
+        if self.query_normalization == "softmax":
+            queries = [K.cast(K.softmax(at_least_float32(x)), self.compute_dtype) for x in queries]
+        outputs = [
+            self._apply_lambda(index, *maps, mask, training)
+            for index, maps in enumerate(zip(queries, keys, values, strict=True))
+        ]
+        y = K.concatenate(outputs, axis=-2)  # [b, *query_size, h, v]
+        return K.reshape(y, [*sizes(y)[:-2], self.num_heads * v])
 
     def for_inference(self):
         """Returns a copy with folded normalizations and position embeddings of its own, as constants."""
@@ -331,44 +326,40 @@ class LambdaLayer(Layer):
         layer = BatchNormalization(**self.batch_norm, dtype=self.dtype_policy, name=name)
         return build_sublayer(layer, [None, None, 1, channels])
 
-    def _project(self, x, projection, norm=None, training=None):
-        """Projects and normalizes: [b, *size, c] -> [b, n, 1, units].
+    def _project(self, x, projection, depth, norm=None, training=None):
+        """Projects and normalizes: [b, *size, c] -> a list of one [b, *size, *depth] per lambda.
 
         One spatial axis serves every kind of input, and the axis of size 1 allows the fused batch
         normalization.
         """
         b, *size, channels = sizes(x)
-        x = projection(K.reshape(x, [b, product(size), 1, channels]))
-        return x if norm is None else norm(x, training=training)
+        y = projection(K.reshape(x, [b, product(size), 1, channels]))
+        y = y if norm is None else norm(y, training=training)
+        # Not slices: LiteRT can slice tensors of at most five axes.
+        return K.unstack(K.reshape(y, [b, *size, self._num_lambdas, *depth]), self._num_lambdas, axis=-3)
 
-    def _project_queries(self, inputs, training):
-        """[b, *query_size, c] -> [b, *query_size, l, h, k], l lambdas per position and h heads per lambda."""
-        size, lambdas, k = sizes(inputs)[:-1], self._num_lambdas, self.key_dim
-        queries = self._project(inputs, self._queries, self._queries_norm, training)
-        if self.query_normalization == "softmax":
-            queries = K.reshape(queries, [*sizes(queries)[:2], self.num_heads, k])
-            queries = K.cast(K.softmax(at_least_float32(queries)), self.compute_dtype)
-        return K.reshape(queries, [*size, lambdas, self.num_heads // lambdas, k])
+    def _apply_lambda(self, index, queries, keys, values, mask, training):
+        """Applies lambda number `index`, the sum of content and positions: [b, *query_size, h, v]."""
+        if mask is not None or self.position is None:
+            return self._apply_apart(index, queries, keys, values, mask, training)
+        content = None
+        if self.content:
+            content = content_lambdas.content_lambda(keys, values, self.key_normalization)
+        return self.position(queries, values, index, self._geometry, content=content, training=training)
 
-    def _content_lambdas(self, keys, values):
-        """Keys [b, m, l, k, u] and values [b, *size, l, v, u] -> content lambdas [b, l, k, v]."""
-        values = _flat(values)
-        lambdas = [
-            content_lambdas.content_lambda(keys[:, :, i], values[:, :, i], self.key_normalization)
-            for i in range(self._num_lambdas)
-        ]
-        return K.stack(lambdas, axis=1)
-
-    def _apply_content(self, queries, keys, values, mask):
-        """Applies the content lambdas one by one: queries [b, *query_size, l, h, k] -> [b, *.., l, h, v]."""
-        shape, queries, values = sizes(queries)[:-1], _flat(queries), _flat(values)
-        outputs = [
-            content_lambdas.apply_content_lambda(
-                queries[:, :, i], keys[:, :, i], values[:, :, i], self.key_normalization, mask
+    def _apply_apart(self, index, queries, keys, values, mask, training):
+        """Adds the outputs of content and positions instead: a mask gives each query a content of its own."""
+        outputs = []
+        if self.position is not None:
+            options = {"mask": mask, "training": training}
+            outputs.append(self.position(queries, values, index, self._geometry, **options))
+        if self.content:
+            if self.pool_size > 1:
+                queries = pooling.mean(queries, len(queries.shape) - 3, self.pool_size, self.strides)
+            outputs.append(
+                content_lambdas.apply_content_lambda(queries, keys, values, self.key_normalization, mask)
             )
-            for i in range(self._num_lambdas)
-        ]
-        return K.reshape(K.stack(outputs, axis=2), [*shape, self._value_dim])
+        return K.add_n(outputs)
 
     def _checked_mask(self, mask, context):
         if isinstance(mask, str):
@@ -385,12 +376,6 @@ class LambdaLayer(Layer):
             if len(mask.shape) != 2:
                 raise invalid("mask", "'causal' or of the shape [n, m]", tuple(mask.shape))
         return mask
-
-
-def _flat(x: K.Tensor) -> K.Tensor:
-    """[b, *size, l, h, k] -> [b, n, l, h, k]."""
-    b, *size = sizes(x)[:-3]
-    return K.reshape(x, [b, product(size), *x.shape[-3:]])
 
 
 def _checked_shape(shape, what: str) -> K.Shape:

@@ -43,35 +43,22 @@ class PositionEmbedding(TableLayer):
         """Creates the embeddings, once, for maps of these sizes."""
         raise NotImplementedError
 
-    def apply_one(self, index: int, queries, values, geometry: Geometry, mask, content=None, training=None):
-        """Applies the position lambdas of lambda number `index`, with its content [b, k, v]; see `call`."""
-        raise NotImplementedError
-
-    def call(self, queries, values, strides=1, mask=None, pool_size=1, content=None, training=None):
-        """Applies the position lambdas to their queries.
+    def call(self, queries, values, index, geometry: Geometry, mask=None, content=None, training=None):
+        """Applies the position lambdas of one lambda to their queries.
 
         Args:
-          queries: [b, *query_size, l, h, k], with l = `num_lambdas`.
-          values: [b, *context_size, l, v, u].
-          strides: the distance between queries or, with a pool, between its windows.
+          queries: [b, *query_size, h, k].
+          values: [b, *context_size, v, u].
+          index: the number of the lambda, below `num_lambdas`.
+          geometry: the spacing of queries and outputs; see `lambdanet.ops.position_term`.
           mask: None, "causal", or 0 and 1 for each query and context position, [n, m].
-          pool_size: the side of the windows over which outputs are averaged; there must be a query for every
-            position of the context then.
-          content: content lambdas to add to the position lambdas, [b, l, k, v].
+          content: a content lambda to add to the position lambdas, [b, k, v].
           training: False if no gradient is needed, so that the fastest form of the forward pass is chosen.
 
         Returns:
-          [b, *query_size, l, h, v]; with a pool, one position per window.
+          [b, *query_size, h, v]; with a pool, one position per window.
         """
-        # Not slices: LiteRT can slice tensors of at most five axes.
-        queries, values = (K.unstack(x, self.num_lambdas, axis=-3) for x in (queries, values))
-        contents = [None] * self.num_lambdas if content is None else K.unstack(content, axis=1)
-        geometry = Geometry(strides, pool_size=pool_size)
-        outputs = [
-            self.apply_one(i, queries[i], values[i], geometry, mask, contents[i], training)
-            for i in range(self.num_lambdas)
-        ]
-        return K.stack(outputs, axis=-3)
+        raise NotImplementedError
 
     def with_constant_tables(self) -> "PositionEmbedding":
         """Returns an embedding with the same arguments, not built, whose tables are constants."""
@@ -165,12 +152,15 @@ class RelativePositionEmbedding(PositionEmbedding):
         if self.use_bias:
             self.bias = self.add_weight(name="bias", shape=[self.key_dim], initializer="zeros")
 
-    def apply_one(self, index, queries, values, geometry, mask, content=None, training=None):
+    def call(self, queries, values, index, geometry, mask=None, content=None, training=None):
         query_size, context_size = tensors.sizes(queries)[1:-2], tensors.sizes(values)[1:-2]
-        table = self._fitted(self._table_of(index, queries.dtype), query_size, context_size, geometry)
+        table = self._table_of(index, queries.dtype)
+        if self.scope is None:
+            table = self._fitted(table, query_size, context_size, geometry)
+        if isinstance(mask, str):
+            table = relative_positions.causal(table, len(query_size))
         geometry = dataclasses.replace(geometry, dilation=self.dilation)
         if mask is None or isinstance(mask, str):
-            table = table if mask is None else relative_positions.causal(table, len(query_size))
             term = PositionTerm(queries, values, table, geometry, content, training is not False)
             outputs = position_lambdas.apply_term(term, self.implementation)
         else:
@@ -178,11 +168,12 @@ class RelativePositionEmbedding(PositionEmbedding):
             axes = [PairAxis(n, m, 0, geometry.strides, self.dilation) for n, m in size]
             embeddings = relative_positions.expand_table(table, axes)
             outputs = products.apply_embeddings(queries, values, embeddings, mask, content)
-        if self.use_bias:
-            if geometry.pool_size > 1:
-                queries = pooling.mean(queries, len(query_size), geometry.pool_size, geometry.strides)
-            outputs += K.einsum("...k,k->...", queries, K.cast(self.bias, queries.dtype))[..., K.newaxis]
-        return outputs
+        return self._with_bias(outputs, queries, geometry) if self.use_bias else outputs
+
+    def _with_bias(self, outputs, queries, geometry):
+        if geometry.pool_size > 1:
+            queries = pooling.mean(queries, len(queries.shape) - 3, geometry.pool_size, geometry.strides)
+        return outputs + K.einsum("...k,k->...", queries, K.cast(self.bias, queries.dtype))[..., K.newaxis]
 
     def _check_rank(self, rank: int) -> None:
         depth_axes = 1 + (self.intra_depth > 1) + (self.num_lambdas > 1)
@@ -201,9 +192,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         return sizes
 
     def _fitted(self, table, query_size, context_size, geometry):
-        """Fits a global table to maps of another size; a local one serves every map."""
-        if self.scope is not None:
-            return table
+        """Fits a global table to maps of another size."""
         strides = geometry.query_strides
         extents = [_largest(m, (n - 1) * strides + 1) for n, m in zip(query_size, context_size, strict=True)]
         if self.resize == "interpolate":
@@ -255,7 +244,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
             setattr(self, name, check_count(name, getattr(self, name)))
         self.table = self._add_table([self.num_queries, self.num_context])
 
-    def apply_one(self, index, queries, values, geometry, mask, content=None, training=None):
+    def call(self, queries, values, index, geometry, mask=None, content=None, training=None):
         n = tensors.product(tensors.sizes(queries)[1:-2])
         m = tensors.product(tensors.sizes(values)[1:-2])
         for positions, size, kind in ((n, self.num_queries, "query"), (m, self.num_context, "context")):
