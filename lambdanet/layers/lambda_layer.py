@@ -26,7 +26,7 @@ from lambdanet.layers.position_embedding import (
     restored,
 )
 from lambdanet.layers.sublayers import BATCH_NORM, build_projection, build_sublayer
-from lambdanet.ops import content_lambdas, pooling
+from lambdanet.ops import content_lambdas
 from lambdanet.ops.position_term import Geometry
 
 POSITION_KINDS = ("relative", "unstructured", None)
@@ -354,11 +354,8 @@ class LambdaLayer(Layer):
             options = {"mask": mask, "training": training}
             outputs.append(self.position(queries, values, index, self._geometry, **options))
         if self.content:
-            if self.pool_size > 1:
-                queries = pooling.mean(queries, len(queries.shape) - 3, self.pool_size, self.strides)
-            outputs.append(
-                content_lambdas.apply_content_lambda(queries, keys, values, self.key_normalization, mask)
-            )
+            qkv = self._geometry.pool(queries), keys, values
+            outputs.append(content_lambdas.apply_content_lambda(*qkv, self.key_normalization, mask))
         return K.add_n(outputs)
 
     def _checked_mask(self, mask, context):

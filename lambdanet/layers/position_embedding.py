@@ -9,7 +9,7 @@ from lambdanet import backend as K
 from lambdanet.backend import keras, tensors
 from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, unknown
 from lambdanet.layers.layer import TableLayer
-from lambdanet.ops import pooling, position_lambdas, products, relative_positions
+from lambdanet.ops import position_lambdas, products, relative_positions
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.relative_positions import PairAxis
 
@@ -171,8 +171,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         return self._with_bias(outputs, queries, geometry) if self.use_bias else outputs
 
     def _with_bias(self, outputs, queries, geometry):
-        if geometry.pool_size > 1:
-            queries = pooling.mean(queries, len(queries.shape) - 3, geometry.pool_size, geometry.strides)
+        queries = geometry.pool(queries)
         return outputs + K.einsum("...k,k->...", queries, K.cast(self.bias, queries.dtype))[..., K.newaxis]
 
     def _check_rank(self, rank: int) -> None:
@@ -255,10 +254,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         embeddings = _first_pairs(self._table_of(index, queries.dtype), n, m)
         if isinstance(mask, str):
             mask = K.lower_triangle(n, m)
-        outputs = products.apply_embeddings(queries, values, embeddings, mask, content)
-        if geometry.pool_size == 1:
-            return outputs
-        return pooling.mean(outputs, len(values.shape) - 3, geometry.pool_size, geometry.strides)
+        return geometry.pool(products.apply_embeddings(queries, values, embeddings, mask, content))
 
 
 def restored(config: Mapping[str, Any]) -> PositionEmbedding:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 
 from lambdanet import backend as K
@@ -58,34 +59,32 @@ def apply_position_lambdas(
     Raises:
       InputError: for an unknown implementation, or a depthwise convolution over three axes.
     """
+    if implementation not in ("auto", *IMPLEMENTATIONS):
+        raise unknown("implementation", implementation, ("auto", *IMPLEMENTATIONS))
     if len(values.shape) == len(queries.shape) - 1:  # u = 1 without an axis of its own
         values, table = values[..., K.newaxis], table[..., K.newaxis]
     term = PositionTerm(queries, values, table, Geometry(strides, dilation, pool_size), content)
-    return apply_term(term, implementation, block)
-
-
-def apply_term(
-    term: PositionTerm, implementation: str = "auto", block: Sequence[int] | None = None
-) -> K.Tensor:
-    """Applies position lambdas; `implementation` and `block` as in `apply_position_lambdas`."""
-    if implementation not in ("auto", *IMPLEMENTATIONS):
-        raise unknown("implementation", implementation, ("auto", *IMPLEMENTATIONS))
     kernel = kernels.current()
     form = fastest(term.sizes, implementation, kernel, K.is_compiled_by_xla())
     if block is not None and isinstance(form, Product) and form.block is not None:
-        form = Product(form.query_first, tuple(block))
+        form = dataclasses.replace(form, block=tuple(block))
     return form.apply(term, kernel.device)
+
+
+def apply_term(term: PositionTerm, implementation: str = "auto") -> K.Tensor:
+    """Applies position lambdas by the fastest of the forms that `implementation` names."""
+    kernel = kernels.current()
+    return fastest(term.sizes, implementation, kernel, K.is_compiled_by_xla()).apply(term, kernel.device)
 
 
 @functools.lru_cache(maxsize=4096)
 def fastest(sizes: Sizes, implementation: str, kernel: kernels.Kernels, by_xla: bool) -> Form:
     """Returns the form with the shortest estimated time of those that `implementation` names."""
     speed = kernel.device.speed(sizes.needs_gradient, by_xla)
-    if implementation != "auto":
-        return min(FORMS[implementation](sizes), key=lambda form: form.seconds(sizes, speed))
-    candidates = [form for candidates in kernel.position_lambdas for form in candidates(sizes)]
-    form = min(candidates, key=lambda form: form.seconds(sizes, speed))
-    if form.has_fast_gradient:
+    candidates = [FORMS[implementation]] if implementation in FORMS else kernel.position_lambdas
+    forms = itertools.chain.from_iterable(applicable(sizes) for applicable in candidates)
+    form = min(forms, key=lambda form: form.seconds(sizes, speed))
+    if form.has_fast_gradient or implementation in FORMS:
         return form
     # A gradient may be taken all the same, as by fine-tuning with `training=False`.
     sizes = dataclasses.replace(sizes, needs_gradient=True)

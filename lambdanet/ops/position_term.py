@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from lambdanet import backend as K
 from lambdanet.backend.device import Device, Speed
-from lambdanet.backend.tensors import Size, sizes
+from lambdanet.backend.tensors import Size, ceil_div, sizes
 from lambdanet.ops import content_lambdas, pooling
 from lambdanet.ops.blocking import BlockAxis
 
@@ -34,6 +34,12 @@ class Geometry:
     def query_strides(self) -> int:
         """The distance between the queries that are given."""
         return self.strides if self.pool_size == 1 else 1
+
+    def pool(self, x: K.Tensor) -> K.Tensor:
+        """Averages over the positions of each output: [b, *query_size, h, v] -> [b, *output_size, h, v]."""
+        if self.pool_size == 1:
+            return x
+        return pooling.mean(x, len(x.shape) - 3, self.pool_size, self.strides)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,17 +115,12 @@ class PositionTerm:
     @property
     def sizes(self) -> Sizes:
         """The sizes as numbers."""
-        b, *query_size, h, k = self.queries.shape
-        _, *context_size, v, u = self.values.shape
-        scope = list(self.table.shape)[:-2]
-        queries, context = (tuple(n or 64 for n in size) for size in (query_size, context_size))
-        return Sizes(
-            *(b, queries, context, tuple(r or 1 for r in scope), h, k, v, u, self.geometry),
-            bytes=K.itemsize(self.queries.dtype),
-            needs_gradient=self.needs_gradient,
-            known=None not in (*query_size, *context_size, *scope),
-            known_scope=None not in scope,
-        )
+        (b, *_, h, k), (*_, v, u) = self.queries.shape, self.values.shape
+        spatial = self.query_size, self.context_size, self.scope
+        known = [all(isinstance(n, int) for n in size) for size in spatial]
+        numbers = (tuple(n if isinstance(n, int) else 64 for n in size) for size in spatial)
+        options = self.geometry, K.itemsize(self.queries.dtype), self.needs_gradient
+        return Sizes(b, *numbers, h, k, v, u, *options, known=all(known), known_scope=known[2])
 
     def values_by_depth(self) -> K.Tensor:
         """Returns the values [b, *context_size, u * v], with the intra-depth outside, where it can join m."""
@@ -129,11 +130,20 @@ class PositionTerm:
 
 
 def cut(part: Sizes | PositionTerm, block: Sequence[int] | None) -> list[BlockAxis]:
-    """Cuts each axis of a term into blocks of these numbers of queries; None for one block."""
+    """Cuts each axis of a term into blocks of these numbers of queries, with the context that they see.
+
+    A length that is known to cover the axis makes one block with the whole context, as does None as `block`.
+    """
     strides, dilation = part.geometry.query_strides, part.geometry.dilation
-    lengths: Sequence[int | None] = block or [None] * len(part.scope)
-    axes = zip(part.query_size, part.context_size, lengths, part.scope, strict=True)
-    return [BlockAxis.cut(n, m, s, r // 2 * dilation, strides, dilation) for n, m, s, r in axes]
+    axes, lengths = [], block or [None] * len(part.scope)
+    for n, m, r, length in zip(part.query_size, part.context_size, part.scope, lengths, strict=True):
+        if length is None or (isinstance(n, int) and n <= length):
+            axes.append(BlockAxis(n, m, 0, strides, dilation, step=m))
+        else:
+            step, halo, count = length * strides, r // 2 * dilation, ceil_div(n, length)
+            window = step - strides + 1 + 2 * halo
+            axes.append(BlockAxis(length, window, -halo, strides, dilation, count=count, step=step))
+    return axes
 
 
 class Form:
@@ -154,14 +164,10 @@ class Form:
 
     def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
         """Applies the position lambdas and the content: [b, *output_size, h, v]."""
-        outputs, queries, geometry = self.compute(term, device), term.queries, term.geometry
-        if geometry.pool_size > 1:
-            pool = len(term.scope), geometry.pool_size, geometry.strides
-            outputs = pooling.mean(outputs, *pool)
-            queries = pooling.mean(queries, *pool) if term.content is not None else queries
+        outputs = term.geometry.pool(self.compute(term, device))
         if term.content is None:
             return outputs
-        return content_lambdas.apply(queries, term.content) + outputs
+        return content_lambdas.apply(term.geometry.pool(term.queries), term.content) + outputs
 
 
 @dataclasses.dataclass(frozen=True)

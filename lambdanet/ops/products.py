@@ -17,7 +17,7 @@ Blocks save where the map is larger than the scope, and cost where a block is mu
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lambdanet import backend as K
@@ -25,8 +25,9 @@ from lambdanet.backend import tensors
 from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import ceil_div, pad, product, round_up
 from lambdanet.ops import blocking, content_lambdas
+from lambdanet.ops.blocking import BlockAxis, gather_windows
 from lambdanet.ops.position_term import Form, PositionTerm, Sizes, cut
-from lambdanet.ops.relative_positions import expand_table
+from lambdanet.ops.relative_positions import expand_table, read_rows
 
 LENGTHS = (2, 4, 7, 8, 14, 16, 28, 32)  # of blocks to choose from, besides the whole axis
 LENGTHS_OF_UNKNOWN_MAPS = (8, 16)
@@ -43,6 +44,7 @@ class Product(Form):
 
     query_first: bool
     block: tuple[int, ...] | None = None
+    gather, read_first = staticmethod(gather_windows), staticmethod(read_rows)
 
     def seconds(self, sizes: Sizes, speed: Speed) -> float:
         """As in the docstring of the module: arithmetic, and the bytes that are stored."""
@@ -66,13 +68,26 @@ class Product(Form):
 
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
         axes = cut(term, self.block)
-        queries = blocking.split(term.queries, axes)  # [b * blocks, n, h, k]
-        values = blocking.extract_windows(term.values_by_depth(), axes)  # [b * blocks, m, u * v]
-        embeddings = expand_table(term.table, axes)  # [n, k, m * u]
-        values = K.reshape(values, [-1, tensors.sizes(embeddings)[2], term.values.shape[-2]])
         multiply = query_first if self.query_first else lambda_first
-        outputs = in_chunks(multiply, queries, values, embeddings, self.chunk(term.sizes, device))
-        return blocking.merge(outputs, axes, term.query_size)
+        outputs = in_chunks(multiply, *self.operands(term, axes), self.chunk(term.sizes, device))
+        return self.merge(outputs, term, axes)
+
+    def operands(self, term: PositionTerm, axes: Sequence[BlockAxis]) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
+        """Returns queries [b * blocks, n, h, k], values [b * blocks, m * u, v], embeddings [n, k, m * u]."""
+        embeddings = expand_table(term.table, axes, self.read_first)
+        queries, values = term.queries, term.values_by_depth()
+        if self.block:
+            queries = blocking.split(queries, axes)
+            values = blocking.extract_windows(values, axes, self.gather)
+        n, _, m = tensors.sizes(embeddings)
+        queries = K.reshape(queries, [-1, n, *term.queries.shape[-2:]])
+        return queries, K.reshape(values, [-1, m, term.values.shape[-2]]), embeddings
+
+    def merge(self, outputs: K.Tensor, term: PositionTerm, axes: Sequence[BlockAxis]) -> K.Tensor:
+        """Puts the outputs of blocks together: [b * blocks, n, h, v] -> [b, *query_size, h, v]."""
+        if self.block:
+            return blocking.merge(outputs, axes, term.query_size)
+        return K.reshape(outputs, [*tensors.sizes(term.queries)[:-1], outputs.shape[-1]])
 
     def _groups(self, sizes: Sizes) -> tuple[int, int, int]:
         """The number of blocks in the batch, the queries of one, and the context of each times u."""

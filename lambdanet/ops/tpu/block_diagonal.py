@@ -12,7 +12,6 @@ import dataclasses
 
 from lambdanet import backend as K
 from lambdanet.backend.tensors import at_least_float32, pad, product, sizes
-from lambdanet.ops import pooling
 from lambdanet.ops.position_term import Form, cut
 from lambdanet.ops.relative_positions import expand_table
 from lambdanet.ops.tpu import LANES
@@ -53,7 +52,7 @@ def candidates(sizes):
 def _apply(term):
     """Applies the position lambdas to their queries: [b, *output_size, h, v]."""
     b, *query_size, h, k = sizes(term.queries)
-    n, v, geometry = product(query_size), term.values.shape[-2], term.geometry
+    n, v = product(query_size), term.values.shape[-2]
     embeddings = expand_table(term.table, cut(term, None), read_slices)  # [n, k, m * u]
     values = K.reshape(term.values_by_depth(), [b, embeddings.shape[2], v])
     embeddings = K.reshape(pad(embeddings, 0, 0, -n % GROUP), [-1, GROUP * k, embeddings.shape[2]])
@@ -63,9 +62,7 @@ def _apply(term):
     identity = K.reshape(K.eye(h * v, dtype=outputs.dtype), [h, v, h * v])
     outputs = K.einsum("jbhgv,hvd->bjgd", outputs, identity)  # a product: faster than a copy
     outputs = K.reshape(K.reshape(outputs, [b, -1, h * v])[:, :n], [b, *query_size, h, v])
-    if geometry.pool_size == 1:
-        return outputs
-    return pooling.mean(outputs, len(query_size), geometry.pool_size, geometry.strides)
+    return term.geometry.pool(outputs)
 
 
 def _spread(queries):

@@ -10,10 +10,10 @@ import math
 
 from lambdanet import backend as K
 from lambdanet.backend.tensors import at_least_float32, pad, sizes
-from lambdanet.ops import blocking, pooling, products
+from lambdanet.ops import products
+from lambdanet.ops.blocking import num_blocks
 from lambdanet.ops.position_term import cut
 from lambdanet.ops.products import Product, in_chunks
-from lambdanet.ops.relative_positions import expand_table
 from lambdanet.ops.tpu.table_slices import read_slices
 from lambdanet.ops.tpu.windows import multiply_windows
 
@@ -24,21 +24,16 @@ _GROUPS = 4
 class TpuProduct(Product):
     """Does what a `Product` does, at the same estimate, by other steps; also the content."""
 
+    gather, read_first = staticmethod(multiply_windows), staticmethod(read_slices)
+
     def apply(self, term, device):
-        axes, geometry = cut(term, self.block), term.geometry
-        queries = blocking.split(term.queries, axes)  # [b * blocks, n, h, k]
-        values = blocking.extract_windows(term.values_by_depth(), axes, multiply_windows)
-        embeddings = expand_table(term.table, axes, read_slices)  # [n, k, m * u]
-        values = K.reshape(values, [-1, sizes(embeddings)[2], term.values.shape[-2]])
-        operands = queries, values, embeddings, term.content, blocking.num_blocks(axes)
+        axes = cut(term, self.block)
+        operands = (*self.operands(term, axes), term.content, num_blocks(axes))
         if self.query_first:
             outputs = query_first(*operands, self.chunk(term.sizes, device))
         else:
             outputs = lambda_first(*operands)
-        outputs = blocking.merge(outputs, axes, term.query_size)
-        if geometry.pool_size == 1:
-            return outputs
-        return pooling.mean(outputs, len(axes), geometry.pool_size, geometry.strides)
+        return term.geometry.pool(self.merge(outputs, term, axes))
 
 
 def candidates(sizes):
