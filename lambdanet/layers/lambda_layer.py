@@ -342,17 +342,17 @@ class LambdaLayer(Layer):
         """Applies lambda number `index`, the sum of content and positions: [b, *query_size, h, v]."""
         if mask is not None or self.position is None:
             return self._apply_apart(index, queries, keys, values, mask, training)
-        content = None
+        options = {"index": index, "geometry": self._geometry, "training": training}
         if self.content:
-            content = content_lambdas.content_lambda(keys, values, self.key_normalization)
-        return self.position(queries, values, index, self._geometry, content=content, training=training)
+            options["content"] = content_lambdas.content_lambda(keys, values, self.key_normalization)
+        return self.position(queries, values, **options)
 
     def _apply_apart(self, index, queries, keys, values, mask, training):
         """Adds the outputs of content and positions instead: a mask gives each query a content of its own."""
         outputs = []
         if self.position is not None:
-            options = {"mask": mask, "training": training}
-            outputs.append(self.position(queries, values, index, self._geometry, **options))
+            options = {"index": index, "geometry": self._geometry, "mask": mask, "training": training}
+            outputs.append(self.position(queries, values, **options))
         if self.content:
             qkv = self._geometry.pool(queries), keys, values
             outputs.append(content_lambdas.apply_content_lambda(*qkv, self.key_normalization, mask))
