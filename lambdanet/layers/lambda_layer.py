@@ -5,33 +5,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
-from lambdanet.errors import (
-    InputError,
-    check_count,
-    check_counts,
-    check_divisible,
-    invalid,
-    unknown,
-)
-from lambdanet.layers.batch_norm_folding import folded_weights
+from lambdanet.errors import InputError, check_count, check_counts, check_divisible, invalid, unknown
+from lambdanet.layers.batch_norm_folding import copy_folded
 from lambdanet.layers.layer import Layer, rebuilt
-from lambdanet.layers.pooled_batch_norm import BatchNormalization
-from lambdanet.layers.position_embedding import (
-    PositionEmbedding,
-    RelativePositionEmbedding,
-    UnstructuredPositionEmbedding,
-    restored,
-)
-from lambdanet.layers.sublayers import BATCH_NORM, build_projection, build_sublayer
+from lambdanet.layers.position_argument import RELATIVE, embedding_of, restored, without_relative
+from lambdanet.layers.position_embedding import PositionEmbedding, relative_arguments
+from lambdanet.layers.sublayers import BATCH_NORM, build_norm, build_projection
 from lambdanet.ops import content_lambdas
 from lambdanet.ops.position_term import Geometry
-
-POSITION_KINDS = ("relative", "unstructured", None)
-# The arguments of the layer that are those of its relative embedding.
-RELATIVE = ("scope", "dilation", "map_size", "resize", "position_bias", "implementation")
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -71,13 +54,8 @@ class LambdaLayer(Layer):
       strides: the distance between queries along each axis; the output has 1 / strides of the positions.
       pool_size: with strides, the side of the windows over which outputs are averaged, as by an average-pool
         with "same" padding, at a fraction of the cost.
-      dilation: the distance between positions within the scope; 1 for the scope None.
-      map_size: for the scope None, the size of the map that the table is for; default: that of the first
-        input.
-      resize: for the scope None and other sizes, "slice" (no larger than `map_size`) or "interpolate".
-      position_bias: whether to add a vector to the position lambdas, as timm's networks do.
-      implementation: the form of `lambdanet.ops.apply_position_lambdas`. A mask [n, m] and unstructured
-        positions have a form of their own.
+      dilation, map_size, resize, implementation: as in `RelativePositionEmbedding`.
+      position_bias: its `use_bias`: whether to add a vector to the position lambdas, as timm's networks do.
       batch_norm: arguments of the batch normalizations, instead of momentum 0.9 and epsilon 1e-5.
       kernel_regularizer: regularizer of the three projections; position embeddings have none.
       use_bias: whether the projections of queries and values have biases, as batch normalizations become
@@ -120,16 +98,13 @@ class LambdaLayer(Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        num_heads, key_dim, intra_depth, strides, pool_size = check_counts(
-            num_heads=num_heads,
-            key_dim=key_dim,
-            intra_depth=intra_depth,
-            strides=strides,
-            pool_size=pool_size,
+        self.num_heads, self.key_dim, self.intra_depth = check_counts(
+            num_heads=num_heads, key_dim=key_dim, intra_depth=intra_depth
         )
-        if filters is not None:
-            filters = check_count("filters", filters)
-            check_divisible(filters, num_heads)
+        self.strides, self.pool_size = check_counts(strides=strides, pool_size=pool_size)
+        self.filters = None if filters is None else check_count("filters", filters)
+        if self.filters is not None:
+            check_divisible(self.filters, self.num_heads)
         if key_normalization not in content_lambdas.KEY_NORMALIZATIONS:
             accepted = f"one of {content_lambdas.KEY_NORMALIZATIONS}"
             raise invalid("key_normalization", accepted, key_normalization)
@@ -139,27 +114,21 @@ class LambdaLayer(Layer):
             raise InputError(
                 "a lambda layer needs content, positions or both, got content=False and position=None"
             )
-        self.filters = filters
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.intra_depth = intra_depth
-        self.content = content
-        self.key_normalization = key_normalization
-        self.query_normalization = query_normalization
-        self.use_batch_norm = use_batch_norm
-        self.use_bias = use_bias
-        self.multi_head = multi_head
-        self.strides = strides
-        self.pool_size = pool_size
-        self.resize = resize
-        self.position_bias = position_bias
-        self.implementation = implementation
+        self.content, self.multi_head = content, multi_head
+        self.key_normalization, self.query_normalization = key_normalization, query_normalization
+        self.use_batch_norm, self.use_bias = use_batch_norm, use_bias
+        self.scope, self.dilation, self.map_size, self.resize = scope, dilation, map_size, resize
+        self.position_bias, self.implementation = position_bias, implementation
         self.batch_norm = {**BATCH_NORM, **(batch_norm or {})}
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self._num_lambdas = num_heads if multi_head else 1
-        self._geometry = Geometry(strides, pool_size=pool_size)
-        arguments = (scope, dilation, map_size, resize, position_bias, implementation)
-        self.position = self._position_embedding(position, *arguments)
+        self._num_lambdas = self.num_heads if multi_head else 1
+        self._geometry = Geometry(self.strides, pool_size=self.pool_size)
+        depth = {"key_dim": self.key_dim, "intra_depth": self.intra_depth, "num_lambdas": self._num_lambdas}
+        relative = relative_arguments(**{name: getattr(self, own) for own, name in RELATIVE.items()})
+        for own, name in RELATIVE.items():
+            setattr(self, own, relative[name])  # integers of NumPy as Python's
+        self._position_kind = position if isinstance(position, str) else None
+        self.position: Any = embedding_of(position, depth, relative, dtype=self.dtype_policy, name="position")
         self._context_shape: K.Shape | None = None
 
     def __call__(self, inputs, context=None, mask=None, **kwargs):
@@ -179,15 +148,13 @@ class LambdaLayer(Layer):
         self._value_dim = filters // self.num_heads
         k = self.key_dim
         keys, values = (self._num_lambdas * depth * self.intra_depth for depth in (k, self._value_dim))
-        queries, stddev = self.num_heads * k, context_channels**-0.5
-        self._queries = build_projection(
-            self, "queries", channels, queries, (k * channels) ** -0.5, self.use_bias
-        )
+        queries, stddev, bias = self.num_heads * k, context_channels**-0.5, self.use_bias
+        self._queries = build_projection(self, "queries", channels, queries, (k * channels) ** -0.5, bias)
         if self.content:
             self._keys = build_projection(self, "keys", context_channels, keys, stddev)
-        self._values = build_projection(self, "values", context_channels, values, stddev, self.use_bias)
-        self._queries_norm = self._norm("queries_norm", queries)
-        self._values_norm = self._norm("values_norm", values)
+        self._values = build_projection(self, "values", context_channels, values, stddev, bias)
+        self._queries_norm = build_norm(self, "queries_norm", queries)
+        self._values_norm = build_norm(self, "values_norm", values)
         if self.position is not None:
             with K.naming(self.position):
                 strides = self._geometry.query_strides
@@ -223,30 +190,20 @@ class LambdaLayer(Layer):
         keys = self._project(context, self._keys, [k, u]) if self.content else values
         if self.query_normalization == "softmax":
             queries = [K.cast(K.softmax(at_least_float32(x)), self.compute_dtype) for x in queries]
-        outputs = [
-            self._apply_lambda(index, *maps, mask, training)
-            for index, maps in enumerate(zip(queries, keys, values, strict=True))
-        ]
+        maps = enumerate(zip(queries, keys, values, strict=True))
+        outputs = [self._apply_lambda(index, *qkv, mask, training) for index, qkv in maps]
         y = K.concatenate(outputs, axis=-2)  # [b, *query_size, h, v]
         return K.reshape(y, [*sizes(y)[:-2], self.num_heads * v])
 
     def for_inference(self):
         """Returns a copy with folded normalizations and position embeddings of its own, as constants."""
-        others = {name: value for name, value in self.get_config().items() if name not in RELATIVE}
-        copy = rebuilt(
-            self,
-            {
-                **others,
-                "use_batch_norm": False,
-                "use_bias": self.use_bias or self.use_batch_norm,
-                "position": self.position and self.position.with_constant_tables(),
-            },
-        )
-        for name in ("_queries", "_keys", "_values", "position"):
-            part, norm = getattr(self, name, None), getattr(self, f"{name}_norm", None)
-            if part is not None:
-                weights = folded_weights(part, norm) if norm else part.get_weights()
-                getattr(copy, name).set_weights(weights)
+        options = {
+            "use_batch_norm": False,
+            "use_bias": self.use_bias or self.use_batch_norm,
+            "position": self.position and self.position.with_constant_tables(),
+        }
+        copy = rebuilt(self, without_relative(self.get_config()) | options)
+        copy_folded(self, copy, ("_queries", "_keys", "_values", "position"))
         return copy
 
     def get_build_config(self):
@@ -267,64 +224,17 @@ class LambdaLayer(Layer):
         return K.Shape([b, *spatial, self.filters or channels])
 
     def get_config(self):
-        config, position = super().get_config(), self.position
-        if not self._owns_position:
-            config["position"] = None if position is None else position.serialized()
-        elif isinstance(position, RelativePositionEmbedding):
-            config["map_size"] = position.map_size  # that of the first input by now, if it was None
-            config["position"] = "relative"
-        else:
-            config["position"] = "unstructured"
-        return {**config, "batch_norm": dict(self.batch_norm)}
+        config = {**super().get_config(), "batch_norm": dict(self.batch_norm)}
+        config["position"] = self._position_kind or (self.position and self.position.serialized())
+        if self._position_kind == "relative":
+            config["map_size"] = self.position.map_size  # that of the first input by now, if it was None
+        return config
 
     @classmethod
     def from_config(cls, config):
         if isinstance(config.get("position"), Mapping):
-            others = {name: value for name, value in config.items() if name not in RELATIVE}
-            config = {**others, "position": restored(config["position"])}
+            config = {**without_relative(config), "position": restored(config["position"])}
         return super().from_config(config)
-
-    def _position_embedding(
-        self, position: str | PositionEmbedding | None, *arguments: Any
-    ) -> PositionEmbedding | None:
-        """Returns the embedding that `position` names or is; `arguments` are those of a relative one."""
-        self._owns_position = isinstance(position, str)
-        depth = {"key_dim": self.key_dim, "intra_depth": self.intra_depth, "num_lambdas": self._num_lambdas}
-        options: dict[str, Any] = {"dtype": self.dtype_policy, "name": "position"}
-        relative = RelativePositionEmbedding(
-            self.key_dim, self.intra_depth, self._num_lambdas, *arguments, **options
-        )
-        self.scope, self.dilation, self.map_size = relative.scope, relative.dilation, relative.map_size
-        if position == "relative":
-            return relative
-        if position == "unstructured":
-            return UnstructuredPositionEmbedding(**depth, **options)
-        if isinstance(position, str):
-            raise unknown("position", position, [name for name in POSITION_KINDS if name])
-        if position is None:
-            return None
-        which_keras.check_same(position, "position")
-        if not isinstance(position, PositionEmbedding):
-            raise invalid("position", f"one of {POSITION_KINDS} or a PositionEmbedding", position)
-        for name, value in depth.items():
-            if (given := getattr(position, name)) != value:
-                raise invalid(f"{name} of the position embedding", f"{value} as in the layer", given)
-        default = RelativePositionEmbedding()
-        for name in RELATIVE:
-            attribute = name.replace("position_", "use_")
-            given, unset = getattr(relative, attribute), getattr(default, attribute)
-            own = getattr(position, attribute, unset)
-            sides = (given,) * len(own) if isinstance(own, tuple) else given  # of a map
-            if given != unset and own not in (given, sides):
-                raise invalid(f"{name} beside a position embedding", f"{own!r}, as in the embedding", given)
-        position.num_users += 1
-        return position
-
-    def _norm(self, name: str, channels: int) -> keras.layers.BatchNormalization | None:
-        if not self.use_batch_norm:
-            return None
-        layer = BatchNormalization(**self.batch_norm, dtype=self.dtype_policy, name=name)
-        return build_sublayer(layer, [None, None, 1, channels])
 
     def _project(self, x, projection, depth, norm=None, training=None):
         """Projects and normalizes: [b, *size, c] -> a list of one [b, *size, *depth] per lambda.

@@ -2,12 +2,12 @@
 """Position embeddings as layers, which one lambda layer or several can use (Bello 2021)."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras, tensors
-from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, unknown
+from lambdanet.errors import check_count, check_counts, check_scope, invalid, unknown
 from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import position_lambdas, products, relative_positions
 from lambdanet.ops.position_term import Geometry, PositionTerm
@@ -27,8 +27,6 @@ class PositionEmbedding(TableLayer):
         multi-head lambda layer.
       **kwargs: `constant_tables`, and arguments of a Keras layer.
     """
-
-    implementation = "auto"
 
     def __init__(self, key_dim: int = 16, intra_depth: int = 1, num_lambdas: int = 1, **kwargs: Any):
         # Computes in the precision of the lambda layer that uses it.
@@ -65,7 +63,7 @@ class PositionEmbedding(TableLayer):
         return type(self).from_config({**self.get_config(), **self.INFERENCE_OPTIONS})
 
     def serialized(self) -> dict[str, Any]:
-        """Returns the configuration, marked where several layers share the embedding; see `restored`."""
+        """Returns the configuration, marked where several layers share the embedding."""
         config = keras.layers.serialize(self)
         config.pop("build_config", None)  # the layer that uses it builds it, by `build_for`
         return config if self.num_users < 2 else {**config, SHARED: id(self)}
@@ -83,6 +81,31 @@ class PositionEmbedding(TableLayer):
         table = self._read(self.table, dtype)
         table = table[index] if self.num_lambdas > 1 else table
         return table if self.intra_depth > 1 else table[..., K.newaxis]
+
+
+def relative_arguments(
+    scope: int | None = 23,
+    dilation: int = 1,
+    map_size: int | Sequence[int] | None = None,
+    resize: str = "slice",
+    use_bias: bool = False,
+    implementation: str = "auto",
+) -> dict[str, Any]:
+    """Returns the arguments of a `RelativePositionEmbedding` by name, checked, which has their meaning."""
+    dilation = check_count("dilation", dilation)
+    scope = None if scope is None else check_scope(scope)
+    if scope is None and dilation > 1:
+        raise invalid("dilation", "1 with scope=None, the whole map", dilation)
+    if resize not in RESIZES:
+        raise unknown("resize", resize, RESIZES)
+    if implementation not in ("auto", *position_lambdas.IMPLEMENTATIONS):
+        raise unknown("implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS))
+    if isinstance(map_size, Sequence):
+        map_size = tuple(check_count("map_size", size) for size in map_size)
+    elif map_size is not None:
+        map_size = check_count("map_size", map_size)
+    arguments = {"scope": scope, "dilation": dilation, "map_size": map_size, "resize": resize}
+    return {**arguments, "use_bias": use_bias, "implementation": implementation}
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -121,22 +144,9 @@ class RelativePositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
-        self.dilation = check_count("dilation", dilation)
-        self.scope = None if scope is None else check_scope(scope)
-        if self.scope is None and self.dilation > 1:
-            raise invalid("dilation", "1 with scope=None, the whole map", dilation)
-        if resize not in RESIZES:
-            raise unknown("resize", resize, RESIZES)
-        if implementation not in ("auto", *position_lambdas.IMPLEMENTATIONS):
-            raise unknown("implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS))
-        if isinstance(map_size, Sequence):
-            map_size = tuple(check_count("map_size", size) for size in map_size)
-        elif map_size is not None:
-            map_size = check_count("map_size", map_size)
-        self.map_size: Any = map_size
-        self.resize = resize
-        self.use_bias = use_bias
-        self.implementation = implementation
+        own = relative_arguments(scope, dilation, map_size, resize, use_bias, implementation)
+        self.scope, self.dilation, self.map_size = own["scope"], own["dilation"], own["map_size"]
+        self.resize, self.use_bias, self.implementation = resize, use_bias, implementation
 
     def build_for(self, query_size, context_size):
         rank = len(context_size)
@@ -255,27 +265,6 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         if isinstance(mask, str):
             mask = K.lower_triangle(n, m)
         return geometry.pool(products.apply_embeddings(queries, values, embeddings, mask, content))
-
-
-def restored(config: Mapping[str, Any]) -> PositionEmbedding:
-    """Returns the embedding that `serialized` described, one for all layers of a model that share it.
-
-    While Keras loads a model it keeps shared objects, in one way for .keras and in another for other formats.
-    The one in use returns the same object for the same configuration.
-
-    Raises:
-      InputError: layers share it, and Keras keeps nothing, so that each would have its own.
-    """
-    # By the registered name, the only one that Keras finds in a .h5 file.
-    config = {**config, "class_name": config.get("registered_name") or config["class_name"]}
-    for deserialize in K.DESERIALIZERS:
-        embedding = deserialize(config)
-        if SHARED not in config or embedding is deserialize(config):
-            return embedding
-    raise InputError(
-        "layers that share a position embedding cannot be copied one by one, as by `clone_model`, because "
-        "each would have its own; copy the model by `Model.from_config(model.get_config())`"
-    )
 
 
 @tensors.constant_folding

@@ -118,9 +118,10 @@ class PositionTerm:
         (b, *_, h, k), (*_, v, u) = self.queries.shape, self.values.shape
         spatial = self.query_size, self.context_size, self.scope
         known = [all(isinstance(n, int) for n in size) for size in spatial]
-        numbers = (tuple(n if isinstance(n, int) else 64 for n in size) for size in spatial)
-        options = self.geometry, K.itemsize(self.queries.dtype), self.needs_gradient
-        return Sizes(b, *numbers, h, k, v, u, *options, known=all(known), known_scope=known[2])
+        queries, context, scope = (tuple(n if isinstance(n, int) else 64 for n in size) for size in spatial)
+        number = K.itemsize(self.queries.dtype)
+        options = self.geometry, number, self.needs_gradient, all(known), known[2]
+        return Sizes(b, queries, context, scope, h, k, v, u, *options)
 
     def values_by_depth(self) -> K.Tensor:
         """Returns the values [b, *context_size, u * v], with the intra-depth outside, where it can join m."""
@@ -135,9 +136,9 @@ def cut(part: Sizes | PositionTerm, block: Sequence[int] | None) -> list[BlockAx
     A length that is known to cover the axis makes one block with the whole context, as does None as `block`.
     """
     strides, dilation = part.geometry.query_strides, part.geometry.dilation
-    axes, lengths = [], block or [None] * len(part.scope)
+    axes, lengths = [], block or part.query_size
     for n, m, r, length in zip(part.query_size, part.context_size, part.scope, lengths, strict=True):
-        if length is None or (isinstance(n, int) and n <= length):
+        if block is None or (isinstance(n, int) and n <= length):
             axes.append(BlockAxis(n, m, 0, strides, dilation, step=m))
         else:
             step, halo, count = length * strides, r // 2 * dilation, ceil_div(n, length)
