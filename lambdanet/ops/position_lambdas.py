@@ -35,6 +35,7 @@ def apply_position_lambdas(
     block: Sequence[int] | None = None,
     pool_size: int = 1,
     content: K.Tensor | None = None,
+    training: bool | None = None,
 ) -> K.Tensor:
     """Applies the position lambdas of every query position to its queries.
 
@@ -52,6 +53,7 @@ def apply_position_lambdas(
       pool_size: the side of the windows over which outputs are averaged, `strides` apart, with "same"
         padding. With more than 1, there must be a query for every position of the context.
       content: a content lambda, [b, k, v], to add to all position lambdas.
+      training: False if no gradient is needed, to choose by the time of the forward pass alone.
 
     Returns:
       [b, *query_size, h, v]; with a pool, one position per window.
@@ -63,7 +65,8 @@ def apply_position_lambdas(
         raise unknown("implementation", implementation, ("auto", *IMPLEMENTATIONS))
     if len(values.shape) == len(queries.shape) - 1:  # u = 1 without an axis of its own
         values, table = values[..., K.newaxis], table[..., K.newaxis]
-    term = PositionTerm(queries, values, table, Geometry(strides, dilation, pool_size), content)
+    geometry = Geometry(strides, dilation, pool_size)
+    term = PositionTerm(queries, values, table, geometry, content, training is not False)
     kernel = kernels.current()
     form = fastest(term.sizes, implementation, kernel, K.is_compiled_by_xla())
     if block is not None and isinstance(form, Product) and form.block is not None:

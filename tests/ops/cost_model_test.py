@@ -115,16 +115,20 @@ def test_estimates_count_what_the_docstrings_say():
     assert estimate == 6 * 6 * (5 * 6) * 2 * (4 + 3)
 
 
-def test_auto_runs_no_convolution_on_a_cpu():
-    """No measured one was the fastest; on a TPU there is one over rows (see position_lambdas_test)."""
-    traced = tf.function(lambda q, v, t: position_lambdas.apply_position_lambdas(q, v, t))
+@pytest.mark.parametrize(
+    ("training", "jit_compile", "convolves"),
+    [(None, False, False), (True, False, False), (False, False, True), (False, True, False)],
+)
+def test_auto_convolves_on_a_cpu(training, jit_compile, convolves):
+    """In the forward pass alone, and not under XLA; on a TPU see position_lambdas_test."""
+    traced = tf.function(
+        lambda *x: position_lambdas.apply_position_lambdas(*x, training=training), jit_compile=jit_compile
+    )
     for side in (7, 28, 64):
-        graph = traced.get_concrete_function(
-            tf.TensorSpec([2, side, side, 4, 16]),
-            tf.TensorSpec([2, side, side, 16]),
-            tf.TensorSpec([23, 23, 16]),
-        ).graph
-        assert not [op.type for op in graph.get_operations() if "Conv" in op.type]
+        specs = [2, side, side, 4, 16], [2, side, side, 16], [23, 23, 16]
+        graph = traced.get_concrete_function(*map(tf.TensorSpec, specs)).graph
+        types = {op.type for op in graph.get_operations()}
+        assert any("Conv" in name for name in types) == (convolves and side > 7)
 
 
 def test_large_intermediates_are_computed_in_chunks():
