@@ -48,6 +48,7 @@ from tensorflow import (  # noqa: F401
     zeros,
     zeros_like,
 )
+from tensorflow.python.ops import control_flow_util
 
 all = tf.reduce_all
 amax = tf.reduce_max
@@ -116,6 +117,29 @@ def constant_of(variable: tf.Variable) -> Any:
 def accelerators() -> list[str]:
     """Returns the kinds of accelerators that this process can see, "TPU" and "GPU"."""
     return [kind for kind in ("TPU", "GPU") if tf.config.list_logical_devices(kind)]
+
+
+def is_compiled_by_xla() -> bool:
+    """Returns whether the function that is being traced is one with `jit_compile`."""
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def with_gradient_of(
+    backward: Callable[..., tf.Tensor], forward: Callable[..., tf.Tensor], *inputs: tf.Tensor
+) -> tf.Tensor:
+    """Returns `forward(*inputs)` with the gradient of `backward`, which has the same value."""
+
+    @tf.custom_gradient
+    def run(*inputs):
+        def grad(upstream):
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                outputs = backward(*inputs)
+            return tape.gradient(outputs, inputs, output_gradients=upstream)
+
+        return forward(*inputs), grad
+
+    return run(*inputs)
 
 
 def map_recomputed(

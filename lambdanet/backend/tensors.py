@@ -2,7 +2,8 @@
 """Sizes that may be unknown, tables that depend on sizes alone, padding, and precision."""
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from lambdanet import backend as K
 
 Size: TypeAlias = "int | K.Tensor"
+product: Callable[[Iterable[Size]], Size] = math.prod
 
 
 def sizes(x: K.Tensor) -> list[Size]:
@@ -19,14 +21,6 @@ def sizes(x: K.Tensor) -> list[Size]:
         dynamic = K.unstack(K.shape(x))  # one operation; an index is four
         shape = [dynamic[i] if size is None else size for i, size in enumerate(shape)]
     return shape
-
-
-def product(factors: Sequence[Size]) -> Size:
-    """Returns the product of sizes, known or not."""
-    result: Size = 1
-    for factor in factors:
-        result = result * factor
-    return result
 
 
 def ceil_div(size: Size, divisor: Size) -> Size:

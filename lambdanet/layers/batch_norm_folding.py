@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folding a batch normalization, which is affine at inference, into the projection before it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
@@ -57,3 +58,11 @@ def folded_weights(projection: keras.layers.Layer, norm: keras.layers.BatchNorma
     by_channel = scale.reshape(kernel.shape[-CHANNEL_AXES[type(projection)] :])
     bias = sum((scale * bias for bias in biases), offset)
     return [(kernel * by_channel).astype(kernel.dtype), bias.astype(kernel.dtype)]
+
+
+def copy_folded(layer: Any, copy: Any, names: Sequence[str]) -> None:
+    """Sets the weights of parts of a copy, with the normalizations of the layer (`NAME_norm`) folded in."""
+    for name in names:
+        part, norm = getattr(layer, name, None), getattr(layer, f"{name}_norm", None)
+        if part is not None:
+            getattr(copy, name).set_weights(folded_weights(part, norm) if norm else part.get_weights())

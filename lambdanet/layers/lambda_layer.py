@@ -7,33 +7,16 @@ from typing import Any
 import numpy as np
 
 from lambdanet import backend as K
-from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
-from lambdanet.errors import (
-    InputError,
-    check_count,
-    check_counts,
-    check_divisible,
-    invalid,
-    unknown,
-)
-from lambdanet.layers.batch_norm_folding import folded_weights
+from lambdanet.errors import InputError, check_count, check_counts, check_divisible, invalid, unknown
+from lambdanet.layers.batch_norm_folding import copy_folded
 from lambdanet.layers.layer import Layer, rebuilt
-from lambdanet.layers.pooled_batch_norm import BatchNormalization
-from lambdanet.layers.position_embedding import (
-    PositionEmbedding,
-    RelativePositionEmbedding,
-    UnstructuredPositionEmbedding,
-    restored,
-)
-from lambdanet.layers.sublayers import BATCH_NORM, build_projection, build_sublayer
-from lambdanet.ops import content_lambdas, kernels, pooling
+from lambdanet.layers.position_argument import RELATIVE, embedding_of, restored, without_relative
+from lambdanet.layers.position_embedding import PositionEmbedding, relative_arguments
+from lambdanet.layers.sublayers import BATCH_NORM, build_norm, build_projection
+from lambdanet.ops import content_lambdas
 from lambdanet.ops.position_term import Geometry
-
-POSITION_KINDS = ("relative", "unstructured", None)
-# The arguments of the layer that are those of its relative embedding.
-RELATIVE = ("scope", "dilation", "map_size", "resize", "position_bias", "implementation")
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -73,13 +56,8 @@ class LambdaLayer(Layer):
       strides: the distance between queries along each axis; the output has 1 / strides of the positions.
       pool_size: with strides, the side of the windows over which outputs are averaged, as by an average-pool
         with "same" padding, at a fraction of the cost.
-      dilation: the distance between positions within the scope; 1 for the scope None.
-      map_size: for the scope None, the size of the map that the table is for; default: that of the first
-        input.
-      resize: for the scope None and other sizes, "slice" (no larger than `map_size`) or "interpolate".
-      position_bias: whether to add a vector to the position lambdas, as timm's networks do.
-      implementation: the form of `lambdanet.ops.apply_position_lambdas`. A mask [n, m] and unstructured
-        positions have a form of their own.
+      dilation, map_size, resize, implementation: as in `RelativePositionEmbedding`.
+      position_bias: its `use_bias`: whether to add a vector to the position lambdas, as timm's networks do.
       batch_norm: arguments of the batch normalizations, instead of momentum 0.9 and epsilon 1e-5.
       kernel_regularizer: regularizer of the three projections; position embeddings have none.
       use_bias: whether the projections of queries and values have biases, as batch normalizations become
@@ -122,16 +100,13 @@ class LambdaLayer(Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        num_heads, key_dim, intra_depth, strides, pool_size = check_counts(
-            num_heads=num_heads,
-            key_dim=key_dim,
-            intra_depth=intra_depth,
-            strides=strides,
-            pool_size=pool_size,
+        self.num_heads, self.key_dim, self.intra_depth = check_counts(
+            num_heads=num_heads, key_dim=key_dim, intra_depth=intra_depth
         )
-        if filters is not None:
-            filters = check_count("filters", filters)
-            check_divisible(filters, num_heads)
+        self.strides, self.pool_size = check_counts(strides=strides, pool_size=pool_size)
+        self.filters = None if filters is None else check_count("filters", filters)
+        if self.filters is not None:
+            check_divisible(self.filters, self.num_heads)
         if key_normalization not in content_lambdas.KEY_NORMALIZATIONS:
             accepted = f"one of {content_lambdas.KEY_NORMALIZATIONS}"
             raise invalid("key_normalization", accepted, key_normalization)
@@ -141,27 +116,21 @@ class LambdaLayer(Layer):
             raise InputError(
                 "a lambda layer needs content, positions or both, got content=False and position=None"
             )
-        self.filters = filters
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.intra_depth = intra_depth
-        self.content = content
-        self.key_normalization = key_normalization
-        self.query_normalization = query_normalization
-        self.use_batch_norm = use_batch_norm
-        self.use_bias = use_bias
-        self.multi_head = multi_head
-        self.strides = strides
-        self.pool_size = pool_size
-        self.resize = resize
-        self.position_bias = position_bias
-        self.implementation = implementation
+        self.content, self.multi_head = content, multi_head
+        self.key_normalization, self.query_normalization = key_normalization, query_normalization
+        self.use_batch_norm, self.use_bias = use_batch_norm, use_bias
+        self.scope, self.dilation, self.map_size, self.resize = scope, dilation, map_size, resize
+        self.position_bias, self.implementation = position_bias, implementation
         self.batch_norm = {**BATCH_NORM, **(batch_norm or {})}
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self._num_lambdas = num_heads if multi_head else 1
-        self._geometry = Geometry(strides, pool_size=pool_size)
-        arguments = (scope, dilation, map_size, resize, position_bias, implementation)
-        self.position = self._position_embedding(position, *arguments)
+        self._num_lambdas = self.num_heads if multi_head else 1
+        self._geometry = Geometry(self.strides, pool_size=self.pool_size)
+        depth = {"key_dim": self.key_dim, "intra_depth": self.intra_depth, "num_lambdas": self._num_lambdas}
+        relative = relative_arguments(**{name: getattr(self, own) for own, name in RELATIVE.items()})
+        for own, name in RELATIVE.items():
+            setattr(self, own, relative[name])  # integers of NumPy as Python's
+        self._position_kind = position if isinstance(position, str) else None
+        self.position: Any = embedding_of(position, depth, relative, dtype=self.dtype_policy, name="position")
         self._context_shape: K.Shape | None = None
 
     def __call__(self, inputs, context=None, mask=None, **kwargs):
@@ -182,15 +151,13 @@ class LambdaLayer(Layer):
         self._value_dim = filters // self.num_heads
         k = self.key_dim
         keys, values = (self._num_lambdas * depth * self.intra_depth for depth in (k, self._value_dim))
-        queries, stddev = self.num_heads * k, context_channels**-0.5
-        self._queries = build_projection(
-            self, "queries", channels, queries, (k * channels) ** -0.5, self.use_bias
-        )
+        queries, stddev, bias = self.num_heads * k, context_channels**-0.5, self.use_bias
+        self._queries = build_projection(self, "queries", channels, queries, (k * channels) ** -0.5, bias)
         if self.content:
             self._keys = build_projection(self, "keys", context_channels, keys, stddev)
-        self._values = build_projection(self, "values", context_channels, values, stddev, self.use_bias)
-        self._queries_norm = self._norm("queries_norm", queries)
-        self._values_norm = self._norm("values_norm", values)
+        self._values = build_projection(self, "values", context_channels, values, stddev, bias)
+        self._queries_norm = build_norm(self, "queries_norm", queries)
+        self._values_norm = build_norm(self, "values_norm", values)
         if self.position is not None:
             with K.naming(self.position):
                 strides = self._geometry.query_strides
@@ -218,44 +185,27 @@ class LambdaLayer(Layer):
         if self._geometry.query_strides > 1:
             every = slice(None, None, self.strides)
             inputs = inputs[(slice(None), *[every] * (len(inputs.shape) - 2))]
-        queries = self._project_queries(inputs, training)  # [b, *query_size, l, h, k]
-        values = self._project(context, self._values, self._values_norm, training)
-        depth = [self._num_lambdas, self._value_dim, self.intra_depth]
-        values = K.reshape(values, [*sizes(context)[:-1], *depth])  # [b, *context_size, l, v, u]
-        outputs, joined, pooled = [], None, queries
-        if self.pool_size > 1:
-            pooled = pooling.mean(queries, len(inputs.shape) - 2, self.pool_size, self.strides)
-        if self.content:
-            keys = self._project(context, self._keys)
-            keys = K.reshape(keys, [*sizes(keys)[:2], self._num_lambdas, self.key_dim, self.intra_depth])
-            position = self.position if mask is None else None
-            if position is not None and kernels.current(position.implementation).joins_content:
-                joined = self._content_lambdas(keys, values)
-            else:
-                outputs.append(self._apply_content(pooled, keys, values, mask))
-        if self.position is not None:
-            arguments = {"strides": self.strides, "mask": mask, "pool_size": self.pool_size}
-            outputs.append(self.position(queries, values, **arguments, content=joined, training=training))
-        shape = [*sizes(pooled)[:-3], self.num_heads * self._value_dim]
-        return sum(K.reshape(output, shape) for output in outputs)
+        # One map for each lambda: [b, *query_size, h, k], [b, *context_size, k, u], [b, *context_size, v, u].
+        h, k, v, u = self.num_heads // self._num_lambdas, self.key_dim, self._value_dim, self.intra_depth
+        queries = self._project(inputs, self._queries, [h, k], self._queries_norm, training)
+        values = self._project(context, self._values, [v, u], self._values_norm, training)
+        keys = self._project(context, self._keys, [k, u]) if self.content else values
+        if self.query_normalization == "softmax":
+            queries = [K.cast(K.softmax(at_least_float32(x)), self.compute_dtype) for x in queries]
+        maps = enumerate(zip(queries, keys, values, strict=True))
+        outputs = [self._apply_lambda(index, *qkv, mask, training) for index, qkv in maps]
+        y = K.concatenate(outputs, axis=-2)  # [b, *query_size, h, v]
+        return K.reshape(y, [*sizes(y)[:-2], self.num_heads * v])
 
     def for_inference(self):
         """Returns a copy with folded normalizations and position embeddings of its own, as constants."""
-        others = {name: value for name, value in self.get_config().items() if name not in RELATIVE}
-        copy = rebuilt(
-            self,
-            {
-                **others,
-                "use_batch_norm": False,
-                "use_bias": self.use_bias or self.use_batch_norm,
-                "position": self.position and self.position.with_constant_tables(),
-            },
-        )
-        for name in ("_queries", "_keys", "_values", "position"):
-            part, norm = getattr(self, name, None), getattr(self, f"{name}_norm", None)
-            if part is not None:
-                weights = folded_weights(part, norm) if norm else part.get_weights()
-                getattr(copy, name).set_weights(weights)
+        options = {
+            "use_batch_norm": False,
+            "use_bias": self.use_bias or self.use_batch_norm,
+            "position": self.position and self.position.with_constant_tables(),
+        }
+        copy = rebuilt(self, without_relative(self.get_config()) | options)
+        copy_folded(self, copy, ("_queries", "_keys", "_values", "position"))
         return copy
 
     def get_build_config(self):
@@ -275,109 +225,49 @@ class LambdaLayer(Layer):
         return K.Shape([b, *spatial, self.filters or channels])
 
     def get_config(self):
-        config, position = super().get_config(), self.position
-        if not self._owns_position:
-            config["position"] = None if position is None else position.serialized()
-        elif isinstance(position, RelativePositionEmbedding):
-            config["map_size"] = position.map_size  # that of the first input by now, if it was None
-            config["position"] = "relative"
-        else:
-            config["position"] = "unstructured"
-        return {**config, "batch_norm": dict(self.batch_norm)}
+        config = {**super().get_config(), "batch_norm": dict(self.batch_norm)}
+        config["position"] = self._position_kind or (self.position and self.position.serialized())
+        if self._position_kind == "relative":
+            config["map_size"] = self.position.map_size  # that of the first input by now, if it was None
+        return config
 
     @classmethod
     def from_config(cls, config):
         if isinstance(config.get("position"), Mapping):
-            others = {name: value for name, value in config.items() if name not in RELATIVE}
-            config = {**others, "position": restored(config["position"])}
+            config = {**without_relative(config), "position": restored(config["position"])}
         return super().from_config(config)
 
-    def _position_embedding(
-        self, position: str | PositionEmbedding | None, *arguments: Any
-    ) -> PositionEmbedding | None:
-        """Returns the embedding that `position` names or is; `arguments` are those of a relative one."""
-        self._owns_position = isinstance(position, str)
-        depth = {"key_dim": self.key_dim, "intra_depth": self.intra_depth, "num_lambdas": self._num_lambdas}
-        options: dict[str, Any] = {"dtype": self.dtype_policy, "name": "position"}
-        relative = RelativePositionEmbedding(
-            self.key_dim, self.intra_depth, self._num_lambdas, *arguments, **options
-        )
-        self.scope, self.dilation, self.map_size = relative.scope, relative.dilation, relative.map_size
-        if position == "relative":
-            return relative
-        if position == "unstructured":
-            return UnstructuredPositionEmbedding(**depth, **options)
-        if isinstance(position, str):
-            raise unknown("position", position, [name for name in POSITION_KINDS if name])
-        if position is None:
-            return None
-        which_keras.check_same(position, "position")
-        if not isinstance(position, PositionEmbedding):
-            raise invalid("position", f"one of {POSITION_KINDS} or a PositionEmbedding", position)
-        for name, value in depth.items():
-            if (given := getattr(position, name)) != value:
-                raise invalid(f"{name} of the position embedding", f"{value} as in the layer", given)
-        default = RelativePositionEmbedding()
-        for name in RELATIVE:
-            attribute = name.replace("position_", "use_")
-            given, unset = getattr(relative, attribute), getattr(default, attribute)
-            own = getattr(position, attribute, unset)
-            sides = (given,) * len(own) if isinstance(own, tuple) else given  # of a map
-            if given != unset and own not in (given, sides):
-                raise invalid(f"{name} beside a position embedding", f"{own!r}, as in the embedding", given)
-        position.num_users += 1
-        return position
-
-    def _norm(self, name: str, channels: int) -> keras.layers.BatchNormalization | None:
-        if not self.use_batch_norm:
-            return None
-        layer = BatchNormalization(**self.batch_norm, dtype=self.dtype_policy, name=name)
-        return build_sublayer(layer, [None, None, 1, channels])
-
-    def _project(self, x, projection, norm=None, training=None):
-        """Projects and normalizes: [b, *size, c] -> [b, n, 1, units].
+    def _project(self, x, projection, depth, norm=None, training=None):
+        """Projects and normalizes: [b, *size, c] -> a list of one [b, *size, *depth] per lambda.
 
         One spatial axis serves every kind of input, and the axis of size 1 allows the fused batch
         normalization.
         """
         b, *size, channels = sizes(x)
-        x = projection(K.reshape(x, [b, product(size), 1, channels]))
-        return x if norm is None else norm(x, training=training)
+        y = projection(K.reshape(x, [b, product(size), 1, channels]))
+        y = y if norm is None else norm(y, training=training)
+        # Not slices: LiteRT can slice tensors of at most five axes.
+        return K.unstack(K.reshape(y, [b, *size, self._num_lambdas, *depth]), self._num_lambdas, axis=-3)
 
-    def _project_queries(self, inputs, training):
-        """[b, *query_size, c] -> [b, *query_size, l, h, k], l lambdas per position and h heads per lambda."""
-        size, lambdas, k = sizes(inputs)[:-1], self._num_lambdas, self.key_dim
-        queries = self._project(inputs, self._queries, self._queries_norm, training)
-        if self.query_normalization == "softmax":
-            queries = K.reshape(queries, [*sizes(queries)[:2], self.num_heads, k])
-            queries = K.cast(K.softmax(at_least_float32(queries)), self.compute_dtype)
-        return K.reshape(queries, [*size, lambdas, self.num_heads // lambdas, k])
+    def _apply_lambda(self, index, queries, keys, values, mask, training):
+        """Applies lambda number `index`, the sum of content and positions: [b, *query_size, h, v]."""
+        if mask is not None or self.position is None:
+            return self._apply_apart(index, queries, keys, values, mask, training)
+        options = {"index": index, "geometry": self._geometry, "training": training}
+        if self.content:
+            options["content"] = content_lambdas.content_lambda(keys, values, self.key_normalization)
+        return self.position(queries, values, **options)
 
-    def _content_lambdas(self, keys, values):
-        """Keys [b, m, l, k, u] and values [b, *size, l, v, u] -> content lambdas [b, l, k, v]."""
-        values = _flat(values)
-        lambdas = [
-            content_lambdas.content_lambda(keys[:, :, i], values[:, :, i], self.key_normalization)
-            for i in range(self._num_lambdas)
-        ]
-        return K.stack(lambdas, axis=1)
-
-    def _apply_content(self, queries, keys, values, mask):
-        """Applies the content lambdas one by one: queries [b, *query_size, l, h, k] -> [b, n, l, h, v]."""
-        queries, values = _flat(queries), _flat(values)
-        outputs = [
-            content_lambdas.apply_content_lambda(
-                queries[:, :, i], keys[:, :, i], values[:, :, i], self.key_normalization, mask
-            )
-            for i in range(self._num_lambdas)
-        ]
-        return K.stack(outputs, axis=2)
-
-
-def _flat(x: K.Tensor) -> K.Tensor:
-    """[b, *size, l, h, k] -> [b, n, l, h, k]."""
-    b, *size = sizes(x)[:-3]
-    return K.reshape(x, [b, product(size), *x.shape[-3:]])
+    def _apply_apart(self, index, queries, keys, values, mask, training):
+        """Adds the outputs of content and positions instead: a mask gives each query a content of its own."""
+        outputs = []
+        if self.position is not None:
+            options = {"index": index, "geometry": self._geometry, "mask": mask, "training": training}
+            outputs.append(self.position(queries, values, **options))
+        if self.content:
+            qkv = self._geometry.pool(queries), keys, values
+            outputs.append(content_lambdas.apply_content_lambda(*qkv, self.key_normalization, mask))
+        return K.add_n(outputs)
 
 
 def _checked_shape(shape, what: str) -> K.Shape:

@@ -34,10 +34,14 @@ class Layer(K.BaseLayer):
         return copy
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of `__init__`, also of base classes, from the attributes of their names."""
+        """Returns the arguments of `__init__`, also of base classes, from the attributes of their names.
+
+        Raises:
+          AttributeError: an argument has no attribute.
+        """
         bases = filter(lambda base: issubclass(base, Layer) and "__init__" in vars(base), type(self).__mro__)
         names = [name for base in bases for name in inspect.getfullargspec(vars(base)["__init__"]).args[1:]]
-        config = super().get_config() | {name: getattr(self, name) for name in names if hasattr(self, name)}
+        config = super().get_config() | {name: getattr(self, name) for name in names}
         if "kernel_regularizer" in config:
             config["kernel_regularizer"] = keras.regularizers.serialize(config["kernel_regularizer"])
         return config

@@ -2,14 +2,14 @@
 """Position embeddings as layers, which one lambda layer or several can use (Bello 2021)."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras, tensors
-from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, unknown
+from lambdanet.errors import check_count, check_counts, check_scope, invalid, unknown
 from lambdanet.layers.layer import TableLayer
-from lambdanet.ops import kernels, pooling, position_lambdas, relative_positions
+from lambdanet.ops import position_lambdas, products, relative_positions
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.relative_positions import PairAxis
 
@@ -28,8 +28,6 @@ class PositionEmbedding(TableLayer):
       **kwargs: `constant_tables`, and arguments of a Keras layer.
     """
 
-    implementation = "auto"
-
     def __init__(self, key_dim: int = 16, intra_depth: int = 1, num_lambdas: int = 1, **kwargs: Any):
         # Computes in the precision of the lambda layer that uses it.
         super().__init__(autocast=False, **kwargs)
@@ -43,42 +41,29 @@ class PositionEmbedding(TableLayer):
         """Creates the embeddings, once, for maps of these sizes."""
         raise NotImplementedError
 
-    def apply_one(self, index: int, queries, values, geometry: Geometry, mask, content=None, training=None):
-        """Applies the position lambdas of lambda number `index`, with its content [b, k, v]; see `call`."""
-        raise NotImplementedError
-
-    def call(self, queries, values, strides=1, mask=None, pool_size=1, content=None, training=None):
-        """Applies the position lambdas to their queries.
+    def call(self, queries, values, index, geometry: Geometry, mask=None, content=None, training=None):
+        """Applies the position lambdas of one lambda to their queries.
 
         Args:
-          queries: [b, *query_size, l, h, k], with l = `num_lambdas`.
-          values: [b, *context_size, l, v, u].
-          strides: the distance between queries or, with a pool, between its windows.
+          queries: [b, *query_size, h, k].
+          values: [b, *context_size, v, u].
+          index: the number of the lambda, below `num_lambdas`.
+          geometry: the spacing of queries and outputs; see `lambdanet.ops.position_term`.
           mask: None, "causal", or 0 and 1 for each query and context position, [n, m].
-          pool_size: the side of the windows over which outputs are averaged; there must be a query for every
-            position of the context then.
-          content: content lambdas to add to the position lambdas, [b, l, k, v].
-          training: False if no gradient is needed, which on a TPU allows a faster form for small maps.
+          content: a content lambda to add to the position lambdas, [b, k, v].
+          training: False if no gradient is needed, so that the fastest form of the forward pass is chosen.
 
         Returns:
-          [b, *query_size, l, h, v]; with a pool, one position per window.
+          [b, *query_size, h, v]; with a pool, one position per window.
         """
-        # Not slices: LiteRT can slice tensors of at most five axes.
-        queries, values = (K.unstack(x, self.num_lambdas, axis=-3) for x in (queries, values))
-        contents = [None] * self.num_lambdas if content is None else K.unstack(content, axis=1)
-        geometry = Geometry(strides, pool_size=pool_size)
-        outputs = [
-            self.apply_one(i, queries[i], values[i], geometry, mask, contents[i], training)
-            for i in range(self.num_lambdas)
-        ]
-        return K.stack(outputs, axis=-3)
+        raise NotImplementedError
 
     def with_constant_tables(self) -> "PositionEmbedding":
         """Returns an embedding with the same arguments, not built, whose tables are constants."""
         return type(self).from_config({**self.get_config(), **self.INFERENCE_OPTIONS})
 
     def serialized(self) -> dict[str, Any]:
-        """Returns the configuration, marked where several layers share the embedding; see `restored`."""
+        """Returns the configuration, marked where several layers share the embedding."""
         config = keras.layers.serialize(self)
         config.pop("build_config", None)  # the layer that uses it builds it, by `build_for`
         return config if self.num_users < 2 else {**config, SHARED: id(self)}
@@ -96,6 +81,31 @@ class PositionEmbedding(TableLayer):
         table = self._read(self.table, dtype)
         table = table[index] if self.num_lambdas > 1 else table
         return table if self.intra_depth > 1 else table[..., K.newaxis]
+
+
+def relative_arguments(
+    scope: int | None = 23,
+    dilation: int = 1,
+    map_size: int | Sequence[int] | None = None,
+    resize: str = "slice",
+    use_bias: bool = False,
+    implementation: str = "auto",
+) -> dict[str, Any]:
+    """Returns the arguments of a `RelativePositionEmbedding` by name, checked, which has their meaning."""
+    dilation = check_count("dilation", dilation)
+    scope = None if scope is None else check_scope(scope)
+    if scope is None and dilation > 1:
+        raise invalid("dilation", "1 with scope=None, the whole map", dilation)
+    if resize not in RESIZES:
+        raise unknown("resize", resize, RESIZES)
+    if implementation not in ("auto", *position_lambdas.IMPLEMENTATIONS):
+        raise unknown("implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS))
+    if isinstance(map_size, Sequence):
+        map_size = tuple(check_count("map_size", size) for size in map_size)
+    elif map_size is not None:
+        map_size = check_count("map_size", map_size)
+    arguments = {"scope": scope, "dilation": dilation, "map_size": map_size, "resize": resize}
+    return {**arguments, "use_bias": use_bias, "implementation": implementation}
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -134,22 +144,9 @@ class RelativePositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
-        self.dilation = check_count("dilation", dilation)
-        self.scope = None if scope is None else check_scope(scope)
-        if self.scope is None and self.dilation > 1:
-            raise invalid("dilation", "1 with scope=None, the whole map", dilation)
-        if resize not in RESIZES:
-            raise unknown("resize", resize, RESIZES)
-        if implementation not in ("auto", *position_lambdas.IMPLEMENTATIONS):
-            raise unknown("implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS))
-        if isinstance(map_size, Sequence):
-            map_size = tuple(check_count("map_size", size) for size in map_size)
-        elif map_size is not None:
-            map_size = check_count("map_size", map_size)
-        self.map_size: Any = map_size
-        self.resize = resize
-        self.use_bias = use_bias
-        self.implementation = implementation
+        own = relative_arguments(scope, dilation, map_size, resize, use_bias, implementation)
+        self.scope, self.dilation, self.map_size = own["scope"], own["dilation"], own["map_size"]
+        self.resize, self.use_bias, self.implementation = resize, use_bias, implementation
 
     def build_for(self, query_size, context_size):
         rank = len(context_size)
@@ -165,24 +162,27 @@ class RelativePositionEmbedding(PositionEmbedding):
         if self.use_bias:
             self.bias = self.add_weight(name="bias", shape=[self.key_dim], initializer="zeros")
 
-    def apply_one(self, index, queries, values, geometry, mask, content=None, training=None):
+    def call(self, queries, values, index, geometry, mask=None, content=None, training=None):
         query_size, context_size = tensors.sizes(queries)[1:-2], tensors.sizes(values)[1:-2]
-        table = self._fitted(self._table_of(index, queries.dtype), query_size, context_size, geometry)
+        table = self._table_of(index, queries.dtype)
+        if self.scope is None:
+            table = self._fitted(table, query_size, context_size, geometry)
+        if isinstance(mask, str):
+            table = relative_positions.causal(table, len(query_size))
         geometry = dataclasses.replace(geometry, dilation=self.dilation)
         if mask is None or isinstance(mask, str):
-            table = table if mask is None else relative_positions.causal(table, len(query_size))
             term = PositionTerm(queries, values, table, geometry, content, training is not False)
             outputs = position_lambdas.apply_term(term, self.implementation)
         else:
             size = zip(query_size, context_size, strict=True)
             axes = [PairAxis(n, m, 0, geometry.strides, self.dilation) for n, m in size]
-            embeddings = kernels.current().expand_table(table, axes)
-            outputs = position_lambdas.apply_embeddings(queries, values, embeddings, mask, content)
-        if self.use_bias:
-            if geometry.pool_size > 1:
-                queries = pooling.mean(queries, len(query_size), geometry.pool_size, geometry.strides)
-            outputs += K.einsum("...k,k->...", queries, K.cast(self.bias, queries.dtype))[..., K.newaxis]
-        return outputs
+            embeddings = relative_positions.expand_table(table, axes)
+            outputs = products.apply_embeddings(queries, values, embeddings, mask, content)
+        return self._with_bias(outputs, queries, geometry) if self.use_bias else outputs
+
+    def _with_bias(self, outputs, queries, geometry):
+        queries = geometry.pool(queries)
+        return outputs + K.einsum("...k,k->...", queries, K.cast(self.bias, queries.dtype))[..., K.newaxis]
 
     def _check_rank(self, rank: int) -> None:
         depth_axes = 1 + (self.intra_depth > 1) + (self.num_lambdas > 1)
@@ -201,9 +201,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         return sizes
 
     def _fitted(self, table, query_size, context_size, geometry):
-        """Fits a global table to maps of another size; a local one serves every map."""
-        if self.scope is not None:
-            return table
+        """Fits a global table to maps of another size."""
         strides = geometry.query_strides
         extents = [_largest(m, (n - 1) * strides + 1) for n, m in zip(query_size, context_size, strict=True)]
         if self.resize == "interpolate":
@@ -255,7 +253,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
             setattr(self, name, check_count(name, getattr(self, name)))
         self.table = self._add_table([self.num_queries, self.num_context])
 
-    def apply_one(self, index, queries, values, geometry, mask, content=None, training=None):
+    def call(self, queries, values, index, geometry, mask=None, content=None, training=None):
         n = tensors.product(tensors.sizes(queries)[1:-2])
         m = tensors.product(tensors.sizes(values)[1:-2])
         for positions, size, kind in ((n, self.num_queries, "query"), (m, self.num_context, "context")):
@@ -266,31 +264,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         embeddings = _first_pairs(self._table_of(index, queries.dtype), n, m)
         if isinstance(mask, str):
             mask = K.lower_triangle(n, m)
-        outputs = position_lambdas.apply_embeddings(queries, values, embeddings, mask, content)
-        if geometry.pool_size == 1:
-            return outputs
-        return pooling.mean(outputs, len(values.shape) - 3, geometry.pool_size, geometry.strides)
-
-
-def restored(config: Mapping[str, Any]) -> PositionEmbedding:
-    """Returns the embedding that `serialized` described, one for all layers of a model that share it.
-
-    While Keras loads a model it keeps shared objects, in one way for .keras and in another for other formats.
-    The one in use returns the same object for the same configuration.
-
-    Raises:
-      InputError: layers share it, and Keras keeps nothing, so that each would have its own.
-    """
-    # By the registered name, the only one that Keras finds in a .h5 file.
-    config = {**config, "class_name": config.get("registered_name") or config["class_name"]}
-    for deserialize in K.DESERIALIZERS:
-        embedding = deserialize(config)
-        if SHARED not in config or embedding is deserialize(config):
-            return embedding
-    raise InputError(
-        "layers that share a position embedding cannot be copied one by one, as by `clone_model`, because "
-        "each would have its own; copy the model by `Model.from_config(model.get_config())`"
-    )
+        return geometry.pool(products.apply_embeddings(queries, values, embeddings, mask, content))
 
 
 @tensors.constant_folding

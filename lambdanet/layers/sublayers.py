@@ -2,9 +2,11 @@
 """Sublayers that are built with their parent."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
+from lambdanet.layers.pooled_batch_norm import BatchNormalization
 
 # The momentum and epsilon of the TPU ResNet code that the paper builds on.
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5}
@@ -19,6 +21,14 @@ def build_sublayer(layer: keras.layers.Layer, input_shape: Sequence[int | None])
     with K.naming(layer):
         layer.build(input_shape)
     return layer
+
+
+def build_norm(parent: Any, name: str, channels: int) -> keras.layers.BatchNormalization | None:
+    """Creates the batch normalization of a parent, in its precision; None without `use_batch_norm`."""
+    if not parent.use_batch_norm:
+        return None
+    layer = BatchNormalization(**parent.batch_norm, dtype=parent.dtype_policy, name=name)
+    return build_sublayer(layer, [None, None, 1, channels])
 
 
 def build_projection(

@@ -26,57 +26,28 @@ class BlockAxis(PairAxis):
     count: Size = 1
     step: Size = 1
 
-    @classmethod
-    def cut(
-        cls,
-        num_queries: Size,
-        num_context: Size,
-        length: int | None,
-        halo: int,
-        strides: int = 1,
-        dilation: int = 1,
-    ) -> "BlockAxis":
-        """Cuts an axis into blocks of `length` queries, whose windows reach `halo` positions beyond them.
-
-        A length of None, or one that is known to cover the axis, makes one block with the whole context.
-        """
-        if length is None or (isinstance(num_queries, int) and num_queries <= length):
-            return cls(num_queries, num_context, 0, strides, dilation, step=num_context)
-        step, count = length * strides, ceil_div(num_queries, length)
-        return cls(length, step - strides + 1 + 2 * halo, -halo, strides, dilation, count=count, step=step)
-
-    @property
-    def blocked_length(self) -> Size:
-        """The queries of all blocks, with those that fill up the last block."""
-        return self.count * self.num_queries
-
 
 def split(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
     """Cuts a map into blocks: [b, *size, ...] -> [b * blocks, n, ...], padded with zeros at the end."""
-    rank = len(axes)
-    shape = sizes(x)
-    b, size, rest = shape[0], shape[1 : rank + 1], shape[rank + 1 :]
-    if _is_single_block(axes, _queries(axes), size):
-        return K.reshape(x, [b, product(size), *rest])
+    rank, (b, *shape) = len(axes), sizes(x)
     for number, axis in enumerate(axes):
-        x = tensors.pad(x, number + 1, 0, axis.blocked_length - size[number])
-    x = K.reshape(x, [b, *(n for axis in axes for n in (axis.count, axis.num_queries)), *rest])
+        x = tensors.pad(x, number + 1, 0, axis.count * axis.num_queries - shape[number])
+    x = K.reshape(x, [b, *(n for axis in axes for n in (axis.count, axis.num_queries)), *shape[rank:]])
     depth = range(2 * rank + 1, len(x.shape))
     x = K.transpose(x, [0, *range(2 * rank - 1, 0, -2), *range(2, 2 * rank + 1, 2), *depth])
-    return K.reshape(x, [b * num_blocks(axes), product(_queries(axes)), *rest])
+    return K.reshape(x, [b * num_blocks(axes), product([axis.num_queries for axis in axes]), *shape[rank:]])
 
 
 def merge(x: K.Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
     """Puts blocks together again, the inverse of `split`: [b * blocks, n, ...] -> [b, *size, ...]."""
-    rank = len(axes)
-    b, _, *rest = sizes(x)
-    if _is_single_block(axes, _queries(axes), size):
-        return K.reshape(x, [b, *size, *rest])
-    b //= num_blocks(axes)
-    x = K.reshape(x, [b, *(axis.count for axis in reversed(axes)), *_queries(axes), *rest])
+    rank, (groups, _, *rest) = len(axes), sizes(x)
+    b = groups // num_blocks(axes)
+    x = K.reshape(
+        x, [b, *(axis.count for axis in reversed(axes)), *(axis.num_queries for axis in axes), *rest]
+    )
     pairs = [part for number in range(1, rank + 1) for part in (rank - number + 1, rank + number)]
     x = K.transpose(x, [0, *pairs, *range(2 * rank + 1, len(x.shape))])
-    x = K.reshape(x, [b, *(axis.blocked_length for axis in axes), *rest])
+    x = K.reshape(x, [b, *(axis.count * axis.num_queries for axis in axes), *rest])
     return x[(slice(None), *(slice(0, n) for n in size))]
 
 
@@ -92,7 +63,7 @@ def gather_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
     than the scatter-add or the padded slices that TensorFlow would derive.
     """
     b, *size, c = sizes(x)
-    blocks, m = num_blocks(axes), product(_windows(axes))
+    blocks, m = num_blocks(axes), _window_size(axes)
 
     @K.custom_gradient
     def gather(flat):
@@ -114,7 +85,8 @@ def extract_windows(x: K.Tensor, axes: Sequence[BlockAxis], gather: Gather = gat
     `gather` collects the windows, unless there is just one with the whole map.
     """
     b, *size, c = sizes(x)
-    if _is_single_block(axes, _windows(axes), size):
+    windows = [(axis.first_context, axis.num_context) for axis in axes]
+    if all(isinstance(n, int) for n in size) and windows == [(0, n) for n in size]:
         return K.reshape(x, [b, product(size), c])
     return gather(x, axes)
 
@@ -127,23 +99,8 @@ def window_positions(axis: BlockAxis, size: Size) -> K.Tensor:
     return K.where((positions >= 0) & (positions < size), positions, -1)
 
 
-def _queries(axes: Sequence[BlockAxis]) -> list[Size]:
-    return [axis.num_queries for axis in axes]
-
-
-def _windows(axes: Sequence[BlockAxis]) -> list[Size]:
-    return [axis.num_context for axis in axes]
-
-
-def _is_single_block(axes: Sequence[BlockAxis], lengths: Sequence[Size], size: Sequence[Size]) -> bool:
-    """Whether there is one block, whose queries or window of these lengths are the whole map and no more."""
-    return all(
-        isinstance(axis.count, int)
-        and axis.count == 1
-        and axis.first_context == 0
-        and not (isinstance(n, int) and isinstance(length, int) and length != n)
-        for axis, length, n in zip(axes, lengths, size, strict=True)
-    )
+def _window_size(axes: Sequence[BlockAxis]) -> Size:
+    return product([axis.num_context for axis in axes])
 
 
 def _gather_rows(x: K.Tensor, rows: K.Tensor) -> K.Tensor:
@@ -154,43 +111,36 @@ def _gather_rows(x: K.Tensor, rows: K.Tensor) -> K.Tensor:
 @tensors.precomputed
 def _sources(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
     """The position of the flattened map at each place of each window, [blocks, m]; -1 outside the map."""
-    positions = [window_positions(axis, n) for axis, n in zip(axes, size, strict=True)]
-    m = product(_windows(axes))
-    sources = K.reshape(_ravel(positions, _row_major(size)), [*(axis.count for axis in axes), m])
-    sources = K.transpose(sources, [*range(len(axes))[::-1], len(axes)])
-    return K.reshape(sources, [num_blocks(axes), m])
+    positions = []
+    for i, axis in enumerate(axes):
+        position = window_positions(axis, size[i])
+        positions.append(K.where(position >= 0, position * product(size[i + 1 :]), -product(size)))
+    return _outer_sum(positions, first_fastest=True)
 
 
 @tensors.precomputed
 def _places_in_windows(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
     """The places in all windows that show each position, [n, windows that overlap]; -1 for fewer."""
-    blocks, offsets = [], []
-    for axis, n in zip(axes, size, strict=True):
-        shifted = K.arange(n)[:, K.newaxis] - axis.first_context
+    places, m = [], _window_size(axes)
+    for i, axis in enumerate(axes):
+        shifted = K.arange(size[i])[:, K.newaxis] - axis.first_context
         block = shifted // axis.step - K.arange(ceil_div(axis.num_context, axis.step))
         offset = shifted - block * axis.step
+        place = block * num_blocks(axes[:i]) * m + offset * _window_size(axes[i + 1 :])
         exists = (block >= 0) & (block < axis.count) & (offset < axis.num_context)
-        blocks.append(K.where(exists, block, -1))
-        offsets.append(offset)
-    block = _ravel(blocks, _row_major([axis.count for axis in reversed(axes)])[::-1])
-    offset = _ravel(offsets, _row_major(_windows(axes)))
-    return K.where(block >= 0, block * product(_windows(axes)) + offset, -1)
+        places.append(K.where(exists, place, -num_blocks(axes) * m))
+    return _outer_sum(places)
 
 
-def _row_major(size: Sequence[Size]) -> list[Size]:
-    """The steps in a flattened map from one position to the next along each axis."""
-    return [product(size[axis + 1 :]) for axis in range(len(size))]
+def _outer_sum(indices: Sequence[K.Tensor], first_fastest: bool = False) -> K.Tensor:
+    """Sums of all combinations along axes, [a_i, b_i] -> [a, b]; -1 where one is far below zero.
 
-
-def _ravel(indices: Sequence[K.Tensor], steps: Sequence[Size]) -> K.Tensor:
-    """Flat indices of all combinations of indices along axes, [a_i, b_i] -> [a, b]; -1 where one is -1."""
-    rank = len(indices)
-    total, valid = K.convert_to_tensor(0), K.convert_to_tensor(True)
-    for axis, (index, step) in enumerate(zip(indices, steps, strict=True)):
-        a, b = sizes(index)
+    The last axis varies fastest in b, and in a too or, as in the order of blocks, the first one.
+    """
+    rank, total = len(indices), K.convert_to_tensor(0)
+    for i, index in enumerate(indices):
         shape = [1] * (2 * rank)
-        shape[axis], shape[rank + axis] = a, b
-        index = K.reshape(index, shape)
-        total, valid = total + index * step, valid & (index >= 0)
+        shape[rank - 1 - i if first_fastest else i], shape[rank + i] = sizes(index)
+        total = total + K.reshape(index, shape)
     rows = product([sizes(index)[0] for index in indices])
-    return K.reshape(K.where(valid, total, -1), [rows, product([sizes(index)[1] for index in indices])])
+    return K.maximum(K.reshape(total, [rows, product([sizes(index)[1] for index in indices])]), -1)

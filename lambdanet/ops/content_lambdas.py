@@ -2,7 +2,7 @@
 """Content lambdas and their products with queries: global, masked and causal (Bello 2021, equation 1)."""
 
 from lambdanet import backend as K
-from lambdanet.backend.tensors import at_least_float32
+from lambdanet.backend.tensors import at_least_float32, product, sizes
 
 KEY_NORMALIZATIONS = ("softmax", "l2", None)
 
@@ -13,6 +13,7 @@ _LARGEST_KEY = 40.0
 
 def content_lambda(keys: K.Tensor, values: K.Tensor, normalization: str | None = "softmax") -> K.Tensor:
     """Returns the content lambda, the same for every query: keys and values as below -> [b, k, v]."""
+    keys, values = flat(keys), flat(values)
     keys = K.cast(_normalized(at_least_float32(keys), normalization), values.dtype)
     return K.einsum("bmku,bmvu->bkv", keys, values)
 
@@ -27,9 +28,9 @@ def apply_content_lambda(
     """Applies the content lambda: one for all query positions or, with a mask, one for each.
 
     Args:
-      queries: [b, n, h, k].
-      keys: [b, m, k, u], not yet normalized.
-      values: [b, m, v, u].
+      queries: [b, *query_size, h, k].
+      keys: [b, *context_size, k, u], not yet normalized.
+      values: [b, *context_size, v, u].
       normalization: the normalization of each key channel over the context, one of `KEY_NORMALIZATIONS`.
       mask: None, or 0 and 1 for each query and context position, [n, m], or "causal" for the context m <= n
         of a sequence, by sums that are linear in n. Each query then normalizes over its own context, and a
@@ -37,20 +38,34 @@ def apply_content_lambda(
         output must not depend.
 
     Returns:
-      [b, n, h, v].
+      [b, *query_size, h, v].
     """
     if mask is None:
-        return K.einsum("bnhk,bkv->bnhv", queries, content_lambda(keys, values, normalization))
-    dtype = values.dtype
-    queries, keys, values = map(at_least_float32, (queries, keys, values))
+        return apply(queries, content_lambda(keys, values, normalization))
+    dtype, shape = values.dtype, [*sizes(queries)[:-1], values.shape[-2]]
+    queries, keys, values = (at_least_float32(flat(x)) for x in (queries, keys, values))
     weights = keys
     if normalization == "softmax":
         weights = K.exp(K.clip(keys, -_LARGEST_KEY, _LARGEST_KEY))
-    apply = _apply_causal if isinstance(mask, str) else _apply_masked
+    apply_one = _apply_causal if isinstance(mask, str) else _apply_masked
     outputs = [
-        apply(queries, weights[..., i], values[..., i], normalization, mask) for i in range(keys.shape[-1])
+        apply_one(queries, weights[..., i], values[..., i], normalization, mask)
+        for i in range(keys.shape[-1])
     ]
-    return K.cast(K.add_n(outputs), dtype)
+    return K.reshape(K.cast(K.add_n(outputs), dtype), shape)
+
+
+def apply(queries: K.Tensor, content: K.Tensor) -> K.Tensor:
+    """Applies a content lambda [b, k, v] to all queries: [b, *query_size, h, k] -> [b, *query_size, h, v]."""
+    b, *size, h, k = sizes(queries)  # flat: an einsum with an ellipsis has a slow gradient
+    outputs = K.einsum("bnk,bkv->bnv", K.reshape(queries, [b, product([*size, h]), k]), content)
+    return K.reshape(outputs, [b, *size, h, content.shape[2]])
+
+
+def flat(x: K.Tensor) -> K.Tensor:
+    """[b, *size, x, y] -> [b, n, x, y]."""
+    b, *size, x_depth, y_depth = sizes(x)
+    return K.reshape(x, [b, product(size), x_depth, y_depth])
 
 
 def _normalized(keys, normalization):

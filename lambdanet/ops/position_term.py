@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The position term of a lambda layer: queries, values and relative embeddings, and how they are aligned."""
+"""The position term of a lambda layer: queries, values and relative embeddings, and how they are aligned.
+
+Letters are those of `lambdanet.ops.reference`. Every form gives the same numbers, at another cost.
+"""
 
 import dataclasses
 import functools
 from collections.abc import Sequence
 
 from lambdanet import backend as K
-from lambdanet.backend.tensors import Size, sizes
+from lambdanet.backend.device import Device, Speed
+from lambdanet.backend.tensors import Size, ceil_div, sizes
+from lambdanet.ops import content_lambdas, pooling
 from lambdanet.ops.blocking import BlockAxis
 
 
@@ -30,6 +35,47 @@ class Geometry:
         """The distance between the queries that are given."""
         return self.strides if self.pool_size == 1 else 1
 
+    def pool(self, x: K.Tensor) -> K.Tensor:
+        """Averages over the positions of each output: [b, *query_size, h, v] -> [b, *output_size, h, v]."""
+        if self.pool_size == 1:
+            return x
+        return pooling.mean(x, len(x.shape) - 3, self.pool_size, self.strides)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The sizes of a term in the paper's letters, by which a form is chosen.
+
+    Unknown sizes count as 64 along each axis, and as 8 for the batch.
+
+    Attributes:
+      batch: b, or None if unknown.
+      query_size, context_size, scope, h, k, v, u, geometry: as in `PositionTerm`.
+      bytes: those of a number.
+      needs_gradient: as in `PositionTerm`.
+      known: whether all sizes but the batch are known.
+      known_scope: whether those of the table are.
+    """
+
+    batch: int | None
+    query_size: tuple[int, ...]
+    context_size: tuple[int, ...]
+    scope: tuple[int, ...]
+    h: int
+    k: int
+    v: int
+    u: int = 1
+    geometry: Geometry = Geometry()
+    bytes: int = 4
+    needs_gradient: bool = True
+    known: bool = True
+    known_scope: bool = True
+
+    @property
+    def b(self) -> int:
+        """The number of examples."""
+        return self.batch or 8
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PositionTerm:
@@ -41,7 +87,7 @@ class PositionTerm:
       table: [r, ..., k, u].
       geometry: the spacing along each axis.
       content: a content lambda to add to all position lambdas, [b, k, v], or None.
-      needs_gradient: whether a backward pass may follow, for which another form may be faster.
+      needs_gradient: whether to choose by the time of both passes; False: by that of the forward pass.
     """
 
     queries: K.Tensor
@@ -66,21 +112,79 @@ class PositionTerm:
         """The length of the table along each axis."""
         return sizes(self.table)[:-2]
 
-    def without_pool(self) -> "PositionTerm":
-        """Returns the term whose outputs, at every position, are not averaged yet."""
-        geometry = dataclasses.replace(self.geometry, strides=1, pool_size=1)
-        return dataclasses.replace(self, geometry=geometry)
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes as numbers."""
+        (b, *_, h, k), (*_, v, u) = self.queries.shape, self.values.shape
+        spatial = self.query_size, self.context_size, self.scope
+        known = [all(isinstance(n, int) for n in size) for size in spatial]
+        queries, context, scope = (tuple(n if isinstance(n, int) else 64 for n in size) for size in spatial)
+        number = K.itemsize(self.queries.dtype)
+        options = self.geometry, number, self.needs_gradient, all(known), known[2]
+        return Sizes(b, queries, context, scope, h, k, v, u, *options)
 
-    def block_axes(self, block: Sequence[int] | None) -> list[BlockAxis]:
-        """Cuts each axis into blocks of the given numbers of queries; None for one block."""
-        strides, dilation = self.geometry.strides, self.geometry.dilation
-        halos = [r // 2 * dilation for r in self.scope]
-        lengths = block or (None,) * len(halos)
-        axes = zip(self.query_size, self.context_size, lengths, halos, strict=True)
-        return [BlockAxis.cut(*axis, strides, dilation) for axis in axes]
-
-    def depth_first_values(self) -> K.Tensor:
+    def values_by_depth(self) -> K.Tensor:
         """Returns the values [b, *context_size, u * v], with the intra-depth outside, where it can join m."""
         b, *context_size, v, u = sizes(self.values)
         values = K.einsum("...vu->...uv", self.values) if u > 1 else self.values
         return K.reshape(values, [b, *context_size, u * v])
+
+
+def cut(part: Sizes | PositionTerm, block: Sequence[int] | None) -> list[BlockAxis]:
+    """Cuts each axis of a term into blocks of these numbers of queries, with the context that they see.
+
+    A length that is known to cover the axis makes one block with the whole context, as does None as `block`.
+    """
+    strides, dilation = part.geometry.query_strides, part.geometry.dilation
+    axes, lengths = [], block or part.query_size
+    for n, m, r, length in zip(part.query_size, part.context_size, part.scope, lengths, strict=True):
+        if block is None or (isinstance(n, int) and n <= length):
+            axes.append(BlockAxis(n, m, 0, strides, dilation, step=m))
+        else:
+            step, halo, count = length * strides, r // 2 * dilation, ceil_div(n, length)
+            window = step - strides + 1 + 2 * halo
+            axes.append(BlockAxis(length, window, -halo, strides, dilation, count=count, step=step))
+    return axes
+
+
+class Form:
+    """One way to compute position lambdas, with its settings: what it costs, and how it is computed.
+
+    The file of a form has a function `candidates`: from sizes to the settings that can compute them.
+    """
+
+    has_fast_gradient = True
+
+    def seconds(self, sizes: Sizes, speed: Speed) -> float:
+        """Returns the estimated time on a device, for comparisons; without content and pool."""
+        raise NotImplementedError
+
+    def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
+        """Applies the position lambdas at every query, without content and pool: [b, *query_size, h, v]."""
+        raise NotImplementedError
+
+    def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
+        """Applies the position lambdas and the content: [b, *output_size, h, v]."""
+        outputs = term.geometry.pool(self.compute(term, device))
+        if term.content is None:
+            return outputs
+        return content_lambdas.apply(term.geometry.pool(term.queries), term.content) + outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoForms(Form):
+    """Computes the outputs by one form, and the gradients by another one."""
+
+    forward: Form
+    backward: Form
+
+    def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
+        def run(form):
+            names = ("queries", "values", "table")
+            return lambda *x: form.compute(
+                dataclasses.replace(term, **dict(zip(names, x, strict=True))), device
+            )
+
+        return K.with_gradient_of(
+            run(self.backward), run(self.forward), term.queries, term.values, term.table
+        )

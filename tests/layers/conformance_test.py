@@ -77,10 +77,20 @@ def test_config_of_a_subclass_has_the_arguments_of_its_base():
     class Narrow(lambdanet.LambdaLayer):
         def __init__(self, width=4, **kwargs):
             super().__init__(scope=width + 1, **kwargs)
+            self.width = width
 
     config = Narrow(filters=8, multi_head=True).get_config()
     expected = lambdanet.LambdaLayer(8, scope=5, multi_head=True).get_config()
-    assert {**config, "name": None} == {**expected, "name": None}
+    assert {**config, "name": None} == {**expected, "width": 4, "name": None}
+
+
+def test_config_of_an_argument_without_an_attribute_is_refused():
+    class Narrow(lambdanet.LambdaLayer):
+        def __init__(self, width=4, **kwargs):
+            super().__init__(scope=width + 1, **kwargs)
+
+    with pytest.raises(AttributeError, match="'Narrow' object has no attribute 'width'"):
+        Narrow(8).get_config()
 
 
 def test_function_and_xla_equal_eager(make):

@@ -1,18 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choices of `implementation="auto"`, against measurements and the TPU compiler's estimates."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from lambdanet.backend import device
 from lambdanet.errors import InputError
-from lambdanet.ops import cost_model, position_lambdas
+from lambdanet.ops import position_lambdas
+from lambdanet.ops.kernels import KERNELS
+from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes, TwoForms
+from lambdanet.ops.products import Product
+from lambdanet.ops.tpu import pooled_queries, products
+from lambdanet.ops.tpu.pooled_queries import PooledQueries
 
 CPU, TPU = device.DEVICES["CPU"], device.DEVICES["TPU"]
+PRODUCTS_OF_A_TPU = (products.candidates,)
 
 
-def problem(side, d, b, r=23, h=4, k=16, u=1, bytes=4):
-    return cost_model.ProblemSize(b, (side, side), (side, side), (r, r), h, k, d // h, u, 1, 1, bytes)
+def problem(side, d, b, r=23, h=4, k=16, u=1, bytes=4, **options):
+    size = (side or 64,) * 2
+    return Sizes(b, size, size, (r, r), h, k, d // h, u, bytes=bytes, known=side is not None, **options)
+
+
+def choose(sizes, kind="CPU", forms=None):
+    """The form that "auto" chooses, of those in the row of `KERNELS` or those given."""
+    row = KERNELS[kind]
+    row = row if forms is None else dataclasses.replace(row, position_lambdas=forms)
+    return position_lambdas.fastest(sizes, "auto", row, by_xla=False)
 
 
 # Milliseconds of forward and backward pass on two cores with AVX-512, the best of each order: (side, d, b).
@@ -29,7 +46,7 @@ MEASURED_ON_CPU = {
 @pytest.mark.parametrize("sizes", MEASURED_ON_CPU)
 def test_order_on_a_cpu(sizes):
     measured = MEASURED_ON_CPU[sizes]
-    assert cost_model.choose(problem(*sizes), CPU).query_first == min(measured, key=measured.get)
+    assert choose(problem(*sizes)).query_first == min(measured, key=measured.get)
 
 
 # The TPU v3 compiler's estimate of forward and backward pass in bfloat16, milliseconds: (side, d, b).
@@ -45,7 +62,9 @@ ESTIMATED_FOR_TPU = {
 @pytest.mark.parametrize("sizes", ESTIMATED_FOR_TPU)
 def test_order_on_a_tpu(sizes):
     estimated = ESTIMATED_FOR_TPU[sizes]
-    assert cost_model.choose(problem(*sizes, bytes=2), TPU).query_first == min(estimated, key=estimated.get)
+    assert choose(problem(*sizes, bytes=2), "TPU", PRODUCTS_OF_A_TPU).query_first == min(
+        estimated, key=estimated.get
+    )
 
 
 # The same for the forward pass of the strided blocks of c4 and c5, pooled by 3x3 to half their side:
@@ -54,58 +73,70 @@ POOLED_ON_A_TPU = {(28, 256, 128): (20.5, 7.9), (14, 512, 128): (1.9, 1.0)}
 
 
 def test_queries_are_pooled_on_a_tpu_with_a_small_context():
+    def pools_first(*sizes, kind="TPU"):
+        sizes = problem(*sizes, bytes=2, geometry=Geometry(strides=2, pool_size=3))
+        forms = (pooled_queries.candidates, *PRODUCTS_OF_A_TPU) if kind == "TPU" else None
+        return isinstance(choose(sizes, kind, forms), PooledQueries)
+
     for sizes, (last, first) in POOLED_ON_A_TPU.items():
-        assert cost_model.should_pool_queries(problem(*sizes, bytes=2), 3, 2, TPU) == (first < last)
-        assert not cost_model.should_pool_queries(problem(*sizes), 3, 2, CPU)
-    assert not cost_model.should_pool_queries(problem(56, 128, 128, bytes=2), 3, 2, TPU)
-    assert not cost_model.should_pool_queries(problem(None, 128, 128, bytes=2), 3, 2, TPU)
+        assert pools_first(*sizes) == (first < last)
+        assert not pools_first(*sizes, kind="CPU")
+    assert not pools_first(56, 128, 128)
+    assert not pools_first(None, 128, 128)
 
 
 @pytest.mark.parametrize("kind", device.DEVICES)
 def test_large_maps_are_in_blocks(kind):
     """The embeddings of all pairs at 64x64 would take a gigabyte."""
-    assert cost_model.choose(problem(64, 256, 8), device.DEVICES[kind]).block is not None
-    assert cost_model.choose(problem(7, 512, 8), device.DEVICES[kind]).block is None
+    assert choose(problem(64, 256, 8), kind).block is not None
+    assert choose(problem(7, 512, 8), kind).block is None
 
 
 def test_maps_of_unknown_size_are_in_blocks():
     """A form that grows with the square of an unknown size is never chosen."""
-    for b in (None, 8):
-        unknown = cost_model.ProblemSize(b, (None, 14), (None, 14), (23, 23), 4, 16, 64, 1, 1, 1, 4)
-        plan = cost_model.choose(unknown, CPU)
-        assert plan.block is not None and all(isinstance(length, int) for length in plan.block)
+    for batch in (None, 8):
+
+        @tf.function(autograph=False)
+        def trace(queries, values):
+            sizes = PositionTerm(queries, values, tf.zeros([23, 23, 16, 1])).sizes
+            form = choose(sizes)
+            assert form.block is not None and all(isinstance(length, int) for length in form.block)
+
+        specs = [[batch, None, 14, 4, 16], [batch, None, 14, 64, 1]]
+        trace.get_concrete_function(*map(tf.TensorSpec, specs))
 
 
-def test_estimate_counts_what_the_docstring_says():
-    """Lambda first, on a device that only counts large products, costs n m k v u."""
+def test_estimates_count_what_the_docstrings_say():
+    """On a device that only counts products."""
     infinite = float("inf")
-    counts = device.Device(1.0, *[infinite] * 4)
-    whole = cost_model.Plan(False, None)
-    assert cost_model.estimate(problem(4, 12, 2, h=2, k=3, u=5), whole, counts) == 2 * 16 * 16 * 3 * 6 * 5
-    blocks = cost_model.Plan(True, (3, 6))
-    estimate = cost_model.estimate(problem(6, 8, 1, r=3, h=2, k=3), blocks, counts)
+    counts = device.Speed(1.0, infinite, infinite, 1.0)
+    assert Product(False).seconds(problem(4, 12, 2, h=2, k=3, u=5), counts) == 2 * 16 * 16 * 3 * 6 * 5
+    estimate = Product(True, (3, 6)).seconds(problem(6, 8, 1, r=3, h=2, k=3), counts)
     assert estimate == 6 * 6 * (5 * 6) * 2 * (4 + 3)
 
 
-def test_auto_runs_no_convolution_on_a_cpu():
-    """No measured one was the fastest; on a TPU there is one over rows (see position_lambdas_test)."""
-    traced = tf.function(lambda q, v, t: position_lambdas.apply_position_lambdas(q, v, t))
+@pytest.mark.parametrize(
+    ("training", "jit_compile", "convolves"),
+    [(None, False, False), (True, False, False), (False, False, True), (False, True, False)],
+)
+def test_auto_convolves_on_a_cpu(training, jit_compile, convolves):
+    """In the forward pass alone, and not under XLA; on a TPU see position_lambdas_test."""
+    traced = tf.function(
+        lambda *x: position_lambdas.apply_position_lambdas(*x, training=training), jit_compile=jit_compile
+    )
     for side in (7, 28, 64):
-        graph = traced.get_concrete_function(
-            tf.TensorSpec([2, side, side, 4, 16]),
-            tf.TensorSpec([2, side, side, 16]),
-            tf.TensorSpec([23, 23, 16]),
-        ).graph
-        assert not [op.type for op in graph.get_operations() if "Conv" in op.type]
+        specs = [2, side, side, 4, 16], [2, side, side, 16], [23, 23, 16]
+        graph = traced.get_concrete_function(*map(tf.TensorSpec, specs)).graph
+        types = {op.type for op in graph.get_operations()}
+        assert any("Conv" in name for name in types) == (convolves and side > 7)
 
 
 def test_large_intermediates_are_computed_in_chunks():
     """Similarities of blocks of 8x8 queries with windows of 30x30 take 64 * 4 * 900 numbers per block."""
-    plan = cost_model.Plan(True, (8, 8))
-    assert cost_model.limit_memory(problem(64, 256, 8), plan, CPU).chunk == int(1.2e7 / (64 * 4 * 900 * 4))
-    unknown = cost_model.limit_memory(problem(64, 256, None), plan, CPU)
-    assert unknown == cost_model.limit_memory(problem(64, 256, 8), plan, CPU)
-    assert cost_model.limit_memory(problem(14, 256, 8), cost_model.Plan(True), CPU).chunk is None
+    form = Product(True, (8, 8))
+    assert form.chunk(problem(64, 256, 8), CPU) == int(1.2e7 / (64 * 4 * 900 * 4))
+    assert form.chunk(problem(64, 256, None), CPU) == form.chunk(problem(64, 256, 8), CPU)
+    assert Product(True).chunk(problem(14, 256, 8), CPU) is None
 
 
 def test_assume_sets_the_kind_of_device():
@@ -120,3 +151,41 @@ def test_assume_sets_the_kind_of_device():
     with pytest.raises(InputError, match="unknown kind of device 'NPU'; .*CPU"):
         with device.assume("NPU"):
             pass
+
+
+# Milliseconds of the forward pass on two cores, of products and of the convolution: (side, d, b).
+FORWARD_ON_CPU = {
+    (14, 64, 8): (2.4, 3.0),
+    (28, 128, 8): (14.4, 15.6),
+    (56, 64, 1): (4.9, 3.6),
+    (96, 64, 1): (15.0, 10.1),
+    (28, 64, 8): (8.8, 8.0),
+    (64, 256, 1): (15.3, 19.6),
+    (96, 256, 1): (31.7, 40.2),
+}
+
+
+@pytest.mark.parametrize("sizes", FORWARD_ON_CPU)
+def test_convolution_of_a_forward_pass(sizes):
+    product, convolution = FORWARD_ON_CPU[sizes]
+    inference = problem(*sizes, needs_gradient=False)
+    assert isinstance(choose(inference), TwoForms) == (convolution < product)
+    with_xla = position_lambdas.fastest(inference, "auto", KERNELS["CPU"], by_xla=True)
+    assert with_xla == choose(problem(*sizes)) and isinstance(with_xla, Product)
+    assert isinstance(choose(inference, "TPU"), Form) and not isinstance(choose(inference, "TPU"), TwoForms)
+
+
+def test_gradient_of_a_form_for_the_forward_pass():
+    """That of the form for both passes, as fine-tuning with `training=False` needs it."""
+    shapes = [1, 56, 56, 4, 16], [1, 56, 56, 16, 1], [23, 23, 16, 1], [1, 16, 16]
+    inputs = [tf.random.stateless_normal(shape, [0, i]) / 4 for i, shape in enumerate(shapes)]
+    results = []
+    for needs_gradient in (True, False):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            term = PositionTerm(*inputs[:3], content=inputs[3], needs_gradient=needs_gradient)
+            outputs = position_lambdas.apply_term(term)
+            loss = tf.reduce_sum(tf.sin(outputs))
+        results.append([outputs, *tape.gradient(loss, inputs)])
+    for a, b in zip(*results, strict=True):
+        assert np.linalg.norm(a - b) < 1e-5 * np.linalg.norm(b)

@@ -13,17 +13,18 @@ from lambdanet.backend import device
 from lambdanet.errors import InputError
 from lambdanet.ops import (
     content_lambdas,
-    contractions,
-    cost_model,
     kernels,
     pooling,
     position_lambdas,
+    products,
     relative_positions,
 )
-from lambdanet.ops.position_term import Geometry, PositionTerm
-from lambdanet.ops.recompute import in_chunks
+from lambdanet.ops.position_term import Geometry, PositionTerm, Sizes
+from lambdanet.ops.products import Product, in_chunks
 from lambdanet.ops.relative_positions import PairAxis
-from lambdanet.ops.tpu import row_convolution
+from lambdanet.ops.tpu import pooled_queries
+from lambdanet.ops.tpu.products import TpuProduct
+from lambdanet.ops.tpu.row_convolution import RowConvolution
 
 
 @pytest.mark.parametrize("implementation", [*position_lambdas.IMPLEMENTATIONS, "auto"])
@@ -45,7 +46,9 @@ def test_equals_the_naive_loop(case, implementation):
 @pytest.mark.parametrize(("pool_size", "strides"), [(3, 2), (2, 2), (4, 3)])
 def test_pool_equals_average_pool(case, pools_first, pool_size, strides, monkeypatch):
     """Whether the context or the mean over windows is first; also the gradients."""
-    monkeypatch.setattr(cost_model, "should_pool_queries", lambda *_: pools_first)
+    if pools_first:
+        row = dataclasses.replace(kernels.KERNELS["CPU"], position_lambdas=(pooled_queries.candidates,))
+        monkeypatch.setitem(kernels.KERNELS, "CPU", row)
     arguments = dict(CASES[case])
     dilation = arguments.pop("dilation", 1)
     inputs = [tf.Variable(x) for x in random_case(6, **arguments)]
@@ -64,22 +67,22 @@ def test_pool_equals_average_pool(case, pools_first, pool_size, strides, monkeyp
         np.testing.assert_allclose(got, gradient, atol=1e-10)
 
 
-PLANS = [cost_model.Plan(query_first, block) for query_first in (False, True) for block in (None, 2)]
+PRODUCTS = [Product(query_first, block) for query_first in (False, True) for block in (None, 2)]
 
 
-def outputs_and_gradients(term, plan, kernel):
+def outputs_and_gradients(term, form):
     inputs = [x for x in (term.queries, term.values, term.table, term.content) if x is not None]
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        outputs = position_lambdas.apply_plan(term, plan, kernel)
+        outputs = form.apply(term, device.DEVICES["TPU"])
         loss = tf.reduce_sum(tf.sin(outputs))
     return outputs, *tape.gradient(loss, inputs)
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("form", PRODUCTS, ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_plans_on_a_tpu_equal_the_naive_loop(case, plan):
-    """Also the gradients, which equal those of the generic kernels."""
+def test_products_on_a_tpu_equal_the_naive_loop(case, form):
+    """Also the gradients, which equal those of the generic form."""
     arguments = dict(CASES[case])
     geometry = Geometry(arguments.pop("strides", 1), arguments.pop("dilation", 1))
     inputs = random_case(0, **arguments)
@@ -87,10 +90,12 @@ def test_plans_on_a_tpu_equal_the_naive_loop(case, plan):
     if "u" not in arguments:
         inputs = [inputs[0], inputs[1][..., None], inputs[2][..., None]]
     term = PositionTerm(*map(tf.constant, inputs), geometry)
-    plan = dataclasses.replace(plan, block=plan.block and (plan.block,) * len(arguments["spatial"]))
-    expected = outputs_and_gradients(term, plan, kernels.GENERIC)
+    form = dataclasses.replace(form, block=form.block and (form.block,) * len(arguments["spatial"]))
+    expected = outputs_and_gradients(term, form)
     np.testing.assert_allclose(expected[0], naive, atol=1e-10)
-    for a, b in zip(outputs_and_gradients(term, plan, kernels.KERNELS["TPU"]), expected, strict=True):
+    for a, b in zip(
+        outputs_and_gradients(term, TpuProduct(form.query_first, form.block)), expected, strict=True
+    ):
         np.testing.assert_allclose(a, b, atol=1e-10)
 
 
@@ -154,7 +159,9 @@ def test_row_convolution_is_not_applicable(images, query_size, scope):
     @tf.function
     def applicable(queries, values):
         term = PositionTerm(queries, values, tf.zeros([*scope, 3, 1]))
-        assert not row_convolution.is_applicable(term, device.DEVICES["TPU"])
+        tpu = kernels.KERNELS["TPU"]
+        form = position_lambdas.fastest(term.sizes, "auto", tpu, by_xla=True)
+        assert not isinstance(form, RowConvolution)
 
     shapes = [[images // 4, *query_size, 2, 3], [images // 4, *query_size, 4, 1]]
     applicable.get_concrete_function(*map(tf.TensorSpec, shapes))
@@ -291,8 +298,8 @@ def test_chunks_give_the_same_values_and_gradients(size):
             loss = tf.reduce_sum(outputs * weights)
         return outputs, tape.gradient(loss, inputs)
 
-    expected = value_and_gradients(contractions.query_first)
-    got = value_and_gradients(lambda *x: in_chunks(contractions.query_first, *x, size, [4, 2, 2]))
+    expected = value_and_gradients(products.query_first)
+    got = value_and_gradients(lambda *x: in_chunks(products.query_first, *x, size))
     for a, b in zip(tf.nest.flatten(got), tf.nest.flatten(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
@@ -311,8 +318,8 @@ def test_chunks_compile_with_an_unknown_batch():
             outputs = position_lambdas.apply_position_lambdas(queries, values, table, *form)
         return outputs, tape.gradient(outputs, [queries, values, table])
 
-    sizes = cost_model.ProblemSize(None, (32, 32), (32, 32), (9, 9), 8, 2, 2, 1, 1, 1, 4)
-    assert cost_model.limit_memory(sizes, cost_model.Plan(True, (16, 16)), device.DEVICES["CPU"]).chunk
+    sizes = Sizes(None, (32, 32), (32, 32), (9, 9), 8, 2, 2)
+    assert Product(True, (16, 16)).chunk(sizes, device.DEVICES["CPU"])
     expected = gradients(queries, values, table, "query_first")
     unknown = [tf.TensorSpec([None, *x.shape[1:]]) for x in (queries, values)] + [tf.TensorSpec(table.shape)]
     for jit_compile in (False, True):

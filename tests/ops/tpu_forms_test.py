@@ -6,22 +6,33 @@ import pytest
 import tensorflow as tf
 
 from lambdanet.backend import device
-from lambdanet.ops import cost_model, kernels, reference
+from lambdanet.ops import kernels, position_lambdas, reference
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.tpu import block_diagonal, row_convolution
+from lambdanet.ops.tpu.block_diagonal import BlockDiagonal
+from lambdanet.ops.tpu.row_convolution import RowConvolution
 
 TPU = device.DEVICES["TPU"]
 
+
+def chosen(term):
+    return position_lambdas.fastest(term.sizes, "auto", kernels.KERNELS["TPU"], by_xla=True)
+
+
+def apply_on_tpu(form):
+    return lambda term: form.apply(term, TPU)
+
+
 # The form; the sizes of queries, context and scope; u; the pool. Remainders are of groups and blocks.
 CASES = {
-    "no remainder": (block_diagonal, [8, 13], [8, 13], [9, 11], 2, 1),
-    "remainder": (block_diagonal, [10, 10], [10, 10], [23, 9], 1, 1),
-    "sequence": (block_diagonal, [101], [101], [91], 1, 1),
-    "pool": (block_diagonal, [9, 12], [9, 12], [23, 23], 1, 3),
-    "blocks": (row_convolution, [12, 16], [12, 16], [5, 7], 1, 1),
-    "blocks, remainder": (row_convolution, [13, 9], [13, 9], [3, 1], 2, 1),
-    "another context": (row_convolution, [5, 21], [14, 10], [7, 9], 1, 1),
-    "lower context": (row_convolution, [16, 8], [12, 30], [3, 3], 1, 1),  # some queries see none of it
+    "no remainder": (BlockDiagonal(), [8, 13], [8, 13], [9, 11], 2, 1),
+    "remainder": (BlockDiagonal(), [10, 10], [10, 10], [23, 9], 1, 1),
+    "sequence": (BlockDiagonal(), [101], [101], [91], 1, 1),
+    "pool": (BlockDiagonal(), [9, 12], [9, 12], [23, 23], 1, 3),
+    "blocks": (RowConvolution(), [12, 16], [12, 16], [5, 7], 1, 1),
+    "blocks, remainder": (RowConvolution(), [13, 9], [13, 9], [3, 1], 2, 1),
+    "another context": (RowConvolution(), [5, 21], [14, 10], [7, 9], 1, 1),
+    "lower context": (RowConvolution(), [16, 8], [12, 30], [3, 3], 1, 1),  # some queries see none of it
 }
 
 
@@ -29,7 +40,10 @@ CASES = {
 def forms_of_any_size(monkeypatch):
     monkeypatch.setattr(block_diagonal, "POOLED_POSITIONS", range(100, 200))
     monkeypatch.setattr(row_convolution, "MIN_IMAGES", 1)
-    monkeypatch.setattr(cost_model, "choose", lambda *_: cost_model.Plan(query_first=False))
+    monkeypatch.setattr(RowConvolution, "seconds", lambda *_: 0.0)
+    position_lambdas.fastest.cache_clear()
+    yield
+    position_lambdas.fastest.cache_clear()
 
 
 def make_term(size, context_size, scope, u, pool_size, dtype="float64"):
@@ -64,8 +78,8 @@ def with_gradients(compute, term):
 def test_form_equals_the_paper(case):
     form, *sizes = CASES[case]
     term = make_term(*sizes)
-    assert kernels.KERNELS["TPU"].map_form(term) is form
-    results = with_gradients(form.apply, term)
+    assert chosen(term) == form
+    results = with_gradients(apply_on_tpu(form), term)
     for got, expected in zip(results, with_gradients(by_the_paper, term), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
 
@@ -76,7 +90,7 @@ def test_form_in_low_precision(case, dtype, tolerance):
     """The error of outputs and gradients, relative to their norm."""
     form, *sizes = CASES[case]
     for got, expected in zip(
-        with_gradients(form.apply, make_term(*sizes, dtype)),
+        with_gradients(apply_on_tpu(form), make_term(*sizes, dtype)),
         with_gradients(by_the_paper, make_term(*sizes)),
         strict=True,
     ):
@@ -95,8 +109,8 @@ def test_form_of_an_unknown_batch(case):
     )
     def apply(queries, values, content):
         unknown = PositionTerm(queries, values, term.table, content=content, needs_gradient=False)
-        assert form.is_applicable(unknown, TPU)
-        return form.apply(unknown)
+        assert chosen(unknown) == form
+        return form.apply(unknown, TPU)
 
     np.testing.assert_allclose(apply(*batches), by_the_paper(term), atol=1e-9)
 
@@ -119,6 +133,6 @@ def test_block_diagonal_is_not_applicable(size, scope, options):
     @tf.function
     def trace(queries, values):
         term = PositionTerm(queries, values, tf.zeros([*scope, 16, 1]), geometry)
-        assert not block_diagonal.is_applicable(term, TPU)
+        assert not block_diagonal.candidates(term.sizes)
 
     trace.get_concrete_function(tf.TensorSpec([8, *size, h, 16]), tf.TensorSpec([8, *size, 16, 1]))

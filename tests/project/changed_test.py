@@ -35,7 +35,9 @@ def test_tests_near_a_file_that_is_no_module_contain_its_name():
 
 def test_module_that_no_test_imports_has_those_of_its_users():
     assert not any("lambdanet.ops.blocking" in source_tree.imports(test) for test in source_tree.tests())
-    assert {"ops/reference_test", "layers/halo_attention_test"} <= {*_near("lambdanet/ops/blocking.py")}
+    assert {"ops/position_lambdas_test", "layers/halo_attention_test"} <= {
+        *_near("lambdanet/ops/blocking.py")
+    }
 
 
 def test_changed_tests_come_before_those_of_changed_modules():

@@ -60,6 +60,11 @@ def _position(apply: Callable[..., tf.Tensor], case: Case) -> Run:
     return _runner(apply, inputs, lambda: [], [b, height, width, HEADS, v], case)
 
 
+def _named_position(name: str, case: Case) -> Run:
+    """The position lambdas by `apply_position_lambdas`, in inference or in training."""
+    return _position(partial(apply_position_lambdas, implementation=name, training=case.backward), case)
+
+
 def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
     """Returns a function that runs a layer with the same number of input and output channels once.
 
@@ -126,10 +131,7 @@ _halo_attention = partial(_attention, HaloAttention, block_size=HALO_BLOCK, halo
 # layers have their own scope: 7x7 positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
 CONTENDERS: dict[str, Callable[[Case], Run]] = {
     "position/figure_3": partial(_position, figure_3),
-    **{
-        f"position/{name}": partial(_position, partial(apply_position_lambdas, implementation=name))
-        for name in (*IMPLEMENTATIONS, "auto")
-    },
+    **{f"position/{name}": partial(_named_position, name) for name in (*IMPLEMENTATIONS, "auto")},
     **{f"layer/{name}": partial(run_layer, partial(_lambda_layer, name)) for name in ("einsum", "auto")},
     "attention/global": partial(run_layer, partial(_attention, GlobalAttention)),
     "attention/axial": partial(run_layer, partial(_attention, AxialAttention)),

@@ -8,11 +8,11 @@ compiler then computes lambdas and outputs in one pass, and the lambdas never re
 Letters: g positions of a group, j groups, r = h * g rows, c = g * k columns; else as in `ops.reference`.
 """
 
+import dataclasses
+
 from lambdanet import backend as K
-from lambdanet.backend.device import Device
 from lambdanet.backend.tensors import at_least_float32, pad, product, sizes
-from lambdanet.ops import pooling
-from lambdanet.ops.position_term import PositionTerm
+from lambdanet.ops.position_term import Form, cut
 from lambdanet.ops.relative_positions import expand_table
 from lambdanet.ops.tpu import LANES
 from lambdanet.ops.tpu.table_slices import read_slices
@@ -25,26 +25,36 @@ MAX_HEADS = 8
 MAX_FILTERS = 512  # h * v; the products that move numbers grow with the square
 
 
-def is_applicable(term: PositionTerm, device: Device) -> bool:
-    """Whether a map of these positions is about as large as the scope, and eight queries fill a tile."""
-    *size, h, k = term.queries.shape[1:]
-    scope, v = term.table.shape[:-2], term.values.shape[-2]
-    if size != [*term.values.shape[1:-2]] or None in (*size, *scope):
-        return False
-    n, is_pooled = product(size), term.geometry.pool_size > 1
-    if term.needs_gradient and (is_pooled or n % GROUP):  # the gradient of the padding takes what is saved
-        return False
-    reach = term.geometry.dilation * min(r / side for r, side in zip(scope, size, strict=True))
-    fits = GROUP * k == LANES and h <= MAX_HEADS and h * v <= MAX_FILTERS and v <= LANES
-    return fits and reach >= MIN_SCOPE and n in (POOLED_POSITIONS if is_pooled else POSITIONS)
+@dataclasses.dataclass(frozen=True)
+class BlockDiagonal(Form):
+    """Computes lambdas and outputs of eight positions in one pass, with the content and the pool."""
+
+    def seconds(self, sizes, speed):
+        return 0.0  # the fastest wherever it is a candidate
+
+    def apply(self, term, device):
+        return _apply(term)
 
 
-def apply(term: PositionTerm) -> K.Tensor:
+def candidates(sizes):
+    """Where a map is about as large as the scope, and eight queries fill a tile."""
+    is_pooled, n = sizes.geometry.pool_size > 1, product(sizes.query_size)
+    if sizes.query_size != sizes.context_size or not sizes.known:
+        return []
+    if sizes.needs_gradient and (is_pooled or n % GROUP):  # the gradient of the padding takes what is saved
+        return []
+    reach = min(r / side for r, side in zip(sizes.scope, sizes.query_size, strict=True))
+    fits = GROUP * sizes.k == LANES and sizes.h <= MAX_HEADS and sizes.h * sizes.v <= MAX_FILTERS
+    fits = fits and sizes.v <= LANES and sizes.geometry.dilation * reach >= MIN_SCOPE
+    return [BlockDiagonal()] if fits and n in (POOLED_POSITIONS if is_pooled else POSITIONS) else []
+
+
+def _apply(term):
     """Applies the position lambdas to their queries: [b, *output_size, h, v]."""
     b, *query_size, h, k = sizes(term.queries)
-    n, v, geometry = product(query_size), term.values.shape[-2], term.geometry
-    embeddings = expand_table(term.table, term.without_pool().block_axes(None), read_slices)  # [n, k, m * u]
-    values = K.reshape(term.depth_first_values(), [b, embeddings.shape[2], v])
+    n, v = product(query_size), term.values.shape[-2]
+    embeddings = expand_table(term.table, cut(term, None), read_slices)  # [n, k, m * u]
+    values = K.reshape(term.values_by_depth(), [b, embeddings.shape[2], v])
     embeddings = K.reshape(pad(embeddings, 0, 0, -n % GROUP), [-1, GROUP * k, embeddings.shape[2]])
     content = K.zeros([b, k, v], values.dtype) if term.content is None else term.content
     queries = _spread(K.reshape(term.queries, [b, n, h, k]))  # [j, b, h, c]
@@ -52,9 +62,7 @@ def apply(term: PositionTerm) -> K.Tensor:
     identity = K.reshape(K.eye(h * v, dtype=outputs.dtype), [h, v, h * v])
     outputs = K.einsum("jbhgv,hvd->bjgd", outputs, identity)  # a product: faster than a copy
     outputs = K.reshape(K.reshape(outputs, [b, -1, h * v])[:, :n], [b, *query_size, h, v])
-    if geometry.pool_size == 1:
-        return outputs
-    return pooling.mean(outputs, len(query_size), geometry.pool_size, geometry.strides)
+    return term.geometry.pool(outputs)
 
 
 def _spread(queries):

@@ -11,12 +11,13 @@ Letters: g groups of rows, j blocks of columns, t taps of the kernel (groups tha
 c channels (context positions of a group and a window, times u), l lanes (keys, times positions of a block).
 """
 
+import dataclasses
+
 from lambdanet import backend as K
-from lambdanet.backend.device import Device
-from lambdanet.backend.tensors import Size, at_least_float32, ceil_div, pad, round_up, sizes
-from lambdanet.ops import cost_model
+from lambdanet.backend.tensors import at_least_float32, ceil_div, pad, round_up, sizes
+from lambdanet.ops import products
 from lambdanet.ops.blocking import BlockAxis, window_positions
-from lambdanet.ops.position_term import Geometry, PositionTerm
+from lambdanet.ops.position_term import Form, Geometry
 from lambdanet.ops.relative_positions import PairAxis, expand_table
 from lambdanet.ops.tpu import LANES
 from lambdanet.ops.tpu.table_slices import read_slices
@@ -27,19 +28,28 @@ KEYS = LANES // POSITIONS  # side by side along the lanes
 MIN_IMAGES = 1024  # of one channel; fewer, as in detection, are faster in blocks
 
 
-def is_applicable(term: PositionTerm, device: Device) -> bool:
-    """Whether the context is first, in many images of one channel on two axes, higher than a window."""
-    b, v = sizes(term.queries)[0], term.values.shape[-2]
-    known = all(isinstance(size, int) for size in (*term.query_size, *term.context_size, *term.scope))
-    if term.geometry != Geometry() or len(term.scope) != 2 or not known:
-        return False
-    if cost_model.choose(cost_model.ProblemSize.of(term), device).query_first:
-        return False
-    many = not isinstance(b, int) or b * v >= MIN_IMAGES
-    return many and ROWS * _num_taps(term) <= term.context_size[0]
+@dataclasses.dataclass(frozen=True)
+class RowConvolution(Form):
+    """Computes the lambdas of blocks of rows and columns by convolutions, with the content."""
+
+    def seconds(self, sizes, speed):
+        """A little less than products with the context first, which it replaces where they are fastest."""
+        forms = [form for form in products.candidates(sizes) if not form.query_first]
+        return (1 - 1e-9) * min(form.seconds(sizes, speed) for form in forms)
+
+    def apply(self, term, device):
+        return _apply(term)
 
 
-def apply(term: PositionTerm) -> K.Tensor:
+def candidates(sizes):
+    """Where many images of one channel on two axes are higher than a window."""
+    if sizes.geometry != Geometry() or len(sizes.scope) != 2 or not sizes.known:
+        return []
+    many = sizes.batch is None or sizes.batch * sizes.v >= MIN_IMAGES
+    return [RowConvolution()] if many and ROWS * _num_taps(sizes) <= sizes.context_size[0] else []
+
+
+def _apply(term):
     """Applies the position lambdas to their queries: [b, height, width, h, v]."""
     b, height, width, h, k = sizes(term.queries)
     v, keys = term.values.shape[-2], round_up(k, KEYS)
@@ -63,7 +73,8 @@ def apply(term: PositionTerm) -> K.Tensor:
     return K.reshape(outputs, [b, groups * ROWS, blocks * COLUMNS, h, v])[:, :height, :width]
 
 
-def _num_taps(term: PositionTerm) -> Size:
+def _num_taps(term):
+    """The taps of the kernel for a term, or for its sizes."""
     return 2 * ceil_div(term.scope[0] // 2, ROWS) + 1
 
 

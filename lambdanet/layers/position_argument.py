@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The position arguments of a lambda layer: its embedding from them, and from a configuration."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lambdanet import backend as K
+from lambdanet import which_keras
+from lambdanet.errors import InputError, invalid, unknown
+from lambdanet.layers.position_embedding import (
+    SHARED,
+    PositionEmbedding,
+    RelativePositionEmbedding,
+    UnstructuredPositionEmbedding,
+    relative_arguments,
+)
+
+KINDS = ("relative", "unstructured", None)
+# The arguments of a lambda layer that are those of its relative embedding -> their names there.
+RELATIVE = {name: name for name in ("scope", "dilation", "map_size", "resize", "implementation")}
+RELATIVE["position_bias"] = "use_bias"
+
+
+def embedding_of(
+    position: str | PositionEmbedding | None,
+    depth: Mapping[str, Any],
+    relative: Mapping[str, Any],
+    **kwargs: Any,
+) -> PositionEmbedding | None:
+    """Returns the embedding that the argument `position` of a lambda layer names or is.
+
+    Args:
+      position: one of `KINDS`, or an embedding.
+      depth: `key_dim`, `intra_depth` and `num_lambdas`.
+      relative: the arguments of a relative embedding, as of `relative_arguments`. Those that are not the
+        defaults must be equal to those of a given embedding.
+      **kwargs: arguments of a Keras layer.
+
+    Raises:
+      InputError: for another position, or arguments that contradict it.
+    """
+    if position == "relative":
+        return RelativePositionEmbedding(**depth, **relative, **kwargs)
+    if position == "unstructured":
+        return UnstructuredPositionEmbedding(**depth, **kwargs)
+    if isinstance(position, str):
+        raise unknown("position", position, [name for name in KINDS if name])
+    if position is None:
+        return None
+    which_keras.check_same(position, "position")
+    if not isinstance(position, PositionEmbedding):
+        raise invalid("position", f"one of {KINDS} or a PositionEmbedding", position)
+    for name, value in depth.items():
+        if (given := getattr(position, name)) != value:
+            raise invalid(f"{name} of the position embedding", f"{value} as in the layer", given)
+    defaults = relative_arguments()
+    for argument, name in RELATIVE.items():
+        given, own = relative[name], getattr(position, name, defaults[name])
+        sides = (given,) * len(own) if isinstance(own, tuple) else given  # of a map
+        if given != defaults[name] and own not in (given, sides):
+            raise invalid(f"{argument} beside a position embedding", f"{own!r}, as in the embedding", given)
+    position.num_users += 1
+    return position
+
+
+def without_relative(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the configuration of a lambda layer without the arguments that a given embedding has itself."""
+    return {name: value for name, value in config.items() if name not in RELATIVE}
+
+
+def restored(config: Mapping[str, Any]) -> PositionEmbedding:
+    """Returns the embedding that `serialized` described, one for all layers of a model that share it.
+
+    While Keras loads a model it keeps shared objects, in one way for .keras and in another for other formats.
+    The one in use returns the same object for the same configuration.
+
+    Raises:
+      InputError: layers share it, and Keras keeps nothing, so that each would have its own.
+    """
+    # By the registered name, the only one that Keras finds in a .h5 file.
+    config = {**config, "class_name": config.get("registered_name") or config["class_name"]}
+    for deserialize in K.DESERIALIZERS:
+        embedding = deserialize(config)
+        if SHARED not in config or embedding is deserialize(config):
+            return embedding
+    raise InputError(
+        "layers that share a position embedding cannot be copied one by one, as by `clone_model`, because "
+        "each would have its own; copy the model by `Model.from_config(model.get_config())`"
+    )

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Position lambdas by matrix products, in either order, over the whole map or in blocks of queries.
+
+There is no softmax between the two contractions in
+
+    y[b, n, h, v] = sum over k and m of q[b, n, h, k] E[n, m, k] V[b, m, v],
+
+so their order is free. A block of queries sees the window of context around it, and one table of pairs E
+serves all blocks. With n queries in blocks of s with windows of w positions, one example costs
+
+  lambda first: n w k v u multiply-adds in one large product, and stores n k v numbers,
+  query first:  n w h u v multiply-adds, and n w h u k that yield n w h u numbers, each a sum over k alone,
+
+and both store the windows, n w v u / s numbers, and share the embeddings of a block, s w k u numbers.
+Blocks save where the map is larger than the scope, and cost where a block is much smaller than the scope.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lambdanet import backend as K
+from lambdanet.backend import tensors
+from lambdanet.backend.device import Device, Speed
+from lambdanet.backend.tensors import ceil_div, pad, product, round_up
+from lambdanet.ops import blocking, content_lambdas
+from lambdanet.ops.blocking import BlockAxis, gather_windows
+from lambdanet.ops.position_term import Form, PositionTerm, Sizes, cut
+from lambdanet.ops.relative_positions import expand_table, read_rows
+
+LENGTHS = (2, 4, 7, 8, 14, 16, 28, 32)  # of blocks to choose from, besides the whole axis
+LENGTHS_OF_UNKNOWN_MAPS = (8, 16)
+
+
+@dataclasses.dataclass(frozen=True)
+class Product(Form):
+    """Contracts the context and the depth k, one after the other.
+
+    Attributes:
+      query_first: whether k is contracted before the context; the paper's Figure 3 has the context first.
+      block: queries per block along each axis; None for the whole map.
+    """
+
+    query_first: bool
+    block: tuple[int, ...] | None = None
+    gather, read_first = staticmethod(gather_windows), staticmethod(read_rows)
+
+    def seconds(self, sizes: Sizes, speed: Speed) -> float:
+        """As in the docstring of the module: arithmetic, and the bytes that are stored."""
+        p, (groups, n, m) = sizes, self._groups(sizes)
+        m_padded, v_padded = round_up(m, speed.tile), round_up(p.v, speed.tile)
+        stored = n * p.k * m_padded + (groups * m * v_padded if self.block else 0)
+        if self.query_first:
+            per_similarity = (p.k + v_padded) / speed.rate + 1 / speed.elementwise_rate
+            arithmetic = groups * n * p.h * m_padded * per_similarity
+        else:
+            stored += groups * n * p.k * v_padded
+            arithmetic = groups * n * m * p.k * p.v / speed.rate
+        return arithmetic + stored * p.bytes / speed.bandwidth
+
+    def chunk(self, sizes: Sizes, device: Device) -> int | None:
+        """Returns how many blocks of the batch fit into memory; None for all of them."""
+        groups, n, m = self._groups(sizes)
+        return device.chunk(
+            groups, n * sizes.bytes * (sizes.h * m if self.query_first else sizes.k * sizes.v)
+        )
+
+    def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
+        axes = cut(term, self.block)
+        multiply = query_first if self.query_first else lambda_first
+        outputs = in_chunks(multiply, *self.operands(term, axes), self.chunk(term.sizes, device))
+        return self.merge(outputs, term, axes)
+
+    def operands(self, term: PositionTerm, axes: Sequence[BlockAxis]) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
+        """Returns queries [b * blocks, n, h, k], values [b * blocks, m * u, v], embeddings [n, k, m * u]."""
+        embeddings = expand_table(term.table, axes, self.read_first)
+        queries, values = term.queries, term.values_by_depth()
+        if self.block:
+            queries = blocking.split(queries, axes)
+            values = blocking.extract_windows(values, axes, self.gather)
+        n, _, m = tensors.sizes(embeddings)
+        queries = K.reshape(queries, [-1, n, *term.queries.shape[-2:]])
+        return queries, K.reshape(values, [-1, m, term.values.shape[-2]]), embeddings
+
+    def merge(self, outputs: K.Tensor, term: PositionTerm, axes: Sequence[BlockAxis]) -> K.Tensor:
+        """Puts the outputs of blocks together: [b * blocks, n, h, v] -> [b, *query_size, h, v]."""
+        if self.block:
+            return blocking.merge(outputs, axes, term.query_size)
+        return K.reshape(outputs, [*tensors.sizes(term.queries)[:-1], outputs.shape[-1]])
+
+    def _groups(self, sizes: Sizes) -> tuple[int, int, int]:
+        """The number of blocks in the batch, the queries of one, and the context of each times u."""
+        axes = cut(sizes, self.block)
+        n, m = product([axis.num_queries for axis in axes]), product([axis.num_context for axis in axes])
+        return sizes.b * blocking.num_blocks(axes), n, m * sizes.u
+
+
+def candidates(sizes: Sizes) -> list[Product]:
+    """Returns both orders, over a whole map of known size and in blocks."""
+    whole = [None] if sizes.known and sizes.known_scope else []
+    return [Product(order, block) for order in (False, True) for block in (*blocks(sizes), *whole)]
+
+
+def blocks(sizes: Sizes) -> Iterable[tuple[int, ...] | None]:
+    """Returns the blocks to choose from: the same few lengths along every axis, and the whole axis."""
+    if not sizes.known_scope:  # a table stretched over a map of unknown size: every position is in scope
+        return [None]
+    if not sizes.known:
+        return [(s,) * len(sizes.query_size) for s in LENGTHS_OF_UNKNOWN_MAPS]
+    return itertools.product(*[[s for s in LENGTHS if s < n] + [n] for n in sizes.query_size])
+
+
+def query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
+    """Contracts k first: [b, n, h, k], [b, m, v], [n, k, m] -> [b, n, h, v].
+
+    Products and transpositions instead of einsums let the backward pass transpose the similarities only once.
+    """
+    b, n, h, k = tensors.sizes(queries)
+    _, m, v = tensors.sizes(values)
+    similarity = K.matmul(K.reshape(K.transpose(queries, [1, 0, 2, 3]), [n, b * h, k]), embeddings)
+    similarity = K.transpose(K.reshape(similarity, [n, b, h, m]), [1, 0, 2, 3])  # [b, n, h, m]
+    return K.reshape(K.matmul(K.reshape(similarity, [b, n * h, m]), values), [b, n, h, v])
+
+
+def lambda_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
+    """Contracts m first, as in the paper's Figure 3; shapes as in `query_first`."""
+    b, n, _, k = tensors.sizes(queries)
+    _, m, v = tensors.sizes(values)
+    context = K.reshape(K.transpose(values, [1, 0, 2]), [m, b * v])
+    lambdas = K.matmul(K.reshape(embeddings, [n * k, m]), context)
+    return K.matmul(queries, K.transpose(K.reshape(lambdas, [n, k, b, v]), [2, 0, 1, 3]))
+
+
+def in_chunks(
+    multiply: Any, queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor, chunk: int | None = None
+) -> K.Tensor:
+    """Multiplies `chunk` examples at a time, and again in the backward pass; None: all of them at once.
+
+    Only inputs and outputs are kept between the two passes (Chen et al. 2016), so the largest intermediate is
+    that of one chunk; chunks that fit into a cache can make up for computing them twice.
+    """
+    if chunk is None:
+        return multiply(queries, values, embeddings)
+    b, n, h, _ = tensors.sizes(queries)
+    count = ceil_div(b, chunk)
+
+    def split(x):
+        return K.reshape(pad(x, 0, 0, count * chunk - b), [count, chunk, *tensors.sizes(x)[1:]])
+
+    outputs = K.map_recomputed(multiply, split(queries), split(values), embeddings, count)
+    return K.reshape(outputs, [count * chunk, n, h, tensors.sizes(values)[2]])[:b]
+
+
+def apply_embeddings(
+    queries: K.Tensor,
+    values: K.Tensor,
+    embeddings: K.Tensor,
+    mask: K.Tensor | None = None,
+    content: K.Tensor | None = None,
+) -> K.Tensor:
+    """Applies position lambdas whose embeddings are given for all pairs of positions.
+
+    Args:
+      queries: [b, *query_size, h, k].
+      values: [b, *context_size, v, u].
+      embeddings: [n, k, m * u].
+      mask: 1 where a query sees a context position, else 0, [n, m]; None: it sees all.
+      content: a content lambda to add to all position lambdas, [b, k, v].
+
+    Returns:
+      [b, *query_size, h, v].
+    """
+    b, *query_size, h, k = tensors.sizes(queries)
+    _, *context_size, v, u = tensors.sizes(values)
+    n, m = product(query_size), product(context_size)
+    if mask is not None:
+        embeddings = embeddings * K.repeat(K.cast(mask, embeddings.dtype), u, axis=1)[:, K.newaxis]
+    values = K.reshape(K.einsum("...vu->...uv", values), [b, m * u, v])
+    outputs = query_first(K.reshape(queries, [b, n, h, k]), values, embeddings)
+    outputs = K.reshape(outputs, [b, *query_size, h, v])
+    return outputs if content is None else content_lambdas.apply(queries, content) + outputs

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products of queries, values and embeddings of pairs of positions, in either order.
+
+The forms are those of `lambdanet.ops.products`; the steps are others. The content lambda fits
+into tiles that are padded anyway.
+"""
+
+import dataclasses
+import math
+
+from lambdanet import backend as K
+from lambdanet.backend.tensors import at_least_float32, pad, sizes
+from lambdanet.ops import products
+from lambdanet.ops.blocking import num_blocks
+from lambdanet.ops.position_term import cut
+from lambdanet.ops.products import Product, in_chunks
+from lambdanet.ops.tpu.table_slices import read_slices
+from lambdanet.ops.tpu.windows import multiply_windows
+
+_GROUPS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class TpuProduct(Product):
+    """Does what a `Product` does, at the same estimate, by other steps; also the content."""
+
+    gather, read_first = staticmethod(multiply_windows), staticmethod(read_slices)
+
+    def apply(self, term, device):
+        axes = cut(term, self.block)
+        operands = (*self.operands(term, axes), term.content, num_blocks(axes))
+        if self.query_first:
+            outputs = query_first(*operands, self.chunk(term.sizes, device))
+        else:
+            outputs = lambda_first(*operands)
+        return term.geometry.pool(self.merge(outputs, term, axes))
+
+
+def candidates(sizes):
+    """Returns those of `Product`."""
+    return [TpuProduct(form.query_first, form.block) for form in products.candidates(sizes)]
+
+
+def query_first(queries, values, embeddings, content=None, blocks=1, chunk=None):
+    """Contracts k first; the compiler chooses what to transpose.
+
+    The content lambda [b, k, v] is k more positions of the context, with the columns of the identity as
+    embeddings, which may be for queries of several positions side by side.
+
+    The shapes are [b * blocks, n, h, k], [b * blocks, m, v], [n, k, m] -> [b * blocks, n, h, v].
+    """
+    if content is not None:
+        n, depth, _ = sizes(embeddings)
+        k = content.shape[1]
+        columns = K.tile(K.eye(k, dtype=embeddings.dtype), [depth // k, 1])
+        embeddings = K.concatenate([embeddings, K.broadcast_to(columns, [n, depth, k])], axis=2)
+        values = K.concatenate([values, K.repeat(content, blocks, axis=0)], axis=1)
+    return in_chunks(_query_first, queries, values, embeddings, chunk)
+
+
+def _query_first(queries, values, embeddings):
+    similarity = K.einsum("bnhk,nkm->bhnm", queries, embeddings)
+    return K.einsum("bhnm,bmv->bnhv", similarity, values)
+
+
+def lambda_first(queries, values, embeddings, content=None, blocks=1):
+    """Contracts m first by matrix products, a few keys at a time, and k by elementwise products.
+
+    With h and v as outer axes and positions inside, the sum over the groups of keys and then within a group
+    is one pass over memory, so no chunks are needed. The compiler lays examples or positions along the
+    lanes, whichever fill them. Shapes as in `query_first`.
+    """
+    _, n, h, k = sizes(queries)
+    _, m, v = sizes(values)
+    rest = -n % 8 if isinstance(n, int) else 0  # else the compiler pads, and copies every product
+    groups = math.gcd(k, _GROUPS)
+    split, dtype = [groups, k // groups], queries.dtype
+    queries = K.reshape(pad(queries, 1, 0, rest), [-1, blocks, n + rest, h, *split])
+    embeddings = K.reshape(pad(embeddings, 0, 0, rest), [n + rest, *split, m])
+    values = K.reshape(values, [-1, blocks, m, v])
+    if content is not None:
+        content = K.transpose(K.reshape(content, [-1, *split, v]), [0, 1, 3, 2])
+    terms = []
+    for group in range(groups):
+        lambdas = K.einsum("nkm,bcmv->bcvkn", embeddings[:, group], values)  # c blocks
+        if content is not None:
+            lambdas += content[:, group, K.newaxis, ..., K.newaxis]
+        by_head = K.transpose(queries[..., group, :], [0, 1, 3, 4, 2])  # [b, c, h, k, n]
+        products = by_head[:, :, :, K.newaxis] * lambdas[:, :, K.newaxis]  # [b, c, h, v, k, n]
+        terms.append(at_least_float32(products))
+    outputs = K.cast(K.sum(K.add_n(terms), axis=4), dtype)  # [b, c, h, v, n]
+    return K.reshape(K.transpose(outputs[..., :n], [0, 1, 4, 2, 3]), [-1, n, h, v])
