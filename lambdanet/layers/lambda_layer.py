@@ -4,8 +4,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from lambdanet import backend as K
 from lambdanet.backend import keras
 from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
@@ -210,9 +208,7 @@ class LambdaLayer(Layer):
 
     def get_build_config(self):
         config, context_shape = super().get_build_config(), self._context_shape
-        if config is None:  # not built
-            return None
-        return {**config, "context_shape": None if context_shape is None else list(context_shape)}
+        return config and {**config, "context_shape": context_shape and list(context_shape)}
 
     def build_from_config(self, config):
         if config.get("context_shape") is not None:
@@ -291,12 +287,9 @@ def _check_mask(layer: LambdaLayer, mask, inputs, context) -> None:
     elif mask is not None:
         if layer.pool_size > 1:
             raise invalid("pool_size", "1 with a mask [n, m]", layer.pool_size)
-        query_map = layer.compute_output_shape(_checked_shape(inputs.shape, "input"))
         context_map = _checked_shape((inputs if context is None else context).shape, "context")
-        maps = [[*shape][1:-1] for shape in (query_map, context_map)]
-        expected = [None if None in sides else product(sides) for sides in maps]
-        shape = np.shape(mask)
-        if getattr(shape, "rank", 2) is None:
-            return
+        query_map = layer.compute_output_shape(_checked_shape(inputs.shape, "input"))
+        expected = [None if None in size else product(size) for _, *size, _ in (query_map, context_map)]
+        shape = (mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)).shape
         if len(shape) != 2 or any(n != m for n, m in zip(shape, expected, strict=True) if n and m):
             raise invalid("mask", f"'causal' or of the shape [n, m] = {expected}", tuple(shape))

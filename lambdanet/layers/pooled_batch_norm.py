@@ -38,8 +38,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
 
     def _normalize(self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None) -> K.Tensor:
         """Does what Keras does, which on torch computes float64 in float32 (Keras 3.15)."""
-        is_plain = mask is None and not getattr(self, "renorm", False)
-        if K.ENGINE != "torch" or self.compute_dtype != "float64" or not is_plain:
+        is_double = K.ENGINE == "torch" and self.compute_dtype == "float64"
+        if not is_double or mask is not None or getattr(self, "renorm", False):
             return keras.layers.BatchNormalization.call(self, inputs, training=training, mask=mask)
         mean, variance = self.moving_mean, self.moving_variance
         if training and self.trainable:
@@ -47,9 +47,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
             mean = K.mean(inputs, axes)
             variance = K.mean(K.square(inputs - mean), axes)
             self._update_averages(mean, variance)
-        outputs = (inputs - mean) * K.rsqrt(variance + self.epsilon)
-        outputs = outputs * self.gamma if self.scale else outputs
-        return outputs + self.beta if self.center else outputs
+        scale = K.rsqrt(variance + self.epsilon) * (self.gamma if self.scale else 1.0)
+        return (inputs - mean) * scale + (self.beta if self.center else 0.0)
 
     def _takes_one_pass(self, training: bool | None) -> bool:
         if kernels.current().normalize is None or training is not True or not self.trainable:
