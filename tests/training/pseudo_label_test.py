@@ -4,6 +4,7 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -221,6 +222,17 @@ def test_wrong_argument_is_one_line(teacher, pictures, tmp_path, arguments, mess
     with pytest.raises(InputError, match=message) as caught:
         pseudo_label(teacher, **{"data": str(pictures), "out": tmp_path / "out", **arguments})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("folders", ["a a", "a a/b", "a/b a", "a a/../a"])
+def test_out_and_data_are_apart(tmp_path, folders):
+    data, out = (f"{tmp_path}/{name}" for name in folders.split())
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    _write(Path(data) / "red.png", (255, 0, 0))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="out must be a folder apart from the data in '.*', got '"):
+        pseudo_label("no teacher", data, out)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("damage", "lost"), [(lambda path: damage_record(path, 1, byte=7), 1), (_cut, -1)])
