@@ -47,6 +47,15 @@ def randomize_normalizations(model: tf.Module) -> None:
                 variable.assign(random.uniform(low, high, variable.shape))
 
 
+def damage_record(path: Path, number: int, byte: int = 12) -> None:
+    """Inverts a byte of a record in a TFRecord file: 0 to 7 are its length, 8 to 11 a checksum, then data."""
+    contents, begin = bytearray(path.read_bytes()), 0
+    for _ in range(number):
+        begin += 8 + 4 + int.from_bytes(contents[begin : begin + 8], "little") + 4
+    contents[begin + byte] ^= 0xFF
+    path.write_bytes(contents)
+
+
 def program(name: str, *arguments: object) -> dict[str, Any]:
     """Returns the arguments of `subprocess.run` for a program in tests/programs.
 

@@ -9,12 +9,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 import tf_keras as keras
+from helpers import damage_record
 from PIL import Image
 from programs.small_model import small_model
 
 from lambdanet import configs
 from lambdanet.errors import InputError
-from lambdanet.training.data.bad_records import UNKNOWN, BadRecords, prepare_in_groups
+from lambdanet.training.data import records
+from lambdanet.training.data.bad_records import BadRecords, prepare_in_groups
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import measure
 from lambdanet.training.train import train
@@ -125,8 +127,9 @@ def test_first_images_are_those_that_can_be_read(pictures, whole):
 def test_batch_without_valid_images_is_replaced(pictures, whole):
     first, second, *_ = whole
     _damage(pictures, "train", *second)
-    levels = _levels(Dataset.open(RECIPE, str(pictures)).train())
-    assert levels[:2] == [first, first]
+    bad = BadRecords(limit=4)
+    levels = _levels(Dataset.open(dataclasses.replace(RECIPE, epochs=1), str(pictures), bad).train())
+    assert levels[:2] == [first, first] and len(bad.names) == 4
     _damage(pictures, "train", *set(range(COUNT)).difference(second))
     bad = BadRecords()
     with (
@@ -207,20 +210,38 @@ def test_label_outside_of_classes_ends_run(label):
         list(batches)
 
 
-def test_damaged_record_file_loses_its_rest(tmp_path, capfd):
-    """The records after a damaged one cannot be found in TFRecords: they are counted, without names."""
-    recipe = dataclasses.replace(configs.get_recipe("digits"), eval_split="test[:100]", input_size=8)
-    builder = tfds.builder("digits", data_dir=str(tmp_path / "data"))
+def _write_tfrecord(root):
+    """Returns the recipe and the evaluated file of 12 records."""
+    for split in ("train", "validation"):
+        with tf.io.TFRecordWriter(str(root / records.shard_name(split, 0, 1))) as writer:
+            for number in range(12):
+                image = tf.io.encode_png(np.full([8, 8, 3], number, np.uint8)).numpy()
+                writer.write(records.record(image, number % 2))
+    return dataclasses.replace(RECIPE, dataset="tfrecord"), root / records.shard_name("validation", 0, 1)
+
+
+def _write_digits(root):
+    builder = tfds.builder("digits", data_dir=str(root))
     builder.download_and_prepare()
-    (file,) = builder.data_path.glob("*test*tfrecord*")
-    contents = bytearray(file.read_bytes())
-    contents[len(contents) // 10] ^= 0xFF  # in the 36th of 355 records
-    file.write_bytes(contents)
-    bad = BadRecords(limit=100)
-    batches = Dataset.open(recipe, str(tmp_path / "data"), bad).eval()
-    left = sum(len(labels) for _, labels in batches)
-    assert 30 < left < 40 and bad.names == [UNKNOWN] * (100 - left)
-    assert capfd.readouterr().out.count(f"skipped {UNKNOWN}") == 100 - left
+    recipe = dataclasses.replace(configs.get_recipe("digits"), eval_split="test[:12]", input_size=8)
+    return recipe, next(builder.data_path.glob("*test*tfrecord*"))
+
+
+@pytest.mark.parametrize("write", [_write_tfrecord, _write_digits])
+@pytest.mark.parametrize(("number", "byte"), [(0, 8), (0, 12), (5, 8), (5, 12), (11, 8), (11, 12)])
+def test_records_from_a_damaged_one_on_are_counted(tmp_path, capfd, write, number, byte):
+    recipe, file = write(tmp_path)
+    damage_record(file, number, byte)
+    bad = BadRecords(limit=12 - number)
+    batches = Dataset.open(recipe, str(tmp_path), bad).eval()
+    for _ in range(2):
+        assert sum(len(labels) for _, labels in batches) == number
+    assert set(bad.names) == {f"{file.name}:{lost}" for lost in range(number, 12)}
+    assert capfd.readouterr().out.count(f"skipped {file.name}:") == 12 - number
+    bad = BadRecords(limit=11 - number)
+    message = f"{12 - number} records cannot be read, the last of them {file.name}:"
+    with pytest.raises(InputError, match=message), bad.as_input_errors():
+        list(Dataset.open(recipe, str(tmp_path), bad).eval())
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -234,7 +255,7 @@ def test_deleted_record_file_ends_run(tmp_path, split):
     (file,) = tmp_path.glob(f"**/*{split}*tfrecord*")
     file.unlink()
     with (
-        pytest.raises(InputError, match="21 records cannot be read, the last of them a record whose file"),
+        pytest.raises(InputError, match=f"21 records cannot be read, the last of them {file.name}:"),
         bad.as_input_errors(),
     ):
         list(batches)

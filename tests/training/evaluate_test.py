@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from helpers import damage_record
 from PIL import Image
 
+from lambdanet import cli
 from lambdanet.configs import get_recipe
 from lambdanet.errors import InputError
 from lambdanet.training.data import digits
@@ -115,6 +117,18 @@ def test_data_dir_of_training_is_found(run, tmp_path):
     with pytest.raises(InputError, match="data_dir must be given: .* was trained on '/gone'") as caught:
         evaluate(tmp_path / "moved")
     assert "\n" not in str(caught.value)
+
+
+def test_damaged_file_beyond_limit_has_no_accuracy(run, tmp_path, capsys):
+    shutil.copytree(run[1], tmp_path, dirs_exist_ok=True)
+    (file,) = tmp_path.glob("**/*test*tfrecord*")
+    damage_record(file, 350)  # of 355
+    command = ["evaluate", f"--model_dir={run[0]}", f"--data_dir={tmp_path}"]
+    assert cli.main([*command, "--max_bad_records=4"]) == 2
+    out, error = capsys.readouterr()
+    assert "top-1" not in out and f"5 records cannot be read, the last of them {file.name}:354" in error
+    assert cli.main([*command, "--max_bad_records=5"]) == 0
+    assert "digits test: 350 images, top-1" in capsys.readouterr().out
 
 
 def test_other_split_with_class_table(run, tmp_path, capsys):

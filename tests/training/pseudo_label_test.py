@@ -3,11 +3,15 @@
 
 import dataclasses
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_datasets as tfds
 import tf_keras as keras
+from helpers import damage_record
 from PIL import Image
 
 from lambdanet import cli, configs
@@ -68,6 +72,10 @@ def labeled(teacher, pictures, tmp_path_factory):
     command = ["pseudo-label", f"--saved_model={teacher}", f"--data={pictures}", f"--out={out}", *flags]
     assert cli.main(command) == 0
     return out, json.loads((out / "manifest.json").read_text())
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
 
 
 def _records(folder):
@@ -214,6 +222,50 @@ def test_wrong_argument_is_one_line(teacher, pictures, tmp_path, arguments, mess
     with pytest.raises(InputError, match=message) as caught:
         pseudo_label(teacher, **{"data": str(pictures), "out": tmp_path / "out", **arguments})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("folders", ["a a", "a a/b", "a/b a", "a a/../a"])
+def test_out_and_data_are_apart(tmp_path, folders):
+    data, out = (f"{tmp_path}/{name}" for name in folders.split())
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    _write(Path(data) / "red.png", (255, 0, 0))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="out must be a folder apart from the data in '.*', got '"):
+        pseudo_label("no teacher", data, out)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("damage", "lost"), [(lambda path: damage_record(path, 1, byte=7), 1), (_cut, -1)])
+def test_records_missing_from_pseudo_labels_are_counted(labeled, own, tmp_path, damage, lost):
+    """The manifest has the number of records, also where the file does not show it."""
+    out, manifest = labeled
+    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+    count, file = max((shard["records"], shard["file"]) for shard in manifest["shards"])
+    damage(tmp_path / file)
+    bad = BadRecords()
+    list(Dataset.open(dataclasses.replace(PSEUDO, pseudo_labels=str(tmp_path)), own, bad).train())
+    assert sorted(bad.names) == [f"{file}:{number}" for number in range(lost % count, count)]
+
+
+@pytest.mark.parametrize("data", ["tfrecord", "digits"])
+@pytest.mark.parametrize("number", [1, 4, 7])
+def test_damaged_records_to_label_are_counted(teacher, own, tmp_path, data, number):
+    root = tmp_path / "data"
+    if data == "digits":
+        tfds.builder(data, data_dir=str(root)).download_and_prepare()
+        (file,) = root.glob("**/*test*tfrecord*")
+        arguments = {"data": data, "data_dir": str(root), "split": "test[:8]"}
+    else:
+        shutil.copytree(own, root)
+        (file,) = root.glob("train*")
+        arguments = {"data": str(root)}
+    damage_record(file, number)
+    arguments |= {"teacher": teacher, "min_confidence": 0}
+    manifest = pseudo_label(**arguments, out=tmp_path / "out")
+    assert manifest["seen"] == 8
+    assert manifest["unreadable"] == [f"{file.name}:{lost}" for lost in range(number, 8)]
+    with pytest.raises(InputError, match=f"records cannot be read, the last of them {file.name}:7"):
+        pseudo_label(**arguments, out=tmp_path / "strict", max_bad_records=7 - number)
 
 
 def test_pictures_of_records_and_datasets(teacher, labeled, tmp_path):

@@ -4,10 +4,13 @@
 import collections
 import dataclasses
 import gc
+import re
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import damage_record
 from programs.small_model import small_model
 
 from lambdanet import configs
@@ -84,6 +87,20 @@ def test_earlier_files_are_not_opened(root, whole, tmp_path):
     assert len(list(rest)) == 24
 
 
+def test_other_records_keep_place_beside_damaged_ones(root, whole, tmp_path):
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / records.shard_name("train", 3, FILES)
+    damage_record(file, 2)
+    lost = range(3 * EACH + 2, 4 * EACH)
+    bad = BadRecords(limit=len(lost))
+    batches = _numbers(Dataset.open(RECIPE, str(tmp_path), bad).train())
+    for batch, undamaged in zip(batches, whole, strict=True):
+        good = [number for number in undamaged if number not in lost]
+        assert [a for a, b in zip(batch, undamaged, strict=True) if b in good] == good
+    assert sorted(bad.names) == [f"{file.name}:{number}" for number in range(2, EACH)]  # of three epochs
+    assert _numbers(Dataset.open(RECIPE, str(tmp_path)).train(9)) == batches[9:]
+
+
 @pytest.mark.parametrize(
     ("split", "count"),
     [("train", 120), ("train[:3shard]", 18), ("train[3shard:]", 102), ("train[1shard:3shard]", 12)],
@@ -126,10 +143,23 @@ def test_invalid_files_are_refused_in_one_line(tmp_path, files, recipe, message)
     assert "\n" not in str(caught.value)
 
 
-def test_truncated_file_counts_complete_records(root, tmp_path):
-    contents = (type(tmp_path)(root) / records.shard_name("train", 0, FILES)).read_bytes()
-    (tmp_path / "cut").write_bytes(contents[:-10])
-    assert records.count_records(tmp_path / "cut") == EACH - 1
+@pytest.mark.parametrize(
+    ("damage", "complete"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-10]), EACH - 1),
+        (lambda path: path.write_bytes(path.read_bytes() + bytes(32)), EACH),  # of a disk that was full
+        (lambda path: damage_record(path, 0, byte=7), 0),
+        (lambda path: damage_record(path, 3, byte=0), 3),
+        (lambda path: path.write_bytes(b"no records"), 0),
+    ],
+)
+def test_file_of_unknown_count_is_refused(root, tmp_path, damage, complete):
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / records.shard_name("train", 5, FILES)
+    damage(file)
+    message = f"{str(file)!r} is damaged after {complete} records; how many follow is unknown"
+    with pytest.raises(InputError, match=re.escape(message)):
+        Dataset.open(RECIPE, str(tmp_path)).check()
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +199,30 @@ def test_record_unreadable_for_worker_is_named(tmp_path, address):
     batches = list(Dataset.open(recipe, str(tmp_path), bad).train(tf_data_service=address).take(6))
     assert [len(labels) for _, labels in batches] == [4] * 6
     assert bad.names == ["train-00000-of-00001.tfrecord:5"]
+
+
+@pytest.mark.parametrize("number", [0, 5])
+def test_damaged_file_is_counted_by_service(root, address, tmp_path, number):
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / records.shard_name("train", 0, FILES)
+    damage_record(file, number)
+    bad = BadRecords()
+    recipe = dataclasses.replace(RECIPE, global_batch_size=4)
+    numbers = _numbers(Dataset.open(recipe, str(tmp_path), bad).train(data_service=address).take(90))
+    assert not set(sum(numbers, [])).intersection(range(number, EACH))
+    assert sorted(bad.names) == [f"{file.name}:{lost}" for lost in range(number, EACH)]
+
+
+def test_damaged_files_end_run_with_service(root, address, tmp_path):
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    for file in tmp_path.iterdir():
+        damage_record(file, 0)
+    bad = BadRecords()
+    with (
+        pytest.raises(InputError, match="none of the 16 images of a batch can be read"),
+        bad.as_input_errors(),
+    ):
+        list(Dataset.open(RECIPE, str(tmp_path), bad).train(data_service=address))
 
 
 def test_run_with_service_trains(root, address, tmp_path, monkeypatch):

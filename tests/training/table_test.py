@@ -12,7 +12,7 @@ from PIL import Image
 from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.table import TableSource
+from lambdanet.training.data.table import TableSource, _in_order
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("folder"),
@@ -81,6 +81,26 @@ def test_integer_labels_are_in_order_of_values(pictures, tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "names"),
+    [
+        (["01", "1"], ["01", "1"]),
+        (["1", "01"], ["01", "1"]),
+        (["\u0663", "10"], ["10", "\u0663"]),  # the first is 3 in Arabic digits
+        (["cat ", " Cat"], ["Cat", "cat"]),
+    ],
+)
+def test_order_of_classes_with_similar_labels(pictures, tmp_path, labels, names):
+    rows = [(file, labels[name == "dog"], split) for file, name, split in [*ROWS, ROWS[0]]]
+    assert Dataset.open(_write(tmp_path / "x.csv", rows), str(pictures)).class_names == names
+
+
+def test_order_of_classes_does_not_depend_on_sets():
+    """Labels of one value come out of a set in an order that differs from process to process."""
+    labels = [f"{'0' * zeros}7" for zeros in range(20)]
+    assert _in_order(labels) == _in_order(labels[::-1]) == sorted(labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
     [([1, 0], ["0", "1"]), ([b"cat", b"dog"], ["cat", "dog"]), ([True, False], ["false", "true"])],
 )
 def test_labels_of_parquet_may_have_other_types(pictures, tmp_path, labels, names):
@@ -105,6 +125,27 @@ def test_labels_of_parquet_are_no_floats(pictures, tmp_path):
         ([("none.png", *ROWS[0][1:]), *ROWS[1:]], None, "first file in .* a picture below the data_dir, got"),
         (ROWS[:4], None, "unknown split in .* 'validation'; did you mean train"),
         ([], None, "rows of .* must be one or more, got 0"),
+        ([*ROWS, ("a.png", " ", "train")], None, "row 9 of .* must be a file, a label and a split, got"),
+        (
+            [*ROWS, ("train/./cat/0.png", "dog", "train")],
+            None,
+            "rows 1 and 9 of .* must have one label for a file, got .*'cat'.* and .*'dog'",
+        ),
+        (
+            [*ROWS, ("train/cat/1.png", "cat", "validation")],
+            None,
+            "rows 2 and 9 of .* must have a file for training or evaluation alone, got .*'train'.*'valida",
+        ),
+        (
+            [*ROWS, ("a.png", "cat ", "train")],
+            None,
+            "rows 1 and 9 .* outer spaces .*, got .*'cat'.* and .*'cat '",
+        ),
+        (
+            [("a.png", "caf\xe9", "train"), *ROWS, ("b.png", "cafe\u0301", "train")],
+            None,
+            r"rows 1 and 10 of .* Unicode form, got .*'caf\\xe9'.* and .*'cafe\\u0301'",
+        ),
     ],
 )
 def test_tables_that_cannot_be_used(pictures, tmp_path, rows, columns, message):

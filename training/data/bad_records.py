@@ -18,7 +18,6 @@ from lambdanet.errors import InputError, invalid
 
 DEFAULT_LIMIT = 100
 DEFAULT_SHARE = 0.1
-UNKNOWN = "a record whose file is damaged"
 PARALLEL_GROUPS = 2  # each prepares its images on all threads
 
 Example = dict[str, tf.Tensor]  # with "name", and perhaps its "number" in the file of that name
@@ -29,30 +28,12 @@ Prepare = Callable[[Example, Any], tuple[tf.Tensor, tf.Tensor]]
 class Group(NamedTuple):
     """Examples that were prepared together."""
 
-    places: tf.Tensor  # of the valid examples in the group, in order, int64 [g]
+    places: (
+        tf.Tensor
+    )  # of the valid examples in the group, in order, int64 [g]; of a fallback's, from size on
     images: tf.Tensor  # of the valid examples [g, ...]
     labels: tf.Tensor  # of the valid examples, [g] or [g, n]
     names: tf.Tensor  # of all examples in the group, string [size]
-
-
-def drop_unreadable(examples: tf.data.Dataset, count: int | tf.Tensor) -> tf.data.Dataset:
-    """Returns the examples, of which there are `count` at most, without those in the damaged part of a file.
-
-    A file that was deleted fails again at each attempt to read on. Attempts are therefore limited to two per
-    example, which is enough for a damaged file, whose examples fail once each at most.
-    """
-    first = tf.int64.max - 2 * tf.cast(count, tf.int64)  # `enumerate` counts attempts, and ends with int64
-    return examples.enumerate(first).ignore_errors().map(lambda attempt, example: example)
-
-
-def pad_to_count(examples: tf.data.Dataset, count: int | tf.Tensor) -> tf.data.Dataset:
-    """Returns `count` examples; those that cannot be read from a damaged file are `UNKNOWN`, at the end."""
-    blank = {
-        key: tf.constant(UNKNOWN) if key == "name" else tf.zeros(spec.shape, spec.dtype)
-        for key, spec in examples.element_spec.items()
-    }
-    blanks = tf.data.Dataset.from_tensors(blank).repeat()
-    return drop_unreadable(examples, count).concatenate(blanks).take(count)
 
 
 def prepare_in_groups(
@@ -81,11 +62,11 @@ def prepare_in_groups(
         names = group["name"]
         if "number" in group:  # the number of a record in the file of that name
             names = tf.strings.join([names, tf.strings.as_string(group["number"])], ":")
-        valid = _prepare_valid(tf.data.Dataset.from_tensor_slices((group, keys)), prepare, size)
+        valid = _prepare_valid(tf.data.Dataset.from_tensor_slices((group, keys)), prepare, 0, size)
         candidates = [valid]
         if fallback:
             others = tf.data.Dataset.from_tensors((keys,)).flat_map(fallback)  # made only where it is read
-            candidates.append(_prepare_valid(others, prepare, size))
+            candidates.append(_prepare_valid(others, prepare, size, size))
         empty = tuple(tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in valid.element_spec)
         candidates.append(tf.data.Dataset.from_tensors(empty))
         first = functools.reduce(tf.data.Dataset.concatenate, candidates).take(1)
@@ -96,9 +77,10 @@ def prepare_in_groups(
     )
 
 
-def _prepare_valid(pairs: tf.data.Dataset, prepare: Prepare, size: int) -> tf.data.Dataset:
+def _prepare_valid(pairs: tf.data.Dataset, prepare: Prepare, first: int, size: int) -> tf.data.Dataset:
     """Returns the places, images and labels of valid examples in one element, or none where all fail."""
-    numbered = tf.data.Dataset.zip((tf.data.Dataset.range(size), pairs))  # `enumerate` takes a millisecond
+    places = tf.data.Dataset.range(first, first + size)
+    numbered = tf.data.Dataset.zip((places, pairs))  # `enumerate` takes a millisecond
     prepared = numbered.map(lambda n, pair: (n, *prepare(*pair)), tf.data.AUTOTUNE, deterministic=True)
     return prepared.ignore_errors().batch(size)
 
@@ -148,7 +130,7 @@ class BadRecords:
 
             def repeat_some() -> tuple[tf.Tensor, tf.Tensor]:
                 slots = tf.range(size) % tf.maximum(count, 1)
-                places = tf.cast(group.places, tf.int32)[:, tf.newaxis]
+                places = tf.cast(group.places, tf.int32)[:, tf.newaxis] % size
                 slots = tf.tensor_scatter_nd_update(slots, places, tf.range(count))
                 return tf.gather(images, slots), tf.gather(labels, slots)
 
@@ -181,7 +163,7 @@ class BadRecords:
 
     def skip(self, name: str) -> None:
         """Counts a record, and prints its name unless that was done before; `InputError` above the limit."""
-        if name in self.names and name != UNKNOWN:
+        if name in self.names:
             return  # in an earlier epoch
         self.names.append(name)
         count = len(self.names)
@@ -212,28 +194,29 @@ class BadRecords:
             wrong = tf.where((labels < 0) | (labels >= num_classes))[:, 0]
 
         def report() -> tf.Operation:
-            wrong_names = tf.gather(names, tf.gather(places, wrong))
-            arguments = [places, names, wrong_names, tf.gather(labels, wrong), nonempty]
+            arguments = [places, names, wrong, tf.gather(labels, wrong), nonempty]
             return tf.group(tf.numpy_function(self._report, arguments, [], stateful=True))
 
-        is_bad = (tf.size(places) < tf.size(names)) | (tf.size(wrong) > 0)
+        num_valid = tf.math.count_nonzero(places < tf.size(names, tf.int64))
+        is_bad = (num_valid < tf.size(names, tf.int64)) | (tf.size(wrong) > 0)
         with tf.control_dependencies([tf.cond(is_bad, report, tf.no_op)]):
             return tf.identity(images), tf.identity(labels)
 
     def _report(
         self, places: np.ndarray, names: np.ndarray, wrong: np.ndarray, labels: np.ndarray, nonempty: bool
     ) -> None:
-        """Skips the bad records of a group; `wrong` names those whose `labels` are outside of the classes."""
+        """Skips the bad records of a group; of its images, `wrong` have `labels` outside of the classes."""
         with self._lock:
             try:
                 if self._problem:
                     raise InputError(self._problem)
-                for name in np.delete(names, places).tolist():
+                for name in np.delete(names, places[places < len(names)]).tolist():
                     self.skip(name.decode(errors="replace"))
                 if nonempty and not len(places):
                     raise InputError(f"none of the {len(names)} images of a batch can be read")
                 if len(wrong):
-                    name = wrong[0].decode(errors="replace")
+                    name = np.append(names, b"of a fallback")[min(places[wrong[0]], len(names))]
+                    name = name.decode(errors="replace")
                     raise invalid(f"label of record {name!r}", "the number of a class", int(labels[0]))
             except InputError as error:
                 self._problem = str(error)

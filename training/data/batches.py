@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.training.data import preprocess
-from lambdanet.training.data.bad_records import BadRecords, Example, pad_to_count, prepare_in_groups
+from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
 from lambdanet.training.data.shards import Shard
 
 FOREVER = 1 << 40  # passes
@@ -78,8 +78,7 @@ class TrainingStream:
         tf.compat.v1.set_random_seed(recipe.seed + 1)
         first, copies = tf.cast(first, tf.int64), self.copies
         examples = self.source.examples(self.split, number, self.shard, first // copies)
-        count = self.source.num_examples(self.split, self.shard)
-        copied = repeat_each(pad_to_count(examples, count - first // copies), copies).skip(first % copies)
+        copied = repeat_each(examples, copies).skip(first % copies)
         places = tf.data.Dataset.range(first, self.images_per_pass)
         keys = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(number).repeat(), places))
         return tf.data.Dataset.zip((copied, keys))

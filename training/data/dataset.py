@@ -17,7 +17,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.data import folder, mixing, preprocess, records, service, table
-from lambdanet.training.data.bad_records import BadRecords, Example, pad_to_count, prepare_in_groups
+from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
 from lambdanet.training.data.batches import FOREVER, TrainingStream, concat_batches
 from lambdanet.training.data.records import RecordsSource
 from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
@@ -189,7 +189,7 @@ class Dataset:
             return preprocessing(source.image(example).pixels()), source.label(example)
 
         count = self.num_examples(self.eval_split, shard)
-        examples = pad_to_count(source.examples(self.eval_split, None, shard), count)
+        examples = source.examples(self.eval_split, None, shard)
         pairs = tf.data.Dataset.zip((examples, tf.data.Dataset.range(count)))
         groups = prepare_in_groups(pairs, prepare, recipe.global_batch_size)
         batches = self.bad_records.valid_only(groups, recipe.num_classes)

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from lambdanet.errors import InputError, invalid, unknown
 from lambdanet.training.data import class_names
 from lambdanet.training.data.image_bytes import Encoded
 from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
-from lambdanet.training.data.sources import Example
+from lambdanet.training.data.sources import Example, numbered
 
 NAME = "tfrecord"
 LAYOUT = "train-00000-of-00008 and so on, and the same of validation"
@@ -88,7 +88,7 @@ class RecordsSource:
         pieces = self._pieces(split, shard)
         first = tf.cast(first, tf.int64)
         if seed is None:
-            return _read_all(pieces, num_parallel=1).skip(first)
+            return read_all(pieces).skip(first)
         order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), [self._seed, seed])
         rows = tf.pad(order, [[0, -len(pieces) % INTERLEAVED_FILES]], constant_values=-1)
         rows = tf.reshape(rows, [-1, INTERLEAVED_FILES])
@@ -98,7 +98,7 @@ class RecordsSource:
         before = tf.concat([[0], ends], axis=0)[begin]
 
         def read_row(row: tf.Tensor) -> tf.data.Dataset:
-            read = _read_all([*pieces, Piece("", 0, 0)], INTERLEAVED_FILES, row % (len(pieces) + 1))
+            read = read_all([*pieces, Piece("", 0, 0)], INTERLEAVED_FILES, row % (len(pieces) + 1))
             return read.shuffle(BUFFER, seed=seed, reshuffle_each_iteration=False)
 
         # Rows of files that come before the first record are not opened.
@@ -112,17 +112,17 @@ class RecordsSource:
         return records.shuffle(BUFFER)
 
     def image(self, example: Example) -> Encoded:
-        return Encoded(_parse(example, IMAGE, [], tf.string), self.channels)
+        return Encoded(parse(example, IMAGE, [], tf.string), self.channels)
 
     def label(self, example: Example) -> tf.Tensor:
-        return _parse(example, LABEL, [], tf.int64)
+        return parse(example, LABEL, [], tf.int64)
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         return []
 
     def probabilities(self, example: Example) -> tf.Tensor:
         """Returns the soft label of a record, a distribution over the classes, float32 [num_classes]."""
-        return _parse(example, PROBABILITIES, [len(self.class_names)], tf.float32)
+        return parse(example, PROBABILITIES, [len(self.class_names)], tf.float32)
 
     def _class_names(self, recipe: Recipe) -> list[str]:
         if (self._root / CLASSES).exists():
@@ -147,7 +147,7 @@ class RecordsSource:
         return self._counts[path.name]
 
 
-def _parse(example: Example, field: str, shape: list[int], dtype: tf.DType) -> tf.Tensor:
+def parse(example: Example, field: str, shape: list[int], dtype: tf.DType) -> tf.Tensor:
     """Returns a field of an example's record."""
     features = {field: tf.io.FixedLenFeature(shape, dtype)}
     return tf.io.parse_single_example(example["record"], features)[field]
@@ -226,15 +226,23 @@ def read_manifest(folder: Path) -> dict:
 
 
 def count_records(path: str | Path) -> int:
-    """Returns the number of records in a file of TFRecords; of a truncated file, that of complete records."""
+    """Returns the number of records in a file of TFRecords, damaged ones included.
+
+    Raises:
+      InputError: the file is truncated, or the length of a record is damaged: how many follow is unknown.
+    """
     count, at = 0, 0
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         while header := file.read(8):
             # The length, its checksum of 4 bytes, the record, and its checksum.
-            at += 8 + 4 + struct.unpack("<Q", header.ljust(8, b"\0"))[0] + 4
-            if at > size:
-                break
+            length = struct.unpack("<Q", header.ljust(8, b"\0"))[0]
+            at += 8 + 4 + length + 4
+            if not length or at > size:
+                readable = sum(1 for _ in tf.data.TFRecordDataset(str(path)).ignore_errors())
+                raise InputError(
+                    f"{str(path)!r} is damaged after {readable} records; how many follow is unknown"
+                )
             count += 1
             file.seek(at)
     return count
@@ -267,8 +275,10 @@ def _columns(pieces: Sequence[Piece]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return tf.constant(paths, tf.string), tf.constant(firsts, tf.int64), tf.constant(counts, tf.int64)
 
 
-def _read_all(pieces: Sequence[Piece], num_parallel: int, chosen: tf.Tensor | None = None) -> tf.data.Dataset:
-    """Reads pieces, all or the chosen ones, `num_parallel` at a time."""
+def read_all(
+    pieces: Sequence[Piece], num_parallel: int = 1, chosen: tf.Tensor | None = None
+) -> tf.data.Dataset:
+    """Returns the examples of pieces, all or the chosen ones, `num_parallel` at a time."""
     columns = _columns(pieces)
     if chosen is not None:
         columns = tuple(tf.gather(column, chosen) for column in columns)
@@ -277,16 +287,4 @@ def _read_all(pieces: Sequence[Piece], num_parallel: int, chosen: tf.Tensor | No
 
 
 def _read(path: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-    """Reads a piece: dicts of a "record", the "name" of its file, and its "number" in that file."""
-    file = tf.data.Dataset.from_tensors(tf.strings.split(path, os.sep)[-1]).repeat()
-    numbered = tf.data.TFRecordDataset(path).enumerate().skip(first).take(count)
-    return tf.data.Dataset.zip((file, numbered)).map(
-        lambda name, record: {"record": record[1], "name": name, "number": record[0]}
-    )
-
-
-def read_in_order(pieces: Sequence[Piece]) -> Iterator[tuple[str, bytes]]:
-    """Yields the name and the image file of each record of pieces, in order; labels are not read."""
-    for piece in _read_all(pieces, num_parallel=1).as_numpy_iterator() if pieces else ():
-        name = f"{piece['name'].decode()}:{piece['number']}"
-        yield name, _parse(piece, IMAGE, [], tf.string).numpy()
+    return numbered(tf.data.TFRecordDataset(path), path, first, count)

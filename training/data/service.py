@@ -15,7 +15,7 @@ import tensorflow as tf
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.training.data import preprocess
-from lambdanet.training.data.bad_records import BadRecords, Example, drop_unreadable, prepare_in_groups
+from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
 from lambdanet.training.data.batches import repeat_each
 from lambdanet.training.data.network import SCHEME, check_reachable
 from lambdanet.training.data.shards import Shard
@@ -67,9 +67,12 @@ def batches(
         return example, tf.random.uniform([2], maxval=1 << 62, dtype=tf.int64)
 
     split = recipe.train_split
-    read = drop_unreadable(source.stream(split), source.num_examples(split)).repeat()
-    examples = repeat_each(read, recipe.repeated_augmentation).map(with_seed)
-    groups = prepare_in_groups(examples, prepare, size, drop_remainder=True)
+    examples = repeat_each(source.stream(split).repeat(), recipe.repeated_augmentation).map(with_seed)
+
+    def others(seeds: tf.Tensor) -> tf.data.Dataset:
+        return source.examples(split, seeds[0, 0]).take(size).map(lambda example: (example, seeds[0]))
+
+    groups = prepare_in_groups(examples, prepare, size, drop_remainder=True, fallback=others)
     options = tf.data.Options()
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     dealt = groups.with_options(options).apply(
@@ -79,5 +82,4 @@ def batches(
             job_name=JOB if shard.count > 1 else None,
         )
     )
-    nonempty = dealt.filter(lambda group: tf.size(group.places) > 0)
-    return bad_records.full_batches(nonempty, size, recipe.num_classes)
+    return bad_records.full_batches(dealt, size, recipe.num_classes)

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core import file_adapters
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid, one_line, unknown
@@ -20,7 +22,8 @@ from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 
 SHUFFLE_BUFFER = 16384  # examples, still encoded
 
-# The fields are "label", int64, "name", the name of the record, and those that `image` reads.
+# The fields are "name", that of the picture or of the file with the record of that "number", and those that
+# `image` and `label` read.
 Example = dict[str, tf.Tensor]
 
 
@@ -41,7 +44,7 @@ class Source(Protocol):
     def examples(
         self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
     ) -> tf.data.Dataset:
-        """Returns the examples of a split, in order or, with a seed (int64 scalar), in a random one.
+        """Returns all examples of a split, in order or, with a seed (int64 scalar), in a random one.
 
         Args:
           split: a split of the source.
@@ -90,28 +93,22 @@ class TfdsSource:
     def examples(
         self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
     ) -> tf.data.Dataset:
-        examples = self._read(_part(split, shard), seed is not None, seed)
+        examples = read_tfds(on_disk(self._builder), _part(split, shard), seed is not None, seed)
         if seed is not None:
             examples = examples.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False)
         return examples.skip(tf.cast(first, tf.int64))
 
     def stream(self, split: str) -> tf.data.Dataset:
-        return self._read(split, True, None).shuffle(SHUFFLE_BUFFER)
+        return read_tfds(on_disk(self._builder), split, True).shuffle(SHUFFLE_BUFFER)
 
     def image(self, example: Example) -> Encoded:
-        return Encoded(example["image"], self.channels)
+        return Encoded(parse_tfds(self._builder, example)["image"], self.channels)
 
     def label(self, example: Example) -> tf.Tensor:
-        return example["label"]
+        return parse_tfds(self._builder, example)["label"]
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         return []
-
-    def _read(self, split: Any, shuffle_files: bool, seed: tf.Tensor | None) -> tf.data.Dataset:
-        examples = read_tfds(on_disk(self._builder), split, shuffle_files, seed)
-        return examples.map(
-            lambda example: {"image": example["image"], "label": example["label"], "name": example["tfds_id"]}
-        )
 
 
 def on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuilder:
@@ -159,15 +156,41 @@ def num_examples(builder: tfds.core.DatasetBuilder, split: str, shard: Shard = S
 def read_tfds(
     builder: tfds.core.DatasetBuilder, split: Any, shuffle_files: bool = False, seed: tf.Tensor | None = None
 ) -> tf.data.Dataset:
-    """Returns the examples of a split of TFDS with their "tfds_id"; images stay encoded."""
-    read = tfds.ReadConfig(shuffle_seed=seed, try_autocache=False, skip_prefetch=True, add_tfds_id=True)
-    with _quiet("tensorflow"):  # TFDS numbers the records with a deprecated function
-        return builder.as_dataset(
-            split=split,
-            shuffle_files=shuffle_files,
-            decoders={"image": tfds.decode.SkipDecoding()},
-            read_config=read,
-        )
+    """Returns the examples of a split of TFDS, in the order of `as_dataset`, as `numbered` does."""
+    files = builder.info.splits[split].file_instructions
+    rows = [(os.fspath(file.filename), file.skip, file.take) for file in files]
+    parts = tf.data.Dataset.from_tensor_slices(tuple(map(np.array, zip(*rows, strict=True))))
+    if shuffle_files:
+        parts = parts.shuffle(len(files), seed=seed)
+    open_file = file_adapters.ADAPTER_FOR_FORMAT[builder.info.file_format].make_tf_data
+    return parts.interleave(
+        lambda path, first, count: numbered(open_file(path), path, first, count),
+        cycle_length=1 if builder.info.disable_shuffling else 16,
+        block_length=16,
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+
+
+def parse_tfds(builder: tfds.core.DatasetBuilder, example: Example) -> dict[str, tf.Tensor]:
+    """Returns the fields of an example of `read_tfds`; the image stays encoded."""
+    decoders = {"image": tfds.decode.SkipDecoding()}
+    return builder.info.features.deserialize_example(example["record"], decoders=decoders)
+
+
+def numbered(
+    records: tf.data.Dataset, path: tf.Tensor, first: tf.Tensor, count: tf.Tensor
+) -> tf.data.Dataset:
+    """Returns `count` records of a file, from `first` on: "record", its "number", and the file's "name".
+
+    The first damaged record and all after it are empty: they cannot be decoded, and count as bad records.
+    """
+    # A file that does not exist fails at each attempt to read it.
+    attempts = tf.data.Dataset.zip((tf.data.Dataset.range(count), records.skip(first)))
+    readable = attempts.ignore_errors().map(lambda attempt, record: record)
+    empty = tf.data.Dataset.from_tensors("").repeat()
+    name = tf.data.Dataset.from_tensors(tf.strings.split(path, os.sep)[-1]).repeat()
+    numbers = tf.data.Dataset.range(first, first + count)
+    return tf.data.Dataset.zip({"record": readable.concatenate(empty), "name": name, "number": numbers})
 
 
 def _part(split: str, shard: Shard) -> Any:
@@ -198,24 +221,15 @@ def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
 @contextlib.contextmanager
 def _quiet_tfds() -> Iterator[None]:
     """Hides the output of TFDS, retries of downloads, and progress bars where there is no terminal."""
-    bars = sys.stderr.isatty()
+    bars, logger = sys.stderr.isatty(), logging.getLogger("urllib3")
+    level = logger.level
     try:
         if not bars:
             tfds.disable_progress_bar()
-        with _quiet("urllib3"), contextlib.redirect_stdout(io.StringIO()):
+        logger.setLevel(logging.ERROR)
+        with contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
+        logger.setLevel(level)
         if not bars:
             tfds.enable_progress_bar()
-
-
-@contextlib.contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Hides the warnings of a logger."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    try:
-        logger.setLevel(logging.ERROR)
-        yield
-    finally:
-        logger.setLevel(level)

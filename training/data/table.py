@@ -6,16 +6,18 @@
     b/7.png,dog,validation
 
 The paths in it are relative to the data_dir or, without one, to the folder of the table. The classes are the
-labels of the training split, in the order of their names, or of their values if all are integers.
+labels of the training split, in the order of their names, or of their values if all are integers. Rows may be
+repeated, but a file has one label, and is not both in the splits of training and evaluation.
 """
 
 import os
+import unicodedata
 
 import pyarrow
 from pyarrow import csv, parquet
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import invalid, one_line, unknown
+from lambdanet.errors import InputError, invalid, one_line, unknown
 from lambdanet.training.data.folder import FolderSource, PictureFiles
 
 COLUMNS = ("file", "label", "split")
@@ -39,15 +41,15 @@ class TableSource(PictureFiles):
       data_dir: the folder of the pictures; None: that of the table.
 
     Raises:
-      InputError: the table cannot be read, has other columns, or less than two classes, or its first picture
-        does not exist.
+      InputError: the table cannot be read, has other columns, contradictory rows, or less than two classes,
+        or its first picture does not exist.
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
         super().__init__()
         self._table = os.path.expanduser(recipe.labels)
         self._root = os.path.expanduser(data_dir or os.path.dirname(self._table))
-        self._rows = _read(self._table)
+        self._rows = _checked(_read(self._table), self._table, recipe)
         self.class_names = _in_order({row["label"] for row in self._split(recipe.train_split)})
         if len(self.class_names) < 2:
             raise invalid(f"classes in {self._table!r}", "two or more labels", self.class_names)
@@ -85,11 +87,31 @@ def _read(path: str) -> list[dict[str, str]]:
         raise invalid(f"columns of {path!r}", ", ".join(COLUMNS), table.column_names)
     rows = [{name: row[name] or "" for name in COLUMNS} for row in _as_texts(table, path).to_pylist()]
     for number, row in enumerate(rows, start=1):
-        if not all(row.values()):
+        if not all(map(str.strip, row.values())):
             raise invalid(f"row {number} of {path!r}", "a file, a label and a split", row)
     if not rows:
         raise invalid(f"rows of {path!r}", "one or more", 0)
     return rows
+
+
+def _checked(rows: list[dict[str, str]], path: str, recipe: Recipe) -> list[dict[str, str]]:
+    """Returns rows without spaces at the ends of labels; `InputError` where two contradict each other."""
+    evaluated = {recipe.eval_split, recipe.held_out_split} - {recipe.train_split}
+    seen: dict[tuple[str, str], tuple[object, int]] = {}
+    for number, row in enumerate(rows):
+        file, label, split = os.path.normpath(row["file"]), row["label"].strip(), row["split"]
+        form = unicodedata.normalize("NFC", label)
+        claims: list[tuple[str, str, object]] = [("have one label for a file", file, label)]
+        rule = "have labels that differ in more than outer spaces and Unicode form"
+        claims.append((rule, form, row["label"]))
+        if split in evaluated or split == recipe.train_split:
+            claims.append(("have a file for training or evaluation alone", file, split in evaluated))
+        for rule, key, value in claims:
+            other, first = seen.setdefault((rule, key), (value, number))
+            if other != value:
+                where = f"rows {first + 1} and {number + 1} of {path!r}"
+                raise InputError(f"{where} must {rule}, got {rows[first]!a} and {row!a}")
+    return [row | {"label": row["label"].strip()} for row in rows]
 
 
 def _as_texts(table: pyarrow.Table, path: str) -> pyarrow.Table:
@@ -106,4 +128,5 @@ def _as_texts(table: pyarrow.Table, path: str) -> pyarrow.Table:
 
 def _in_order(labels: set[str]) -> list[str]:
     """Returns labels in the order of their values, if all are integers, or else of their names."""
-    return sorted(labels, key=int if all(label.isdecimal() for label in labels) else None)
+    integers = all(label.isascii() and label.isdecimal() for label in labels)
+    return sorted(labels, key=lambda label: (int(label) if integers else 0, label))

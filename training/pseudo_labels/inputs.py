@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unlabeled pictures in parts with a fixed order: files in a folder, TFRecords, or a TFDS dataset."""
 
+import functools
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import invalid
 from lambdanet.training.data import records, sources
-from lambdanet.training.data.bad_records import BadRecords, drop_unreadable
+from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.image_files import ENDINGS, find_pictures
 
 
@@ -103,7 +105,8 @@ class RecordInputs:
         self.fingerprint = _digest(f"{path.name}:{path.stat().st_size}" for path, _ in files)
 
     def read(self, part: int) -> Iterator[tuple[str, bytes]]:
-        yield from records.read_in_order(self._parts[part])
+        parse = functools.partial(records.parse, field=records.IMAGE, shape=[], dtype=tf.string)
+        return _read(records.read_all(self._parts[part]), parse)
 
 
 class TfdsInputs:
@@ -118,15 +121,26 @@ class TfdsInputs:
         count = sources.num_examples(self._builder, split)
         if not count:
             raise invalid("split", f"one with images in dataset {name}", split)
-        self._count, self.num_parts = count, ceil_div(count, part_size)
+        self.num_parts = ceil_div(count, part_size)
         self._parts = tfds.even_splits(split, self.num_parts)
         self.description = f"{info.full_name} {split}, {count} images"
         self.fingerprint = _digest([self.description])
 
     def read(self, part: int) -> Iterator[tuple[str, bytes]]:
         examples = sources.read_tfds(self._builder, self._parts[part])
-        for example in drop_unreadable(examples, self._count).as_numpy_iterator():
-            yield example["tfds_id"].decode(), example["image"]
+        return _read(examples, lambda example: sources.parse_tfds(self._builder, example)["image"])
+
+
+def _read(
+    examples: tf.data.Dataset, parse_image: Callable[[sources.Example], tf.Tensor]
+) -> Iterator[tuple[str, bytes]]:
+    parse_image = tf.function(parse_image)
+    for example in examples:
+        try:
+            content = parse_image(example).numpy()
+        except tf.errors.InvalidArgumentError:
+            content = b""  # reported as unreadable
+        yield f"{example['name'].numpy().decode()}:{example['number']}", content
 
 
 def _digest(lines: Iterator[str] | Sequence[str]) -> str:

@@ -4,6 +4,7 @@
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def pseudo_label(
     Args:
       saved_model: the teacher, a folder written by `lambdanet export`.
       data: a folder of pictures or TFRecords, or the name of a TFDS dataset; labels in it are ignored.
-      out: the folder for the TFRecords, `manifest.json` and `pseudo_labels.png`.
+      out: the folder for the TFRecords, `manifest.json` and `pseudo_labels.png`, apart from that of `data`.
       split: the split of the TFRecords or dataset.
       data_dir: the folder of TFDS's datasets.
       min_confidence: the smallest accepted probability of the top class; 0.3 in Xie et al. (2020).
@@ -79,6 +80,9 @@ def pseudo_label(
         raise invalid("min_confidence", "from 0 to 1", min_confidence)
     bad_records = BadRecords(max_bad_records)
     folder = Path(out).expanduser()
+    root, paths = Path(data).expanduser(), {Path(path).expanduser().resolve() for path in (data, out)}
+    if root.is_dir() and Path(os.path.commonpath(paths)) in paths:
+        raise invalid("out", f"a folder apart from the data in {data!r}", str(out))
     model = Teacher(saved_model)
     inputs = open_inputs(data, split, data_dir, shard_size, seed, bad_records)
     settings = {

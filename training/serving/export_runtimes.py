@@ -21,7 +21,6 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, one_line
 from lambdanet.models.preprocessing.preprocessing import Preprocessing
 from lambdanet.training.data import folder, preprocess, records, sources
-from lambdanet.training.data.bad_records import drop_unreadable
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.shards import Shard
 from lambdanet.training.run import model_dir as model_dirs
@@ -260,7 +259,6 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
     chosen = sorted({num_shares * part // NUM_PARTS for part in range(NUM_PARTS)})
     parts = [source.examples(split, None, Shard(index, num_shares)) for index in chosen]
     examples = functools.reduce(tf.data.Dataset.concatenate, parts)
-    examples = drop_unreadable(examples, source.num_examples(split))
     images = list(examples.map(prepare).ignore_errors().take(NUM_PICTURES).as_numpy_iterator())
     if not images:
         raise InputError(f"none of the {name} can be read")
