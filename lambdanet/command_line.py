@@ -155,17 +155,17 @@ def format_help(command: Command) -> str:
     line = textwrap.fill(f"usage: {usage(command)}", 100, subsequent_indent="  ", break_on_hyphens=False)
     parts = [line, f"`{command.name}` {command.summary}."]
     if rows := [(str(option), option.help) for option in (command.arguments, *command.flags) if option.help]:
-        parts.append(f"arguments and flags:\n{aligned(rows)}")
+        parts.append(f"arguments and flags:\n{align_columns(rows)}")
     parts.append(command.notes())
     parts.append("\n".join(["examples:", *(f"  {example}" for example in command.examples)]))
     return "\n\n".join(filter(None, parts))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
     """Returns rows of cells as indented lines of aligned columns.
 
     Example:
-      >>> print(aligned([("list", "lists the models"), ("pseudo-label", "labels pictures")]))
+      >>> print(align_columns([("list", "lists the models"), ("pseudo-label", "labels pictures")]))
         list          lists the models
         pseudo-label  labels pictures
     """

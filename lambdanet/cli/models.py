@@ -4,7 +4,7 @@
 from absl import flags
 
 from lambdanet.cli.flag_types import switch
-from lambdanet.command_line import Arguments, Command, Flag, aligned
+from lambdanet.command_line import Arguments, Command, Flag, align_columns
 from lambdanet.errors import InputError, unknown
 
 
@@ -43,9 +43,9 @@ def _info(values: flags.FlagValues, arguments: list[str]) -> None:
         "recipes": ", ".join(info.recipes) or "none",
         "weights": ", ".join(one.tag for one in info.weights) or "none",
     }
-    print(f"{info.name}\n{aligned(list(rows.items()))}")
+    print(f"{info.name}\n{align_columns(list(rows.items()))}")
     for one in info.weights:
-        print(f"weights {one.tag}\n{aligned(list(one.summary().items()))}")
+        print(f"weights {one.tag}\n{align_columns(list(one.summary().items()))}")
 
 
 def _table(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -72,7 +72,7 @@ def _table_notes() -> str:
     from lambdanet.models.papers.sizes import TABLES
 
     rows = [(number, table.title) for number, table in TABLES.items()]
-    return f"tables of LambdaNetworks (numbers) and HaloNet (letters):\n{aligned(rows)}"
+    return f"tables of LambdaNetworks (numbers) and HaloNet (letters):\n{align_columns(rows)}"
 
 
 def _convert(values: flags.FlagValues, arguments: list[str]) -> None:

@@ -8,7 +8,7 @@ import textwrap
 from absl import flags
 
 from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, RepeatedFlag, switch
-from lambdanet.command_line import Arguments, Command, Flag, aligned
+from lambdanet.command_line import Arguments, Command, Flag, align_columns
 from lambdanet.errors import InputError, Unfinished, unknown
 
 
@@ -40,7 +40,7 @@ def _train_notes() -> str:
     for name, kind, default, meaning in describe_fields():
         fields.append((name, kind, "the recipe's" if default is None else default or "empty", meaning))
     recipes = f"recipes (NAME, or NAME:ROW such as imagenet_350:lambda_resnet_50@160):\n{_recipes()}"
-    return f"{recipes}\n\nfields for --set (each recipe overrides some of the defaults):\n{aligned(fields)}"
+    return f"{recipes}\n\nfields for --set (recipes override some of the defaults):\n{align_columns(fields)}"
 
 
 def _recipes() -> str:

@@ -15,7 +15,7 @@ from PIL import Image
 
 import lambdanet
 from lambdanet import cli, command_line, configs
-from lambdanet.command_line import aligned, parse
+from lambdanet.command_line import align_columns, parse
 from lambdanet.configs.recipe import describe_fields
 from lambdanet.errors import unknown
 
@@ -128,8 +128,8 @@ def test_unknown_lists_at_most_20_names():
     assert str(unknown("name", "qqq", names, see="`list`")) == "unknown name 'qqq'; see `list`"
 
 
-def test_aligned_columns():
-    assert aligned([("a", "bc", "d"), ("efg", "", "h")]) == "  a    bc  d\n  efg      h"
+def test_align_columns():
+    assert align_columns([("a", "bc", "d"), ("efg", "", "h")]) == "  a    bc  d\n  efg      h"
 
 
 def test_version(capsys):

@@ -123,7 +123,7 @@ def test_contenders_run_in_half_precision(name, monkeypatch):
     def recorded(function, arguments):
         return lambda: outputs.append([x for x in tf.nest.flatten(function(*arguments)) if x is not None])
 
-    monkeypatch.setattr(contenders, "compiled", recorded)
+    monkeypatch.setattr(contenders, "compile_runner", recorded)
     for case in cases(["4x4x16x1"], ["global"], ["forward", "both"], "bfloat16"):
         contenders.CONTENDERS[name](case)()
     forward, gradients = outputs

@@ -172,7 +172,7 @@ def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
     changed = [not a.equal(b) for a, b in zip(before, built[0].parameters(), strict=True)]
     assert any(changed) == backward and built[0].training == backward
     monkeypatch.setattr("torch.compile", compiled.append)
-    timm_contenders._compiled(built[0])
+    timm_contenders._compile(built[0])
     assert compiled == built
 
 
