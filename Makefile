@@ -4,7 +4,7 @@
 #   make demo    train on handwritten digits, evaluate, export, predict
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
 #   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/layers/attention_test.py
-#   make check   lint, and a minute of the tests closest to the changes; before each commit
+#   make check   lint, and a minute of the tests nearest to what changed; before each commit
 #   make lint    ruff and mypy
 #   make docs    the documentation, as static pages in docs/_build
 #   make tables  write the tables of the README and the documentation, and the pages of the model families

@@ -5,7 +5,7 @@
 
 The paper trains on TPUv3. Its cosine ends at 1/128 of the peak, because the largest models overfit if it ends
 at 0. Its appendix gives the weight decay, the base learning rate, the magnitudes of RandAugment, the
-optimizer (C.3) and stochastic depth (C.4); epochs, batch, warm-up and averages are from `imagenet_350`.
+optimizer (C.3) and stochastic depth (C.4); epochs, batch, warm-up and averages are those of `imagenet_350`.
 """
 
 import dataclasses

@@ -46,7 +46,7 @@ class Recipe:
     model_options: Annotated[dict[str, object], "arguments of create_model that differ from the zoo's"] = (
         dataclasses.field(default_factory=dict)
     )
-    num_classes: Annotated[int, "number of classes; 0: the dataset's"]
+    num_classes: Annotated[int, "number of classes; 0: that of the dataset"]
     input_size: Annotated[int, "height and width of images in pixels; with sizes, outside of training"]
     sizes: Annotated[tuple[float, ...], "image sizes of equal parts of the training; empty: input_size"] = ()
     dropout_rate: Annotated[float, "fraction of the features dropped before the classifier"] = 0.0
@@ -57,7 +57,7 @@ class Recipe:
     start_from: Annotated[str, "model_dir or initial weights; empty: random weights"] = ""
     zero_head: Annotated[bool, "start the classifier at zero, regardless of start_from"] = False
     freeze: Annotated[str, "layers that are not trained: backbone, c2 or patterns such as stem*,c2"] = ""
-    unfreeze_epoch: Annotated[int, "epochs after which these are also trained; 0: never"] = 0
+    unfreeze_epoch: Annotated[int, "epochs after which these are trained, too; 0: never"] = 0
 
     # The data.
     dataset: Annotated[str, "a dataset of TFDS; folder, your pictures; or tfrecord, your records"]

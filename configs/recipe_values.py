@@ -125,7 +125,7 @@ _OPTIONS: dict[str, _Check] = {
 
 _RANGES: dict[str, _Check] = {
     "model": _TEXT,
-    "num_classes": (lambda v: v >= 0, "a positive integer, or 0 for the dataset's"),
+    "num_classes": (lambda v: v >= 0, "a positive integer, or 0 for that of the dataset"),
     "input_size": (lambda v: 1 <= v < 1 << 16, "an integer from 1 to 65535"),
     "sizes": (lambda v: all(s.is_integer() and 1 <= s < 1 << 16 for s in v), "integers from 1 to 65535"),
     "dropout_rate": _RATE,

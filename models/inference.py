@@ -51,9 +51,9 @@ def for_inference(model: keras.Model) -> keras.Model:
         `training=True`; models within it get this form too.
 
     Returns:
-      A functional model with a copy of the weights: later changes of the weights of `model` do not reach it.
-      Its layers are not trainable, except those copied unchanged for `training=True` or because they contain
-      layers. It can be saved and loaded as any other.
+      A functional model with weights of its own: later changes of the weights of `model` do not reach it.
+      Its layers are not trainable, except those copied as they are for `training=True` or because they have
+      layers of their own. It can be saved and loaded as any other.
 
     Raises:
       InputError: the model is a subclassed model instead of a graph of layers, is of another Keras, or

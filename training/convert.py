@@ -82,7 +82,7 @@ def convert(
 
 
 def _metadata(weights: PublishedWeights, source: Source, classes: int) -> dict[str, str]:
-    """Returns the metadata of converted weights; only published weights have a published accuracy."""
+    """Returns the metadata of converted weights; the published accuracy is only that of published weights."""
     metadata = pretrained.metadata(weights, source)
     if metadata["as_published"] == "no" or classes != weights.num_classes:
         metadata = pretrained.without_accuracies(metadata)

@@ -92,7 +92,7 @@ COMMANDS = (
         "lists all models, or those that match a pattern",
         _list,
         flags=(
-            switch("sizes", "add parameters and FLOPs; takes about 20 seconds for all models"),
+            switch("sizes", "add parameters and FLOPs; takes 20 seconds for all"),
             switch("pretrained", "only models with published weights, and their top-1 accuracies"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),

@@ -58,7 +58,7 @@ class PositionEmbedding(TableLayer):
           pool_size: the side of the windows over which outputs are averaged; there must be a query for every
             position of the context then.
           content: content lambdas to add to the position lambdas, [b, l, k, v].
-          training: False if no gradient is needed, which on a TPU allows a faster form for small maps.
+          training: False if no gradient is needed, so that the fastest form of the forward pass is chosen.
 
         Returns:
           [b, *query_size, l, h, v]; with a pool, one position per window.

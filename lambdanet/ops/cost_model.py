@@ -12,9 +12,9 @@ and both store the windows, n w v u / s numbers, and share the embeddings of a b
 Blocks save where the map is larger than the scope, and cost where a block is much smaller than the scope.
 The estimate is arithmetic over the device's rates plus the bytes stored over its bandwidth.
 
-Convolutions with the whole scope as their kernel are available by name alone: with its gradient, one takes
-several times as long as the chosen form, and that of a large scope does not compile for a TPU in reasonable
-time. The form for whole maps on a TPU is in `kernels`.
+Convolutions with the whole scope as their kernel are available by name alone: none was fastest where
+measured, and the gradient of one with a large scope does not compile for a TPU in reasonable time. The form
+for whole maps on a TPU is in `kernels`.
 """
 
 import dataclasses

@@ -168,7 +168,7 @@ def test_load_zoo_weights_from_published_weights(tmp_path, monkeypatch, capsys):
     assert all((value == expected[name]).all() for name, value in values(model).items())
     with pytest.raises(
         InputError,
-        match="'imagenet:resnet_50' must be weights of lambda_resnet_tiny, .* got weights of resnet_50",
+        match="'imagenet:resnet_50' must be weights of lambda_resnet_tiny, .* got those of resnet_50",
     ):
         initialize.load_zoo_weights(model, "imagenet:resnet_50")
     with pytest.raises(InputError, match="weights must be"):
@@ -193,7 +193,7 @@ def test_head_prefixes_are_those_of_the_families(mobile, classifier):
 
 
 def test_load_zoo_weights_refuses_other_weights(classifier, trained, mobile, tmp_path):
-    with pytest.raises(InputError, match=f"must be weights of mobilenet_v2, .* got weights of {TINY}"):
+    with pytest.raises(InputError, match=f"must be weights of mobilenet_v2, .* got those of {TINY}"):
         initialize.load_zoo_weights(mobile, str(trained))
     with pytest.raises(InputError, match="must be a checkpoint of Model Garden for its backbone theirs, got"):
         initialize.load_zoo_weights(keras.Sequential(name="theirs"), str(trained))

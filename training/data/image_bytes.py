@@ -79,7 +79,7 @@ def decode(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:
     """Decodes one JPEG, PNG or still WebP file.
 
     Gray, palette and CMYK become RGB, 16-bit PNG keeps its upper 8 bits, the picture is turned upright as its
-    EXIF orientation says, and a transparent picture is composed on white (see `on_white`).
+    EXIF orientation says, and a transparent picture is laid on white (see `on_white`).
 
     Args:
       contents: the bytes of the file, a string scalar.
