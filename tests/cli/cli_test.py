@@ -218,7 +218,7 @@ def test_input_error_is_one_line_with_status_2(words, message, tmp_path, capsys)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
-def test_train_refuses_another_recipe_in_the_same_folder(tmp_path, capsys):
+def test_train_rejects_another_recipe_in_the_same_folder(tmp_path, capsys):
     from lambdanet import configs
     from lambdanet.training.run import model_dir
 

@@ -76,14 +76,14 @@ def test_cases_are_all_combinations():
         ),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(arguments, message, capsys):
+def test_wrong_arguments_are_rejected_at_once(arguments, message, capsys):
     with pytest.raises(InputError) as error:
         layers.benchmark_layers(**arguments)
     assert message in str(error.value) and "\n" not in str(error.value)
     assert capsys.readouterr().out == ""
 
 
-def test_unwritable_folder_is_refused_at_once(tmp_path, capsys):
+def test_unwritable_folder_is_rejected_at_once(tmp_path, capsys):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file' cannot be written"):
         layers.benchmark_layers(out=tmp_path / "file")

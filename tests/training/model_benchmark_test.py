@@ -37,7 +37,7 @@ def test_parse_network_with_options_and_size(text, expected):
 @pytest.mark.parametrize(
     "text", ["resnet_50@", "resnet_50@big", "resnet_50@0", "resnet_50:scope", "resnet_50:scope=x"]
 )
-def test_parse_network_refuses_wrong_texts(text):
+def test_parse_network_rejects_wrong_texts(text):
     with pytest.raises(InputError, match=f"model must be NAME, .*, got '{re.escape(text)}'") as error:
         Network.parse(text)
     assert "\n" not in str(error.value)
@@ -198,7 +198,7 @@ def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
         (["loop", "--recipe=digts"], "unknown recipe 'digts'; did you mean digits"),
     ],
 )
-def test_wrong_arguments_are_refused(words, message, capsys):
+def test_wrong_arguments_are_rejected(words, message, capsys):
     assert cli.main(["benchmark", *words]) == 2
     printed = capsys.readouterr()
     assert re.search(message, printed.err) and printed.err.count("\n") == 1 and printed.out == ""

@@ -101,7 +101,7 @@ def test_rematerialized_blocks_are_computed_twice():
     assert counts[0] > 0 and counts[1] > counts[0]
 
 
-def test_blocks_that_do_not_follow_each_other_are_refused():
+def test_blocks_that_do_not_follow_each_other_are_rejected():
     x = keras.Input([4])
     first = keras.layers.Dense(4, name="c2_block1_conv")(x)
     second = keras.layers.Dense(4, name="c2_block2_conv")(first)
