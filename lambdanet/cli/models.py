@@ -41,11 +41,11 @@ def _info(values: flags.FlagValues, arguments: list[str]) -> None:
         "source": info.source,
         "options": ", ".join(sorted(zoo.MODELS[info.name].option_names())) or "none",
         "recipes": ", ".join(info.recipes) or "none",
-        "weights": ", ".join(one.tag for one in info.weights) or "none",
+        "weights": ", ".join(published.tag for published in info.weights) or "none",
     }
     print(f"{info.name}\n{align_columns(list(rows.items()))}")
-    for one in info.weights:
-        print(f"weights {one.tag}\n{align_columns(list(one.summary().items()))}")
+    for published in info.weights:
+        print(f"weights {published.tag}\n{align_columns(list(published.summary().items()))}")
 
 
 def _table(values: flags.FlagValues, arguments: list[str]) -> None:
