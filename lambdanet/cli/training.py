@@ -225,8 +225,8 @@ COMMANDS = (
             Flag(
                 "weights",
                 "WEIGHTS",
-                "for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a folder "
-                "of `lambdanet convert`",
+                "for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a "
+                "folder of `lambdanet convert`",
             ),
             Flag("class_names", "FILE", "for --model: the class names, one per line (default: ImageNet's)"),
         ),

@@ -41,9 +41,9 @@ def test_help_has_usage_flags_and_examples(command, capsys):
     assert cli.main([*command.name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: lambdanet {command.name}") and "examples:\n" in shown
-    options = (command.arguments, *command.flags) if command.arguments.usage else command.flags
     described = re.findall(r"^  (\S+)  +(\S.*)$", shown.partition("arguments and flags:")[2], re.MULTILINE)
-    assert described[: len(options)] == [(str(option), option.help) for option in options]
+    assert described[: len(command.options)] == [(str(option), option.help) for option in command.options]
+    assert all(option.help for option in command.options)
 
 
 def test_help_of_benchmark_lists_its_topics(capsys):
