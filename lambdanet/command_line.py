@@ -89,6 +89,12 @@ class Command:
         """The command line without arguments: `lambdanet NAME` or `python -m MODULE`."""
         return f"python -m {self.module}" if self.module else f"lambdanet {self.name}"
 
+    @property
+    def options(self) -> list[Arguments | Flag]:
+        """The positional arguments, if there are any, and the flags."""
+        arguments: list[Arguments | Flag] = [self.arguments] if self.arguments.usage else []
+        return [*arguments, *self.flags]
+
 
 def main(command: Command, argv: Sequence[str] | None = None) -> int:
     """Runs a command with a `module`, on `argv` or this process's arguments; returns its `exit_status`."""
@@ -154,18 +160,19 @@ def format_help(command: Command) -> str:
     """Returns the text that `--help` prints."""
     line = textwrap.fill(f"usage: {usage(command)}", 100, subsequent_indent="  ", break_on_hyphens=False)
     parts = [line, f"`{command.name}` {command.summary}."]
-    if rows := [(str(option), option.help) for option in (command.arguments, *command.flags) if option.help]:
-        parts.append(f"arguments and flags:\n{aligned(rows)}")
+    if command.options:
+        rows = [(str(option), option.help) for option in command.options]
+        parts.append(f"arguments and flags:\n{align_columns(rows)}")
     parts.append(command.notes())
     parts.append("\n".join(["examples:", *(f"  {example}" for example in command.examples)]))
     return "\n\n".join(filter(None, parts))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
     """Returns rows of cells as indented lines of aligned columns.
 
     Example:
-      >>> print(aligned([("list", "lists the models"), ("pseudo-label", "labels pictures")]))
+      >>> print(align_columns([("list", "lists the models"), ("pseudo-label", "labels pictures")]))
         list          lists the models
         pseudo-label  labels pictures
     """

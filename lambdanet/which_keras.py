@@ -74,7 +74,7 @@ def require_tf_keras(user: str) -> None:
 
 
 def take_tf_keras(program: str) -> None:
-    """Chooses tf_keras for a program that works with it alone, whatever the backend of Keras 3 is.
+    """Chooses tf_keras for a program that works with it alone, regardless of the backend of Keras 3.
 
     Raises:
       InputError: `use` or LAMBDANET_KERAS chose Keras 3.

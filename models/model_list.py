@@ -15,7 +15,7 @@ def render(
 
     Args:
       names: the names of the models, one per row.
-      with_sizes: whether to add parameters and FLOPs, which takes about 20 seconds for the whole zoo.
+      with_sizes: whether to add parameters and FLOPs, which takes about 15 seconds for the whole zoo.
       table_format: one of `text_table.FORMATS`.
       with_accuracy: whether the other columns are the published top-1 on each test set, for models that have
         weights; else they are the source of the model, a recipe and the weights.

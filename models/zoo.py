@@ -207,8 +207,8 @@ def create_model(
       stochastic_depth_rate: the rate of stochastic depth in the last stage, in [0, 1).
       kernel_regularizer: the regularizer of every kernel, such as `keras.regularizers.L2(weight_decay / 2)`.
       batch_norm: arguments of every batch normalization, over momentum 0.9 and epsilon 1e-5.
-      activation: the name of the activation of every block, such as "swish"; None: the network's.
-      pooling: the pooling of the last map, "avg" or "max"; "auto": the network's ("avg", or "token" of
+      activation: the name of the activation of every block, such as "swish"; None: that of the network.
+      pooling: the pooling of the last map, "avg" or "max"; "auto": that of the network ("avg", or "token" of
         a vision transformer); with `num_classes=0` also None, for the map itself.
       out_levels: with `features_only`, the levels to return, any of 1 to 5; level i is at stride 2**i. None:
         all but level 1.

@@ -100,8 +100,8 @@ def verified_checkpoint(source: str, model: keras.Model, modules: str | list[str
 def _count(keys: Iterable[str], part: str) -> int:
     """Counts the tensors of a part, or of the whole "model", in a trainer's checkpoint.
 
-    TensorFlow saves a tensor under its shortest path from the trainer: the backbone's under
-    `backbone`, the other tensors of the model under other names.
+    TensorFlow saves a tensor under its shortest path from the trainer: those of the backbone under
+    `backbone`, the others of the model under other names.
     """
     tensors = [key for key in keys if key.endswith(VARIABLE_SUFFIX) and SLOT not in key]
     if part == "model":
@@ -112,7 +112,7 @@ def _count(keys: Iterable[str], part: str) -> int:
 def _check_model(source: str, model: str, backbone: ZooBackbone) -> None:
     if model != backbone.name:
         accepted = f"weights of {backbone.name}, the model_id of task.model.backbone"
-        raise InputError(f"task.init_checkpoint {source!r} must be {accepted}, got weights of {model}")
+        raise InputError(f"task.init_checkpoint {source!r} must be {accepted}, got those of {model}")
 
 
 def _arrays(model: keras.Model) -> dict[str, np.ndarray]:

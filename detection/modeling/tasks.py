@@ -154,10 +154,10 @@ class DetectionMixin(ZooTaskMixin):
             return super().validation_step(inputs, model, metrics)  # type: ignore[misc]
         size = tf.shape(inputs[0])[0]
 
-        def padded(x: tf.Tensor) -> tf.Tensor:
+        def pad(x: tf.Tensor) -> tf.Tensor:
             return tf.pad(x, [[0, tf.maximum(1 - size, 0)], *([[0, 0]] * (x.shape.rank - 1))])
 
-        inputs = tf.nest.map_structure(padded, inputs)
+        inputs = tf.nest.map_structure(pad, inputs)
         logs = super().validation_step(inputs, model, metrics)  # type: ignore[misc]
         name = self.coco_metric.name if self.task_config.use_coco_metrics else None
         if name in logs:

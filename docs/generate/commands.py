@@ -41,9 +41,9 @@ def _page(command: Command) -> str:
         f"```console\n{line}\n```",
         f"## Examples\n\n```console\n{examples}\n```",
     ]
-    if options := [option for option in (command.arguments, *command.flags) if option.help]:
+    if command.options:
         parts.append("## Arguments and flags")
-    for option in options:
+    for option in command.options:
         is_required = isinstance(option, Flag) and option.required
         parts.append(f"`{option}`{', required' if is_required else ''}\n: {option.help}")
     if notes:

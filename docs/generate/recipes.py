@@ -39,7 +39,7 @@ def _section(module: str, names: list[str]) -> str:
     """Returns the docstring of a module, what is the same for all of its recipes, and their table."""
     text = inspect.getdoc(importlib.import_module(f"{configs.__name__}.{module}"))
     recipes = [configs.get_recipe(name) for name in names]
-    columns = {title: [_shown(cell(one)) for one in recipes] for title, cell in COLUMNS.items()}
+    columns = {title: [_shown(cell(recipe)) for recipe in recipes] for title, cell in COLUMNS.items()}
     same = {title: cells[0] for title, cells in columns.items() if len(names) > 1 and len(set(cells)) == 1}
     columns = {title: cells for title, cells in columns.items() if title not in same}
     rows = list(zip([f"`{name}`" for name in names], *columns.values(), strict=True))

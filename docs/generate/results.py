@@ -45,11 +45,11 @@ def convolutions() -> str:
 
 def _by_map(rows: Sequence[dict[str, str]]) -> str:
     """Returns a table of median times with a row per contender and a column per map."""
-    name = "{height}x{width}, d={channels}, b={batch}".format_map
-    maps = list(dict.fromkeys(map(name, rows)))
-    times = {(row["contender"], name(row)): row["ms_median"] for row in rows}
-    contenders = dict.fromkeys(row["contender"] for row in rows)
-    cells = [[f"`{one}`", *(times.get((one, place)) or "-" for place in maps)] for one in contenders]
+    title = "{height}x{width}, d={channels}, b={batch}".format_map
+    maps = list(dict.fromkeys(map(title, rows)))
+    times = {(row["contender"], title(row)): row["ms_median"] for row in rows}
+    names = dict.fromkeys(row["contender"] for row in rows)
+    cells = [[f"`{name}`", *(times.get((name, size)) or "-" for size in maps)] for name in names]
     return table(["milliseconds", *maps], cells)
 
 

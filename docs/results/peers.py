@@ -69,7 +69,7 @@ def _own() -> dict[str, str]:
 
     values = {
         "models": str(sum(bool(re.search("lam|_[cl]*l[cl]*$", name)) for name in list_models())),
-        "pretrained": str(sum(one.model.startswith("lam") for one in pretrained_weights.WEIGHTS)),
+        "pretrained": str(sum(weights.model.startswith("lam") for weights in pretrained_weights.WEIGHTS)),
         **measured("layer/auto"),
     }
     return {feature: cell.format_map(values) for feature, cell in OWN.items()}
@@ -211,7 +211,9 @@ def _speed(contender: str) -> dict[str, str]:
 
 def _modules(package: Any, part: str) -> str:
     """Returns the modules of a package whose names contain a part."""
-    return ", ".join(one.name for one in pkgutil.iter_modules(package.__path__) if part in one.name) or NONE
+    return (
+        ", ".join(info.name for info in pkgutil.iter_modules(package.__path__) if part in info.name) or NONE
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Keras that layers and models are built with, and functions on tensors, spelled as in `keras.ops`.
 
-`lambdanet.which_keras` says which Keras that is. With TensorFlow under it the functions are TensorFlow's own,
+`lambdanet.which_keras` chooses the Keras. With TensorFlow under it the functions are TensorFlow's own,
 so that a layer calls its kernels directly; elsewhere they are `keras.ops`. No other
 module of `ops`, `layers` and `models` imports TensorFlow or a Keras.
 

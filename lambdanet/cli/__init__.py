@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import lambdanet
 from lambdanet import command_line
 from lambdanet.cli import benchmark, models, tpu_check, training
-from lambdanet.command_line import HELP, Command, aligned, run
+from lambdanet.command_line import HELP, Command, align_columns, run
 from lambdanet.errors import check_known
 
 COMMANDS: tuple[Command, ...] = (
@@ -59,7 +59,7 @@ def _command(name: str, commands: Sequence[Command]) -> Command:
 
 
 def _overview(commands: Sequence[Command]) -> str:
-    rows = aligned([(command.name, command.summary) for command in commands])
+    rows = align_columns([(command.name, command.summary) for command in commands])
     return (
         "lambdanet: LambdaNetworks for TensorFlow and Keras\n\n"
         f"usage: lambdanet COMMAND [flags]\n\ncommands:\n{rows}\n\n"

@@ -4,7 +4,7 @@
 from absl import flags
 
 from lambdanet.cli.flag_types import switch
-from lambdanet.command_line import Arguments, Command, Flag, aligned
+from lambdanet.command_line import Arguments, Command, Flag, align_columns
 from lambdanet.errors import InputError, check_known
 
 
@@ -40,11 +40,11 @@ def _info(values: flags.FlagValues, arguments: list[str]) -> None:
         "source": info.source,
         "options": ", ".join(sorted(zoo.MODELS[info.name].option_names())) or "none",
         "recipes": ", ".join(info.recipes) or "none",
-        "weights": ", ".join(one.tag for one in info.weights) or "none",
+        "weights": ", ".join(published.tag for published in info.weights) or "none",
     }
-    print(f"{info.name}\n{aligned(list(rows.items()))}")
-    for one in info.weights:
-        print(f"weights {one.tag}\n{aligned(list(one.summary().items()))}")
+    print(f"{info.name}\n{align_columns(list(rows.items()))}")
+    for published in info.weights:
+        print(f"weights {published.tag}\n{align_columns(list(published.summary().items()))}")
 
 
 def _table(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -69,7 +69,7 @@ def _table_notes() -> str:
     from lambdanet.models.papers.sizes import TABLES
 
     rows = [(number, table.title) for number, table in TABLES.items()]
-    return f"tables of LambdaNetworks (numbers) and HaloNet (letters):\n{aligned(rows)}"
+    return f"tables of LambdaNetworks (numbers) and HaloNet (letters):\n{align_columns(rows)}"
 
 
 def _convert(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -89,7 +89,7 @@ COMMANDS = (
         "lists all models, or those that match a pattern",
         _list,
         flags=(
-            switch("sizes", "add parameters and FLOPs; takes about 20 seconds for all models"),
+            switch("sizes", "add parameters and FLOPs; takes 20 seconds for all"),
             switch("pretrained", "only models with published weights, and their top-1 accuracies"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, RepeatedFlag, switch
-from lambdanet.command_line import Arguments, Command, Flag, aligned
+from lambdanet.command_line import Arguments, Command, Flag, align_columns
 from lambdanet.errors import InputError, Unfinished, check_known
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _train_notes() -> str:
     for name, kind, default, meaning in describe_fields():
         fields.append((name, kind, "the recipe's" if default is None else default or "empty", meaning))
     recipes = f"recipes (NAME, or NAME:ROW such as imagenet_350:lambda_resnet_50@160):\n{_recipes()}"
-    return f"{recipes}\n\nfields for --set (each recipe overrides some of the defaults):\n{aligned(fields)}"
+    return f"{recipes}\n\nfields for --set (recipes override some of the defaults):\n{align_columns(fields)}"
 
 
 def _recipes() -> str:
@@ -256,8 +256,8 @@ COMMANDS = (
             Flag(
                 "weights",
                 "WEIGHTS",
-                "for --model: imagenet or another tag of `lambdanet info`, hf:USER/REPO, a .safetensors file "
-                "with metadata, or a folder that `lambdanet convert` wrote",
+                "for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a "
+                "folder of `lambdanet convert`",
             ),
             Flag("class_names", "FILE", "for --model: the class names, one per line (default: ImageNet's)"),
         ),

@@ -172,8 +172,8 @@ class LambdaLayer(Layer):
             inputs.
           mask: the context positions m that a query n sees, for the whole batch: "causal" for those up to n
             in raster order, or 0 and 1 as [n, m].
-          training: whether batch normalizations use the statistics of the batch; False also allows a form
-            that is faster on a TPU without a gradient.
+          training: whether batch normalizations use the statistics of the batch; False also chooses forms
+            that are fast without a gradient.
 
         Returns:
           [b, *query_size, d]; with strides, of the positions that they keep.

@@ -59,7 +59,7 @@ def trained():
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_each_layer_in_a_model_of_keras_3_is_refused(name):
+def test_each_layer_in_a_model_of_keras_3_is_rejected(name):
     layer = LAYERS[name]()
     with pytest.raises(
         InputError, match="called by a Keras 3 model or layer, Model, .*import tf_keras as keras"
@@ -69,7 +69,7 @@ def test_each_layer_in_a_model_of_keras_3_is_refused(name):
 
 
 @pytest.mark.parametrize("use", [functional, trained, lambda: Layer(lambdanet.SqueezeExcite())(IMAGES)])
-def test_each_use_in_keras_3_is_refused(use):
+def test_each_use_in_keras_3_is_rejected(use):
     with pytest.raises(InputError, match="'squeeze_excite.*' is called by a Keras 3 model or layer"):
         use()
 

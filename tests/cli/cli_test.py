@@ -15,7 +15,7 @@ from PIL import Image
 
 import lambdanet
 from lambdanet import cli, command_line, configs
-from lambdanet.command_line import aligned, parse
+from lambdanet.command_line import align_columns, parse
 from lambdanet.configs.recipe import describe_fields, override
 from lambdanet.errors import unknown
 
@@ -41,9 +41,9 @@ def test_help_has_usage_flags_and_examples(command, capsys):
     assert cli.main([*command.name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: lambdanet {command.name}") and "examples:\n" in shown
-    options = (command.arguments, *command.flags) if command.arguments.usage else command.flags
     described = re.findall(r"^  (\S+)  +(\S.*)$", shown.partition("arguments and flags:")[2], re.MULTILINE)
-    assert described[: len(options)] == [(str(option), option.help) for option in options]
+    assert described[: len(command.options)] == [(str(option), option.help) for option in command.options]
+    assert all(option.help for option in command.options)
 
 
 def test_help_of_benchmark_lists_its_topics(capsys):
@@ -141,8 +141,8 @@ def test_unknown_lists_at_most_20_names():
     assert str(unknown("name", "qqq", names, see="`list`")) == "unknown name 'qqq'; see `list`"
 
 
-def test_aligned_columns():
-    assert aligned([("a", "bc", "d"), ("efg", "", "h")]) == "  a    bc  d\n  efg      h"
+def test_align_columns():
+    assert align_columns([("a", "bc", "d"), ("efg", "", "h")]) == "  a    bc  d\n  efg      h"
 
 
 def test_version(capsys):
@@ -232,7 +232,7 @@ def test_input_error_is_one_line_with_status_2(words, message, tmp_path, capsys)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
-def test_train_refuses_another_recipe_in_the_same_folder(tmp_path, capsys):
+def test_train_rejects_another_recipe_in_the_same_folder(tmp_path, capsys):
     from lambdanet import configs
     from lambdanet.training.run import model_dir
 

@@ -152,7 +152,7 @@ def test_override_keeps_warnings_of_python_off_the_screen(recwarn):
 @pytest.mark.parametrize(
     "values", [{"epochs": "3"}, {"epochs": True}, {"mixed_precision": 1}, {"model": None}]
 )
-def test_python_values_of_the_wrong_type_are_refused(values):
+def test_python_values_of_the_wrong_type_are_rejected(values):
     with pytest.raises(InputError, match="must be .*, got"):
         dataclasses.replace(DIGITS, **values)
 

@@ -115,7 +115,7 @@ def test_recipes_made_from_mutated_assignments():
 
 
 @pytest.mark.parametrize("value", VERY_DEEP, ids=lambda value: value[:5])
-def test_values_nested_very_deep_are_refused(value):
+def test_values_nested_very_deep_are_rejected(value):
     for field in ("model_options", "optimizer_options", "mean", "epochs"):
         assert not _holds(lambda field=field: override(RECIPES[0], [f"{field}={value}"]))
         values = json.loads(to_json(RECIPES[0])) | {field: "HERE"}

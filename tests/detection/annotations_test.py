@@ -113,14 +113,14 @@ def test_check_counts_boxes_that_the_converter_drops(box, tmp_path):
         ([], r"has no list 'images'"),
     ],
 )
-def test_check_refuses_errors_in_one_line(content, message, tmp_path):
+def test_check_rejects_errors_in_one_line(content, message, tmp_path):
     path = _write(tmp_path, content)
     with pytest.raises(InputError, match=message) as raised:
         annotations.check(path)
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_check_refuses_class_ids_beyond_the_model(tmp_path):
+def test_check_rejects_class_ids_beyond_the_model(tmp_path):
     path = _write(tmp_path, GOOD)
     message = r"'dog' must be less than num_classes=3, .* got 3; num_classes=4 would do"
     with pytest.raises(InputError, match=message):
@@ -128,7 +128,7 @@ def test_check_refuses_class_ids_beyond_the_model(tmp_path):
     annotations.check(path, num_classes=4)
 
 
-def test_check_refuses_missing_images(tmp_path):
+def test_check_rejects_missing_images(tmp_path):
     message = r"image 7: file '.*seven\.jpg' does not exist"
     with pytest.raises(InputError, match=message):
         annotations.check(_write(tmp_path, GOOD), tmp_path)
@@ -144,13 +144,13 @@ def test_check_without_masks_accepts_objects_without(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "not json"])
-def test_check_refuses_files_that_are_not_json(text, tmp_path):
+def test_check_rejects_files_that_are_not_json(text, tmp_path):
     message = r"must be the instances file of a COCO data set, got '.*\.json'; it cannot be read \("
     with pytest.raises(InputError, match=message):
         annotations.check(_write(tmp_path, None, text))
 
 
-def test_check_refuses_a_missing_file(tmp_path):
+def test_check_rejects_a_missing_file(tmp_path):
     message = r"must be the instances file of a COCO data set, got '.*nothing\.json'; it does not exist"
     with pytest.raises(InputError, match=message):
         annotations.check(tmp_path / "nothing.json")

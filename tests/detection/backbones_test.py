@@ -180,7 +180,7 @@ def test_model_ids_of_the_families():
         (LambdaResNet(stochastic_depth_drop_rate=1.0), r"stochastic_depth_drop_rate must be in \[0, 1\)"),
     ],
 )
-def test_build_refuses(config, message):
+def test_build_rejects(config, message):
     with pytest.raises(InputError, match=message):
         build(config)
 

@@ -234,7 +234,7 @@ def test_class_names_without_annotations_are_numbers(capsys):
     assert "class names are class numbers" in capsys.readouterr().out
 
 
-def test_export_program_refuses_in_one_line(run, tmp_path, capsys):
+def test_export_program_rejects_in_one_line(run, tmp_path, capsys):
     def fails(model_dir, *flags):
         arguments = [f"--model_dir={model_dir}", f"--out={tmp_path / 'out'}", *flags]
         assert export.command_line.main(export.COMMAND, arguments) == 2
@@ -253,7 +253,7 @@ def test_export_program_refuses_in_one_line(run, tmp_path, capsys):
     assert os.listdir(tmp_path) == ["params.yaml"]
 
 
-def test_load_weights_refuses_another_model(params, model, tmp_path):
+def test_load_weights_rejects_another_model(params, model, tmp_path):
     other = tf.train.Checkpoint(model=tf.Module()).write(str(tmp_path / "ckpt-1"))
     with pytest.raises(InputError, match=r"ckpt-1' does not fit the model of its experiment \(.*\)") as told:
         checkpoints.load_weights(model, params, other)
@@ -290,7 +290,7 @@ def test_predict_program_writes_drawings_and_coco_json(exported, shapes, tmp_pat
             assert min(drawn.size) >= 640 and drawn.width / image.width == drawn.height / image.height
 
 
-def test_predict_refuses(exported, shapes, tmp_path):
+def test_predict_rejects(exported, shapes, tmp_path):
     image = os.path.join(shapes, "val", "000001.jpg")
     with pytest.raises(
         InputError, match="written by `python -m lambdanet.detection.export`, got .*it does not exist"
@@ -385,7 +385,7 @@ def test_programs_agree_with_signatures(exported, loaded_once, loaded, picture, 
             assert len(boxes) == int(outputs["num_detections"][0])
 
 
-def test_evaluate_refuses_images_of_another_size(exported, loaded_once, shapes, tmp_path):
+def test_evaluate_rejects_images_of_another_size(exported, loaded_once, shapes, tmp_path):
     with open(os.path.join(shapes, "annotations", "instances_val.json")) as file:
         content = json.load(file)
     content["images"][0]["height"] += 1

@@ -188,8 +188,8 @@ def test_head_prefixes_are_those_of_the_families(mobile, classifier):
         }
 
 
-def test_load_zoo_weights_refuses_other_weights(classifier, trained, mobile, tmp_path):
-    with pytest.raises(InputError, match=f"must be weights of mobilenet_v2, .* got weights of {TINY}"):
+def test_load_zoo_weights_rejects_other_weights(classifier, trained, mobile, tmp_path):
+    with pytest.raises(InputError, match=f"must be weights of mobilenet_v2, .* got those of {TINY}"):
         initialize.load_zoo_weights(mobile, str(trained))
     with pytest.raises(InputError, match="must be a checkpoint of Model Garden for its backbone theirs, got"):
         initialize.load_zoo_weights(keras.Sequential(name="theirs"), str(trained))
@@ -229,7 +229,7 @@ def test_task_initializes_from_model_gardens_checkpoint(classification, tmp_path
         assert f"{name}: all {len(parts[0].weights)} tensors from {path}" in capsys.readouterr().out
 
 
-def test_task_refuses_other_checkpoints(classification, tmp_path):
+def test_task_rejects_other_checkpoints(classification, tmp_path):
     params, model = classification
     path = tf.train.Checkpoint(backbone=keras.Sequential([keras.layers.Dense(1)])).write(
         str(tmp_path / "ckpt")
@@ -268,13 +268,13 @@ def task():
     ],
     ids=["class", "background", "box beyond", "box before", "box turned", "masks", "empty", "other"],
 )
-def test_check_first_records_refuses(task, tmp_path, example, message):
+def test_check_first_records_rejects(task, tmp_path, example, message):
     data = task.train_data.replace(input_path=str(write(tmp_path / "bad", example)))
     with pytest.raises(InputError, match=message):
         records.check_first_records("task.train_data", data, task.model)
 
 
-def test_check_first_records_refuses_files(task, tmp_path):
+def test_check_first_records_rejects_files(task, tmp_path):
     (tmp_path / "text").write_text("no TFRecords")
     write(tmp_path / "empty")
     for name, message in {
@@ -310,7 +310,7 @@ def test_checked_reader_names_a_later_record(task, tmp_path):
         ("task.model.roi_sampler.num_sampled_rois=99", "num_sampled_rois must be at most 24, .* got 99"),
     ],
 )
-def test_check_experiment_refuses(override, message):
+def test_check_experiment_rejects(override, message):
     params = resolve.resolve(EXPERIMENT, params_override=SMALL)
     resolve.override(params, override, "--params_override")
     with pytest.raises(InputError, match=message):
@@ -335,7 +335,7 @@ def test_train_program_fails_with_one_line(tmp_path, capsys):
     assert not (tmp_path / "model").exists()
 
 
-def test_check_model_dir_refuses_another_model(tmp_path):
+def test_check_model_dir_rejects_another_model(tmp_path):
     params = resolve.resolve(EXPERIMENT, params_override=SMALL)
     model_dirs.write_params(params, EXPERIMENT, str(tmp_path / "run"))
     tf.train.CheckpointManager(tf.train.Checkpoint(), str(tmp_path / "run"), 1).save()

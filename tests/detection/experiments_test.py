@@ -240,12 +240,12 @@ def test_configuration_survives_serialization(tmp_path):
         ("no_such_file.yaml", "--params_override cannot be read: no_such_file.yaml"),
     ],
 )
-def test_resolve_refuses(override, message):
+def test_resolve_rejects(override, message):
     with pytest.raises(InputError, match=message):
         resolve.resolve(PAPER, params_override=override)
 
 
-def test_resolve_refuses_unknown_experiments_and_files(tmp_path):
+def test_resolve_rejects_unknown_experiments_and_files(tmp_path):
     with pytest.raises(
         InputError, match="unknown experiment 'maskrcnn_lambda'; did you mean maskrcnn_lambda_"
     ):

@@ -160,7 +160,7 @@ def test_image_is_the_same_on_every_route(name, routes):
 
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF"])
-def test_records_of_other_formats_are_refused(kind, params, tmp_path):
+def test_records_of_other_formats_are_rejected(kind, params, tmp_path):
     file = write(tmp_path / "data", encoded(RGB, kind))
     data = params["retina"].task.train_data.replace(input_path=file)
     message = r"record 0 of .*data \(image 17\) must have a JPEG, PNG or WebP image"
@@ -189,7 +189,7 @@ def test_annotations_must_fit_the_upright_image(params, tmp_path):
         assert str(records.as_input_error(raised.value)).startswith(message)
 
 
-def test_damaged_images_are_refused(params, tmp_path):
+def test_damaged_images_are_rejected(params, tmp_path):
     data = params["retina"].task.train_data.replace(input_path=write(tmp_path / "cut", FILES["png"][:200]))
     with pytest.raises(InputError, match="cut' has an image that cannot be used: .*PNG"):
         records.check_first_records("task.train_data", data, params["retina"].task.model)

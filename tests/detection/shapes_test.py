@@ -181,7 +181,7 @@ def test_failed_write_leaves_nothing(dataset, tmp_path, monkeypatch):
         ({"seed": -1}, "seed must be a non-negative integer, got -1"),
     ],
 )
-def test_write_shapes_refuses_numbers_out_of_range(given, message, tmp_path):
+def test_write_shapes_rejects_numbers_out_of_range(given, message, tmp_path):
     with pytest.raises(InputError, match=message):
         write_shapes(tmp_path / "shapes", **given)
 

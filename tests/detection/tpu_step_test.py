@@ -36,14 +36,14 @@ def test_of_experiment_flattens_nested_labels(monkeypatch):
     assert sums.numpy().tolist() == [[111.0] * 4] * 2 and classes.numpy().tolist() == [1, 1]
 
 
-def test_of_experiment_refuses():
+def test_of_experiment_rejects():
     with pytest.raises(InputError, match="mode must be 'train' for a detection experiment, got 'infer'"):
         tpu_step.experiment_step("maskrcnn_lambda_resnet_coco", mode="infer")
     with pytest.raises(InputError, match="batch_size must be a positive integer, got 0"):
         tpu_step.experiment_step("maskrcnn_lambda_resnet_coco", batch_size=0)
 
 
-def test_tpu_check_refuses_an_unknown_experiment(capsys):
+def test_tpu_check_rejects_an_unknown_experiment(capsys):
     assert cli.main(["tpu-check", "--experiment=maskrcnn_lambda_coco"]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("lambdanet: error: unknown experiment 'maskrcnn_lambda_coco'")

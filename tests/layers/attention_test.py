@@ -215,12 +215,12 @@ def test_regularizer_counts_the_kernels_and_no_table(name):
         (lambda: lambdanet.HaloAttention(value_ratio=-1), "value_ratio must be a positive number, got -1"),
     ],
 )
-def test_arguments_that_are_refused(make, message):
+def test_arguments_that_are_rejected(make, message):
     with pytest.raises(InputError, match=message):
         make()
 
 
-def test_inputs_that_are_refused():
+def test_inputs_that_are_rejected():
     with pytest.raises(
         InputError, match=r"the shape of the input of LinearAttention must be .* got \(2, 8\)"
     ):
@@ -243,7 +243,7 @@ def test_inputs_that_are_refused():
         lambdanet.GlobalAttention(8)(keras_3.Input([4, 4, 8]))
 
 
-def test_a_map_that_turns_out_too_large_is_refused():
+def test_a_map_that_turns_out_too_large_is_rejected():
     layer = tf.function(
         lambdanet.GlobalAttention(8, map_size=4), input_signature=[tf.TensorSpec([1, None, None, 8])]
     )

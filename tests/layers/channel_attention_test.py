@@ -53,7 +53,7 @@ def test_centered_max_pooling_equals_the_loop(size, pool_size, strides):
         np.testing.assert_array_equal(outputs[:, i, j], x[:, rows, columns].max(axis=(1, 2)))
 
 
-def test_what_is_refused():
+def test_what_is_rejected():
     with pytest.raises(InputError, match="kernel_size must be odd, got 4; 3 and 5 would do"):
         lambdanet.EfficientChannelAttention(4)
     with pytest.raises(InputError, match="pool_size must be odd, got 2"):

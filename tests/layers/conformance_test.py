@@ -115,7 +115,7 @@ def test_no_images_in_a_batch(make):
         assert function(none).shape == [0, 6, 5, 8]
 
 
-def test_a_map_of_size_0_is_refused(make):
+def test_a_map_of_size_0_is_rejected(make):
     for shape in ([2, 0, 5, 8], [2, 6, 0, 8]):
         with pytest.raises(InputError, match="each side of a map must be at least 1, got") as error:
             make()(tf.zeros(shape))

@@ -77,7 +77,7 @@ def test_strided_queries_equal_the_loop(map_size, block_size, strides, mask_padd
         ({"key_dim": 3}, "key_dim must be even"),
     ],
 )
-def test_invalid_arguments_are_refused(arguments, message):
+def test_invalid_arguments_are_rejected(arguments, message):
     with pytest.raises(InputError, match=message):
         lambdanet.HaloAttention(8, **arguments)
 

@@ -111,12 +111,12 @@ def test_regularizer_excludes_the_table():
         ({"implementation": "conv2d"}, "unknown implementation 'conv2d'; did you mean conv"),
     ],
 )
-def test_arguments_that_are_refused(arguments, message):
+def test_arguments_that_are_rejected(arguments, message):
     with pytest.raises(InputError, match=message):
         lambdanet.LambdaLayer(**arguments)
 
 
-def test_inputs_that_are_refused():
+def test_inputs_that_are_rejected():
     with pytest.raises(InputError, match=r"the shape of the input must be \[b, n, c\], .* got \(2, 8\)"):
         lambdanet.LambdaLayer(8)(tf.ones([2, 8]))
     with pytest.raises(InputError, match="filters=10 and num_heads=4"):
@@ -172,7 +172,7 @@ def test_a_shared_table_is_shared_in_a_loaded_model(file, tmp_path):
     np.testing.assert_allclose(loaded(images(1, 6, 6, 8)), model(images(1, 6, 6, 8)), atol=1e-5)
 
 
-def test_a_shared_table_is_shared_in_a_copy_or_refused():
+def test_a_shared_table_is_shared_in_a_copy_or_rejected():
     model = two_layers(lambdanet.RelativePositionEmbedding(scope=5))
     for copy in (
         keras.Model.from_config(model.get_config()),
@@ -361,7 +361,7 @@ MASK = r"^mask must be 'causal' or of the shape \[n, m\] = \[{}\], got \({}\)$"
         ({"context": keras_3.Input([4, 8])}, "an input of LambdaLayer is a Keras 3"),
     ],
 )
-def test_calls_that_are_refused(arguments, message):
+def test_calls_that_are_rejected(arguments, message):
     with pytest.raises(InputError, match=message):
         lambdanet.LambdaLayer(8)(images(1, 4, 8), **arguments)
 
@@ -416,7 +416,7 @@ def test_unbuilt_layer_is_serialized_and_cloned():
         ({"scope": None, "dilation": 3}, "dilation must be 1 with scope=None, .* got 3"),
     ],
 )
-def test_more_arguments_that_are_refused(arguments, message):
+def test_more_arguments_that_are_rejected(arguments, message):
     with pytest.raises(InputError, match=message):
         lambdanet.LambdaLayer(8, **arguments)
     with pytest.raises(

@@ -90,7 +90,7 @@ def changed(content, random):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_changed_files_are_refused_or_load_finite_weights(model, form, tmp_path):
+def test_changed_files_are_rejected_or_load_finite_weights(model, form, tmp_path):
     save, load, name, number = FORMS[form]
     path = tmp_path / name
     before = model.get_weights()

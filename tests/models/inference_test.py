@@ -376,7 +376,7 @@ def model_with(layer):
         ),
     ],
 )
-def test_other_models_are_refused(model, message):
+def test_other_models_are_rejected(model, message):
     with pytest.raises(InputError, match=message) as error:
         lambdanet.for_inference(model())
     assert "\n" not in str(error.value)

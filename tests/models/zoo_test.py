@@ -330,7 +330,7 @@ NORMS = [
         ({"name": None}, "unknown model None; see `lambdanet list`"),
     ],
 )
-def test_what_is_refused(arguments, message):
+def test_what_is_rejected(arguments, message):
     with pytest.raises(InputError, match=message):
         lambdanet.create_model(**{"name": "lambda_resnet_tiny", **arguments})
 
@@ -372,6 +372,6 @@ def test_sizes_are_of_positive_images():
         lambdanet.model_info("lambda_resnet_tiny", input_size=0)
 
 
-def test_an_unknown_activation_is_refused():
+def test_an_unknown_activation_is_rejected():
     with pytest.raises(InputError, match="activation must be .* got 'rleu'"):
         lambdanet.create_model("lambda_resnet_tiny", activation="rleu")

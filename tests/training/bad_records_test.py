@@ -184,7 +184,7 @@ def test_leave_out_limit_counts_all_folders():
         BadRecords(limit=2).leave_out(cats, dogs)
 
 
-def test_negative_limit_is_refused():
+def test_negative_limit_is_rejected():
     with pytest.raises(InputError, match="max_bad_records must be an integer from 0, got -1"):
         BadRecords(-1)
 
@@ -261,7 +261,7 @@ def test_deleted_record_file_ends_run(tmp_path, split):
         list(batches)
 
 
-def test_split_without_valid_images_is_refused(pictures):
+def test_split_without_valid_images_is_rejected(pictures):
     _damage(pictures, "validation", *range(COUNT))
     model = keras.Sequential([keras.Input([8, 8, 3]), keras.layers.Flatten(), keras.layers.Dense(2)])
     with pytest.raises(InputError, match="no image of the split can be read"):

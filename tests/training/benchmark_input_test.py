@@ -71,7 +71,7 @@ def test_ratio_is_the_median_over_the_rounds():
     assert theirs.columns(None)["times_as_fast_as_model_garden"] is None
 
 
-def test_wrong_arguments_are_refused(capsys):
+def test_wrong_arguments_are_rejected(capsys):
     with pytest.raises(InputError, match="images must be at least the batch size of 128, got 5"):
         inputs.benchmark_input(images=5)
     assert cli.main(["benchmark", "input", "--scopes=7"]) == 2

@@ -76,14 +76,14 @@ def test_cases_are_all_combinations():
         ),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(arguments, message, capsys):
+def test_wrong_arguments_are_rejected_at_once(arguments, message, capsys):
     with pytest.raises(InputError) as error:
         layers.benchmark_layers(**arguments)
     assert message in str(error.value) and "\n" not in str(error.value)
     assert capsys.readouterr().out == ""
 
 
-def test_unwritable_folder_is_refused_at_once(tmp_path, capsys):
+def test_unwritable_folder_is_rejected_at_once(tmp_path, capsys):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file' cannot be written"):
         layers.benchmark_layers(out=tmp_path / "file")
@@ -140,7 +140,7 @@ def test_contenders_run_in_half_precision(name, monkeypatch):
     def recorded(function, arguments):
         return lambda: outputs.append([x for x in tf.nest.flatten(function(*arguments)) if x is not None])
 
-    monkeypatch.setattr(contenders, "compiled", recorded)
+    monkeypatch.setattr(contenders, "compile_runner", recorded)
     for case in cases(["4x4x16x1"], ["global"], ["forward", "both"], "bfloat16"):
         contenders.CONTENDERS[name](case)()
     forward, gradients = outputs

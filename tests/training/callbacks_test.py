@@ -129,7 +129,7 @@ def test_history_of_resumed_run_has_each_epoch_once(tmp_path):
     ],
     ids=range(12),
 )
-def test_invalid_history_is_refused(tmp_path, content):
+def test_invalid_history_is_rejected(tmp_path, content):
     (tmp_path / "history.csv").write_bytes(content)
     with pytest.raises(InputError, match="history.csv' is not the history of a run, .*; remove it") as caught:
         callbacks.HistoryFile(tmp_path / "history.csv", 0)

@@ -118,7 +118,7 @@ def test_damaged_checkpoint_falls_back_to_previous(two, capsys, file, damage):
     assert said.count("\n") == 1 and f"{path / 'ckpt-2'} is damaged" in said
 
 
-def test_only_damaged_checkpoints_are_refused(two):
+def test_only_damaged_checkpoints_are_rejected(two):
     path, _ = two
     for file in path.glob("ckpt-*.data*"):
         _cut(file)
@@ -134,7 +134,7 @@ def test_only_damaged_checkpoints_are_refused(two):
         ({"optimizer": keras.optimizers.Adam}, r"not of small with Adam: v/hidden/kernel is \(4,\) there"),
     ],
 )
-def test_checkpoint_of_other_model_is_refused(two, changes, message):
+def test_checkpoint_of_other_model_is_rejected(two, changes, message):
     checkpoints = _checkpoints(two[0], **changes)
     before = _values(checkpoints)
     with pytest.raises(InputError, match=message) as caught:

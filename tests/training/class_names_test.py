@@ -52,7 +52,7 @@ def _records(root, file, content):
 
 
 @pytest.mark.parametrize("name", [b"dog\nwolf", "dog\u2028".encode(), b"dog\xff", b"\r", b" "])
-def test_folder_with_invalid_class_name_is_refused(tmp_path, capsys, name):
+def test_folder_with_invalid_class_name_is_rejected(tmp_path, capsys, name):
     _folder(tmp_path / "pictures", name)
     words = [f"--data_dir={tmp_path / 'pictures'}", f"--model_dir={tmp_path / 'run'}"]
     assert cli.main(["train", "--recipe=folder", *words]) == 2
@@ -74,7 +74,7 @@ def test_folder_with_invalid_class_name_is_refused(tmp_path, capsys, name):
         ("manifest.json", b"[" * 100_000, "manifest.json' cannot be read: maximum recursion depth"),
     ],
 )
-def test_records_with_invalid_class_names_are_refused(tmp_path, file, content, message):
+def test_records_with_invalid_class_names_are_rejected(tmp_path, file, content, message):
     _records(tmp_path, file, content)
     recipe = dataclasses.replace(RECIPE, dataset="tfrecord")
     with pytest.raises(InputError, match=message) as caught:
@@ -82,21 +82,21 @@ def test_records_with_invalid_class_names_are_refused(tmp_path, file, content, m
     assert "\n" not in str(caught.value)
 
 
-def test_tfds_with_invalid_class_names_is_refused(tmp_path):
+def test_tfds_with_invalid_class_names_is_rejected(tmp_path):
     recipe = dataclasses.replace(RECIPE, dataset="odd_names", num_classes=2)
     with pytest.raises(InputError, match=r"class 1 of dataset odd_names must be .* got 'dog\\u2028wolf'"):
         Dataset.open(recipe, str(tmp_path))
 
 
 @pytest.mark.parametrize("dataset", ["folder", "tfrecord", "digits"])
-def test_data_dir_not_in_utf8_is_refused(tmp_path, dataset):
+def test_data_dir_not_in_utf8_is_rejected(tmp_path, dataset):
     data_dir = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     os.mkdir(data_dir)
     with pytest.raises(InputError, match="data_dir must be a path in UTF-8, got .*udcff'"):
         Dataset.open(dataclasses.replace(RECIPE, dataset=dataset), data_dir)
 
 
-def test_every_line_break_in_names_is_refused():
+def test_every_line_break_in_names_is_rejected():
     assert len(BREAKS) > 8
     for end in BREAKS:
         for name in (f"a{end}b", f"a{end}", f"{end}a"):
@@ -129,7 +129,7 @@ def test_read_names_one_per_line(tmp_path):
         ("", "class 0 of the data must be '', as in .* got 'cat'"),
     ],
 )
-def test_classes_other_than_in_model_dir_are_refused(tmp_path, kept, message):
+def test_classes_other_than_in_model_dir_are_rejected(tmp_path, kept, message):
     model_dir.claim(tmp_path, RECIPE, ["cat", "dog"])
     model_dir.claim(tmp_path, RECIPE, ["cat", "dog"])
     (tmp_path / "classes.txt").write_text(kept)

@@ -191,13 +191,13 @@ def test_augmentation_differs_between_epochs(data_dir):
         ({"eval_split": "test[:0]"}, r"must be one with images, got 'test\[:0\]'"),
     ],
 )
-def test_unusable_dataset_is_refused(data_dir, changes, message):
+def test_unusable_dataset_is_rejected(data_dir, changes, message):
     with pytest.raises(InputError, match=message) as caught:
         Dataset.open(dataclasses.replace(RECIPE, **changes), data_dir).eval()
     assert "\n" not in str(caught.value)
 
 
-def test_missing_data_dir_is_refused(tmp_path):
+def test_missing_data_dir_is_rejected(tmp_path):
     missing = str(tmp_path / "missing")
     with pytest.raises(InputError, match=f"data_dir must be an existing folder, got '{missing}'"):
         Dataset.open(RECIPE, missing).train()
@@ -209,6 +209,6 @@ def test_data_dir_with_tilde(data_dir, monkeypatch):
     assert Dataset.open(RECIPE, "~").num_examples(RECIPE.train_split) == 200
 
 
-def test_split_below_one_batch_is_refused(data_dir):
+def test_split_below_one_batch_is_rejected(data_dir):
     with pytest.raises(InputError, match="at most 200, .*, got 201; such as --set=global_batch_size=32"):
         assert Dataset.open(dataclasses.replace(RECIPE, global_batch_size=201), data_dir).steps_per_epoch

@@ -37,12 +37,12 @@ def test_deterministic_run_with_steps_per_execution(shown):
     assert json.loads(shown.splitlines()[-1])["three"] == 0
 
 
-def test_unknown_distribute_is_refused():
+def test_unknown_distribute_is_rejected():
     with pytest.raises(InputError, match="unknown distribute 'mirored'; did you mean mirrored"):
         devices.create_devices("mirored", 8)
 
 
-def test_indivisible_batch_is_refused(monkeypatch):
+def test_indivisible_batch_is_rejected(monkeypatch):
     gpus = [type("Device", (), {"name": f"/gpu:{number}"}) for number in range(3)]
     monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda kind: gpus)
     with pytest.raises(InputError, match="global_batch_size must be a multiple of 3, .*=auto, got 64"):
@@ -57,13 +57,13 @@ def test_indivisible_batch_is_refused(monkeypatch):
         ("tpu", "grpc://nowhere", "'grpc://nowhere'; .* \\("),
     ],
 )
-def test_unreachable_tpu_is_refused_in_one_line(name, tpu, reason):
+def test_unreachable_tpu_is_rejected_in_one_line(name, tpu, reason):
     with pytest.raises(InputError, match=f"tpu must be local on .*, got {reason}") as error:
         devices.create_devices(name, 8, tpu)
     assert "\n" not in str(error.value)
 
 
-def test_tpu_with_other_distribute_is_refused():
+def test_tpu_with_other_distribute_is_rejected():
     message = "distribute must be auto or tpu where a tpu is given, got 'mirrored'"
     with pytest.raises(InputError, match=message):
         devices.create_devices("mirrored", 8, "local")

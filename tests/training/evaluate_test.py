@@ -156,18 +156,18 @@ def test_other_split_with_class_table(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("split", "message"), [("tset", "test"), ("validation", "train"), ("test[5:3", "test")]
 )
-def test_unknown_split_is_refused_with_known_ones(run, split, message):
+def test_unknown_split_is_rejected_with_known_ones(run, split, message):
     with pytest.raises(InputError, match=f"{split[:4]}.*{message}"):
         evaluate(*run, split=split)
 
 
-def test_missing_data_dir_is_refused(run, tmp_path):
+def test_missing_data_dir_is_rejected(run, tmp_path):
     with pytest.raises(InputError, match="nowhere"):
         evaluate(run[0], str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("command", [evaluate, lambda path: export(path, path.parent / "served")])
-def test_folder_without_trained_model_is_refused(run, tmp_path, command):
+def test_folder_without_trained_model_is_rejected(run, tmp_path, command):
     with pytest.raises(InputError, match="nowhere"):
         command(tmp_path / "nowhere")
     with pytest.raises(InputError, match=str(tmp_path)):

@@ -165,7 +165,7 @@ def test_transparent_pixels_become_white():
     np.testing.assert_array_equal(decode(tf.constant(encoded(Image.fromarray(pixels)))), expected)
 
 
-def test_empty_batch_is_refused(served):
+def test_empty_batch_is_rejected(served):
     signatures = served[1].signatures
     for name, empty in {
         "serving_default": {"images": tf.zeros([0, 9, 9, 3], tf.uint8)},
@@ -357,7 +357,7 @@ def test_export_weights_preprocesses_as_pillow(tiny_weights, tiny_served):
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
 
-def test_weights_without_metadata_are_refused(tiny_weights, tmp_path):
+def test_weights_without_metadata_are_rejected(tiny_weights, tmp_path):
     model, path = tiny_weights
     (tmp_path / "two.txt").write_text("a\nb\n")
     model.save_weights(tmp_path / "keras.weights.h5")

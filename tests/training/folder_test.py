@@ -79,7 +79,7 @@ def test_evaluate_export_and_predict(trained, pictures, tmp_path, capsys):
     assert first.split("  ")[1] == "blue sky"
 
 
-def test_other_classes_are_refused(trained, tmp_path, capsys):
+def test_other_classes_are_rejected(trained, tmp_path, capsys):
     for name in ("blue sky", "green"):
         for split in ("train", "validation"):
             (tmp_path / split / name).mkdir(parents=True)
@@ -151,7 +151,7 @@ def test_zero_head_starts_at_zero(trained, tmp_path):
                 np.testing.assert_array_equal(a, np.zeros_like(a) if layer.name == "logits" else b)
 
 
-def test_weights_of_other_model_are_refused(trained):
+def test_weights_of_other_model_are_rejected(trained):
     other = build_model(dataclasses.replace(RECIPE, num_classes=2, model_options={"scope": 3}))
     with pytest.raises(InputError, match=r"start_from .* does not fit: .*there and"):
         initial_weights.load_initial_weights(other, trained)
@@ -184,7 +184,7 @@ def test_each_picture_once_per_epoch(pictures):
         ),
     ],
 )
-def test_invalid_folders_are_refused_in_one_line(tmp_path, folders, message):
+def test_invalid_folders_are_rejected_in_one_line(tmp_path, folders, message):
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(InputError, match=message) as caught:
@@ -193,7 +193,7 @@ def test_invalid_folders_are_refused_in_one_line(tmp_path, folders, message):
     assert "\n" not in str(caught.value)
 
 
-def test_class_without_pictures_is_refused(pictures, tmp_path):
+def test_class_without_pictures_is_rejected(pictures, tmp_path):
     shutil.copytree(pictures, tmp_path, dirs_exist_ok=True)
     _rename(tmp_path / "validation" / "red", 5)
     recipe = Dataset.open(RECIPE, str(tmp_path)).recipe

@@ -74,7 +74,7 @@ def test_patterns_that_cannot_be_used(freeze, message):
         freezing.frozen_layers(model, dataclasses.replace(RECIPE, freeze=freeze, start_from="imagenet"))
 
 
-def test_refused_pattern_writes_nothing(small_network, data_dir, tmp_path):
+def test_rejected_pattern_writes_nothing(small_network, data_dir, tmp_path):
     recipe = dataclasses.replace(RECIPE, freeze="c9", start_from="weights.safetensors")
     with pytest.raises(InputError, match="freeze must be backbone, or layers of small"):
         train(recipe, tmp_path / "run", data_dir)

@@ -37,7 +37,7 @@ def test_parse_network_with_options_and_size(text, expected):
 @pytest.mark.parametrize(
     "text", ["resnet_50@", "resnet_50@big", "resnet_50@0", "resnet_50:scope", "resnet_50:scope=x"]
 )
-def test_parse_network_refuses_wrong_texts(text):
+def test_parse_network_rejects_wrong_texts(text):
     with pytest.raises(InputError, match=f"model must be NAME, .*, got '{re.escape(text)}'") as error:
         Network.parse(text)
     assert "\n" not in str(error.value)
@@ -172,7 +172,7 @@ def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
     changed = [not a.equal(b) for a, b in zip(before, built[0].parameters(), strict=True)]
     assert any(changed) == backward and built[0].training == backward
     monkeypatch.setattr("torch.compile", compiled.append)
-    timm_contenders._compiled(built[0])
+    timm_contenders._compile(built[0])
     assert compiled == built
 
 
@@ -198,7 +198,7 @@ def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
         (["loop", "--recipe=digts"], "unknown recipe 'digts'; did you mean digits"),
     ],
 )
-def test_wrong_arguments_are_refused(words, message, capsys):
+def test_wrong_arguments_are_rejected(words, message, capsys):
     assert cli.main(["benchmark", *words]) == 2
     printed = capsys.readouterr()
     assert re.search(message, printed.err) and printed.err.count("\n") == 1 and printed.out == ""

@@ -34,7 +34,7 @@ def test_claim_removes_partial_checkpoints(tmp_path):
     assert left == {"checkpoints/ckpt-4.index", "logs/ckpt-4_temp"}
 
 
-def test_other_recipe_is_refused_with_differences(tmp_path):
+def test_other_recipe_is_rejected_with_differences(tmp_path):
     model_dir.claim(tmp_path, RECIPE)
     before = (tmp_path / "recipe.json").read_bytes()
     other = dataclasses.replace(RECIPE, epochs=7, optimizer="adam", model_options={"scope": 5})
@@ -65,7 +65,7 @@ def test_folder_without_permission_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a file system that takes no folders")
-def test_folder_refused_by_system_is_named():
+def test_folder_rejected_by_system_is_named():
     with pytest.raises(InputError, match="model_dir '/proc/lambdanet' cannot be written: "):
         model_dir.claim("/proc/lambdanet", RECIPE)
 
@@ -84,7 +84,7 @@ def test_check_model_dir_writes_nothing(tmp_path):
         (b"{}", "recipe.json' cannot be read: not a recipe: it lacks model"),
     ],
 )
-def test_folder_without_readable_recipe_is_refused(tmp_path, content, message):
+def test_folder_without_readable_recipe_is_rejected(tmp_path, content, message):
     if content is not None:
         (tmp_path / "recipe.json").write_bytes(content)
     with pytest.raises(InputError, match=message):
@@ -101,13 +101,13 @@ def test_folder_without_readable_recipe_is_refused(tmp_path, content, message):
         ("data_dir.txt", model_dir.find_data_dir),
     ],
 )
-def test_pipe_or_folder_instead_of_file_is_refused(tmp_path, make, name, read):
+def test_pipe_or_folder_instead_of_file_is_rejected(tmp_path, make, name, read):
     make(tmp_path / name)
     with pytest.raises(InputError, match=f"^{name} must be a regular file, got '{tmp_path / name}'$"):
         read(tmp_path)
 
 
-def test_missing_folder_is_refused(tmp_path):
+def test_missing_folder_is_rejected(tmp_path):
     with pytest.raises(
         InputError, match=f"model_dir must be .*, got '{tmp_path / 'no'}'; it is not a directory"
     ):
@@ -180,7 +180,7 @@ def test_trained_model_without_averages_has_weights(tmp_path):
         np.testing.assert_array_equal(variable.numpy(), weight.numpy())
 
 
-def test_checkpoint_of_other_model_is_refused(trained, tmp_path):
+def test_checkpoint_of_other_model_is_rejected(trained, tmp_path):
     other = model_dir.claim(tmp_path, dataclasses.replace(RECIPE, model_options={"key_dim": 4}))
     (other / "checkpoints").symlink_to(trained[0] / "checkpoints")
     with pytest.raises(
@@ -189,7 +189,7 @@ def test_checkpoint_of_other_model_is_refused(trained, tmp_path):
         model_dir.load_trained_model(other)
 
 
-def test_folder_without_checkpoint_is_refused(tmp_path):
+def test_folder_without_checkpoint_is_rejected(tmp_path):
     model_dir.claim(tmp_path, RECIPE)
     with pytest.raises(InputError, match="with an epoch or more, got .*; there is no checkpoint in"):
         model_dir.load_trained_model(tmp_path)

@@ -121,7 +121,7 @@ def _flat(model):
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
     ],
 )
-def test_invalid_tf_config_is_refused(monkeypatch, config):
+def test_invalid_tf_config_is_rejected(monkeypatch, config):
     monkeypatch.setenv("TF_CONFIG", config)
     with pytest.raises(
         InputError, match=r"variable TF_CONFIG must be .* such as \{\"cluster\".*, got '"

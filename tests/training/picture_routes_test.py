@@ -102,7 +102,7 @@ def test_predict_reads_complete_picture(paths):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_predict_refuses_values_without_range(paths, name):
+def test_predict_rejects_values_without_range(paths, name):
     with pytest.raises(InputError, match=r"got .*; its pixels are (floats|32-bit integers)"):
         read_image(paths[name])
 

@@ -239,7 +239,7 @@ def test_unreadable_image_is_skipped(served, tmp_path, capsys, name, spoil, mess
     assert capsys.readouterr().out == ""
 
 
-def test_pipe_is_refused(served, tmp_path):
+def test_pipe_is_rejected(served, tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(InputError, match="image must be a regular file, got '.*pipe.png'"):
         predict(served, tmp_path / "pipe.png")
@@ -302,7 +302,7 @@ def not_protobuf(path):
         (not_protobuf, "cannot be loaded"),
     ],
 )
-def test_other_saved_models_are_refused(tmp_path, make, message):
+def test_other_saved_models_are_rejected(tmp_path, make, message):
     path = str(tmp_path / "model")
     make(path)
     with pytest.raises(InputError, match=f"written by `lambdanet export`, got '.*/model'; it {message}"):
@@ -311,17 +311,17 @@ def test_other_saved_models_are_refused(tmp_path, make, message):
 
 
 @pytest.mark.parametrize("top", [0, -3, 2.5, True, "5"])
-def test_wrong_top_is_refused(served, tmp_path, top):
+def test_wrong_top_is_rejected(served, tmp_path, top):
     with pytest.raises(InputError, match=f"top must be a positive integer, got {top!r}"):
         predict(served, write(tmp_path / "good.png"), top=top)
 
 
-def test_no_images_are_refused(served):
+def test_no_images_are_rejected(served):
     with pytest.raises(InputError, match="images must be image files or folders of them, got "):
         predict(served, [])
 
 
-def test_unwritable_folder_is_refused(served, tmp_path, capsys):
+def test_unwritable_folder_is_rejected(served, tmp_path, capsys):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file' cannot be written"):
         predict(served, write(tmp_path / "good.png"), out=tmp_path / "file")

@@ -121,7 +121,7 @@ def test_manifest_counts_pictures(labeled, capsys):
     assert not (out / ".progress").exists()
 
 
-def test_same_call_does_nothing_and_other_settings_are_refused(labeled, teacher, pictures, capsys):
+def test_same_call_does_nothing_and_other_settings_are_rejected(labeled, teacher, pictures, capsys):
     out, manifest = labeled
     before = {file: file.stat().st_mtime_ns for file in out.iterdir()}
     same = {"min_confidence": 0.5, "per_class": 4, "shard_size": 10}
@@ -349,12 +349,12 @@ def test_batches_have_the_share_of_pseudo_labels(labeled, own):
         ({"pseudo_labels": "/none"}, "data_dir must be the folder of the TFRecords: .*, got '/none'"),
     ],
 )
-def test_recipe_without_pseudo_labels_is_refused(own, changes, message):
+def test_recipe_without_pseudo_labels_is_rejected(own, changes, message):
     with pytest.raises(InputError, match=message):
         Dataset.open(dataclasses.replace(PSEUDO, **changes), own).train()
 
 
-def test_pseudo_labels_of_other_classes_are_refused(labeled, own, tmp_path):
+def test_pseudo_labels_of_other_classes_are_rejected(labeled, own, tmp_path):
     for file in labeled[0].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "classes.txt").write_text("red\ngreen\nviolet\n")

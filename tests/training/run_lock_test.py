@@ -34,7 +34,7 @@ def _in_use(folder, pid):
     return f"model_dir '{folder}' is in use by process {pid} on host '{socket.gethostname()}'"
 
 
-def test_second_process_is_refused_until_first_ends(tmp_path):
+def test_second_process_is_rejected_until_first_ends(tmp_path):
     folder = tmp_path / "a" / "run"
     with _holder(folder) as first:
         assert first.stdout.readline() == "held\n"
@@ -66,7 +66,7 @@ def test_killed_process_releases_lock(tmp_path, words):
     assert not list(tmp_path.iterdir())
 
 
-def test_second_run_in_same_process_is_refused(tmp_path):
+def test_second_run_in_same_process_is_rejected(tmp_path):
     with locked(tmp_path):
         for _ in range(2):
             with pytest.raises(InputError) as caught, locked(tmp_path):

@@ -82,6 +82,6 @@ def test_schedule_in_optimizer_and_serialization():
     assert float(again(tf.Variable(2, dtype=tf.int64))) == pytest.approx(0.04)
 
 
-def test_unknown_shape_is_refused():
+def test_unknown_shape_is_rejected():
     with pytest.raises(InputError, match="did you mean cosine"):
         WarmupSchedule(0.1, 10, shape="cosin")

@@ -112,7 +112,7 @@ def test_folder_shards_have_equal_sizes_and_all_classes(tmp_path):
     assert all(any("cat" in name for name in part) and any("dog" in name for name in part) for part in read)
 
 
-def test_split_below_one_image_per_machine_is_refused(data_dir):
+def test_split_below_one_image_per_machine_is_rejected(data_dir):
     recipe = dataclasses.replace(RECIPE, eval_split="test[:2]", global_batch_size=3)
     with pytest.raises(
         InputError, match=r"images in split 'test\[:2\]' must be at least 3, one per machine, got 2"

@@ -33,7 +33,7 @@ def test_sizes_that_cannot_be_used(sizes):
         dataclasses.replace(RECIPE, sizes=sizes)
 
 
-def test_network_with_global_scope_is_refused(monkeypatch):
+def test_network_with_global_scope_is_rejected(monkeypatch):
     monkeypatch.setitem(zoo.MODELS, "lambda_resnet_tiny", ONE_BLOCK)
     options = {"model_options": {"scope": None}, "sizes": (32, 64), "input_size": 64}
     with pytest.raises(

@@ -273,7 +273,7 @@ def test_recipe_step_equals_a_step_of_fit(monkeypatch):
     assert len(moved) == len(model.trainable_variables)
 
 
-def test_recipe_step_refuses_wrong_arguments():
+def test_recipe_step_rejects_wrong_arguments():
     with pytest.raises(InputError, match="num_classes must be .*--set=num_classes=1000, got 0"):
         steps.recipe_step(configs.get_recipe("folder"))
     with pytest.raises(InputError, match="unknown mode 'test'"):

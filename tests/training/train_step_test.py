@@ -14,7 +14,7 @@ from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.training.run import build
-from lambdanet.training.run.rematerialization import rematerialized
+from lambdanet.training.run.rematerialization import rematerialize
 from lambdanet.training.run.stateless_dropout import make_dropout_stateless
 from lambdanet.training.run.train_step import create_train_step
 
@@ -88,7 +88,7 @@ def test_rematerialized_blocks_are_computed_twice():
     """Each convolution is in the graph of the gradients twice, and not so in a plain graph."""
     model = _network()
     counts = []
-    for forward in (lambda x: model(x, training=True), rematerialized(model)):
+    for forward in (lambda x: model(x, training=True), rematerialize(model)):
 
         @tf.function(autograph=False)
         def gradients(x, forward=forward):
@@ -101,7 +101,7 @@ def test_rematerialized_blocks_are_computed_twice():
     assert counts[0] > 0 and counts[1] > counts[0]
 
 
-def test_blocks_that_do_not_follow_each_other_are_refused():
+def test_blocks_that_do_not_follow_each_other_are_rejected():
     x = keras.Input([4])
     first = keras.layers.Dense(4, name="c2_block1_conv")(x)
     second = keras.layers.Dense(4, name="c2_block2_conv")(first)
@@ -109,4 +109,4 @@ def test_blocks_that_do_not_follow_each_other_are_refused():
     with pytest.raises(
         InputError, match="remat must be false for skip, whose blocks do not follow each other"
     ):
-        rematerialized(model)
+        rematerialize(model)

@@ -176,7 +176,7 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
         ({"eval_split": "tst"}, "unknown split of dataset digits 'tst'"),
     ],
 )
-def test_refused_run_writes_nothing(data_dir, tmp_path, changes, message):
+def test_rejected_run_writes_nothing(data_dir, tmp_path, changes, message):
     with pytest.raises(InputError, match=message) as caught:
         train(dataclasses.replace(RECIPE, **changes), tmp_path / "run", data_dir)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())

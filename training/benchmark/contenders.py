@@ -95,11 +95,11 @@ def _runner(
         return tape.gradient(outputs, [*inputs, *weights()], output_gradient)
 
     if not case.backward:
-        return compiled(apply, inputs)
-    return compiled(gradients, [_random(output_shape, case, 3), *inputs])
+        return compile_runner(apply, inputs)
+    return compile_runner(gradients, [_random(output_shape, case, 3), *inputs])
 
 
-def compiled(function: Callable[..., Any], arguments: Sequence[tf.Tensor]) -> Run:
+def compile_runner(function: Callable[..., Any], arguments: Sequence[tf.Tensor]) -> Run:
     """Returns a function that runs the graph of `function` once and waits for the result."""
     compiled = tf.function(function, autograph=False)
 

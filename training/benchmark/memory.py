@@ -33,7 +33,7 @@ def peak_bytes(run: Callable[[], object], calls: int) -> int | None:
     Returns:
       The memory in bytes, or None if it cannot be measured.
     """
-    measure = _allocated if on_gpu() else _resident
+    measure = _allocated_bytes if on_gpu() else _resident_bytes
     peaks = [measure(run) for _ in range(calls)]
     return max((peak for peak in peaks if peak is not None), default=None)
 
@@ -44,7 +44,7 @@ def on_gpu() -> bool:
     return bool(tensorflow and tensorflow.config.list_physical_devices("GPU"))
 
 
-def _allocated(run: Callable[[], object]) -> int:
+def _allocated_bytes(run: Callable[[], object]) -> int:
     experimental = sys.modules["tensorflow"].config.experimental
     experimental.reset_memory_stats(_GPU)
     before = experimental.get_memory_info(_GPU)["current"]
@@ -52,7 +52,7 @@ def _allocated(run: Callable[[], object]) -> int:
     return experimental.get_memory_info(_GPU)["peak"] - before
 
 
-def _resident(run: Callable[[], object]) -> int | None:
+def _resident_bytes(run: Callable[[], object]) -> int | None:
     if not sys.platform.startswith("linux"):
         return None
     ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)  # avoids pages of 2 MiB

@@ -15,7 +15,7 @@ from lambdanet.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.models.inference import for_inference
 from lambdanet.training.benchmark.cases import LEARNING_RATE, MOMENTUM, ModelCase
-from lambdanet.training.benchmark.contenders import Run, compiled, start
+from lambdanet.training.benchmark.contenders import Run, compile_runner, start
 from lambdanet.training.run import build
 
 __all__ = ["CASE", "CONTENDERS", "ModelCase", "Network", "start"]
@@ -78,9 +78,9 @@ def _run(text: str, case: ModelCase) -> Run:
     random = np.random.default_rng(0)
     images = tf.constant(random.standard_normal(shape, np.float32))
     if not case.backward:
-        return compiled(functools.partial(for_inference(model), training=False), [images])
+        return compile_runner(functools.partial(for_inference(model), training=False), [images])
     labels = tf.constant(random.integers(0, model.output_shape[-1], case.batch))
-    return compiled(_training_step(model), [images, labels])
+    return compile_runner(_training_step(model), [images, labels])
 
 
 def _training_step(model: keras.Model) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:

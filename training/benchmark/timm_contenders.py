@@ -51,13 +51,13 @@ def _run(form: Callable[[Any], Any], name: str, case: ModelCase) -> Callable[[],
     return train if case.backward else infer
 
 
-def _compiled(model: Any) -> Any:
+def _compile(model: Any) -> Any:
     import torch
 
     return torch.compile(model)
 
 
-FORMS = {"timm": lambda model: model, "timm_compiled": _compiled}
+FORMS = {"timm": lambda model: model, "timm_compiled": _compile}
 
 
 class _Contenders:

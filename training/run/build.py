@@ -139,10 +139,10 @@ def compile_model(
         steps_per_execution=steps_per_execution,
     )
     if recipe.accumulate_steps > 1 or recipe.remat:
-        from lambdanet.training.run.rematerialization import rematerialized  # imports tf_keras
+        from lambdanet.training.run.rematerialization import rematerialize  # imports tf_keras
         from lambdanet.training.run.train_step import create_train_step
 
-        forward = rematerialized(model) if recipe.remat else None
+        forward = rematerialize(model) if recipe.remat else None
         model.train_step = create_train_step(model, recipe.accumulate_steps, forward)
 
 

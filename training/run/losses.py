@@ -32,7 +32,7 @@ class _ClassLoss(keras.losses.Loss):
         """Returns the loss [b] of labels and logits, both float32 [b, num_classes]."""
         raise NotImplementedError
 
-    def smoothed(self, labels: K.Tensor) -> K.Tensor:
+    def smooth_labels(self, labels: K.Tensor) -> K.Tensor:
         """Returns labels [b, num_classes] with a part of each spread over all classes."""
         return labels * (1 - self.label_smoothing) + self.label_smoothing / labels.shape[-1]
 
@@ -67,7 +67,7 @@ class SmoothedCrossEntropy(_ClassLoss):
         super().__init__(label_smoothing, class_weights, name=name, **kwargs)
 
     def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:
-        return K.softmax_cross_entropy(self.smoothed(labels), logits)
+        return K.softmax_cross_entropy(self.smooth_labels(labels), logits)
 
 
 @keras.saving.register_keras_serializable("lambdanet")
@@ -102,7 +102,7 @@ class SmoothedBinaryCrossEntropy(_ClassLoss):
     def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:
         if self.threshold:
             labels = K.cast(labels > self.threshold, "float32")
-        return keras.losses.binary_crossentropy(self.smoothed(labels), logits, from_logits=True)
+        return keras.losses.binary_crossentropy(self.smooth_labels(labels), logits, from_logits=True)
 
     def get_config(self) -> dict:
         return {**super().get_config(), "threshold": self.threshold}

@@ -14,7 +14,7 @@ from lambdanet.training.run.optimizers import layer_group
 from lambdanet.training.run.train_step import Forward
 
 
-def rematerialized(model: keras.Model) -> Forward:
+def rematerialize(model: keras.Model) -> Forward:
     """Returns the forward pass of a model in training that keeps only what is between its blocks.
 
     Gradients equal the model's. Batch statistics also move in the backward pass: see `train_step`.

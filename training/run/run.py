@@ -110,7 +110,7 @@ class Run:
             self._eval_steps = dataset.eval_steps(shard)
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the last epoch was trained, or `patience` epochs were not better than the best."""
         if self.step >= self._recipe.epochs * self._steps:
             return True
@@ -147,7 +147,7 @@ class Run:
             sums, epoch = self._checkpoints.sums.numpy(), self.step // self._steps - 1
             run = self._callbacks(stop)
             callbacks.finish_epoch(self._model, run, epoch, self._evaluation, self._eval_steps, sums)
-        while not self.finished:
+        while not self.is_finished:
             self._fit_epochs(stop)
 
     def report(self) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class Run:
             return
         name = f"{recipe.model} on {recipe.dataset} in {self._path}"
         epoch, done = divmod(step, self._steps)
-        if self.finished and self._is_evaluated():
+        if self.is_finished and self._is_evaluated():
             print(f"finished already: {name}, {epoch} epochs, step {step}", flush=True)
             return
         if step == 0:

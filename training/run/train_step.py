@@ -23,7 +23,7 @@ def create_train_step(
     Args:
       model: a compiled model.
       parts: the number of parts, which divides the batch of a device.
-      forward: the forward pass, such as `rematerialized(model)`; None: the model's.
+      forward: the forward pass, such as `rematerialize(model)`; None: the model's.
 
     Example:
       >>> model.train_step = create_train_step(model, 4)

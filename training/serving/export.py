@@ -102,7 +102,7 @@ def export_saved_model(
     The signature `serving_default` takes `images`, uint8 [b, h, w, 3] of any size; `serving_bytes` takes
     `image_bytes`, JPEG, PNG or WebP files [b] of any sizes. Both resize, crop and normalize as in evaluation,
     and return `probabilities` [b, num_classes], `top_names` and `top_probabilities` [b, 5] (or the number of
-    classes, if smaller). The model computes in float32, whatever its training policy. The names of all
+    classes, if smaller). The model computes in float32, regardless of its training policy. The names of all
     classes are in `assets/class_names.txt` and in `class_names()` of the loaded object.
 
     Args:

@@ -83,7 +83,7 @@ def check(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = None) -
             with device.assume("TPU"):
                 compiled = compiler.compile_function(step.function, step.inputs, topology, cache)
         else:
-            compiled = compiler.compile_hlo(_serialized(lower, step), topology, cache)
+            compiled = compiler.compile_hlo(_serialize(lower, step), topology, cache)
     except compiler.CompileError as error:
         raise _compile_error(str(error), step, lower) from error
     profile = costs.profile(compiled.text)
@@ -111,7 +111,7 @@ def _trace(step: TpuStep) -> Callable[[str], Any]:
         return function.experimental_get_compiler_ir(*step.inputs)
 
 
-def _serialized(lower: Callable[[str], Any], step: TpuStep) -> bytes:
+def _serialize(lower: Callable[[str], Any], step: TpuStep) -> bytes:
     try:
         return lower("hlo_serialized")
     except ValueError as error:  # an operation without an HLO form

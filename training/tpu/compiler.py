@@ -92,7 +92,7 @@ def compile_function(
             compiled = lowered.compile()
             return _fields(str(compiled.as_text()), compiled.memory_analysis(), len(devices))
 
-        return _compiled(key, cache, compile_once)
+        return _cached_or_compile(key, cache, compile_once)
 
 
 def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compiled:
@@ -126,7 +126,7 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
             _drop_copies(module.operation)
             module.operation.attributes["sym_name"] = ir.StringAttr.get("step")  # the name has a counter
             key = _key(str(module.operation.get_asm(enable_debug_info=True)), topology, installed)
-            return _compiled(
+            return _cached_or_compile(
                 key, cache, lambda: describe(client.compile(module, device_list, options), len(devices))
             )
 
@@ -137,7 +137,7 @@ def describe(executable: Any, num_devices: int) -> dict[str, Any]:
     return _fields(text, executable.get_compiled_memory_stats(), num_devices)
 
 
-def _compiled(key: str, cache: Cache | None, compile_once: Callable[[], dict[str, Any]]) -> Compiled:
+def _cached_or_compile(key: str, cache: Cache | None, compile_once: Callable[[], dict[str, Any]]) -> Compiled:
     """Reads a result from the cache, or compiles and writes it; rejections are cached too."""
     import jax
 

@@ -90,11 +90,11 @@ class _Walk:
         trips, constants = count_trips(loop, scope)
         if trips is None:
             self.unbounded_loops.append(loop.op_name or loop.name)
-        self.visit(scope.enter(loop.called["body"], {0: constants}), times * (1 if trips is None else trips))
+        self.visit(scope.enter(loop.callees["body"], {0: constants}), times * (1 if trips is None else trips))
 
     def _conditional(self, scope: Scope, conditional: Instruction, times: int) -> None:
         branches = []
-        for name in conditional.called.values():
+        for name in conditional.callees.values():
             branches.append(_Walk())
             branches[-1].visit(scope.enter(name, {}), times)
         costliest = max(branches, key=lambda branch: sum(cost.cycles for cost in branch.operations))
@@ -102,11 +102,11 @@ class _Walk:
         self.unbounded_loops += costliest.unbounded_loops
 
     def _call(self, scope: Scope, call: Instruction, times: int) -> None:
-        if call.cycles is not None or not call.called:
+        if call.cycles is not None or not call.callees:
             self._operation(scope, call, times)
             return
         arguments = {index: scope.value(operand) for index, operand in enumerate(call.operands)}
-        self.visit(scope.enter(next(iter(call.called.values())), arguments), times)
+        self.visit(scope.enter(next(iter(call.callees.values())), arguments), times)
 
     def _operation(self, scope: Scope, instruction: Instruction, times: int) -> None:
         if instruction.opcode in _NO_WORK or "AllocateBuffer" in instruction.attributes:
@@ -145,7 +145,7 @@ def _op_name(computation: Computation, instruction: Instruction) -> str:
 
 def _flops(module: Module, computation: Computation, instruction: Instruction) -> float:
     if instruction.opcode == "fusion":
-        fused = module.fused(instruction)
+        fused = module.fused_computation(instruction)
         return sum(_flops(module, fused, inner) for inner in fused.instructions.values())
     if instruction.opcode == "convolution":
         return convolution_flops(instruction, *_operand_shapes(computation, instruction))
@@ -215,7 +215,7 @@ def _bytes(module: Module, computation: Computation, instruction: Instruction) -
     """The HBM traffic of an instruction; of arrays that it slices or updates in place, only those parts."""
     if instruction.opcode.endswith("-start"):  # its result lists the source and the destination
         return _in_hbm(instruction)
-    fused = module.fused(instruction) if instruction.opcode == "fusion" else None
+    fused = module.fused_computation(instruction) if instruction.opcode == "fusion" else None
     update = _update(fused, fused.root) if fused else _update(computation, instruction)
     total = update or _in_hbm(instruction)
     for index, name in enumerate(instruction.operands):
@@ -231,7 +231,7 @@ def _read(module: Module, fused: Computation, index: int, operand: Instruction) 
     parts = 0.0
     for user, position in fused.uses_of_parameter(index):
         if user.opcode == "fusion":
-            parts += _read(module, module.fused(user), position, operand)
+            parts += _read(module, module.fused_computation(user), position, operand)
         elif position == 0 and user.opcode in _SLICES:
             parts += _in_hbm(user)
         elif position != 0 or user.opcode != "dynamic-update-slice":

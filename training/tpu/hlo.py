@@ -75,7 +75,7 @@ class Instruction:
         return found[1] if found else ""
 
     @property
-    def called(self) -> dict[str, str]:
+    def callees(self) -> dict[str, str]:
         """The computations that it refers to, by role: "calls", "body", "condition", "branch 0"."""
         by_role = {role: name for role, name in _CALLED.findall(self.attributes)}
         branches = _BRANCHES.search(self.attributes)
@@ -117,9 +117,9 @@ class Module:
     computations: dict[str, Computation]
     entry: str
 
-    def fused(self, fusion: Instruction) -> Computation:
+    def fused_computation(self, fusion: Instruction) -> Computation:
         """Returns the computation of a fusion."""
-        return self.computations[fusion.called["calls"]]
+        return self.computations[fusion.callees["calls"]]
 
 
 def parse(text: str) -> Module:
@@ -150,16 +150,16 @@ def _instruction(line: str) -> Instruction | None:
     if not head:
         return None
     begin = head.end()
-    end = _closing(line, begin) if line[begin] == "(" else line.index(" ", begin)
+    end = _find_closing(line, begin) if line[begin] == "(" else line.index(" ", begin)
     opens = line.index("(", end)
-    closes = _closing(line, opens)
+    closes = _find_closing(line, opens)
     operands = _OPERAND.findall(line[opens:closes]) or [line[opens + 1 : closes - 1]]
     return Instruction(
         head[2], line[begin:end], line[end:opens].strip(), tuple(operands), line[closes:], bool(head[1])
     )
 
 
-def _closing(line: str, opens: int) -> int:
+def _find_closing(line: str, opens: int) -> int:
     """Returns the index after the parenthesis that closes the one at `opens`."""
     depth = 0
     for found in _PARENTHESIS.finditer(line, opens):

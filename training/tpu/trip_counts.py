@@ -69,7 +69,7 @@ class Scope:
             return whole.get(int(instruction.attribute("index"))) if isinstance(whole, dict) else None
         numbers = [self.value(name) for name in operands]
         if opcode == "fusion":
-            return self.result(instruction.called["calls"], dict(enumerate(numbers)))
+            return self.result(instruction.callees["calls"], dict(enumerate(numbers)))
         if not all(isinstance(number, int) for number in numbers):
             return None
         if opcode == "compare":
@@ -92,18 +92,18 @@ def count_trips(loop: Instruction, scope: Scope) -> tuple[int | None, Scalars]:
     state: Scalars = first if isinstance(first, dict) else {}
     constants = dict(state)
     for trips in range(MAX_TRIPS):
-        proceed = scope.result(loop.called["condition"], {0: state})
+        proceed = scope.result(loop.callees["condition"], {0: state})
         if proceed is None:
-            return None, _unchanged(constants, state)
+            return None, _constants_of_loop(constants, state)
         if not proceed:
             return trips, constants
-        after = scope.result(loop.called["body"], {0: state})
+        after = scope.result(loop.callees["body"], {0: state})
         state = after if isinstance(after, dict) else {}
-        constants = _unchanged(constants, state)
+        constants = _constants_of_loop(constants, state)
     return None, constants
 
 
-def _unchanged(before: Scalars, after: Scalars) -> dict[int, int]:
+def _constants_of_loop(before: Scalars, after: Scalars) -> dict[int, int]:
     return {index: value for index, value in before.items() if after.get(index) == value}
 
 
