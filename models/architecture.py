@@ -2,7 +2,7 @@
 """The interface between the zoo and its families of networks."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from lambdanet.models.layer_builder import LayerBuilder
 
@@ -13,12 +13,10 @@ class Architecture:
     Attributes:
       source: the table or section that gives the architecture and its size.
       input_size: the side of the square images it is measured at, in pixels.
-      poolings: the poolings of the embedding that it has; the first is its own.
     """
 
     source: str
     input_size: int
-    poolings: ClassVar[tuple[str | None, ...]] = ("avg", "max", None)
 
     def option_names(self) -> set[str]:
         """The names of the layer options that a caller may override."""

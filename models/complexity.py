@@ -26,7 +26,6 @@ from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.squeeze_excite import SqueezeExcite
 from lambdanet.models.layer_builder import LayerBuilder
-from lambdanet.models.vision_transformer import VisionTransformerTrunk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +47,7 @@ class LayerSize:
         """Returns the size of a layer of a functional model."""
         count = MULTIPLY_ADDS.get(type(layer), lambda _: 0)
         without_lambdas = _projections if isinstance(layer, LambdaLayer) else count
-        return cls(_size(_counted_weights(layer)), count(layer), without_lambdas(layer))
+        return cls(_size(layer.trainable_weights), count(layer), without_lambdas(layer))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +108,7 @@ def count_parameters(model: keras.Model, repeats: Mapping[str, int] | None = Non
     total = 0
     counted: set[int] = set()  # layers may share an embedding
     for layer in model.layers:
-        weights = [weight for weight in _counted_weights(layer) if id(weight) not in counted]
+        weights = [weight for weight in layer.trainable_weights if id(weight) not in counted]
         counted.update(map(id, weights))
         total += _repeats(layer.name, repeats or {}) * _size(weights)
     return total
@@ -160,10 +159,6 @@ def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
 
 def _size(weights) -> int:
     return sum(math.prod(weight.shape) for weight in weights)
-
-
-def _counted_weights(layer: keras.layers.Layer) -> list[K.Variable]:
-    return layer.counted_weights if isinstance(layer, VisionTransformerTrunk) else layer.trainable_weights
 
 
 def _repeats(name: str, repeats: Mapping[str, int]) -> int:
@@ -252,16 +247,6 @@ def _halo_attention(layer: HaloAttention) -> int:
     return _projections(layer) - skipped + _attention(layer, context, tables, queries)
 
 
-def _vision_transformer(layer: VisionTransformerTrunk) -> int:
-    """One projection per patch, all other kernels per token, and the two products of attention."""
-    _, height, width, depth = layer.output["map"].shape
-    patches, tokens = height * width, height * width + 1
-    kernels = [weight for weight in layer.counted_weights if "kernel" in weight.name]
-    first, *others = kernels
-    attention = 2 * tokens**2 * depth * layer.num_blocks
-    return patches * math.prod(first.shape) + tokens * _size(others) + attention
-
-
 MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     keras.layers.Conv2D: _convolution,
     keras.layers.DepthwiseConv2D: _convolution,
@@ -274,7 +259,6 @@ MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     LinearAttention: _linear_attention,
     LocalAttention: _local_attention,
     HaloAttention: _halo_attention,
-    VisionTransformerTrunk: _vision_transformer,
 }
 
 # The number of pairs of positions on a map of height x width that a layer stores numbers for.

@@ -99,11 +99,6 @@ PARAMETERS: dict[str, int] = {
     "efficientnet_b5": 30_389_784,
     "efficientnet_b6": 43_040_704,
     "efficientnet_b7": 66_347_960,
-    "vit_ti16": 5_717_416,
-    "vit_s16": 22_050_664,
-    "vit_b16": 86_567_656,
-    "vit_b32": 88_224_232,
-    "vit_l16": 304_326_632,
 }
 
 

@@ -25,7 +25,6 @@ from lambdanet.models import (
     resnet_50,
     resnet_rs,
     timm_networks,
-    vision_transformer,
 )
 from lambdanet.models.architecture import Architecture
 from lambdanet.models.layer_builder import LayerBuilder
@@ -40,7 +39,6 @@ MODELS: dict[str, Architecture] = {
     **halonet.MODELS,
     **timm_networks.MODELS,
     **efficientnet.MODELS,
-    **vision_transformer.MODELS,
 }
 
 
@@ -122,7 +120,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     architecture = _architecture(name)
     input_size = architecture.input_size if input_size is None else check_count("input_size", input_size)
     network, params, flops = _count(name, input_size, True, overrides)
-    levels = {int(level): x.shape[-1] for level, x in network.endpoints.items() if level.isdigit()}
+    levels = {int(level): x.shape[-1] for level, x in network.endpoints.items()}
     return ModelInfo(
         name,
         params,
@@ -184,7 +182,7 @@ def create_model(
     kernel_regularizer: Any = None,
     batch_norm: Mapping[str, Any] | None = None,
     activation: str | None = None,
-    pooling: str | None = "auto",
+    pooling: str | None = "avg",
     out_levels: Sequence[int] | None = None,
     **overrides: Any,
 ) -> keras.Model:
@@ -208,8 +206,7 @@ def create_model(
       kernel_regularizer: the regularizer of every kernel, such as `keras.regularizers.L2(weight_decay / 2)`.
       batch_norm: arguments of every batch normalization, over momentum 0.9 and epsilon 1e-5.
       activation: the name of the activation of every block, such as "swish"; None: that of the network.
-      pooling: the pooling of the last map, "avg" or "max"; "auto": that of the network ("avg", or "token" of
-        a vision transformer); with `num_classes=0` also None, for the map itself.
+      pooling: the pooling of the last map, "avg" or "max"; with `num_classes=0` also None: the map itself.
       out_levels: with `features_only`, the levels to return, any of 1 to 5; level i is at stride 2**i. None:
         all but level 1.
       **overrides: options of the model's layers, such as `key_dim=8` for lambda layers.
@@ -234,7 +231,7 @@ def create_model(
         which_keras.check_same(value, argument)
     num_classes = check_natural("num_classes", num_classes)
     in_channels = check_count("in_channels", in_channels)
-    pooling = arguments.checked_pooling(architecture, pooling, num_classes)
+    pooling = arguments.checked_pooling(pooling, num_classes)
     if out_levels is not None and not features_only:
         raise invalid("out_levels", "None without features_only=True", out_levels)
     check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)
@@ -300,7 +297,7 @@ def _condense(
         architecture, repeats = architecture.condensed()
     images = keras.Input([*arguments.image_size(input_size), 3])
     endpoints = architecture.endpoints(images, builder, **overrides)
-    embedding = architecture.embedding(endpoints, builder, architecture.poolings[0])
+    embedding = architecture.embedding(endpoints, builder)
     return _Network(images, endpoints, embedding, builder.classifier(embedding, 1000), repeats)
 
 

@@ -40,7 +40,7 @@ def small_model(
     features = architecture.endpoints(images, builder)
     if features_only:
         return keras.Model(images, features)
-    embedding = architecture.embedding(features, builder, architecture.poolings[0])
+    embedding = architecture.embedding(features, builder)
     return keras.Model(images, builder.classifier(embedding, num_classes))
 
 
