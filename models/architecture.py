@@ -34,11 +34,3 @@ class Architecture:
     def embedding(self, endpoints: Mapping[str, Any], builder: LayerBuilder, pooling: str | None = "avg"):
         """Builds what the classifier reads: the pooled last map [b, d], or without pooling [b, h, w, d]."""
         return builder.pool(endpoints["5"], pooling)
-
-    def condensed(self) -> tuple["Architecture", dict[str, int]]:
-        """Returns a smaller network from which parameters and FLOPs of this one can be counted.
-
-        Returns:
-          the network, and for blocks that stand for several, such as "c4_block2", their number.
-        """
-        return self, {}

@@ -85,7 +85,7 @@ COMMANDS = (
         "lists the models, all or those that match a pattern",
         _list,
         flags=(
-            switch("sizes", "add parameters and FLOPs; takes 20 seconds for all"),
+            switch("sizes", "add parameters and FLOPs"),
             switch("pretrained", "only models with published weights, and their top-1 accuracies"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
@@ -106,7 +106,7 @@ COMMANDS = (
         "compares the sizes in the papers' tables with those of the models here",
         _table,
         flags=(
-            switch("all", "all tables of both papers; takes 20 seconds"),
+            switch("all", "all tables of both papers; takes half a minute"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
         arguments="[TABLE...]",

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models by name: features, overrides, sizes, saving and errors."""
 
-import csv
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras as keras_3
 import numpy as np
@@ -18,9 +16,7 @@ from small_models import small_model
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.models import arguments, model_list
-from lambdanet.models.layer_builder import LayerBuilder
-from lambdanet.models.names import PARAMETERS
+from lambdanet.models import arguments
 from lambdanet.models.weights import weight_files
 
 
@@ -44,20 +40,6 @@ def test_model_info():
     channels = (64, 256, 512, 1024, 2048)  # those of every ResNet, and of ResNet-RS in timm
     assert info.stages == tuple((level, 2**level, d) for level, d in enumerate(channels, start=1))
     assert info.embedding_size == 2048
-
-
-@pytest.mark.parametrize("name", ["lambda_resnet_tiny", "mobilenet_v2"])
-def test_model_info_has_the_widths_of_a_model(name):
-    info = lambdanet.model_info(name)
-    levels = [stage.level for stage in info.stages]
-    with lambdanet.backend.without_values():
-        features = lambdanet.create_model(
-            name, input_size=info.input_size, features_only=True, out_levels=levels
-        )
-        embedding = lambdanet.create_model(name, num_classes=0)
-    for level, stride, channels in info.stages:
-        assert features.output_shape[str(level)] == (None, *[info.input_size // stride] * 2, channels)
-    assert embedding.output_shape == (None, info.embedding_size)
 
 
 def test_any_selection_of_levels():
@@ -120,26 +102,6 @@ def test_a_backbone_has_no_classifier_to_replace():
     unpooled = lambdanet.create_model("lambda_resnet_tiny", num_classes=0, pooling=None)
     with pytest.raises(InputError, match=r"got an output of the shape \(None, None, None, 512\)"):
         lambdanet.replace_classifier(unpooled, 4)
-
-
-def test_sizes_of_the_documentation_are_current():
-    """All columns, but the FLOPs of a few small models alone."""
-    path = Path(__file__).parents[2] / "docs" / "results" / "sizes.csv"
-    rows = {row["model"]: row for row in csv.DictReader(path.read_text().splitlines())}
-    small = ("lambda_resnet_tiny", "mobilenet_v2")
-    for names, with_sizes in ((lambdanet.list_models(), False), (small, True)):
-        for row in csv.DictReader(model_list.render(names, with_sizes, "csv").splitlines()):
-            assert row.items() <= rows[row["model"]].items()
-    assert {name: row["parameters (M)"] for name, row in rows.items()} == {
-        name: f"{params / 1e6:.2f}" for name, params in PARAMETERS.items()
-    }
-
-
-def test_equal_layers_are_counted_once(monkeypatch):
-    """The two deepest LambdaResNets have the same layers, each in another number."""
-    lambdanet.model_info("lambda_resnet_350")
-    monkeypatch.setattr(LayerBuilder, "connect", None)  # which connects layers that were not counted yet
-    assert lambdanet.model_info("lambda_resnet_420").params == 124_438_664
 
 
 @pytest.mark.parametrize("name", ["resnet_50_llll", "lambda_resnet_50"])

@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from lambdanet.errors import InputError, check_counts, invalid, unknown
 from lambdanet.files import writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
-from lambdanet.models.zoo import ModelInfo
+from lambdanet.models.names import ModelInfo
 from lambdanet.training.benchmark import machine, model_contenders
 from lambdanet.training.benchmark.cases import DTYPES, MODEL_PASSES, MODEL_PEERS, ModelCase
 from lambdanet.training.benchmark.comparison import Comparison
