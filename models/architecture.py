@@ -2,7 +2,7 @@
 """The interface between the zoo and its families of networks."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from lambdanet.models.layer_builder import LayerBuilder
 
@@ -13,12 +13,10 @@ class Architecture:
     Attributes:
       source: the table or section that gives the architecture and its size.
       input_size: the side of the square images it is measured at, in pixels.
-      poolings: the poolings of the embedding that it has; the first is its own.
     """
 
     source: str
     input_size: int
-    poolings: ClassVar[tuple[str | None, ...]] = ("avg", "max", None)
 
     def option_names(self) -> set[str]:
         """The names of the layer options that a caller may override."""
@@ -36,11 +34,3 @@ class Architecture:
     def embedding(self, endpoints: Mapping[str, Any], builder: LayerBuilder, pooling: str | None = "avg"):
         """Builds what the classifier reads: the pooled last map [b, d], or without pooling [b, h, w, d]."""
         return builder.pool(endpoints["5"], pooling)
-
-    def condensed(self) -> tuple["Architecture", dict[str, int]]:
-        """Returns a smaller network from which parameters and FLOPs of this one can be counted.
-
-        Returns:
-          the network, and for blocks that stand for several, such as "c4_block2", their number.
-        """
-        return self, {}

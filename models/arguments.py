@@ -8,6 +8,7 @@ from typing import Any
 from lambdanet.backend import keras
 from lambdanet.errors import InputError, invalid, is_integer, one_line
 from lambdanet.models.architecture import Architecture
+from lambdanet.models.layer_builder import POOLINGS
 
 
 def check_overrides(
@@ -53,20 +54,19 @@ def checked_activation(name: str | None) -> str | None:
     return name
 
 
-def checked_pooling(architecture: Architecture, pooling: str | None, num_classes: int) -> str | None:
-    accepted = [p for p in architecture.poolings if p or not num_classes]
-    if pooling not in ("auto", *accepted):
-        values = ", ".join(map(repr, ("auto", *accepted)))
+def checked_pooling(pooling: str | None, num_classes: int) -> str | None:
+    accepted = (*POOLINGS, *(() if num_classes else (None,)))
+    if pooling not in accepted:
         hint = "None needs num_classes=0" if pooling is None else ""
-        raise invalid("pooling", f"one of {values}", pooling, hint)
-    return accepted[0] if pooling == "auto" else pooling
+        raise invalid("pooling", f"one of {', '.join(map(repr, accepted))}", pooling, hint)
+    return pooling
 
 
 def selected(features: Mapping[str, Any], levels: Sequence[int] | None) -> dict[str, Any]:
     """The endpoints of the given levels; None stands for all but level 1."""
     if levels is None:
         return {level: x for level, x in features.items() if level != "1"}
-    known = [int(level) for level in features if level.isdigit()]
+    known = [int(level) for level in features]
     if (
         not isinstance(levels, Sequence)
         or not levels

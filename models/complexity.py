@@ -11,11 +11,8 @@ lambda layers (k numbers per pair, shared by the batch) or in the attention maps
 maps of a block's output size.
 """
 
-import dataclasses
-import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
@@ -25,104 +22,18 @@ from lambdanet.layers.efficient_channel_attention import EfficientChannelAttenti
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.squeeze_excite import SqueezeExcite
-from lambdanet.models.layer_builder import LayerBuilder
-from lambdanet.models.vision_transformer import VisionTransformerTrunk
 
 
-@dataclasses.dataclass(frozen=True)
-class LayerSize:
-    """The size of a layer on a map of known size.
-
-    Attributes:
-      parameters: the trainable parameters.
-      multiply_adds: the multiply-adds for one image.
-      projections: the same without computing and applying lambdas.
-    """
-
-    parameters: int
-    multiply_adds: int
-    projections: int
-
-    @classmethod
-    def of(cls, layer: keras.layers.Layer) -> "LayerSize":
-        """Returns the size of a layer of a functional model."""
-        count = MULTIPLY_ADDS.get(type(layer), lambda _: 0)
-        without_lambdas = _projections if isinstance(layer, LambdaLayer) else count
-        return cls(_size(_counted_weights(layer)), count(layer), without_lambdas(layer))
+def count_parameters(model: keras.Model) -> int:
+    """Returns the number of trainable parameters of a functional model."""
+    return _size(model.trainable_weights)
 
 
-@dataclasses.dataclass(frozen=True)
-class LayerCounter(LayerBuilder):
-    """Counts the layers of a network without a model of it; equal ones on equal maps once per process.
-
-    Attributes:
-      sizes: names and sizes of the layers so far.
-    """
-
-    sizes: list[tuple[str, LayerSize]] = dataclasses.field(default_factory=list)
-
-    def connect(self, layer, inputs):
-        shapes = K.map_structure(lambda x: x.shape, inputs)
-        key = repr((type(layer), {**layer.get_config(), "name": None}, shapes))
-        if key not in _SIZES:
-            outputs = super().connect(layer, inputs)
-            placeholders = K.map_structure(lambda x: _placeholder(tuple(x.shape[1:])), outputs)
-            _SIZES[key] = LayerSize.of(layer), placeholders
-        size, outputs = _SIZES[key]
-        self.sizes.append((layer.name, size))
-        return outputs
-
-    def act(self, x, name):
-        return x  # an activation has no parameters, and is not counted
-
-    def include(self, network):
-        self.sizes.extend((layer.name, LayerSize.of(layer)) for layer in network.layers)
-
-    def parameters(self, repeats: Mapping[str, int]) -> int:
-        """Returns the number of trainable parameters; `repeats` as for `count_parameters`."""
-        return sum(_repeats(name, repeats) * size.parameters for name, size in self.sizes)
-
-    def flops(self, repeats: Mapping[str, int], count_lambdas: bool = True) -> int:
-        """Returns the FLOPs of one forward pass over one image; arguments as for `count_flops`."""
-        return 2 * sum(
-            _repeats(name, repeats) * (size.multiply_adds if count_lambdas else size.projections)
-            for name, size in self.sizes
-        )
-
-
-_SIZES: dict[str, tuple[LayerSize, Any]] = {}  # with placeholders of the outputs
-
-
-@functools.cache
-def _placeholder(shape: tuple[int, ...]) -> Any:
-    """A symbolic tensor that does not keep the layer before it in memory."""
-    return keras.Input(shape)
-
-
-def count_parameters(model: keras.Model, repeats: Mapping[str, int] | None = None) -> int:
-    """Returns the number of trainable parameters.
-
-    Args:
-      model: a functional model.
-      repeats: the number of blocks that a block stands for, if the model is `zoo.condensed_model`'s.
-    """
-    total = 0
-    counted: set[int] = set()  # layers may share an embedding
-    for layer in model.layers:
-        weights = [weight for weight in _counted_weights(layer) if id(weight) not in counted]
-        counted.update(map(id, weights))
-        total += _repeats(layer.name, repeats or {}) * _size(weights)
-    return total
-
-
-def count_flops(
-    model: keras.Model, repeats: Mapping[str, int] | None = None, count_lambdas: bool = True
-) -> int:
+def count_flops(model: keras.Model, count_lambdas: bool = True) -> int:
     """Returns the FLOPs of one forward pass over one image.
 
     Args:
       model: a functional model built for a known input size.
-      repeats: the number of blocks that a block stands for, if the model is `zoo.condensed_model`'s.
       count_lambdas: whether to count computing and applying lambdas, or only the layers' projections.
 
     Raises:
@@ -132,9 +43,14 @@ def count_flops(
         raise InputError(
             f"FLOPs need a known input size, got a model of {model.input_shape}; pass input_size="
         )
-    counter = LayerCounter()
-    counter.include(model)
-    return counter.flops(repeats or {}, count_lambdas)
+    return 2 * sum(multiply_adds(layer, count_lambdas) for layer in model.layers)
+
+
+def multiply_adds(layer: keras.layers.Layer, count_lambdas: bool = True) -> int:
+    """Returns the multiply-adds of a layer of a functional model for one image; see `count_flops`."""
+    if isinstance(layer, LambdaLayer) and not count_lambdas:
+        return _projections(layer)
+    return MULTIPLY_ADDS.get(type(layer), lambda _: 0)(layer)
 
 
 def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
@@ -160,15 +76,6 @@ def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
 
 def _size(weights) -> int:
     return sum(math.prod(weight.shape) for weight in weights)
-
-
-def _counted_weights(layer: keras.layers.Layer) -> list[K.Variable]:
-    return layer.counted_weights if isinstance(layer, VisionTransformerTrunk) else layer.trainable_weights
-
-
-def _repeats(name: str, repeats: Mapping[str, int]) -> int:
-    """The number of layers that a layer of a condensed network stands for, by the block in its name."""
-    return next((count for block, count in repeats.items() if name.startswith(f"{block}_")), 1)
 
 
 def _input_shape(layer: keras.layers.Layer) -> tuple[int, ...]:
@@ -252,16 +159,6 @@ def _halo_attention(layer: HaloAttention) -> int:
     return _projections(layer) - skipped + _attention(layer, context, tables, queries)
 
 
-def _vision_transformer(layer: VisionTransformerTrunk) -> int:
-    """One projection per patch, all other kernels per token, and the two products of attention."""
-    _, height, width, depth = layer.output["map"].shape
-    patches, tokens = height * width, height * width + 1
-    kernels = [weight for weight in layer.counted_weights if "kernel" in weight.name]
-    first, *others = kernels
-    attention = 2 * tokens**2 * depth * layer.num_blocks
-    return patches * math.prod(first.shape) + tokens * _size(others) + attention
-
-
 MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     keras.layers.Conv2D: _convolution,
     keras.layers.DepthwiseConv2D: _convolution,
@@ -274,7 +171,6 @@ MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     LinearAttention: _linear_attention,
     LocalAttention: _local_attention,
     HaloAttention: _halo_attention,
-    VisionTransformerTrunk: _vision_transformer,
 }
 
 # The number of pairs of positions on a map of height x width that a layer stores numbers for.

@@ -5,14 +5,12 @@ Its first layer scales images by 1/255, because that library's networks take pix
 """
 
 import dataclasses
-import math
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from lambdanet.backend import keras
 from lambdanet.errors import InputError
 from lambdanet.models.architecture import Architecture
+from lambdanet.models.layer_builder import LayerBuilder
 
 INPUT_SIZES = {"b0": 224, "b1": 240, "b2": 260, "b3": 300, "b4": 380, "b5": 456, "b6": 528, "b7": 600}
 # The width and depth of each stage relative to B0's, as in that library.
@@ -35,16 +33,16 @@ class EfficientNet(Architecture):
     variant: str  # "b0" to "b7"
     input_size: int
     source: str = "tf_keras.applications, for comparison"
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the library's function
 
     def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
         """Builds the trunk; raises `InputError` for a builder with settings, which it cannot apply."""
-        if not builder.is_default:
+        if builder != LayerBuilder():
             raise InputError(
                 f"efficientnet_{self.variant} is there for comparison as tf_keras.applications makes it: "
                 "it takes no kernel_regularizer, no batch_norm and no activation"
             )
-        trunk = self._library().EfficientNet(
+        library = sys.modules[keras.applications.EfficientNetB0.__module__]
+        trunk = library.EfficientNet(
             WIDTHS[self.variant],
             DEPTHS[self.variant],
             self.input_size,
@@ -52,25 +50,9 @@ class EfficientNet(Architecture):
             weights=None,
             input_tensor=images,
             drop_connect_rate=stochastic_depth_rate,
-            **self.options,
         )
-        builder.include(trunk)
         endpoints = {level: trunk.get_layer(name).input for level, name in ENDPOINT_READERS.items()}
         return {**endpoints, "5": trunk.output}
-
-    def condensed(self):
-        stages = self._library().DEFAULT_BLOCKS_ARGS
-        depths = [math.ceil(DEPTHS[self.variant] * stage["repeats"]) for stage in stages]
-        # The library multiplies by the depth and rounds up: to 1 or 2 blocks here.
-        blocks = [
-            {**stage, "repeats": (min(depth, 2) - 0.5) / DEPTHS[self.variant]}
-            for stage, depth in zip(stages, depths, strict=True)
-        ]
-        repeats = {f"block{i}b": depth - 1 for i, depth in enumerate(depths, start=1) if depth > 1}
-        return dataclasses.replace(self, options={"blocks_args": blocks}), repeats
-
-    def _library(self) -> Any:
-        return sys.modules[keras.applications.EfficientNetB0.__module__]
 
 
 MODELS = {f"efficientnet_{variant}": EfficientNet(variant, size) for variant, size in INPUT_SIZES.items()}

@@ -44,17 +44,9 @@ class LayerBuilder:
         activation = self.activation or activation
         return dataclasses.replace(self, activation=activation, symmetric_padding=symmetric_padding)
 
-    @property
-    def is_default(self) -> bool:
-        """Whether no setting was given."""
-        return (self.kernel_regularizer, self.batch_norm, self.activation) == (None, BATCH_NORM, None)
-
     def connect(self, layer: keras.layers.Layer, inputs):
         """Calls a layer; all layers of a network are called here, which takes less time than a plain call."""
         return K.connect(layer, inputs)
-
-    def include(self, network: keras.Model) -> None:
-        """Takes note of a network whose layers another library has connected."""
 
     def convolution(self, x, filters: int, kernel_size: int, strides: int, name: str, groups: int = 1):
         """A convolution without a bias: [b, h, w, c] -> [b, h / strides, w / strides, filters]."""

@@ -7,7 +7,6 @@ A network is data: for each stage a string with one letter per block, and for ea
 
 import dataclasses
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -181,19 +180,6 @@ class ResNet(Architecture):
         if self.head_filters:
             x = builder.conv_norm_act(x, self.head_filters, 1, 1, "final")
         return builder.pool(x, pooling)
-
-    def condensed(self) -> tuple["ResNet", dict[str, int]]:
-        """Returns a network with one block of each kind, and the number of blocks that some stand for.
-
-        The blocks of a stage differ only in their letter and in whether they are the first.
-        """
-        stages: list[str] = []
-        repeats: dict[str, int] = {}
-        for level, letters in enumerate(self.stages, start=2):
-            kinds = Counter(letters[1:])
-            stages.append(letters[0] + "".join(kinds))
-            repeats |= {f"c{level}_block{i}": count for i, count in enumerate(kinds.values(), start=2)}
-        return dataclasses.replace(self, stages=tuple(stages)), repeats
 
     def _contexts(self, stochastic_depth_rate: float) -> Iterator[tuple[str, BlockContext]]:
         """Yields the letter and the context of each block, in order."""

@@ -3,13 +3,33 @@
 
 import dataclasses
 from typing import Any
+from unittest import mock
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet import backend
+from lambdanet.backend import keras
 from lambdanet.models import zoo
+from lambdanet.models.architecture import Architecture
 from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.resnet import ResNet
+
+
+def few_blocks(architecture: Architecture) -> Architecture:
+    """Returns a ResNet with the first block of each stage and another of each kind, or any other network."""
+    if not isinstance(architecture, ResNet):
+        return architecture
+    stages = (letters[0] + "".join(dict.fromkeys(letters[1:])) for letters in architecture.stages)
+    return dataclasses.replace(architecture, stages=tuple(stages))
+
+
+def only_few_blocks(name: str) -> Any:
+    """Returns a context in which a model of the zoo has `few_blocks`."""
+    return mock.patch.dict(zoo.MODELS, {name: few_blocks(zoo.MODELS[name])})
+
+
+def few_block_model(name: str, **arguments: Any) -> keras.Model:
+    """Returns a model of `few_blocks`; arguments as for `create_model`."""
+    with only_few_blocks(name):
+        return zoo.create_model(name, **arguments)
 
 
 def small_model(
@@ -26,7 +46,7 @@ def small_model(
       name, input_size, num_classes, in_channels, features_only: as for `create_model`.
       **fields: other fields of the architecture, such as `stages`.
     """
-    architecture, _ = zoo.MODELS[name].condensed()
+    architecture = few_blocks(zoo.MODELS[name])
     if isinstance(architecture, ResNet):
         *stages, last = architecture.stages
         fields = {"stages": (*("".join(dict.fromkeys(letters)) for letters in stages), last), **fields}
@@ -40,11 +60,11 @@ def small_model(
     features = architecture.endpoints(images, builder)
     if features_only:
         return keras.Model(images, features)
-    embedding = architecture.embedding(features, builder, architecture.poolings[0])
+    embedding = architecture.embedding(features, builder)
     return keras.Model(images, builder.classifier(embedding, num_classes))
 
 
 def output_types(model: keras.Model) -> list[tuple[list[int | None], str]]:
     """Returns the shapes and dtypes of the outputs of all layers."""
-    outputs = tf.nest.flatten([layer.output for layer in model.layers])
+    outputs = backend.flatten([layer.output for layer in model.layers])
     return [(tensor.shape.as_list(), tensor.dtype.name) for tensor in outputs]

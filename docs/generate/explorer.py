@@ -6,11 +6,10 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from generate.models import family_of, flops
+from generate.models import family_of
 from generate.pages import read_csv
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.models import zoo
-from lambdanet.models.names import PARAMETERS
+from lambdanet.models import names
 from lambdanet.training.tpu.family_table import CHIPS
 
 FOLDER = "_generated/static"
@@ -38,18 +37,19 @@ def scripts() -> dict[str, str]:
 
 def rows() -> list[list[Any]]:
     """Returns the values of `COLUMNS` for each model; None where there is none."""
-    size, cpu, tpu = flops(), _cpu(), {row["model"]: row for row in read_csv("tpu.csv")}
+    cpu, tpu = _cpu(), {row["model"]: row for row in read_csv("tpu.csv")}
     found = []
-    for name, architecture in zoo.MODELS.items():
+    for name in names.list_models():
+        info = names.info(name)
         weights = pretrained_weights.find(name)
         accuracies = weights.accuracies if weights else {}
         found.append(
             [
                 name,
                 family_of(name),
-                PARAMETERS[name] / 1e6,
-                float(size[name]) if name in size else None,
-                architecture.input_size,
+                info.params / 1e6,
+                round(info.flops / 1e9, 2),
+                info.input_size,
                 *map(accuracies.get, TESTS),
                 cpu.get(name),
                 *(_tpu_speed(tpu.get(name), f"step on {chip} (ms)") for chip in CHIPS),

@@ -4,11 +4,11 @@
 import inspect
 from types import ModuleType
 
-from generate.pages import code, read_csv, summary, table
+from generate.pages import code, summary, table
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
+from lambdanet.models import names as zoo_names
 from lambdanet.models import zoo
-from lambdanet.models.names import PARAMETERS
 
 
 def families() -> dict[str, ModuleType]:
@@ -21,11 +21,6 @@ def families() -> dict[str, ModuleType]:
 def family_of(model: str) -> str:
     """Returns the name of the family of a model."""
     return next(name for name, module in families().items() if model in module.MODELS)
-
-
-def flops() -> dict[str, str]:
-    """Returns the FLOPs of each model in units of 10**9, as `lambdanet list --sizes` prints them."""
-    return {row["model"]: row["FLOPs (G)"] for row in read_csv("sizes.csv")}
 
 
 def family_table() -> str:
@@ -43,17 +38,16 @@ def all_models() -> str:
 
 
 def _models(names: list[str], folder: str = "") -> str:
-    size = flops()
     rows = [
         [
-            f"[`{name}`]({folder}{family_of(name)}.md)" if folder else f"`{name}`",
-            f"{PARAMETERS[name] / 1e6:.2f}",
-            size.get(name, "-"),
-            str(zoo.MODELS[name].input_size),
-            ", ".join(f"{weights.top1:.1f}" for weights in pretrained_weights.weights_of(name)) or "-",
-            zoo.MODELS[name].source,
+            f"[`{info.name}`]({folder}{family_of(info.name)}.md)" if folder else f"`{info.name}`",
+            f"{info.params / 1e6:.2f}",
+            f"{info.flops / 1e9:.2f}",
+            str(info.input_size),
+            ", ".join(f"{weights.top1:.1f}" for weights in info.weights) or "-",
+            info.source,
         ]
-        for name in names
+        for info in map(zoo_names.info, names)
     ]
     header = ["model", "parameters (M)", "FLOPs (G)", "pixels", "pretrained, top-1 (%)", "source"]
     return table(header, rows)
@@ -67,7 +61,7 @@ def pages() -> dict[str, str]:
 def _page(family: str, module: ModuleType) -> str:
     names = list(module.MODELS)
     options = sorted(set().union(*(zoo.MODELS[name].option_names() for name in names)))
-    recipes = sorted({recipe for name in names for recipe in zoo.recipes_of(name)})
+    recipes = sorted({recipe for name in names for recipe in zoo_names.info(name).recipes})
     parts = [
         f"# {family}",
         inspect.getdoc(module) or "",

@@ -2,13 +2,12 @@
 """tf_keras compatibility; `keras_3_layers` has the same names."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
-from tf_keras.src import backend as keras_backend
 
 AveragePooling2D = keras.layers.AveragePooling2D
 Dense = keras.layers.Dense
@@ -60,19 +59,6 @@ def plain_python(function: Any) -> Any:
 def naming(layer: keras.layers.Layer) -> AbstractContextManager:
     """Returns a scope for the names of variables that a layer gets outside of its own call."""
     return tf.name_scope(layer.name)
-
-
-@contextmanager
-def fresh_names() -> Iterator[None]:
-    """Numbers the layers that Keras names as in a new process, for a network with names of its own."""
-    counts = keras_backend.get_default_graph_uid_map()
-    kept = dict(counts)
-    counts.clear()
-    try:
-        yield
-    finally:
-        counts.clear()
-        counts.update(kept)
 
 
 def variable_name(variable: tf.Variable) -> str:

@@ -89,7 +89,7 @@ COMMANDS = (
         "lists all models, or those that match a pattern",
         _list,
         flags=(
-            switch("sizes", "add parameters and FLOPs; takes 20 seconds for all"),
+            switch("sizes", "add parameters and FLOPs"),
             switch("pretrained", "only models with published weights, and their top-1 accuracies"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
@@ -108,7 +108,7 @@ COMMANDS = (
         "compares the sizes in the papers' tables with the models of lambdanet",
         _table,
         flags=(
-            switch("all", "all tables of both papers; takes 20 seconds"),
+            switch("all", "all tables of both papers; takes half a minute"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
         arguments=Arguments("[TABLE...]", "numbers of tables, see below", 0, float("inf")),

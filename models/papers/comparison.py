@@ -137,13 +137,14 @@ def render(number: str, table_format: str = "text", with_header: bool = True) ->
 
 def _compare_row(table: Table, row: Row) -> ComparedRow:
     params = flops = memory = None
-    if row.memory:
+    if row.memory or not table.count_lambdas:
         with backend.without_values():
             model = zoo.create_model(row.model, input_size=row.input_size, **row.options)
-        params, flops = complexity.count_parameters(model), complexity.count_flops(model)
-        memory = complexity.count_pair_memory(model)
+        params, flops = complexity.count_parameters(model), complexity.count_flops(model, table.count_lambdas)
+        memory = complexity.count_pair_memory(model) if row.memory else None
     elif row.model:
-        params, flops = zoo.count(row.model, row.input_size, table.count_lambdas, **row.options)
+        info = zoo.model_info(row.model, row.input_size, **row.options)
+        params, flops = info.params, info.flops
     return ComparedRow(
         row,
         (

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import images
-from small_models import small_model
+from small_models import few_block_model, small_model
 
 import lambdanet
 from lambdanet import backend
-from lambdanet.models import halonet, zoo
+from lambdanet.models import halonet
 
 
 @pytest.mark.parametrize("name", ["h0", "h4", "h6"])
@@ -33,10 +33,9 @@ def test_parameters_by_hand(name):
 
 def test_heads_and_blocks_of_the_stages():
     with backend.without_values():
-        model, repeats = zoo.condensed_model("halonet_h4")
+        model = lambdanet.create_model("halonet_h4")
     layers = [layer for layer in model.layers if isinstance(layer, lambdanet.HaloAttention)]
-    assert [layer.num_heads for layer in layers] == [4] * 2 + [8] * 6
-    assert repeats == {"c2_block2": 2, "c3_block2": 2, "c4_block2": 11, "c5_block2": 2}
+    assert [layer.num_heads for layer in layers] == [4] * 3 + [8] * (3 + 12 + 3)
     assert {(layer.block_size, layer.halo_size) for layer in layers} == {(12, 2)}
 
 
@@ -53,7 +52,7 @@ def test_features_of_images_that_do_not_divide():
 def test_h7_at_600_pixels():
     """The maps are 150, 75, 38 and 19 wide, for blocks of 10."""
     with backend.without_values():
-        model, _ = zoo.condensed_model("halonet_h7", 600)
+        model = few_block_model("halonet_h7", input_size=600)
     shapes = [model.get_layer(f"c{level}_block2_act").output_shape[1:] for level in (2, 3, 4, 5)]
     assert shapes == [(150, 150, 224), (75, 75, 448), (38, 38, 896), (19, 19, 1792)]
 

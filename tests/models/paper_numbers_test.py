@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes of the built models, against those printed in the papers."""
 
+import csv
 import dataclasses
 
+import model_sizes
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
 from helpers import randomize_normalizations
-from small_models import output_types, small_model
+from small_models import few_blocks, output_types, small_model
 
 import lambdanet
 from lambdanet import backend
-from lambdanet.models import complexity, timm_networks, zoo
-from lambdanet.models.names import PARAMETERS
+from lambdanet.models import complexity, names, timm_networks, zoo
 from lambdanet.models.resnet import rs_stem
 
-OTHER_LIBRARIES = ("efficientnet", "vit")
+OTHER_LIBRARY = "efficientnet"
 
 # Parameters and FLOPs (G) at 224, of studies that vary the options of a model.
 STUDIES = [
@@ -88,28 +89,30 @@ def attention_by_hand(name):
 
 
 def test_table_has_every_model():
-    assert list(PARAMETERS) == list(zoo.MODELS)
+    assert names.list_models() == list(zoo.MODELS)
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_parameters(name):
-    """The counted layers, the arithmetic by hand and the table agree."""
-    assert lambdanet.model_info(name).params == PARAMETERS[name]
+@pytest.mark.parametrize("name", names.list_models())
+def test_sizes_of_a_model(name):
+    """The row of the table, the layers of the whole network and the arithmetic by hand agree."""
+    (row,) = (row for row in csv.DictReader(names.FILE.read_text().splitlines()) if row["model"] == name)
+    assert row == model_sizes.row(name), "python tests/model_sizes.py writes the table"
+    params = lambdanet.model_info(name).params
     if name.endswith(("attention", "augmented")):
-        assert attention_by_hand(name) == PARAMETERS[name]
-    elif name not in timm_networks.MODELS and not name.startswith(("halo", "mobilenet", *OTHER_LIBRARIES)):
+        assert attention_by_hand(name) == params
+    elif name not in timm_networks.MODELS and not name.startswith(("halo", "mobilenet", OTHER_LIBRARY)):
         # Those others have tests of their own.
-        assert parameters_by_hand(zoo.MODELS[name]) == PARAMETERS[name]
+        assert parameters_by_hand(zoo.MODELS[name]) == params
 
 
 def models_of_different_layers():
     """The names of the models without those that differ from another only in depth and size of images."""
-    names = {}
+    found = {}
     for name, architecture in zoo.MODELS.items():
-        if not name.startswith(OTHER_LIBRARIES):
-            layers = dataclasses.replace(architecture.condensed()[0], source="", input_size=0)
-            names.setdefault(repr(layers), name)
-    return list(names.values())
+        if not name.startswith(OTHER_LIBRARY):
+            layers = dataclasses.replace(few_blocks(architecture), source="", input_size=0)
+            found.setdefault(repr(layers), name)
+    return list(found.values())
 
 
 @pytest.mark.parametrize("name", models_of_different_layers())
@@ -142,28 +145,25 @@ def test_gradient_step_and_copy(name):
         "halonet_h3",
         "lamhalobotnet50ts_256",
         "efficientnet_b1",
-        "vit_ti16",
     ],
 )
-def test_counts_of_the_condensed_network(name):
-    """The built model has the size that its layers, counted one by one, and its condensed network have."""
-    info = lambdanet.model_info(name, input_size=64)
+def test_counts_of_a_built_model(name):
+    """A model has the sizes that its layers have, counted as for the table, each built once."""
+    info, row = lambdanet.model_info(name, input_size=64), model_sizes.row(name, input_size=64)
+    assert (str(info.params), str(info.flops)) == (row["parameters"], row["flops"])
     with backend.without_values():
-        model, (condensed, repeats) = (
-            lambdanet.create_model(name, input_size=64),
-            zoo.condensed_model(name, 64),
-        )
-    assert (
-        complexity.count_parameters(model) == complexity.count_parameters(condensed, repeats) == info.params
-    )
-    assert complexity.count_flops(model) == complexity.count_flops(condensed, repeats) == info.flops
+        features = lambdanet.create_model(name, features_only=True, out_levels=(1, 2, 3, 4, 5), input_size=64)
+        embedding = lambdanet.create_model(name, num_classes=0)
+    for level, stride, channels in info.stages:
+        assert features.output_shape[str(level)] == (None, *[64 // stride] * 2, channels)
+    assert embedding.output_shape == (None, info.embedding_size)
 
 
 def test_the_deepest_model_is_counted_and_runs():
-    info = lambdanet.model_info("lambda_resnet_420", input_size=64)
     model = lambdanet.create_model("lambda_resnet_420", input_size=64)
-    assert complexity.count_parameters(model) == info.params == PARAMETERS["lambda_resnet_420"]
-    assert complexity.count_flops(model) == info.flops
+    row = model_sizes.row("lambda_resnet_420", input_size=64)
+    assert str(complexity.count_parameters(model)) == row["parameters"]
+    assert str(complexity.count_flops(model)) == row["flops"]
     assert np.all(np.isfinite(model(tf.ones([1, 64, 64, 3]))))
 
 

@@ -4,10 +4,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_models import few_block_model
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.models import zoo
 from lambdanet.models.weights import timm_rules
 from lambdanet.ops import relative_positions
 
@@ -16,7 +16,7 @@ MIXED = "lamhalobotnet50ts_256"  # all three kinds of layers
 
 @pytest.fixture(scope="module")
 def mixed():
-    return zoo.condensed_model(MIXED)[0]
+    return few_block_model(MIXED)
 
 
 def tensors_for(model, seed=0):
@@ -64,7 +64,7 @@ def test_errors_name_tensors_that_do_not_fit(mixed):
 
 def test_tensors_of_another_network(mixed):
     """Only 20 names are listed."""
-    tensors = tensors_for(zoo.condensed_model("halonet50ts")[0])
+    tensors = tensors_for(few_block_model("halonet50ts"))
     assert " more" in refused(mixed, tensors)
 
 

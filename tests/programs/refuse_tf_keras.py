@@ -28,7 +28,6 @@ USES = {
     "regularizer": lambda: lambdanet.create_model(
         "lambda_resnet_tiny", kernel_regularizer=tf_keras.regularizers.L2(0.1)
     ),
-    "vit": lambda: lambdanet.create_model("vit_ti16", input_size=32),
     "late": lambda: lambdanet.use("tf_keras"),
 }
 

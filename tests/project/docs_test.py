@@ -16,7 +16,7 @@ import pytest
 from source_tree import ROOT
 
 from lambdanet import cli, configs
-from lambdanet.models.names import PARAMETERS, list_models
+from lambdanet.models.names import info, list_models
 
 GENERATED = ("_build", "_generated", "api", "commands")  # folders below docs that are not in the repository
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -97,7 +97,7 @@ def test_models_commands_and_recipes_are_listed(build):
         text = "".join(path.read_text() for path in build[0].glob(pattern))
         return set(map(html.unescape, re.findall('<span class="pre">([^<]+)</span>', text)))
 
-    assert set(PARAMETERS) <= words("models/families/*.html")
+    assert set(list_models()) <= words("models/families/*.html")
     assert set(configs.list_recipes()) <= words("reference/recipes.html")
     commands = {path.stem for path in build[0].glob("reference/commands/*.html")}
     assert {command.name.replace(" ", "_") for command in cli.COMMANDS} <= commands
@@ -182,9 +182,9 @@ def test_explorer_has_no_errors(explored):
 
 
 def test_explorer_shows_and_sorts_all_models(explored):
-    assert explored["all"] == list(PARAMETERS)
+    assert explored["all"] == list_models()
     assert {"FLOPs (G)", "ImageNet (%)", "ReaL (%)"} <= set(explored["columns"])
-    by_size = sorted(PARAMETERS, key=lambda name: PARAMETERS[name])
+    by_size = sorted(list_models(), key=lambda name: info(name).params)
     assert explored["ascending"] == ["ascending", *by_size]
     assert explored["descending"] == ["descending", *reversed(by_size)]
 
@@ -197,4 +197,4 @@ def test_explorer_filters(explored):
 def test_explorer_plots_two_columns(explored):
     assert explored["pretrained"] == len(list_models(pretrained=True))
     assert explored["titles"] == ["pixels", "FLOPs (G)"]
-    assert (explored["plotted"], explored["points"]) == (len(PARAMETERS), len(explored["family"]))
+    assert (explored["plotted"], explored["points"]) == (len(list_models()), len(explored["family"]))

@@ -19,7 +19,11 @@ import source_tree
 from source_tree import FLOORS, ROOT
 
 BUILD_INPUTS = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "lambdanet")
-DATA = {"lambdanet/py.typed", "lambdanet/configs/registry/imagenet_classes.txt"}  # besides modules
+DATA = {
+    "lambdanet/py.typed",
+    "lambdanet/configs/registry/imagenet_classes.txt",
+    "lambdanet/models/sizes.csv",
+}  # besides modules
 
 
 def _run(*command: object, cwd: Path) -> str:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from lambdanet import cli
 from lambdanet.errors import InputError
-from lambdanet.models import zoo
+from lambdanet.models.names import ModelInfo
 from lambdanet.training.benchmark import comparison, loop, model_contenders, startup, timm_contenders
 from lambdanet.training.benchmark.cases import ModelCase
 from lambdanet.training.benchmark.model_contenders import Network
@@ -108,7 +108,7 @@ class ScriptedProcess:
 def scripted(monkeypatch):
     monkeypatch.setattr(comparison, "ContenderProcess", ScriptedProcess)
     monkeypatch.setattr(comparison, "SETTLE_SECONDS", 0)
-    info = zoo.ModelInfo("resnet_50", 25_000_000, 4_000_000_000, 224, "source", (), (), (), 2048)
+    info = ModelInfo("resnet_50", 25_000_000, 4_000_000_000, 224, "source", (), (), (), 2048)
     monkeypatch.setattr(model_contenders.zoo, "model_info", lambda *_, **__: info)
 
 

@@ -136,16 +136,6 @@ def test_adaptive_clip_equals_timm(timm):
         assert np.any(got != gradient)
 
 
-@pytest.mark.parametrize(("name", "flat"), [("query/kernel", (5, 6)), ("query/bias", (6,))])
-def test_adaptive_clip_of_heads_equals_dense_layer(name, flat):
-    clip, draw = optimizers.adaptive_clip(0.1), np.random.default_rng(0).normal
-    weights, gradient = (tf.constant(draw(size=flat), tf.float32) for _ in range(2))
-    heads = [*flat[:-1], 2, 3]
-    got = clip(tf.reshape(gradient, heads), tf.Variable(tf.reshape(weights, heads), name=name))
-    expected = clip(gradient, tf.Variable(weights, name=name))
-    np.testing.assert_allclose(tf.reshape(got, flat), expected, rtol=1e-6)
-
-
 def test_adaptive_clip_leaves_classifier():
     gradients = _variables()[1]
     clipped = _step(_optimizer(momentum=0, learning_rate=1, clip_adaptive=1e-4))
@@ -171,13 +161,6 @@ def test_layers_are_stem_blocks_and_classifier():
     depths = [5, 5, 4, 3, 2, 1, 1, 0]
     factors = optimizers.layer_rate_factors(0.5, 3.0)(variables)
     assert factors == [0.5**depth * (3.0 if depth == 0 else 1.0) for depth in depths]
-
-
-def test_blocks_of_a_transformer_are_layers():
-    blocks = [f"encoder/transformer_encoder_block{suffix}/output" for suffix in ("", "_1", "_10")]
-    names = ["conv2d", "cls", "encoder/posembed_input", *blocks, "encoder/layer_normalization", "logits"]
-    variables = [tf.Variable(0.0, name=f"{name}/kernel") for name in names]
-    assert optimizers.layer_rate_factors(0.5, 1.0)(variables) == [0.5**n for n in (4, 4, 4, 3, 2, 1, 1, 0)]
 
 
 @pytest.mark.parametrize("optimizer", sorted(recipe_values.OPTIMIZERS))

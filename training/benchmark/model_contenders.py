@@ -14,6 +14,7 @@ import tf_keras as keras
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.models.inference import for_inference
+from lambdanet.models.names import ModelInfo
 from lambdanet.training.benchmark.cases import LEARNING_RATE, MOMENTUM, ModelCase
 from lambdanet.training.benchmark.contenders import Run, compile_runner, start
 from lambdanet.training.run import build
@@ -57,7 +58,7 @@ class Network:
             raise invalid("model", accepted, text) from None
         return cls(text, name, options, pixels)
 
-    def info(self) -> zoo.ModelInfo:
+    def info(self) -> ModelInfo:
         """Returns the size of the model; raises `InputError` for an unknown model."""
         return zoo.model_info(self.name, self.size or None, **self.options)
 

@@ -14,7 +14,7 @@ from lambdanet import text_table
 from lambdanet.errors import InputError, check_counts, check_known, invalid
 from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
-from lambdanet.models.zoo import ModelInfo
+from lambdanet.models.names import ModelInfo
 from lambdanet.training.benchmark import machine, model_contenders
 from lambdanet.training.benchmark.cases import DTYPES, MODEL_PASSES, MODEL_PEERS, ModelCase
 from lambdanet.training.benchmark.comparison import Comparison

@@ -15,8 +15,6 @@ Clip = Callable[[K.Tensor, Any], K.Tensor]
 # The weights in the order of the network -> the factor on the learning rate of each.
 RateFactors = Callable[[Sequence[Any]], list[float]]
 
-PROJECTIONS = ("query/kernel", "key/kernel", "value/kernel")  # of a vision transformer, [d, heads, depth]
-
 
 @keras.saving.register_keras_serializable("lambdanet")
 class LAMB(keras.optimizers.Adam):
@@ -186,8 +184,8 @@ def is_kernel(variable: Any) -> bool:
 
 
 def layer_group(name: str) -> str:
-    """Returns the block in a name, or its part of the network: "c4_block2", "encoder/block_1", "stem"."""
-    return re.match(r"[a-z0-9_]*?block\d+[a-z]?|encoder/\w+|[a-z]*", name)[0]  # type: ignore[index]
+    """Returns the block in a name, or its part of the network: "c4_block2", "stem"."""
+    return re.match(r"[a-z0-9_]*?block\d+[a-z]?|[a-z]*", name)[0]  # type: ignore[index]
 
 
 def _layer(variable: Any) -> str:
@@ -200,5 +198,4 @@ def _unit_axes(variable: Any) -> tuple[int, ...]:
     is_vector = sum(size > 1 for size in variable.shape) <= 1
     if name.endswith("bias") or (is_vector and not is_kernel(variable)):
         return tuple(range(rank))
-    per_head = rank == 3 and name.endswith(PROJECTIONS)
-    return tuple(range(rank - (2 if per_head or name.endswith("depthwise_kernel") else 1)))
+    return tuple(range(rank - (2 if name.endswith("depthwise_kernel") else 1)))

@@ -12,9 +12,8 @@ from lambdanet import configs
 from lambdanet.configs import imagenet_350
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import check_counts, check_known, invalid
-from lambdanet.models import zoo
+from lambdanet.models import names
 from lambdanet.models.inference import for_inference
-from lambdanet.models.names import check_model
 from lambdanet.training.run.build import build_model, build_optimizer, compile_model, tf_keras_only
 
 MODES = ("train", "infer")
@@ -111,9 +110,9 @@ def recipe_for(model: str, input_size: int | None = None) -> Recipe:
     Raises:
       InputError: the model is unknown.
     """
-    check_model(model)
-    size = input_size or zoo.MODELS[model].input_size
-    recipes = [configs.get_recipe(recipe) for recipe in zoo.recipes_of(model)]
+    info = names.info(model)
+    size = input_size or info.input_size
+    recipes = [configs.get_recipe(recipe) for recipe in info.recipes]
     recipes = [recipe for recipe in recipes if recipe.num_classes and not tf_keras_only(recipe)]
     matching = [recipe for recipe in recipes if recipe.input_size == size]
     return matching[0] if matching else dataclasses.replace(imagenet_350.BASE, model=model, input_size=size)
