@@ -7,7 +7,6 @@ from typing import Any
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
-from lambdanet.training.data import service
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import model_dir as model_dirs
@@ -23,7 +22,7 @@ def train(
     """Trains a recipe with `keras.Model.fit`, from the newest checkpoint in its folder if there is one.
 
     On a CPU, the same recipe gives the same weights each time, also when the run is interrupted in between.
-    (Not so with a tf.data service.) With a held-out split in the recipe, the run is validated on that split,
+    With a held-out split in the recipe, the run is validated on that split,
     keeps its best epoch as well, in `best/`, and ends after `patience` epochs without a better one.
 
     Args:
@@ -47,8 +46,6 @@ def train(
       >>> train(configs.get_recipe("digits"), "runs/digits", save_every=100)["val_accuracy"]
     """
     chosen = TrainOptions(**options)
-    if chosen.tf_data_service is not None:
-        service.check_service(chosen.tf_data_service, recipe)
     if recipe.zero_head and not recipe.start_from:
         raise invalid("start_from", "weights to fine-tune, with zero_head", "", "--set=start_from=MODEL_DIR")
     bad_records = BadRecords(chosen.max_bad_records)

@@ -140,11 +140,6 @@ _TRAIN_FLAGS = (
         "auto (the default: all GPUs), one_device, mirrored, multi_worker (with TF_CONFIG) or tpu",
         default="auto",
     ),
-    Flag(
-        "tf_data_service",
-        "ADDRESS",
-        "grpc://HOST:PORT of a tf.data service that prepares the training data (default: none)",
-    ),
     Flag("tpu", "TPU", "local, the name of a TPU in Google Cloud, or grpc://HOST:PORT (default: none)"),
     IntegerFlag(
         "save_every", "STEPS", "steps between checkpoints within an epoch (default: 1000)", default=1000

@@ -69,10 +69,8 @@ FILES = {
     "png palette": encoded(RGB.quantize(16), "PNG"),
     "png palette with a transparent color": encoded(RGB.quantize(16), "PNG", transparency=3),
     "png 16 bits": encoded(Image.fromarray(waves(1)[..., 0].astype(np.uint16) * 257), "PNG"),
-    "png turned": encoded(RGB, "PNG", 6),
     "webp": encoded(RGB, "WEBP", **LOSSLESS),
     "webp hidden colors": encoded(RGBA, "WEBP", **LOSSLESS),
-    "webp turned": encoded(RGB, "WEBP", 8, **LOSSLESS),
 }
 
 

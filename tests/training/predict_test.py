@@ -181,10 +181,10 @@ def test_exif_orientation_is_applied(tmp_path):
     pixels[:, :16] = 255
     exif = Image.Exif()
     exif[0x0112] = 6  # the left side of the stored pixels is the top
-    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
-    image = image_files.read_image(tmp_path / "turned.png")
+    Image.fromarray(pixels).save(tmp_path / "turned.jpg", exif=exif)
+    image = image_files.read_image(tmp_path / "turned.jpg")
     assert image.shape == (32, 16, 3)
-    assert (image[:16] == 255).all() and (image[16:] == 0).all()
+    assert (image[:16] > 250).all() and (image[16:] < 5).all()
 
 
 def test_first_frame_of_an_animation_is_read(tmp_path):

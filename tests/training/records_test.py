@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFRecords: parts of splits, orders, machines, and a tf.data service."""
+"""TFRecords: parts of splits, orders and machines."""
 
-import collections
 import dataclasses
-import gc
 import re
 import shutil
 
@@ -11,16 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import damage_record
-from programs.small_model import small_model
 
 from lambdanet import configs
 from lambdanet.errors import InputError
-from lambdanet.training.data import records, service
+from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.records import RecordsSource
 from lambdanet.training.data.shards import Shard
-from lambdanet.training.train import train
 
 FILES, EACH = 20, 6  # more files than are interleaved
 RECIPE = dataclasses.replace(
@@ -160,95 +156,3 @@ def test_file_of_unknown_count_is_refused(root, tmp_path, damage, complete):
     message = f"{str(file)!r} is damaged after {complete} records; how many follow is unknown"
     with pytest.raises(InputError, match=re.escape(message)):
         Dataset.open(RECIPE, str(tmp_path)).check()
-
-
-@pytest.fixture(scope="module")
-def address():
-    """A dispatcher with two workers on this machine."""
-    dispatcher = tf.data.experimental.service.DispatchServer()
-    config = tf.data.experimental.service.WorkerConfig(dispatcher.target.removeprefix("grpc://"))
-    workers = [tf.data.experimental.service.WorkerServer(config) for _ in range(2)]
-    yield dispatcher.target
-    gc.collect()  # iterators that a run leaves would wait for a stopped dispatcher to release them
-    del workers, dispatcher
-
-
-def test_service_reads_each_record_once_per_pass(root, address):
-    """Records of a slow worker arrive late; counts of a random draw would differ by 10."""
-    passes = 20
-    recipe = dataclasses.replace(RECIPE, global_batch_size=4)
-    batches = Dataset.open(recipe, root).train(tf_data_service=address).take(passes * FILES * EACH // 4)
-    counts = collections.Counter(sum(_numbers(batches), []))
-    assert set(counts) == set(range(FILES * EACH))
-    assert all(abs(count - passes) <= 4 for count in counts.values())
-
-
-def test_service_repeats_each_record(root, address):
-    recipe = dataclasses.replace(RECIPE, global_batch_size=4, repeated_augmentation=2)
-    for first, second, *others in _numbers(Dataset.open(recipe, root).train(tf_data_service=address).take(9)):
-        assert first == second and others[0] == others[1] and first != others[0]
-
-
-def test_record_unreadable_for_worker_is_named(tmp_path, address):
-    with tf.io.TFRecordWriter(str(tmp_path / records.shard_name("train", 0, 1))) as writer:
-        for number in range(8):
-            image = tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
-            writer.write(records.record(b"no picture" if number == 5 else image, number))
-    bad = BadRecords()
-    recipe = dataclasses.replace(RECIPE, global_batch_size=4)
-    batches = list(Dataset.open(recipe, str(tmp_path), bad).train(tf_data_service=address).take(6))
-    assert [len(labels) for _, labels in batches] == [4] * 6
-    assert bad.names == ["train-00000-of-00001.tfrecord:5"]
-
-
-@pytest.mark.parametrize("number", [0, 5])
-def test_damaged_file_is_counted_by_service(root, address, tmp_path, number):
-    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
-    file = tmp_path / records.shard_name("train", 0, FILES)
-    damage_record(file, number)
-    bad = BadRecords()
-    recipe = dataclasses.replace(RECIPE, global_batch_size=4)
-    numbers = _numbers(Dataset.open(recipe, str(tmp_path), bad).train(data_service=address).take(90))
-    assert not set(sum(numbers, [])).intersection(range(number, EACH))
-    assert sorted(bad.names) == [f"{file.name}:{lost}" for lost in range(number, EACH)]
-
-
-def test_damaged_files_end_run_with_service(root, address, tmp_path):
-    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
-    for file in tmp_path.iterdir():
-        damage_record(file, 0)
-    bad = BadRecords()
-    with (
-        pytest.raises(InputError, match="none of the 16 images of a batch can be read"),
-        bad.as_input_errors(),
-    ):
-        list(Dataset.open(RECIPE, str(tmp_path), bad).train(data_service=address))
-
-
-def test_run_with_service_trains(root, address, tmp_path, monkeypatch):
-    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
-    recipe = dataclasses.replace(RECIPE, epochs=1, input_size=16)
-    assert train(recipe, tmp_path, root, tf_data_service=address)["step"] == 7
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"tf_data_service": "host:5000"}, "tf_data_service must be grpc://HOST:PORT, .*, got 'host:5000'"),
-        (
-            {"tf_data_service": "grpc://localhost:1", "deterministic": True},
-            "tf_data_service must be empty with deterministic",
-        ),
-        ({"tf_data_service": "grpc://localhost:1"}, "got 'grpc://localhost:1'; no server answers: "),
-    ],
-)
-def test_unusable_service_is_rejected(root, tmp_path, arguments, message):
-    with pytest.raises(InputError, match=message):
-        train(RECIPE, tmp_path / "run", root, **arguments)
-    assert not (tmp_path / "run").exists()
-
-
-def test_service_with_pseudo_labels_is_rejected(root):
-    recipe = dataclasses.replace(RECIPE, num_classes=10, pseudo_labels="somewhere", pseudo_share=0.5)
-    with pytest.raises(InputError, match="tf_data_service must be empty with pseudo_labels"):
-        service.check_service("grpc://localhost:1", recipe)

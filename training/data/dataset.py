@@ -2,7 +2,7 @@
 """The dataset of a recipe: opened and counted once, read as batches of training and evaluation.
 
 Batches of training depend on the recipe and the step alone: a resumed run reads the same images in the same
-order, with the same augmentation, as one without an interruption. (Not so with a tf.data service.)
+order, with the same augmentation, as one without an interruption.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.training.data import class_names as classes
-from lambdanet.training.data import folder, mixing, preprocess, records, service, table
+from lambdanet.training.data import folder, mixing, preprocess, records, table
 from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
 from lambdanet.training.data.batches import FOREVER, TrainingStream, concat_batches
 from lambdanet.training.data.records import RecordsSource
@@ -129,15 +129,12 @@ class Dataset:
         self.num_examples(self.eval_split)
         self._leave_out_files(self.eval_split, self.recipe.train_split)
 
-    def train(
-        self, initial_step: int = 0, shard: Shard = SINGLE_MACHINE, tf_data_service: str | None = None
-    ) -> tf.data.Dataset:
+    def train(self, initial_step: int = 0, shard: Shard = SINGLE_MACHINE) -> tf.data.Dataset:
         """Returns the shuffled and augmented batches of training, from a step to the recipe's last epoch.
 
         Args:
           initial_step: the first step, from 0.
           shard: the part that this machine reads; a batch is for one device.
-          tf_data_service: the address of a tf.data service that prepares the images, see `service`.
 
         Returns:
           A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]). Soft
@@ -145,15 +142,12 @@ class Dataset:
           precision makes the images bfloat16.
 
         Raises:
-          InputError: as `check`, or the service cannot be used.
+          InputError: as `check`.
         """
         self._leave_out_files(self.recipe.train_split)
-        if tf_data_service is None:
-            streams = self._streams(initial_step, shard)
-            parts = [stream.batches(self.recipe, self.bad_records) for stream in streams]
-            batches = concat_batches(parts, self.recipe.num_classes)
-        else:
-            batches = service.batches(self.recipe, self.source, tf_data_service, shard, self.bad_records)
+        streams = self._streams(initial_step, shard)
+        parts = [stream.batches(self.recipe, self.bad_records) for stream in streams]
+        batches = concat_batches(parts, self.recipe.num_classes)
         normalized = batches.map(
             lambda images, labels: (preprocess.normalize(images, self.recipe), labels), tf.data.AUTOTUNE
         )

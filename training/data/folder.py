@@ -50,9 +50,6 @@ class PictureFiles:
             examples = examples.shuffle(len(paths), seed=seed, reshuffle_each_iteration=False)
         return examples.skip(tf.cast(first, tf.int64))
 
-    def stream(self, split: str) -> tf.data.Dataset:
-        return self.examples(split, None).shuffle(self.num_examples(split))
-
     def label(self, example: dict[str, tf.Tensor]) -> tf.Tensor:
         return example["label"]
 

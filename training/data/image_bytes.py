@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoder of image files for training, evaluation, prediction, serving and detection.
 
-It is made of TensorFlow operations, so that exported models contain it. Pictures are rotated according to
-EXIF, and transparent ones get a white background.
+It is made of TensorFlow operations, so that exported models contain it. JPEGs are rotated according to EXIF,
+and transparent pictures get a white background.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ PLAIN_JPEG = (
     r"\C{4}\x00\x10JFIF\x00\C{11}\x00[\x43\x84]\C*"
     r"\x00(\x0c\x03\x01[\x00-\x11]\x02[\x00-\x11]\x03|\x08\x01\x01)[\x00-\x11]\x00[\x00-\x3f]\C*"
 )
-EXIF_MARKER = r"\C*(Exif\x00\x00|eXIf|EXIF)\C*"  # in a JPEG, a PNG or a WebP, but also among pixels
+EXIF_MARKER = r"\C*Exif\x00\x00\C*"  # also among pixels
 
 # Keeps rare steps in functions of their own: inlined, they slow down every JPEG, even if they do not run, and
 # every start of a pipeline.
@@ -78,8 +78,8 @@ class Decoded:
 def decode(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:
     """Decodes one JPEG, PNG or still WebP file.
 
-    Gray, palette and CMYK become RGB, 16-bit PNG keeps its upper 8 bits, the picture is turned upright as its
-    EXIF orientation says, and a transparent picture is laid on white (see `on_white`).
+    Gray, palette and CMYK become RGB, 16-bit PNG keeps its upper 8 bits, a JPEG is turned upright as its EXIF
+    orientation says, and a transparent picture is laid on white (see `on_white`).
 
     Args:
       contents: the bytes of the file, a string scalar.
@@ -110,9 +110,11 @@ def _decode_any(contents: tf.Tensor) -> tf.Tensor:
     def decode_others() -> tf.Tensor:
         return on_white(tf.cond(is_png, lambda: _decode_png(contents), decode_webp))
 
+    def decode_jpeg() -> tf.Tensor:
+        return _rotate_upright(_decode_jpeg(contents), orientation(contents))
+
     with tf.control_dependencies([known]):
-        image = tf.cond(is_jpeg, lambda: _decode_jpeg(contents), decode_others)
-    return _rotate_upright(image, orientation(contents))
+        return tf.cond(is_jpeg, decode_jpeg, decode_others)
 
 
 def _decode_jpeg(contents: tf.Tensor) -> tf.Tensor:
@@ -158,7 +160,7 @@ def on_white(rgba: tf.Tensor) -> tf.Tensor:
 
 
 def orientation(contents: tf.Tensor) -> tf.Tensor:
-    """Returns the EXIF orientation of a JPEG, PNG or WebP file, int32 from 1 (upright, or not given) to 8."""
+    """Returns the EXIF orientation of a JPEG file, int32 from 1 (upright, or not given) to 8."""
     has_marker = tf.strings.regex_full_match(contents, EXIF_MARKER)
     return tf.cond(has_marker, lambda: _read_orientation(contents), lambda: tf.constant(1))
 
@@ -192,40 +194,20 @@ def _is_plain_jpeg(contents: tf.Tensor) -> tf.Tensor:
 
 
 def _find_exif(contents: tf.Tensor) -> tf.Tensor:
-    """Returns the EXIF data of a JPEG, PNG or WebP file, a string scalar; empty where there is none."""
+    """Returns the EXIF data of a JPEG file, a string scalar; empty where there is none."""
     size = _size(contents)
-    is_jpeg, is_png = _starts_with(contents, JPEG), _starts_with(contents, PNG)
 
     def step(at: tf.Tensor, _: tf.Tensor, __: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Reads a chunk; returns the begin of the next one, the begin of EXIF, and whether to continue."""
-        head = tf.cast(tf.io.decode_raw(_bytes(contents, at, 8), tf.uint8), tf.int64)
+        """Reads a segment; returns the begin of the next one, the begin of EXIF, and whether to continue."""
+        head = tf.cast(tf.io.decode_raw(_bytes(contents, at, 4), tf.uint8), tf.int64)
+        marker = tf.where(head[0] == 0xFF, head[1], 0)
+        found = (marker == 0xE1) & (_bytes(contents, at + 4, 6) == b"Exif\0\0")
+        # Bytes between segments, fill bytes, and markers without a length.
+        bare = tf.reduce_any(marker == tf.constant([0, 1, *range(0xD0, 0xDA), 0xFF], tf.int64))
+        length = tf.where(bare, tf.constant(1, tf.int64), 2 + 256 * head[2] + head[3])
+        return at + length, tf.where(found, at + 10, size), ~(found | (marker == 0xDA))
 
-        def number(first: int, count: int, little: bool = False) -> tf.Tensor:
-            powers = [256**place for place in (range(count) if little else reversed(range(count)))]
-            return tf.reduce_sum(head[first : first + count] * tf.constant(powers, tf.int64))
-
-        def of_jpeg() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            marker = tf.where(head[0] == 0xFF, head[1], 0)
-            found = (marker == 0xE1) & (_bytes(contents, at + 4, 6) == b"Exif\0\0")
-            # Bytes between segments, fill bytes, and markers without a length.
-            bare = tf.reduce_any(marker == tf.constant([0, 1, *range(0xD0, 0xDA), 0xFF], tf.int64))
-            is_scan = marker == 0xDA
-            length = tf.where(bare, tf.constant(1, tf.int64), 2 + number(2, 2))
-            return at + length, tf.where(found, at + 10, size), ~(found | is_scan)
-
-        def of_png() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            found = _bytes(contents, at + 4, 4) == b"eXIf"
-            return at + 12 + number(0, 4), tf.where(found, at + 8, size), ~found
-
-        def of_webp() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            found = _bytes(contents, at, 4) == b"EXIF"
-            prefix = 6 * tf.cast(_bytes(contents, at + 8, 6) == b"Exif\0\0", tf.int64)
-            length = number(4, 4, little=True)
-            return at + 8 + length + length % 2, tf.where(found, at + 8 + prefix, size), ~found
-
-        return tf.cond(is_jpeg, of_jpeg, lambda: tf.cond(is_png, of_png, of_webp))
-
-    first = tf.cast(tf.where(is_jpeg, 2, tf.where(is_png, 8, 12)), tf.int64)  # after the signature
+    first = tf.constant(2, tf.int64)  # after the signature
     _, begin, _ = tf.while_loop(
         lambda at, _, more: more & (at + 8 <= size), step, (first, size, tf.constant(True))
     )

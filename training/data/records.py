@@ -105,12 +105,6 @@ class RecordsSource:
         rows = tf.data.Dataset.from_tensor_slices(rows).skip(begin)
         return rows.flat_map(read_row).skip(first - before)
 
-    def stream(self, split: str) -> tf.data.Dataset:
-        pieces = self._pieces(split, SINGLE_MACHINE)
-        shuffled = tf.data.Dataset.from_tensor_slices(_columns(pieces)).shuffle(len(pieces))
-        records = shuffled.interleave(_read, INTERLEAVED_FILES, num_parallel_calls=tf.data.AUTOTUNE)
-        return records.shuffle(BUFFER)
-
     def image(self, example: Example) -> Encoded:
         return Encoded(parse(example, IMAGE, [], tf.string), self.channels)
 

@@ -53,9 +53,6 @@ class Source(Protocol):
           first: the place in that order to begin with.
         """
 
-    def stream(self, split: str) -> tf.data.Dataset:
-        """Returns the examples of a split in a random order that is different in each iteration."""
-
     def image(self, example: Example) -> Encoded:
         """Returns the image of an example."""
 
@@ -97,9 +94,6 @@ class TfdsSource:
         if seed is not None:
             examples = examples.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False)
         return examples.skip(tf.cast(first, tf.int64))
-
-    def stream(self, split: str) -> tf.data.Dataset:
-        return read_tfds(on_disk(self._builder), split, True).shuffle(SHUFFLE_BUFFER)
 
     def image(self, example: Example) -> Encoded:
         return Encoded(parse_tfds(self._builder, example)["image"], self.channels)

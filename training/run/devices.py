@@ -5,13 +5,13 @@ import contextlib
 import json
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from lambdanet.errors import Preempted, check_known, invalid, one_line
-from lambdanet.training.data.network import check_reachable
 from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 
 CHOICES = ("auto", "mirrored", "multi_worker", "one_device", "tpu")
@@ -175,7 +175,9 @@ def _tpu(name: str) -> tf.distribute.Strategy:
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
         if name != "local":
-            check_reachable(resolver.master())
+            # Where no server answers, TensorFlow would wait forever.
+            host, _, port = resolver.master().removeprefix("grpc://").rpartition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except Exception as error:  # of TensorFlow, of the client of Google Cloud, of the network
