@@ -16,7 +16,7 @@ from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.layers.layer import copy_weights
 from lambdanet.models.inference import for_inference
-from lambdanet.models.names import PARAMETERS
+from lambdanet.models.names import list_models
 from lambdanet.models.preprocessing.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.run import build
@@ -138,7 +138,7 @@ def check_classifier(model: keras.Model, class_names: Sequence[str]) -> None:
     which_keras.check_same(model, "the model")
     if not isinstance(model, keras.Model):
         raise invalid("model", "a tf_keras model", model)
-    if model.name in PARAMETERS and not any(isinstance(x, keras.layers.Dense) for x in model.layers):
+    if model.name in list_models() and not any(isinstance(x, keras.layers.Dense) for x in model.layers):
         raise InputError(f"the model must have a classifier, got {model.name!r} with num_classes=0")
     classes.check_names(class_names, "the model")
     if repeated := [name for name, count in Counter(class_names).items() if count > 1]:
