@@ -172,7 +172,7 @@ def describe_fields() -> list[FieldDescription]:
 
     Example:
       >>> describe_fields()[3]
-      FieldDescription(name='input_size', kind='int', default=None, help='height and width of ...')
+      FieldDescription(name='input_size', kind='int', default=None, help='image side in pixels; ...')
     """
     described = []
     for field in dataclasses.fields(Recipe):
