@@ -124,7 +124,7 @@ def test_start_from_file_with_other_classes(tmp_path, file):
         for a, b in zip(layer.get_weights(), wanted.get_weights(), strict=True):
             np.testing.assert_array_equal(a, b)
     assert model.layers[-1].name == "logits" and not any(w.any() for w in model.layers[-1].get_weights())
-    with pytest.raises(InputError, match="weights must be an existing .* got 'none.safetensors'"):
+    with pytest.raises(InputError, match="start_from must be an existing .* got 'none.safetensors'"):
         initial_weights.load_initial_weights(model, "none.safetensors")
 
 
