@@ -2,12 +2,12 @@
 """The command `benchmark`."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from absl import flags
 
-from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, ListFlag, RepeatedFlag, switch
+from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, ListFlag, switch
 from lambdanet.command_line import Command, Flag
 from lambdanet.errors import InputError, unknown
 
@@ -33,24 +33,6 @@ def _models(**options: Any) -> None:
     models.benchmark_models(**options)
 
 
-def _loop(set: Sequence[str] = (), **options: Any) -> None:
-    from lambdanet.training.benchmark import loop
-
-    loop.benchmark_loop(settings=set, **options)
-
-
-def _startup(**options: Any) -> None:
-    from lambdanet.training.benchmark import startup
-
-    startup.benchmark_startup(**options)
-
-
-def _input(**options: Any) -> None:
-    from lambdanet.training.benchmark import inputs
-
-    inputs.benchmark_input(**options)
-
-
 def _benchmark(values: flags.FlagValues, arguments: list[str]) -> None:
     topic, *models = arguments
     if topic not in _TOPICS:
@@ -61,7 +43,7 @@ def _benchmark(values: flags.FlagValues, arguments: list[str]) -> None:
     for name in options:
         if name not in accepted:
             raise unknown(f"flag of `benchmark {topic}`", f"--{name}", [f"--{flag}" for flag in accepted])
-    if topic in ("models", "startup"):
+    if topic == "models":
         options["models"] = models
     elif models:
         raise InputError(f"unexpected argument {models[0]!r} of `benchmark {topic}`")
@@ -87,7 +69,7 @@ _MAX_SECONDS = FloatFlag(
 _DTYPE = Flag("dtype", "DTYPE", "float32 (the default), bfloat16 or float16")
 _THREADS = IntegerFlag("threads", "N", "threads per contender (default: one per core)")
 _OUT = Flag("out", "DIR", "folder for a CSV file and plots (default: none)")
-_BATCH = IntegerFlag("batch", "N", "batch size (default: 32; input: 128)")
+_BATCH = IntegerFlag("batch", "N", "batch size (default: 32)")
 _PEERS = (
     switch(
         "peers",
@@ -110,19 +92,6 @@ _LAYER_FLAGS = (
     _OUT,
 )
 _MODEL_FLAGS = (_BATCH, _PASSES, _REPEATS, _MAX_SECONDS, _DTYPE, _THREADS, *_PEERS, _OUT)
-_LOOP_FLAGS = (
-    Flag("recipe", "NAME", "the recipe to train (default: digits)"),
-    RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated"),
-    IntegerFlag("steps", "N", "steps per turn (default: 50)"),
-    _REPEATS,
-)
-_INPUT_FLAGS = (
-    Flag("data_dir", "DIR", "JPEG TFRecords with a split train (default: synthetic pictures)"),
-    IntegerFlag("image_size", "PIXELS", "side of the output images (default: 224)"),
-    IntegerFlag("images", "N", "images per turn (default: 2048)"),
-    IntegerFlag("pictures", "N", "number of different synthetic pictures (default: 256)"),
-    *(_BATCH, _REPEATS, _OUT),
-)
 _TOPICS = {
     "layers": _Topic(
         "implementations of the position lambda, lambda layers, and attention layers", _layers, _LAYER_FLAGS
@@ -132,15 +101,6 @@ _TOPICS = {
         _models,
         _MODEL_FLAGS,
     ),
-    "input": _Topic(
-        "images per second from JPEG TFRecords, compared with Model Garden's reader", _input, _INPUT_FLAGS
-    ),
-    "startup": _Topic(
-        "the time to build MODEL... and to its first training step, relative to tf_keras's ResNet-50",
-        _startup,
-        (_REPEATS,),
-    ),
-    "loop": _Topic("a training step of `train`, compared with a hand-written loop", _loop, _LOOP_FLAGS),
 }
 _FLAGS = tuple({flag.name: flag for topic in _TOPICS.values() for flag in topic.flags}.values())
 
@@ -158,8 +118,6 @@ COMMANDS = (
             "lambdanet benchmark layers --peers --contenders='layer/*,peer/*' --passes=both",
             "lambdanet benchmark models resnet_50 resnet_50_llll:key_dim=8 --batch=8 --out=/tmp/benchmark",
             "lambdanet benchmark models lambda_resnet26t --peers --batch=1 --out=/tmp/benchmark",
-            "lambdanet benchmark loop",
-            "lambdanet benchmark startup lambda_resnet_50 halonet_h1",
         ),
         notes=_benchmark_notes,
     ),

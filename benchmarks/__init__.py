@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements for maintainers, which are not installed: `python -m benchmarks.startup` in a checkout.
+
+Users measure with `lambdanet benchmark`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from absl import flags
+
+from lambdanet.command_line import Command, Flag
+
+
+def program(
+    name: str, summary: str, run: Callable[..., Any], *accepted: Flag, models: bool = False
+) -> Command:
+    """Returns the command `python -m benchmarks.NAME`, which calls a function with the flags that are given.
+
+    Args:
+      name: the name of the module.
+      summary: what it does, one line.
+      run: the function; its arguments are named like the flags.
+      *accepted: the flags.
+      models: whether positional arguments are the argument `models` of the function.
+    """
+
+    def run_with_flags(values: flags.FlagValues, arguments: list[str]) -> None:
+        given = {flag.name: values[flag.name].value for flag in accepted}
+        options = {key: value for key, value in given.items() if value is not None}
+        run(**options, **({"models": arguments} if models else {}))
+
+    many = ("[MODEL...]", (0, float("inf"))) if models else ("", (0, 0))
+    module = f"{__name__}.{name}"
+    examples = (f"python -m {module}",)
+    return Command(name, summary, run_with_flags, accepted, *many, examples, module=module, extra="dev")
