@@ -30,7 +30,14 @@ def program(
         options = {key: value for key, value in given.items() if value is not None}
         run(**options, **({"models": arguments} if models else {}))
 
-    many = ("[MODEL...]", (0, float("inf"))) if models else ("", (0, 0))
-    module = f"{__name__}.{name}"
-    examples = (f"python -m {module}",)
-    return Command(name, summary, run_with_flags, accepted, *many, examples, module=module, extra="dev")
+    return Command(
+        name,
+        summary,
+        run_with_flags,
+        flags=accepted,
+        arguments="[MODEL...]" if models else "",
+        num_arguments=(0, float("inf") if models else 0),
+        examples=(f"python -m {__name__}.{name}",),
+        module=f"{__name__}.{name}",
+        extra="dev",
+    )
