@@ -115,3 +115,12 @@ def timm():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the imports
         return import_timm()
+
+
+@pytest.fixture
+def two_operations(monkeypatch):
+    """Lets both policies of RandAugment choose between two operations; each is a part of the graph."""
+    from lambdanet.training.data import rand_augment
+
+    for name in ("MODEL_GARDEN", "TIMM"):
+        monkeypatch.setattr(rand_augment, name, dict(list(getattr(rand_augment, name).items())[:2]))

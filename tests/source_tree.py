@@ -19,6 +19,7 @@ FLOORS = {
     "detection": ("core", "backend", "ops", "layers", "configs", "models", "training"),
     "cli": ("core", "backend", "ops", "layers", "configs", "models", "training", "detection"),
 }
+FLOORS["benchmarks"] = tuple(FLOORS)  # beside the package, and not installed
 
 # What `lambdanet benchmark layers --peers` and `lambdanet convert` compare with, where it is installed.
 PEERS = {"keras_cv_attention_models", "lambda_networks", "timm", "torch"}
@@ -28,7 +29,7 @@ def files_of(floor: str) -> list[Path]:
     """Returns the Python files of a floor, by the path under which they are imported."""
     if floor == "core":
         return sorted((ROOT / "lambdanet").glob("*.py"))
-    return sorted((ROOT / "lambdanet" / floor).glob("**/*.py"))
+    return sorted((ROOT / ("" if floor == "benchmarks" else "lambdanet") / floor).glob("**/*.py"))
 
 
 def module_of(path: Path) -> str:
@@ -51,7 +52,8 @@ def floor_of(name: str) -> str:
 
     What only the public face gives, such as `lambdanet.create_model`, is on `face`, above the models.
     """
-    part = name.partition(".")[2].partition(".")[0]
+    root, _, rest = name.partition(".")
+    part = root if root == "benchmarks" else rest.partition(".")[0]
     if part in FLOORS:
         return part
     return "core" if part == "__version__" or (ROOT / "lambdanet" / f"{part}.py").exists() else "face"
@@ -87,7 +89,7 @@ def imports(path: Path) -> set[str]:
 
 def own(names: set[str]) -> set[str]:
     """Keeps the names that belong to this project."""
-    return {name for name in names if name.split(".")[0] == "lambdanet"}
+    return {name for name in names if name.split(".")[0] in ("benchmarks", "lambdanet")}
 
 
 def mentions(path: Path) -> set[str]:

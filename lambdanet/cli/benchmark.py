@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands `benchmark layers`, `benchmark models` and so on."""
+"""The commands `benchmark layers` and `benchmark models`."""
 
 import importlib
 from collections.abc import Callable
 
 from absl import flags
 
-from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, ListFlag, RepeatedFlag, switch
+from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, ListFlag, switch
 from lambdanet.command_line import Arguments, Command, Flag
 
 
-def _runner(topic: str, module: str = "") -> Callable[[flags.FlagValues, list[str]], None]:
+def _runner(topic: str) -> Callable[[flags.FlagValues, list[str]], None]:
     """Returns a function that calls `benchmark_TOPIC` with the models and the flags of a command line."""
 
     def run(values: flags.FlagValues, models: list[str]) -> None:
-        package = importlib.import_module(f"lambdanet.training.benchmark.{module or topic}")
+        package = importlib.import_module(f"lambdanet.training.benchmark.{topic}")
         given = {"models": models or None} | {flag.name: values[flag.name].value for flag in _FLAGS[topic]}
-        given["settings"] = given.pop("set", None)
         options = {name: value for name, value in given.items() if value is not None}
         getattr(package, f"benchmark_{topic}")(**options)
 
@@ -63,22 +62,6 @@ _FLAGS: dict[str, tuple[Flag, ...]] = {
         *_peers("timm's models of the same names"),
         _OUT,
     ),
-    "input": (
-        Flag("data_dir", "DIR", "JPEG TFRecords with a split train (default: synthetic pictures)"),
-        IntegerFlag("image_size", "PIXELS", "side of the output images (default: 224)"),
-        IntegerFlag("images", "N", "images per turn (default: 2048)"),
-        IntegerFlag("pictures", "N", "number of different synthetic pictures (default: 256)"),
-        IntegerFlag("batch_size", "N", "images per batch (default: 128)"),
-        IntegerFlag("repeats", "N", "turns per reader (default: 7)"),
-        _OUT,
-    ),
-    "startup": (IntegerFlag("repeats", "N", "turns per model (default: 3)"),),
-    "loop": (
-        Flag("recipe", "NAME", "the recipe to train (default: digits)"),
-        RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated"),
-        IntegerFlag("steps", "N", "steps per turn (default: 50)"),
-        IntegerFlag("repeats", "N", "turns of each loop (default: 9)"),
-    ),
 }
 
 COMMANDS = (
@@ -103,27 +86,5 @@ COMMANDS = (
             "lambdanet benchmark models resnet_50 resnet_50_llll:key_dim=8 --batch_size=8 --out=/tmp/models",
             "lambdanet benchmark models lambda_resnet26t --peers --batch_size=1 --out=/tmp/benchmark",
         ),
-    ),
-    Command(
-        "benchmark input",
-        "measures images per second from JPEG TFRecords, compared with Model Garden's reader",
-        _runner("input", "inputs"),
-        flags=_FLAGS["input"],
-        examples=("lambdanet benchmark input --batch_size=64",),
-    ),
-    Command(
-        "benchmark startup",
-        "measures the time to build a model and to its first step, relative to tf_keras's ResNet-50",
-        _runner("startup"),
-        flags=_FLAGS["startup"],
-        arguments=Arguments("[MODEL...]", "models (default: four of different families)", 0, float("inf")),
-        examples=("lambdanet benchmark startup lambda_resnet_50 halonet_h1",),
-    ),
-    Command(
-        "benchmark loop",
-        "measures a training step of `train`, compared with a hand-written loop",
-        _runner("loop"),
-        flags=_FLAGS["loop"],
-        examples=("lambdanet benchmark loop",),
     ),
 )

@@ -22,8 +22,7 @@ from lambdanet.training.run import build
 
 # Programs, which take long: they train, measure, compile or write models. Their own tests run them.
 PROGRAMS = {
-    *(f"benchmark.{topic}" for topic in ("inputs:benchmark_input", "layers:benchmark_layers")),
-    *(f"benchmark.{topic}:benchmark_{topic}" for topic in ("loop", "models", "startup")),
+    *("benchmark.layers:benchmark_layers", "benchmark.models:benchmark_models"),
     *(f"serving.export:{name}" for name in ("export", "export_saved_model", "export_weights")),
     *(f"serving.export_runtimes:{name}" for name in ("export", "export_weights")),
     "serving.predict:predict",

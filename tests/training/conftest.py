@@ -38,12 +38,3 @@ def two_blocks():
 def data_dir(tmp_path_factory):
     """A folder of TFDS, in which the first run of all files prepares the digits."""
     return str(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture
-def two_operations(monkeypatch):
-    """Lets both policies of RandAugment choose between two operations; each is a part of the graph."""
-    from lambdanet.training.data import rand_augment
-
-    for name in ("MODEL_GARDEN", "TIMM"):
-        monkeypatch.setattr(rand_augment, name, dict(list(getattr(rand_augment, name).items())[:2]))

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the benchmarks of models and of the training loop."""
+"""Tests of the benchmarks of models."""
 
 import csv
 import io
-import itertools
 import re
-import types
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from PIL import Image
 from lambdanet import cli
 from lambdanet.errors import InputError
 from lambdanet.models.names import ModelInfo
-from lambdanet.training.benchmark import comparison, loop, model_contenders, startup, timm_contenders
+from lambdanet.training.benchmark import comparison, model_contenders, timm_contenders
 from lambdanet.training.benchmark.cases import ModelCase
 from lambdanet.training.benchmark.model_contenders import Network
 
@@ -192,63 +190,9 @@ def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
         (["models", "resnet_50", "--scopes=3"], "unknown flag of `benchmark models` '--scopes'"),
         (["layers", "--batch_size=3"], "unknown flag of `benchmark layers` '--batch_size'"),
         (["layers", "resnet_50"], "unexpected argument 'resnet_50' of `benchmark layers`"),
-        (["startup", "resnet_51"], "unknown model 'resnet_51'; did you mean resnet_5"),
-        (["startup", "--repeats=0"], "repeats must be a positive integer, got 0"),
-        (["loop", "--steps=0"], "steps must be a positive integer, got 0"),
-        (["loop", "--recipe=digts"], "unknown recipe 'digts'; did you mean digits"),
     ],
 )
 def test_wrong_arguments_are_rejected(words, message, capsys):
     assert cli.main(["benchmark", *words]) == 2
     printed = capsys.readouterr()
     assert re.search(message, printed.err) and printed.err.count("\n") == 1 and printed.out == ""
-
-
-def test_startup_is_relative_to_the_baseline(monkeypatch, capsys):
-    """On a clock that ticks once per reading, and twice more where a model takes longer."""
-    readings = itertools.count()
-
-    def slow_baseline():
-        next(readings), next(readings)
-        return _small_model("baseline", 224)
-
-    def slow_fit(model, *arguments, **options):
-        if model.name == "resnet_50":
-            next(readings), next(readings)
-        return keras_fit(model, *arguments, **options)
-
-    keras_fit = keras.Model.fit
-    monkeypatch.setattr(keras.Model, "fit", slow_fit)
-    monkeypatch.setattr(startup, "time", types.SimpleNamespace(perf_counter=lambda: float(next(readings))))
-    monkeypatch.setattr(startup, "_build_baseline", slow_baseline)
-    monkeypatch.setattr(Network, "create", lambda self: _small_model(self.name, self.size))
-    assert cli.main(["benchmark", "startup", "resnet_50@16", "--repeats=2"]) == 0
-    header, baseline, model = (line.split() for line in capsys.readouterr().out.splitlines()[-3:])
-    assert header == ["build", "s", "x", "first", "step", "s", "x"]
-    assert baseline[:2] == ["tf_keras", "ResNet50"] and model[0] == "resnet_50@16"
-    assert list(map(float, baseline[2:])) == [3, 1, 1, 1]
-    assert list(map(float, model[1:])) == [1, 0.33, 3, 3]
-
-
-def test_both_loops_train_equally(monkeypatch, capsys):
-    monkeypatch.setattr(
-        "lambdanet.training.run.build.zoo.create_model",
-        lambda name, input_size, **_: _small_model(name, input_size),
-    )
-    built, build = [], loop.build.build_model
-
-    def recorded_build(recipe):
-        keras.utils.set_random_seed(0)
-        built.append(build(recipe))
-        return built[-1]
-
-    monkeypatch.setattr(loop.build, "build_model", recorded_build)
-    settings = ["input_size=16", "global_batch_size=4", "num_classes=5", "warmup_epochs=0"]
-    result = loop.benchmark_loop(settings=settings, steps=3, repeats=2)
-    for left, right in zip(built[0].get_weights(), built[1].get_weights(), strict=True):
-        np.testing.assert_allclose(left, right, atol=1e-5)
-    assert result["train_ms"] > 0 and result["by_hand_ms"] > 0 and result["ratio"] > 0
-    assert re.search(
-        r"2 turns of 3 steps: [\d.]+ ms per step in train, [\d.]+ by hand; train takes [+-]",
-        capsys.readouterr().out,
-    )

@@ -68,7 +68,7 @@ def _draw_panel(axes: Axes, rows: Sequence[Measurement], names: Sequence[str], v
         y, color = names.index(row.contender), _color(row.contender)
         if middle := value(row):
             if value is Measurement.milliseconds:
-                axes.plot([row.milliseconds(0), row.milliseconds(1)], [y, y], color=color)
+                axes.plot([1000 * min(row.seconds), 1000 * max(row.seconds)], [y, y], color=color)
             axes.plot(middle, y, "o", color=color, mfc=color if row.case.backward else "white")
             if ratio := row.advantage(value):
                 ratios[y] = f"{number(ratio, 3)}x"

@@ -6,7 +6,7 @@ there, the deviation is 1 whatever the value.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -82,7 +82,7 @@ def timm(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
 POLICIES: dict[str, Policy] = {"model_garden": model_garden, "timm": timm}
 
 
-def _apply_one(branches: list[Callable[[], tf.Tensor]], drawn: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
+def _apply_one(branches: Sequence[Callable[[], tf.Tensor]], drawn: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
     changed = tf.switch_case(drawn, branches, default=partial(tf.identity, image))
     return tf.ensure_shape(changed, image.shape)
 

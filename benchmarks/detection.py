@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times training steps of detectors: `python -m lambdanet.detection.benchmark`."""
+"""`python -m benchmarks.detection`: the step times of detectors, compared within one run."""
 
 import resource
 import statistics
@@ -7,29 +7,28 @@ import sys
 import time
 from collections.abc import Sequence
 
-from absl import flags
-
+from benchmarks import program
 from lambdanet import command_line
-from lambdanet.command_line import Command, Flag
+from lambdanet.cli.flag_types import IntegerFlag, ListFlag
 from lambdanet.errors import check_counts
 
 EXPERIMENTS = ("lambda_resnet/maskrcnn_resnetfpn_coco", "maskrcnn_resnetfpn_coco")
 
 
-def measure(
-    experiments: Sequence[str], size: int = 512, batch_size: int = 1, steps: int = 5
-) -> list[list[float]]:
+def benchmark_detection(
+    experiments: Sequence[str] = EXPERIMENTS, size: int = 512, batch_size: int = 1, steps: int = 5
+) -> None:
     """Times training steps of experiments in turns, in float32 on the default device.
 
+    Prints the seconds per step, their ratio, and the peak memory of the process.
+
     Args:
-      experiments: names of `experiments.list_experiments()`.
+      experiments: names of `experiments.list_experiments()`, one or two.
       size: the side of the images, in pixels.
       batch_size: the number of images per step.
       steps: the number of timed steps per experiment, after one that also traces.
-
-    Returns:
-      The seconds of each step, per experiment.
     """
+    check_counts(size=size, batch_size=batch_size, steps=steps)
     from lambdanet.detection.run import train_step
 
     override = (
@@ -44,13 +43,6 @@ def measure(
             float(step.function(*step.inputs))  # waits for the result
             if turn:
                 times.append(time.perf_counter() - start)
-    return seconds
-
-
-def _run(values: flags.FlagValues, arguments: list[str]) -> None:
-    check_counts(size=values.size, batch_size=values.batch_size, steps=values.steps)
-    experiments = [name for name in (values.experiment, values.against) if name]
-    seconds = measure(experiments, values.size, values.batch_size, values.steps)
     medians = [statistics.median(times) for times in seconds]
     width = max(map(len, experiments))
     for experiment, median, times in zip(experiments, medians, seconds, strict=True):
@@ -62,37 +54,14 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
     print(f"peak memory of the process: {peak:.1f} GiB")
 
 
-COMMAND = Command(
-    "benchmark",
-    "times the training steps of two detection experiments in turns, and prints their ratio",
-    _run,
-    flags=(
-        Flag(
-            "experiment", "NAME", f"experiment to measure (default: {EXPERIMENTS[0]})", default=EXPERIMENTS[0]
-        ),
-        Flag(
-            "against",
-            "NAME",
-            f"experiment to compare with, or empty (default: {EXPERIMENTS[1]})",
-            default=EXPERIMENTS[1],
-        ),
-        Flag(
-            "size",
-            "N",
-            "side of the images in pixels (default: 512)",
-            define=flags.DEFINE_integer,
-            default=512,
-        ),
-        Flag("batch_size", "N", "images per step (default: 1)", define=flags.DEFINE_integer, default=1),
-        Flag("steps", "N", "timed steps per experiment (default: 5)", define=flags.DEFINE_integer, default=5),
-    ),
-    examples=(
-        "python -m lambdanet.detection.benchmark",
-        "python -m lambdanet.detection.benchmark --experiment=maskrcnn_lambda_resnet_coco --against= "
-        "--size=1024",
-    ),
-    module="lambdanet.detection.benchmark",
-    extra="detection",
+COMMAND = program(
+    "detection",
+    "times the training steps of detection experiments in turns, and prints their ratio",
+    benchmark_detection,
+    ListFlag("experiments", "NAME,...", f"one or two experiments (default: {','.join(EXPERIMENTS)})"),
+    IntegerFlag("size", "PIXELS", "side of the images (default: 512)"),
+    IntegerFlag("batch_size", "N", "images per step (default: 1)"),
+    IntegerFlag("steps", "N", "timed steps per experiment (default: 5)"),
 )
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lambdanet benchmark loop`: the step time of `train`, compared with a hand-written loop."""
+"""`python -m benchmarks.loop`: the step time of `train`, compared with a hand-written loop."""
 
 import dataclasses
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,10 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet import configs
+from benchmarks import program
+from lambdanet import command_line, configs
+from lambdanet.cli.flag_types import IntegerFlag, RepeatedFlag
+from lambdanet.command_line import Flag
 from lambdanet.configs.recipe import Recipe, override
 from lambdanet.errors import check_counts
 from lambdanet.training.benchmark import machine
@@ -28,7 +32,7 @@ Loop = Callable[[int], float]
 
 
 def benchmark_loop(
-    recipe: str = "digits", settings: Sequence[str] = (), steps: int = 50, repeats: int = 9
+    recipe: str = "digits", set: Sequence[str] = (), steps: int = 50, repeats: int = 9
 ) -> dict[str, float]:
     """Measures how much longer a step takes in `train` than in a hand-written loop.
 
@@ -39,7 +43,7 @@ def benchmark_loop(
 
     Args:
       recipe: the name of a recipe of `lambdanet train`.
-      settings: changes of its fields, "key=value".
+      set: changes of its fields, "key=value".
       steps: the number of steps per turn.
       repeats: the number of turns of each loop.
 
@@ -54,7 +58,7 @@ def benchmark_loop(
       1.01
     """
     check_counts(steps=steps, repeats=repeats)
-    chosen = override(configs.get_recipe(recipe), settings)
+    chosen = override(configs.get_recipe(recipe), set)
     chosen = dataclasses.replace(chosen, num_classes=chosen.num_classes or 10)
     announce(machine.describe(machine.cores()), "bfloat16" if chosen.mixed_precision else "float32")
     data = _batches(chosen)
@@ -139,3 +143,17 @@ def _by_hand(recipe: Recipe, data: tf.data.Dataset) -> Loop:
         return (ends[-1] - ends[0]) / (steps - 1)
 
     return loop
+
+
+COMMAND = program(
+    "loop",
+    "measures a training step of `train`, compared with a hand-written loop",
+    benchmark_loop,
+    Flag("recipe", "NAME", "the recipe to train (default: digits)"),
+    RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated"),
+    IntegerFlag("steps", "N", "steps per turn (default: 50)"),
+    IntegerFlag("repeats", "N", "turns of each loop (default: 9)"),
+)
+
+if __name__ == "__main__":
+    sys.exit(command_line.main(COMMAND))

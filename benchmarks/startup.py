@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lambdanet benchmark startup`: the time to build a model, and to its first training step in `fit`."""
+"""`python -m benchmarks.startup`: the time to build a model, and to its first training step in `fit`."""
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -9,6 +10,9 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
+from benchmarks import program
+from lambdanet import command_line
+from lambdanet.cli.flag_types import IntegerFlag
 from lambdanet.errors import check_counts
 from lambdanet.training.benchmark import machine
 from lambdanet.training.benchmark.layers import announce
@@ -91,3 +95,15 @@ def _start(build: Callable[[], keras.Model], size: int) -> tuple[float, float]:
     begin_fit = time.perf_counter()
     model.fit(tf.data.Dataset.from_tensors((images, labels)), verbose=0, callbacks=[callback])
     return built - begin, ends[0] - begin_fit
+
+
+COMMAND = program(
+    "startup",
+    "measures the time to build models and to their first training step, relative to tf_keras's ResNet-50",
+    benchmark_startup,
+    IntegerFlag("repeats", "N", "turns per model (default: 3)"),
+    models=True,
+)
+
+if __name__ == "__main__":
+    sys.exit(command_line.main(COMMAND))

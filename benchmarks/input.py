@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lambdanet benchmark input`: images per second from JPEG TFRecords, compared with Model Garden."""
+"""`python -m benchmarks.input`: images per second from JPEG TFRecords, compared with Model Garden."""
 
 import contextlib
 import dataclasses
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -14,11 +15,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lambdanet import configs, text_table
+from benchmarks import program, synthetic_records
+from lambdanet import command_line, configs, text_table
+from lambdanet.cli.flag_types import IntegerFlag
+from lambdanet.command_line import Flag
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import check_counts, invalid
 from lambdanet.files import writable_dir, write_output
-from lambdanet.training.benchmark import machine, synthetic_records
+from lambdanet.training.benchmark import machine
 from lambdanet.training.data import records
 from lambdanet.training.data.dataset import Dataset
 
@@ -205,3 +209,20 @@ def _ratio(values: list[float], others: list[float] | None) -> float | None:
     if not others:
         return None
     return round(statistics.median(a / b for a, b in zip(values, others, strict=True)), 3)
+
+
+COMMAND = program(
+    "input",
+    "measures images per second from JPEG TFRecords, compared with Model Garden's reader",
+    benchmark_input,
+    Flag("data_dir", "DIR", "JPEG TFRecords with a split train (default: synthetic pictures)"),
+    IntegerFlag("image_size", "PIXELS", "side of the output images (default: 224)"),
+    IntegerFlag("batch_size", "N", "images per batch (default: 128)"),
+    IntegerFlag("images", "N", "images per turn (default: 2048)"),
+    IntegerFlag("repeats", "N", "turns per contender (default: 7)"),
+    IntegerFlag("pictures", "N", "number of different synthetic pictures (default: 256)"),
+    Flag("out", "DIR", "folder for a CSV file (default: none)"),
+)
+
+if __name__ == "__main__":
+    sys.exit(command_line.main(COMMAND))

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from lambdanet import cli
+from benchmarks import input, synthetic_records
+from lambdanet import command_line
 from lambdanet.errors import InputError
-from lambdanet.training.benchmark import inputs, synthetic_records
 from lambdanet.training.data import records
 
 
@@ -39,7 +39,7 @@ def small(tmp_path):
 
 
 def test_command_measures_both_readers(small, two_operations, tmp_path, capsys, monkeypatch):
-    turn, means = inputs.take_turn, []
+    turn, means = input.take_turn, []
 
     def check_batch(batch):
         images, labels = batch
@@ -49,9 +49,9 @@ def test_command_measures_both_readers(small, two_operations, tmp_path, capsys, 
     def take_checked_turn(contender, *rest):
         turn(types.SimpleNamespace(take=lambda count: map(check_batch, contender.take(count))), *rest)
 
-    monkeypatch.setattr(inputs, "take_turn", take_checked_turn)
+    monkeypatch.setattr(input, "take_turn", take_checked_turn)
     flags = ["--image_size=24", "--batch_size=8", "--images=16", "--repeats=1", f"--out={tmp_path / 'out'}"]
-    assert cli.main(["benchmark", "input", f"--data_dir={small}", *flags]) == 0
+    assert command_line.main(input.COMMAND, [f"--data_dir={small}", *flags]) == 0
     printed = capsys.readouterr().out
     assert len(means) == 4 * (2 + 2) and max(means) < 1.5  # all of them normalize
     with (tmp_path / "out" / "input.csv").open() as file:
@@ -63,8 +63,8 @@ def test_command_measures_both_readers(small, two_operations, tmp_path, capsys, 
 
 
 def test_ratio_is_the_median_over_the_rounds():
-    ours = inputs.Throughput("ours", speeds=[10.0, 20.0, 30.0], work=[0.1, 0.1, 0.2])
-    theirs = inputs.Throughput("model_garden", speeds=[5.0, 20.0, 10.0], work=[0.2, 0.2, 0.2])
+    ours = input.Throughput("ours", speeds=[10.0, 20.0, 30.0], work=[0.1, 0.1, 0.2])
+    theirs = input.Throughput("model_garden", speeds=[5.0, 20.0, 10.0], work=[0.2, 0.2, 0.2])
     row = ours.columns(theirs)
     assert row["images_per_second"] == 20 and row["cpu_ms_per_image"] == 100
     assert row["times_as_fast_as_model_garden"] == 2 and row["cpu_time_by_model_garden"] == 0.5
@@ -73,6 +73,6 @@ def test_ratio_is_the_median_over_the_rounds():
 
 def test_wrong_arguments_are_rejected(capsys):
     with pytest.raises(InputError, match="images must be at least the batch size of 128, got 5"):
-        inputs.benchmark_input(images=5)
-    assert cli.main(["benchmark", "input", "--scopes=7"]) == 2
-    assert "unknown flag of `benchmark input` '--scopes'" in capsys.readouterr().err
+        input.benchmark_input(images=5)
+    assert command_line.main(input.COMMAND, ["--images=-1"]) == 2
+    assert "images must be a positive integer, got -1" in capsys.readouterr().err
