@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import product, sizes
 from lambdanet.layers.layer import Layer
 from lambdanet.ops import kernels
@@ -30,8 +30,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         return [outputs, K.mean(outputs, axis=[1, 2])]
 
     def compute_output_shape(self, input_shape):
-        b, *_, channels = K.Shape(input_shape)
-        return [K.Shape(input_shape), K.Shape([b, channels])]
+        b, *_, channels = compat.Shape(input_shape)
+        return [compat.Shape(input_shape), compat.Shape([b, channels])]
 
     def _takes_one_pass(self, training: bool | None) -> bool:
         if kernels.current().normalize is None or training is not True or not self.trainable:
@@ -42,7 +42,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         """Returns the map and its means, and updates the averages."""
         normalize: Any = kernels.current().normalize
         outputs, means, mean, variance = normalize(inputs, self.gamma, self.beta, self.epsilon)
-        variance = K.averaged_variance(variance, product(sizes(inputs)[:-1]))
+        variance = compat.averaged_variance(variance, product(sizes(inputs)[:-1]))
         for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             average.assign_sub((average - value) * (1 - self.momentum))
         return [outputs, means]
@@ -61,7 +61,7 @@ class OnePassBatchNormalization(PooledBatchNormalization):
         return keras.layers.BatchNormalization.call(self, inputs, training=training, mask=mask)
 
     def compute_output_shape(self, input_shape):
-        return K.Shape(input_shape)
+        return compat.Shape(input_shape)
 
 
 OnePassBatchNormalization.__name__ = "BatchNormalization"  # from which Keras derives names in .weights.h5

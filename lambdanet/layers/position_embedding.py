@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras, tensors
+from lambdanet.backend import compat, keras, tensors
 from lambdanet.errors import InputError, check_count, check_counts, check_scope, invalid, unknown
 from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import kernels, pooling, position_lambdas, relative_positions
@@ -283,7 +283,7 @@ def restored(config: Mapping[str, Any]) -> PositionEmbedding:
     """
     # By the registered name, the only one that Keras finds in a .h5 file.
     config = {**config, "class_name": config.get("registered_name") or config["class_name"]}
-    for deserialize in K.DESERIALIZERS:
+    for deserialize in compat.DESERIALIZERS:
         embedding = deserialize(config)
         if SHARED not in config or embedding is deserialize(config):
             return embedding

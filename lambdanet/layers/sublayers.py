@@ -3,8 +3,7 @@
 
 from collections.abc import Sequence
 
-from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 
 # The momentum and epsilon of the TPU ResNet code that the paper builds on.
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5}
@@ -16,7 +15,7 @@ def build_sublayer(layer: keras.layers.Layer, input_shape: Sequence[int | None])
     A layer that builds its sublayers in its own `build` has all its variables as soon as its input shape is
     known, with the names of the sublayers in theirs.
     """
-    with K.naming(layer):
+    with compat.naming(layer):
         layer.build(input_shape)
     return layer
 
