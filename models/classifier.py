@@ -3,8 +3,7 @@
 
 from typing import Any
 
-from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError, check_natural, check_rates, invalid
 from lambdanet.models.layer_builder import CLASSIFIER, DROPOUT, LayerBuilder
 
@@ -40,7 +39,7 @@ def replace_classifier(model: keras.Model, num_classes: int, dropout_rate: float
 
 def _embedding(model: keras.Model) -> tuple[Any, Any]:
     """The tensor that the classifier reads, before dropout, and the regularizer of its kernel."""
-    if not isinstance(model, keras.Model) or K.functional(model) is None:
+    if not isinstance(model, keras.Model) or compat.functional(model) is None:
         raise invalid("model", "a functional model", model)
     layers = {layer.name: layer for layer in model.layers}
     classifier = layers.get(CLASSIFIER)

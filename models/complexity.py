@@ -14,8 +14,7 @@ maps of a block's output size.
 import math
 from collections.abc import Callable
 
-from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
@@ -61,7 +60,7 @@ def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
       batch_size: the number of images that have attention maps at the same time.
     """
     numbers: dict[int, int] = {}  # by owner: layers may share an embedding
-    pools = {id(pool.input): pool for pool in model.layers if isinstance(pool, K.AveragePooling2D)}
+    pools = {id(pool.input): pool for pool in model.layers if isinstance(pool, compat.AveragePooling2D)}
     for layer in model.layers:
         if type(layer) not in PAIRS:
             continue
@@ -87,7 +86,7 @@ def _output_shape(layer: keras.layers.Layer) -> tuple[int, ...]:
 
 
 def _kernel_size(layer: keras.layers.Layer) -> int:
-    return _size(weight for weight in layer.weights if "kernel" in K.variable_name(weight))
+    return _size(weight for weight in layer.weights if "kernel" in compat.variable_name(weight))
 
 
 def _convolution(layer: keras.layers.Layer) -> int:
@@ -151,7 +150,7 @@ def _local_attention(layer: LocalAttention) -> int:
 def _halo_attention(layer: HaloAttention) -> int:
     window = layer.block_size + 2 * layer.halo_size
     context = math.prod(min(window, side) for side in _input_shape(layer)[1:-1])
-    queries_kernel, *_ = (w for w in layer.weights if "queries/kernel" in K.variable_name(w))
+    queries_kernel, *_ = (w for w in layer.weights if "queries/kernel" in compat.variable_name(w))
     channels, depth = queries_kernel.shape
     tables = _size([layer.height_table, layer.width_table]) // (depth // layer.num_heads)
     positions, queries = (math.prod(shape[1:-1]) for shape in (_input_shape(layer), _output_shape(layer)))

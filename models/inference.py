@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lambdanet import backend as K
 from lambdanet import which_keras
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.layers.batch_norm_folding import (
     folded_weights,
@@ -67,10 +67,10 @@ def for_inference(model: keras.Model) -> keras.Model:
       TensorShape([1, 10])
     """
     which_keras.check_same(model, "the model")
-    graph = K.functional(model) if isinstance(model, keras.Model) else None
+    graph = compat.functional(model) if isinstance(model, keras.Model) else None
     if graph is None:
         raise invalid("model", "a functional model, or a Sequential one with an Input", model)
-    calls = [_Call(*call) for call in K.calls(graph)]
+    calls = [_Call(*call) for call in compat.calls(graph)]
     trained = {id(call.layer) for call in calls if call.is_training}
     calls = [call._replace(as_is=id(call.layer) in trained) for call in calls]
     norms, copies = _foldable_norms(calls, graph.outputs), _Copies()
@@ -84,7 +84,7 @@ def for_inference(model: keras.Model) -> keras.Model:
     result = keras.Model(*structures, name=model.name)
     kept = {call.layer.name for call in calls if call.as_is}
     for layer in result.layers:  # a normalization inside of a layer may be for training, too
-        if layer.name not in kept and (isinstance(layer, Layer) or not any(K.sublayers(layer))):
+        if layer.name not in kept and (isinstance(layer, Layer) or not any(compat.sublayers(layer))):
             layer.trainable = False
     return result
 
@@ -178,9 +178,9 @@ def _rewrite(call: _Call, args: Any, kwargs: Any, norms: Mapping[int, Any], copi
 
 def _project(projection: keras.layers.Layer, norm: keras.layers.Layer, inputs: Any) -> Any:
     """Calls a projection that includes the normalization after it."""
-    with _copying(projection):
+    with _copying(projection), compat.declared_shapes():
         copy = type(projection).from_config({**copied_config(projection), "use_bias": True})
-        outputs = K.connect(copy, inputs)
+        outputs = copy(inputs)
         copy.set_weights(folded_weights(projection, norm))
     return outputs
 
@@ -233,7 +233,7 @@ def _means(norm: keras.layers.Layer) -> tuple[Any, Any]:
 
 def _copied(layer: Any) -> tuple[Any, Any]:
     """Returns the form for inference of a layer, or of a model within the model."""
-    if K.functional(layer) is not None:
+    if compat.functional(layer) is not None:
         return for_inference(layer), _no_weights
     if isinstance(layer, Layer):
         return layer.for_inference(), _no_weights
@@ -252,6 +252,6 @@ def _no_weights(copy: Any) -> None:
 
 def _copy_state(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
     copy_weights(layer, copy)
-    for part in (copy, *K.sublayers(copy)):
+    for part in (copy, *compat.sublayers(copy)):
         if isinstance(part, keras.layers.Normalization):
             part.finalize_state()  # in Keras 3 it computes with copies of its weights

@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from lambdanet import backend as K
 from lambdanet.backend import keras
 from lambdanet.layers.pooled_batch_norm import (
     BatchNormalization,
@@ -44,15 +43,11 @@ class LayerBuilder:
         activation = self.activation or activation
         return dataclasses.replace(self, activation=activation, symmetric_padding=symmetric_padding)
 
-    def connect(self, layer: keras.layers.Layer, inputs):
-        """Calls a layer; all layers of a network are called here, which takes less time than a plain call."""
-        return K.connect(layer, inputs)
-
     def convolution(self, x, filters: int, kernel_size: int, strides: int, name: str, groups: int = 1):
         """A convolution without a bias: [b, h, w, c] -> [b, h / strides, w / strides, filters]."""
         padding = "same"
         if self.symmetric_padding and kernel_size > 1 and strides > 1:
-            x = self.connect(keras.layers.ZeroPadding2D(kernel_size // 2, name=f"{name}_padding"), x)
+            x = keras.layers.ZeroPadding2D(kernel_size // 2, name=f"{name}_padding")(x)
             padding = "valid"
         layer = keras.layers.Conv2D(
             filters,
@@ -65,7 +60,7 @@ class LayerBuilder:
             kernel_regularizer=self.kernel_regularizer,
             name=name,
         )
-        return self.connect(layer, x)
+        return layer(x)
 
     def norm(self, x, name: str, zero: bool = False, pooled: bool = False):
         """Batch normalization.
@@ -79,10 +74,10 @@ class LayerBuilder:
         plain = OnePassBatchNormalization if self.batch_norm.get("synchronized") else BatchNormalization
         norm = PooledBatchNormalization if pooled else plain
         gamma_initializer = "zeros" if zero else "ones"
-        return self.connect(norm(gamma_initializer=gamma_initializer, **self.batch_norm, name=name), x)
+        return norm(gamma_initializer=gamma_initializer, **self.batch_norm, name=name)(x)
 
     def act(self, x, name: str):
-        return self.connect(keras.layers.Activation(self.activation, name=name), x)
+        return keras.layers.Activation(self.activation, name=name)(x)
 
     def norm_act(self, x, name: str):
         return self.act(self.norm(x, f"{name}_norm"), f"{name}_act")
@@ -95,13 +90,13 @@ class LayerBuilder:
 
     def pool(self, x, pooling: str | None):
         """The mean ("avg") or maximum ("max") over the map, or (None) the map: [b, h, w, c] -> [b, c]."""
-        return x if pooling is None else self.connect(POOLINGS[pooling](name="pool"), x)
+        return x if pooling is None else POOLINGS[pooling](name="pool")(x)
 
     def classifier(self, x, num_classes: int, dropout_rate: float = 0.0):
         """Dropout, projection: [b, c] -> float32 logits [b, num_classes]; float64 under that policy."""
         is_double = keras.mixed_precision.global_policy().compute_dtype == "float64"
         if dropout_rate:
-            x = self.connect(keras.layers.Dropout(dropout_rate, name=DROPOUT), x)
+            x = keras.layers.Dropout(dropout_rate, name=DROPOUT)(x)
         layer = keras.layers.Dense(
             num_classes,
             kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
@@ -109,4 +104,4 @@ class LayerBuilder:
             dtype="float64" if is_double else "float32",
             name=CLASSIFIER,
         )
-        return self.connect(layer, x)
+        return layer(x)

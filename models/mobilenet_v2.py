@@ -32,7 +32,7 @@ def inverted_bottleneck(builder: LayerBuilder, x, expansion: int, filters: int, 
         depthwise_regularizer=builder.kernel_regularizer,
         name=f"{name}_depthwise",
     )
-    x = builder.norm_act(builder.connect(depthwise, x), f"{name}_depthwise")
+    x = builder.norm_act(depthwise(x), f"{name}_depthwise")
     return builder.conv_norm(x, filters, 1, 1, f"{name}_project")
 
 
@@ -50,7 +50,7 @@ def lightweight_lambda_block(builder: LayerBuilder, x, filters: int, name: str, 
         name=f"{name}_lambda",
         **options,
     )
-    x = builder.act(builder.connect(layer, x), f"{name}_lambda_act")
+    x = builder.act(layer(x), f"{name}_lambda_act")
     return builder.conv_norm(x, filters, 1, 1, f"{name}_project")
 
 
@@ -87,8 +87,8 @@ class MobileNetV2(Architecture):
             if strides == 1 and residual.shape[-1] == filters:
                 if stochastic_depth_rate:
                     drop_rate = stochastic_depth_rate * number / num_blocks
-                    x = builder.connect(StochasticDepth(drop_rate, name=f"{name}_drop"), x)
-                x = builder.connect(keras.layers.Add(name=f"{name}_add"), [x, residual])
+                    x = StochasticDepth(drop_rate, name=f"{name}_drop")(x)
+                x = keras.layers.Add(name=f"{name}_add")([x, residual])
             level += strides > 1
             endpoints[str(level)] = x
         return endpoints

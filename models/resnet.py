@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.layers.squeeze_excite import SqueezeExcite
 from lambdanet.layers.stochastic_depth import StochasticDepth
@@ -29,7 +28,7 @@ FILTERS = (64, 128, 256, 512)
 def vanilla_stem(builder: LayerBuilder, x, filters: int):
     """7x7 convolution and max-pool (He et al. 2016); see `Stem.build`."""
     half = builder.conv_norm_act(x, filters, 7, 2, "stem")  # [b, h/2, w/2, filters]
-    return half, builder.connect(keras.layers.MaxPooling2D(3, 2, "same", name="stem_pool"), half)
+    return half, keras.layers.MaxPooling2D(3, 2, "same", name="stem_pool")(half)
 
 
 def rs_stem(builder: LayerBuilder, x, filters: int):
@@ -53,7 +52,7 @@ def strided_shortcut(builder: LayerBuilder, x, filters: int, strides: int, name:
 def pooled_shortcut(builder: LayerBuilder, x, filters: int, strides: int, name: str):
     """A 2x2 average-pool before a 1x1 convolution, so that no position is skipped (ResNet-D)."""
     if strides > 1:
-        x = builder.connect(K.AveragePooling2D(2, strides, "same", name=f"{name}_pool"), x)
+        x = compat.AveragePooling2D(2, strides, "same", name=f"{name}_pool")(x)
     return strided_shortcut(builder, x, filters, 1, name)
 
 
@@ -64,12 +63,12 @@ def no_shortcut(builder: LayerBuilder, x, filters: int, strides: int, name: str)
 
 def activated_sum(builder: LayerBuilder, x, residual, name: str):
     """The sum of a block's output and its residual, activated (ResNet)."""
-    return builder.act(builder.connect(keras.layers.Add(name=f"{name}_add"), [x, residual]), f"{name}_act")
+    return builder.act(keras.layers.Add(name=f"{name}_add")([x, residual]), f"{name}_act")
 
 
 def linear_sum(builder: LayerBuilder, x, residual, name: str):
     """The sum of a block's output and its residual, if there is one (RegNetZ)."""
-    return x if residual is None else builder.connect(keras.layers.Add(name=f"{name}_add"), [x, residual])
+    return x if residual is None else keras.layers.Add(name=f"{name}_add")([x, residual])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,10 +120,9 @@ class Bottleneck:
         use_se, is_residual = bool(context.se_ratio), residual is not None
         x = builder.norm(x, f"{name}_expand_norm", zero=is_residual, pooled=use_se)
         if use_se:
-            gate = SqueezeExcite(context.se_ratio, builder.kernel_regularizer, name=f"{name}_se")
-            x = builder.connect(gate, x)
+            x = SqueezeExcite(context.se_ratio, builder.kernel_regularizer, name=f"{name}_se")(x)
         if context.drop_rate and is_residual:
-            x = builder.connect(StochasticDepth(context.drop_rate, name=f"{name}_drop"), x)
+            x = StochasticDepth(context.drop_rate, name=f"{name}_drop")(x)
         x = self.merge(builder, x, residual, name)
         return self.post_block(builder, x, f"{name}_addition") if self.post_block else x
 

@@ -7,8 +7,7 @@ says that lambda layers replace the last two stages, but its FLOPs fit three, "r
 
 from functools import partial
 
-from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.halo_attention import LocalAttention
@@ -29,7 +28,7 @@ class AugmentedConvolution(SpatialOperation):
         filters = 8 * round(context.filters / 80)
         convolved = builder.convolution(x, context.filters - filters, 3, strides, f"{name}_conv")
         if strides > 1:
-            x = builder.connect(K.AveragePooling2D(3, strides, "same", name=f"{name}_pool"), x)
+            x = compat.AveragePooling2D(3, strides, "same", name=f"{name}_pool")(x)
         attention = GlobalAttention(
             filters,
             key_dim=20,
@@ -37,8 +36,8 @@ class AugmentedConvolution(SpatialOperation):
             kernel_regularizer=builder.kernel_regularizer,
             name=f"{name}_attention",
         )
-        x = builder.convolution(builder.connect(attention, x), filters, 1, 1, f"{name}_heads")
-        return builder.connect(keras.layers.Concatenate(name=f"{name}_concat"), [convolved, x])
+        x = builder.convolution(attention(x), filters, 1, 1, f"{name}_heads")
+        return keras.layers.Concatenate(name=f"{name}_concat")([convolved, x])
 
 
 def double_attention(builder: LayerBuilder, x, name: str):
@@ -47,9 +46,9 @@ def double_attention(builder: LayerBuilder, x, name: str):
     attention = LinearAttention(
         channels // 2, num_heads=1, kernel_regularizer=builder.kernel_regularizer, name=f"{name}_attention"
     )
-    y = builder.convolution(builder.connect(attention, x), channels, 1, 1, f"{name}_expand")
+    y = builder.convolution(attention(x), channels, 1, 1, f"{name}_expand")
     y = builder.norm(y, f"{name}_norm", zero=True)
-    return builder.connect(keras.layers.Add(name=f"{name}_add"), [x, y])
+    return keras.layers.Add(name=f"{name}_add")([x, y])
 
 
 Block = partial(Bottleneck, shortcut=strided_shortcut)

@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.models.layer_builder import LayerBuilder
@@ -106,11 +105,10 @@ class LayerOperation(SpatialOperation):
         return dataclasses.replace(self, options={**self.options, **given})
 
     def __call__(self, builder, x, context):
-        x = builder.connect(self.layer(**self._arguments(builder, x, context)), x)
+        x = self.layer(**self._arguments(builder, x, context))(x)
         if self.pool_size and context.strides > 1:
             name = f"{context.name}_spatial_pool"
-            pool = K.AveragePooling2D(self.pool_size, context.strides, "same", name=name)
-            x = builder.connect(pool, x)
+            x = compat.AveragePooling2D(self.pool_size, context.strides, "same", name=name)(x)
         return x
 
     def _arguments(self, builder: LayerBuilder, x, context: BlockContext) -> dict[str, Any]:
@@ -165,7 +163,7 @@ class LambdaOperation(LayerOperation):
                 config = {**own.get_config(), "name": f"position_{len(self.positions) + 1}"}
                 self.positions[context.map_size] = type(own).from_config(config)
             arguments["position"] = self.positions[context.map_size]
-        return builder.connect(LambdaLayer(**arguments), x)
+        return LambdaLayer(**arguments)(x)
 
 
 def option_names(layer: Layer) -> set[str]:

@@ -40,7 +40,7 @@ def tiered_stem(builder: LayerBuilder, x, filters: int, last_strides: int = 2):
 def pooled_tiered_stem(builder: LayerBuilder, x, filters: int):
     """The same with a max-pool instead of the last stride."""
     _, half = tiered_stem(builder, x, filters, last_strides=1)  # [b, h/2, w/2, filters]
-    return half, builder.connect(CenteredMaxPooling2D(name="stem_pool"), half)
+    return half, CenteredMaxPooling2D(name="stem_pool")(half)
 
 
 def single_stem(builder: LayerBuilder, x, filters: int):
@@ -51,12 +51,11 @@ def single_stem(builder: LayerBuilder, x, filters: int):
 
 def squeeze_excite(ratio: float, builder: LayerBuilder, x, name: str):
     """Squeeze-and-excitation with a hidden width that is a multiple of 8."""
-    return builder.connect(SqueezeExcite(ratio, builder.kernel_regularizer, multiple_of=8, name=name), x)
+    return SqueezeExcite(ratio, builder.kernel_regularizer, multiple_of=8, name=name)(x)
 
 
 def efficient_channel_attention(builder: LayerBuilder, x, name: str):
-    layer = EfficientChannelAttention(kernel_regularizer=builder.kernel_regularizer, name=name)
-    return builder.connect(layer, x)
+    return EfficientChannelAttention(kernel_regularizer=builder.kernel_regularizer, name=name)(x)
 
 
 Block = partial(Bottleneck, shortcut=strided_shortcut)

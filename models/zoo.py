@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lambdanet import backend as K
 from lambdanet import which_keras
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import check_count, check_natural, check_rates, invalid
 from lambdanet.layers import channel_affine  # noqa: F401  registers the layer that `for_inference` adds
 from lambdanet.models import (
@@ -66,12 +65,13 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
         return info
     input_size = info.input_size if input_size is None else check_count("input_size", input_size)
     arguments.check_overrides(name, MODELS[name], overrides)
-    with K.without_values():
+    with compat.without_values():
         model = create_model(name, input_size=input_size, **overrides)
     params, flops = complexity.count_parameters(model), complexity.count_flops(model)
     return dataclasses.replace(info, params=params, flops=flops, input_size=input_size)
 
 
+@compat.declared_shapes()  # a trace per layer would double the time
 def create_model(
     name: str,
     num_classes: int = 1000,

@@ -11,6 +11,7 @@ from unittest import mock
 import tf_keras as keras
 
 from lambdanet import backend
+from lambdanet.backend import compat
 from lambdanet.models import complexity, names, zoo
 from lambdanet.models.layer_builder import LayerBuilder
 
@@ -54,12 +55,13 @@ def row(name: str, input_size: int | None = None) -> dict[str, str]:
     input_size = input_size or architecture.input_size
     images = keras.Input([input_size, input_size, 3])
 
+    @compat.declared_shapes()
     def build():
         endpoints = architecture.endpoints(images, LayerBuilder())
         embedding = architecture.embedding(endpoints, LayerBuilder())
         return endpoints, embedding, LayerBuilder().classifier(embedding, 1000)
 
-    with backend.without_values():
+    with compat.without_values():
         if name.startswith("efficientnet"):  # whose library looks for layers in the graph
             endpoints, embedding, logits = build()
             model = keras.Model(images, logits)

@@ -5,8 +5,7 @@ import json
 from collections.abc import Sequence
 
 from generate.pages import RESULTS, read_csv, table
-from lambdanet.models import model_list
-from lambdanet.models.names import list_models
+from lambdanet.models.names import list_models, render_table
 from lambdanet.models.papers.sizes import TABLES
 from lambdanet.training.benchmark.cases import MODEL_PEERS
 
@@ -143,14 +142,12 @@ def libraries() -> str:
 
 def pretrained() -> str:
     """Returns the published accuracies."""
-    return model_list.render(list_models(pretrained=True), table_format="markdown", with_accuracy=True)
+    return render_table(list_models(pretrained=True), table_format="markdown", with_accuracy=True)
 
 
 def pretrained_lambda() -> str:
     """Returns the published accuracies of networks with lambda layers."""
-    return model_list.render(
-        list_models("lam*", pretrained=True), table_format="markdown", with_accuracy=True
-    )
+    return render_table(list_models("lam*", pretrained=True), table_format="markdown", with_accuracy=True)
 
 
 def digits() -> str:

@@ -6,76 +6,75 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from tensorflow import (  # noqa: F401
-    DType,
-    Tensor,
-    Variable,
-    abs,
-    add_n,
-    argmax,
-    broadcast_to,
-    cast,
-    convert_to_tensor,
-    cos,
-    cumsum,
-    custom_gradient,
-    einsum,
-    exp,
-    expand_dims,
-    eye,
-    floor,
-    is_tensor,
-    matmul,
-    maximum,
-    meshgrid,
-    minimum,
-    name_scope,
-    one_hot,
-    ones,
-    ones_like,
-    pad,
-    repeat,
-    reshape,
-    shape,
-    sigmoid,
-    sqrt,
-    square,
-    stack,
-    tile,
-    transpose,
-    unstack,
-    where,
-    zeros,
-    zeros_like,
-)
 from tensorflow.python.ops import control_flow_util
 
+DType: TypeAlias = tf.DType
+Tensor: TypeAlias = tf.Tensor
+Variable: TypeAlias = tf.Variable
+Size: TypeAlias = "int | tf.Tensor"
+
+abs = tf.abs
+add_n = tf.add_n
 all = tf.reduce_all
 amax = tf.reduce_max
 arange = tf.range
+argmax = tf.argmax
 average_pool = tf.nn.avg_pool
+broadcast_to = tf.broadcast_to
+cast = tf.cast
 check_at_most = tf.debugging.assert_less_equal
 clip = tf.clip_by_value
 concatenate = tf.concat
 conv = tf.nn.convolution
 convert_to_numpy = np.asarray
+convert_to_tensor = tf.convert_to_tensor
+cos = tf.cos
+cumsum = tf.cumsum
+custom_gradient = tf.custom_gradient
 depthwise_conv = tf.nn.depthwise_conv2d
 divide_no_nan = tf.math.divide_no_nan
+einsum = tf.einsum
+exp = tf.exp
+expand_dims = tf.expand_dims
+eye = tf.eye
 flatten = tf.nest.flatten
+floor = tf.floor
+is_tensor = tf.is_tensor
 l2_normalize = tf.math.l2_normalize
 log1p = tf.math.log1p
 logsumexp = tf.reduce_logsumexp
 map_structure = tf.nest.map_structure
+matmul = tf.matmul
 max_pool = tf.nn.max_pool2d
+maximum = tf.maximum
 mean = tf.reduce_mean
+meshgrid = tf.meshgrid
+minimum = tf.minimum
+name_scope = tf.name_scope
+one_hot = tf.one_hot
+ones = tf.ones
+ones_like = tf.ones_like
+pad = tf.pad
 relu = tf.nn.relu
+repeat = tf.repeat
+reshape = tf.reshape
 rsqrt = tf.math.rsqrt
+shape = tf.shape
+sigmoid = tf.sigmoid
 softmax = tf.nn.softmax
 softmax_cross_entropy = tf.nn.softmax_cross_entropy_with_logits
+sqrt = tf.sqrt
+square = tf.square
+stack = tf.stack
 sum = tf.reduce_sum
 take = tf.gather
-
-Size: TypeAlias = "int | tf.Tensor"
+tensordot = tf.tensordot
+tile = tf.tile
+transpose = tf.transpose
+unstack = tf.unstack
+where = tf.where
+zeros = tf.zeros
+zeros_like = tf.zeros_like
 
 
 def smallest(dtype: Any) -> Any:

@@ -9,19 +9,14 @@ from lambdanet.errors import InputError, check_known
 
 
 def _list(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet import text_table
     from lambdanet.models import names as zoo_names
 
-    table_format = text_table.check_format(values.format or "text")
     names = zoo_names.list_models(*arguments, pretrained=values.pretrained)
     if not names:
         what = "no model with published weights" if values.pretrained else "no model"
         pattern = repr(arguments[0]) if arguments else "every name"
         raise InputError(f"{what} matches {pattern}; `lambdanet list` shows all of them")
-
-    from lambdanet.models import model_list
-
-    print(model_list.render(names, values.sizes, table_format, values.pretrained), end="")
+    print(zoo_names.render_table(names, values.sizes, values.format or "text", values.pretrained), end="")
 
 
 def _info(values: flags.FlagValues, arguments: list[str]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import check_count, check_divisible, invalid
 from lambdanet.layers.layer import TableLayer
 from lambdanet.layers.sublayers import build_projection
@@ -36,7 +36,7 @@ class Attention(TableLayer):
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
     def build(self, input_shape):
-        input_shape = K.Shape(input_shape)
+        input_shape = compat.Shape(input_shape)
         if len(input_shape) != 4 or input_shape[-1] is None:
             accepted = "[b, h, w, c] with a known number of channels"
             raise invalid(f"the shape of the input of {type(self).__name__}", accepted, tuple(input_shape))
@@ -48,10 +48,10 @@ class Attention(TableLayer):
         super().build(input_shape)
 
     def compute_output_shape(self, input_shape):
-        input_shape = K.Shape(input_shape)
-        return K.Shape([*input_shape[:-1], self._output_filters(self.filters or input_shape[-1])])
+        input_shape = compat.Shape(input_shape)
+        return compat.Shape([*input_shape[:-1], self._output_filters(self.filters or input_shape[-1])])
 
-    def _build(self, input_shape: K.Shape) -> None:
+    def _build(self, input_shape: compat.Shape) -> None:
         """Creates the layer's variables for an input of a valid shape."""
         raise NotImplementedError
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.layers.pooled_batch_norm import OnePassBatchNormalization, PooledBatchNormalization
 
 NORMS = (keras.layers.BatchNormalization, OnePassBatchNormalization, PooledBatchNormalization)
 # The number of axes of a kernel, from the last, that the output channels are along.
 CHANNEL_AXES = {
     keras.layers.Dense: 1,
-    K.Dense: 1,
+    compat.Dense: 1,
     keras.layers.Conv1D: 1,
     keras.layers.Conv2D: 1,
     keras.layers.Conv3D: 1,

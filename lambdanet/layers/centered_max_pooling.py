@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import check_count, check_scope
 from lambdanet.layers.layer import Layer
@@ -45,6 +45,6 @@ class CenteredMaxPooling2D(Layer):
         return K.max_pool(surrounded, self.pool_size, self.strides, "VALID")
 
     def compute_output_shape(self, input_shape):
-        b, *spatial, channels = K.Shape(input_shape)
+        b, *spatial, channels = compat.Shape(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return K.Shape([b, *spatial, channels])
+        return compat.Shape([b, *spatial, channels])

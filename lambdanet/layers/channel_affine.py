@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scale and an offset per channel."""
 
-from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import invalid
 from lambdanet.layers.layer import Layer
 
@@ -29,7 +28,7 @@ class ChannelAffine(Layer):
         self.supports_masking = True
 
     def build(self, input_shape):
-        channels = K.Shape(input_shape)[-1]
+        channels = compat.Shape(input_shape)[-1]
         if channels is None:
             raise invalid("the number of channels", "known", tuple(input_shape))
         self.scale = self.add_weight(name="scale", shape=[channels], initializer="ones")
@@ -40,4 +39,4 @@ class ChannelAffine(Layer):
         return inputs * self.scale + self.offset
 
     def compute_output_shape(self, input_shape):
-        return K.Shape(input_shape)
+        return compat.Shape(input_shape)

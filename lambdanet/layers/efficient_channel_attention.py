@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import check_scope
 from lambdanet.layers.layer import Layer
 
@@ -51,7 +51,7 @@ class EfficientChannelAttention(Layer):
         return inputs * K.transpose(gate, [0, 2, 1])[:, K.newaxis]
 
     def compute_output_shape(self, input_shape):
-        return K.Shape(input_shape)
+        return compat.Shape(input_shape)
 
 
 def _size_for(channels: int) -> int:

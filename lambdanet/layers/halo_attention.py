@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras, tensors
+from lambdanet.backend import compat, keras, tensors
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import (
     InputError,
@@ -153,7 +153,7 @@ class HaloAttention(_BlockAttention):
     def compute_output_shape(self, input_shape):
         b, *spatial, filters = super().compute_output_shape(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return K.Shape([b, *spatial, filters])
+        return compat.Shape([b, *spatial, filters])
 
     def _sizes(self):
         return self.block_size, self.halo_size, 2 * (self.block_size + 2 * self.halo_size) - 1

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
 from lambdanet.errors import InputError, check_count, check_counts, check_divisible, invalid, unknown
 from lambdanet.layers.batch_norm_folding import copy_folded
@@ -129,11 +129,11 @@ class LambdaLayer(Layer):
             setattr(self, own, relative[name])  # integers of NumPy as Python's
         self._position_kind = position if isinstance(position, str) else None
         self.position: Any = embedding_of(position, depth, relative, dtype=self.dtype_policy, name="position")
-        self._context_shape: K.Shape | None = None
+        self._context_shape: compat.Shape | None = None
 
     def __call__(self, inputs, context=None, mask=None, **kwargs):
         if not self.built and context is not None:
-            self._context_shape = K.Shape(context.shape)
+            self._context_shape = compat.Shape(context.shape)
         _check_mask(self, mask, inputs, context)
         # Passed even where it is None, so that Keras does not replace it by a padding mask.
         return super().__call__(inputs, context=context, mask=mask, **kwargs)
@@ -157,7 +157,7 @@ class LambdaLayer(Layer):
         self._queries_norm = build_norm(self, "queries_norm", queries)
         self._values_norm = build_norm(self, "values_norm", values)
         if self.position is not None:
-            with K.naming(self.position):
+            with compat.naming(self.position):
                 strides = self._geometry.query_strides
                 query_size = [None if n is None else ceil_div(n, strides) for n in input_shape[1:-1]]
                 self.position.build_for(query_size, list(context_shape[1:-1]))
@@ -212,13 +212,13 @@ class LambdaLayer(Layer):
 
     def build_from_config(self, config):
         if config.get("context_shape") is not None:
-            self._context_shape = K.Shape(config["context_shape"])
+            self._context_shape = compat.Shape(config["context_shape"])
         super().build_from_config(config)
 
     def compute_output_shape(self, input_shape):
-        b, *spatial, channels = K.Shape(input_shape)
+        b, *spatial, channels = compat.Shape(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return K.Shape([b, *spatial, self.filters or channels])
+        return compat.Shape([b, *spatial, self.filters or channels])
 
     def get_config(self):
         config = {**super().get_config(), "batch_norm": dict(self.batch_norm)}
@@ -266,8 +266,8 @@ class LambdaLayer(Layer):
         return K.add_n(outputs)
 
 
-def _checked_shape(shape, what: str) -> K.Shape:
-    shape = K.Shape(shape)
+def _checked_shape(shape, what: str) -> compat.Shape:
+    shape = compat.Shape(shape)
     if getattr(shape, "rank", 3) is None or len(shape) not in (3, 4, 5):
         raise invalid(f"the shape of the {what}", "[b, n, c], [b, h, w, c] or [b, t, h, w, c]", tuple(shape))
     if shape[-1] is None:
@@ -275,7 +275,7 @@ def _checked_shape(shape, what: str) -> K.Shape:
     return shape
 
 
-@K.plain_python
+@compat.plain_python
 def _check_mask(layer: LambdaLayer, mask, inputs, context) -> None:
     if isinstance(mask, str):
         if mask != "causal":

@@ -7,13 +7,13 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet import which_keras
-from lambdanet.backend import keras, tensors
+from lambdanet.backend import compat, keras, tensors
 from lambdanet.errors import invalid
 
 FUNCTIONS = ("activation", "initializer", "regularizer", "constraint")  # arguments of Keras's layers
 
 
-class Layer(K.BaseLayer):
+class Layer(compat.BaseLayer):
     """A layer of the process's Keras that rejects empty maps, and calls from the other Keras.
 
     Raises:
@@ -71,7 +71,7 @@ class TableLayer(Layer):
 def rebuilt(layer: keras.layers.Layer, config: Mapping[str, Any]) -> Any:
     """Returns a layer of the same class and name with another configuration, built for the same inputs."""
     copy = type(layer).from_config(config)
-    with K.naming(copy):
+    with compat.naming(copy):
         copy.build_from_config(layer.get_build_config())
     return copy
 
@@ -88,12 +88,12 @@ def copied_config(layer: keras.layers.Layer) -> dict[str, Any]:
 
 def copy_weights(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
     """Sets the weights of a copy of a layer, whichever of its parts are frozen."""
-    for part, copied in zip((layer, *K.sublayers(layer)), (copy, *K.sublayers(copy)), strict=True):
+    for part, copied in zip((layer, *compat.sublayers(layer)), (copy, *compat.sublayers(copy)), strict=True):
         copied.trainable = part.trainable  # tf_keras lists frozen weights last
     copy.set_weights(layer.get_weights())
 
 
-@K.plain_python
+@compat.plain_python
 def _check_call(layer: Layer, arguments: Sequence[Any]) -> None:
     which_keras.check_caller(layer)
     for value in arguments:

@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import product, sizes
 from lambdanet.layers.layer import Layer
 from lambdanet.ops import kernels
@@ -33,8 +33,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         return {**super().get_config(), "synchronized": self.synchronized}  # which tf_keras omits
 
     def compute_output_shape(self, input_shape):
-        b, *_, channels = K.Shape(input_shape)
-        return [K.Shape(input_shape), K.Shape([b, channels])]
+        b, *_, channels = compat.Shape(input_shape)
+        return [compat.Shape(input_shape), compat.Shape([b, channels])]
 
     def _normalize(self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None) -> K.Tensor:
         """Does what Keras does, which on torch computes float64 in float32 (Keras 3.15)."""
@@ -59,7 +59,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         """Returns the map and its means, and updates the averages."""
         normalize: Any = kernels.current().normalize
         outputs, means, mean, variance = normalize(inputs, self.gamma, self.beta, self.epsilon)
-        self._update_averages(mean, K.averaged_variance(variance, product(sizes(inputs)[:-1])))
+        self._update_averages(mean, compat.averaged_variance(variance, product(sizes(inputs)[:-1])))
         return [outputs, means]
 
     def _update_averages(self, mean: K.Tensor, variance: K.Tensor) -> None:
@@ -81,7 +81,7 @@ class OnePassBatchNormalization(PooledBatchNormalization):
         return self._normalize(inputs, training, mask)
 
     def compute_output_shape(self, input_shape):
-        return K.Shape(input_shape)
+        return compat.Shape(input_shape)
 
 
 OnePassBatchNormalization.__name__ = "BatchNormalization"  # from which Keras derives names in .weights.h5

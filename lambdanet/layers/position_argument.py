@@ -4,8 +4,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lambdanet import backend as K
 from lambdanet import which_keras
+from lambdanet.backend import compat
 from lambdanet.errors import InputError, invalid, unknown
 from lambdanet.layers.position_embedding import (
     SHARED,
@@ -79,7 +79,7 @@ def restored(config: Mapping[str, Any]) -> PositionEmbedding:
     """
     # By the registered name, the only one that Keras finds in a .h5 file.
     config = {**config, "class_name": config.get("registered_name") or config["class_name"]}
-    for deserialize in K.DESERIALIZERS:
+    for deserialize in compat.DESERIALIZERS:
         embedding = deserialize(config)
         if SHARED not in config or embedding is deserialize(config):
             return embedding

@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import check_count, invalid
 from lambdanet.layers.layer import Layer
 from lambdanet.layers.sublayers import build_sublayer
@@ -52,11 +52,11 @@ class SqueezeExcite(Layer):
         return kernels.current().scale_channels(x, gate)
 
     def compute_output_shape(self, input_shape):
-        has_means = isinstance(input_shape[0], (list, tuple, K.Shape))
-        return K.Shape(input_shape[0] if has_means else input_shape)
+        has_means = isinstance(input_shape[0], (list, tuple, compat.Shape))
+        return compat.Shape(input_shape[0] if has_means else input_shape)
 
     def _projection(self, name: str, channels: int, units: int, activation: str) -> keras.layers.Dense:
-        layer = K.Dense(
+        layer = compat.Dense(
             units,
             activation=activation,
             kernel_initializer="he_normal",

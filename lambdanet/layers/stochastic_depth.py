@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import invalid
 from lambdanet.layers.layer import Layer
 
@@ -40,4 +40,4 @@ class StochasticDepth(Layer):
         return inputs * self._dropout(kept, training=training)
 
     def compute_output_shape(self, input_shape):
-        return K.Shape(input_shape)
+        return compat.Shape(input_shape)

@@ -4,8 +4,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.layers.pooled_batch_norm import BatchNormalization
 
 # The momentum and epsilon of the TPU ResNet code that the paper builds on.
@@ -18,7 +17,7 @@ def build_sublayer(layer: keras.layers.Layer, input_shape: Sequence[int | None])
     A layer that builds its sublayers in its own `build` has all its variables as soon as its input shape is
     known, with the names of the sublayers in theirs.
     """
-    with K.naming(layer):
+    with compat.naming(layer):
         layer.build(input_shape)
     return layer
 
@@ -35,7 +34,7 @@ def build_projection(
     parent: keras.layers.Layer, name: str, channels: int, units: int, stddev: float, use_bias: bool = False
 ) -> keras.layers.Dense:
     """Creates a linear map of maps [b, h, w, channels], in the precision of its parent."""
-    dense = K.Dense(
+    dense = compat.Dense(
         units,
         use_bias=use_bias,
         kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),

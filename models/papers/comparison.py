@@ -4,7 +4,8 @@
 import dataclasses
 from decimal import Decimal
 
-from lambdanet import backend, text_table
+from lambdanet import text_table
+from lambdanet.backend import compat
 from lambdanet.errors import check_known
 from lambdanet.models import complexity, zoo
 from lambdanet.models.papers.sizes import TABLES, Row, Table
@@ -138,7 +139,7 @@ def render(number: str, table_format: str = "text", with_header: bool = True) ->
 def _compare_row(table: Table, row: Row) -> ComparedRow:
     params = flops = memory = None
     if row.memory or not table.count_lambdas:
-        with backend.without_values():
+        with compat.without_values():
             model = zoo.create_model(row.model, input_size=row.input_size, **row.options)
         params, flops = complexity.count_parameters(model), complexity.count_flops(model, table.count_lambdas)
         memory = complexity.count_pair_memory(model) if row.memory else None

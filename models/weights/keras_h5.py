@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError, one_line
 
 
@@ -33,7 +33,7 @@ def reading(path: Path, model: keras.Model) -> Iterator[dict[str, h5py.Dataset]]
     Raises:
       InputError: the file is damaged or of another kind.
     """
-    names = {key: K.variable_name(variable) for key, variable in _variables_by_key(model).items()}
+    names = {key: compat.variable_name(variable) for key, variable in _variables_by_key(model).items()}
     try:
         with h5py.File(path, "r") as file:
             yield {names.get(key, key): data for key, data in _datasets(file)}
@@ -49,7 +49,7 @@ def _variables_by_key(model: keras.Model) -> dict[str, K.Variable]:
     variables: list[K.Variable] = []
 
     def numbering(layer: keras.layers.Layer) -> Callable[[MutableMapping], None]:
-        own = K.own_variables(layer)
+        own = compat.own_variables(layer)
 
         def save(store: MutableMapping) -> None:
             for index, variable in enumerate(own):
@@ -58,7 +58,7 @@ def _variables_by_key(model: keras.Model) -> dict[str, K.Variable]:
 
         return save
 
-    layers = list(K.sublayers(model))
+    layers = list(compat.sublayers(model))
     try:
         for layer in layers:
             object.__setattr__(layer, "save_own_variables", numbering(layer))  # which Keras calls

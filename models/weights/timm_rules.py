@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError
 from lambdanet.layers.attention import GlobalAttention
 from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
@@ -165,7 +165,7 @@ def _rules(model: keras.Model, head: bool) -> list[WeightRule]:
 
 def _rules_of(layer: keras.layers.Layer, prefix: str | None) -> list[WeightRule]:
     """The rules for a layer, with full names of tensors and variables."""
-    names = [K.variable_name(weight).removeprefix(f"{layer.name}/") for weight in layer.weights]
+    names = [compat.variable_name(weight).removeprefix(f"{layer.name}/") for weight in layer.weights]
     shapes = {name: tuple(weight.shape) for name, weight in zip(names, layer.weights, strict=True)}
     return [
         dataclasses.replace(

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
 from lambdanet.layers.attention import AxialAttention, GlobalAttention
@@ -128,7 +128,7 @@ def is_published(metadata: Mapping[str, str]) -> bool:
 
 def weights_by_name(model: keras.Model) -> dict[str, K.Variable]:
     """Returns the weights of a model by their names in files."""
-    return {K.variable_name(variable): variable for variable in model.weights}
+    return {compat.variable_name(variable): variable for variable in model.weights}
 
 
 def assign_weights(
@@ -220,15 +220,15 @@ def _can_resize(shape: tuple[int, ...], new: tuple[int, ...]) -> bool:
 def _first_kernel(model: keras.Model) -> str | None:
     """The name of the kernel of the first convolution, or None if the model has none."""
     kernels = (layer.kernel for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
-    return next(map(K.variable_name, kernels), None)
+    return next(map(compat.variable_name, kernels), None)
 
 
 def _global_tables(model: keras.Model) -> set[str]:
     """The names of tables with an embedding for every offset within a map."""
     tables = []
-    for module in K.sublayers(model):
+    for module in compat.sublayers(model):
         if isinstance(module, RelativePositionEmbedding) and module.scope is None and module.num_lambdas == 1:
             tables.append(module.table)
         elif isinstance(module, GlobalAttention | AxialAttention):
             tables += [module.height_table, module.width_table]
-    return {K.variable_name(table) for table in tables}
+    return {compat.variable_name(table) for table in tables}

@@ -9,7 +9,7 @@ from helpers import images
 from small_models import output_types, small_model
 
 import lambdanet
-from lambdanet import backend
+from lambdanet.backend import compat
 from lambdanet.errors import InputError
 
 FAMILIES = (
@@ -129,7 +129,7 @@ def golden_mobilenet_v2_lambda():
 )
 def test_names_of_variables(name, golden):
     """Converters and older weights rely on these names; they do not change."""
-    with backend.without_values():
+    with compat.without_values():
         model = lambdanet.create_model(name)
     expected = [f"{weight}:0" for weight in (*golden(), "logits/kernel", "logits/bias")]
     assert sorted(weight.name for weight in model.weights) == sorted(expected)
@@ -137,7 +137,7 @@ def test_names_of_variables(name, golden):
 
 def test_efficientnet():
     """For comparison only: features and any channels, but no arguments of layers."""
-    with backend.without_values():
+    with compat.without_values():
         model = lambdanet.create_model(
             "efficientnet_b0", in_channels=2, input_size=(64, 96), features_only=True
         )

@@ -8,7 +8,7 @@ from helpers import images
 from small_models import few_block_model, small_model
 
 import lambdanet
-from lambdanet import backend
+from lambdanet.backend import compat
 from lambdanet.models import halonet
 
 
@@ -32,7 +32,7 @@ def test_parameters_by_hand(name):
 
 
 def test_heads_and_blocks_of_the_stages():
-    with backend.without_values():
+    with compat.without_values():
         model = lambdanet.create_model("halonet_h4")
     layers = [layer for layer in model.layers if isinstance(layer, lambdanet.HaloAttention)]
     assert [layer.num_heads for layer in layers] == [4] * 3 + [8] * (3 + 12 + 3)
@@ -51,14 +51,14 @@ def test_features_of_images_that_do_not_divide():
 
 def test_h7_at_600_pixels():
     """The maps are 150, 75, 38 and 19 wide, for blocks of 10."""
-    with backend.without_values():
+    with compat.without_values():
         model = few_block_model("halonet_h7", input_size=600)
     shapes = [model.get_layer(f"c{level}_block2_act").output_shape[1:] for level in (2, 3, 4, 5)]
     assert shapes == [(150, 150, 224), (75, 75, 448), (38, 38, 896), (19, 19, 1792)]
 
 
 def test_queries_of_a_strided_block():
-    with backend.without_values():
+    with compat.without_values():
         model = lambdanet.create_model("halonet_h1", features_only=True)
     strided = [x.name for x in model.layers if isinstance(x, lambdanet.HaloAttention) and x.strides == 2]
     assert strided == [f"c{stage}_block1_spatial" for stage in (3, 4, 5)]
@@ -67,7 +67,7 @@ def test_queries_of_a_strided_block():
 
 def test_hybrids_and_detection_networks():
     def attention(name, **options):
-        with backend.without_values():
+        with compat.without_values():
             model = lambdanet.create_model(name, features_only=True, **options)
         gates = {x.name[:2] for x in model.layers if isinstance(x, lambdanet.SqueezeExcite)}
         return [x for x in model.layers if isinstance(x, lambdanet.HaloAttention)], gates

@@ -13,7 +13,7 @@ from helpers import randomize_normalizations
 from small_models import few_blocks, output_types, small_model
 
 import lambdanet
-from lambdanet import backend
+from lambdanet.backend import compat
 from lambdanet.models import complexity, names, timm_networks, zoo
 from lambdanet.models.resnet import rs_stem
 
@@ -126,7 +126,7 @@ def test_gradient_step_and_copy(name):
     assert logits.shape == [2, 3]
     gradients = tape.gradient(loss, model.trainable_weights)
     assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
-    with backend.without_values():
+    with compat.without_values():
         copy = keras.models.model_from_json(model.to_json())
     assert output_types(copy) == output_types(model)  # Keras traces the layers of the copy
     randomize_normalizations(model)
@@ -151,7 +151,7 @@ def test_counts_of_a_built_model(name):
     """A model has the sizes that its layers have, counted as for the table, each built once."""
     info, row = lambdanet.model_info(name, input_size=64), model_sizes.row(name, input_size=64)
     assert (str(info.params), str(info.flops)) == (row["parameters"], row["flops"])
-    with backend.without_values():
+    with compat.without_values():
         features = lambdanet.create_model(name, features_only=True, out_levels=(1, 2, 3, 4, 5), input_size=64)
         embedding = lambdanet.create_model(name, num_classes=0)
     for level, stride, channels in info.stages:
@@ -184,7 +184,7 @@ def test_studies(name, overrides, params, flops):
 )
 def test_memory_of_table_4(name, overrides, gibibytes):
     """The sums of n^2 over blocks, and over sizes of maps, are written out for sides of 56, 28, 14 and 7."""
-    with backend.without_values():
+    with compat.without_values():
         model = lambdanet.create_model(name, input_size=224, **overrides)
     assert complexity.count_pair_memory(model) / 2**30 == pytest.approx(gibibytes, rel=2e-4)
 
@@ -203,7 +203,7 @@ def test_placement_of_table_19(depth):
 
 def test_built_blocks_follow_the_row():
     """Each letter becomes its operation, and only c2 and c3 have squeeze-and-excitation."""
-    with backend.without_values():
+    with compat.without_values():
         model = lambdanet.create_model("lambda_resnet_101")
     lambdas = [layer.name for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)]
     assert lambdas == [f"c4_block{i}_spatial" for i in (6, 12, 18)] + [

@@ -6,7 +6,7 @@ import pytest
 import tf_keras as keras
 
 import lambdanet
-from lambdanet import backend
+from lambdanet.backend import compat
 from lambdanet.models import complexity, zoo
 from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.timm_networks import MODELS
@@ -77,7 +77,7 @@ def ours(name, net, input_size=None):
     """The same network here: images -> features of every stage, embedding and logits."""
     architecture, builder = zoo.MODELS[name], LayerBuilder()
     images = keras.Input([*(input_size or (None, None)), 3])
-    with backend.without_values():  # timm's follow
+    with compat.without_values():  # timm's follow
         endpoints = architecture.endpoints(images, builder)
         embedding = architecture.embedding(endpoints, builder)
         outputs = {"embedding": embedding, "logits": builder.classifier(embedding, 1000)}

@@ -21,7 +21,7 @@ from small_models import few_block_model, only_few_blocks
 
 import lambdanet
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.models import zoo
 from lambdanet.models.weights import timm_rules, weight_files
 
@@ -126,7 +126,7 @@ def random_value(name: str, shape: Sequence[int], scale: float) -> np.ndarray:
 
 
 def short_name(layer, variable) -> str:
-    return K.variable_name(variable).removeprefix(f"{layer.name}/")
+    return compat.variable_name(variable).removeprefix(f"{layer.name}/")
 
 
 def numpy(x) -> np.ndarray:

@@ -18,7 +18,7 @@ THIRD_PARTY = {
     "layers": set(),
     "configs": set(),
     # TensorFlow in `models.preprocessing` alone
-    "models": {"h5py", "keras_hub", "ml_dtypes", "numpy", "official", "tensorflow", "timm", "torch", "tqdm"}
+    "models": {"h5py", "keras_hub", "ml_dtypes", "numpy", "tensorflow", "timm", "torch", "tqdm"}
     | {"huggingface_hub", "safetensors"},
     "training": {
         "PIL",

@@ -9,7 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras as keras
 
-from lambdanet.backend import variable_name
+from lambdanet.backend import compat
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.training.run.devices import ONE_DEVICE, Devices
 
@@ -149,7 +149,7 @@ class Checkpoints:
         expected = _variables(self._checkpoint)
         problems = []
         for key, variable in expected.items():
-            shape, name = tuple(variable.shape), variable_name(variable)
+            shape, name = tuple(variable.shape), compat.variable_name(variable)
             if key not in shapes:
                 problems.append(f"it lacks {name} {shape}")
             elif shapes[key] != shape:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras, variable_name
+from lambdanet.backend import compat, keras
 from lambdanet.models.layer_builder import CLASSIFIER
 
 # Gradients and weights of a layer -> the gradients to apply.
@@ -180,7 +180,7 @@ def norm(x: Any, axes: tuple[int, ...] | None = None) -> K.Tensor:
 
 def is_kernel(variable: Any) -> bool:
     """Returns whether a variable is the kernel of a convolution or projection."""
-    return "kernel" in variable_name(variable).rpartition("/")[2]
+    return "kernel" in compat.variable_name(variable).rpartition("/")[2]
 
 
 def layer_group(name: str) -> str:
@@ -189,12 +189,12 @@ def layer_group(name: str) -> str:
 
 
 def _layer(variable: Any) -> str:
-    return layer_group(variable_name(variable))
+    return layer_group(compat.variable_name(variable))
 
 
 def _unit_axes(variable: Any) -> tuple[int, ...]:
     """Returns the axes of the weights of one output channel; a bias or a class token is one unit."""
-    name, rank = variable_name(variable), len(variable.shape)
+    name, rank = compat.variable_name(variable), len(variable.shape)
     is_vector = sum(size > 1 for size in variable.shape) <= 1
     if name.endswith("bias") or (is_vector and not is_kernel(variable)):
         return tuple(range(rank))

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf_keras compatibility; `keras_3_layers` has the same names."""
+"""What differs between tf_keras and Keras 3: `keras_3_compat` has the same names."""
 
+import contextlib
+import contextvars
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -26,17 +28,35 @@ class BaseLayer(keras.layers.Layer):
         return _declare_outputs(self, *arguments)
 
 
-def connect(layer: keras.layers.Layer, inputs: Any) -> Any:
-    """Calls a layer of Keras in a functional model; its outputs have the shapes that it declares.
+_trace_outputs = keras.layers.Layer._infer_output_signature
+_declares = contextvars.ContextVar("declares", default=False)
+_scopes, _lock = [0], threading.Lock()
 
-    A plain call would trace the layer to find these shapes, which takes half the time of building a model.
-    The layers here do not need this function.
+
+@contextlib.contextmanager
+def declared_shapes() -> Iterator[None]:
+    """Gives the outputs of layers that are called inside, in this thread, the shapes that the layers declare.
+
+    A plain call would trace a layer of Keras to find these shapes, which takes half the time of building a
+    model. The layers here do so anyway.
     """
-    layer.__dict__["_infer_output_signature"] = partial(_declare_outputs, layer)
+    with _lock:
+        _scopes[0] += 1
+        keras.layers.Layer._infer_output_signature = _infer_outputs
+    token = _declares.set(True)
     try:
-        return layer(inputs)
+        yield
     finally:
-        del layer.__dict__["_infer_output_signature"]
+        _declares.reset(token)
+        with _lock:
+            _scopes[0] -= 1
+            if not _scopes[0]:
+                keras.layers.Layer._infer_output_signature = _trace_outputs
+
+
+def _infer_outputs(layer: keras.layers.Layer, *arguments: Any) -> Any:
+    is_declared = type(layer).compute_output_shape is not keras.layers.Layer.compute_output_shape
+    return (_declare_outputs if is_declared and _declares.get() else _trace_outputs)(layer, *arguments)
 
 
 def _declare_outputs(layer: keras.layers.Layer, inputs: Any, args: Any, kwargs: Any, masks: Any) -> Any:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of Keras 3 that layers and models use in another form than tf_keras has them."""
+"""What differs between Keras 3 and tf_keras: `tf_keras_compat` has the same names."""
 
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -46,9 +46,10 @@ class Dense(keras.layers.Dense):
         return self.activation(outputs if self.bias is None else outputs + self.bias)
 
 
-def connect(layer: keras.layers.Layer, inputs: Any) -> Any:
-    """Calls a layer in a functional model."""
-    return layer(inputs)
+@contextmanager
+def declared_shapes() -> Iterator[None]:
+    """Changes nothing: Keras 3 computes shapes without a trace of TensorFlow."""
+    yield
 
 
 def plain_python(function: Any) -> Any:

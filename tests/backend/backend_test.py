@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `lambdanet.backend` exports on every engine, and its scope in which layers are not traced."""
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+import source_tree
+import tf_keras as keras
+
+from lambdanet import backend
+from lambdanet.backend import compat, keras_3_compat, keras_functions, tensorflow_functions, tf_keras_compat
+
+FLOORS = ("backend", "ops", "layers", "models", "training")
+
+
+def used(pattern: str) -> set[str]:
+    """Returns what the first group of a pattern matches in the library."""
+    files = (path for floor in FLOORS for path in source_tree.files_of(floor))
+    return {name for path in files for name in re.findall(pattern, Path(path).read_text())}
+
+
+def test_every_engine_has_the_functions():
+    assert used(r"\bK\.(\w+)") <= set(backend.__all__)
+    functions = set(backend.__all__) - {"KERAS", "ENGINE", "compat", "keras", "newaxis"}
+    assert functions <= vars(tensorflow_functions).keys() & vars(keras_functions).keys()
+    assert used(r"(?<![.])\bcompat\.(\w+)") <= vars(tf_keras_compat).keys() & vars(keras_3_compat).keys()
+
+
+class Traced(keras.layers.Layer):
+    """A layer that declares its shape and counts its traces."""
+
+    traces = 0
+
+    def call(self, inputs):
+        self.traces += 1
+        return inputs
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+
+def traces() -> int:
+    layer = Traced()
+    assert layer(keras.Input([4])).shape.as_list() == [None, 4]
+    return layer.traces
+
+
+def test_declared_shapes_end_with_their_scope():
+    infer = keras.layers.Layer._infer_output_signature
+    with pytest.raises(ZeroDivisionError), compat.declared_shapes():
+        with compat.declared_shapes():
+            assert traces() == 0
+        assert traces() == 0
+        raise ZeroDivisionError
+    assert traces() == 1 and keras.layers.Layer._infer_output_signature is infer
+
+
+def test_declared_shapes_are_of_one_thread():
+    found, infer = [], keras.layers.Layer._infer_output_signature
+    inside, ended = threading.Event(), threading.Event()
+
+    def build():
+        found.append(traces())
+        with compat.declared_shapes():
+            inside.set()
+            ended.wait()
+            found.append(traces())
+
+    with compat.declared_shapes():
+        thread = threading.Thread(target=build)
+        thread.start()
+        inside.wait()
+        assert traces() == 0
+    assert traces() == 1  # although the other scope goes on
+    ended.set()
+    thread.join()
+    assert found == [1, 0] and keras.layers.Layer._infer_output_signature is infer
