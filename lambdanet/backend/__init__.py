@@ -2,8 +2,8 @@
 """The Keras that layers and models are built with, and functions on tensors, spelled as in `keras.ops`.
 
 `lambdanet.which_keras` chooses the Keras. With TensorFlow under it the functions are TensorFlow's own, so
-that a layer calls its kernels directly; elsewhere they are `keras.ops`. `compat` has what differs between the two
-Kerases. No other module of `ops`, `layers` and `models` imports TensorFlow or a Keras.
+that a layer calls its kernels directly; elsewhere they are `keras.ops`. `compat` has what differs between
+the two Kerases. No other module of `ops`, `layers` and `models` imports TensorFlow or a Keras.
 
 By convention `from lambdanet import backend as K`, and `from lambdanet.backend import compat, keras`.
 """
