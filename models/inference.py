@@ -36,6 +36,17 @@ TRAINING_ONLY = (
 )
 
 
+@keras.saving.register_keras_serializable("lambdanet")
+class InferenceModel(keras.Model):
+    """The result of `for_inference`, which cannot train; within another model it computes inference outputs."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("training") and not compat.is_within_call():
+            hint = "its normalizations are folded; train the model that it was made of"
+            raise invalid("training", "False for a model of for_inference", kwargs["training"], hint)
+        return super().__call__(*args, **kwargs)
+
+
 def for_inference(model: keras.Model) -> keras.Model:
     """Returns a model with the same outputs at inference, in fewer steps.
 
@@ -52,6 +63,7 @@ def for_inference(model: keras.Model) -> keras.Model:
 
     Returns:
       A functional model with a copy of the weights: later changes of the weights of `model` do not reach it.
+      It raises `InputError` when it is called with `training=True`, as by `fit`.
       Its outputs have the names that they have in `model`.
       Its layers are not trainable, except those copied unchanged for `training=True` or because they contain
       layers. It can be saved and loaded as any other.
@@ -81,7 +93,7 @@ def for_inference(model: keras.Model) -> keras.Model:
         tensors.update(zip(map(id, K.flatten(call.outputs)), K.flatten(outputs), strict=True))
     _keep_names(graph.outputs, tensors)
     structures = K.map_structure(lambda x: tensors[id(x)], (graph.input, graph.output))
-    result = keras.Model(*structures, name=model.name)
+    result = InferenceModel(*structures, name=model.name)
     kept = {call.layer.name for call in calls if call.as_is}
     for layer in result.layers:  # a normalization inside of a layer may be for training, too
         if layer.name not in kept and (isinstance(layer, Layer) or not any(compat.sublayers(layer))):

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
+from keras.src.backend.common import global_state
 
 from lambdanet.backend.keras_functions import average_pool, matmul
 from lambdanet.errors import InputError
@@ -75,6 +76,11 @@ def own_variables(layer: keras.layers.Layer) -> list[Any]:
 def sublayers(model: keras.Model) -> Iterator[keras.layers.Layer]:
     """Yields the layers of a model and the layers within them."""
     return iter(model._flatten_layers(include_self=False))
+
+
+def is_within_call() -> bool:
+    """Returns whether a layer is being called."""
+    return global_state.get_global_attribute("current_call_ctx") is not None
 
 
 def functional(model: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
+from tf_keras.src.engine.base_layer_utils import call_context
 
 AveragePooling2D = keras.layers.AveragePooling2D
 Dense = keras.layers.Dense
@@ -94,6 +95,11 @@ def own_variables(layer: keras.layers.Layer) -> list[Any]:
 def sublayers(model: keras.Model) -> Iterator[keras.layers.Layer]:
     """Yields the layers of a model and the layers within them."""
     return (module for module in model.submodules if isinstance(module, keras.layers.Layer))
+
+
+def is_within_call() -> bool:
+    """Returns whether a layer is being called."""
+    return call_context().in_call
 
 
 def functional(model: Any) -> Any:
