@@ -30,6 +30,7 @@ PROGRAMS = {
     *("tpu.check:compile_step", "tpu.hlo:parse", "tpu.largest_batch:largest_batch", "tpu.steps:recipe_step"),
 }
 PROGRAMS = {f"lambdanet.training.{name}" for name in PROGRAMS}
+PROGRAMS |= {f"benchmarks.{topic}:benchmark_{topic}" for topic in ("input", "loop", "startup")}
 
 
 def _examples() -> dict[str, str]:
