@@ -11,7 +11,7 @@ from generate.pages import read_csv
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.models import zoo
 from lambdanet.models.names import PARAMETERS
-from lambdanet.training.tpu.family_table import CHIPS
+from lambdanet.tpu.family_table import CHIPS
 
 FOLDER = "_generated/static"
 TESTS = ("ImageNet", *pretrained_weights.TEST_SETS)

@@ -117,7 +117,8 @@ def test_what_a_floor_imports_is_required(built, floor):
     extras = {
         "backend": ("jax",),
         "models": ("detection", "keras-hub"),
-        "training": ("demo", "train", "onnx", "tpu-check"),
+        "training": ("demo", "train", "onnx"),
+        "tpu": ("tpu-check", "train"),
         "detection": ("detection",),
     }.get(floor, ())
     required = {"lambdanet"}
