@@ -38,7 +38,7 @@ TRAINING_ONLY = (
 
 @keras.saving.register_keras_serializable("lambdanet")
 class InferenceModel(keras.Model):
-    """The result of `for_inference`, which cannot train; within another model it computes inference outputs."""
+    """The result of `for_inference`: it cannot train, and within other models computes as at inference."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("training") and not compat.is_within_call():

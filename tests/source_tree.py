@@ -16,8 +16,9 @@ FLOORS = {
     "configs": ("core",),
     "models": ("core", "backend", "ops", "layers", "configs"),
     "training": ("core", "backend", "ops", "layers", "configs", "models"),
-    "detection": ("core", "backend", "ops", "layers", "configs", "models", "training"),
-    "cli": ("core", "backend", "ops", "layers", "configs", "models", "training", "detection"),
+    "tpu": ("core", "backend", "ops", "layers", "configs", "models", "training"),
+    "detection": ("core", "backend", "ops", "layers", "configs", "models", "training", "tpu"),
+    "cli": ("core", "backend", "ops", "layers", "configs", "models", "training", "tpu", "detection"),
 }
 FLOORS["benchmarks"] = tuple(FLOORS)  # beside the package, and not installed
 

@@ -12,7 +12,7 @@ from programs.small_model import TWO_BLOCKS
 import lambdanet
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.training.tpu import cache, check, compiler, steps
+from lambdanet.tpu import cache, check, compiler, steps
 
 N, TRIPS, INNER = 512, 7, 3
 

@@ -9,7 +9,7 @@ import tf_keras as keras
 
 from lambdanet.detection.run import train_step
 from lambdanet.errors import check_counts, invalid
-from lambdanet.training.tpu.steps import TpuStep
+from lambdanet.tpu.steps import TpuStep
 
 BATCH = 8  # images per core: 64 on 8 cores
 

@@ -32,7 +32,7 @@ OWN = {
     "pretrained, with lambda layers": "[{pretrained}](configs/registry/pretrained_weights.py), timm's",
     "training step of one layer, 64x64, CPU": "[{time}](docs/results/layers.csv)",
     "peak memory of that step": "[{memory}](docs/results/layers.csv), spent on speed",
-    "TPU": "[compiles, not run](tests/training/tpu_check_test.py)",
+    "TPU": "[compiles, not run](tests/tpu/tpu_check_test.py)",
     "detection": "[Mask R-CNN, RetinaNet](tests/detection/experiments_test.py)",
     "export": "[SavedModel, LiteRT, ONNX](tests/training/export_runtimes_test.py)",
 }

@@ -24,7 +24,7 @@ def _tpu_check(values: flags.FlagValues, arguments: list[str]) -> None:
     if values.keras == "keras" and not (values.recipe or values.model):
         raise invalid("--keras", f"tf_keras with --{targets[0]}", values.keras)
 
-    from lambdanet.training.tpu import chips
+    from lambdanet.tpu import chips
 
     chips.chip_of(values.topology)
     _HANDLERS[targets[0]](values)
@@ -35,7 +35,7 @@ def _step(values: flags.FlagValues) -> None:
 
     build_step = _step_builder(values)
 
-    from lambdanet.training.tpu import largest_batch, report
+    from lambdanet.tpu import largest_batch, report
 
     check = _check(values)
 
@@ -73,7 +73,7 @@ def _step_builder(values: flags.FlagValues) -> Any:
         check_model(values.model)
     recipe = override(configs.get_recipe(values.recipe), changes) if values.recipe else None
 
-    from lambdanet.training.tpu import steps
+    from lambdanet.tpu import steps
 
     recipe = recipe or override(steps.recipe_for(values.model), changes)
     return functools.partial(steps.recipe_step, recipe, values.mode)
@@ -87,7 +87,7 @@ def _table(values: flags.FlagValues) -> None:
     check_known("table of speeds", values.table, speeds.TABLES)
     rows = _rows(values)
 
-    from lambdanet.training.tpu import paper_speeds
+    from lambdanet.tpu import paper_speeds
 
     estimates = paper_speeds.estimate(values.table, _check(values), rows, log)
     if values.json:
@@ -101,7 +101,7 @@ def _families(values: flags.FlagValues) -> None:
 
     table_format = text_table.check_format(values.format or "text")
 
-    from lambdanet.training.tpu import family_table
+    from lambdanet.tpu import family_table
 
     print(family_table.render(_check(values), log, _rows(values), table_format), end="")
 
@@ -109,8 +109,8 @@ def _families(values: flags.FlagValues) -> None:
 def _check(values: flags.FlagValues) -> Any:
     import functools
 
-    from lambdanet.training.tpu import subprocess_check
-    from lambdanet.training.tpu.cache import Cache
+    from lambdanet.tpu import subprocess_check
+    from lambdanet.tpu.cache import Cache
 
     environment = subprocess_check.KERAS_3_ON_JAX if values.keras == "keras" else {}
     cache = Cache.standard() if values.cache else None
@@ -136,7 +136,7 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _notes() -> str:
-    from lambdanet.training.tpu.chips import TOPOLOGIES
+    from lambdanet.tpu.chips import TOPOLOGIES
 
     return "topologies:\n" + textwrap.fill(
         ", ".join(TOPOLOGIES), 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False

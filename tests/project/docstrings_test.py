@@ -27,9 +27,11 @@ PROGRAMS = {
     *(f"serving.export_runtimes:{name}" for name in ("export", "export_weights")),
     "serving.predict:predict",
     *("train:train", "evaluate:evaluate", "convert:convert", "pseudo_labels.label:pseudo_label"),
-    *("tpu.check:compile_step", "tpu.hlo:parse", "tpu.largest_batch:largest_batch", "tpu.steps:recipe_step"),
 }
 PROGRAMS = {f"lambdanet.training.{name}" for name in PROGRAMS}
+PROGRAMS |= {f"lambdanet.tpu.{name}" for name in ("check:compile_step", "hlo:parse")}
+PROGRAMS |= {"lambdanet.tpu.largest_batch:largest_batch", "lambdanet.tpu.steps:recipe_step"}
+PROGRAMS |= {f"benchmarks.{topic}:benchmark_{topic}" for topic in ("input", "loop", "startup")}
 
 
 def _examples() -> dict[str, str]:

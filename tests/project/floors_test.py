@@ -24,7 +24,6 @@ THIRD_PARTY = {
         "PIL",
         "filelock",
         "numpy",
-        "official",
         "pyarrow",
         "sklearn",
         "tensorflow",
@@ -32,8 +31,8 @@ THIRD_PARTY = {
         "tf_keras",
     }
     | {"ai_edge_litert", "matplotlib", "onnxruntime", "tf2onnx", "tqdm"}
-    | {"jax", "jaxlib", "scipy"}  # tpu-check
     | PEERS,
+    "tpu": {"jax", "jaxlib", "numpy", "scipy", "tensorflow", "tf_keras", "tqdm"},
     "detection": {
         "PIL",
         "absl",

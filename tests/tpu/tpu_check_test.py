@@ -22,10 +22,10 @@ from tpu_programs import INNER, TRIPS, N
 from lambdanet import cli, configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
+from lambdanet.tpu import compiler, steps, subprocess_check
+from lambdanet.tpu.check import DoesNotCompile, DoesNotFit
+from lambdanet.tpu.report import render
 from lambdanet.training.run import build
-from lambdanet.training.tpu import compiler, steps, subprocess_check
-from lambdanet.training.tpu.check import DoesNotCompile, DoesNotFit
-from lambdanet.training.tpu.report import render
 
 
 def _installed() -> bool:

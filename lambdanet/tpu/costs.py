@@ -19,9 +19,9 @@ import math
 import re
 from collections.abc import Callable
 
-from lambdanet.training.tpu import hlo
-from lambdanet.training.tpu.hlo import Computation, Instruction, Module
-from lambdanet.training.tpu.trip_counts import Scope, count_trips
+from lambdanet.tpu import hlo
+from lambdanet.tpu.hlo import Computation, Instruction, Module
+from lambdanet.tpu.trip_counts import Scope, count_trips
 
 _NO_WORK = (
     "bitcast",

@@ -9,10 +9,10 @@ from tqdm import tqdm
 
 from lambdanet import text_table
 from lambdanet.models import zoo
-from lambdanet.training.tpu import chips, largest_batch, paper_speeds, steps
-from lambdanet.training.tpu.check import DoesNotCompile
-from lambdanet.training.tpu.paper_speeds import Check
-from lambdanet.training.tpu.report import CAVEAT, Report
+from lambdanet.tpu import chips, largest_batch, paper_speeds, steps
+from lambdanet.tpu.check import DoesNotCompile
+from lambdanet.tpu.paper_speeds import Check
+from lambdanet.tpu.report import CAVEAT, Report
 
 TOPOLOGIES = ("v5e:2x2", "v6e:2x2", "v3:2x2")  # memory and largest batch are of the first; the papers have v3
 CHIPS = tuple(topology.partition(":")[0] for topology in TOPOLOGIES)

@@ -12,11 +12,11 @@ from lambdanet.cli import tpu_check
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.papers import speeds
-from lambdanet.training.tpu import chips, costs, family_table, hlo, largest_batch, paper_speeds
-from lambdanet.training.tpu.cache import Cache
-from lambdanet.training.tpu.check import DoesNotFit
-from lambdanet.training.tpu.costs import Cost
-from lambdanet.training.tpu.report import Report, layer_of
+from lambdanet.tpu import chips, costs, family_table, hlo, largest_batch, paper_speeds
+from lambdanet.tpu.cache import Cache
+from lambdanet.tpu.check import DoesNotFit
+from lambdanet.tpu.costs import Cost
+from lambdanet.tpu.report import Report, layer_of
 
 
 def _instruction(text):

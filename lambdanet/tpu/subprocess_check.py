@@ -16,12 +16,12 @@ from types import MappingProxyType
 from unittest import mock
 
 from lambdanet.backend import device
-from lambdanet.training.tpu import chips, compiler
-from lambdanet.training.tpu.cache import Cache
-from lambdanet.training.tpu.check import DoesNotCompile
-from lambdanet.training.tpu.check import check as check_step
-from lambdanet.training.tpu.report import Report
-from lambdanet.training.tpu.steps import TpuStep
+from lambdanet.tpu import chips, compiler
+from lambdanet.tpu.cache import Cache
+from lambdanet.tpu.check import DoesNotCompile
+from lambdanet.tpu.check import check as check_step
+from lambdanet.tpu.report import Report
+from lambdanet.tpu.steps import TpuStep
 
 KERAS_3_ON_JAX = {"LAMBDANET_KERAS": "keras", "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 

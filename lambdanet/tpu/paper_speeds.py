@@ -11,9 +11,9 @@ from tqdm import tqdm
 from lambdanet import text_table
 from lambdanet.errors import invalid
 from lambdanet.models.papers.speeds import CORES, IMAGES, TABLES, SpeedRow, SpeedTable
-from lambdanet.training.tpu import steps
-from lambdanet.training.tpu.check import DoesNotCompile, DoesNotFit
-from lambdanet.training.tpu.report import CAVEAT, Report
+from lambdanet.tpu import steps
+from lambdanet.tpu.check import DoesNotCompile, DoesNotFit
+from lambdanet.tpu.report import CAVEAT, Report
 
 TOPOLOGY = "v3:2x2"  # the 8 cores of the paper
 Check = Callable[[Callable[[], steps.TpuStep], str], Report]

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import Any
 
 from lambdanet import text_table
-from lambdanet.training.tpu import chips
-from lambdanet.training.tpu.costs import Cost
+from lambdanet.tpu import chips
+from lambdanet.tpu.costs import Cost
 
 CAVEAT = (
     "an estimate by the TPU compiler for one core: no input pipeline, no collectives between cores, "

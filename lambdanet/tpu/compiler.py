@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Any
 
 from lambdanet.errors import InputError
-from lambdanet.training.tpu.cache import Cache
+from lambdanet.tpu.cache import Cache
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 INSTALL = "pip install 'lambdanet[tpu-check]'"

@@ -10,10 +10,10 @@ import tensorflow as tf
 from lambdanet import backend as K
 from lambdanet.backend import device
 from lambdanet.errors import InputError
-from lambdanet.training.tpu import chips, compiler, costs, hlo
-from lambdanet.training.tpu.cache import Cache
-from lambdanet.training.tpu.report import UNNAMED, Report, layer_of
-from lambdanet.training.tpu.steps import TpuStep
+from lambdanet.tpu import chips, compiler, costs, hlo
+from lambdanet.tpu.cache import Cache
+from lambdanet.tpu.report import UNNAMED, Report, layer_of
+from lambdanet.tpu.steps import TpuStep
 
 _SIZE = r"([\d.]+)([KMGT]?)"
 _OUT_OF_MEMORY = (
