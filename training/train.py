@@ -47,8 +47,8 @@ def train(
       >>> train(configs.get_recipe("digits"), "runs/digits", save_every=100)["val_accuracy"]
     """
     chosen = TrainOptions(**options)
-    if chosen.tf_data_service is not None:
-        service.check_service(chosen.tf_data_service, recipe)
+    if chosen.data_service is not None:
+        service.check_service(chosen.data_service, recipe)
     if recipe.zero_head and not recipe.start_from:
         raise invalid("start_from", "weights to fine-tune, with zero_head", "", "--set=start_from=MODEL_DIR")
     bad_records = BadRecords(chosen.max_bad_records)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Keras that layers and models are built with, and functions on tensors, spelled as in `keras.ops`.
 
-`lambdanet.which_keras` chooses the Keras. With TensorFlow under it the functions are TensorFlow's own,
-so that a layer calls its kernels directly; elsewhere they are `keras.ops`. No other
+`lambdanet.which_keras` says which Keras that is. With TensorFlow under it the functions are TensorFlow's own,
+so that nothing stands between a layer and its kernels; elsewhere they are those of `keras.ops`. No other
 module of `ops`, `layers` and `models` imports TensorFlow or a Keras.
 
 By convention `from lambdanet import backend as K`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf_keras compatibility; `keras_3_layers` has the same names."""
+"""The parts of tf_keras that layers and models use in another form than Keras 3 has them."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -125,7 +125,7 @@ _TRAIN_FLAGS = (
         default="auto",
     ),
     Flag(
-        "tf_data_service",
+        "data_service",
         "ADDRESS",
         "grpc://HOST:PORT of a tf.data service that prepares the training data (default: none)",
     ),

@@ -147,7 +147,7 @@ def test_service_reads_each_record_once_per_pass(root, address):
     """Records of a slow worker arrive late; counts of a random draw would differ by 10."""
     passes = 20
     recipe = dataclasses.replace(RECIPE, global_batch_size=4)
-    batches = Dataset.open(recipe, root).train(tf_data_service=address).take(passes * FILES * EACH // 4)
+    batches = Dataset.open(recipe, root).train(data_service=address).take(passes * FILES * EACH // 4)
     counts = collections.Counter(sum(_numbers(batches), []))
     assert set(counts) == set(range(FILES * EACH))
     assert all(abs(count - passes) <= 4 for count in counts.values())
@@ -155,7 +155,7 @@ def test_service_reads_each_record_once_per_pass(root, address):
 
 def test_service_repeats_each_record(root, address):
     recipe = dataclasses.replace(RECIPE, global_batch_size=4, repeated_augmentation=2)
-    for first, second, *others in _numbers(Dataset.open(recipe, root).train(tf_data_service=address).take(9)):
+    for first, second, *others in _numbers(Dataset.open(recipe, root).train(data_service=address).take(9)):
         assert first == second and others[0] == others[1] and first != others[0]
 
 
@@ -166,7 +166,7 @@ def test_record_unreadable_for_worker_is_named(tmp_path, address):
             writer.write(records.record(b"no picture" if number == 5 else image, number))
     bad = BadRecords()
     recipe = dataclasses.replace(RECIPE, global_batch_size=4)
-    batches = list(Dataset.open(recipe, str(tmp_path), bad).train(tf_data_service=address).take(6))
+    batches = list(Dataset.open(recipe, str(tmp_path), bad).train(data_service=address).take(6))
     assert [len(labels) for _, labels in batches] == [4] * 6
     assert bad.names == ["train-00000-of-00001.tfrecord:5"]
 
@@ -174,18 +174,18 @@ def test_record_unreadable_for_worker_is_named(tmp_path, address):
 def test_run_with_service_trains(root, address, tmp_path, monkeypatch):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
     recipe = dataclasses.replace(RECIPE, epochs=1, input_size=16)
-    assert train(recipe, tmp_path, root, tf_data_service=address)["step"] == 7
+    assert train(recipe, tmp_path, root, data_service=address)["step"] == 7
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tf_data_service": "host:5000"}, "tf_data_service must be grpc://HOST:PORT, .*, got 'host:5000'"),
+        ({"data_service": "host:5000"}, "data_service must be grpc://HOST:PORT, .*, got 'host:5000'"),
         (
-            {"tf_data_service": "grpc://localhost:1", "deterministic": True},
-            "tf_data_service must be empty with deterministic",
+            {"data_service": "grpc://localhost:1", "deterministic": True},
+            "data_service must be empty with deterministic",
         ),
-        ({"tf_data_service": "grpc://localhost:1"}, "got 'grpc://localhost:1'; no server answers: "),
+        ({"data_service": "grpc://localhost:1"}, "got 'grpc://localhost:1'; no server answers: "),
     ],
 )
 def test_unusable_service_is_rejected(root, tmp_path, arguments, message):
@@ -196,5 +196,5 @@ def test_unusable_service_is_rejected(root, tmp_path, arguments, message):
 
 def test_service_with_pseudo_labels_is_rejected(root):
     recipe = dataclasses.replace(RECIPE, num_classes=10, pseudo_labels="somewhere", pseudo_share=0.5)
-    with pytest.raises(InputError, match="tf_data_service must be empty with pseudo_labels"):
+    with pytest.raises(InputError, match="data_service must be empty with pseudo_labels"):
         service.check_service("grpc://localhost:1", recipe)

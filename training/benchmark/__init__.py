@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks of `lambdanet benchmark`: `layers`, `models`, `input`, `startup` and `loop`."""
+"""The benchmarks of `lambdanet benchmark`: `layers`, `models`, `inputs` and `loop`."""
 
 from lambdanet import which_keras
 

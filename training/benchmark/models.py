@@ -20,7 +20,7 @@ from lambdanet.training.benchmark.comparison import Comparison
 from lambdanet.training.benchmark.layers import announce, budget, interpreter
 from lambdanet.training.benchmark.model_contenders import Network
 from lambdanet.training.benchmark.report import number
-from lambdanet.training.benchmark.results import Measurement, ran_on, round_digits, write_csv
+from lambdanet.training.benchmark.results import Measurement, ran_on, rounded, write_csv
 
 FIRST_COLOR, OWN_COLOR = "#111827", "#2563eb"
 COLORS = {"timm": "#ea580c", "timm_compiled": "#16a34a"}  # of other libraries
@@ -122,13 +122,13 @@ def _columns(row: Measurement, info: ModelInfo) -> dict[str, Any]:
         "dtype": row.case.dtype,
         "pass": row.case.pass_name,
         "repeats": len(row.seconds),
-        "ms_median": round_digits(median),
-        "ms_quartile_1": round_digits(row.milliseconds(0.25)),
-        "ms_quartile_3": round_digits(row.milliseconds(0.75)),
-        "images_per_second": round_digits(1000 * row.case.batch / median if median else None),
-        "times_as_fast_as_first": round_digits(row.speed()),
-        "peak_mib": round_digits(row.mebibytes()),
-        "peak_as_share_of_first": round_digits(row.memory_share()),
+        "ms_median": rounded(median),
+        "ms_quartile_1": rounded(row.milliseconds(0.25)),
+        "ms_quartile_3": rounded(row.milliseconds(0.75)),
+        "images_per_second": rounded(1000 * row.case.batch / median if median else None),
+        "times_as_fast_as_first": rounded(row.speed()),
+        "peak_mib": rounded(row.mebibytes()),
+        "peak_as_share_of_first": rounded(row.memory_share()),
         "note": row.note,
         "library": row.library,
         "device": row.device,

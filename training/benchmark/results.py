@@ -81,14 +81,14 @@ class Measurement:
             "contender": self.contender,
             "pass": case.pass_name,
             "repeats": len(self.seconds),
-            "ms_median": round_digits(self.milliseconds()),
-            "ms_min": round_digits(self.milliseconds(0)),
-            "ms_quartile_1": round_digits(self.milliseconds(0.25)),
-            "ms_quartile_3": round_digits(self.milliseconds(0.75)),
-            "ms_max": round_digits(self.milliseconds(1)),
-            "times_as_fast_as_einsum": round_digits(self.speed()),
-            "peak_mib": round_digits(self.mebibytes()),
-            "peak_as_share_of_einsum": round_digits(self.memory_share()),
+            "ms_median": rounded(self.milliseconds()),
+            "ms_min": rounded(self.milliseconds(0)),
+            "ms_quartile_1": rounded(self.milliseconds(0.25)),
+            "ms_quartile_3": rounded(self.milliseconds(0.75)),
+            "ms_max": rounded(self.milliseconds(1)),
+            "times_as_fast_as_einsum": rounded(self.speed()),
+            "peak_mib": rounded(self.mebibytes()),
+            "peak_as_share_of_einsum": rounded(self.memory_share()),
             "note": self.note,
             "library": self.library,
             "device": self.device,
@@ -108,7 +108,7 @@ def ran_on(rows: Iterable[Measurement | Mapping[str, Any]], machine: Mapping[str
     return f"{' with '.join(where)}, tensorflow {machine['tensorflow']}"
 
 
-def round_digits(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
     """Rounds a number to five significant digits."""
     return None if value is None else float(f"{value:.5g}")
 

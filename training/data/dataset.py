@@ -130,14 +130,14 @@ class Dataset:
         self._leave_out_files(self.eval_split, self.recipe.train_split)
 
     def train(
-        self, initial_step: int = 0, shard: Shard = SINGLE_MACHINE, tf_data_service: str | None = None
+        self, initial_step: int = 0, shard: Shard = SINGLE_MACHINE, data_service: str | None = None
     ) -> tf.data.Dataset:
         """Returns the shuffled and augmented batches of training, from a step to the recipe's last epoch.
 
         Args:
           initial_step: the first step, from 0.
           shard: the part that this machine reads; a batch is for one device.
-          tf_data_service: the address of a tf.data service that prepares the images, see `service`.
+          data_service: the address of a tf.data service that prepares the images, see `service`.
 
         Returns:
           A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]). Soft
@@ -148,12 +148,12 @@ class Dataset:
           InputError: as `check`, or the service cannot be used.
         """
         self._leave_out_files(self.recipe.train_split)
-        if tf_data_service is None:
+        if data_service is None:
             streams = self._streams(initial_step, shard)
             parts = [stream.batches(self.recipe, self.bad_records) for stream in streams]
             batches = concat_batches(parts, self.recipe.num_classes)
         else:
-            batches = service.batches(self.recipe, self.source, tf_data_service, shard, self.bad_records)
+            batches = service.batches(self.recipe, self.source, data_service, shard, self.bad_records)
         normalized = batches.map(
             lambda images, labels: (preprocess.normalize(images, self.recipe), labels), tf.data.AUTOTUNE
         )

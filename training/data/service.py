@@ -33,13 +33,13 @@ def check_service(address: str, recipe: Recipe) -> None:
     host, _, port = address.removeprefix(SCHEME).rpartition(":")
     accepted = "grpc://HOST:PORT, the address of a dispatcher"
     if not address.startswith(SCHEME) or not host or not port.isdigit():
-        raise invalid("tf_data_service", accepted, address)
+        raise invalid("data_service", accepted, address)
     if recipe.num_pseudo_labels:
-        raise invalid("tf_data_service", "empty with pseudo_labels, which it cannot mix in", address)
+        raise invalid("data_service", "empty with pseudo_labels, which it cannot mix in", address)
     try:
         check_reachable(address)
     except OSError as error:
-        raise invalid("tf_data_service", accepted, address, f"no server answers: {error}") from None
+        raise invalid("data_service", accepted, address, f"no server answers: {error}") from None
 
 
 def batches(

@@ -43,7 +43,7 @@ class TrainOptions:
       distribute: the devices, as in `create_devices`. Of several workers, the chief alone writes to the
         model_dir, which all of them read.
       tpu: the TPU, as in `create_devices`; None: none.
-      tf_data_service: the address of a tf.data service that prepares the training data, such as
+      data_service: the address of a tf.data service that prepares the training data, such as
         "grpc://host:5000"; None: this machine does. See `service` for its epochs.
       callback: functions of the recipe and the model_dir that return a Keras callback, or their names
         "module:function". They are called before the checkpoint of each epoch, on the chief alone.
@@ -58,14 +58,14 @@ class TrainOptions:
     deterministic: bool = False
     distribute: str = "auto"
     tpu: str | None = None
-    tf_data_service: str | None = None
+    data_service: str | None = None
     callback: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "callback", tuple(user_callbacks.find_factories(self.callback or ())))
         check_counts(save_every=self.save_every, steps_per_execution=self.steps_per_execution)
-        if (address := self.tf_data_service) is not None and self.deterministic:
-            raise invalid("tf_data_service", "empty with deterministic: its order changes", address)
+        if self.data_service is not None and self.deterministic:
+            raise invalid("data_service", "empty with deterministic: its order changes", self.data_service)
 
 
 class Run:
@@ -185,7 +185,7 @@ class Run:
     def _fit_epochs(self, stop: StopRequest) -> None:
         """Trains the rest of an epoch that has begun, or up to the next change of images or frozen layers."""
         recipe, (epoch, done) = self._recipe, divmod(self.step, self._steps)
-        step, address, dataset = self.step, self._options.tf_data_service, self._training_data(epoch)
+        step, address, dataset = self.step, self._options.data_service, self._training_data(epoch)
         self._model.fit(
             self._devices.distribute_dataset(lambda shard: dataset.train(step, shard, address)),
             initial_epoch=epoch,
