@@ -117,7 +117,7 @@ def test_machines_read_disjoint_records(root):
         (["train-00000-of-00001"], {}, "split of dataset tfrecord must be one with images, got 'train'"),
     ],
 )
-def test_invalid_files_are_rejected_in_one_line(tmp_path, files, recipe, message):
+def test_invalid_files_are_refused_in_one_line(tmp_path, files, recipe, message):
     for file in files:
         (tmp_path / file).touch()
     recipe = dataclasses.replace(RECIPE, **recipe)
@@ -188,13 +188,13 @@ def test_run_with_service_trains(root, address, tmp_path, monkeypatch):
         ({"data_service": "grpc://localhost:1"}, "got 'grpc://localhost:1'; no server answers: "),
     ],
 )
-def test_unusable_service_is_rejected(root, tmp_path, arguments, message):
+def test_unusable_service_is_refused(root, tmp_path, arguments, message):
     with pytest.raises(InputError, match=message):
         train(RECIPE, tmp_path / "run", root, **arguments)
     assert not (tmp_path / "run").exists()
 
 
-def test_service_with_pseudo_labels_is_rejected(root):
+def test_service_with_pseudo_labels_is_refused(root):
     recipe = dataclasses.replace(RECIPE, num_classes=10, pseudo_labels="somewhere", pseudo_share=0.5)
     with pytest.raises(InputError, match="data_service must be empty with pseudo_labels"):
         service.check_service("grpc://localhost:1", recipe)

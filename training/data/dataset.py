@@ -136,7 +136,7 @@ class Dataset:
 
         Args:
           initial_step: the first step, from 0.
-          shard: the part that this machine reads; a batch is for one device.
+          shard: the part that this machine reads; a batch is that of one device.
           data_service: the address of a tf.data service that prepares the images, see `service`.
 
         Returns:
