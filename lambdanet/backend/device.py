@@ -81,9 +81,7 @@ def kind() -> str:
 
     It is that of the whole process, also for a layer that is placed on another device.
     """
-    if assumed := _assumed.get():
-        return assumed
-    return next(iter(K.accelerators()), "CPU")
+    return _assumed.get() or next(iter(K.accelerators()), "CPU")
 
 
 @contextlib.contextmanager
