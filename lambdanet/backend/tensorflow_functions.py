@@ -49,6 +49,7 @@ from tensorflow import (  # noqa: F401
     zeros,
     zeros_like,
 )
+from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
 
 all = tf.reduce_all
@@ -128,7 +129,12 @@ def is_compiled_by_xla() -> bool:
 def with_gradient_of(
     backward: Callable[..., tf.Tensor], forward: Callable[..., tf.Tensor], *inputs: tf.Tensor
 ) -> tf.Tensor:
-    """Returns `forward(*inputs)` with the gradient of `backward`, which has the same value."""
+    """Returns `forward(*inputs)` with the gradient of `backward`, which has the same value.
+
+    Where a tape records the inputs, it is `backward` alone, which the gradient would have to compute as well.
+    """
+    if record.should_record_backprop([tf.convert_to_tensor(x) for x in inputs]):
+        return backward(*inputs)
 
     @tf.custom_gradient
     def run(*inputs):
