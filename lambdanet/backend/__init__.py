@@ -42,7 +42,7 @@ __all__ = [  # noqa: F405
     "log1p", "logsumexp", "lower_triangle", "map_recomputed", "map_structure", "matmul", "max_pool",
     "maximum", "mean", "meshgrid", "minimum", "name_scope", "newaxis", "one_hot", "ones", "ones_like",
     "pad", "relu", "repeat", "reshape", "rsqrt", "shape", "sigmoid", "smallest", "softmax",
-    "softmax_cross_entropy", "sqrt", "square", "stack", "sum", "take", "Tensor", "tensordot", "tile",
+    "softmax_cross_entropy", "sqrt", "square", "stack", "sum", "take", "Tensor", "tile",
     "transpose", "unstack", "Variable", "where", "with_gradient_of", "zeros", "zeros_like",
 ]
 # fmt: on

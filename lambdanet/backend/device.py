@@ -59,13 +59,15 @@ class Device:
 # CPU: two cores with AVX-512, least-squares fits to 44 measured forms and blocks on maps of 7 to 64, and 200
 # of the forward pass alone on maps of 7 to 96. TPU: a v3 core, from its memory bandwidth and the 128 x 128
 # tiles of its arrays and matrix unit; the choices agree with the TPU compiler's own estimates. GPU: in the
-# proportions of an A100, not measured.
+# proportions of an A100, not measured. RUNTIME: LiteRT and ONNX Runtime on a CPU, where the convolution took
+# 1.3 to 3.4 times as long as products.
 _CPU = Speed(rate=8.5e10, elementwise_rate=1.2e9, bandwidth=2.2e9)
 _CPU_FORWARD = Speed(rate=1.3e11, elementwise_rate=1.8e9, bandwidth=6.6e9, convolution_rate=1e11)
 _GPU = Speed(rate=1e13, elementwise_rate=1.5e11, bandwidth=2.5e11)
 _TPU = Speed(rate=1e13, elementwise_rate=6e10, bandwidth=1.5e11, tile=128)
 DEVICES = {
     "CPU": Device(_CPU, _CPU_FORWARD, max_intermediate_bytes=1.2e8, chunk_bytes=1.2e7),
+    "RUNTIME": Device(_CPU, dataclasses.replace(_CPU_FORWARD, convolution_rate=1.0), 1.2e8, 1.2e7),
     "GPU": Device(_GPU, _GPU, max_intermediate_bytes=1e9, chunk_bytes=2.5e8),
     "TPU": Device(_TPU, _TPU, max_intermediate_bytes=1e9, chunk_bytes=2.5e8),
 }
@@ -75,18 +77,18 @@ _assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar("assumed_d
 
 
 def kind() -> str:
-    """Returns "TPU", "GPU" or "CPU": the kind in `assume`, or else the fastest that this process can see.
+    """Returns the kind in `assume`, or else the fastest of "TPU", "GPU" and "CPU" that this process can see.
 
     It is the same for the whole process, also for a layer that is placed on another device.
     """
-    if assumed := _assumed.get():
-        return assumed
-    return next(iter(K.accelerators()), "CPU")
+    return _assumed.get() or next(iter(K.accelerators()), "CPU")
 
 
 @contextlib.contextmanager
 def assume(kind: str) -> Iterator[None]:
     """Makes layers that are traced inside choose the fastest forms on another kind of device, of `DEVICES`.
+
+    "RUNTIME" stands for the runtimes of exported models on a CPU.
 
     Raises:
       InputError: there is no such kind.

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
 
 DType: TypeAlias = tf.DType
@@ -68,7 +69,6 @@ square = tf.square
 stack = tf.stack
 sum = tf.reduce_sum
 take = tf.gather
-tensordot = tf.tensordot
 tile = tf.tile
 transpose = tf.transpose
 unstack = tf.unstack
@@ -126,7 +126,12 @@ def is_compiled_by_xla() -> bool:
 def with_gradient_of(
     backward: Callable[..., tf.Tensor], forward: Callable[..., tf.Tensor], *inputs: tf.Tensor
 ) -> tf.Tensor:
-    """Returns `forward(*inputs)` with the gradient of `backward`, which has the same value."""
+    """Returns `forward(*inputs)` with the gradient of `backward`, which has the same value.
+
+    Where a tape records the inputs, it is `backward` alone, which the gradient would have to compute as well.
+    """
+    if record.should_record_backprop([tf.convert_to_tensor(x) for x in inputs]):
+        return backward(*inputs)
 
     @tf.custom_gradient
     def run(*inputs):

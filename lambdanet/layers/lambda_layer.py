@@ -187,7 +187,7 @@ class LambdaLayer(Layer):
         h, k, v, u = self.num_heads // self._num_lambdas, self.key_dim, self._value_dim, self.intra_depth
         queries = self._project(inputs, self._queries, [h, k], self._queries_norm, training)
         values = self._project(context, self._values, [v, u], self._values_norm, training)
-        keys = self._project(context, self._keys, [k, u]) if self.content else values
+        keys = self._project(context, self._keys, [k, u]) if self.content else [None] * self._num_lambdas
         if self.query_normalization == "softmax":
             queries = [K.cast(K.softmax(at_least_float32(x)), self.compute_dtype) for x in queries]
         maps = enumerate(zip(queries, keys, values, strict=True))

@@ -44,6 +44,7 @@ class Kernels:
 
 KERNELS = {
     "CPU": Kernels(DEVICES["CPU"]),
+    "RUNTIME": Kernels(DEVICES["RUNTIME"]),
     "GPU": Kernels(DEVICES["GPU"]),
     "TPU": Kernels(
         device=DEVICES["TPU"],

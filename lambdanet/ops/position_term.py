@@ -180,11 +180,9 @@ class TwoForms(Form):
 
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
         def run(form):
-            names = ("queries", "values", "table")
-            return lambda *x: form.compute(
-                dataclasses.replace(term, **dict(zip(names, x, strict=True))), device
+            return lambda q, v, t: form.compute(
+                dataclasses.replace(term, queries=q, values=v, table=t), device
             )
 
-        return K.with_gradient_of(
-            run(self.backward), run(self.forward), term.queries, term.values, term.table
-        )
+        forms = run(self.backward), run(self.forward)
+        return K.with_gradient_of(*forms, term.queries, term.values, term.table)

@@ -62,9 +62,8 @@ class Product(Form):
     def chunk(self, sizes: Sizes, device: Device) -> int | None:
         """Returns how many blocks of the batch fit into memory; None for all of them."""
         groups, n, m = self._groups(sizes)
-        return device.chunk(
-            groups, n * sizes.bytes * (sizes.h * m if self.query_first else sizes.k * sizes.v)
-        )
+        numbers = sizes.h * m if self.query_first else sizes.k * sizes.v
+        return device.chunk(groups, n * sizes.bytes * numbers)
 
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
         axes = cut(term, self.block)

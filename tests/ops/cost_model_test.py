@@ -175,17 +175,40 @@ def test_convolution_of_a_forward_pass(sizes):
     assert isinstance(choose(inference, "TPU"), Form) and not isinstance(choose(inference, "TPU"), TwoForms)
 
 
-def test_gradient_of_a_form_for_the_forward_pass():
-    """That of the form for both passes, as fine-tuning with `training=False` needs it."""
+@pytest.mark.parametrize("traced", [False, True])
+def test_gradient_of_a_form_for_the_forward_pass(traced):
+    """That of the form for both passes, as fine-tuning with `training=False` needs it.
+
+    A tape around a traced function takes the gradient of one that was traced without it.
+    """
     shapes = [1, 56, 56, 4, 16], [1, 56, 56, 16, 1], [23, 23, 16, 1], [1, 16, 16]
     inputs = [tf.random.stateless_normal(shape, [0, i]) / 4 for i, shape in enumerate(shapes)]
     results = []
     for needs_gradient in (True, False):
+
+        def apply(*inputs, needs_gradient=needs_gradient):
+            term = PositionTerm(*inputs[:3], content=inputs[3], needs_gradient=needs_gradient)
+            return position_lambdas.apply_term(term)
+
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            term = PositionTerm(*inputs[:3], content=inputs[3], needs_gradient=needs_gradient)
-            outputs = position_lambdas.apply_term(term)
+            outputs = (tf.function(apply) if traced else apply)(*inputs)
             loss = tf.reduce_sum(tf.sin(outputs))
         results.append([outputs, *tape.gradient(loss, inputs)])
     for a, b in zip(*results, strict=True):
         assert np.linalg.norm(a - b) < 1e-5 * np.linalg.norm(b)
+
+
+def test_tape_around_a_forward_pass_avoids_the_convolution():
+    """A training step with `training=False` would compute the outputs by the other form as well."""
+
+    @tf.function
+    def step(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = position_lambdas.apply_position_lambdas(*inputs, training=False)
+        return tape.gradient(outputs, inputs)
+
+    specs = [2, 56, 56, 4, 16], [2, 56, 56, 16], [23, 23, 16]
+    operations = step.get_concrete_function(*map(tf.TensorSpec, specs)).graph.get_operations()
+    assert not [op for op in operations if "Conv" in op.type]

@@ -17,6 +17,7 @@ import tf_keras as keras
 from tqdm import tqdm
 
 from lambdanet import files
+from lambdanet.backend import device
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, one_line
 from lambdanet.models.preprocessing.preprocessing import Preprocessing
@@ -214,7 +215,8 @@ def _classifier(model: keras.Model, input_size: int, mean: Sequence[float], std:
         pixels = tf.cast(images, tf.float32) / 255.0
         if len(mean) == 1:
             pixels = tf.reduce_sum(pixels * tf.constant([0.2989, 0.587, 0.114]), axis=-1, keepdims=True)
-        logits = tf.cast(model(normalize(pixels), training=False), tf.float32)
+        with device.assume("RUNTIME"):
+            logits = tf.cast(model(normalize(pixels), training=False), tf.float32)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
     return classify
