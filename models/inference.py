@@ -42,9 +42,13 @@ class InferenceModel(keras.Model):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("training") and not compat.is_within_call():
-            hint = "its normalizations are folded; train the model that it was made of"
-            raise invalid("training", "False for a model of for_inference", kwargs["training"], hint)
+            self.fit()
         return super().__call__(*args, **kwargs)
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises `InputError`."""
+        hint = "its normalizations are folded; train the model that it was made of"
+        raise invalid("training", "False for a model of for_inference", True, hint)
 
 
 def for_inference(model: keras.Model) -> keras.Model:

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 from keras.src.backend.common import global_state
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from lambdanet.backend.keras_functions import average_pool, matmul
 from lambdanet.errors import InputError
@@ -80,7 +81,8 @@ def sublayers(model: keras.Model) -> Iterator[keras.layers.Layer]:
 
 def is_within_call() -> bool:
     """Returns whether a layer is being called."""
-    return global_state.get_global_attribute("current_call_ctx") is not None
+    is_stateless = in_stateless_scope()  # as in the steps of JAX, which call models by `call`
+    return is_stateless or global_state.get_global_attribute("current_call_ctx") is not None
 
 
 def functional(model: Any) -> Any:
