@@ -138,6 +138,17 @@ def test_layers_that_are_called_for_training_stay():
     assert not np.array_equal(fast(x), fast(x))
 
 
+def test_training_is_rejected_but_not_within_another_model():
+    """The same on each backend of Keras 3 in programs/keras_tests.py."""
+    fast = lambdanet.for_inference(inner_model(layers.Conv2D(3, 1), layers.BatchNormalization()))
+    x = images(2, 6, 6, 3)
+    for train in (lambda: fast(x, training=True), lambda: fast.fit(x, x)):
+        with pytest.raises(InputError, match="training must be False for a model of for_inference, got True"):
+            train()
+    outer = keras.Sequential([keras.Input([6, 6, 3]), fast, layers.Dense(1)])
+    np.testing.assert_array_equal(outer(x, training=True), outer(x))
+
+
 class TrainedInside(layers.Layer):
     """A layer of the user that always normalizes by the statistics of the batch."""
 

@@ -3,12 +3,14 @@
 
 keras_tests.py
 
-On torch, also compares gradients in float64 with differences of outputs.
+Also checks that models for inference reject training, and on torch, gradients in float64 against differences of
+outputs.
 """
 
 import inspect
 import unittest
 
+import keras
 import numpy as np
 from keras.src import testing
 from layer_table import LAYERS
@@ -16,6 +18,7 @@ from programs.run_on_engine import constant_initializers, random_value
 
 import lambdanet
 from lambdanet import backend as K
+from lambdanet.errors import InputError
 from lambdanet.layers.layer import Layer
 
 IMAGES = (2, 4, 3, 8)
@@ -54,6 +57,19 @@ class KerasTest(testing.TestCase):
             returns_pair = name == "PooledBatchNormalization"  # Keras's test cannot train with a list
             with self.subTest(name):
                 self.run_layer_test(make, {}, input_shape=shape, run_training_check=not returns_pair)
+
+
+class InferenceTest(testing.TestCase):
+    """A model for inference rejects training, and takes part in that of another model."""
+
+    def runTest(self) -> None:
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2), keras.layers.BatchNormalization()])
+        fast, x = lambdanet.for_inference(model), np.ones([4, 3], "float32")
+        for train in (lambda: fast(x, training=True), lambda: fast.fit(x, x)):
+            self.assertRaisesRegex(InputError, "training must be False", train)
+        outer = keras.Sequential([keras.Input([3]), fast, keras.layers.Dense(1)])
+        outer.compile("sgd", "mse")
+        outer.fit(x, x[:, :1], verbose=0)
 
 
 class Float64Test(testing.TestCase):
