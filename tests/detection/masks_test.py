@@ -32,7 +32,7 @@ def _outputs(boxes, scores, classes, masks=None):
     ],
 )
 def test_mask_fills_the_pixels_of_its_box(box, shape):
-    (found,) = to_coco_detections(_outputs([box], [0.9], [1], np.ones([1, 28, 28])), 10, 12, min_score=0.5)
+    (found,) = to_coco_detections(_outputs([box], [0.9], [1], np.ones([1, 28, 28])), 10, 12, min_confidence=0.5)
     expected = np.zeros([10, 12], bool)
     top, left = max(box[0], 0), max(box[1], 0)
     expected[top : top + shape[0], left : left + shape[1]] = True
@@ -43,7 +43,7 @@ def test_mask_is_interpolated_between_centers_of_cells():
     """Of a plane, which is interpolated without an error, but next to the border of the box."""
     cells, pixels = ((np.arange(size) + 0.5) / size * 2 - 1 for size in (28, 40))
     mask, expected = (0.5 + 0.3 * place[:, np.newaxis] - 0.2 * place for place in (cells, pixels))
-    (found,) = to_coco_detections(_outputs([(3, 5, 43, 45)], [0.9], [1], [mask]), 50, 50, min_score=0.5)
+    (found,) = to_coco_detections(_outputs([(3, 5, 43, 45)], [0.9], [1], [mask]), 50, 50, min_confidence=0.5)
     differences = decode_mask(found["segmentation"])[3:43, 5:45] != (expected > 0.5)
     assert differences[1:-1, 1:-1].mean() < 0.005
 

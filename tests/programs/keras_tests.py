@@ -3,7 +3,7 @@
 
 keras_tests.py
 
-Also checks that models for inference reject training, and on torch, gradients in float64 against differences of
+Also checks that models for inference reject training, and on torch, float64 gradients against differences of
 outputs.
 """
 
