@@ -32,7 +32,8 @@ def _outputs(boxes, scores, classes, masks=None):
     ],
 )
 def test_mask_fills_the_pixels_of_its_box(box, shape):
-    (found,) = to_coco_detections(_outputs([box], [0.9], [1], np.ones([1, 28, 28])), 10, 12, min_confidence=0.5)
+    outputs = _outputs([box], [0.9], [1], np.ones([1, 28, 28]))
+    (found,) = to_coco_detections(outputs, 10, 12, min_confidence=0.5)
     expected = np.zeros([10, 12], bool)
     top, left = max(box[0], 0), max(box[1], 0)
     expected[top : top + shape[0], left : left + shape[1]] = True

@@ -97,7 +97,6 @@ def test_unwritable_folder_is_rejected_at_once(tmp_path, capsys):
         (["layers"], "layers_time.png"),
         (["models", "resnet_50"], "models.csv"),
         (["models", "resnet_50"], "models.png"),
-        (["input"], "input.csv"),
     ],
 )
 def test_files_of_the_user_are_not_replaced(words, name, tmp_path, capsys):

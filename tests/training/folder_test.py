@@ -269,7 +269,8 @@ def test_nested_folders_and_names_in_any_bytes(tmp_path, capsys):
     ((images, labels),) = Dataset.open(recipe, str(tmp_path), bad).eval()
     assert labels.numpy().tolist() == [0, 0, 1, 1] and not bad.names
     files = [deep / "picture.jpg", os.fsdecode(os.fsencode(red) + b"/\xff\xfe.png")]
-    expected = preprocess.of_recipe(recipe)(tf.stack([read_image(file) for file in files]))
+    pictures = tf.cast([read_image(file) for file in files], tf.uint8)
+    expected = preprocess.of_recipe(recipe)(pictures)
     np.testing.assert_allclose(images[2:], expected, atol=1e-5)
 
 

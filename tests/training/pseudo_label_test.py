@@ -260,7 +260,7 @@ def test_damaged_records_to_label_are_counted(teacher, own, tmp_path, data, numb
         (file,) = root.glob("train*")
         arguments = {"data": str(root)}
     damage_record(file, number)
-    arguments |= {"teacher": teacher, "min_confidence": 0}
+    arguments |= {"saved_model": teacher, "min_confidence": 0}
     manifest = pseudo_label(**arguments, out=tmp_path / "out")
     assert manifest["seen"] == 8
     assert manifest["unreadable"] == [f"{file.name}:{lost}" for lost in range(number, 8)]
