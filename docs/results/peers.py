@@ -34,7 +34,7 @@ OWN = {
     "peak memory of that step": "[{memory}](docs/results/layers.csv), spent on speed",
     "TPU": "[compiles, not run](tests/tpu/tpu_check_test.py)",
     "detection": "[Mask R-CNN, RetinaNet](tests/detection/experiments_test.py)",
-    "export": "[SavedModel, LiteRT, ONNX](tests/training/export_runtimes_test.py)",
+    "export": "[SavedModel, LiteRT, ONNX](tests/training/serving/export_runtimes_test.py)",
 }
 NAMES = {"lambdanet": "lambdanet", "lambda-networks": "lucidrains", "timm": "timm", "kecam": "kecam"}
 

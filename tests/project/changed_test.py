@@ -20,9 +20,9 @@ def _near(*names: str) -> list[str]:
         ("tests/ops/reference_test.py", "ops/reference_test"),
         ("lambdanet/ops/position_lambdas.py", "ops/position_lambdas_test"),
         ("lambdanet/layers/lambda_layer.py", "layers/lambda_layer_test"),  # imported by way of `lambdanet`
-        ("training/run/checkpoints.py", "training/checkpoints_test"),  # a link in lambdanet/
+        ("training/run/checkpoints.py", "training/run/checkpoints_test"),  # a link in lambdanet/
         ("tests/naive_attention.py", "layers/attention_test"),
-        ("tests/programs/hold_lock.py", "training/run_lock_test"),
+        ("tests/programs/hold_lock.py", "training/run/run_lock_test"),
     ],
 )
 def test_nearest_test_of_a_file(file, first):

@@ -23,7 +23,7 @@ from lambdanet.training.benchmark.cases import PEER_PACKAGES, Case, cases
 from lambdanet.training.benchmark.contender_process import ContenderFailed, ContenderProcess
 from lambdanet.training.benchmark.results import Measurement, ran_on
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SMALL = Case(4, 6, 16, 2, 3, backward=True)
 
 

@@ -51,7 +51,7 @@ def test_compare(printed, ours, verdict):
 @pytest.mark.parametrize("number", TABLES)
 def test_table(number):
     """Each figure is equal, or its row is listed above and has a note; the documentation has the figures."""
-    path = Path(__file__).parents[2] / "docs" / "results" / "tables.csv"
+    path = Path(__file__).parents[3] / "docs" / "results" / "tables.csv"
     documented = [row for row in csv.DictReader(path.read_text().splitlines()) if row["table"] == number]
     for line, row in zip(comparison.compare_rows(number), documented, strict=True):
         cells = [cell for figure in line.figures for cell in figure.cells]
