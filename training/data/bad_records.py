@@ -28,9 +28,7 @@ Prepare = Callable[[Example, Any], tuple[tf.Tensor, tf.Tensor]]
 class Group(NamedTuple):
     """Examples that were prepared together."""
 
-    places: (
-        tf.Tensor
-    )  # of the valid examples in the group, in order, int64 [g]; of a fallback's, from size on
+    places: tf.Tensor  # of the valid examples in the group, in order, int64 [g]; a fallback's follow `size`
     images: tf.Tensor  # of the valid examples [g, ...]
     labels: tf.Tensor  # of the valid examples, [g] or [g, n]
     names: tf.Tensor  # of all examples in the group, string [size]
