@@ -37,11 +37,11 @@ def checked_regularizer(regularizer: Any) -> Any:
 def checked_batch_norm(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
     arguments = {} if arguments is None else arguments
     try:
-        norm = keras.layers.BatchNormalization(**arguments, axis=-1, name="norm")
+        norm = keras.layers.BatchNormalization(**arguments, axis=-1, gamma_initializer="ones", name="norm")
         if not (0 <= norm.momentum <= 1 and norm.epsilon > 0):
             raise ValueError("momentum is from 0 to 1 and epsilon above 0")
     except (ValueError, TypeError) as error:
-        accepted = "arguments of a Keras BatchNormalization but axis and name"
+        accepted = "arguments of a Keras BatchNormalization but axis, gamma_initializer and name"
         raise invalid("batch_norm", accepted, arguments, one_line(error)) from None
     return arguments
 

@@ -41,7 +41,7 @@ class InferenceModel(keras.Model):
     """The result of `for_inference`: it cannot train, and within other models computes as at inference."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("training") and not compat.is_within_call():
+        if kwargs.get("training", *args[1:2]) and not compat.is_within_call():
             self.fit()
         return super().__call__(*args, **kwargs)
 
@@ -49,6 +49,11 @@ class InferenceModel(keras.Model):
         """Raises `InputError`."""
         hint = "its normalizations are folded; train the model that it was made of"
         raise invalid("training", "False for a model of for_inference", True, hint)
+
+    train_on_batch = fit
+
+
+keras.saving.get_custom_objects()["InferenceModel"] = InferenceModel  # HDF5 files leave the package out
 
 
 def for_inference(model: keras.Model) -> keras.Model:

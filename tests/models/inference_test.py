@@ -129,6 +129,20 @@ def test_other_models_compute_the_same(double_precision, tmp_path):
     np.testing.assert_array_equal(loaded(x)["map"], fast(x)["map"])
 
 
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@pytest.mark.parametrize("ending", [".keras", ".h5", ""])
+def test_saved_model_for_inference_does_not_train(ending, tmp_path):
+    i = keras.Input([4])
+    fast = lambdanet.for_inference(keras.Model(i, layers.BatchNormalization()(layers.Dense(3)(i))))
+    fast.save(tmp_path / f"fast{ending}")
+    loaded, x = keras.models.load_model(tmp_path / f"fast{ending}"), images(2, 4)
+    np.testing.assert_array_equal(loaded(x, training=False), fast(x))
+    loaded.compile("sgd", "mse")
+    for train in (lambda: loaded(x, True), lambda: loaded.train_on_batch(x, x), lambda: loaded.fit(x, x)):
+        with pytest.raises(InputError, match="training must be False for a model of for_inference, got True"):
+            train()
+
+
 def test_layers_that_are_called_for_training_stay():
     i = keras.Input([4])
     x = layers.Dropout(0.5, seed=1)(layers.Dense(64)(i), training=True)

@@ -258,6 +258,7 @@ NORMS = [
     {"epsilonn": 1},
     {"axis": 1},
     {"name": "x"},
+    {"gamma_initializer": "zeros"},
     {"momentum": 2},
     {"momentum": "much"},
     {"epsilon": -1},

@@ -49,7 +49,7 @@ class TableSource(PictureFiles):
         super().__init__()
         self._table = os.path.expanduser(recipe.labels)
         self._root = os.path.expanduser(data_dir or os.path.dirname(self._table))
-        self._rows = _checked(_read(self._table), self._table, recipe)
+        self._rows = _checked(_read(self._table), self._table, self._root, recipe)
         self.class_names = _in_order({row["label"] for row in self._split(recipe.train_split)})
         if len(self.class_names) < 2:
             raise invalid(f"classes in {self._table!r}", "two or more labels", self.class_names)
@@ -94,12 +94,13 @@ def _read(path: str) -> list[dict[str, str]]:
     return rows
 
 
-def _checked(rows: list[dict[str, str]], path: str, recipe: Recipe) -> list[dict[str, str]]:
-    """Returns rows without spaces at the ends of labels; `InputError` where two contradict each other."""
+def _checked(rows: list[dict[str, str]], path: str, root: str, recipe: Recipe) -> list[dict[str, str]]:
+    """Returns rows, labels and splits without outer spaces; `InputError` where two contradict each other."""
     evaluated = {recipe.eval_split, recipe.held_out_split} - {recipe.train_split}
     seen: dict[tuple[str, str], tuple[object, int]] = {}
     for number, row in enumerate(rows):
-        file, label, split = os.path.normpath(row["file"]), row["label"].strip(), row["split"]
+        file, label, split = os.path.join(root, row["file"]), row["label"].strip(), row["split"].strip()
+        file = os.path.normpath(file)
         form = unicodedata.normalize("NFC", label)
         claims: list[tuple[str, str, object]] = [("have one label for a file", file, label)]
         rule = "have labels that differ in more than outer spaces and Unicode form"
@@ -111,7 +112,7 @@ def _checked(rows: list[dict[str, str]], path: str, recipe: Recipe) -> list[dict
             if other != value:
                 where = f"rows {first + 1} and {number + 1} of {path!r}"
                 raise InputError(f"{where} must {rule}, got {rows[first]!a} and {row!a}")
-    return [row | {"label": row["label"].strip()} for row in rows]
+    return [row | {name: row[name].strip() for name in ("label", "split")} for row in rows]
 
 
 def _as_texts(table: pyarrow.Table, path: str) -> pyarrow.Table:

@@ -155,6 +155,12 @@ def test_tables_that_cannot_be_used(pictures, tmp_path, rows, columns, message):
     assert "\n" not in str(caught.value)
 
 
+def test_one_picture_has_one_path_and_split(pictures, tmp_path):
+    rows = [*ROWS, (str(pictures / ROWS[0][0]), "cat", "validation ")]
+    with pytest.raises(InputError, match="rows 1 and 9 of .* for training or evaluation alone"):
+        Dataset.open(_write(tmp_path / "labels.csv", rows), str(pictures))
+
+
 @pytest.mark.parametrize(
     ("name", "content"), [("labels.txt", b"x"), ("none.csv", None), ("a.parquet", b"PAR1")]
 )
