@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ImageNet with SGD and adaptive gradient clipping, as the cards of timm's weights `c1_in1k` have it.
+"""ImageNet with SGD and adaptive gradient clipping, as on the model cards of timm's `c1_in1k` weights.
 
     lambdanet train --recipe=rsb_c:lambda_resnet26t --model_dir=DIR --data_dir=DIR
 

@@ -118,7 +118,7 @@ COMMANDS = (
             Flag(
                 "checkpoint",
                 "FILE",
-                "a safetensors or PyTorch file (default: the published one, from its hub)",
+                "a safetensors or PyTorch file (default: the published one, from the Hugging Face hub)",
             ),
             Flag(
                 "out",

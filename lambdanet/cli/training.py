@@ -230,7 +230,7 @@ COMMANDS = (
         ),
         examples=(
             "lambdanet evaluate --model_dir=/tmp/digits --out=/tmp/digits_evaluation",
-            "lambdanet evaluate --model_dir=/tmp/digits --split=train[:10%]",
+            "lambdanet evaluate --model_dir=/tmp/digits --split='train[:10%]'",
         ),
     ),
     Command(
