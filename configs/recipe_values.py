@@ -76,7 +76,10 @@ LOSSES = {
     "cross_entropy": "lambdanet.training.run.losses:SmoothedCrossEntropy",
 }
 INTERPOLATIONS = ("bicubic", "bilinear")
-POLICIES = ("model_garden", "timm")  # of RandAugment
+POLICIES = {  # of RandAugment
+    "model_garden": "lambdanet.training.data.rand_augment:model_garden",
+    "timm": "lambdanet.training.data.rand_augment:timm",
+}
 MAX_MAGNITUDE = 10.0  # of the policy timm
 INTEGERS = range(-(2**63), 2**63)
 MAX_DEPTH = 32  # nested lists and dictionaries in an option

@@ -17,7 +17,7 @@ from lambdanet.training.run import build
 NAMES = configs.list_recipes()
 
 
-@pytest.mark.parametrize("choices", [v.AUGMENTATIONS, v.LOSSES, v.SCHEDULES])
+@pytest.mark.parametrize("choices", [v.AUGMENTATIONS, v.LOSSES, v.POLICIES, v.SCHEDULES])
 def test_every_choice_is_implemented(choices):
     for path in choices.values():
         assert callable(pkgutil.resolve_name(path))

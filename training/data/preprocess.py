@@ -7,11 +7,11 @@ import pkgutil
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.configs.recipe_values import AUGMENTATIONS
+from lambdanet.configs.recipe_values import AUGMENTATIONS, POLICIES
 from lambdanet.models.preprocessing.preprocessing import Preprocessing
 from lambdanet.training.data import augment
 from lambdanet.training.data.image_bytes import Decoded, Encoded
-from lambdanet.training.data.rand_augment import POLICIES
+from lambdanet.training.data.rand_augment import Policy
 
 # Of the color jitter, RandAugment, which derives others from it, and erasing; views derive 0 and 1.
 SEEDS = (1000, 2, 1001)
@@ -42,7 +42,8 @@ def for_training(image: Encoded | Decoded, recipe: Recipe, seed: tf.Tensor) -> t
     if recipe.color_jitter:
         pixels = augment.color_jitter(pixels, recipe.color_jitter, jitter)
     if recipe.randaugment_layers:
-        pixels = POLICIES[recipe.randaugment_policy](pixels, recipe, rand_augment)
+        policy: Policy = pkgutil.resolve_name(POLICIES[recipe.randaugment_policy])
+        pixels = policy(pixels, recipe, rand_augment)
     if recipe.random_erasing:
         pixels = augment.erase(pixels, recipe.random_erasing, erase)
     return pixels

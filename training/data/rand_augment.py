@@ -79,9 +79,6 @@ def timm(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
     return image
 
 
-POLICIES: dict[str, Policy] = {"model_garden": model_garden, "timm": timm}
-
-
 def _apply_one(branches: Sequence[Callable[[], tf.Tensor]], drawn: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
     changed = tf.switch_case(drawn, branches, default=partial(tf.identity, image))
     return tf.ensure_shape(changed, image.shape)

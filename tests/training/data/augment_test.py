@@ -11,7 +11,7 @@ from PIL import Image, ImageEnhance
 
 from lambdanet import configs
 from lambdanet.configs import recipe_values
-from lambdanet.training.data import augment, preprocess, rand_augment
+from lambdanet.training.data import augment, preprocess
 from lambdanet.training.data.image_bytes import Decoded, Encoded
 
 SEEDS = [tf.constant([0, number], tf.int64) for number in range(40)]
@@ -169,7 +169,3 @@ def test_fields_of_recipe_change_images(field):
     )
     np.testing.assert_array_equal(first, again)
     assert np.any(first != plain)
-
-
-def test_recipes_accept_every_policy():
-    assert sorted(rand_augment.POLICIES) == sorted(recipe_values.POLICIES)

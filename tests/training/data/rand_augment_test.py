@@ -22,7 +22,7 @@ RECIPE = dataclasses.replace(configs.get_recipe("digits"), randaugment_layers=2)
 FILL = (124, 116, 104)
 
 
-@pytest.fixture(scope="module", params=rand_augment.POLICIES)
+@pytest.fixture(scope="module", params=[rand_augment.model_garden, rand_augment.timm])
 def changed(request):
     """RandAugment on images of 16 pixels, traced once."""
 
@@ -30,7 +30,7 @@ def changed(request):
         input_signature=[tf.TensorSpec([16, 16, 3], tf.uint8), tf.TensorSpec([2], tf.int64)], autograph=False
     )
     def change(pixels, seed):
-        return rand_augment.POLICIES[request.param](pixels, RECIPE, seed)
+        return request.param(pixels, RECIPE, seed)
 
     return change
 
