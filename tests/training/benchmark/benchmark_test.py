@@ -422,7 +422,7 @@ def test_plots_have_a_dot_per_result():
 
 def test_command_prints_and_writes_measurements(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(comparison, "TURN_SECONDS", 0.01)
-    words = ["benchmark", "layers", "--maps=8x8x16x4", "--scopes=3,global", "--passes=forward,both"]
+    words = ["benchmark", "layers", "--maps=16x16x16x4", "--scopes=3,global", "--passes=forward,both"]
     words += ["--contenders=position/auto", "--repeats=2", "--max_seconds=20", "--threads=1"]
     assert cli.main([*words, f"--out={tmp_path}"]) == 0
     shown = capfd.readouterr()
