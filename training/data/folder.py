@@ -101,7 +101,7 @@ class FolderSource(PictureFiles):
 
     def _split_folder(self, split: str) -> str:
         if split not in self._splits:
-            raise unknown(f"split in {self._root!r}", split, self._splits)
+            raise unknown(f"split in {self._root!r}:", split, self._splits)
         return os.path.join(self._root, split)
 
     def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:

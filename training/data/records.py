@@ -185,7 +185,7 @@ def select_files(splits: Mapping[str, list[Path]], split: str, root: Path) -> li
     if not match:
         raise invalid(f"split of {NAME}", "a name, or a part in whole files, such as train[20shard:]", split)
     if match["name"] not in splits:
-        raise unknown(f"split in {str(root)!r}", match["name"], splits)
+        raise unknown(f"split in {str(root)!r}:", match["name"], splits)
     begin, end = (None if match[name] is None else int(match[name]) for name in ("begin", "end"))
     return splits[match["name"]][begin:end]
 

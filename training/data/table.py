@@ -69,7 +69,7 @@ class TableSource(PictureFiles):
     def _split(self, split: str) -> list[dict[str, str]]:
         rows = [row for row in self._rows if row["split"] == split]
         if not rows:
-            raise unknown(f"split in {self._table!r}", split, {row["split"] for row in self._rows})
+            raise unknown(f"split in {self._table!r}:", split, {row["split"] for row in self._rows})
         return rows
 
 
