@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between Keras 3 and tf_keras: `tf_keras_compat` has the same names."""
+"""Adapts Keras 3; `tf_keras_compat` has the same names."""
 
 import re
 from collections.abc import Iterator

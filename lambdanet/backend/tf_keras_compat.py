@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between tf_keras and Keras 3: `keras_3_compat` has the same names."""
+"""Adapts tf_keras; `keras_3_compat` has the same names."""
 
 import contextlib
 import contextvars

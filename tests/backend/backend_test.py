@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `lambdanet.backend` exports on every engine, and its scope in which layers are not traced."""
+"""Exports of `lambdanet.backend` on every engine, and the scope in which layers are not traced."""
 
 import re
 import threading
