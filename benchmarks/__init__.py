@@ -9,7 +9,7 @@ from typing import Any
 
 from absl import flags
 
-from lambdanet.command_line import Arguments, Command, Flag
+from lambdanet.command_line import Arguments, Command, Flag, given_flags
 
 
 def program(
@@ -28,9 +28,7 @@ def program(
     positional = Arguments("[MODEL...]", "models (default: four of different families)", 0, float("inf"))
 
     def run_with_flags(values: flags.FlagValues, arguments: list[str]) -> None:
-        given = {flag.name: values[flag.name].value for flag in accepted}
-        options = {key: value for key, value in given.items() if value is not None}
-        run(**options, **({"models": arguments} if models else {}))
+        run(**given_flags(values, accepted), **({"models": arguments} if models else {}))
 
     return Command(
         name,

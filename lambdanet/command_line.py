@@ -10,8 +10,9 @@ import os
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from logging import LogRecord
+from typing import Any
 
 from absl import flags, logging
 
@@ -110,6 +111,12 @@ def run(command: Command, argv: list[str]) -> None:
         arguments = parse(command, argv)
         which_keras.take_tf_keras(f"`{command.invocation}`")
         command.run(*arguments)
+
+
+def given_flags(values: flags.FlagValues, accepted: Iterable[Flag]) -> dict[str, Any]:
+    """Returns the values of the flags that are on the command line or have a default, by name."""
+    named = {flag.name: values[flag.name].value for flag in accepted}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from absl import flags
 
 from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, ListFlag, switch
-from lambdanet.command_line import Arguments, Command, Flag
+from lambdanet.command_line import Arguments, Command, Flag, given_flags
 
 
 def _runner(topic: str) -> Callable[[flags.FlagValues, list[str]], None]:
@@ -15,8 +15,7 @@ def _runner(topic: str) -> Callable[[flags.FlagValues, list[str]], None]:
 
     def run(values: flags.FlagValues, models: list[str]) -> None:
         package = importlib.import_module(f"lambdanet.training.benchmark.{topic}")
-        given = {"models": models or None} | {flag.name: values[flag.name].value for flag in _FLAGS[topic]}
-        options = {name: value for name, value in given.items() if value is not None}
+        options = given_flags(values, _FLAGS[topic]) | ({"models": models} if models else {})
         getattr(package, f"benchmark_{topic}")(**options)
 
     return run

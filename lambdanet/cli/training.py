@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, RepeatedFlag, switch
-from lambdanet.command_line import Arguments, Command, Flag, align_columns
+from lambdanet.command_line import Arguments, Command, Flag, align_columns, given_flags
 from lambdanet.errors import InputError, Unfinished, check_known
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
 def _pseudo_label(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.training.pseudo_labels import label
 
-    given = {flag.name: values[flag.name].value for flag in _PSEUDO_FLAGS}
-    label.pseudo_label(**{name: value for name, value in given.items() if value is not None})
+    label.pseudo_label(**given_flags(values, _PSEUDO_FLAGS))
 
 
 _FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
