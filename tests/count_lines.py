@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints the number of lines of the library; fails above the budget in pyproject.toml (`make lint`)."""
 
-import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-LIBRARY = ("lambdanet", "models", "training", "detection", "configs", "benchmarks")
+import source_tree
+from source_tree import FLOORS, ROOT
 
 
 def main() -> str | None:
     """Prints the count, and returns an error message for a library that is too large."""
     budget = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["lambdanet"]["max_lines"]
-    command = ["git", "ls-files", "-co", "--exclude-standard", "--", *(f"{room}/*.py" for room in LIBRARY)]
-    paths = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
-    files = [ROOT / path for path in paths if (ROOT / path).exists()]
+    files = [path for floor in FLOORS for path in source_tree.files_of(floor)]
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
     print(f"library: {lines:,} lines in {len(files)} modules; the budget is {budget:,} lines")
     return (
