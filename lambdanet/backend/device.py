@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from lambdanet import backend as K
-from lambdanet.errors import unknown
+from lambdanet.errors import check_known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +97,7 @@ def assume(kind: str) -> Iterator[None]:
       >>> with device.assume("TPU"):
       ...     graph = tf.function(model).get_concrete_function(images)
     """
-    if kind not in DEVICES:
-        raise unknown("kind of device", kind, DEVICES)
+    check_known("kind of device", kind, DEVICES)
     token = _assumed.set(kind)
     try:
         yield

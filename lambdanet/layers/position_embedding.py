@@ -7,7 +7,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras, tensors
-from lambdanet.errors import check_count, check_counts, check_scope, invalid, unknown
+from lambdanet.errors import check_count, check_counts, check_known, check_scope, invalid
 from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import position_lambdas, products, relative_positions
 from lambdanet.ops.position_term import Geometry, PositionTerm
@@ -96,10 +96,8 @@ def relative_arguments(
     scope = None if scope is None else check_scope(scope)
     if scope is None and dilation > 1:
         raise invalid("dilation", "1 with scope=None, the whole map", dilation)
-    if resize not in RESIZES:
-        raise unknown("resize", resize, RESIZES)
-    if implementation not in ("auto", *position_lambdas.IMPLEMENTATIONS):
-        raise unknown("implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS))
+    check_known("resize", resize, RESIZES)
+    check_known("implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS))
     if isinstance(map_size, Sequence):
         map_size = tuple(check_count("map_size", size) for size in map_size)
     elif map_size is not None:

@@ -15,7 +15,7 @@ import os
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import invalid, unknown
+from lambdanet.errors import check_known, invalid, unknown
 from lambdanet.training.data.image_bytes import Encoded, is_decodable
 from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures
 from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
@@ -100,8 +100,7 @@ class FolderSource(PictureFiles):
         return [(folder, others, len(paths) + len(others)) for folder, paths, others in found]
 
     def _split_folder(self, split: str) -> str:
-        if split not in self._splits:
-            raise unknown(f"split in {self._root!r}:", split, self._splits)
+        check_known(f"split in {self._root!r}:", split, self._splits)
         return os.path.join(self._root, split)
 
     def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:

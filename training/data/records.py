@@ -22,7 +22,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, invalid, unknown
+from lambdanet.errors import InputError, check_known, invalid
 from lambdanet.training.data import class_names
 from lambdanet.training.data.image_bytes import Encoded
 from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
@@ -184,8 +184,7 @@ def select_files(splits: Mapping[str, list[Path]], split: str, root: Path) -> li
     match = _SPLIT.fullmatch(split)
     if not match:
         raise invalid(f"split of {NAME}", "a name, or a part in whole files, such as train[20shard:]", split)
-    if match["name"] not in splits:
-        raise unknown(f"split in {str(root)!r}:", match["name"], splits)
+    check_known(f"split in {str(root)!r}:", match["name"], splits)
     begin, end = (None if match[name] is None else int(match[name]) for name in ("begin", "end"))
     return splits[match["name"]][begin:end]
 

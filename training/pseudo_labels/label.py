@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from lambdanet.errors import InputError, check_counts, invalid, unknown
+from lambdanet.errors import InputError, check_counts, check_known, invalid
 from lambdanet.files import atomic_file, write_atomic
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
@@ -74,8 +74,7 @@ def pseudo_label(
     check_counts(batch_size=batch_size, shard_size=shard_size)
     if per_class is not None:
         check_counts(per_class=per_class)
-    if label_mode not in LABEL_MODES:
-        raise unknown("label_mode", label_mode, LABEL_MODES)
+    check_known("label_mode", label_mode, LABEL_MODES)
     if not 0 <= min_confidence <= 1:
         raise invalid("min_confidence", "from 0 to 1", min_confidence)
     bad_records = BadRecords(max_bad_records)
