@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from benchmarks import program
 from lambdanet import command_line
-from lambdanet.cli.flag_types import IntegerFlag, ListFlag
+from lambdanet.command_line import IntegerFlag, ListFlag
 from lambdanet.errors import check_counts
 
 EXPERIMENTS = ("lambda_resnet/maskrcnn_resnetfpn_coco", "maskrcnn_resnetfpn_coco")
@@ -35,7 +35,7 @@ def benchmark_detection(
         f"task.model.input_size=[{size},{size},3],runtime.mixed_precision_dtype=float32,"
         "task.train_data.dtype=float32"
     )
-    built = [train_step.build(experiment, override, batch_size) for experiment in experiments]
+    built = [train_step.build_train_step(experiment, override, batch_size) for experiment in experiments]
     seconds: list[list[float]] = [[] for _ in experiments]
     for turn in range(steps + 1):
         for step, times in zip(built, seconds, strict=True):

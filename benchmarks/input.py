@@ -17,12 +17,11 @@ import tensorflow as tf
 
 from benchmarks import program, synthetic_records
 from lambdanet import command_line, configs, text_table
-from lambdanet.cli.flag_types import IntegerFlag
-from lambdanet.command_line import Flag
+from lambdanet.command_line import Flag, IntegerFlag
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import check_counts, invalid
 from lambdanet.files import writable_dir, write_output
-from lambdanet.training.benchmark import machine
+from lambdanet.training.benchmark.results import describe_machine, num_cores
 from lambdanet.training.data import records
 from lambdanet.training.data.dataset import Dataset
 
@@ -99,7 +98,7 @@ def benchmark_input(
     if images < batch_size:
         raise invalid("images", f"at least the batch size of {batch_size}", images)
     to = None if out is None else writable_dir(Path(out).expanduser(), {"input.csv": b"contender,"})
-    about = machine.describe(machine.cores())
+    about = describe_machine(num_cores())
     load = f"load {about['load_before']}; tensorflow {about['tensorflow']}"
     print(f"{about['cpu']}, {about['cores']} cores, {load}")
     with _records(data_dir, pictures) as folder:

@@ -14,11 +14,10 @@ import tf_keras as keras
 
 from benchmarks import program
 from lambdanet import command_line, configs
-from lambdanet.cli.flag_types import IntegerFlag, RepeatedFlag
-from lambdanet.command_line import Flag
+from lambdanet.command_line import Flag, IntegerFlag, RepeatedFlag
 from lambdanet.configs.recipe import Recipe, override
 from lambdanet.errors import check_counts
-from lambdanet.training.benchmark import machine
+from lambdanet.training.benchmark import results
 from lambdanet.training.benchmark.layers import announce
 from lambdanet.training.run import build, callbacks
 from lambdanet.training.run import model_dir as model_dirs
@@ -60,7 +59,9 @@ def benchmark_loop(
     check_counts(steps=steps, repeats=repeats)
     chosen = override(configs.get_recipe(recipe), set)
     chosen = dataclasses.replace(chosen, num_classes=chosen.num_classes or 10)
-    announce(machine.describe(machine.cores()), "bfloat16" if chosen.mixed_precision else "float32")
+    announce(
+        results.describe_machine(results.num_cores()), "bfloat16" if chosen.mixed_precision else "float32"
+    )
     data = _batches(chosen)
     with tempfile.TemporaryDirectory() as folder:
         loops = {"train": _train(chosen, data, folder), "by_hand": _by_hand(chosen, data)}

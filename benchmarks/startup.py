@@ -12,9 +12,9 @@ import tf_keras as keras
 
 from benchmarks import program
 from lambdanet import command_line
-from lambdanet.cli.flag_types import IntegerFlag
+from lambdanet.command_line import IntegerFlag
 from lambdanet.errors import check_counts
-from lambdanet.training.benchmark import machine
+from lambdanet.training.benchmark import results
 from lambdanet.training.benchmark.layers import announce
 from lambdanet.training.benchmark.model_contenders import Network
 from lambdanet.training.benchmark.report import number
@@ -48,7 +48,7 @@ def benchmark_startup(models: Sequence[str] = (), repeats: int = 3) -> list[dict
     sizes = {network.text: network.info().input_size for network in networks}
     builders: dict[str, Callable[[], keras.Model]] = {BASELINE: _build_baseline}
     builders |= {network.text: network.create for network in networks}
-    announce(machine.describe(machine.cores()), "float32")
+    announce(results.describe_machine(results.num_cores()), "float32")
     tf.get_logger().setLevel("ERROR")  # it warns of models that are traced again, which is what this measures
     turns = [
         {name: _start(build, sizes.get(name, 224)) for name, build in builders.items()}

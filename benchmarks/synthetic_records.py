@@ -30,7 +30,7 @@ def write(folder: Path, pictures: int, seed: int = 0) -> None:
     first, *others = (folder / records.shard_name("train", index, FILES) for index in range(FILES))
     with tf.io.TFRecordWriter(str(first)) as writer:
         for index in range(PER_FILE):
-            writer.write(records.record(files[index % pictures], index % 1000))
+            writer.write(records.encode_record(files[index % pictures], index % 1000))
     for path in others:
         os.link(first, path)
 

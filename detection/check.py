@@ -12,7 +12,7 @@ from lambdanet.command_line import Command, Flag
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.detection.data import annotations
 
-    found = annotations.check(values.annotations, values.images, values.num_classes, values.masks)
+    found = annotations.check_annotations(values.annotations, values.images, values.num_classes, values.masks)
     print(
         f"{values.annotations}: {found['images']} images, {found['objects']} objects and {found['crowds']} "
         f"crowds of {found['categories']} categories, no errors"

@@ -4,7 +4,7 @@
 
 Model Garden's vision models import its language models, which import tensorflow-text if it is installed. Its
 binary must match the TensorFlow version, which differs on a TPU VM, and detection does not use it. Unless it
-is already imported, it is therefore hidden here; it can be imported afterwards.
+is already imported, it is therefore hidden meanwhile; it can be imported afterwards.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ from lambdanet.command_line import Command, Flag
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.detection.data.shapes import write_shapes
+    from lambdanet.detection.data.scenes import write_shapes
 
     path = write_shapes(values.out, values.train, values.val, values.seed)
     print(f"{values.train} training and {values.val} validation images are in {path}")

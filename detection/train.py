@@ -22,7 +22,7 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
         values.tpu or "",
         values.tf_data_service or "",
     )
-    train.run(
+    train.run_experiment(
         params,
         values.mode,
         values.model_dir,

@@ -14,27 +14,25 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.layers.attention import AxialAttention as AxialAttention
     from lambdanet.layers.attention import GlobalAttention as GlobalAttention
     from lambdanet.layers.attention import LinearAttention as LinearAttention
+    from lambdanet.layers.batch_norm import ChannelAffine as ChannelAffine
+    from lambdanet.layers.batch_norm import PooledBatchNormalization as PooledBatchNormalization
     from lambdanet.layers.centered_max_pooling import CenteredMaxPooling2D as CenteredMaxPooling2D
-    from lambdanet.layers.channel_affine import ChannelAffine as ChannelAffine
-    from lambdanet.layers.efficient_channel_attention import (
-        EfficientChannelAttention as EfficientChannelAttention,
-    )
+    from lambdanet.layers.channel_attention import EfficientChannelAttention as EfficientChannelAttention
+    from lambdanet.layers.channel_attention import SqueezeExcite as SqueezeExcite
     from lambdanet.layers.halo_attention import HaloAttention as HaloAttention
     from lambdanet.layers.halo_attention import LocalAttention as LocalAttention
     from lambdanet.layers.lambda_layer import LambdaLayer as LambdaLayer
-    from lambdanet.layers.pooled_batch_norm import PooledBatchNormalization as PooledBatchNormalization
     from lambdanet.layers.position_embedding import RelativePositionEmbedding as RelativePositionEmbedding
     from lambdanet.layers.position_embedding import (
         UnstructuredPositionEmbedding as UnstructuredPositionEmbedding,
     )
-    from lambdanet.layers.squeeze_excite import SqueezeExcite as SqueezeExcite
     from lambdanet.layers.stochastic_depth import StochasticDepth as StochasticDepth
     from lambdanet.models.classifier import replace_classifier as replace_classifier
     from lambdanet.models.inference import for_inference as for_inference
     from lambdanet.models.names import list_models as list_models
     from lambdanet.models.predictions import class_names as class_names
     from lambdanet.models.predictions import decode_predictions as decode_predictions
-    from lambdanet.models.preprocessing.preprocessing import preprocess_for as preprocess_for
+    from lambdanet.models.preprocessing import preprocess_for as preprocess_for
     from lambdanet.models.zoo import create_model as create_model
     from lambdanet.models.zoo import model_info as model_info
     from lambdanet.which_keras import use as use
@@ -43,20 +41,18 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "lambdanet.layers.attention": ("AxialAttention", "GlobalAttention", "LinearAttention"),
-    "lambdanet.layers.channel_affine": ("ChannelAffine",),
+    "lambdanet.layers.batch_norm": ("ChannelAffine", "PooledBatchNormalization"),
     "lambdanet.layers.centered_max_pooling": ("CenteredMaxPooling2D",),
-    "lambdanet.layers.efficient_channel_attention": ("EfficientChannelAttention",),
+    "lambdanet.layers.channel_attention": ("EfficientChannelAttention", "SqueezeExcite"),
     "lambdanet.layers.halo_attention": ("HaloAttention", "LocalAttention"),
     "lambdanet.layers.lambda_layer": ("LambdaLayer",),
-    "lambdanet.layers.pooled_batch_norm": ("PooledBatchNormalization",),
     "lambdanet.layers.position_embedding": ("RelativePositionEmbedding", "UnstructuredPositionEmbedding"),
-    "lambdanet.layers.squeeze_excite": ("SqueezeExcite",),
     "lambdanet.layers.stochastic_depth": ("StochasticDepth",),
     "lambdanet.models.classifier": ("replace_classifier",),
     "lambdanet.models.inference": ("for_inference",),
     "lambdanet.models.names": ("list_models",),
     "lambdanet.models.predictions": ("class_names", "decode_predictions"),
-    "lambdanet.models.preprocessing.preprocessing": ("preprocess_for",),
+    "lambdanet.models.preprocessing": ("preprocess_for",),
     "lambdanet.models.zoo": ("create_model", "model_info"),
     "lambdanet.which_keras": ("use",),
 }

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from logging import LogRecord
 from typing import Any
 
@@ -100,10 +101,10 @@ class Command:
 def main(command: Command, argv: Sequence[str] | None = None) -> int:
     """Runs a command with a `module`, on `argv` or this process's arguments; returns its `exit_status`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return exit_status(command.module, lambda: run(command, arguments), command.extra)
+    return exit_status(command.module, lambda: run_command(command, arguments), command.extra)
 
 
-def run(command: Command, argv: list[str]) -> None:
+def run_command(command: Command, argv: list[str]) -> None:
     """Runs a command, or prints its help if `argv` contains one of `HELP`."""
     if any(word in HELP for word in argv):
         print(format_help(command))
@@ -277,3 +278,14 @@ def _fail(name: str, message: str, status: int) -> int:
     line = " ".join(part.strip() for part in message.splitlines())
     print(f"{name}: {'' if status in (75, 130) else 'error: '}{line}", file=sys.stderr)
     return status
+
+
+IntegerFlag = partial(Flag, define=flags.DEFINE_integer)
+FloatFlag = partial(Flag, define=flags.DEFINE_float)
+ListFlag = partial(Flag, define=flags.DEFINE_list)  # separated by commas
+RepeatedFlag = partial(Flag, define=flags.DEFINE_multi_string)
+
+
+def switch(name: str, help: str, default: bool | None = None) -> Flag:
+    """Returns a flag without a value: `--name` or `--noname`."""
+    return Flag(name, "", help, define=flags.DEFINE_boolean, default=default)

@@ -90,7 +90,7 @@ def writable_dir(folder: Path, files: Mapping[str, bytes] | None = None, name: s
 
 
 def absolute(path: str | Path) -> str:
-    """Makes a local path absolute; one with a scheme, such as gs://, stays as it is."""
+    """Makes a local path absolute; one with a scheme, such as gs://, is returned unchanged."""
     path = str(path)
     return path.rstrip("/") if "://" in path else os.path.abspath(os.path.expanduser(path))
 

@@ -39,7 +39,7 @@ def replace_classifier(model: keras.Model, num_classes: int, dropout_rate: float
 
 def _embedding(model: keras.Model) -> tuple[Any, Any]:
     """The tensor that the classifier reads, before dropout, and the regularizer of its kernel."""
-    if not isinstance(model, keras.Model) or compat.functional(model) is None:
+    if not isinstance(model, keras.Model) or compat.functional_graph(model) is None:
         raise invalid("model", "a functional model", model)
     layers = {layer.name: layer for layer in model.layers}
     classifier = layers.get(CLASSIFIER)

@@ -6,7 +6,7 @@ FLOPs are twice the multiply-adds of convolutions, projections, both steps of th
 products of attention; normalization, activation, pooling and addition are not counted. A local scope counts
 in full at every position, also at the borders, but is at most the side of the map; so do the windows of
 HaloAttention. The products of queries with tables of relative positions are counted by the tables' lengths.
-Memory is that of Table 4 of the lambda paper: one float32 number per pair of positions, in the embeddings of
+Memory as in Table 4 of the lambda paper: one float32 number per pair of positions, in the embeddings of
 lambda layers (k numbers per pair, shared by the batch) or in the attention maps (one per head and image), on
 maps of a block's output size.
 """
@@ -17,10 +17,9 @@ from collections.abc import Callable
 from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
-from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
+from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
-from lambdanet.layers.squeeze_excite import SqueezeExcite
 
 
 def count_parameters(model: keras.Model) -> int:

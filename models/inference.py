@@ -11,15 +11,15 @@ from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.layers.batch_norm_folding import (
+from lambdanet.layers.batch_norm import (
+    ChannelAffine,
+    PooledBatchNormalization,
     folded_weights,
     is_channel_norm,
     is_linear_projection,
     scale_and_offset,
 )
-from lambdanet.layers.channel_affine import ChannelAffine
 from lambdanet.layers.layer import Layer, copied_config, copy_weights
-from lambdanet.layers.pooled_batch_norm import PooledBatchNormalization
 from lambdanet.layers.stochastic_depth import StochasticDepth
 
 # Layers that pass their input on at inference.
@@ -67,7 +67,7 @@ def for_inference(model: keras.Model) -> keras.Model:
 
     Args:
       model: a functional or Sequential model, of the zoo or any other, with known inputs; it is not changed.
-        Layers of other classes within it are copied as they are, and so are those that it calls with
+        Layers of other classes within it are copied unchanged, and so are layers that it calls with
         `training=True`; models within it get this form too.
 
     Returns:
@@ -88,10 +88,10 @@ def for_inference(model: keras.Model) -> keras.Model:
       TensorShape([1, 10])
     """
     which_keras.check_same(model, "the model")
-    graph = compat.functional(model) if isinstance(model, keras.Model) else None
+    graph = compat.functional_graph(model) if isinstance(model, keras.Model) else None
     if graph is None:
         raise invalid("model", "a functional model, or a Sequential one with an Input", model)
-    calls = [_Call(*call) for call in compat.calls(graph)]
+    calls = [_Call(*call) for call in compat.layer_calls(graph)]
     trained = {id(call.layer) for call in calls if call.is_training}
     calls = [call._replace(as_is=id(call.layer) in trained) for call in calls]
     norms, copies = _foldable_norms(calls, graph.outputs), _Copies()
@@ -104,7 +104,7 @@ def for_inference(model: keras.Model) -> keras.Model:
     structures = K.map_structure(lambda x: tensors[id(x)], (graph.input, graph.output))
     result = InferenceModel(*structures, name=model.name)
     kept = {call.layer.name for call in calls if call.as_is}
-    for layer in result.layers:  # a normalization inside of a layer may be for training, too
+    for layer in result.layers:  # a normalization inside of a layer may also be for training
         if layer.name not in kept and (isinstance(layer, Layer) or not any(compat.sublayers(layer))):
             layer.trainable = False
     return result
@@ -117,7 +117,7 @@ def _copied_input(x: Any) -> Any:
 
 
 def _keep_names(outputs: Sequence[Any], tensors: dict[int, Any]) -> None:
-    """Passes outputs whose layer is left out or folded through a layer of its name, which clients know."""
+    """Passes outputs whose layer is left out or folded through a layer that keeps its name."""
     names, layers = {x._keras_history[0].name for x in tensors.values()}, dict[str, Any]()
     for name, number in {(x._keras_history[0].name, id(x)): None for x in outputs}:
         if name not in names:
@@ -133,7 +133,7 @@ class _Call(NamedTuple):
     args: Any
     kwargs: Any
     outputs: Any
-    as_is: bool = False  # whether the layer is copied as it is, for all its calls
+    as_is: bool = False  # whether the layer is copied unchanged, for all its calls
 
     @property
     def is_training(self) -> bool:
@@ -254,7 +254,7 @@ def _means(norm: keras.layers.Layer) -> tuple[Any, Any]:
 
 def _copied(layer: Any) -> tuple[Any, Any]:
     """Returns the form for inference of a layer, or of a model within the model."""
-    if compat.functional(layer) is not None:
+    if compat.functional_graph(layer) is not None:
         return for_inference(layer), _no_weights
     if isinstance(layer, Layer):
         return layer.for_inference(), _no_weights

@@ -36,6 +36,6 @@ class LambdaNetBackbone(FeaturePyramidBackbone):
         return cls(preset, {"weights": "imagenet"} if load_weights else None, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of `__init__`; weights are those of the model, not of a file."""
+        """Returns the arguments of `__init__` but `weights`, which a saved model contains."""
         options = {name: value for name, value in self.options.items() if name != "weights"}
         return {"name": self.network, "options": options, "trainable": self.trainable}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdanet.backend import keras
-from lambdanet.layers.pooled_batch_norm import (
+from lambdanet.layers.batch_norm import (
     BatchNormalization,
     OnePassBatchNormalization,
     PooledBatchNormalization,
@@ -69,7 +69,7 @@ class LayerBuilder:
           x: [b, h, w, c].
           name: the name of the layer.
           zero: whether gamma starts at zero, so that a residual block starts as the identity.
-          pooled: whether to return the mean of each map, too.
+          pooled: whether to also return the mean of each map.
         """
         plain = OnePassBatchNormalization if self.batch_norm.get("synchronized") else BatchNormalization
         norm = PooledBatchNormalization if pooled else plain

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lambdanet import backend as K
-from lambdanet.configs.registry import imagenet_classes, pretrained_weights
+from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, check_count, invalid
 
 
@@ -26,7 +26,7 @@ def class_names(model: str, weights: str = pretrained_weights.ALIAS) -> list[str
       'golden retriever'
     """
     pretrained_weights.get(model, weights)  # all are for the classes of ImageNet-1k
-    return imagenet_classes.class_names()
+    return pretrained_weights.imagenet_class_names()
 
 
 def decode_predictions(
@@ -49,7 +49,7 @@ def decode_predictions(
       >>> decode_predictions([[0.0, 2.0, 1.0]], ["cat", "dog", "bird"], top=1)
       [[('dog', 0.6652...)]]
     """
-    names = imagenet_classes.class_names() if names is None else names
+    names = pretrained_weights.imagenet_class_names() if names is None else names
     try:
         values = np.asarray(K.convert_to_numpy(logits), np.float64)
     except (TypeError, ValueError):

@@ -12,7 +12,7 @@ from typing import Any
 
 from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import ceil_div
-from lambdanet.layers.squeeze_excite import SqueezeExcite
+from lambdanet.layers.channel_attention import SqueezeExcite
 from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models.architecture import Architecture
 from lambdanet.models.layer_builder import LayerBuilder

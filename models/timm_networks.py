@@ -22,9 +22,8 @@ from typing import Any
 
 from lambdanet.layers.attention import GlobalAttention
 from lambdanet.layers.centered_max_pooling import CenteredMaxPooling2D
-from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
+from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite
 from lambdanet.layers.halo_attention import HaloAttention
-from lambdanet.layers.squeeze_excite import SqueezeExcite
 from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.resnet import Bottleneck, ResNet, Stem, linear_sum, no_shortcut, strided_shortcut
 from lambdanet.models.spatial_ops import Convolution, LambdaOperation, LayerOperation, PerBlock, per_stage

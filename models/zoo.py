@@ -2,18 +2,25 @@
 """Zoo of models: builds them by name, and reports their sizes."""
 
 import dataclasses
+import difflib
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lambdanet import which_keras
 from lambdanet.backend import compat, keras
-from lambdanet.errors import check_count, check_natural, check_rates, invalid
-from lambdanet.layers import channel_affine  # noqa: F401  registers the layer that `for_inference` adds
+from lambdanet.errors import (
+    InputError,
+    check_count,
+    check_natural,
+    check_rates,
+    invalid,
+    is_integer,
+    one_line,
+)
 from lambdanet.models import (
-    arguments,
     complexity,
     efficientnet,
     halonet,
@@ -25,7 +32,7 @@ from lambdanet.models import (
     timm_networks,
 )
 from lambdanet.models.architecture import Architecture
-from lambdanet.models.layer_builder import LayerBuilder
+from lambdanet.models.layer_builder import POOLINGS, LayerBuilder
 from lambdanet.models.names import ModelInfo
 from lambdanet.models.weights import pretrained, weight_files
 
@@ -43,7 +50,7 @@ MODELS: dict[str, Architecture] = {
 def model_info(name: str, input_size: int | None = None, **overrides: Any) -> ModelInfo:
     """Returns the size, source, recipes and weights of a model.
 
-    The size is that of the table in `models/sizes.csv`; for another input size or with options, the whole
+    The size is in the table `models/sizes.csv`; for another input size or with options, the whole
     network is built and counted, which takes seconds.
 
     Args:
@@ -64,7 +71,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     if input_size in (None, info.input_size) and not overrides:
         return info
     input_size = info.input_size if input_size is None else check_count("input_size", input_size)
-    arguments.check_overrides(name, MODELS[name], overrides)
+    _check_overrides(name, MODELS[name], overrides)
     with compat.without_values():
         model = create_model(name, input_size=input_size, **overrides)
     params, flops = complexity.count_parameters(model), complexity.count_flops(model)
@@ -107,7 +114,7 @@ def create_model(
       stochastic_depth_rate: the rate of stochastic depth in the last stage, in [0, 1).
       kernel_regularizer: the regularizer of every kernel, such as `keras.regularizers.L2(weight_decay / 2)`.
       batch_norm: arguments of every batch normalization, over momentum 0.9 and epsilon 1e-5.
-      activation: the name of the activation of every block, such as "swish"; None: that of the network.
+      activation: the name of the activation of every block, such as "swish"; None: the network's.
       pooling: the pooling of the last map, "avg" or "max"; with `num_classes=0` also None: the map itself.
       out_levels: with `features_only`, the levels to return, any of 1 to 5; level i is at stride 2**i. None:
         all but level 1.
@@ -129,12 +136,12 @@ def create_model(
     """
     names.check_model(name)
     architecture = MODELS[name]
-    arguments.check_overrides(name, architecture, overrides, inspect.signature(create_model).parameters)
+    _check_overrides(name, architecture, overrides, inspect.signature(create_model).parameters)
     for argument, value in {"kernel_regularizer": kernel_regularizer, **overrides}.items():
         which_keras.check_same(value, argument)
     num_classes = check_natural("num_classes", num_classes)
     in_channels = check_count("in_channels", in_channels)
-    pooling = arguments.checked_pooling(pooling, num_classes)
+    pooling = _checked_pooling(pooling, num_classes)
     if not isinstance(features_only, bool):
         raise invalid("features_only", "True or False", features_only)
     if out_levels is not None and not features_only:
@@ -144,13 +151,13 @@ def create_model(
         None if weights is None else pretrained.locate(name, weights, functools.partial(create_model, name))
     )
     builder = LayerBuilder(
-        arguments.checked_regularizer(kernel_regularizer),
-        arguments.checked_batch_norm(batch_norm),
-        arguments.checked_activation(activation),
+        _checked_regularizer(kernel_regularizer),
+        _checked_batch_norm(batch_norm),
+        _checked_activation(activation),
     )
-    images = keras.Input([*arguments.image_size(input_size), in_channels], name="images")
+    images = keras.Input([*_image_size(input_size), in_channels], name="images")
     features = architecture.endpoints(images, builder, stochastic_depth_rate, **overrides)
-    maps = arguments.selected(features, out_levels)
+    maps = _select_levels(features, out_levels)
     if features_only and path is None:
         return keras.Model(images, maps, name=name)
     embedding = architecture.embedding(features, builder, pooling)
@@ -161,3 +168,77 @@ def create_model(
     if path is not None:
         weight_files.load_weights(model, path, whole)
     return model
+
+
+def _check_overrides(
+    name: str, architecture: Architecture, overrides: Mapping[str, Any], others: Iterable[str] = ()
+) -> None:
+    """Raises `InputError` for an override that is no option; names the nearest of `others`."""
+    for override in overrides:
+        if override not in architecture.option_names():
+            near = "".join(
+                f" (did you mean {other}?)" for other in difflib.get_close_matches(override, others, n=1)
+            )
+            accepted = ", ".join(sorted(architecture.option_names())) or "none"
+            raise InputError(f"model {name!r} has no option {override!r}{near}; its options: {accepted}")
+
+
+def _checked_regularizer(regularizer: Any) -> Any:
+    try:
+        found = keras.regularizers.get(regularizer)
+    except (ValueError, TypeError):
+        found = regularizer
+    if found is not None and not callable(found):  # tf_keras returns unknown names
+        raise invalid("kernel_regularizer", "a Keras regularizer or the name of one", regularizer)
+    return found
+
+
+def _checked_batch_norm(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    arguments = {} if arguments is None else arguments
+    try:
+        norm = keras.layers.BatchNormalization(**arguments, axis=-1, gamma_initializer="ones", name="norm")
+        if not (0 <= norm.momentum <= 1 and norm.epsilon > 0):
+            raise ValueError("momentum is from 0 to 1 and epsilon above 0")
+    except (ValueError, TypeError) as error:
+        accepted = "arguments of a Keras BatchNormalization but axis, gamma_initializer and name"
+        raise invalid("batch_norm", accepted, arguments, one_line(error)) from None
+    return arguments
+
+
+def _checked_activation(name: str | None) -> str | None:
+    try:
+        keras.activations.get(name)
+    except (ValueError, TypeError):
+        raise invalid("activation", "the name of a Keras activation such as 'swish'", name) from None
+    return name
+
+
+def _checked_pooling(pooling: str | None, num_classes: int) -> str | None:
+    accepted = (*POOLINGS, *(() if num_classes else (None,)))
+    if pooling not in accepted:
+        hint = "None needs num_classes=0" if pooling is None else ""
+        raise invalid("pooling", f"one of {', '.join(map(repr, accepted))}", pooling, hint)
+    return pooling
+
+
+def _select_levels(features: Mapping[str, Any], levels: Sequence[int] | None) -> dict[str, Any]:
+    """The endpoints of the given levels; None means all but level 1."""
+    if levels is None:
+        return {level: x for level, x in features.items() if level != "1"}
+    known = [int(level) for level in features]
+    if (
+        not isinstance(levels, Sequence)
+        or not levels
+        or not all(is_integer(i) and i in known for i in levels)
+    ):
+        raise invalid("out_levels", f"some of the levels {', '.join(map(str, known))}", levels)
+    return {str(int(level)): features[str(int(level))] for level in levels}
+
+
+def _image_size(input_size: int | tuple[int, int] | None) -> tuple[int | None, int | None]:
+    if input_size is None:
+        return None, None
+    size = input_size if isinstance(input_size, Sequence) else (input_size, input_size)
+    if len(size) != 2 or not all(is_integer(side) and side > 0 for side in size):
+        raise invalid("input_size", "a positive integer or a pair (height, width)", input_size)
+    return int(size[0]), int(size[1])

@@ -110,7 +110,7 @@ def timm():
     pytest.importorskip("torch")
     if importlib.util.find_spec("timm") is None:
         pytest.skip("timm is not installed")
-    from lambdanet.models.weights.timm_import import import_timm
+    from lambdanet.models.weights.tensor_files import import_timm
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the imports

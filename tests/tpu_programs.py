@@ -12,7 +12,7 @@ from programs.small_model import TWO_BLOCKS
 import lambdanet
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.tpu import cache, check, compiler, steps
+from lambdanet.tpu import check, compiler, steps
 
 N, TRIPS, INNER = 512, 7, 3
 
@@ -113,7 +113,7 @@ def compile_all(folder: str) -> dict[tuple[str, str], Any]:
 
     compiler.describe = counted
     attention()  # creates the variables
-    compilations = cache.Cache(Path(folder))
+    compilations = compiler.Cache(Path(folder))
     for name in (*PROGRAMS, COMPILED_TWICE):
         function, inputs, topologies = PROGRAMS[name]
         for topology in topologies:
@@ -122,8 +122,8 @@ def compile_all(folder: str) -> dict[tuple[str, str], Any]:
     return found
 
 
-def _check(step: steps.TpuStep, topology: str, compilations: cache.Cache) -> Any:
+def _check(step: steps.TpuStep, topology: str, compilations: compiler.Cache) -> Any:
     try:
-        return check.check(step, topology, compilations)
+        return check.check_step(step, topology, compilations)
     except InputError as error:
         return error

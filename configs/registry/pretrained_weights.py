@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registry of published weights: where each set is, and which preprocessing it needs.
+"""Registry of published weights: where each set is, its preprocessing and its class names.
 
 Ross Wightman trained the networks for timm and published them on the Hugging Face hub and in a release on
 GitHub. A revision or hash that is missing is recorded at the first download and required from then on (see
@@ -10,19 +10,14 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from lambdanet.errors import unknown
 
 ALIAS = "imagenet"  # the first set of a model
-TEST_SETS = (
-    "ReaL",
-    "V2",
-    "A",
-    "R",
-    "Sketch",
-)  # other labels or pictures of its classes
-RELEASE = "https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-attn-weights"
+TEST_SETS = ("ReaL", "V2", "A", "R", "Sketch")  # other labels or pictures of its classes
+CLASSES_FILE = Path(__file__).with_name("imagenet_classes.txt")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,10 +81,6 @@ class PublishedWeights:
     def page(self) -> str:
         """The address of the model card on the hub."""
         return f"https://huggingface.co/{self.repository}"
-
-    @property
-    def release_url(self) -> str:
-        return f"{RELEASE}/{self.release_file}"
 
     def summary(self) -> dict[str, str]:
         """Returns the facts that `lambdanet info` prints, one line each."""
@@ -269,3 +260,14 @@ def get(model: str, name: str = ALIAS) -> PublishedWeights:
     if not found:
         raise unknown(f"set of weights of {model}", name, [ALIAS, *tags])
     return found
+
+
+def imagenet_class_names() -> list[str]:
+    """Returns a name for each of the 1000 classes of ImageNet-1k, in the order of the labels.
+
+    Example:
+      >>> imagenet_class_names()[207]
+      'golden retriever'
+    """
+    lines = CLASSES_FILE.read_text(encoding="utf-8").splitlines()
+    return [line.partition(" ")[2] for line in lines if not line.startswith("#")]

@@ -91,7 +91,9 @@ def check_experiment(params: ExperimentConfig, mode: str) -> None:
         _check_data("task.validation_data", task.validation_data, task.model)
         masks = bool(task.model.get("include_mask", False))
         if task.annotation_file:
-            annotations.check(task.annotation_file, num_classes=task.model.num_classes, masks=masks)
+            annotations.check_annotations(
+                task.annotation_file, num_classes=task.model.num_classes, masks=masks
+            )
         elif masks and task.validation_data.num_examples <= 0:
             accepted = "the annotation file of the validation data"
             hint = "with task.validation_data.num_examples it is generated from the records"

@@ -12,14 +12,14 @@ import tensorflow as tf
 from PIL import Image
 
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.training.data import class_names as names_of_classes
+from lambdanet.training.data.class_names import check_names
 from lambdanet.training.data.image_bytes import ORIENTATION
 
 REQUIRED_KEYS = {"id", "image_id", "category_id", "iscrowd", "area"}
 BOX_TOLERANCE = 1.0  # pixels by which a box may cross the edge; some of COCO do because of rounding
 
 
-def read(annotation_file: str | Path) -> dict[str, Any]:
+def read_annotations(annotation_file: str | Path) -> dict[str, Any]:
     """Reads an annotation file for objects.
 
     Raises:
@@ -43,7 +43,7 @@ def read(annotation_file: str | Path) -> dict[str, Any]:
     return content
 
 
-def check(
+def check_annotations(
     annotation_file: str | Path,
     images: str | Path | None = None,
     num_classes: int | None = None,
@@ -64,7 +64,7 @@ def check(
     Raises:
       InputError: the first error, with the file and the id of the annotation.
     """
-    path, content = os.path.expanduser(annotation_file), read(annotation_file)
+    path, content = os.path.expanduser(annotation_file), read_annotations(annotation_file)
     sizes = check_images(path, content["images"], images)
     categories = _check_categories(path, content["categories"], num_classes)
     found = {"images": len(sizes), "objects": 0, "crowds": 0, "categories": len(categories), "left_out": 0}
@@ -161,7 +161,7 @@ def _check_categories(
             accepted = f"less than num_classes={num_classes}, which counts the background"
             raise invalid(where, accepted, number, f"num_classes={number + 1} would do")
         names[number] = name
-    names_of_classes.check_names(list(names.values()), f"the categories of {path}")
+    check_names(list(names.values()), f"the categories of {path}")
     return names
 
 
@@ -207,7 +207,7 @@ def _is_polygon(value: Any) -> bool:
     return isinstance(value, list) and len(value) >= 6 and len(value) % 2 == 0
 
 
-def class_names(annotation_file: str | Path, num_classes: int) -> list[str]:
+def read_class_names(annotation_file: str | Path, num_classes: int) -> list[str]:
     """Returns the name of each class of a model, in the order of its class numbers.
 
     The first is the background. A number without a category is its own name.
@@ -216,7 +216,7 @@ def class_names(annotation_file: str | Path, num_classes: int) -> list[str]:
       InputError: the file cannot be read, or the id of a category is out of range.
     """
     path = os.path.expanduser(annotation_file)
-    categories = _check_categories(path, read(path)["categories"], num_classes)
+    categories = _check_categories(path, read_annotations(path)["categories"], num_classes)
     return ["background", *(categories.get(number, str(number)) for number in range(1, num_classes))]
 
 
@@ -240,7 +240,7 @@ def write_records(
     # isort: split
     from official.vision.data import create_coco_tf_record, tfrecord_lib
 
-    content = read(annotation_file)
+    content = read_annotations(annotation_file)
     objects: dict[Any, list[Any]] = {}
     for annotation in content["annotations"]:
         objects.setdefault(annotation["image_id"], []).append(annotation)

@@ -3,7 +3,7 @@
 
 It may be a checkpoint of Model Garden, or initial weights as in `lambdanet train --set=start_from=...`: a
 model_dir, of which the moving averages are used if that run kept them, a file, a folder or published weights.
-It must have every tensor of the backbone and no others except those of a classifier.
+It must have every tensor of the backbone and no others except a classifier's.
 """
 
 import contextlib
@@ -100,7 +100,7 @@ def verified_checkpoint(source: str, model: keras.Model, modules: str | list[str
 def _count(keys: Iterable[str], part: str) -> int:
     """Counts the tensors of a part, or of the whole "model", in a trainer's checkpoint.
 
-    TensorFlow saves a tensor under its shortest path from the trainer: those of the backbone under
+    TensorFlow saves a tensor under its shortest path from the trainer: the backbone's under
     `backbone`, the others of the model under other names.
     """
     tensors = [key for key in keys if key.endswith(VARIABLE_SUFFIX) and SLOT not in key]

@@ -22,7 +22,7 @@ from lambdanet.detection.run import train_step
 from lambdanet.errors import InputError, invalid, one_line
 
 
-def run(
+def run_experiment(
     params: ExperimentConfig,
     mode: str,
     model_dir: str,

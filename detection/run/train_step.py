@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training step of a detection experiment as one function, to compile and to time.
 
-    step = build("maskrcnn_lambda_resnet_coco", batch_size=2)
+    step = build_train_step("maskrcnn_lambda_resnet_coco", batch_size=2)
     step.function(*step.inputs)  # proposals, losses, gradients and the optimizer -> the loss
     step.function.get_concrete_function(*step.inputs)
 
@@ -21,10 +21,13 @@ import tf_keras as keras
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.data.records import CORNERS
 from lambdanet.detection.model_garden import task_factory, train_utils
+from lambdanet.errors import check_counts, invalid
+from lambdanet.tpu.steps import TpuStep
 from lambdanet.training.run.build import policy
 
 IMAGE_SIDE = 256  # of the synthetic images; the input pipeline resizes them
 NUM_OBJECTS = 8  # per synthetic image
+BATCH = 8  # images per core of a TPU: 64 on 8 cores
 
 
 class TrainStep(NamedTuple):
@@ -35,7 +38,9 @@ class TrainStep(NamedTuple):
     model: keras.Model
 
 
-def build(experiment: str, params_override: str = "", batch_size: int = 1, seed: int = 0) -> TrainStep:
+def build_train_step(
+    experiment: str, params_override: str = "", batch_size: int = 1, seed: int = 0
+) -> TrainStep:
     """Returns the training step of an experiment and synthetic inputs for it.
 
     Args:
@@ -140,3 +145,30 @@ def encode_example(
     for name, values in zip(CORNERS, np.reshape(boxes, [-1, 4]).T, strict=True):
         features[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
     return tf.train.Example(features=tf.train.Features(feature=features))
+
+
+def experiment_step(
+    experiment: str, changes: Sequence[str] = (), mode: str = "train", batch_size: int = BATCH
+) -> TpuStep:
+    """Returns the training step of an experiment for `lambdanet tpu-check`.
+
+    Args:
+      experiment: one of `experiments.list_experiments()`.
+      changes: settings "key=value" for its configuration, such as "task.model.input_size=[640,640,3]".
+      mode: "train", the only mode of a detection experiment.
+      batch_size: the number of images per core.
+
+    Raises:
+      InputError: an unknown experiment or mode, or a configuration that cannot be used.
+    """
+    if mode != "train":
+        raise invalid("mode", "'train' for a detection experiment", mode)
+    check_counts(batch_size=batch_size)
+    step = build_train_step(experiment, ",".join(changes), batch_size)
+    specs = tuple(tf.TensorSpec(value.shape, value.dtype) for value in tf.nest.flatten(step.inputs))
+
+    def flat_step(*values: tf.Tensor) -> Any:
+        return step.function(*tf.nest.pack_sequence_as(step.inputs, values))
+
+    models = [layer.name for layer in step.model.submodules if isinstance(layer, keras.Model)]
+    return TpuStep(f"{experiment}, train", flat_step, specs, batch_size, (step.model.name, *models))

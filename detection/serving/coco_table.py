@@ -51,8 +51,8 @@ def evaluate(
     if out is not None:
         check_replaceable(Path(out).expanduser(), RESULTS)
     detector, names = load_detector(saved_model)
-    annotations.check(annotation_file, images, len(names), masks=False)
-    content = annotations.read(annotation_file)
+    annotations.check_annotations(annotation_file, images, len(names), masks=False)
+    content = annotations.read_annotations(annotation_file)
     results = []
     for image in tqdm(content["images"], disable=None, leave=False):
         picture = read_image(os.path.join(os.path.expanduser(images), image["file_name"]))
@@ -63,7 +63,7 @@ def evaluate(
     if out is not None:
         write_output(Path(out).expanduser(), json.dumps(results))
     table = average_precision(content, results)
-    print(render(table), end="")
+    print(render_table(table), end="")
     return table
 
 
@@ -108,7 +108,7 @@ def _stats(truth: COCO, results: Sequence[dict[str, Any]], kind: str) -> dict[st
     return {name: float(np.round(value, 6)) for name, value in zip(COLUMNS, evaluation.stats, strict=True)}
 
 
-def render(table: dict[str, dict[str, float]]) -> str:
+def render_table(table: dict[str, dict[str, float]]) -> str:
     """Returns the table as text, in percent, with a dash if no object of a size is annotated."""
     rows = [
         [kind, *("-" if values[name] < 0 else f"{100 * values[name]:.1f}" for name in COLUMNS)]

@@ -95,7 +95,7 @@ def _lucidrains() -> dict[str, str]:
 
 
 def _timm() -> dict[str, str]:
-    from lambdanet.models.weights.timm_import import import_timm
+    from lambdanet.models.weights.tensor_files import import_timm
 
     timm = import_timm()
     layer = timm.layers.lambda_layer.LambdaLayer(

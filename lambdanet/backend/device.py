@@ -46,7 +46,7 @@ class Device:
     chunk_bytes: float
 
     def speed(self, needs_gradient: bool, by_xla: bool) -> Speed:
-        """Returns that of the forward pass where it was measured: alone, and not compiled by XLA."""
+        """Returns the speed of the forward pass where it was measured: alone, and not compiled by XLA."""
         return self.training if needs_gradient or by_xla else self.inference
 
     def chunk(self, count: int, bytes_each: int) -> int | None:
@@ -88,7 +88,7 @@ def kind() -> str:
 def assume(kind: str) -> Iterator[None]:
     """Makes layers that are traced inside choose the fastest forms on another kind of device, of `DEVICES`.
 
-    "RUNTIME" stands for the runtimes of exported models on a CPU.
+    "RUNTIME" means the runtimes of exported models on a CPU.
 
     Raises:
       InputError: there is no such kind.

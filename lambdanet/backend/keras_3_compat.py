@@ -55,11 +55,11 @@ def declared_shapes() -> Iterator[None]:
 
 
 def plain_python(function: Any) -> Any:
-    """Returns a function as it is; Keras 3 converts none."""
+    """Returns the function itself; Keras 3 converts none."""
     return function
 
 
-def naming(layer: keras.layers.Layer) -> AbstractContextManager:
+def variable_scope(layer: keras.layers.Layer) -> AbstractContextManager:
     """Returns a scope for the names of variables, which Keras 3 names by itself."""
     return nullcontext()
 
@@ -85,14 +85,14 @@ def is_within_call() -> bool:
     return is_stateless or global_state.get_global_attribute("current_call_ctx") is not None
 
 
-def functional(model: Any) -> Any:
+def functional_graph(model: Any) -> Any:
     """Returns the graph of layers of a functional or Sequential model; None for one that computes by code."""
     graph = getattr(model, "_functional", None) or model
     is_graph = hasattr(graph, "_nodes_by_depth")
     return graph if is_graph and type(model).call.__module__.startswith("keras.") else None
 
 
-def calls(model: keras.Model) -> Iterator[tuple[Any, Any, Any, Any]]:
+def layer_calls(model: keras.Model) -> Iterator[tuple[Any, Any, Any, Any]]:
     """Yields layer, arguments, keyword arguments and outputs of each call in a functional model, in order."""
     for depth in sorted(model._nodes_by_depth, reverse=True):
         for node in model._nodes_by_depth[depth]:

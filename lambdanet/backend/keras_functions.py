@@ -69,7 +69,7 @@ def add_n(terms: Sequence[Tensor]) -> Tensor:
 
 
 def _keeping_float64(of_keras: Callable[..., Tensor], of_torch: Callable[..., Tensor]) -> Any:
-    """Returns a function of `keras.ops`; those here compute float64 on torch in float32 (Keras 3.15)."""
+    """Returns a function of `keras.ops`, by torch for its float64, which Keras 3.15 computes in float32."""
 
     def compute(x: Any, *args: Any, **kwargs: Any) -> Tensor:
         is_double = str(getattr(x, "dtype", None)) == "torch.float64"
@@ -145,12 +145,12 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     return ops.custom_gradient(run)
 
 
-def smallest(dtype: Any) -> float:
+def dtype_min(dtype: Any) -> float:
     """Returns the smallest finite number of a type."""
     return float(ml_dtypes.finfo(dtype_name(dtype)).min)
 
 
-def largest(dtype: Any) -> float:
+def dtype_max(dtype: Any) -> float:
     """Returns the largest finite number of a type."""
     return float(ml_dtypes.finfo(dtype_name(dtype)).max)
 
@@ -185,7 +185,7 @@ def as_constant(compute: Callable[..., Tensor], *args: Any) -> np.ndarray:
 
 
 def constant_of(variable: Variable) -> Any:
-    """Returns a variable as it is: a compiled function has its variables as arguments, not as constants."""
+    """Returns the variable itself: compiled functions have variables as arguments, not as constants."""
     return variable
 
 

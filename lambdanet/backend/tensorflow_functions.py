@@ -77,12 +77,12 @@ zeros = tf.zeros
 zeros_like = tf.zeros_like
 
 
-def smallest(dtype: Any) -> Any:
+def dtype_min(dtype: Any) -> Any:
     """Returns the smallest finite number of a type."""
     return tf.as_dtype(dtype).min
 
 
-def largest(dtype: Any) -> Any:
+def dtype_max(dtype: Any) -> Any:
     """Returns the largest finite number of a type."""
     return tf.as_dtype(dtype).max
 

@@ -33,7 +33,7 @@ def round_up(size: Size, multiple: int) -> Size:
     return ceil_div(size, multiple) * multiple
 
 
-def precomputed(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
+def cache_by_size(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
     """Decorates a function of sizes, whose result for known sizes is computed once, as a NumPy array.
 
     In a graph it is then a constant instead of a dozen operations, which take most of the time of tracing.

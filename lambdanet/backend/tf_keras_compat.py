@@ -39,7 +39,7 @@ def declared_shapes() -> Iterator[None]:
     """Gives the outputs of layers that are called inside, in this thread, the shapes that the layers declare.
 
     A plain call would trace a layer of Keras to find these shapes, which takes half the time of building a
-    model. The layers here do so anyway.
+    model. The layers of lambdanet do so anyway.
     """
     with _lock:
         _scopes[0] += 1
@@ -77,7 +77,7 @@ def plain_python(function: Any) -> Any:
     return tf.autograph.experimental.do_not_convert(function)
 
 
-def naming(layer: keras.layers.Layer) -> AbstractContextManager:
+def variable_scope(layer: keras.layers.Layer) -> AbstractContextManager:
     """Returns a scope for the names of variables that a layer gets outside of its own call."""
     return tf.name_scope(layer.name)
 
@@ -102,13 +102,13 @@ def is_within_call() -> bool:
     return call_context().in_call
 
 
-def functional(model: Any) -> Any:
+def functional_graph(model: Any) -> Any:
     """Returns the graph of layers of a functional or Sequential model; None for one that computes by code."""
     is_graph = getattr(model, "_is_graph_network", False)
     return model if is_graph and type(model).call.__module__.startswith("tf_keras.") else None
 
 
-def calls(model: keras.Model) -> Iterator[tuple[keras.layers.Layer, Any, Any, Any]]:
+def layer_calls(model: keras.Model) -> Iterator[tuple[keras.layers.Layer, Any, Any, Any]]:
     """Yields layer, arguments, keyword arguments and outputs of each call in a functional model, in order."""
     for depth in sorted(model._nodes_by_depth, reverse=True):
         for node in model._nodes_by_depth[depth]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import lambdanet
 from lambdanet import command_line
 from lambdanet.cli import benchmark, models, tpu_check, training
-from lambdanet.command_line import HELP, Command, align_columns, run
+from lambdanet.command_line import HELP, Command, align_columns, run_command
 from lambdanet.errors import check_known
 
 COMMANDS: tuple[Command, ...] = (
@@ -47,9 +47,9 @@ def _run(argv: list[str]) -> None:
         if argv[1:2] in ([word] for word in HELP):
             print(_overview(topics))
         else:
-            run(_command(" ".join(argv[:2]), topics), argv[2:])
+            run_command(_command(" ".join(argv[:2]), topics), argv[2:])
     else:
-        run(_command(argv[0], COMMANDS), argv[1:])
+        run_command(_command(argv[0], COMMANDS), argv[1:])
 
 
 def _command(name: str, commands: Sequence[Command]) -> Command:

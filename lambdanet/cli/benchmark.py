@@ -6,8 +6,16 @@ from collections.abc import Callable
 
 from absl import flags
 
-from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, ListFlag, switch
-from lambdanet.command_line import Arguments, Command, Flag, given_flags
+from lambdanet.command_line import (
+    Arguments,
+    Command,
+    Flag,
+    FloatFlag,
+    IntegerFlag,
+    ListFlag,
+    given_flags,
+    switch,
+)
 
 
 def _runner(topic: str) -> Callable[[flags.FlagValues, list[str]], None]:

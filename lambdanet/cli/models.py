@@ -3,8 +3,7 @@
 
 from absl import flags
 
-from lambdanet.cli.flag_types import switch
-from lambdanet.command_line import Arguments, Command, Flag, align_columns
+from lambdanet.command_line import Arguments, Command, Flag, align_columns, switch
 from lambdanet.errors import InputError, check_known
 
 
@@ -57,7 +56,11 @@ def _table(values: flags.FlagValues, arguments: list[str]) -> None:
 
     for index, number in enumerate(numbers):
         separator = "\n" if index and table_format != "csv" else ""
-        print(separator + comparison.render(number, table_format, with_header=not index), end="", flush=True)
+        print(
+            separator + comparison.render_comparison(number, table_format, with_header=not index),
+            end="",
+            flush=True,
+        )
 
 
 def _table_notes() -> str:

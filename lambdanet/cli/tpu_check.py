@@ -8,8 +8,7 @@ from typing import Any
 
 from absl import flags
 
-from lambdanet.cli.flag_types import IntegerFlag, ListFlag, RepeatedFlag, switch
-from lambdanet.command_line import Command, Flag
+from lambdanet.command_line import Command, Flag, IntegerFlag, ListFlag, RepeatedFlag, switch
 from lambdanet.errors import InputError, check_count, check_known, invalid
 
 
@@ -51,7 +50,7 @@ def _step(values: flags.FlagValues) -> None:
     if values.json:
         _print_json(found.to_json(values.top))
     else:
-        print(report.render(found, values.top), end="")
+        print(report.render_report(found, values.top), end="")
 
 
 def _step_builder(values: flags.FlagValues) -> Any:
@@ -65,10 +64,10 @@ def _step_builder(values: flags.FlagValues) -> Any:
     changes = values["set"].value or ()
     if values.experiment:
         from lambdanet.detection import experiments
-        from lambdanet.detection.run import tpu_step
+        from lambdanet.detection.run import train_step
 
         experiments.check_name(values.experiment)
-        return functools.partial(tpu_step.experiment_step, values.experiment, changes, values.mode)
+        return functools.partial(train_step.experiment_step, values.experiment, changes, values.mode)
     if values.model:
         check_model(values.model)
     recipe = override(configs.get_recipe(values.recipe), changes) if values.recipe else None
@@ -93,7 +92,7 @@ def _table(values: flags.FlagValues) -> None:
     if values.json:
         _print_json(paper_speeds.to_json(values.table, estimates))
     else:
-        print(paper_speeds.render(values.table, estimates, table_format), end="")
+        print(paper_speeds.render_speeds(values.table, estimates, table_format), end="")
 
 
 def _families(values: flags.FlagValues) -> None:
@@ -103,18 +102,18 @@ def _families(values: flags.FlagValues) -> None:
 
     from lambdanet.tpu import family_table
 
-    print(family_table.render(_check(values), log, _rows(values), table_format), end="")
+    print(family_table.render_families(_check(values), log, _rows(values), table_format), end="")
 
 
 def _check(values: flags.FlagValues) -> Any:
     import functools
 
     from lambdanet.tpu import subprocess_check
-    from lambdanet.tpu.cache import Cache
+    from lambdanet.tpu.compiler import Cache
 
     environment = subprocess_check.KERAS_3_ON_JAX if values.keras == "keras" else {}
     cache = Cache.standard() if values.cache else None
-    return functools.partial(subprocess_check.check, cache=cache, environment=environment)
+    return functools.partial(subprocess_check.check_in_process, cache=cache, environment=environment)
 
 
 def _rows(values: flags.FlagValues) -> list[int]:

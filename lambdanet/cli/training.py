@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from lambdanet.cli.flag_types import FloatFlag, IntegerFlag, RepeatedFlag, switch
-from lambdanet.command_line import Arguments, Command, Flag, align_columns, given_flags
+from lambdanet.command_line import (
+    Arguments,
+    Command,
+    Flag,
+    FloatFlag,
+    IntegerFlag,
+    RepeatedFlag,
+    align_columns,
+    given_flags,
+    switch,
+)
 from lambdanet.errors import InputError, Unfinished, check_known
 
 if TYPE_CHECKING:

@@ -8,12 +8,89 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import Size, at_least_float32, sizes
-from lambdanet.errors import check_count, check_known, invalid
-from lambdanet.layers.attention_base import Attention
+from lambdanet.errors import check_count, check_divisible, check_known, invalid
+from lambdanet.layers.layer import TableLayer
+from lambdanet.layers.sublayers import build_projection
 from lambdanet.ops import attention, kernels
 from lambdanet.ops.relative_positions import PairAxis
+
+
+class Attention(TableLayer):
+    """Projections to the queries, keys and values of several heads.
+
+    Projections have no bias, and none follows the heads: the 1x1 convolution of the bottleneck is next. All
+    attention layers have these arguments.
+    """
+
+    def __init__(
+        self,
+        filters: int | None = None,
+        num_heads: int = 8,
+        key_dim: int | None = None,
+        kernel_regularizer: Any = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = check_count("num_heads", num_heads)
+        self.filters = None if filters is None else check_count("filters", filters)
+        self.key_dim = None if key_dim is None else check_count("key_dim", key_dim)
+        if self.filters is not None:
+            check_divisible(self.filters, self.num_heads)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+
+    def build(self, input_shape):
+        input_shape = compat.Shape(input_shape)
+        if len(input_shape) != 4 or input_shape[-1] is None:
+            accepted = "[b, h, w, c] with a known number of channels"
+            raise invalid(f"the shape of the input of {type(self).__name__}", accepted, tuple(input_shape))
+        filters = self.filters or input_shape[-1]
+        check_divisible(filters, self.num_heads)
+        self._key_dim = self.key_dim or filters // self.num_heads
+        self._value_dim = self._output_filters(filters) // self.num_heads
+        self._build(input_shape)
+        super().build(input_shape)
+
+    def compute_output_shape(self, input_shape):
+        input_shape = compat.Shape(input_shape)
+        return compat.Shape([*input_shape[:-1], self._output_filters(self.filters or input_shape[-1])])
+
+    def _build(self, input_shape: compat.Shape) -> None:
+        """Creates the layer's variables for an input of a valid shape."""
+        raise NotImplementedError
+
+    def _output_filters(self, filters: int) -> int:
+        return filters
+
+    def _projections(self, channels: int, prefix: str = "") -> list[keras.layers.Dense]:
+        """Creates the projections to queries, keys and values."""
+        depths = {"queries": self._key_dim, "keys": self._key_dim, "values": self._value_dim}
+        return [
+            build_projection(self, prefix + name, channels, self.num_heads * depth, channels**-0.5)
+            for name, depth in depths.items()
+        ]
+
+    def _table(self, name: str, length: int, depth: int) -> K.Variable:
+        """Creates a table of relative embeddings, shared by the heads."""
+        initializer = keras.initializers.RandomNormal(stddev=self._key_dim**-0.5)
+        return self.add_weight(name=name, shape=[length, depth], initializer=initializer)
+
+    def _project(
+        self, x: K.Tensor, projections: Sequence[keras.layers.Dense], strides: int = 1
+    ) -> list[K.Tensor]:
+        """Returns queries, keys and values, [b, h, w, num_heads * depth]; with strides, of fewer queries."""
+        inputs = (x if strides == 1 else x[:, ::strides, ::strides], x, x)
+        return [projection(y) for projection, y in zip(projections, inputs, strict=True)]
+
+    def _project_heads(
+        self, x: K.Tensor, projections: Sequence[keras.layers.Dense], scale: bool = True
+    ) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
+        """Returns queries, divided by the root of their depth, keys and values: [b * heads, h, w, depth]."""
+        qkv = self._project(x, projections)
+        queries, keys, values = (attention.split_heads(y, self.num_heads) for y in qkv)
+        return queries * self._key_dim**-0.5 if scale else queries, keys, values
+
 
 FEATURE_MAPS = ("softmax", "elu")
 
@@ -74,11 +151,11 @@ class GlobalAttention(_MapAttention):
     Input: [b, h, w, c]. Output: the same shape with `filters` channels.
 
     Args:
-      filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
+      filters: d, the number of output channels; divisible by `num_heads`. Default: the input's.
       num_heads: the number of heads, h; the value depth is v = d / h.
       key_dim: k, the depth of a query and a key. Default: d / h.
       map_size: the height and width (or the side) of the largest map; the tables have 2 * size - 1 offsets.
-        Default: those of the first input, which must be known then.
+        Default: the first input's, which must be known then.
       kernel_regularizer: regularizer of the three projections; the tables have none.
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
@@ -101,7 +178,7 @@ class GlobalAttention(_MapAttention):
         queries, keys, values = map(_flat, self._project_heads(inputs, self._qkv))  # [b * heads, n, depth]
         logits = attention.map_logits(queries, self._tables(map_size), [PairAxis(n, n) for n in map_size])
         bias = attention.map_bias(logits, map_size)  # [b * heads, n, n]
-        outputs = kernels.current().attend(queries, keys, values, bias)  # [b * heads, n, v]
+        outputs = kernels.kernels_for_device().attend(queries, keys, values, bias)  # [b * heads, n, v]
         return attention.merge_heads(K.reshape(outputs, [-1, *map_size, self._value_dim]), self.num_heads)
 
 
@@ -115,7 +192,7 @@ class AxialAttention(_MapAttention):
 
     Input: [b, h, w, c]. Output: the same shape with `filters` channels.
 
-    Arguments and errors: those of `GlobalAttention`, with six projections instead of three.
+    Arguments and errors as in `GlobalAttention`, with six projections instead of three.
 
     Example:
       >>> layer = AxialAttention(filters=64, map_size=56)
@@ -141,7 +218,7 @@ class AxialAttention(_MapAttention):
             K.reshape(part, [-1, n, part.shape[-1]]) for part in self._project_heads(x, projections)
         )
         bias = attention.relative_logits(queries, attention.axis_embeddings(table, PairAxis(n, n)))
-        outputs = kernels.current().attend(queries, keys, values, bias)
+        outputs = kernels.kernels_for_device().attend(queries, keys, values, bias)
         return attention.merge_heads(K.reshape(outputs, [-1, rows, n, self._value_dim]), self.num_heads)
 
 

@@ -41,7 +41,7 @@ class CenteredMaxPooling2D(Layer):
     def call(self, inputs):
         reach = self.pool_size // 2
         paddings = [[0, 0], [reach, reach], [reach, reach], [0, 0]]
-        surrounded = K.pad(inputs, paddings, constant_values=K.smallest(inputs.dtype))
+        surrounded = K.pad(inputs, paddings, constant_values=K.dtype_min(inputs.dtype))
         return K.max_pool(surrounded, self.pool_size, self.strides, "VALID")
 
     def compute_output_shape(self, input_shape):

@@ -15,7 +15,7 @@ from lambdanet.errors import (
     invalid,
     is_integer,
 )
-from lambdanet.layers.attention_base import Attention
+from lambdanet.layers.attention import Attention
 from lambdanet.ops import kernels
 from lambdanet.ops.local_attention import LocalGeometry
 
@@ -50,7 +50,7 @@ class _BlockAttention(Attention):
         offset_strides = 1 if self.compact_offsets else strides
         geometry = LocalGeometry(block_size, halo_size, strides, offset_strides, self.mask_padding)
         qkv = self._project(inputs, self._qkv, strides)
-        outputs = kernels.current().local_attention(*qkv, self._tables(), geometry, self.num_heads)
+        outputs = kernels.kernels_for_device().local_attention(*qkv, self._tables(), geometry, self.num_heads)
         return outputs if strides == self.strides else outputs[:, :: self.strides, :: self.strides]
 
     def _tables(self) -> list[K.Tensor]:
@@ -182,7 +182,7 @@ class LocalAttention(_BlockAttention):
     Input: [b, h, w, c]. Output: the same shape with `filters` channels.
 
     Args:
-      filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
+      filters: d, the number of output channels; divisible by `num_heads`. Default: the input's.
       num_heads: the number of heads, h; the value depth is v = d / h.
       scope: r, odd.
       key_dim: k, the depth of a query and a key, even. Default: d / h.

@@ -8,9 +8,9 @@ from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
 from lambdanet.errors import InputError, check_count, check_counts, check_divisible, invalid, unknown
-from lambdanet.layers.batch_norm_folding import copy_folded
-from lambdanet.layers.layer import Layer, rebuilt
-from lambdanet.layers.position_argument import RELATIVE, embedding_of, restored, without_relative
+from lambdanet.layers.batch_norm import copy_folded
+from lambdanet.layers.layer import Layer, rebuild_layer
+from lambdanet.layers.position_argument import RELATIVE, deserialize_position, embedding_of, without_relative
 from lambdanet.layers.position_embedding import PositionEmbedding, relative_arguments
 from lambdanet.layers.sublayers import BATCH_NORM, build_norm, build_projection
 from lambdanet.ops import content_lambdas
@@ -36,7 +36,7 @@ class LambdaLayer(Layer):
     unknown and may change from call to call. Output: the same shape with `filters` channels.
 
     Args:
-      filters: d, the number of output channels; divisible by `num_heads`. Default: those of the input.
+      filters: d, the number of output channels; divisible by `num_heads`. Default: the input's.
       num_heads: h, the queries per position that share a lambda. The value depth is v = d / h.
       key_dim: k, the depth of a query.
       intra_depth: u, the depth summed over inside keys and values (appendix C.4). The paper pairs
@@ -157,7 +157,7 @@ class LambdaLayer(Layer):
         self._queries_norm = build_norm(self, "queries_norm", queries)
         self._values_norm = build_norm(self, "values_norm", values)
         if self.position is not None:
-            with compat.naming(self.position):
+            with compat.variable_scope(self.position):
                 strides = self._geometry.query_strides
                 query_size = [None if n is None else ceil_div(n, strides) for n in input_shape[1:-1]]
                 self.position.build_for(query_size, list(context_shape[1:-1]))
@@ -196,13 +196,13 @@ class LambdaLayer(Layer):
         return K.reshape(y, [*sizes(y)[:-2], self.num_heads * v])
 
     def for_inference(self):
-        """Returns a copy with folded normalizations and position embeddings of its own, as constants."""
+        """Returns a copy with folded normalizations and its own position embeddings, as constants."""
         options = {
             "use_batch_norm": False,
             "use_bias": self.use_bias or self.use_batch_norm,
             "position": self.position and self.position.with_constant_tables(),
         }
-        copy = rebuilt(self, without_relative(self.get_config()) | options)
+        copy = rebuild_layer(self, without_relative(self.get_config()) | options)
         copy_folded(self, copy, ("_queries", "_keys", "_values", "position"))
         return copy
 
@@ -222,15 +222,15 @@ class LambdaLayer(Layer):
 
     def get_config(self):
         config = {**super().get_config(), "batch_norm": dict(self.batch_norm)}
-        config["position"] = self._position_kind or (self.position and self.position.serialized())
+        config["position"] = self._position_kind or (self.position and self.position.serialize())
         if self._position_kind == "relative":
-            config["map_size"] = self.position.map_size  # that of the first input by now, if it was None
+            config["map_size"] = self.position.map_size  # the first input's by now, if it was None
         return config
 
     @classmethod
     def from_config(cls, config):
         if isinstance(config.get("position"), Mapping):
-            config = {**without_relative(config), "position": restored(config["position"])}
+            config = {**without_relative(config), "position": deserialize_position(config["position"])}
         return super().from_config(config)
 
     def _project(self, x, projection, depth, norm=None, training=None):
@@ -255,7 +255,7 @@ class LambdaLayer(Layer):
         return self.position(queries, values, **options)
 
     def _apply_apart(self, index, queries, keys, values, mask, training):
-        """Adds the outputs of content and positions instead: a mask gives each query a content of its own."""
+        """Adds the outputs of content and positions instead: with a mask, each query has its own."""
         outputs = []
         if self.position is not None:
             options = {"index": index, "geometry": self._geometry, "mask": mask, "training": training}

@@ -29,7 +29,7 @@ class Layer(compat.BaseLayer):
 
     def for_inference(self) -> "Layer":
         """Returns a copy with the same outputs at inference, for `lambdanet.for_inference`."""
-        copy = rebuilt(self, {**self.get_config(), **self.INFERENCE_OPTIONS})
+        copy = rebuild_layer(self, {**self.get_config(), **self.INFERENCE_OPTIONS})
         copy_weights(self, copy)
         return copy
 
@@ -68,10 +68,10 @@ class TableLayer(Layer):
         return tensors.cast(K.constant_of(table) if self.constant_tables else table, dtype)
 
 
-def rebuilt(layer: keras.layers.Layer, config: Mapping[str, Any]) -> Any:
+def rebuild_layer(layer: keras.layers.Layer, config: Mapping[str, Any]) -> Any:
     """Returns a layer of the same class and name with another configuration, built for the same inputs."""
     copy = type(layer).from_config(config)
-    with compat.naming(copy):
+    with compat.variable_scope(copy):
         copy.build_from_config(layer.get_build_config())
     return copy
 

@@ -16,7 +16,7 @@ from lambdanet.layers.position_embedding import (
 )
 
 KINDS = ("relative", "unstructured", None)
-# The arguments of a lambda layer that are those of its relative embedding -> their names there.
+# The arguments of a lambda layer for its relative embedding -> their names there.
 RELATIVE = {name: name for name in ("scope", "dilation", "map_size", "resize", "implementation")}
 RELATIVE["position_bias"] = "use_bias"
 
@@ -33,7 +33,7 @@ def embedding_of(
       position: one of `KINDS`, or an embedding.
       depth: `key_dim`, `intra_depth` and `num_lambdas`.
       relative: the arguments of a relative embedding, as of `relative_arguments`. Those that are not the
-        defaults must be equal to those of a given embedding.
+        defaults must equal a given embedding's.
       **kwargs: arguments of a Keras layer.
 
     Raises:
@@ -68,8 +68,8 @@ def without_relative(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in RELATIVE}
 
 
-def restored(config: Mapping[str, Any]) -> PositionEmbedding:
-    """Returns the embedding that `serialized` described, one for all layers of a model that share it.
+def deserialize_position(config: Mapping[str, Any]) -> PositionEmbedding:
+    """Returns the embedding of a `PositionEmbedding.serialize`, one for all layers of a model that share it.
 
     While Keras loads a model it keeps shared objects, in one way for .keras and in another for other formats.
     The one in use returns the same object for the same configuration.

@@ -62,7 +62,7 @@ class PositionEmbedding(TableLayer):
         """Returns an embedding with the same arguments, not built, whose tables are constants."""
         return type(self).from_config({**self.get_config(), **self.INFERENCE_OPTIONS})
 
-    def serialized(self) -> dict[str, Any]:
+    def serialize(self) -> dict[str, Any]:
         """Returns the configuration, marked where several layers share the embedding."""
         config = keras.layers.serialize(self)
         config.pop("build_config", None)  # the layer that uses it builds it, by `build_for`
@@ -121,7 +121,7 @@ class RelativePositionEmbedding(PositionEmbedding):
       resize: for the scope None and maps of another size: "slice" uses the offsets that occur, on maps no
         larger than `map_size`; "interpolate" stretches the table over any map.
       use_bias: whether to add a vector of depth k to the position lambda of every value channel.
-      implementation: the form of `lambdanet.ops.apply_position_lambdas`; a mask [n, m] has a form of its own.
+      implementation: the form of `lambdanet.ops.apply_position_lambdas`; a mask [n, m] has its own form.
 
     Raises:
       InputError: for arguments outside these ranges, a dilation with the scope None, or a map larger than
@@ -166,7 +166,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         if self.scope is None:
             table = self._fitted(table, query_size, context_size, geometry)
         if isinstance(mask, str):
-            table = relative_positions.causal(table, len(query_size))
+            table = relative_positions.mask_future_offsets(table, len(query_size))
         geometry = dataclasses.replace(geometry, dilation=self.dilation)
         if mask is None or isinstance(mask, str):
             term = PositionTerm(queries, values, table, geometry, content, training is not False)
@@ -219,8 +219,8 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
 
     Args:
       key_dim, intra_depth, num_lambdas: as in `PositionEmbedding`.
-      num_queries: n; default: that of the first input.
-      num_context: m; default: that of the first input.
+      num_queries: n; default: as in the first input.
+      num_context: m; default: as in the first input.
 
     Raises:
       InputError: for a size that is not known, or an input with more positions than the table.

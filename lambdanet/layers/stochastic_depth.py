@@ -17,7 +17,7 @@ class StochasticDepth(Layer):
 
     Args:
       rate: the probability that an example's branch is dropped, in [0, 1).
-      seed: seed of the random numbers; default: that of `keras.utils.set_random_seed`.
+      seed: seed of the random numbers; default: the seed of `keras.utils.set_random_seed`.
 
     Raises:
       InputError: for a rate outside [0, 1).

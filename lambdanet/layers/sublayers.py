@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet.backend import compat, keras
-from lambdanet.layers.pooled_batch_norm import BatchNormalization
+from lambdanet.layers.batch_norm import BatchNormalization
 
 # The momentum and epsilon of the TPU ResNet code that the paper builds on.
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5}
@@ -17,7 +17,7 @@ def build_sublayer(layer: keras.layers.Layer, input_shape: Sequence[int | None])
     A layer that builds its sublayers in its own `build` has all its variables as soon as its input shape is
     known, with the names of the sublayers in theirs.
     """
-    with compat.naming(layer):
+    with compat.variable_scope(layer):
         layer.build(input_shape)
     return layer
 

@@ -37,7 +37,7 @@ def attend(
 
     @K.custom_gradient
     def run(queries, keys, values, bias):
-        logits = limited(K.matmul(queries, keys, transpose_b=True) + bias)
+        logits = clip_to_finite(K.matmul(queries, keys, transpose_b=True) + bias)
         weights = K.cast(K.softmax(at_least_float32(logits)), values.dtype)
         outputs = K.matmul(weights, values)
 
@@ -61,10 +61,10 @@ def attend(
     return run(queries, keys, values, bias)
 
 
-def limited(logits: K.Tensor) -> K.Tensor:
+def clip_to_finite(logits: K.Tensor) -> K.Tensor:
     """Returns logits that are finite in float16, past the range of which a softmax would give NaN."""
     if K.dtype_name(logits.dtype) == "float16":
-        return K.minimum(logits, K.largest(logits.dtype))
+        return K.minimum(logits, K.dtype_max(logits.dtype))
     return logits
 
 
@@ -99,7 +99,7 @@ def map_logits(queries: K.Tensor, tables: Sequence[K.Tensor], axes: Sequence[Pai
 
     Args:
       queries: [g, n, k] over the n = height * width positions of the axes.
-      tables: those of the offsets in height and in width, [r, k] each.
+      tables: the tables of the offsets in height and in width, [r, k] each.
       axes: the queries and the context in height and in width.
 
     Returns:
@@ -139,7 +139,7 @@ def map_bias(logits: K.Tensor, context_size: Sequence[Size]) -> K.Tensor:
     return K.reshape(bias, [g, n, height * width])
 
 
-@tensors.precomputed
+@tensors.cache_by_size
 def rows_and_columns(height: Size, width: Size, dtype: K.DType) -> K.Tensor:
     """1 where a position of a map is in a row or in a column of it, [height + width, m]."""
     in_row = K.repeat(K.eye(height, dtype=dtype), width, axis=1)

@@ -91,7 +91,7 @@ def extract_windows(x: K.Tensor, axes: Sequence[BlockAxis], gather: Gather = gat
     return gather(x, axes)
 
 
-@tensors.precomputed
+@tensors.cache_by_size
 def window_positions(axis: BlockAxis, size: Size) -> K.Tensor:
     """Returns the position at each place of each window, [count, window]; -1 outside the map."""
     starts = axis.step * K.arange(axis.count)[:, K.newaxis]
@@ -108,7 +108,7 @@ def _gather_rows(x: K.Tensor, rows: K.Tensor) -> K.Tensor:
     return K.take(K.pad(x, [[0, 0], [1, 0], [0, 0]]), rows + 1, axis=1)
 
 
-@tensors.precomputed
+@tensors.cache_by_size
 def _sources(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
     """The position of the flattened map at each place of each window, [blocks, m]; -1 outside the map."""
     positions = []
@@ -118,7 +118,7 @@ def _sources(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
     return _outer_sum(positions, first_fastest=True)
 
 
-@tensors.precomputed
+@tensors.cache_by_size
 def _places_in_windows(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
     """The places in all windows that show each position, [n, windows that overlap]; -1 for fewer."""
     places, m = [], _window_size(axes)

@@ -13,7 +13,7 @@ _LARGEST_KEY = 40.0
 
 def content_lambda(keys: K.Tensor, values: K.Tensor, normalization: str | None = "softmax") -> K.Tensor:
     """Returns the content lambda, the same for every query: keys and values as below -> [b, k, v]."""
-    keys, values = flat(keys), flat(values)
+    keys, values = flatten_map(keys), flatten_map(values)
     keys = K.cast(_normalized(at_least_float32(keys), normalization), values.dtype)
     return K.einsum("bmku,bmvu->bkv", keys, values)
 
@@ -43,7 +43,7 @@ def apply_content_lambda(
     if mask is None:
         return apply(queries, content_lambda(keys, values, normalization))
     dtype, shape = values.dtype, [*sizes(queries)[:-1], values.shape[-2]]
-    queries, keys, values = (at_least_float32(flat(x)) for x in (queries, keys, values))
+    queries, keys, values = (at_least_float32(flatten_map(x)) for x in (queries, keys, values))
     weights = keys
     if normalization == "softmax":
         weights = K.exp(K.clip(keys, -_LARGEST_KEY, _LARGEST_KEY))
@@ -62,7 +62,7 @@ def apply(queries: K.Tensor, content: K.Tensor) -> K.Tensor:
     return K.reshape(outputs, [b, *size, h, content.shape[2]])
 
 
-def flat(x: K.Tensor) -> K.Tensor:
+def flatten_map(x: K.Tensor) -> K.Tensor:
     """[b, *size, x, y] -> [b, n, x, y]."""
     b, *size, x_depth, y_depth = sizes(x)
     return K.reshape(x, [b, product(size), x_depth, y_depth])

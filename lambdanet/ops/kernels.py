@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One table of the operations whose fastest form depends on the device; no other code chooses by device.
 
-`current` returns the row of the device that this process computes on (see `lambdanet.backend.device`). All
-forms of an operation have equal values and gradients.
+`kernels_for_device` returns the row of the device that this process computes on (see
+`lambdanet.backend.device`). All forms of an operation have equal values and gradients.
 """
 
 import dataclasses
@@ -59,6 +59,6 @@ KERNELS = {
 }
 
 
-def current() -> Kernels:
+def kernels_for_device() -> Kernels:
     """Returns the kernels of this process's device."""
     return KERNELS[device.kind()]

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from lambdanet import backend as K
-from lambdanet.backend.tensors import Size, ceil_div, precomputed, sizes
+from lambdanet.backend.tensors import Size, cache_by_size, ceil_div, sizes
 from lambdanet.ops import attention, blocking
 from lambdanet.ops.blocking import BlockAxis
 
@@ -42,8 +42,8 @@ class LocalGeometry:
             step=self.block_size,
         )
 
-    @precomputed
-    def visible(self, axis: BlockAxis, size: Size, reach: int) -> K.Tensor:
+    @cache_by_size
+    def visibility(self, axis: BlockAxis, size: Size, reach: int) -> K.Tensor:
         """Whether a query sees a context position of its window along an axis: [blocks, queries, context].
 
         It sees those on the map and within reach; without `mask_padding`, all.
@@ -58,7 +58,7 @@ class LocalGeometry:
     def views(
         self, queries: K.Tensor, keys: K.Tensor, tables: Sequence[K.Tensor]
     ) -> list[tuple[BlockAxis, Size, int]]:
-        """Returns the arguments of `visible` for height and for width; `attend_by_head` has those of this."""
+        """Returns the arguments of `visibility` for height and width; arguments as in `attend_by_head`."""
         map_size, reaches = sizes(keys)[1:3], [table.shape[0] // 2 for table in tables]
         axes = map(self.axis, sizes(queries)[1:3], map_size)
         return list(zip(axes, map_size, reaches, strict=True))
@@ -78,8 +78,8 @@ def attend_by_head(
       queries: [b, height / strides, width / strides, heads * k], of any size, known or not.
       keys: [b, height, width, heads * k].
       values: [b, height, width, heads * v].
-      tables: those of the offsets in height and in width, [r, k] each with r odd, shared by the heads; with
-        `mask_padding`, pairs further apart than r // 2 along either axis do not see each other.
+      tables: the tables of the offsets in height and in width, [r, k] each with r odd, shared by the heads;
+        with `mask_padding`, pairs further apart than r // 2 along either axis do not see each other.
       geometry: the blocks.
       num_heads: the number of heads.
 
@@ -103,10 +103,10 @@ def attend_by_head(
     return attention.merge_heads(outputs, num_heads)
 
 
-@precomputed
+@cache_by_size
 def _visible_pairs(geometry: LocalGeometry, *views: tuple[BlockAxis, Size, int]) -> K.Tensor:
     """Concatenates what each query sees of the rows and of the columns of its window: [blocks, n, e]."""
-    in_rows, in_columns = (geometry.visible(*view) for view in views)
+    in_rows, in_columns = (geometry.visibility(*view) for view in views)
     (a, height, rows), (b, width, columns) = sizes(in_rows), sizes(in_columns)
     shape = [b, a, height, width]
     in_rows = K.broadcast_to(in_rows[:, :, K.newaxis], [*shape, rows])

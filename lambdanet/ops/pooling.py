@@ -27,7 +27,7 @@ class Windows:
     strides: int
 
     @classmethod
-    def same(cls, size: Size, length: int, strides: int) -> "Windows":
+    def with_same_padding(cls, size: Size, length: int, strides: int) -> "Windows":
         """Returns the windows of TensorFlow's padding "SAME", with equal padding before and after the map."""
         count = ceil_div(size, strides)
         padding = (count - 1) * strides + length - size
@@ -54,7 +54,7 @@ def mean(x: K.Tensor, rank: int, length: int, strides: int) -> K.Tensor:
     if rank == 2:
         pooled = K.average_pool(pooled, length, strides, "SAME")
     else:  # TensorFlow has no kernels for every type and gradient of the other ranks
-        axes = [Windows.same(n, length, strides) for n in sizes(x)[1 : rank + 1]]
+        axes = [Windows.with_same_padding(n, length, strides) for n in sizes(x)[1 : rank + 1]]
         for number, axis in enumerate(axes, start=1):
             pooled = K.add_n(_shifted(pooled, number, axis))
         pooled = divide_by_count(pooled, axes)

@@ -62,12 +62,12 @@ def apply_position_lambdas(
       InputError: for an unknown implementation, or a depthwise convolution over three axes.
     """
     check_known("implementation", implementation, ("auto", *IMPLEMENTATIONS))
-    if len(values.shape) == len(queries.shape) - 1:  # u = 1 without an axis of its own
+    if len(values.shape) == len(queries.shape) - 1:  # u = 1 without an axis
         values, table = values[..., K.newaxis], table[..., K.newaxis]
     geometry = Geometry(strides, dilation, pool_size)
     term = PositionTerm(queries, values, table, geometry, content, training is not False)
-    kernel = kernels.current()
-    form = fastest(term.sizes, implementation, kernel, K.is_compiled_by_xla())
+    kernel = kernels.kernels_for_device()
+    form = choose_form(term.sizes, implementation, kernel, K.is_compiled_by_xla())
     if block is not None and isinstance(form, Product) and form.block is not None:
         form = dataclasses.replace(form, block=tuple(block))
     return form.apply(term, kernel.device)
@@ -75,12 +75,12 @@ def apply_position_lambdas(
 
 def apply_term(term: PositionTerm, implementation: str = "auto") -> K.Tensor:
     """Applies position lambdas by the fastest of the forms that `implementation` names."""
-    kernel = kernels.current()
-    return fastest(term.sizes, implementation, kernel, K.is_compiled_by_xla()).apply(term, kernel.device)
+    kernel = kernels.kernels_for_device()
+    return choose_form(term.sizes, implementation, kernel, K.is_compiled_by_xla()).apply(term, kernel.device)
 
 
 @functools.lru_cache(maxsize=4096)
-def fastest(sizes: Sizes, implementation: str, kernel: kernels.Kernels, by_xla: bool) -> Form:
+def choose_form(sizes: Sizes, implementation: str, kernel: kernels.Kernels, by_xla: bool) -> Form:
     """Returns the form with the shortest estimated time of those that `implementation` names."""
     speed = kernel.device.speed(sizes.needs_gradient, by_xla)
     candidates = [FORMS[implementation]] if implementation in FORMS else kernel.position_lambdas
@@ -90,4 +90,4 @@ def fastest(sizes: Sizes, implementation: str, kernel: kernels.Kernels, by_xla: 
         return form
     # A gradient may be taken all the same, as by fine-tuning with `training=False`.
     sizes = dataclasses.replace(sizes, needs_gradient=True)
-    return TwoForms(form, fastest(sizes, implementation, kernel, by_xla))
+    return TwoForms(form, choose_form(sizes, implementation, kernel, by_xla))

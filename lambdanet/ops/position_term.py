@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The position term of a lambda layer: queries, values and relative embeddings, and how they are aligned.
 
-Letters are those of `lambdanet.ops.reference`. Every form gives the same numbers, at another cost.
+Letters as in `lambdanet.ops.reference`. All forms give the same numbers at different costs.
 """
 
 import dataclasses
@@ -51,10 +51,10 @@ class Sizes:
     Attributes:
       batch: b, or None if unknown.
       query_size, context_size, scope, h, k, v, u, geometry: as in `PositionTerm`.
-      bytes: those of a number.
+      bytes: the bytes per number.
       needs_gradient: as in `PositionTerm`.
       known: whether all sizes but the batch are known.
-      known_scope: whether those of the table are.
+      known_scope: whether the sizes of the table are known.
     """
 
     batch: int | None
@@ -130,7 +130,7 @@ class PositionTerm:
         return K.reshape(values, [b, *context_size, u * v])
 
 
-def cut(part: Sizes | PositionTerm, block: Sequence[int] | None) -> list[BlockAxis]:
+def cut_axes(part: Sizes | PositionTerm, block: Sequence[int] | None) -> list[BlockAxis]:
     """Cuts each axis of a term into blocks of these numbers of queries, with the context that they see.
 
     A length that is known to cover the axis makes one block with the whole context, as does None as `block`.

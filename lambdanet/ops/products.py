@@ -26,7 +26,7 @@ from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import ceil_div, pad, product, round_up
 from lambdanet.ops import blocking, content_lambdas
 from lambdanet.ops.blocking import BlockAxis, gather_windows
-from lambdanet.ops.position_term import Form, PositionTerm, Sizes, cut
+from lambdanet.ops.position_term import Form, PositionTerm, Sizes, cut_axes
 from lambdanet.ops.relative_positions import expand_table, read_rows
 
 LENGTHS = (2, 4, 7, 8, 14, 16, 28, 32)  # of blocks to choose from, besides the whole axis
@@ -66,7 +66,7 @@ class Product(Form):
         return device.chunk(groups, n * sizes.bytes * numbers)
 
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
-        axes = cut(term, self.block)
+        axes = cut_axes(term, self.block)
         multiply = query_first if self.query_first else lambda_first
         outputs = in_chunks(multiply, *self.operands(term, axes), self.chunk(term.sizes, device))
         return self.merge(outputs, term, axes)
@@ -90,7 +90,7 @@ class Product(Form):
 
     def _groups(self, sizes: Sizes) -> tuple[int, int, int]:
         """The number of blocks in the batch, the queries of one, and the context of each times u."""
-        axes = cut(sizes, self.block)
+        axes = cut_axes(sizes, self.block)
         n, m = product([axis.num_queries for axis in axes]), product([axis.num_context for axis in axes])
         return sizes.b * blocking.num_blocks(axes), n, m * sizes.u
 

@@ -45,9 +45,9 @@ def apply_position_lambdas(queries: K.Tensor, values: K.Tensor, embeddings: K.Te
 
 
 def _apply_masked_lambdas(queries, keys, values, embeddings, mask):
-    """Gives every query a content lambda of its own, with a softmax over the context that it sees."""
+    """Computes a content lambda per query, with a softmax over the context that it sees."""
     visible = K.cast(mask, "bool")[..., K.newaxis, K.newaxis]  # [n, m, 1, 1]
-    keys = K.softmax(K.where(visible, keys[:, K.newaxis], K.smallest(keys.dtype)), axis=2)  # [b, n, m, k, u]
+    keys = K.softmax(K.where(visible, keys[:, K.newaxis], K.dtype_min(keys.dtype)), axis=2)  # [b, n, m, k, u]
     weights = K.where(visible, keys + embeddings, 0)  # [b, n, m, k, u]
     lambdas = K.einsum("bnmku,bmvu->bnkv", weights, values)  # [b, n, k, v]
     return K.einsum("bnhk,bnkv->bnhv", queries, lambdas)  # [b, n, h, v]

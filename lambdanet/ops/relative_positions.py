@@ -26,7 +26,7 @@ class PairAxis:
       first_context: the first context position, relative to the first query.
       strides: the distance between queries.
       dilation: the distance between offsets; positions between them have the embedding zero.
-      pool_size: the positions that each query stands for, its own and those after it.
+      pool_size: the positions that each query covers, its own and the following ones.
     """
 
     num_queries: Size
@@ -40,7 +40,7 @@ class PairAxis:
 Read = Callable[[K.Tensor, PairAxis], K.Tensor]
 
 
-@tensors.precomputed
+@tensors.cache_by_size
 def offset_rows(axis: PairAxis, r: Size) -> K.Tensor:
     """Returns the row of a table of length r for each pair of positions along an axis; -1 if out of scope.
 
@@ -97,7 +97,7 @@ def expand_table(table: K.Tensor, axes: Sequence[PairAxis], read_first: Read = r
 
 
 @tensors.constant_folding
-def causal(table: K.Tensor, rank: int) -> K.Tensor:
+def mask_future_offsets(table: K.Tensor, rank: int) -> K.Tensor:
     """Zeroes the embeddings of context positions after the query, in raster order over `rank` axes.
 
     Whether a position is after the query depends on the offset alone, so masking the small table is enough,

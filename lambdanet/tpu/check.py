@@ -11,7 +11,7 @@ from lambdanet import backend as K
 from lambdanet.backend import device
 from lambdanet.errors import InputError
 from lambdanet.tpu import chips, compiler, costs, hlo
-from lambdanet.tpu.cache import Cache
+from lambdanet.tpu.compiler import Cache
 from lambdanet.tpu.report import UNNAMED, Report, layer_of
 from lambdanet.tpu.steps import TpuStep
 
@@ -38,7 +38,7 @@ def compile_step(
     topology: str = "v3:2x2",
     model_names: Collection[str] = (),
 ) -> Report:
-    """Compiles a function of tensors for one core of a TPU; `check` does the same for a `TpuStep`.
+    """Compiles a function of tensors for one core of a TPU; `check_step` does the same for a `TpuStep`.
 
     Layers choose their TPU forms. Variables that the function reads become arguments of the program; those
     that it writes are updated in place.
@@ -59,10 +59,10 @@ def compile_step(
     """
     shape = inputs[0].shape if inputs else ()
     batch = shape[0] if shape else 1
-    return check(TpuStep("step", step, tuple(inputs), batch, tuple(model_names)), topology)
+    return check_step(TpuStep("step", step, tuple(inputs), batch, tuple(model_names)), topology)
 
 
-def check(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = None) -> Report:
+def check_step(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = None) -> Report:
     """Compiles a step for one core of a TPU.
 
     Args:

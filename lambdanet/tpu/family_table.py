@@ -50,7 +50,7 @@ SETTINGS = (
 )
 
 
-def render(
+def render_families(
     check: Check,
     log: Callable[[str], None] = lambda line: None,
     rows: Collection[int] = (),
@@ -59,7 +59,7 @@ def render(
     """Returns the table with a caption, or without one as csv.
 
     Args:
-      check: builds a step and compiles it for a topology, such as `subprocess_check.check`.
+      check: builds a step and compiles it for a topology, such as `subprocess_check.check_in_process`.
       log: called with a line per compilation.
       rows: the numbers of the rows, from 1; empty for all.
       table_format: one of `text_table.FORMATS`.

@@ -46,7 +46,7 @@ def estimate(
 
     Args:
       number: one of `TABLES`.
-      check: builds a step and compiles it for a topology, such as `subprocess_check.check`.
+      check: builds a step and compiles it for a topology, such as `subprocess_check.check_in_process`.
       rows: the numbers of the rows, from 1; empty for all.
       log: called with a line per row.
 
@@ -71,7 +71,7 @@ def select_rows(rows: Sequence[Any], numbers: Collection[int], table: str) -> li
     return [row for number, row in enumerate(rows, 1) if not numbers or number in numbers]
 
 
-def render(number: str, estimates: list[Estimate], table_format: str = "text") -> str:
+def render_speeds(number: str, estimates: list[Estimate], table_format: str = "text") -> str:
     """Returns a table as text: speeds, times relative to the first row, and the rank correlation.
 
     Args:

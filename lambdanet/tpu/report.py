@@ -136,7 +136,7 @@ class Report:
         return {"name": cost.op_name, "seconds": seconds, "flops": cost.flops, "bytes": cost.bytes}
 
 
-def render(report: Report, count: int = 10) -> str:
+def render_report(report: Report, count: int = 10) -> str:
     """Returns a report as text: memory, time, and the `count` costliest layers and operations."""
     chip, per_core = report.chip, report.examples_per_second
     parts = ", ".join(f"{name} {_gib(size)}" for name, size in report.hbm.items() if size > 2**20)

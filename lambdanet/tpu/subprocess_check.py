@@ -17,16 +17,15 @@ from unittest import mock
 
 from lambdanet.backend import device
 from lambdanet.tpu import chips, compiler
-from lambdanet.tpu.cache import Cache
-from lambdanet.tpu.check import DoesNotCompile
-from lambdanet.tpu.check import check as check_step
+from lambdanet.tpu.check import DoesNotCompile, check_step
+from lambdanet.tpu.compiler import Cache
 from lambdanet.tpu.report import Report
 from lambdanet.tpu.steps import TpuStep
 
 KERAS_3_ON_JAX = {"LAMBDANET_KERAS": "keras", "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
 
-def check(
+def check_in_process(
     build: Callable[[], TpuStep],
     topology: str,
     cache: Cache | None = None,

@@ -96,7 +96,7 @@ def compare_rows(number: str) -> list[ComparedRow]:
     return [_compare_row(TABLES[number], row) for row in TABLES[number].rows]
 
 
-def render(number: str, table_format: str = "text", with_header: bool = True) -> str:
+def render_comparison(number: str, table_format: str = "text", with_header: bool = True) -> str:
     """Returns a table as text: printed figures, ours, and the verdict.
 
     Args:

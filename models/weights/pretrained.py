@@ -19,7 +19,7 @@ from lambdanet.files import writable_dir, write_output
 from lambdanet.models.weights import hub, repositories, tensor_files, timm_rules, weight_files
 from lambdanet.models.weights.hub import Source
 
-# The values of "as_published" in the metadata: whether a file is that of a published set.
+# The values of "as_published" in the metadata: whether a file is the published one.
 PROVENANCE = {
     "yes": "It is the published file: the sha256 matches.",
     "first download": "It is the file that the hub had at the first download; its sha256 was unknown before.",
@@ -64,7 +64,7 @@ def locate(
         writable_dir(path.parent, name="LAMBDANET_HOME")
         checkpoint, source = download(published)
         model = build()
-        timm_rules.load(model, tensor_files.read(checkpoint))
+        timm_rules.load(model, tensor_files.read_tensors(checkpoint))
         record_first_download(published, source)
         save_to_cache(published, model, metadata(published, source))
     return path
@@ -103,7 +103,7 @@ def local_source(path: Path) -> Source:
 
 
 def provenance(published: PublishedWeights, source: Source, num_classes: int) -> str:
-    """Returns whether a file is that of a set, as one of `PROVENANCE`, by its sha256 and classes."""
+    """Returns whether a file is the published one, as one of `PROVENANCE`, by its sha256 and classes."""
     if num_classes != published.num_classes:
         return "no"
     matches, first = published.matches_sha256(source.sha256), _first_download(published)
@@ -124,9 +124,9 @@ def metadata(published: PublishedWeights, source: Source, num_classes: int | Non
 
     Args:
       published: the set.
-      source: the file that they were made from. For another one than that of the set, repository, license and
+      source: the file that they were made from. Where it is not the published one, repository, license and
         accuracies are left out.
-      num_classes: the number of its classes; default: that of the set.
+      num_classes: the number of its classes; default: the set's.
     """
     num_classes = published.num_classes if num_classes is None else num_classes
     origin = provenance(published, source, num_classes)
@@ -165,7 +165,7 @@ def _accuracy_key(test_set: str) -> str:
 
 
 def remedy(published: PublishedWeights) -> str:
-    """Returns what an error about another file adds, if the sha256 is only that of the first download."""
+    """Returns what an error about another file adds, if the sha256 is known from the first download alone."""
     known = published.sha256 or not _first_download(published)
     return (
         "" if known else f"that of the first download; remove {str(_record(published))!r} to accept another"

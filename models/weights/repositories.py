@@ -71,7 +71,7 @@ def _convert(
         metadata |= _preprocessing(model_name, hub.fetch(repository, TIMM_CONFIG, source.revision)[0])
     except hub.MissingFile:
         pass  # the weights are complete without it
-    tensors = tensor_files.read(checkpoint)
+    tensors = tensor_files.read_tensors(checkpoint)
     classes = timm_rules.count_classes(tensors, pretrained_weights.get(model_name).num_classes)
     model = build(num_classes=classes)
     timm_rules.load(model, tensors)
@@ -79,7 +79,7 @@ def _convert(
 
 
 def _preprocessing(model_name: str, config: Path) -> dict[str, str]:
-    """The preprocessing in a configuration of timm, as metadata; empty for a kind that is not here.
+    """The preprocessing in a configuration of timm, as metadata; empty for a kind that lambdanet lacks.
 
     Raises:
       InputError: the configuration cannot be read, or is of another network.

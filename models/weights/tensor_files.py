@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads and writes named arrays in safetensors, and reads PyTorch's files without running code from them.
 
-PyTorch's own files are pickles, which it reads with `weights_only`: anything but tensors is refused.
+PyTorch's own files are pickles, which it reads with `weights_only`: anything but tensors is rejected.
 """
 
 import contextlib
 import hashlib
 import json
+import types
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -31,7 +33,9 @@ STATE_DICT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
 DATA_PARALLEL_PREFIX = "module."  # the prefix of all names after training on several devices
 
 
-def write(path: str | Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+def write_safetensors(
+    path: str | Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> None:
     """Writes arrays and texts as safetensors, and under "sha256" the hash of the arrays' bytes.
 
     Raises:
@@ -96,7 +100,7 @@ def _by_name(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def read(path: str | Path) -> dict[str, np.ndarray]:
+def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
     """Returns the tensors of a file by name.
 
     Args:
@@ -164,3 +168,26 @@ def _array(tensor: Any) -> np.ndarray:
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise ValueError("it repeats stored numbers")
     return (tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor).numpy()
+
+
+def import_timm() -> types.ModuleType:
+    """Returns the module timm.
+
+    timm imports torchvision, which fails on a PyTorch that it was not built for: there it describes operators
+    that it has no code for, none of which timm's networks and transforms use.
+
+    Raises:
+      ModuleNotFoundError: timm or torch is not installed.
+    """
+    import torch
+
+    register = torch.library.register_fake
+
+    def register_others(op, *args, **kwargs):
+        if isinstance(op, str) and op.startswith("torchvision::"):
+            return lambda function: function
+        return register(op, *args, **kwargs)
+
+    with mock.patch.object(torch.library, "register_fake", register_others):
+        import timm
+    return timm

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion rules from the tensors of timm's networks to the variables of the same networks here.
+"""Conversion rules from the tensors of timm's networks to the variables of the same networks in lambdanet.
 
 timm orders axes differently: its convolutions are [out, in, height, width]. Several projections share a
 tensor. Attention divides all logits by sqrt(k) here, but not the relative ones in timm, so tables are
@@ -19,11 +19,10 @@ from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError
 from lambdanet.layers.attention import GlobalAttention
-from lambdanet.layers.efficient_channel_attention import EfficientChannelAttention
+from lambdanet.layers.batch_norm import OnePassBatchNormalization
+from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite
 from lambdanet.layers.halo_attention import HaloAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
-from lambdanet.layers.pooled_batch_norm import OnePassBatchNormalization
-from lambdanet.layers.squeeze_excite import SqueezeExcite
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import tensor_files, weight_files
 
@@ -33,7 +32,7 @@ KERNEL = "head.fc.weight"  # of the classifier, [num_classes, d]
 BATCH_COUNTER = ".num_batches_tracked"
 MAX_LISTED = 20  # names in an error
 
-# timm's names for the layers of a block, and for those of stem and head.
+# timm's names for the layers of a block, of the stem and of the head.
 BLOCK_NAMES = {
     "shortcut_conv": "shortcut.conv",
     "shortcut_norm": "shortcut.bn",
@@ -89,7 +88,7 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = Tru
     Tables of relative positions over a whole map are interpolated if the model is for images of another size.
 
     Args:
-      model: a model of the zoo whose name timm has, too. One without a classifier leaves its tensors out.
+      model: a model of the zoo that timm also has. One without a classifier leaves its tensors out.
       tensors: the tensors by timm's names, as in the `state_dict` of the network.
       head: whether to load the classifier; not for other classes.
 
@@ -125,7 +124,7 @@ def expected(model: keras.Model, head: bool = True) -> dict[str, tuple[int, ...]
 
     Args:
       model: a model, as for `load`.
-      head: whether to include those of the classifier.
+      head: whether to include the classifier's.
     """
     return {rule.tensor: rule.shape for rule in _rules(model, head)}
 
@@ -190,7 +189,7 @@ def _prefix(name: str, layers: Mapping[str, keras.layers.Layer]) -> str | None:
 
 
 def _kernel(kernel: str, tensor: str, shape: tuple[int, ...]) -> WeightRule:
-    """A convolution; a projection here is one of 1x1 there."""
+    """A convolution; projections are 1x1 convolutions in timm."""
     if len(shape) == 2:
         return WeightRule(tensor, (*shape[::-1], 1, 1), [kernel], lambda t: [t[:, :, 0, 0].T])
     rows, columns, inputs, outputs = shape

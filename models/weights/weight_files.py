@@ -81,7 +81,7 @@ def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | Non
     if not str(path).endswith(SAFETENSORS):
         raise invalid("path", f"a {SAFETENSORS} file", str(path))
     arrays = {name: variable.numpy() for name, variable in weights_by_name(model).items()}
-    tensor_files.write(path, arrays, {"model": model.name, **(metadata or {})})
+    tensor_files.write_safetensors(path, arrays, {"model": model.name, **(metadata or {})})
 
 
 def load_weights(
@@ -122,7 +122,7 @@ def load_weights(
 
 
 def is_published(metadata: Mapping[str, str]) -> bool:
-    """Returns whether weights are, or may be, those of a published set, by the metadata of `convert`."""
+    """Returns whether weights are, or may be, a published set, by the metadata of `convert`."""
     return metadata.get("as_published", "no") != "no"
 
 

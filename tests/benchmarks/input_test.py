@@ -34,7 +34,7 @@ def small(tmp_path):
     for index in range(4):
         with tf.io.TFRecordWriter(str(tmp_path / records.shard_name("train", index, 4))) as writer:
             for number in range(16):
-                writer.write(records.record(synthetic_records.jpeg(random, 40, 48), number))
+                writer.write(records.encode_record(synthetic_records.jpeg(random, 40, 48), number))
     return tmp_path
 
 

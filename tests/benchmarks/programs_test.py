@@ -76,7 +76,7 @@ def test_detectors_take_turns(monkeypatch, capsys):
     """On a clock on which their steps take 3 and 2 seconds. The first turn, not timed, reads no end."""
     clock = iter(itertools.accumulate(itertools.cycle([0, 2, 0, 3])))
     step = types.SimpleNamespace(function=lambda: 0.0, inputs=())
-    monkeypatch.setattr("lambdanet.detection.run.train_step.build", lambda *arguments: step)
+    monkeypatch.setattr("lambdanet.detection.run.train_step.build_train_step", lambda *arguments: step)
     monkeypatch.setattr(detection, "time", types.SimpleNamespace(perf_counter=lambda: float(next(clock))))
     assert command_line.main(detection.COMMAND, ["--experiments=first,second", "--steps=2"]) == 0
     first, second, ratio, peak = capsys.readouterr().out.splitlines()

@@ -35,7 +35,7 @@ def test_names():
     )
     assert one.repository == "timm/lambda_resnet50ts.a1h_in1k"
     assert one.page == "https://huggingface.co/timm/lambda_resnet50ts.a1h_in1k"
-    assert one.release_url.endswith("/v0.1-attn-weights/lambda_resnet50ts_a1h_256-b87370f7.pth")
+    assert one.release_file == "lambda_resnet50ts_a1h_256-b87370f7.pth"
     assert pretrained_weights.get("haloregnetz_b").mean == (0.5, 0.5, 0.5)
     assert pretrained_weights.find("lambda_resnet_50") is None
     assert pretrained_weights.find("lambda_resnet50ts", "mine") is None

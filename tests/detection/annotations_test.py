@@ -42,14 +42,16 @@ def _changed(key, index, **changes):
 
 def test_check_counts_a_correct_file(tmp_path):
     Image.new("RGB", (20, 10)).save(tmp_path / "seven.jpg")
-    found = annotations.check(_write(tmp_path, GOOD), tmp_path, num_classes=4)
+    found = annotations.check_annotations(_write(tmp_path, GOOD), tmp_path, num_classes=4)
     assert found == {"images": 1, "objects": 1, "crowds": 1, "categories": 2, "left_out": 0}
 
 
 @pytest.mark.parametrize("box", [[2, 1, 0, 4], [15, 1, 5.4, 4]])
 def test_check_counts_boxes_that_the_converter_drops(box, tmp_path):
     """COCO has some: empty ones, and ones that cross the edge by less than a pixel."""
-    assert annotations.check(_write(tmp_path, _changed("annotations", 0, bbox=box)))["left_out"] == 1
+    assert (
+        annotations.check_annotations(_write(tmp_path, _changed("annotations", 0, bbox=box)))["left_out"] == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_check_counts_boxes_that_the_converter_drops(box, tmp_path):
 def test_check_rejects_errors_in_one_line(content, message, tmp_path):
     path = _write(tmp_path, content)
     with pytest.raises(InputError, match=message) as raised:
-        annotations.check(path)
+        annotations.check_annotations(path)
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -124,43 +126,43 @@ def test_check_rejects_class_ids_beyond_the_model(tmp_path):
     path = _write(tmp_path, GOOD)
     message = r"'dog' must be less than num_classes=3, .* got 3; num_classes=4 would do"
     with pytest.raises(InputError, match=message):
-        annotations.check(path, num_classes=3)
-    annotations.check(path, num_classes=4)
+        annotations.check_annotations(path, num_classes=3)
+    annotations.check_annotations(path, num_classes=4)
 
 
 def test_check_rejects_missing_images(tmp_path):
     message = r"image 7: file '.*seven\.jpg' does not exist"
     with pytest.raises(InputError, match=message):
-        annotations.check(_write(tmp_path, GOOD), tmp_path)
+        annotations.check_annotations(_write(tmp_path, GOOD), tmp_path)
     with pytest.raises(InputError, match=message):
-        annotations.check(_write(tmp_path, GOOD), tmp_path / "nowhere")
+        annotations.check_annotations(_write(tmp_path, GOOD), tmp_path / "nowhere")
 
 
 def test_check_without_masks_accepts_objects_without(tmp_path):
     path = _write(tmp_path, _changed("annotations", 0, segmentation=None))
-    assert annotations.check(path, masks=False)["objects"] == 1
+    assert annotations.check_annotations(path, masks=False)["objects"] == 1
     with pytest.raises(InputError, match="annotation 40: segmentation must be"):
-        annotations.check(path)
+        annotations.check_annotations(path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "not json"])
 def test_check_rejects_files_that_are_not_json(text, tmp_path):
     message = r"must be the instances file of a COCO data set, got '.*\.json'; it cannot be read \("
     with pytest.raises(InputError, match=message):
-        annotations.check(_write(tmp_path, None, text))
+        annotations.check_annotations(_write(tmp_path, None, text))
 
 
 def test_check_rejects_a_missing_file(tmp_path):
     message = r"must be the instances file of a COCO data set, got '.*nothing\.json'; it does not exist"
     with pytest.raises(InputError, match=message):
-        annotations.check(tmp_path / "nothing.json")
+        annotations.check_annotations(tmp_path / "nothing.json")
 
 
 def test_class_names_by_number(tmp_path):
     path = _write(tmp_path, GOOD)
-    assert annotations.class_names(path, 5) == ["background", "cat", "2", "dog", "4"]
+    assert annotations.read_class_names(path, 5) == ["background", "cat", "2", "dog", "4"]
     with pytest.raises(InputError, match="num_classes=3"):
-        annotations.class_names(path, 3)
+        annotations.read_class_names(path, 3)
 
 
 def test_check_program(tmp_path, capsys):

@@ -15,11 +15,11 @@ from pycocotools.coco import COCO
 
 from lambdanet.detection import evaluate, export, predict
 from lambdanet.detection.configs import resolve
-from lambdanet.detection.data.shapes import write_shapes
+from lambdanet.detection.data.scenes import write_shapes
 from lambdanet.detection.model_garden import train_utils
-from lambdanet.detection.run import checkpoints, model_dir
+from lambdanet.detection.run import model_dir
 from lambdanet.detection.serving import coco_table, prediction, saved_model
-from lambdanet.detection.serving.module import ModelGardenModule
+from lambdanet.detection.serving.saved_model import ModelGardenModule
 from lambdanet.errors import InputError
 from lambdanet.training.serving.exported_model import ExportedModel
 
@@ -63,19 +63,16 @@ def run(params, model, tmp_path_factory):
     """A model_dir as training writes it, with averages that differ from the weights of the last step."""
     path = tmp_path_factory.mktemp("run")
     _randomize(model.variables, 0)
-    optimizer = checkpoints.averaging_optimizer(model, params)
+    optimizer = model_dir.averaging_optimizer(model, params)
     _randomize(
-        [
-            optimizer.get_slot(variable, "average")
-            for variable in checkpoints.averaged_variables(model, params)
-        ],
+        [optimizer.get_slot(variable, "average") for variable in model_dir.averaged_variables(model, params)],
         1,
     )
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=tf.Variable(3))
     tf.train.CheckpointManager(checkpoint, str(path), None).save(checkpoint_number=3)
     tf.train.CheckpointManager(checkpoint, str(path / "best"), 1, checkpoint_name="best_ckpt").save()
     train_utils.serialize_config(params, str(path))
-    checkpoints.write_experiment_name(path, NAME)
+    model_dir.write_experiment_name(path, NAME)
     return path
 
 
@@ -105,10 +102,10 @@ def _images(loaded, *pictures):
 
 def test_exported_model_has_the_averaged_weights(run, params, model, loaded, picture):
     """Against the model with the optimizer's averages, on a normalized and padded image."""
-    assert checkpoints.load_weights(model, params, str(run / "ckpt-3")) == "averaged weights"
-    weights = [variable.numpy() for variable in checkpoints.averaged_variables(model, params)]
-    _randomize(checkpoints.averaged_variables(model, params), 1)
-    for read, variable in zip(weights, checkpoints.averaged_variables(model, params), strict=True):
+    assert model_dir.load_weights(model, params, str(run / "ckpt-3")) == "averaged weights"
+    weights = [variable.numpy() for variable in model_dir.averaged_variables(model, params)]
+    _randomize(model_dir.averaged_variables(model, params), 1)
+    for read, variable in zip(weights, model_dir.averaged_variables(model, params), strict=True):
         np.testing.assert_array_equal(read, variable.numpy())
     normalized = (picture / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     padded = np.pad(normalized, [(0, SIZE - picture.shape[0]), (0, 0), (0, 0)])
@@ -131,7 +128,7 @@ def test_is_finished(run, mode, steps, done):
 
 def test_best_checkpoint_has_the_averages(run, params, model):
     best = tf.train.latest_checkpoint(str(run / "best"))
-    assert checkpoints.load_weights(model, params, best) == "averaged weights"
+    assert model_dir.load_weights(model, params, best) == "averaged weights"
     weights = [variable.numpy() for variable in model.variables]
     _randomize(model.variables, 0)  # as the fixture saved them
     for read, variable in zip(weights, model.variables, strict=True):
@@ -256,7 +253,7 @@ def test_export_program_rejects_in_one_line(run, tmp_path, capsys):
 def test_load_weights_rejects_another_model(params, model, tmp_path):
     other = tf.train.Checkpoint(model=tf.Module()).write(str(tmp_path / "ckpt-1"))
     with pytest.raises(InputError, match=r"ckpt-1' does not fit the model of its experiment \(.*\)") as told:
-        checkpoints.load_weights(model, params, other)
+        model_dir.load_weights(model, params, other)
     assert "\n" not in str(told.value)
 
 

@@ -196,7 +196,7 @@ def test_load_zoo_weights_rejects_other_weights(classifier, trained, mobile, tmp
     arrays = values(classifier)
     arrays["stray/kernel"] = arrays.pop("stem1_conv/kernel")
     file = tmp_path / "changed.safetensors"
-    tensor_files.write(file, arrays, {"model": TINY})
+    tensor_files.write_safetensors(file, arrays, {"model": TINY})
     with pytest.raises(InputError, match="stem1_conv/kernel is missing; stray/kernel has no variable"):
         initialize.load_zoo_weights(backbone(), str(file))
 
@@ -410,7 +410,7 @@ def test_retinanet_step_lowers_the_loss():
         head: {num_convs: 1, num_filters: 16}
       train_data: {dtype: float32}
     """
-    step = train_step.build("retinanet_resnetfpn_coco", override, batch_size=2)
+    step = train_step.build_train_step("retinanet_resnetfpn_coco", override, batch_size=2)
     assert step.inputs[0].shape == (2, 128, 128, 3)
     losses = [float(step.function(*step.inputs)) for _ in range(3)]
     assert np.isfinite(losses).all() and losses[2] < losses[0]

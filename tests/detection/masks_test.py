@@ -6,8 +6,8 @@ import pytest
 from pycocotools import mask as coco_masks
 
 from lambdanet.detection.data.masks import decode_mask, to_coco_detections
-from lambdanet.detection.serving import drawing
-from lambdanet.detection.serving.coco_table import COLUMNS, average_precision, render
+from lambdanet.detection.serving import prediction
+from lambdanet.detection.serving.coco_table import COLUMNS, average_precision, render_table
 
 NAMES = ["background", "cat", "dog"]
 
@@ -79,13 +79,13 @@ def test_drawing_has_box_mask_and_label():
     image = np.full([200, 300, 3], 128, np.uint8)
     mask = np.zeros([200, 300], bool)
     mask[110:140, 60:90] = True
-    drawn = np.asarray(drawing.draw_detections(image, [_detection([50, 100, 60, 50], mask=mask)], NAMES))
+    drawn = np.asarray(prediction.draw_detections(image, [_detection([50, 100, 60, 50], mask=mask)], NAMES))
     factor = 4  # 200 pixels become at least 640
     assert drawn.shape == (200 * factor, 300 * factor, 3)
     changed = (drawn != 128).any(axis=-1)
     color = np.array([0xE6, 0x19, 0x4B])
     assert np.array_equal(drawn[120 * factor, 50 * factor], color)  # the left side of the box
-    blended = np.round(128 + drawing.MASK_OPACITY * (color - 128))
+    blended = np.round(128 + prediction.MASK_OPACITY * (color - 128))
     assert np.abs(drawn[125 * factor, 75 * factor] - blended).max() <= 2
     assert not changed[145 * factor, 100 * factor]  # in the box, not in the mask
     assert changed[100 * factor - 8, 50 * factor + 5]  # the label, above the box
@@ -97,18 +97,18 @@ def test_labels_are_in_the_image_and_do_not_overlap():
     boxes = [(0, 0, 50, 40), (2, 1, 52, 41), (380, 290, 399, 299), (0, 0, 399, 299), (1, 1, 398, 298)]
     taken = []
     for box in boxes:
-        taken.append(drawing.free_label_place(box, 90, 18, taken, size))
+        taken.append(prediction.free_label_place(box, 90, 18, taken, size))
     for place in taken:
         assert 0 <= place[0] < place[2] < size[0] and 0 <= place[1] < place[3] < size[1]
     for index, place in enumerate(taken):
-        assert all(drawing.overlap_area(place, other) == 0 for other in taken[:index])
+        assert all(prediction.overlap_area(place, other) == 0 for other in taken[:index])
 
 
 @pytest.mark.parametrize(
     "shape, factor", [((100, 150), 7), ((640, 700), 1), ((3000, 4000), 1), ((40, 1000), 2), ((320, 400), 2)]
 )
 def test_small_images_are_enlarged_to_a_maximum(shape, factor):
-    assert drawing.scale_factor(*shape) == factor
+    assert prediction.scale_factor(*shape) == factor
 
 
 def _truth(*boxes):
@@ -171,7 +171,7 @@ def test_table_without_any_detection_is_zero():
 
 
 def test_rendered_table_has_percentages_and_dashes():
-    header, box, mask = render(
+    header, box, mask = render_table(
         {"box": dict.fromkeys(COLUMNS, 0.5), "mask": dict.fromkeys(COLUMNS, -1)}
     ).splitlines()
     assert header.split() == " ".join(COLUMNS).split()

@@ -13,7 +13,7 @@ from lambdanet.detection.configs import resolve
 from lambdanet.detection.data import annotations, records
 from lambdanet.detection.model_garden import task_factory
 from lambdanet.detection.run import train_step
-from lambdanet.detection.serving.module import ModelGardenModule
+from lambdanet.detection.serving.saved_model import ModelGardenModule
 from lambdanet.errors import InputError
 from lambdanet.training.data import image_files
 

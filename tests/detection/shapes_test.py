@@ -18,8 +18,8 @@ from pycocotools.coco import COCO
 
 from lambdanet.detection import shapes
 from lambdanet.detection.data import scenes
-from lambdanet.detection.data.polygons import mask_to_polygons, mask_to_run_lengths
-from lambdanet.detection.data.shapes import NUM_CLASSES, write_shapes
+from lambdanet.detection.data.masks import mask_to_polygons, mask_to_run_lengths
+from lambdanet.detection.data.scenes import NUM_CLASSES, write_shapes
 from lambdanet.errors import InputError
 
 TRAIN, VAL = 12, 5

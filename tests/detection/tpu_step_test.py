@@ -6,7 +6,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet import cli
-from lambdanet.detection.run import tpu_step, train_step
+from lambdanet.detection.run import train_step
 from lambdanet.errors import InputError
 
 
@@ -28,7 +28,7 @@ def test_of_experiment_flattens_nested_labels(monkeypatch):
         return train_step.TrainStep(train, (images, labels), model)
 
     monkeypatch.setattr(train_step, "build", build)
-    found = tpu_step.experiment_step("some_experiment", ("a=1", "b.c=2"), batch_size=2)
+    found = train_step.experiment_step("some_experiment", ("a=1", "b.c=2"), batch_size=2)
     assert calls == [("some_experiment", "a=1,b.c=2", 2)]
     assert (found.batch, len(found.inputs)) == (2, 4)
     assert set(found.model_names) == {"detector", "backbone"}
@@ -38,9 +38,9 @@ def test_of_experiment_flattens_nested_labels(monkeypatch):
 
 def test_of_experiment_rejects():
     with pytest.raises(InputError, match="mode must be 'train' for a detection experiment, got 'infer'"):
-        tpu_step.experiment_step("maskrcnn_lambda_resnet_coco", mode="infer")
+        train_step.experiment_step("maskrcnn_lambda_resnet_coco", mode="infer")
     with pytest.raises(InputError, match="batch_size must be a positive integer, got 0"):
-        tpu_step.experiment_step("maskrcnn_lambda_resnet_coco", batch_size=0)
+        train_step.experiment_step("maskrcnn_lambda_resnet_coco", batch_size=0)
 
 
 def test_tpu_check_rejects_an_unknown_experiment(capsys):

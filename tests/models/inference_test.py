@@ -10,7 +10,7 @@ from small_models import small_model
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.layers.batch_norm_folding import folded_weights
+from lambdanet.layers.batch_norm import folded_weights
 
 layers = keras.layers
 # Families, and what their networks have for inference.

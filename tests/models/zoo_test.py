@@ -16,7 +16,7 @@ from small_models import small_model
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.models import arguments
+from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
 
 
@@ -54,7 +54,7 @@ def test_any_selection_of_levels():
     assert not [layer.name for layer in model.layers if layer.name.startswith("c4")]
     patches = small_model("halonet_h4_base128_patch", stages=("C", "C", "C", "C"), features_only=True)
     with pytest.raises(InputError, match=r"some of the levels 2, 3, 4, 5, got \(1, 2\)"):
-        arguments.selected(patches.output, (1, 2))
+        zoo._select_levels(patches.output, (1, 2))
 
 
 def test_embedding_is_what_the_classifier_reads(tiny, tmp_path):

@@ -29,7 +29,7 @@ def choose(sizes, kind="CPU", forms=None):
     """The form that "auto" chooses, of those in the row of `KERNELS` or those given."""
     row = KERNELS[kind]
     row = row if forms is None else dataclasses.replace(row, position_lambdas=forms)
-    return position_lambdas.fastest(sizes, "auto", row, by_xla=False)
+    return position_lambdas.choose_form(sizes, "auto", row, by_xla=False)
 
 
 # Milliseconds of forward and backward pass on two cores with AVX-512, the best of each order: (side, d, b).
@@ -170,7 +170,7 @@ def test_convolution_of_a_forward_pass(sizes):
     product, convolution = FORWARD_ON_CPU[sizes]
     inference = problem(*sizes, needs_gradient=False)
     assert isinstance(choose(inference), TwoForms) == (convolution < product)
-    with_xla = position_lambdas.fastest(inference, "auto", KERNELS["CPU"], by_xla=True)
+    with_xla = position_lambdas.choose_form(inference, "auto", KERNELS["CPU"], by_xla=True)
     assert with_xla == choose(problem(*sizes)) and isinstance(with_xla, Product)
     assert isinstance(choose(inference, "TPU"), Form) and not isinstance(choose(inference, "TPU"), TwoForms)
 

@@ -160,7 +160,7 @@ def test_row_convolution_is_not_applicable(images, query_size, scope):
     def applicable(queries, values):
         term = PositionTerm(queries, values, tf.zeros([*scope, 3, 1]))
         tpu = kernels.KERNELS["TPU"]
-        form = position_lambdas.fastest(term.sizes, "auto", tpu, by_xla=True)
+        form = position_lambdas.choose_form(term.sizes, "auto", tpu, by_xla=True)
         assert not isinstance(form, RowConvolution)
 
     shapes = [[images // 4, *query_size, 2, 3], [images // 4, *query_size, 4, 1]]

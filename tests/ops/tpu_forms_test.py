@@ -16,7 +16,7 @@ TPU = device.DEVICES["TPU"]
 
 
 def chosen(term):
-    return position_lambdas.fastest(term.sizes, "auto", kernels.KERNELS["TPU"], by_xla=True)
+    return position_lambdas.choose_form(term.sizes, "auto", kernels.KERNELS["TPU"], by_xla=True)
 
 
 def apply_on_tpu(form):
@@ -41,9 +41,9 @@ def forms_of_any_size(monkeypatch):
     monkeypatch.setattr(block_diagonal, "POOLED_POSITIONS", range(100, 200))
     monkeypatch.setattr(row_convolution, "MIN_IMAGES", 1)
     monkeypatch.setattr(RowConvolution, "seconds", lambda *_: 0.0)
-    position_lambdas.fastest.cache_clear()
+    position_lambdas.choose_form.cache_clear()
     yield
-    position_lambdas.fastest.cache_clear()
+    position_lambdas.choose_form.cache_clear()
 
 
 def make_term(size, context_size, scope, u, pool_size, dtype="float64"):

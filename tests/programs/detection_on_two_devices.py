@@ -116,8 +116,8 @@ def main(folder: str, start: str) -> None:
         [f"{folder}/small.yaml"],
         f"{data},task.init_checkpoint={start},task.init_checkpoint_modules=backbone",
     )
-    train.run(params, "train_and_eval", f"{folder}/model", strategy=strategy)
-    train.run(params, "continuous_eval", f"{folder}/model")
+    train.run_experiment(params, "train_and_eval", f"{folder}/model", strategy=strategy)
+    train.run_experiment(params, "continuous_eval", f"{folder}/model")
     (_, first), (_, second) = detections
     result = {
         "replicas": strategy.num_replicas_in_sync,

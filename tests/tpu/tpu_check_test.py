@@ -24,7 +24,7 @@ from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.tpu import compiler, steps, subprocess_check
 from lambdanet.tpu.check import DoesNotCompile, DoesNotFit
-from lambdanet.tpu.report import render
+from lambdanet.tpu.report import render_report
 from lambdanet.training.run import build
 
 
@@ -109,7 +109,7 @@ def test_loops_count_once_per_trip(compiled):
 def test_loop_of_unknown_length_counts_once(compiled):
     report = compiled["unbounded", "v3:2x2"]
     assert report.flops == 2 * N**3 and report.unbounded_loops == ("while",)
-    assert "counted once  loops of unknown length: while" in render(report)
+    assert "counted once  loops of unknown length: while" in render_report(report)
 
 
 @needs_compiler
@@ -130,7 +130,7 @@ def test_costs_by_layer(compiled):
         whole = sum(getattr(operation, quantity) for operation in report.operations)
         assert sum(getattr(layer, quantity) for layer in layers.values()) == whole
     assert report.seconds == pytest.approx(sum(o.cycles for o in report.operations) / 940e6)
-    assert re.search(r"^ *[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+  first$", render(report), re.MULTILINE)
+    assert re.search(r"^ *[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+  first$", render_report(report), re.MULTILINE)
 
 
 @needs_compiler

@@ -13,8 +13,8 @@ from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.papers import speeds
 from lambdanet.tpu import chips, costs, family_table, hlo, largest_batch, paper_speeds
-from lambdanet.tpu.cache import Cache
 from lambdanet.tpu.check import DoesNotFit
+from lambdanet.tpu.compiler import Cache
 from lambdanet.tpu.costs import Cost
 from lambdanet.tpu.report import Report, layer_of
 
@@ -144,14 +144,14 @@ def test_paper_speeds_beside_estimates(number):
         else:
             assert entry["ours"] == pytest.approx(row.printed * (2 if table.unit == "s" else 0.5), rel=1e-6)
             assert entry["batch"] == (256 if row.model == "lambda_resnet_420" else 1024)
-    text = paper_speeds.render(number, found)
+    text = paper_speeds.render_speeds(number, found)
     assert "no input pipeline, no collectives" in text and "rank correlation" in text and "1.000" in text
-    markdown = paper_speeds.render(number, found, "markdown").splitlines()
+    markdown = paper_speeds.render_speeds(number, found, "markdown").splitlines()
     for line in markdown:
         if line.startswith("| ") and "resnet" in line and "does not fit" not in line:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             assert cells[5] == cells[6]  # times relative to the first row
-    assert len(paper_speeds.render(number, found, "csv").splitlines()) == len(found) + 1
+    assert len(paper_speeds.render_speeds(number, found, "csv").splitlines()) == len(found) + 1
 
 
 def test_progress_bar_only_in_a_terminal(monkeypatch):
@@ -182,13 +182,13 @@ def test_table_of_families(monkeypatch):
         return _fake(batch, 0.5, batch * chips.GIB // 16, topology)
 
     first = "mobilenet_v2,224,3.5,0.6,128,8.00,500.0,500.0,500.0,128"
-    header, *rows = family_table.render(check, table_format="csv").splitlines()
+    header, *rows = family_table.render_families(check, table_format="csv").splitlines()
     assert header.startswith("model,pixels,") and rows[0] == first
     assert rows[1].startswith("mobilenet_v2_lambda,224,") and len(rows) == 2
-    assert family_table.render(check, rows=[1], table_format="csv").splitlines() == [header, first]
-    assert "no input pipeline, no collectives" in family_table.render(check, rows=[1])
+    assert family_table.render_families(check, rows=[1], table_format="csv").splitlines() == [header, first]
+    assert "no input pipeline, no collectives" in family_table.render_families(check, rows=[1])
     with pytest.raises(InputError, match="rows must be from 1 to 2 for the table of families, got 3"):
-        family_table.render(check, rows=[3])
+        family_table.render_families(check, rows=[3])
 
 
 def test_cache_ignores_broken_files(tmp_path):

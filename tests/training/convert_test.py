@@ -19,7 +19,7 @@ import lambdanet
 from lambdanet import cli
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError
-from lambdanet.models.preprocessing.preprocessing import from_metadata
+from lambdanet.models.preprocessing import from_metadata
 from lambdanet.models.weights import pretrained, tensor_files, timm_rules
 from lambdanet.training.convert import convert
 from lambdanet.training.run import initial_weights
@@ -55,7 +55,7 @@ def model():
 @pytest.fixture(scope="module")
 def checkpoint(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("timm") / "model.safetensors"
-    tensor_files.write(path, tensors_for(model), {"format": "pt"})
+    tensor_files.write_safetensors(path, tensors_for(model), {"format": "pt"})
     return path
 
 
@@ -231,7 +231,7 @@ def test_logits_are_compared_with_timm(checkpoint, model, home, timm, capsys):
     wrong = tensor_files.read_safetensors(checkpoint)[0]
     wrong["stages.0.0.conv2_kxk.conv.weight"] = wrong["stages.0.0.conv2_kxk.conv.weight"][..., ::-1, :]
     other = {"head.fc.weight": np.zeros([4, 2048], np.float32), "head.fc.bias": np.zeros(4, np.float32)}
-    tensor_files.write(checkpoint.with_name("other.safetensors"), wrong | other, {})
+    tensor_files.write_safetensors(checkpoint.with_name("other.safetensors"), wrong | other, {})
     out = home / "other"
     convert(NAME, checkpoint.with_name("other.safetensors"), out)  # another network, for 4 classes
     metadata = tensor_files.metadata_of(out / "weights.safetensors")
@@ -264,13 +264,13 @@ def test_logits_are_compared_with_timm(checkpoint, model, home, timm, capsys):
 def test_wrong_files_write_nothing(checkpoint, tmp_path, home):
     tensors = tensor_files.read_safetensors(checkpoint)[0]
     tensors["stages.0.0.stranger"] = tensors.pop("stem.conv1.conv.weight")
-    tensor_files.write(tmp_path / "names.safetensors", tensors, {})
+    tensor_files.write_safetensors(tmp_path / "names.safetensors", tensors, {})
     (tmp_path / "cut.safetensors").write_bytes(checkpoint.read_bytes()[:-1000])
     (tmp_path / "of_nothing.txt").write_text("")
     for kind, value in {"nan": np.nan, "integers": 3}.items():
         changed = tensor_files.read_safetensors(checkpoint)[0]
         changed["head.fc.bias"] = np.full([1000], value, np.asarray(value).dtype)
-        tensor_files.write(tmp_path / f"{kind}.safetensors", changed, {})
+        tensor_files.write_safetensors(tmp_path / f"{kind}.safetensors", changed, {})
     for file, message in {
         "names.safetensors": "stem.conv1.conv.weight is missing; stages.0.0.stranger has no variable",
         "cut.safetensors": "is damaged or not a safetensors file",
@@ -296,7 +296,7 @@ def test_pytorch_files(tmp_path):
         "average.bin": {"state_dict": {}, "state_dict_ema": state},
     }.items():
         torch.save(content, tmp_path / file)
-        found = tensor_files.read(tmp_path / file)
+        found = tensor_files.read_tensors(tmp_path / file)
         assert found.keys() == state.keys()
         np.testing.assert_array_equal(found["a.weight"], weight)
         np.testing.assert_array_equal(found["a.half"], weight)
@@ -309,13 +309,13 @@ def test_pytorch_files(tmp_path):
     torch.save({"a.weight": torch.zeros(1, dtype=torch.float16).expand(10**6, 10**5)}, tmp_path / "wide.pth")
     for file, message in {"bomb.pth": "is damaged, or has more", "wide.pth": "not dense"}.items():
         with pytest.raises(InputError, match=message):
-            tensor_files.read(tmp_path / file)
+            tensor_files.read_tensors(tmp_path / file)
     torch.save({"a": weight, "module.a": weight}, tmp_path / "twice.pth")
     with pytest.raises(InputError, match="twice.pth' has a twice, with and without 'module.'"):
-        tensor_files.read(tmp_path / "twice.pth")
+        tensor_files.read_tensors(tmp_path / "twice.pth")
     torch.save({"epoch": 3}, tmp_path / "none.pth")
     with pytest.raises(InputError, match="has no state dict"):
-        tensor_files.read(tmp_path / "none.pth")
+        tensor_files.read_tensors(tmp_path / "none.pth")
 
 
 def test_nothing_in_a_file_is_run(tmp_path):
@@ -327,7 +327,7 @@ def test_nothing_in_a_file_is_run(tmp_path):
 
     torch.save({"a.weight": Attack()}, tmp_path / "attack.pth")
     with pytest.raises(InputError, match="is damaged, or has more than tensors, which may run code") as error:
-        tensor_files.read(tmp_path / "attack.pth")
+        tensor_files.read_tensors(tmp_path / "attack.pth")
     assert "weights_only" not in str(error.value) and "\n" not in str(error.value)
     assert "use a .safetensors file, or" in str(error.value)
     assert not (tmp_path / "was run").exists()

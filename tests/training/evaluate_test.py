@@ -16,7 +16,7 @@ from PIL import Image
 from lambdanet import cli
 from lambdanet.configs import get_recipe
 from lambdanet.errors import InputError
-from lambdanet.training.data import digits
+from lambdanet.training.data import sources
 from lambdanet.training.evaluate import evaluate, measure, summary
 from lambdanet.training.serving.export import export
 from lambdanet.training.train import train
@@ -98,7 +98,7 @@ def test_exported_model_has_accuracy_of_evaluate(run, tmp_path, capsys):
 
     served = tf.saved_model.load(export(model_dir, tmp_path / "served"))
     assert [name.decode() for name in served.class_names().numpy()] == list("0123456789")
-    examples = digits.Digits(data_dir=data_dir).as_dataset(split="test", batch_size=-1)
+    examples = sources.Digits(data_dir=data_dir).as_dataset(split="test", batch_size=-1)
     images, labels = tf.repeat(examples["image"], 3, -1), examples["label"].numpy()
     probabilities = served.signatures["serving_default"](images=images)["probabilities"].numpy()
     expected = by_hand(np.log(probabilities), labels)

@@ -12,7 +12,7 @@ from typing import Any
 from lambdanet import text_table
 from lambdanet.errors import InputError, check_counts, invalid, unknown
 from lambdanet.files import MARKED_PNG, writable_dir, write_output
-from lambdanet.training.benchmark import machine, plot, report
+from lambdanet.training.benchmark import plot, report, results
 from lambdanet.training.benchmark.cases import PAPER_MAPS, PASSES, PEER_PACKAGES, Case, cases, has_own_scope
 from lambdanet.training.benchmark.comparison import Budget, Comparison
 from lambdanet.training.benchmark.results import Measurement
@@ -73,7 +73,7 @@ def benchmark_layers(
     pythons = select_contenders(contenders, peers, interpreter(peers_python))
     files = {"layers.csv": b"height,width,", "layers_time.png": MARKED_PNG, "layers_memory.png": MARKED_PNG}
     folder = None if out is None else writable_dir(Path(out).expanduser(), files)
-    about = machine.describe(limits.threads)
+    about = results.describe_machine(limits.threads)
     announce(about, dtype)
     rows: list[Measurement] = []
     for prefixes, reference in GROUPS:
@@ -111,7 +111,9 @@ def announce(about: Mapping[str, str | float], dtype: str) -> None:
 
 def budget(repeats: int, max_seconds: float, threads: int | None) -> Budget:
     """Returns the limits of a measurement; raises `InputError` for wrong values."""
-    repeats, threads = check_counts(repeats=repeats, threads=machine.cores() if threads is None else threads)
+    repeats, threads = check_counts(
+        repeats=repeats, threads=results.num_cores() if threads is None else threads
+    )
     if not max_seconds > 0:
         raise invalid("max_seconds", "a number above 0", max_seconds)
     return Budget(repeats, max_seconds, threads)
@@ -129,7 +131,9 @@ def interpreter(python: str | None) -> str:
 
 def select_contenders(patterns: Sequence[str], peers: bool, peers_python: str) -> dict[str, str]:
     """Returns the matching contenders and their references, with their interpreters."""
-    from lambdanet.training.benchmark import contenders  # here: checks of other arguments need no TensorFlow
+    from lambdanet.training.benchmark import (
+        contenders,  # not at the top: checks of other arguments need no TensorFlow
+    )
 
     known = {name: sys.executable for name in contenders.CONTENDERS}
     if peers:

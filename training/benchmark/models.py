@@ -15,7 +15,7 @@ from lambdanet.errors import InputError, check_counts, check_known, invalid
 from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
 from lambdanet.models.names import ModelInfo
-from lambdanet.training.benchmark import machine, model_contenders
+from lambdanet.training.benchmark import model_contenders, results
 from lambdanet.training.benchmark.cases import DTYPES, MODEL_PASSES, MODEL_PEERS, ModelCase
 from lambdanet.training.benchmark.comparison import Comparison
 from lambdanet.training.benchmark.layers import announce, budget, interpreter
@@ -83,7 +83,7 @@ def benchmark_models(
     if peers:
         infos |= (others := _peers(networks))
         pythons |= dict.fromkeys(others, interpreter(peers_python))
-    about = machine.describe(limits.threads)
+    about = results.describe_machine(limits.threads)
     announce(about, dtype)
     rows: list[dict[str, Any]] = []
     names = list(infos)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from lambdanet.models.weights.timm_import import import_timm
 from lambdanet.training.benchmark.cases import (
     ATTENTION_HEADS,
     HALO,
@@ -44,8 +43,11 @@ def _import_lucidrains(threads: int) -> dict[str, str]:
 
 
 def _import_timm(threads: int) -> dict[str, str]:
-    import_timm()
     import torch
+
+    from lambdanet.models.weights.tensor_files import import_timm
+
+    import_timm()
 
     torch.set_num_threads(threads)
     return {}

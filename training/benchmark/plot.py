@@ -62,7 +62,7 @@ def _plot(rows: Sequence[Measurement], value: Value, title: str, footer: str) ->
 
 
 def _draw_panel(axes: Axes, rows: Sequence[Measurement], names: Sequence[str], value: Value) -> None:
-    """Draws a line per contender; the ratio is that of the last pass."""
+    """Draws a line per contender; with the ratio of the last pass."""
     ratios = ["none"] * len(names)
     for row in rows:
         y, color = names.index(row.contender), _color(row.contender)

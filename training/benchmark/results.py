@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of contenders, and their CSV file."""
+"""Measurements of contenders, their CSV file, and the machine that they ran on."""
 
 import dataclasses
+import importlib.metadata
+import os
+import platform
+import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,7 +101,7 @@ def ran_on(rows: Iterable[Measurement | Mapping[str, Any]], machine: Mapping[str
 
     Args:
       rows: the measurements, or their columns.
-      machine: the result of `machine.describe`.
+      machine: the result of `describe_machine`.
     """
     devices = [row.device if isinstance(row, Measurement) else row["device"] for row in rows]
     accelerators = [device for device in dict.fromkeys(devices) if device not in ("", "CPU")]
@@ -107,3 +112,31 @@ def ran_on(rows: Iterable[Measurement | Mapping[str, Any]], machine: Mapping[str
 def round_digits(value: float | None) -> float | None:
     """Rounds a number to five significant digits."""
     return None if value is None else float(f"{value:.5g}")
+
+
+def describe_machine(threads: int) -> dict[str, str | float]:
+    """Returns the processor, cores, threads, load average, and versions."""
+    return {
+        "cpu": _cpu(),
+        "cores": num_cores(),
+        "threads": threads,
+        "load_before": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "tensorflow": importlib.metadata.version("tensorflow"),
+    }
+
+
+def num_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()

@@ -59,7 +59,7 @@ def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: 
     return random_flip(moved, derive_seed(seed, 1))
 
 
-def unchanged(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
+def central_view(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square."""
     del size, seed
     return _to_uint8(square(image.pixels()))

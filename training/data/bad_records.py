@@ -173,7 +173,7 @@ class BadRecords:
 
     @contextlib.contextmanager
     def as_input_errors(self) -> Iterator[None]:
-        """Raises the `InputError` of a bad record again, where TensorFlow made an error of its own of it."""
+        """Raises the `InputError` of a bad record again, where TensorFlow turned it into its own error."""
         try:
             yield
         except tf.errors.OpError:

@@ -6,7 +6,8 @@ epoch skips what it has seen before decoding it.
 
 A pass reads every image and usually lasts an epoch. With repeated augmentation (Hoffer et al. 2019, Berman et
 al. 2019) it lasts longer: with three copies of each image, three epochs, each of a third of the images. In
-timm, each epoch draws another third, and copies are on different devices; here they follow each other.
+timm, each epoch draws another third, and copies are on different devices; in lambdanet they follow each
+other.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ import tensorflow as tf
 from lambdanet.configs.recipe import Recipe
 from lambdanet.training.data import preprocess
 from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
-from lambdanet.training.data.shards import Shard
+from lambdanet.training.data.sources import Shard
 
 FOREVER = 1 << 40  # passes
 SEEDS_PER_PASS = 1 << 20  # passes of recipes whose seeds differ by less never share a seed

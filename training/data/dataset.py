@@ -15,13 +15,12 @@ import tensorflow as tf
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
-from lambdanet.training.data import class_names as classes
-from lambdanet.training.data import folder, mixing, preprocess, records, table
+from lambdanet.training.data import folder, mixing, preprocess, records
 from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
 from lambdanet.training.data.batches import FOREVER, TrainingStream, concat_batches
+from lambdanet.training.data.class_names import check_equal, check_names, is_utf8
 from lambdanet.training.data.records import RecordsSource
-from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
-from lambdanet.training.data.sources import Source, TfdsSource
+from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source, TfdsSource
 
 MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
 PSEUDO_SEED = 1 << 32  # added to the seed, for another order and augmentation of pseudo-labeled images
@@ -69,10 +68,10 @@ class Dataset:
         Raises:
           InputError: there is no such dataset or folder, or the dataset does not fit the recipe.
         """
-        if not classes.is_utf8(data_dir or ""):
+        if not is_utf8(data_dir or ""):
             raise invalid("data_dir", "a path in UTF-8", data_dir)
         sources: dict[str, Callable[[Recipe, str | None], Source]] = {
-            folder.NAME: table.open_pictures,
+            folder.NAME: folder.open_pictures,
             records.NAME: RecordsSource,
         }
         source = sources.get(recipe.dataset, TfdsSource)(recipe, data_dir)
@@ -202,7 +201,7 @@ class Dataset:
             raise invalid("pseudo_labels", "a folder that `lambdanet pseudo-label` wrote", folder, hint)
         source = RecordsSource(self.recipe, folder)
         owner, reference = f"pseudo_labels {folder!r}", f"dataset {self.recipe.dataset}"
-        classes.check_equal(source.class_names, self.class_names, owner, reference)
+        check_equal(source.class_names, self.class_names, owner, reference)
         return source
 
     def _streams(self, initial_step: int, shard: Shard) -> list[TrainingStream]:
@@ -262,7 +261,7 @@ def _ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
 def _check_fit(source: Source, recipe: Recipe) -> None:
     """Refuses a dataset with other classes or channels than the recipe's."""
     dataset = f"dataset {recipe.dataset}"
-    classes.check_names(source.class_names, dataset)
+    check_names(source.class_names, dataset)
     if len(source.class_names) != recipe.num_classes:
         raise invalid("num_classes", f"{len(source.class_names)}, as in {dataset}", recipe.num_classes)
     if source.channels not in (1, len(recipe.mean)):

@@ -25,7 +25,7 @@ PLAIN_JPEG = (
 )
 EXIF_MARKER = r"\C*Exif\x00\x00\C*"  # also among pixels
 
-# Keeps rare steps in functions of their own: inlined, they slow down every JPEG, even if they do not run, and
+# Keeps rare steps in separate functions: inlined, they slow down every JPEG, even if they do not run, and
 # every start of a pipeline.
 _not_inlined = tf.function(
     input_signature=[tf.TensorSpec([], tf.string)],

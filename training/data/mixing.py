@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.training.data.augment import rectangle
-from lambdanet.training.data.shards import Shard
+from lambdanet.training.data.sources import Shard
 
 SEED = 1 << 40  # added to the recipe's seed, for other random numbers than the augmentation's
 CHOICE, CENTER = [0, 1 << 50], [0, 1 << 51]  # added to the seed of a batch, for independent numbers

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.recipe_values import AUGMENTATIONS, POLICIES
-from lambdanet.models.preprocessing.preprocessing import Preprocessing
+from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import augment
 from lambdanet.training.data.image_bytes import Decoded, Encoded
 from lambdanet.training.data.rand_augment import Policy

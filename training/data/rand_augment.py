@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RandAugment (Cubuk et al. 2019), random operations on an image: the policies of Model Garden and of timm.
 
-The pixels are those of Model Garden, whose own policy has no seed per image. Its `magnitude_std` is left out:
+Pixels equal Model Garden's, whose own policy has no seed per image. Its `magnitude_std` is left out:
 there, the deviation is 1 whatever the value.
 """
 

@@ -3,7 +3,7 @@
 
     RECORDS/train-00000-of-01024 ...    RECORDS/validation-00000-of-00128 ...    RECORDS/classes.txt
 
-The records are those of the common ImageNet files, which Model Garden also reads: `image/encoded`, the bytes
+The records are as in the common ImageNet files, which Model Garden also reads: `image/encoded`, the bytes
 of an image file, and `image/class/label`, from 0; with `image/class/probabilities`, a label may be a
 distribution. File names may have an ending, such as ".tfrecord". The classes are the lines of classes.txt, in
 the order of the labels; without that file, they are numbers. A part of a split is named by its files:
@@ -25,8 +25,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, invalid
 from lambdanet.training.data import class_names
 from lambdanet.training.data.image_bytes import Encoded
-from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
-from lambdanet.training.data.sources import Example, numbered
+from lambdanet.training.data.sources import SINGLE_MACHINE, Example, Shard, number_records
 
 NAME = "tfrecord"
 LAYOUT = "train-00000-of-00008 and so on, and the same of validation"
@@ -68,7 +67,7 @@ class RecordsSource:
         if data_dir is None or not Path(data_dir).expanduser().is_dir():
             raise invalid("data_dir", accepted, data_dir)
         self._root = Path(data_dir).expanduser()
-        self._splits = splits(self._root)
+        self._splits = find_splits(self._root)
         if not self._splits:
             raise invalid("data_dir", accepted, data_dir, "it has no such files")
         self._pieces = functools.cache(self._find_pieces)
@@ -92,7 +91,7 @@ class RecordsSource:
         order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), [self._seed, seed])
         rows = tf.pad(order, [[0, -len(pieces) % INTERLEAVED_FILES]], constant_values=-1)
         rows = tf.reshape(rows, [-1, INTERLEAVED_FILES])
-        counts = tf.constant([piece.number for piece in pieces] + [0], tf.int64)  # the last is that of -1
+        counts = tf.constant([piece.number for piece in pieces] + [0], tf.int64)  # the last is for -1
         ends = tf.cumsum(tf.reduce_sum(tf.gather(counts, rows % (len(pieces) + 1)), axis=1))
         begin = tf.searchsorted(ends, first[tf.newaxis], side="right", out_type=tf.int64)[0]
         before = tf.concat([[0], ends], axis=0)[begin]
@@ -106,17 +105,17 @@ class RecordsSource:
         return rows.flat_map(read_row).skip(first - before)
 
     def image(self, example: Example) -> Encoded:
-        return Encoded(parse(example, IMAGE, [], tf.string), self.channels)
+        return Encoded(parse_field(example, IMAGE, [], tf.string), self.channels)
 
     def label(self, example: Example) -> tf.Tensor:
-        return parse(example, LABEL, [], tf.int64)
+        return parse_field(example, LABEL, [], tf.int64)
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         return []
 
     def probabilities(self, example: Example) -> tf.Tensor:
         """Returns the soft label of a record, a distribution over the classes, float32 [num_classes]."""
-        return parse(example, PROBABILITIES, [len(self.class_names)], tf.float32)
+        return parse_field(example, PROBABILITIES, [len(self.class_names)], tf.float32)
 
     def _class_names(self, recipe: Recipe) -> list[str]:
         if (self._root / CLASSES).exists():
@@ -133,7 +132,7 @@ class RecordsSource:
         files = [(path, self._count(path)) for path in select_files(self._splits, split, self._root)]
         total = sum(count for _, count in files)
         begin, end = (total * index // shard.count for index in (shard.index, shard.index + 1))
-        return cut(files, begin, end)
+        return cut_pieces(files, begin, end)
 
     def _count(self, path: Path) -> int:
         if path.name not in self._counts:
@@ -141,13 +140,13 @@ class RecordsSource:
         return self._counts[path.name]
 
 
-def parse(example: Example, field: str, shape: list[int], dtype: tf.DType) -> tf.Tensor:
+def parse_field(example: Example, field: str, shape: list[int], dtype: tf.DType) -> tf.Tensor:
     """Returns a field of an example's record."""
     features = {field: tf.io.FixedLenFeature(shape, dtype)}
     return tf.io.parse_single_example(example["record"], features)[field]
 
 
-def splits(root: Path) -> dict[str, list[Path]]:
+def find_splits(root: Path) -> dict[str, list[Path]]:
     """Returns the files of each split, in order.
 
     Raises:
@@ -189,7 +188,7 @@ def select_files(splits: Mapping[str, list[Path]], split: str, root: Path) -> li
     return splits[match["name"]][begin:end]
 
 
-def cut(files: Sequence[tuple[Path, int]], begin: int, end: int) -> list[Piece]:
+def cut_pieces(files: Sequence[tuple[Path, int]], begin: int, end: int) -> list[Piece]:
     """Returns the parts of files, given with their numbers of records, that hold records `begin` to `end`."""
     pieces, at = [], 0
     for path, count in files:
@@ -241,7 +240,7 @@ def count_records(path: str | Path) -> int:
     return count
 
 
-def record(image: bytes, label: int, probabilities: Sequence[float] = ()) -> bytes:
+def encode_record(image: bytes, label: int, probabilities: Sequence[float] = ()) -> bytes:
     """Returns a labeled image as one record.
 
     Args:
@@ -280,4 +279,4 @@ def read_all(
 
 
 def _read(path: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-    return numbered(tf.data.TFRecordDataset(path), path, first, count)
+    return number_records(tf.data.TFRecordDataset(path), path, first, count)

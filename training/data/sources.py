@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of image sources, and the source for datasets of TensorFlow Datasets (TFDS)."""
+"""The interface of image sources, and the source for datasets of TensorFlow Datasets (TFDS).
+
+The dataset `digits` of scikit-learn needs no download: importing this module registers it with TFDS.
+"""
 
 import contextlib
+import dataclasses
 import io
 import logging
 import os
@@ -16,15 +20,27 @@ from tensorflow_datasets.core import file_adapters
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid, one_line, unknown
-from lambdanet.training.data import digits  # noqa: F401  registers its dataset with TFDS
 from lambdanet.training.data.image_bytes import Encoded
-from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
 
 SHUFFLE_BUFFER = 16384  # examples, still encoded
+TEST_STRIDE = 5  # one in five of the digits of each class, in the order of the source, is in the test split
 
-# The fields are "name", that of the picture or of the file with the record of that "number", and those that
+# The fields are "name", of the picture or of the file with the record of that "number", and the fields that
 # `image` and `label` read.
 Example = dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """The part of the data that one of several machines reads; by default there is one machine."""
+
+    index: int = 0  # the number of the machine
+    count: int = 1  # the number of machines
+    replicas: int = 1  # the number of training devices on all machines together
+    pad_last_batch: bool = False  # whether evaluation also has full batches, the same number per device
+
+
+SINGLE_MACHINE = Shard()
 
 
 class Source(Protocol):
@@ -85,12 +101,12 @@ class TfdsSource:
         self.class_names = list(features["label"].names)
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
-        return num_examples(on_disk(self._builder), split, shard)
+        return num_examples(prepare_on_disk(self._builder), split, shard)
 
     def examples(
         self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
     ) -> tf.data.Dataset:
-        examples = read_tfds(on_disk(self._builder), _part(split, shard), seed is not None, seed)
+        examples = read_tfds(prepare_on_disk(self._builder), _part(split, shard), seed is not None, seed)
         if seed is not None:
             examples = examples.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False)
         return examples.skip(tf.cast(first, tf.int64))
@@ -105,7 +121,7 @@ class TfdsSource:
         return []
 
 
-def on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuilder:
+def prepare_on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuilder:
     """Writes the data of a builder to disk where it is not there yet, and returns the builder.
 
     Raises:
@@ -150,7 +166,7 @@ def num_examples(builder: tfds.core.DatasetBuilder, split: str, shard: Shard = S
 def read_tfds(
     builder: tfds.core.DatasetBuilder, split: Any, shuffle_files: bool = False, seed: tf.Tensor | None = None
 ) -> tf.data.Dataset:
-    """Returns the examples of a split of TFDS, in the order of `as_dataset`, as `numbered` does."""
+    """Returns the examples of a split of TFDS, in the order of `as_dataset`, as `number_records` does."""
     files = builder.info.splits[split].file_instructions
     rows = [(os.fspath(file.filename), file.skip, file.take) for file in files]
     parts = tf.data.Dataset.from_tensor_slices(tuple(map(np.array, zip(*rows, strict=True))))
@@ -158,7 +174,7 @@ def read_tfds(
         parts = parts.shuffle(len(files), seed=seed)
     open_file = file_adapters.ADAPTER_FOR_FORMAT[builder.info.file_format].make_tf_data
     return parts.interleave(
-        lambda path, first, count: numbered(open_file(path), path, first, count),
+        lambda path, first, count: number_records(open_file(path), path, first, count),
         cycle_length=1 if builder.info.disable_shuffling else 16,
         block_length=16,
         num_parallel_calls=tf.data.AUTOTUNE,
@@ -171,7 +187,7 @@ def parse_tfds(builder: tfds.core.DatasetBuilder, example: Example) -> dict[str,
     return builder.info.features.deserialize_example(example["record"], decoders=decoders)
 
 
-def numbered(
+def number_records(
     records: tf.data.Dataset, path: tf.Tensor, first: tf.Tensor, count: tf.Tensor
 ) -> tf.data.Dataset:
     """Returns `count` records of a file, from `first` on: "record", its "number", and the file's "name".
@@ -227,3 +243,39 @@ def _quiet_tfds() -> Iterator[None]:
         logger.setLevel(level)
         if not bars:
             tfds.enable_progress_bar()
+
+
+class Digits(tfds.core.GeneratorBasedBuilder):
+    """Handwritten digits, 8x8 gray pixels, with the splits "train" (1442 images) and "test" (355)."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    RELEASE_NOTES = {"1.0.0": "First version."}
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        return self.dataset_info_from_configs(
+            description="Scanned handwritten digits, 8x8 pixels in 17 gray levels, from scikit-learn.",
+            features=tfds.features.FeaturesDict(
+                {
+                    "image": tfds.features.Image(shape=(8, 8, 1), encoding_format="png"),
+                    "label": tfds.features.ClassLabel(names=[str(digit) for digit in range(10)]),
+                }
+            ),
+            supervised_keys=("image", "label"),
+            homepage="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
+            disable_shuffling=False,
+        )
+
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator]:
+        del dl_manager  # nothing to download
+        return {"train": self._generate_examples(test=False), "test": self._generate_examples(test=True)}
+
+    def _generate_examples(self, test: bool) -> Iterator[tuple[str, dict[str, object]]]:
+        from sklearn import datasets  # needed to prepare the data, not to read it
+
+        images, labels = datasets.load_digits(return_X_y=True)
+        images = np.round(images * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+        seen = [0] * 10  # images of each class so far
+        for index, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+            seen[label] += 1
+            if (seen[label] % TEST_STRIDE == 0) == test:
+                yield f"{index:04d}", {"image": image, "label": label}

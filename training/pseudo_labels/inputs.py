@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unlabeled pictures in parts with a fixed order: files in a folder, TFRecords, or a TFDS dataset."""
+"""The inputs of pseudo-labeling: the teacher, and pictures from a folder, TFRecords or a TFDS dataset."""
 
 import functools
 import hashlib
@@ -17,6 +17,7 @@ from lambdanet.errors import invalid
 from lambdanet.training.data import records, sources
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.image_files import ENDINGS, find_pictures
+from lambdanet.training.serving.exported_model import load_classifier
 
 
 class Inputs(Protocol):
@@ -59,7 +60,7 @@ def open_inputs(
         if os.sep in data:
             raise invalid("data", "a folder of pictures or TFRecords, or the name of a dataset", data)
         return TfdsInputs(data, split, data_dir, part_size)
-    if records.splits(root):
+    if records.find_splits(root):
         return RecordInputs(root, split, part_size)
     return FileInputs(root, part_size, seed, bad_records)
 
@@ -93,19 +94,19 @@ class RecordInputs:
     """TFRecord files with `image/encoded`."""
 
     def __init__(self, root: Path, split: str, part_size: int):
-        paths = records.select_files(records.splits(root), split, root)
+        paths = records.select_files(records.find_splits(root), split, root)
         files = [(path, records.count_records(path)) for path in paths]
         count = sum(number for _, number in files)
         if not count:
             raise invalid("split", f"one with images in {str(root)!r}", split)
         begins = range(0, count, part_size)
-        self._parts = [records.cut(files, begin, begin + part_size) for begin in begins]
+        self._parts = [records.cut_pieces(files, begin, begin + part_size) for begin in begins]
         self.num_parts = len(self._parts)
         self.description = f"{count} records of {split}"
         self.fingerprint = _digest(f"{path.name}:{path.stat().st_size}" for path, _ in files)
 
     def read(self, part: int) -> Iterator[tuple[str, bytes]]:
-        parse = functools.partial(records.parse, field=records.IMAGE, shape=[], dtype=tf.string)
+        parse = functools.partial(records.parse_field, field=records.IMAGE, shape=[], dtype=tf.string)
         return _read(records.read_all(self._parts[part]), parse)
 
 
@@ -113,7 +114,7 @@ class TfdsInputs:
     """A split of a TFDS dataset with images named "image"."""
 
     def __init__(self, name: str, split: str, data_dir: str | None, part_size: int):
-        self._builder = sources.on_disk(sources.open_tfds(name, data_dir))
+        self._builder = sources.prepare_on_disk(sources.open_tfds(name, data_dir))
         info = self._builder.info
         if "image" not in info.features or not isinstance(info.features["image"], tfds.features.Image):
             features = f"the features of dataset {name}"
@@ -147,4 +148,50 @@ def _digest(lines: Iterator[str] | Sequence[str]) -> str:
     digest = hashlib.sha256()
     for line in lines:
         digest.update(line.encode(errors="surrogateescape") + b"\n")
+    return digest.hexdigest()
+
+
+class Teacher:
+    """A classifier written by `lambdanet export`.
+
+    Args:
+      saved_model: the folder of the SavedModel.
+
+    Attributes:
+      class_names: the class names, by label.
+      sha256: the hash of the graph and weights.
+
+    Raises:
+      InputError: it is not an exported classifier.
+    """
+
+    def __init__(self, saved_model: str | Path):
+        exported = load_classifier(saved_model)
+        self._serve = exported.signatures["serving_bytes"]
+        self.class_names = exported.class_names
+        self.sha256 = _model_sha256(Path(os.path.expanduser(saved_model)))
+
+    def classify(self, pictures: Sequence[bytes]) -> list[np.ndarray | None]:
+        """Returns the float32 probabilities of the classes per picture; None for damaged pictures."""
+        try:
+            return list(self._probabilities(pictures))
+        except tf.errors.OpError:  # a damaged picture fails the whole batch
+            return [self._classify_one(content) for content in pictures]
+
+    def _classify_one(self, content: bytes) -> np.ndarray | None:
+        try:
+            return self._probabilities([content])[0]
+        except tf.errors.InvalidArgumentError:
+            return None
+
+    def _probabilities(self, pictures: Sequence[bytes]) -> np.ndarray:
+        return self._serve(image_bytes=tf.constant(pictures))["probabilities"].numpy()
+
+
+def _model_sha256(folder: Path) -> str:
+    """Returns the hash of the files that the predictions depend on."""
+    digest = hashlib.sha256()
+    for path in [folder / "saved_model.pb", *sorted((folder / "variables").iterdir())]:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()

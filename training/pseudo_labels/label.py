@@ -18,10 +18,9 @@ from lambdanet.files import atomic_file, write_atomic
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.image_files import as_decodable
-from lambdanet.training.pseudo_labels import plot, selection
-from lambdanet.training.pseudo_labels.inputs import Inputs, open_inputs
+from lambdanet.training.pseudo_labels import selection
+from lambdanet.training.pseudo_labels.inputs import Inputs, Teacher, open_inputs
 from lambdanet.training.pseudo_labels.progress import BINS, Predictions, Progress, check_settings
-from lambdanet.training.pseudo_labels.teacher import Teacher
 
 LABEL_MODES = ("hard", "soft")
 PLOT = "pseudo_labels.png"
@@ -49,7 +48,7 @@ def pseudo_label(
     Args:
       saved_model: the teacher, a folder written by `lambdanet export`.
       data: a folder of pictures or TFRecords, or the name of a TFDS dataset; labels in it are ignored.
-      out: the folder for the TFRecords, `manifest.json` and `pseudo_labels.png`, apart from that of `data`.
+      out: the folder for the TFRecords, `manifest.json` and `pseudo_labels.png`, not within `data`.
       split: the split of the TFRecords or dataset.
       data_dir: the folder of TFDS's datasets.
       min_confidence: the smallest accepted probability of the top class; 0.3 in Xie et al. (2020).
@@ -215,7 +214,7 @@ def _write(
             write_shard(path, _pictures(inputs, part), predictions[part], copies[part], seed)
         shards.append({"file": path.name, "records": int(copies[part].sum()), "sha256": _sha256(path)})
     manifest = _manifest(model, settings, predictions, selected, shards)
-    write_atomic(folder / PLOT, plot.draw(manifest))
+    write_atomic(folder / PLOT, selection.draw_selection(manifest))
     write_atomic(folder / records.MANIFEST, json.dumps(manifest, indent=1) + "\n")
     return manifest
 
@@ -241,7 +240,7 @@ def write_shard(
     with atomic_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
         for index in order:
             image, label = contents[predictions.places[index]], int(predictions.labels[index])
-            writer.write(records.record(image, label, predictions.probabilities[index]))
+            writer.write(records.encode_record(image, label, predictions.probabilities[index]))
 
 
 def _manifest(

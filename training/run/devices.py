@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from lambdanet.errors import Preempted, check_known, invalid, one_line
-from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
+from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
 
 CHOICES = ("auto", "mirrored", "multi_worker", "one_device", "tpu")
 EXAMPLE = '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}'

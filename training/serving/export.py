@@ -17,7 +17,7 @@ from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.layers.layer import copy_weights
 from lambdanet.models.inference import for_inference
 from lambdanet.models.names import list_models
-from lambdanet.models.preprocessing.preprocessing import BILINEAR, Preprocessing
+from lambdanet.models.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.run import build
 from lambdanet.training.serving import trained_weights

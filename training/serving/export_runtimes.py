@@ -20,10 +20,10 @@ from lambdanet import files
 from lambdanet.backend import device
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, one_line
-from lambdanet.models.preprocessing.preprocessing import Preprocessing
+from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import folder, preprocess, records, sources
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.shards import Shard
+from lambdanet.training.data.sources import Shard
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.serving import trained_weights
 from lambdanet.training.serving.export import check_classifier, in_float32, serving_form

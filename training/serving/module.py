@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.models.preprocessing.preprocessing import Preprocessing
+from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.image_bytes import decode
 
 MAX_TOP = 5

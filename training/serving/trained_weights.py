@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import tf_keras as keras
 
-from lambdanet.configs.registry import imagenet_classes
+from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
-from lambdanet.models.preprocessing.preprocessing import Preprocessing, of_weights
+from lambdanet.models.preprocessing import Preprocessing, of_weights
 from lambdanet.models.weights import pretrained, tensor_files, weight_files
 from lambdanet.training.data import class_names as classes
 
@@ -65,6 +65,6 @@ def _class_names(metadata: Mapping[str, str], file: str | Path | None) -> list[s
         if count not in (0, len(names)):
             raise invalid(f"the number of lines in {str(file)!r}", f"{count}, one per class", len(names))
         return names
-    if weight_files.is_published(metadata) and count == len(imagenet_classes.class_names()):
-        return imagenet_classes.class_names()
+    if weight_files.is_published(metadata) and count == len(pretrained_weights.imagenet_class_names()):
+        return pretrained_weights.imagenet_class_names()
     raise invalid("class_names", "a file with the class names, one per line", file)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Position lambdas of small maps, with the queries of eight positions as one block-diagonal matrix.
 
-The queries of a position are a matrix of h x k, 4 x 16, which leaves the matrix unit idle. Those of eight
-positions, each in columns of its own and zero elsewhere, are 32 x 128 and need no more of its time. The
+The queries of a position are a matrix of h x k, 4 x 16, which leaves the matrix unit idle. The queries of
+eight positions, each in its own columns and zero elsewhere, are 32 x 128 and need no more of its time. The
 compiler then computes lambdas and outputs in one pass, and the lambdas never reach memory.
 
 Letters: g positions of a group, j groups, r = h * g rows, c = g * k columns; else as in `ops.reference`.
@@ -12,10 +12,10 @@ import dataclasses
 
 from lambdanet import backend as K
 from lambdanet.backend.tensors import at_least_float32, pad, product, sizes
-from lambdanet.ops.position_term import Form, cut
+from lambdanet.ops.position_term import Form, cut_axes
 from lambdanet.ops.relative_positions import expand_table
 from lambdanet.ops.tpu import LANES
-from lambdanet.ops.tpu.table_slices import read_slices
+from lambdanet.ops.tpu.lookups import read_slices
 
 GROUP = 8  # positions: their rows of one head fill a tile
 POSITIONS = range(100, 785)  # 10 x 10 to 28 x 28; the cost model's forms are faster outside
@@ -53,7 +53,7 @@ def _apply(term):
     """Applies the position lambdas to their queries: [b, *output_size, h, v]."""
     b, *query_size, h, k = sizes(term.queries)
     n, v = product(query_size), term.values.shape[-2]
-    embeddings = expand_table(term.table, cut(term, None), read_slices)  # [n, k, m * u]
+    embeddings = expand_table(term.table, cut_axes(term, None), read_slices)  # [n, k, m * u]
     values = K.reshape(term.values_by_depth(), [b, embeddings.shape[2], v])
     embeddings = K.reshape(pad(embeddings, 0, 0, -n % GROUP), [-1, GROUP * k, embeddings.shape[2]])
     content = K.zeros([b, k, v], values.dtype) if term.content is None else term.content

@@ -23,7 +23,7 @@ from lambdanet.ops import attention, blocking
 from lambdanet.ops.blocking import BlockAxis
 from lambdanet.ops.local_attention import LocalGeometry
 from lambdanet.ops.tpu import LANES, packed_heads
-from lambdanet.ops.tpu.windows import multiply_windows
+from lambdanet.ops.tpu.lookups import multiply_windows
 
 
 def attend(
@@ -79,7 +79,7 @@ def separate_heads(
 
     Args:
       queries: [b * j, n, d], scaled.
-      tables: those of the offsets in height and in width, [r, k] each, shared by the heads.
+      tables: the tables of the offsets in height and in width, [r, k] each, shared by the heads.
       axes: the queries and the context in height and in width.
       visible: whether a query sees a context position, along each axis: [blocks, queries, context].
       num_heads: the number of heads.
@@ -158,7 +158,7 @@ def _attend_in_tiles(queries, context, pairs, depth, width):
     @K.custom_gradient
     def run(queries, context):
         keys, values = keys_and_values(context)
-        logits = attention.limited(K.matmul(queries, keys, transpose_b=True))  # [g, r, m]
+        logits = attention.clip_to_finite(K.matmul(queries, keys, transpose_b=True))  # [g, r, m]
         largest = K.amax(logits, -1, keepdims=True)
         products = K.reshape(K.matmul(weigh(logits, largest), values), by_tile)
         products = K.einsum("btjhnc,thcv->bjnv", products, K.concatenate([to_value, to_sum], -1))

@@ -17,7 +17,7 @@ def normalize(x: K.Tensor, gamma: K.Tensor, beta: K.Tensor, epsilon: float) -> t
 
     Args:
       x: [b, h, w, c].
-      gamma: [c], the scale of the result; its type is that of the arithmetic.
+      gamma: [c], the scale of the result; its type is the type of the arithmetic.
       beta: [c], the offset of the result.
       epsilon: added to the variance.
 

@@ -5,7 +5,7 @@ Heads stay side by side, as their projection leaves them, up to the number that 
 head's queries are zero in the other heads' columns, so one 128-wide product serves all heads; those columns
 would be padding otherwise.
 
-Letters are those of `lambdanet.ops.attention`, with n queries of a group and a head, and e pairs of a row of
+Letters as in `lambdanet.ops.attention`, with n queries of a group and a head, and e pairs of a row of
 queries and a row of context, or of two columns.
 """
 
@@ -18,7 +18,7 @@ from lambdanet.ops import attention, blocking
 from lambdanet.ops.blocking import BlockAxis
 from lambdanet.ops.local_attention import LocalGeometry
 from lambdanet.ops.tpu import LANES, TILE_ROWS
-from lambdanet.ops.tpu.windows import multiply_windows
+from lambdanet.ops.tpu.lookups import multiply_windows
 
 
 def attend(
@@ -80,7 +80,7 @@ def relative_bias(
 
     Args:
       queries: [g, heads * n, heads * k], as from `pack_queries`; the blocks of the map vary fastest in g.
-      tables: those of the offsets in height and in width, [r, k] each, shared by the heads.
+      tables: the tables of the offsets in height and in width, [r, k] each, shared by the heads.
       axes: the queries and the context in height and in width.
       visible: whether a query sees a context position, along each axis: [blocks, queries, context].
       heads: how many are side by side.
@@ -111,10 +111,10 @@ def wide_windows(
     """Returns the axes and what is `visible` along each, with windows widened to full tiles if free.
 
     They are of whole rows of tiles, where the logits take no more tiles for it. Rows of a window then follow
-    each other in memory as they are, and need not be copied together. No query sees what is added.
+    each other in memory, and need not be copied together. No query sees what is added.
     """
     views = geometry.views(queries, keys, tables)
-    axes, visible = [axis for axis, *_ in views], [geometry.visible(*view) for view in views]
+    axes, visible = [axis for axis, *_ in views], [geometry.visibility(*view) for view in views]
     (rows, columns), (in_rows, in_columns) = axes, visible
     width = round_up(columns.num_context, TILE_ROWS)
     lanes, wide_lanes = (round_up(rows.num_context * n, LANES) for n in (columns.num_context, width))
@@ -125,7 +125,7 @@ def wide_windows(
 
 
 def head_mask(heads: int, depth: int, dtype: K.DType) -> K.Tensor:
-    """Ones in the columns of each head, zeros in those of the others: [heads, 1, depth]."""
+    """Ones in the columns of each head, zeros elsewhere: [heads, 1, depth]."""
     return K.expand_dims(K.repeat(K.eye(heads, dtype=dtype), depth // heads, axis=1), 1)
 
 

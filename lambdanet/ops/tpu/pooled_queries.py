@@ -13,8 +13,8 @@ from lambdanet.ops import pooling
 from lambdanet.ops.position_term import Form
 from lambdanet.ops.products import Product
 from lambdanet.ops.relative_positions import PairAxis, expand_table
+from lambdanet.ops.tpu.lookups import read_slices
 from lambdanet.ops.tpu.products import query_first
-from lambdanet.ops.tpu.table_slices import read_slices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class PooledQueries(Form):
     def apply(self, term, device):
         b, *size, h, k = sizes(term.queries)
         v, geometry = term.values.shape[-2], term.geometry
-        pools = [pooling.Windows.same(n, geometry.pool_size, geometry.strides) for n in size]
+        pools = [pooling.Windows.with_same_padding(n, geometry.pool_size, geometry.strides) for n in size]
         counts, positions = [pool.count for pool in pools], geometry.pool_size ** len(pools)
         axes = [
             PairAxis(pool.count, m, -pool.first, geometry.strides, geometry.dilation, geometry.pool_size)

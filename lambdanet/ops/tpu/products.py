@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products of queries, values and embeddings of pairs of positions, in either order.
 
-The forms are those of `lambdanet.ops.products`; the steps are others. The content lambda fits
-into tiles that are padded anyway.
+The same forms as in `lambdanet.ops.products`, in other steps. The content lambda fits into
+tiles that are padded anyway.
 """
 
 import dataclasses
@@ -12,22 +12,21 @@ from lambdanet import backend as K
 from lambdanet.backend.tensors import at_least_float32, pad, sizes
 from lambdanet.ops import products
 from lambdanet.ops.blocking import num_blocks
-from lambdanet.ops.position_term import cut
+from lambdanet.ops.position_term import cut_axes
 from lambdanet.ops.products import Product, in_chunks
-from lambdanet.ops.tpu.table_slices import read_slices
-from lambdanet.ops.tpu.windows import multiply_windows
+from lambdanet.ops.tpu.lookups import multiply_windows, read_slices
 
 _GROUPS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class TpuProduct(Product):
-    """Does what a `Product` does, at the same estimate, by other steps; also the content."""
+    """A `Product` with the same estimate, in other steps, and with the content."""
 
     gather, read_first = staticmethod(multiply_windows), staticmethod(read_slices)
 
     def apply(self, term, device):
-        axes = cut(term, self.block)
+        axes = cut_axes(term, self.block)
         operands = (*self.operands(term, axes), term.content, num_blocks(axes))
         if self.query_first:
             outputs = query_first(*operands, self.chunk(term.sizes, device))
@@ -37,7 +36,7 @@ class TpuProduct(Product):
 
 
 def candidates(sizes):
-    """Returns those of `Product`."""
+    """Returns the candidates of `lambdanet.ops.products`."""
     return [TpuProduct(form.query_first, form.block) for form in products.candidates(sizes)]
 
 

@@ -20,7 +20,7 @@ from lambdanet.ops.blocking import BlockAxis, window_positions
 from lambdanet.ops.position_term import Form, Geometry
 from lambdanet.ops.relative_positions import PairAxis, expand_table
 from lambdanet.ops.tpu import LANES
-from lambdanet.ops.tpu.table_slices import read_slices
+from lambdanet.ops.tpu.lookups import read_slices
 
 ROWS, COLUMNS = 4, 8  # of a block
 POSITIONS = ROWS * COLUMNS

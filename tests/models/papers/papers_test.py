@@ -71,10 +71,10 @@ def test_rows_name_models_and_their_options():
 def test_table_formats(capsys, monkeypatch):
     small = Table("small", (Row("a", "lambda_resnet_tiny", {"key_dim": 8}, 32, "0.9", note="x, y"),))
     monkeypatch.setitem(comparison.TABLES, "0", small)
-    text = comparison.render("0")
+    text = comparison.render_comparison("0")
     assert text.splitlines()[0] == "Table 0: small"
     assert text.splitlines()[2].split("  ")[0] == "row"
-    assert comparison.render("0", "markdown").splitlines()[3].startswith("| --- | ---: | ---: |")
+    assert comparison.render_comparison("0", "markdown").splitlines()[3].startswith("| --- | ---: | ---: |")
     assert cli.main(["table", "0", "0", "--format=csv"]) == 0
     header, first, second = csv.reader(io.StringIO(capsys.readouterr().out))
     assert first == second

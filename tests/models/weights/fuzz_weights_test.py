@@ -26,7 +26,7 @@ def save_safetensors(model, path):
 
 
 def save_without_a_hash(model, path):
-    tensor_files.write(path, arrays_of(model), {})
+    tensor_files.write_safetensors(path, arrays_of(model), {})
     content = path.read_bytes()
     start = content.index(b'"__metadata__"')
     end = 8 + int.from_bytes(content[:8], "little")
@@ -51,7 +51,7 @@ def save_old_torch(model, path):
 
 
 def load_torch(model, path):
-    weight_files.assign_weights(model, tensor_files.read(path), str(path))
+    weight_files.assign_weights(model, tensor_files.read_tensors(path), str(path))
 
 
 FORMS = {

@@ -12,7 +12,7 @@ from hub_server import COMMIT, serving
 import lambdanet
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.models.preprocessing.preprocessing import BICUBIC, Preprocessing
+from lambdanet.models.preprocessing import BICUBIC, Preprocessing
 from lambdanet.models.weights import tensor_files, timm_rules, weight_files
 
 NAME, CLASSES = "lambda_resnet26t", 4
@@ -62,7 +62,7 @@ def hub(tmp_path, monkeypatch):
 @pytest.fixture
 def timm_files(model, tmp_path):
     """The files of a network that was trained in timm."""
-    tensor_files.write(tmp_path / "timm.safetensors", tensors_of(model), {"format": "pt"})
+    tensor_files.write_safetensors(tmp_path / "timm.safetensors", tensors_of(model), {"format": "pt"})
     return {
         "me/pets/model.safetensors": (tmp_path / "timm.safetensors").read_bytes(),
         "me/pets/config.json": json.dumps(CONFIG).encode(),

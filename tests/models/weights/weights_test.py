@@ -104,7 +104,7 @@ def test_metadata(file):
 
 def test_weights_of_another_network_are_refused(model, file):
     """Also where names and shapes are the same."""
-    tensor_files.write(file, tensor_files.read(file), {"model": "resnet_50"})
+    tensor_files.write_safetensors(file, tensor_files.read_tensors(file), {"model": "resnet_50"})
     assert refused(file).endswith("does not fit 'lambda_resnet_tiny': it has the weights of 'resnet_50'")
 
 
@@ -133,7 +133,7 @@ def test_safetensors_that_do_not_fit(model, file):
     assert "position/table has the shape (7, 7, 16), not (5, 5, 16)" in refused(file, scope=5)
     arrays, metadata = tensor_files.read_safetensors(file)
     arrays["stranger"] = arrays.pop("logits/bias")
-    tensor_files.write(file, arrays, metadata)
+    tensor_files.write_safetensors(file, arrays, metadata)
     other = lambdanet.create_model(NAME, num_classes=10)
     before = other.get_weights()
     with pytest.raises(InputError, match="logits/bias is missing; stranger has no variable"):
@@ -181,7 +181,7 @@ def test_arrays_of_every_type(tmp_path):
     arrays["transposed"] = np.arange(6.0).reshape(2, 3).T
     arrays["empty"] = np.zeros([0, 2], np.float32)
     arrays["scalar"] = np.float32(3.0).reshape([])
-    tensor_files.write(tmp_path / "x.safetensors", arrays, {})
+    tensor_files.write_safetensors(tmp_path / "x.safetensors", arrays, {})
     read, _ = tensor_files.read_safetensors(tmp_path / "x.safetensors")
     for name, array in arrays.items():
         assert read[name].dtype == array.dtype
@@ -224,7 +224,7 @@ def test_values_that_are_not_weights(model, file, tmp_path, form, value, message
     path = tmp_path / f"bad.{form}"
     if form == "safetensors":
         arrays, metadata = tensor_files.read_safetensors(file)
-        tensor_files.write(path, {**arrays, "logits/bias": value}, metadata)
+        tensor_files.write_safetensors(path, {**arrays, "logits/bias": value}, metadata)
     else:
         model.save_weights(path)
         with h5py.File(path, "a") as h5:

@@ -216,7 +216,7 @@ def _write_tfrecord(root):
         with tf.io.TFRecordWriter(str(root / records.shard_name(split, 0, 1))) as writer:
             for number in range(12):
                 image = tf.io.encode_png(np.full([8, 8, 3], number, np.uint8)).numpy()
-                writer.write(records.record(image, number % 2))
+                writer.write(records.encode_record(image, number % 2))
     return dataclasses.replace(RECIPE, dataset="tfrecord"), root / records.shard_name("validation", 0, 1)
 
 

@@ -99,7 +99,7 @@ def _read(folder):
     from picture_table import AS_THEY_ARE, SIDE, export_pixels, pixels_of
 
     from lambdanet.errors import InputError
-    from lambdanet.models.preprocessing.preprocessing import Preprocessing
+    from lambdanet.models.preprocessing import Preprocessing
     from lambdanet.training.data.bad_records import BadRecords
     from lambdanet.training.data.dataset import Dataset
     from lambdanet.training.data.image_bytes import Encoded, decode

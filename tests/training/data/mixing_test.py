@@ -12,7 +12,7 @@ from PIL import Image
 from lambdanet import configs
 from lambdanet.training.data import mixing
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
+from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
 
 SEEDS = [tf.constant([5, number], tf.int64) for number in range(60)]
 LABELS = np.array([2, 0, 1, 3])

@@ -70,7 +70,7 @@ def record_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("records") / "train-00000-of-00001"
     with tf.io.TFRecordWriter(str(path)) as writer:
         for index, row in enumerate(PICTURES.values()):
-            writer.write(records.record(row.contents, index))
+            writer.write(records.encode_record(row.contents, index))
     return path
 
 

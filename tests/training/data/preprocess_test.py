@@ -8,7 +8,7 @@ import tensorflow as tf
 from helpers import noise
 
 from lambdanet import configs
-from lambdanet.models.preprocessing.preprocessing import Preprocessing
+from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import preprocess
 from lambdanet.training.data.image_bytes import Decoded
 

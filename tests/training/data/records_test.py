@@ -16,7 +16,7 @@ from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.records import RecordsSource
-from lambdanet.training.data.shards import Shard
+from lambdanet.training.data.sources import Shard
 
 FILES, EACH = 20, 6  # more files than are interleaved
 RECIPE = dataclasses.replace(
@@ -38,7 +38,7 @@ def root(tmp_path_factory):
         with tf.io.TFRecordWriter(str(folder / records.shard_name("train", index, FILES))) as writer:
             for number in range(EACH * index, EACH * (index + 1)):
                 image = tf.io.encode_png(np.full([8, 8, 3], 2 * number, np.uint8)).numpy()
-                writer.write(records.record(image, number % 10))
+                writer.write(records.encode_record(image, number % 10))
     return str(folder)
 
 

@@ -13,7 +13,7 @@ from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.folder import FolderSource
-from lambdanet.training.data.shards import SINGLE_MACHINE, Shard
+from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"), epochs=3, global_batch_size=20, train_split="train[:200]", input_size=8

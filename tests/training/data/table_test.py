@@ -12,7 +12,7 @@ from PIL import Image
 from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.table import TableSource, _in_order
+from lambdanet.training.data.folder import TableSource, _in_order
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("folder"),

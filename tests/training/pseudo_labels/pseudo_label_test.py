@@ -20,8 +20,8 @@ from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.pseudo_labels import label, selection
+from lambdanet.training.pseudo_labels.inputs import Teacher
 from lambdanet.training.pseudo_labels.label import pseudo_label
-from lambdanet.training.pseudo_labels.teacher import Teacher
 from lambdanet.training.serving.export import export_saved_model
 
 NAMES = ("red", "green", "blue")
@@ -313,7 +313,7 @@ def own(tmp_path_factory):
     white = tf.io.encode_png(np.full([8, 8, 3], 255, np.uint8)).numpy()
     with tf.io.TFRecordWriter(str(root / records.shard_name("train", 0, 1))) as writer:
         for index in range(8):
-            writer.write(records.record(white, index % 3))
+            writer.write(records.encode_record(white, index % 3))
     (root / "classes.txt").write_text("\n".join(NAMES))
     return str(root)
 

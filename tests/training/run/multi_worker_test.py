@@ -16,7 +16,7 @@ from programs.small_model import small_model
 from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.shards import Shard
+from lambdanet.training.data.sources import Shard
 from lambdanet.training.run import build, callbacks, devices, model_dir
 
 EPOCHS, BATCH = 6, 16

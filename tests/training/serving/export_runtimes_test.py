@@ -191,7 +191,7 @@ def _write_records(root, count):
     root.mkdir()
     with tf.io.TFRecordWriter(str(root / "validation-00000-of-00001")) as writer:
         for value in range(count):
-            writer.write(records.record(_gray(value), 2 * value // count))
+            writer.write(records.encode_record(_gray(value), 2 * value // count))
 
 
 @pytest.mark.parametrize("dataset", ["folder", "tfrecord"])

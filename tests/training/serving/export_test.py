@@ -17,9 +17,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import lambdanet
 from lambdanet import cli
-from lambdanet.configs.registry import imagenet_classes
+from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError
-from lambdanet.models.preprocessing.preprocessing import BICUBIC, Preprocessing
+from lambdanet.models.preprocessing import BICUBIC, Preprocessing
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data.image_bytes import decode
 from lambdanet.training.data.image_files import read_image
@@ -384,7 +384,7 @@ def test_export_needs_a_run_or_weights(words, capsys):
 
 
 def test_class_names_of_imagenet():
-    names = imagenet_classes.class_names()
+    names = pretrained_weights.imagenet_class_names()
     assert len(names) == len(set(names)) == 1000
     places = {
         0: "tench",

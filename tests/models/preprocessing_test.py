@@ -11,7 +11,7 @@ from PIL import Image
 import lambdanet
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError
-from lambdanet.models.preprocessing.preprocessing import Preprocessing, from_metadata, pillow_square
+from lambdanet.models.preprocessing import Preprocessing, from_metadata, pillow_square
 
 SHAPES = [(300, 400), (401, 299), (64, 64), (100, 37), (256, 256), (600, 801), (269, 269), (1, 3)]
 

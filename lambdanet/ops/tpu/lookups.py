@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a relative table as slices along the lanes."""
+"""Reads windows of maps and rows of relative tables without gathers."""
 
 from collections.abc import Sequence
 
 from lambdanet import backend as K
-from lambdanet.backend.tensors import sizes
+from lambdanet.backend.tensors import product, sizes
+from lambdanet.ops.blocking import BlockAxis, num_blocks, window_positions
 from lambdanet.ops.relative_positions import PairAxis, read_rows
 
 
@@ -24,8 +25,8 @@ def read_slices(table: K.Tensor, axis: PairAxis) -> K.Tensor:
 def shifted_slices(table: K.Tensor, positions: Sequence[int], num_context: int) -> K.Tensor:
     """Reads the rows of a table that queries at these positions use for the context positions from 0 on.
 
-    Neighboring context positions use neighboring rows, so with the rows of the table side by side, those of a
-    query are one slice.
+    Neighboring context positions use neighboring rows, so with the rows of the table side by side, the rows
+    of a query are one slice.
 
     Args:
       table: [r, p, q], for the offsets -(r // 2) ... r // 2.
@@ -42,3 +43,21 @@ def shifted_slices(table: K.Tensor, positions: Sequence[int], num_context: int) 
     starts = [(before + r // 2 - position) * q for position in positions]
     slices = [table[:, start : start + num_context * q] for start in starts]
     return K.reshape(K.stack(slices), [len(positions), p, num_context, q])
+
+
+def multiply_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
+    """Collects windows along one axis after the other, in the precision of products: as `gather_windows`.
+
+    Letters: i, j, k blocks, p, q, r places in a window and x, y, z positions along each axis.
+    """
+    blocks, windows, positions = "ijk", "pqr", "xyz"
+    b, *size, c = sizes(x)
+    with K.name_scope("windows"):  # what a profile calls it
+        for n, axis in enumerate(axes):
+            rows = K.one_hot(window_positions(axis, size[n]), size[n], dtype=x.dtype)
+            # [b, count, window, size]: one per example, so that the compiler needs no copy.
+            rows = K.broadcast_to(rows, [b, *sizes(rows)])
+            before = blocks[:n][::-1] + windows[:n] + positions[n : len(axes)]
+            after = blocks[: n + 1][::-1] + windows[: n + 1] + positions[n + 1 : len(axes)]
+            x = K.einsum(f"b{blocks[n]}{windows[n]}{positions[n]},b{before}c->b{after}c", rows, x)
+        return K.reshape(x, [b * num_blocks(axes), product([axis.num_context for axis in axes]), c])

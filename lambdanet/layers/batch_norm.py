@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch normalization: with the mean of each map, in one pass, and folded into the projection before it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lambdanet import backend as K
+from lambdanet.backend import compat, keras
+from lambdanet.backend.tensors import product, sizes
+from lambdanet.errors import invalid
+from lambdanet.layers.layer import Layer
+from lambdanet.ops import kernels
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
+    """`keras.layers.BatchNormalization` that also returns the mean of its output over each map.
+
+    The mean of a normalized map is the normalized mean of the map, so one pass over the input can compute the
+    statistics of the batch and of every map, where a mean taken afterwards needs a second pass; so can one
+    pass compute the gradients. Training steps on a TPU, whose time is spent in such passes, use this form;
+    other cases, including synchronized statistics, use two passes, with the same results.
+
+    Input: [b, h, w, c]. Output: the map [b, h, w, c] and the means [b, c]. Arguments as in the base
+    class, with its channels last.
+    """
+
+    def call(self, inputs, training=None, mask=None):
+        if self._takes_one_pass(training):
+            return self._normalize_in_one_pass(inputs)
+        outputs = self._normalize(inputs, training, mask)
+        return [outputs, K.mean(outputs, axis=[1, 2])]
+
+    def get_config(self):
+        return {**super().get_config(), "synchronized": self.synchronized}  # which tf_keras omits
+
+    def compute_output_shape(self, input_shape):
+        b, *_, channels = compat.Shape(input_shape)
+        return [compat.Shape(input_shape), compat.Shape([b, channels])]
+
+    def _normalize(self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None) -> K.Tensor:
+        """Does what Keras does, which on torch computes float64 in float32 (Keras 3.15)."""
+        is_double = K.ENGINE == "torch" and self.compute_dtype == "float64"
+        if not is_double or mask is not None or getattr(self, "renorm", False):
+            return keras.layers.BatchNormalization.call(self, inputs, training=training, mask=mask)
+        mean, variance = self.moving_mean, self.moving_variance
+        if training and self.trainable:
+            axes = list(range(len(inputs.shape) - 1))
+            mean = K.mean(inputs, axes)
+            variance = K.mean(K.square(inputs - mean), axes)
+            self._update_averages(mean, variance)
+        scale = K.rsqrt(variance + self.epsilon) * (self.gamma if self.scale else 1.0)
+        return (inputs - mean) * scale + (self.beta if self.center else 0.0)
+
+    def _takes_one_pass(self, training: bool | None) -> bool:
+        if kernels.kernels_for_device().normalize is None or training is not True or not self.trainable:
+            return False
+        return bool(getattr(self, "fused", True)) and not self.synchronized and self.center and self.scale
+
+    def _normalize_in_one_pass(self, inputs: K.Tensor) -> list[K.Tensor]:
+        """Returns the map and its means, and updates the averages."""
+        normalize: Any = kernels.kernels_for_device().normalize
+        outputs, means, mean, variance = normalize(inputs, self.gamma, self.beta, self.epsilon)
+        self._update_averages(mean, compat.averaged_variance(variance, product(sizes(inputs)[:-1])))
+        return [outputs, means]
+
+    def _update_averages(self, mean: K.Tensor, variance: K.Tensor) -> None:
+        for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            average.assign_sub((average - value) * (1 - self.momentum))
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class OnePassBatchNormalization(PooledBatchNormalization):
+    """The same without the means.
+
+    Keras 3 has no fused kernel, and takes two passes for mean and variance. Under tf_keras, networks have it
+    for synchronized statistics alone, which its configuration keeps.
+    """
+
+    def call(self, inputs, training=None, mask=None):
+        if self._takes_one_pass(training):
+            return self._normalize_in_one_pass(inputs)[0]
+        return self._normalize(inputs, training, mask)
+
+    def compute_output_shape(self, input_shape):
+        return compat.Shape(input_shape)
+
+
+OnePassBatchNormalization.__name__ = "BatchNormalization"  # from which Keras derives names in .weights.h5
+
+# The batch normalization of all layers and models that need no means.
+BatchNormalization = keras.layers.BatchNormalization if K.KERAS == "tf_keras" else OnePassBatchNormalization
+
+
+NORMS = (keras.layers.BatchNormalization, OnePassBatchNormalization, PooledBatchNormalization)
+# The number of axes of a kernel, from the last, that the output channels are along.
+CHANNEL_AXES = {
+    keras.layers.Dense: 1,
+    compat.Dense: 1,
+    keras.layers.Conv1D: 1,
+    keras.layers.Conv2D: 1,
+    keras.layers.Conv3D: 1,
+    keras.layers.DepthwiseConv2D: 2,
+}
+
+
+def is_linear_projection(layer: keras.layers.Layer) -> bool:
+    """Whether a layer has a kernel with the output channels last, and no activation."""
+    return (
+        type(layer) in CHANNEL_AXES
+        and layer.activation is keras.activations.linear
+        and len(layer.weights) == 1 + layer.use_bias  # others have adapters or scales of quantization
+        and getattr(layer, "data_format", "channels_last") == "channels_last"
+    )
+
+
+def is_channel_norm(layer: keras.layers.Layer, rank: int) -> bool:
+    """Whether a layer is a batch normalization of the channels of arrays of this rank, their last axis."""
+    return (
+        type(layer) in NORMS
+        and len(layer.weights) == layer.scale + layer.center + 2  # others have statistics of `renorm`
+        and [axis % rank for axis in K.flatten(layer.axis)] == [rank - 1]
+    )
+
+
+def scale_and_offset(norm: keras.layers.BatchNormalization) -> tuple[Any, Any]:
+    """Returns what a normalization is at inference, scale * x + offset, [c] each, NumPy arrays of float64.
+
+    scale = gamma / sqrt(variance + epsilon), offset = beta - scale * mean, with the moving statistics.
+    """
+    *learned, mean, variance = (weight.astype("float64") for weight in norm.get_weights())
+    gamma = learned.pop(0) if norm.scale else 1.0
+    beta = learned.pop(0) if norm.center else 0.0
+    scale = gamma / (variance + norm.epsilon) ** 0.5
+    return scale, beta - scale * mean
+
+
+def folded_weights(projection: keras.layers.Layer, norm: keras.layers.BatchNormalization) -> list[Any]:
+    """Returns the kernel and bias of a projection that includes the normalization after it, NumPy arrays."""
+    kernel, *biases = projection.get_weights()
+    scale, offset = scale_and_offset(norm)
+    by_channel = scale.reshape(kernel.shape[-CHANNEL_AXES[type(projection)] :])
+    bias = sum((scale * bias for bias in biases), offset)
+    return [(kernel * by_channel).astype(kernel.dtype), bias.astype(kernel.dtype)]
+
+
+def copy_folded(layer: Any, copy: Any, names: Sequence[str]) -> None:
+    """Sets the weights of parts of a copy, with the normalizations of the layer (`NAME_norm`) folded in."""
+    for name in names:
+        part, norm = getattr(layer, name, None), getattr(layer, f"{name}_norm", None)
+        if part is not None:
+            getattr(copy, name).set_weights(folded_weights(part, norm) if norm else part.get_weights())
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class ChannelAffine(Layer):
+    """Scales and shifts every channel, scale * x + offset: what a batch normalization computes at inference.
+
+    Input and output: [..., c].
+
+    Args:
+      **kwargs: `name`, `dtype` and other arguments of a Keras layer.
+
+    Raises:
+      InputError: for an input with an unknown number of channels.
+
+    Example:
+      >>> ChannelAffine()(tf.zeros([2, 14, 14, 64])).shape
+      TensorShape([2, 14, 14, 64])
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        channels = compat.Shape(input_shape)[-1]
+        if channels is None:
+            raise invalid("the number of channels", "known", tuple(input_shape))
+        self.scale = self.add_weight(name="scale", shape=[channels], initializer="ones")
+        self.offset = self.add_weight(name="offset", shape=[channels], initializer="zeros")
+        super().build(input_shape)
+
+    def call(self, inputs):
+        return inputs * self.scale + self.offset
+
+    def compute_output_shape(self, input_shape):
+        return compat.Shape(input_shape)

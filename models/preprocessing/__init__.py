@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The steps from pixels to the input of a model."""
