@@ -228,8 +228,6 @@ def from_json(text: str) -> Recipe:
         values = json.loads(text)
     except ValueError as error:
         raise InputError(f"not a recipe in JSON: {error}") from None
-    except RecursionError:
-        raise InputError(f"not a recipe in JSON: it is nested more than {v.MAX_DEPTH} deep") from None
     if not isinstance(values, dict):
         raise InputError(f"not a recipe in JSON: {type(values).__name__} instead of an object")
     for field in values:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeGuard, get_origin
 
-from lambdanet.errors import InputError, check_known, invalid, short
+from lambdanet.errors import check_known, invalid
 
 
 class Limit(NamedTuple):
@@ -82,7 +82,6 @@ POLICIES = {  # of RandAugment
 }
 MAX_MAGNITUDE = 10.0  # of the policy timm
 INTEGERS = range(-(2**63), 2**63)
-MAX_DEPTH = 32  # nested lists and dictionaries in an option
 
 
 def check_rules(recipe: Any) -> None:
@@ -124,8 +123,8 @@ def parse_value(text: str, kind: type) -> object:
         if kind is not str:
             with warnings.catch_warnings(action="ignore"):  # by Python, about texts such as "1if 1else 2"
                 return ast.literal_eval(text)
-    except (KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        pass  # the last two: deeply nested brackets and signs
+    except (KeyError, ValueError, SyntaxError, TypeError):
+        pass
     return text
 
 
@@ -145,14 +144,12 @@ def coerce(field: str, value: Any, kind: type) -> Any:
     raise invalid(field, _ACCEPTED[origin], value)
 
 
-def _plain(field: str, value: object, levels: int = MAX_DEPTH) -> object:
+def _plain(field: str, value: object) -> object:
     """Returns a value that can be written as JSON, with lists as tuples."""
-    if not levels:
-        raise InputError(f"{short(field)} must be nested at most {MAX_DEPTH} deep")
     if isinstance(value, tuple | list):
-        return tuple(_plain(field, v, levels - 1) for v in value)
+        return tuple(_plain(field, v) for v in value)
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _plain(f"{field}[{key!r}]", v, levels - 1) for key, v in value.items()}
+        return {key: _plain(f"{field}[{key!r}]", v) for key, v in value.items()}
     if value is None or isinstance(value, bool | str) or _is_number(value) and math.isfinite(value):
         return value
     raise invalid(field, "a number, text, True, False, None or a list of them", value)

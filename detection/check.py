@@ -6,7 +6,7 @@ import sys
 from absl import flags
 
 from lambdanet import command_line
-from lambdanet.command_line import Command, Flag
+from lambdanet.command_line import Command, Flag, IntegerFlag, switch
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -28,14 +28,8 @@ COMMAND = Command(
     flags=(
         Flag("annotations", "FILE", "annotation file, such as instances_train2017.json", required=True),
         Flag("images", "DIR", "folder of its images (default: images are not checked)"),
-        Flag("num_classes", "N", "classes of the model, background included", define=flags.DEFINE_integer),
-        Flag(
-            "masks",
-            "",
-            "require a mask per object (default: true; --nomasks: boxes only)",
-            define=flags.DEFINE_boolean,
-            default=True,
-        ),
+        IntegerFlag("num_classes", "N", "classes of the model, background included"),
+        switch("masks", "require a mask per object (default: true; --nomasks: boxes only)", default=True),
     ),
     examples=(
         "python -m lambdanet.detection.check --annotations=instances_val2017.json --images=val2017",

@@ -6,7 +6,7 @@ import sys
 from absl import flags
 
 from lambdanet import command_line
-from lambdanet.command_line import Arguments, Command, Flag
+from lambdanet.command_line import Arguments, Command, Flag, FloatFlag
 from lambdanet.errors import Unfinished
 
 
@@ -26,11 +26,10 @@ COMMAND = Command(
     flags=(
         Flag("saved_model", "DIR", "folder written by lambdanet.detection.export", required=True),
         Flag("out", "DIR", "folder for the drawings and predictions.json", required=True),
-        Flag(
+        FloatFlag(
             "min_confidence",
             "P",
             "smallest score of a reported detection, from 0 to 1 (default: 0.5)",
-            define=flags.DEFINE_float,
             default=0.5,
         ),
     ),

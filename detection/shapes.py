@@ -6,7 +6,7 @@ import sys
 from absl import flags
 
 from lambdanet import command_line
-from lambdanet.command_line import Command, Flag
+from lambdanet.command_line import Command, Flag, IntegerFlag
 
 
 def _run(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -22,9 +22,9 @@ COMMAND = Command(
     _run,
     flags=(
         Flag("out", "DIR", "folder to write; must be new or empty", required=True),
-        Flag("train", "N", "training images (default: 1500)", define=flags.DEFINE_integer, default=1500),
-        Flag("val", "N", "validation images (default: 200)", define=flags.DEFINE_integer, default=200),
-        Flag("seed", "N", "random seed (default: 0)", define=flags.DEFINE_integer, default=0),
+        IntegerFlag("train", "N", "training images (default: 1500)", default=1500),
+        IntegerFlag("val", "N", "validation images (default: 200)", default=200),
+        IntegerFlag("seed", "N", "random seed (default: 0)", default=0),
     ),
     examples=("python -m lambdanet.detection.shapes --out=/tmp/shapes",),
     module="lambdanet.detection.shapes",

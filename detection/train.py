@@ -6,7 +6,7 @@ import sys
 from absl import flags
 
 from lambdanet import command_line
-from lambdanet.command_line import Command, Flag
+from lambdanet.command_line import Command, Flag, RepeatedFlag, switch
 from lambdanet.errors import check_known
 
 
@@ -53,20 +53,13 @@ COMMAND = Command(
         ),
         Flag("mode", "MODE", "train, eval, train_and_eval or continuous_eval", required=True),
         Flag("model_dir", "DIR", "folder for checkpoints, params.yaml and logs", required=True),
-        Flag(
-            "config_file",
-            "FILE",
-            "YAML file that overrides the experiment; repeatable",
-            define=flags.DEFINE_multi_string,
-        ),
+        RepeatedFlag("config_file", "FILE", "YAML file that overrides the experiment; repeatable"),
         Flag("params_override", "TEXT", "overrides both: YAML, JSON, a file, or a.b=1,a.c=2"),
         Flag("tpu", "ADDRESS", "TPU: local, a name or grpc://...; needs runtime.distribution_strategy=tpu"),
         Flag("tf_data_service", "ADDRESS", "address of a tf.data service that reads the data"),
-        Flag(
+        switch(
             "enable_async_checkpointing",
-            "",
             "wait until each checkpoint is written, instead of training on",
-            define=flags.DEFINE_boolean,
             default=True,
         ),
     ),

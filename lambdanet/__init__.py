@@ -27,11 +27,11 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
         UnstructuredPositionEmbedding as UnstructuredPositionEmbedding,
     )
     from lambdanet.layers.stochastic_depth import StochasticDepth as StochasticDepth
+    from lambdanet.models.classifier import class_names as class_names
+    from lambdanet.models.classifier import decode_predictions as decode_predictions
     from lambdanet.models.classifier import replace_classifier as replace_classifier
     from lambdanet.models.inference import for_inference as for_inference
     from lambdanet.models.names import list_models as list_models
-    from lambdanet.models.predictions import class_names as class_names
-    from lambdanet.models.predictions import decode_predictions as decode_predictions
     from lambdanet.models.preprocessing import preprocess_for as preprocess_for
     from lambdanet.models.zoo import create_model as create_model
     from lambdanet.models.zoo import model_info as model_info
@@ -48,10 +48,9 @@ _EXPORTS = {
     "lambdanet.layers.lambda_layer": ("LambdaLayer",),
     "lambdanet.layers.position_embedding": ("RelativePositionEmbedding", "UnstructuredPositionEmbedding"),
     "lambdanet.layers.stochastic_depth": ("StochasticDepth",),
-    "lambdanet.models.classifier": ("replace_classifier",),
+    "lambdanet.models.classifier": ("class_names", "decode_predictions", "replace_classifier"),
     "lambdanet.models.inference": ("for_inference",),
     "lambdanet.models.names": ("list_models",),
-    "lambdanet.models.predictions": ("class_names", "decode_predictions"),
     "lambdanet.models.preprocessing": ("preprocess_for",),
     "lambdanet.models.zoo": ("create_model", "model_info"),
     "lambdanet.which_keras": ("use",),

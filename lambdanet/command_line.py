@@ -47,6 +47,17 @@ class Flag:
         return f"--{'no' * (self.default is True)}{self.name}{'=' * bool(self.value)}{self.value}"
 
 
+IntegerFlag = partial(Flag, define=flags.DEFINE_integer)
+FloatFlag = partial(Flag, define=flags.DEFINE_float)
+ListFlag = partial(Flag, define=flags.DEFINE_list)  # separated by commas
+RepeatedFlag = partial(Flag, define=flags.DEFINE_multi_string)
+
+
+def switch(name: str, help: str, default: bool | None = None) -> Flag:
+    """Returns a flag without a value: `--name` or `--noname`."""
+    return Flag(name, "", help, define=flags.DEFINE_boolean, default=default)
+
+
 @dataclasses.dataclass(frozen=True)
 class Arguments:
     """The positional arguments of a command: their usage, description, smallest and largest number."""
@@ -278,14 +289,3 @@ def _fail(name: str, message: str, status: int) -> int:
     line = " ".join(part.strip() for part in message.splitlines())
     print(f"{name}: {'' if status in (75, 130) else 'error: '}{line}", file=sys.stderr)
     return status
-
-
-IntegerFlag = partial(Flag, define=flags.DEFINE_integer)
-FloatFlag = partial(Flag, define=flags.DEFINE_float)
-ListFlag = partial(Flag, define=flags.DEFINE_list)  # separated by commas
-RepeatedFlag = partial(Flag, define=flags.DEFINE_multi_string)
-
-
-def switch(name: str, help: str, default: bool | None = None) -> Flag:
-    """Returns a flag without a value: `--name` or `--noname`."""
-    return Flag(name, "", help, define=flags.DEFINE_boolean, default=default)

@@ -9,8 +9,7 @@ import sys
 
 from lambdanet.backend import keras
 from lambdanet.errors import InputError
-from lambdanet.models.architecture import Architecture
-from lambdanet.models.layer_builder import LayerBuilder
+from lambdanet.models.layer_builder import Architecture, LayerBuilder
 
 INPUT_SIZES = {"b0": 224, "b1": 240, "b2": 260, "b3": 300, "b4": 380, "b5": 456, "b6": 528, "b7": 600}
 # The width and depth of each stage relative to B0's, as in that library.

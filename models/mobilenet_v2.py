@@ -8,8 +8,7 @@ from typing import Any
 from lambdanet.backend import keras
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.stochastic_depth import StochasticDepth
-from lambdanet.models.architecture import Architecture
-from lambdanet.models.layer_builder import LayerBuilder
+from lambdanet.models.layer_builder import Architecture, LayerBuilder
 from lambdanet.models.spatial_ops import option_names
 
 # Sandler et al. 2018, table 2: expansion, channels and strides of each group of blocks.

@@ -14,8 +14,7 @@ from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.layers.channel_attention import SqueezeExcite
 from lambdanet.layers.stochastic_depth import StochasticDepth
-from lambdanet.models.architecture import Architecture
-from lambdanet.models.layer_builder import LayerBuilder
+from lambdanet.models.layer_builder import Architecture, LayerBuilder
 from lambdanet.models.spatial_ops import BlockContext, Convolution, SpatialOperation
 
 # tf_keras walks a functional graph by recursion, one frame per layer, when it builds or loads a model; the

@@ -31,8 +31,7 @@ from lambdanet.models import (
     resnet_rs,
     timm_networks,
 )
-from lambdanet.models.architecture import Architecture
-from lambdanet.models.layer_builder import POOLINGS, LayerBuilder
+from lambdanet.models.layer_builder import POOLINGS, Architecture, LayerBuilder
 from lambdanet.models.names import ModelInfo
 from lambdanet.models.weights import pretrained, weight_files
 

@@ -8,8 +8,7 @@ from unittest import mock
 from lambdanet import backend
 from lambdanet.backend import compat, keras
 from lambdanet.models import zoo
-from lambdanet.models.architecture import Architecture
-from lambdanet.models.layer_builder import LayerBuilder
+from lambdanet.models.layer_builder import Architecture, LayerBuilder
 from lambdanet.models.resnet import ResNet
 
 

@@ -221,16 +221,15 @@ def read_class_names(annotation_file: str | Path, num_classes: int) -> list[str]
 
 
 def write_records(
-    annotation_file: str | Path, images: str | Path, prefix: str | Path, num_shards: int, masks: bool = True
+    annotation_file: str | Path, images: str | Path, prefix: str | Path, num_shards: int
 ) -> int:
     """Writes TFRecords with the functions of Model Garden's `create_coco_tf_record`, one image at a time.
 
     Args:
-      annotation_file: a file in COCO's format that passes `check`.
+      annotation_file: a file in COCO's format that passes `check_annotations`.
       images: the folder of the images.
       prefix: the beginning of the file names, followed by `-00000-of-00004.tfrecord` and so on.
       num_shards: the number of files.
-      masks: whether to write masks.
 
     Returns:
       The number of dropped objects, whose box is empty or crosses the edge.
@@ -250,7 +249,7 @@ def write_records(
         [str(images)],
         img_to_obj_annotation=objects,
         id_to_name_map=names,
-        include_masks=masks,
+        include_masks=True,
     )
     return tfrecord_lib.write_tf_record_dataset(
         str(prefix), examples, create_coco_tf_record.create_tf_example, num_shards, multiple_processes=0

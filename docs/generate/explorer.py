@@ -10,7 +10,7 @@ from generate.models import family_of
 from generate.pages import read_csv
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.models import names
-from lambdanet.tpu.family_table import CHIPS
+from lambdanet.tpu.speed_tables import CHIPS
 
 FOLDER = "_generated/static"
 TESTS = ("ImageNet", *pretrained_weights.TEST_SETS)

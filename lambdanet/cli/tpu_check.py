@@ -86,13 +86,13 @@ def _table(values: flags.FlagValues) -> None:
     check_known("table of speeds", values.table, speeds.TABLES)
     rows = _rows(values)
 
-    from lambdanet.tpu import paper_speeds
+    from lambdanet.tpu import speed_tables
 
-    estimates = paper_speeds.estimate(values.table, _check(values), rows, log)
+    estimates = speed_tables.estimate(values.table, _check(values), rows, log)
     if values.json:
-        _print_json(paper_speeds.to_json(values.table, estimates))
+        _print_json(speed_tables.to_json(values.table, estimates))
     else:
-        print(paper_speeds.render_speeds(values.table, estimates, table_format), end="")
+        print(speed_tables.render_speeds(values.table, estimates, table_format), end="")
 
 
 def _families(values: flags.FlagValues) -> None:
@@ -100,20 +100,20 @@ def _families(values: flags.FlagValues) -> None:
 
     table_format = text_table.check_format(values.format or "text")
 
-    from lambdanet.tpu import family_table
+    from lambdanet.tpu import speed_tables
 
-    print(family_table.render_families(_check(values), log, _rows(values), table_format), end="")
+    print(speed_tables.render_families(_check(values), log, _rows(values), table_format), end="")
 
 
 def _check(values: flags.FlagValues) -> Any:
     import functools
 
-    from lambdanet.tpu import subprocess_check
+    from lambdanet.tpu import check
     from lambdanet.tpu.compiler import Cache
 
-    environment = subprocess_check.KERAS_3_ON_JAX if values.keras == "keras" else {}
+    environment = check.KERAS_3_ON_JAX if values.keras == "keras" else {}
     cache = Cache.standard() if values.cache else None
-    return functools.partial(subprocess_check.check_in_process, cache=cache, environment=environment)
+    return functools.partial(check.check_in_process, cache=cache, environment=environment)
 
 
 def _rows(values: flags.FlagValues) -> list[int]:

@@ -197,10 +197,11 @@ class LambdaLayer(Layer):
 
     def for_inference(self):
         """Returns a copy with folded normalizations and its own position embeddings, as constants."""
+        position = self.position and {**self.position.get_config(), "constant_tables": True}
         options = {
             "use_batch_norm": False,
             "use_bias": self.use_bias or self.use_batch_norm,
-            "position": self.position and self.position.with_constant_tables(),
+            "position": self.position and type(self.position).from_config(position),
         }
         copy = rebuild_layer(self, without_relative(self.get_config()) | options)
         copy_folded(self, copy, ("_queries", "_keys", "_values", "position"))

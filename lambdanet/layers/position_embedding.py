@@ -58,10 +58,6 @@ class PositionEmbedding(TableLayer):
         """
         raise NotImplementedError
 
-    def with_constant_tables(self) -> "PositionEmbedding":
-        """Returns an embedding with the same arguments, not built, whose tables are constants."""
-        return type(self).from_config({**self.get_config(), **self.INFERENCE_OPTIONS})
-
     def serialize(self) -> dict[str, Any]:
         """Returns the configuration, marked where several layers share the embedding."""
         config = keras.layers.serialize(self)

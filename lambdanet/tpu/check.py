@@ -1,9 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a step for a TPU and reports its memory and time."""
+"""Compiles a step for a TPU, in this process or a new one, and reports its memory and time."""
 
+import concurrent.futures
+import multiprocessing
+import os
 import re
-from collections.abc import Callable, Collection, Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from unittest import mock
 
 import tensorflow as tf
 
@@ -14,6 +23,8 @@ from lambdanet.tpu import chips, compiler, costs, hlo
 from lambdanet.tpu.compiler import Cache
 from lambdanet.tpu.report import UNNAMED, Report, layer_of
 from lambdanet.tpu.steps import TpuStep
+
+KERAS_3_ON_JAX = {"LAMBDANET_KERAS": "keras", "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
 _SIZE = r"([\d.]+)([KMGT]?)"
 _OUT_OF_MEMORY = (
@@ -135,8 +146,8 @@ def _compile_error(message: str, step: TpuStep, lower: Callable[[str], Any] | No
     return DoesNotCompile(f"{step.name} does not compile for a TPU{where}: {what}")
 
 
-def _largest(lower: Callable[[str], Any], model_names: Collection[str], count: int = 3) -> str:
-    """Returns the layers with the largest arrays of the unoptimized program, and their sizes."""
+def _largest(lower: Callable[[str], Any], model_names: Collection[str]) -> str:
+    """Returns the three layers with the largest arrays of the unoptimized program, and their sizes."""
     module = hlo.parse(lower("hlo"))
     sizes: dict[str, int] = {}
     for computation in module.computations.values():
@@ -144,9 +155,66 @@ def _largest(lower: Callable[[str], Any], model_names: Collection[str], count: i
             layer = layer_of(instruction.op_name, model_names)
             if layer != UNNAMED and instruction.opcode not in ("parameter", "tuple", "broadcast", "while"):
                 sizes[layer] = max([sizes.get(layer, 0), *(array.bytes for array in instruction.arrays)])
-    largest = sorted(sizes.items(), key=lambda item: -item[1])[:count]
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
     return ", ".join(f"{layer} {size / chips.GIB:.2f} GiB" for layer, size in largest)
 
 
 def _gib(number: str, unit: str) -> float:
     return float(number) * {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2**10}.get(unit, 2**-30)
+
+
+def check_in_process(
+    build: Callable[[], TpuStep],
+    topology: str,
+    cache: Cache | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Report:
+    """Builds a step and compiles it for one core of a TPU, in a new process.
+
+    The TPU compiler takes gigabytes of memory, writes to stderr, and aborts its process on internal errors.
+
+    Args:
+      build: returns the step; it must be picklable, such as a `functools.partial` of a module's function.
+      topology: one of `chips.TOPOLOGIES`.
+      cache: the cache of compilations; default: none.
+      environment: variables of the process, such as `KERAS_3_ON_JAX`.
+
+    Raises:
+      DoesNotFit: the step needs more memory than a core has.
+      DoesNotCompile: the compiler rejects the step for another reason, or aborts.
+      InputError: `build` raises it, the topology is unknown, or jax and libtpu are missing or have other
+        versions.
+    """
+    chips.chip_of(topology)  # fail early
+    compiler.versions()
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "stderr"
+        with concurrent.futures.ProcessPoolExecutor(1, context, _start_worker, (str(log),)) as pool:
+            try:
+                with mock.patch.dict(os.environ, environment):  # the process starts with these
+                    return pool.submit(_build_and_check, build, topology, cache).result()
+            except BrokenProcessPool:
+                lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+                last = lines[-1][:500] if lines else "empty"
+                raise DoesNotCompile(f"the TPU compiler aborted; the end of its log: {last}") from None
+
+
+def _start_worker(log: str) -> None:
+    """Redirects the stderr of this process and its libraries to a file, and ends it with its parent."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a worker
+    parent.join()
+    os._exit(1)
+
+
+def _build_and_check(build: Callable[[], TpuStep], topology: str, cache: Cache | None) -> Report:
+    with device.assume("TPU"):
+        step = build()
+    return check_step(step, topology, cache)

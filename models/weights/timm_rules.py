@@ -82,7 +82,7 @@ class WeightRule:
         return shape == self.shape
 
 
-def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = True) -> None:
+def load(model: keras.Model, tensors: Mapping[str, np.ndarray]) -> None:
     """Loads the tensors of the same network in timm into a model: each exactly once, or none.
 
     Tables of relative positions over a whole map are interpolated if the model is for images of another size.
@@ -90,19 +90,16 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray], head: bool = Tru
     Args:
       model: a model of the zoo that timm also has. One without a classifier leaves its tensors out.
       tensors: the tensors by timm's names, as in the `state_dict` of the network.
-      head: whether to load the classifier; not for other classes.
 
     Raises:
       InputError: tensors are missing or left over, or shapes do not fit; the message names them, and the
         model is unchanged.
     """
     variables = weight_files.weights_by_name(model)
-    if not head:
-        variables = {n: v for n, v in variables.items() if not n.startswith(f"{CLASSIFIER}/")}
-    layers = {layer.name for layer in model.layers} - ({CLASSIFIER} if not head else set())
+    layers = {layer.name for layer in model.layers}
     ignored = tuple(prefix for name, prefix in HEAD.items() if name not in layers)
     given = {n: t for n, t in tensors.items() if not n.endswith(BATCH_COUNTER) and not n.startswith(ignored)}
-    rules = _rules(model, head)
+    rules = _rules(model)
     problems = list(_problems(rules, given, variables))
     if problems:
         more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
@@ -119,14 +116,9 @@ def count_classes(tensors: Mapping[str, np.ndarray], default: int) -> int:
     return max(1, len(np.atleast_1d(tensors[KERNEL]))) if KERNEL in tensors else default
 
 
-def expected(model: keras.Model, head: bool = True) -> dict[str, tuple[int, ...]]:
-    """Returns the names and shapes of the tensors that `load` takes.
-
-    Args:
-      model: a model, as for `load`.
-      head: whether to include the classifier's.
-    """
-    return {rule.tensor: rule.shape for rule in _rules(model, head)}
+def expected_shapes(model: keras.Model) -> dict[str, tuple[int, ...]]:
+    """Returns the names and shapes of the tensors that `load` takes."""
+    return {rule.tensor: rule.shape for rule in _rules(model)}
 
 
 def _problems(
@@ -150,9 +142,9 @@ def _problems(
             yield f"{rule.tensor} has NaN or infinity"
 
 
-def _rules(model: keras.Model, head: bool) -> list[WeightRule]:
+def _rules(model: keras.Model) -> list[WeightRule]:
     """The rules for a model; there is none for kinds of layers that timm's networks lack."""
-    layers = {layer.name: layer for layer in model.layers if head or layer.name != CLASSIFIER}
+    layers = {layer.name: layer for layer in model.layers}
     prefixes = {name: _prefix(name, layers) for name in layers}
     return [
         rule

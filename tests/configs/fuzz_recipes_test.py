@@ -14,7 +14,6 @@ from lambdanet.errors import InputError
 
 RECIPES = [configs.get_recipe(name) for name in configs.list_recipes()]
 FIELDS = list(recipes.field_types())
-DEEP = 100_000
 PIECES = [
     *("", "0", "-1", "1e999", "nan", "inf", "-inf", "NaN", "Infinity", "1_0", "0x" + "f" * 5000, "9" * 5000),
     *("9" * 400, "true", "None", "null", "[]", "()", "{}", "{[]: 1}", "{1: 2}", "{'a': 1j}", "b'a'", "..."),
@@ -31,21 +30,12 @@ PIECES = [
     ),
     *(
         "[" * 40 + "]" * 40,
-        "[" * 900 + "]" * 900,
         "{'a':" * 90 + "1" + "}" * 90,
         "'a'*3",
         "2**63",
         str(2**63),
     ),
     *("{'a': 0x" + "f" * 5000 + "}", "{'a': 1e999}", "-" * 40 + "1", "'\\d'", "1if 1else 2", "f'{1}'", "x=y"),
-]
-VERY_DEEP = [
-    "-" * DEEP + "1",
-    "[" * DEEP + "]" * DEEP,
-    "{'a':" * DEEP,
-    "(" * 3000,
-    "-" * 3000 + "1",
-    "1+" * DEEP + "1",
 ]
 
 
@@ -112,19 +102,3 @@ def test_recipes_made_from_mutated_assignments():
             assignments.append(_mutated(assignments[0], dice))
         made.append(_holds(lambda recipe=recipe, words=assignments: override(recipe, words)))
     assert 0 < sum(made) < len(made)
-
-
-@pytest.mark.parametrize("value", VERY_DEEP, ids=lambda value: value[:5])
-def test_values_nested_very_deep_are_rejected(value):
-    for field in ("model_options", "optimizer_options", "mean", "epochs"):
-        assert not _holds(lambda field=field: override(RECIPES[0], [f"{field}={value}"]))
-        values = json.loads(to_json(RECIPES[0])) | {field: "HERE"}
-        text = json.dumps(values).replace('"HERE"', value.replace("'", '"'))
-        assert not _holds(lambda text=text: from_json(text))
-    assert not _holds(lambda: from_json(value))
-
-
-def test_depth_of_nested_options():
-    for levels in range(1, 60):
-        value = "{'a': " + "[" * levels + "]" * levels + "}"
-        assert _holds(lambda value=value: override(RECIPES[0], [f"model_options={value}"])) == (levels <= 32)

@@ -22,7 +22,7 @@ from tpu_programs import INNER, TRIPS, N
 from lambdanet import cli, configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.tpu import compiler, steps, subprocess_check
+from lambdanet.tpu import check, compiler, steps
 from lambdanet.tpu.check import DoesNotCompile, DoesNotFit
 from lambdanet.tpu.report import render_report
 from lambdanet.training.run import build
@@ -46,7 +46,7 @@ def imports_once():
     """Makes the processes that check steps forks of one that has imported TensorFlow and JAX."""
     FORKS.set_forkserver_preload(["tensorflow", "tf_keras", "jax"])
     forking = mock.Mock(wraps=multiprocessing, get_context=lambda method: FORKS)
-    with mock.patch.object(subprocess_check, "multiprocessing", forking):
+    with mock.patch.object(check, "multiprocessing", forking):
         yield
 
 
@@ -63,7 +63,7 @@ def test_compiling_process_ends_with_its_parent(tmp_path):
     receiver, sender = fork.Pipe(duplex=False)
 
     def compile_forever():
-        subprocess_check._start(str(tmp_path / "log"))
+        check._start_worker(str(tmp_path / "log"))
         sender.send("started")
         time.sleep(60)
 
@@ -211,7 +211,7 @@ def test_command_with_a_small_model(topology, mode, top, check_small_model):
 @needs_compiler
 def test_step_of_keras_3_has_the_operations_of_tf_keras(check_small_model, monkeypatch):
     found = {2: check_small_model("v5e:2x2", "train", TOP, "tf_keras")}
-    monkeypatch.setattr(subprocess_check, "multiprocessing", multiprocessing)  # with its own environment
+    monkeypatch.setattr(check, "multiprocessing", multiprocessing)  # with its own environment
     found[3] = check_small_model("v5e:2x2", "train", TOP, "keras")
     assert found[3]["name"] == f"{found[2]['name']}, Keras 3 on JAX"
     assert found[3]["flops"] == pytest.approx(found[2]["flops"], rel=0.1)

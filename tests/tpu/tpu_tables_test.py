@@ -12,7 +12,7 @@ from lambdanet.cli import tpu_check
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.papers import speeds
-from lambdanet.tpu import chips, costs, family_table, hlo, largest_batch, paper_speeds
+from lambdanet.tpu import chips, costs, hlo, largest_batch, speed_tables
 from lambdanet.tpu.check import DoesNotFit
 from lambdanet.tpu.compiler import Cache
 from lambdanet.tpu.costs import Cost
@@ -134,24 +134,24 @@ def _paper_like(factor, refused=()):
 @pytest.mark.parametrize("number", speeds.TABLES)
 def test_paper_speeds_beside_estimates(number):
     refused = {("lambda_resnet_420", 128), ("lambda_resnet_420", 64), ("lambda_resnet_270", None)}
-    found = paper_speeds.estimate(number, _paper_like(2.0, refused))
+    found = speed_tables.estimate(number, _paper_like(2.0, refused))
     table = speeds.TABLES[number]
-    assert paper_speeds.rank_correlation(table, found) == pytest.approx(1)
-    for entry, row in zip(paper_speeds.to_json(number, found)["rows"], table.rows, strict=True):
+    assert speed_tables.rank_correlation(table, found) == pytest.approx(1)
+    for entry, row in zip(speed_tables.to_json(number, found)["rows"], table.rows, strict=True):
         assert row.model in zoo.MODELS and entry["paper"] == row.printed
         if row.model == "lambda_resnet_270":
             assert entry["ours"] is None and "does not fit" in entry["note"]
         else:
             assert entry["ours"] == pytest.approx(row.printed * (2 if table.unit == "s" else 0.5), rel=1e-6)
             assert entry["batch"] == (256 if row.model == "lambda_resnet_420" else 1024)
-    text = paper_speeds.render_speeds(number, found)
+    text = speed_tables.render_speeds(number, found)
     assert "no input pipeline, no collectives" in text and "rank correlation" in text and "1.000" in text
-    markdown = paper_speeds.render_speeds(number, found, "markdown").splitlines()
+    markdown = speed_tables.render_speeds(number, found, "markdown").splitlines()
     for line in markdown:
         if line.startswith("| ") and "resnet" in line and "does not fit" not in line:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             assert cells[5] == cells[6]  # times relative to the first row
-    assert len(paper_speeds.render_speeds(number, found, "csv").splitlines()) == len(found) + 1
+    assert len(speed_tables.render_speeds(number, found, "csv").splitlines()) == len(found) + 1
 
 
 def test_progress_bar_only_in_a_terminal(monkeypatch):
@@ -162,7 +162,7 @@ def test_progress_bar_only_in_a_terminal(monkeypatch):
     shown = []
     for stderr in (Terminal(), io.StringIO()):
         monkeypatch.setattr(sys, "stderr", stderr)
-        paper_speeds.estimate("12", _paper_like(2.0), log=tpu_check.log)
+        speed_tables.estimate("12", _paper_like(2.0), log=tpu_check.log)
         shown.append(stderr.getvalue())
     assert "| 0/8 " in shown[0] and "| 0/8 " not in shown[1]
     assert len(shown[1].splitlines()) == len(speeds.TABLES["12"].rows)
@@ -171,8 +171,8 @@ def test_progress_bar_only_in_a_terminal(monkeypatch):
 
 def test_table_of_families(monkeypatch):
     models = ("mobilenet_v2", "mobilenet_v2_lambda")
-    settings = tuple(family_table.Setting(model, 224, 128) for model in models)
-    monkeypatch.setattr(family_table, "SETTINGS", settings)
+    settings = tuple(speed_tables.Setting(model, 224, 128) for model in models)
+    monkeypatch.setattr(speed_tables, "SETTINGS", settings)
 
     def check(build, topology):
         recipe, mode, batch = build.args
@@ -182,13 +182,13 @@ def test_table_of_families(monkeypatch):
         return _fake(batch, 0.5, batch * chips.GIB // 16, topology)
 
     first = "mobilenet_v2,224,3.5,0.6,128,8.00,500.0,500.0,500.0,128"
-    header, *rows = family_table.render_families(check, table_format="csv").splitlines()
+    header, *rows = speed_tables.render_families(check, table_format="csv").splitlines()
     assert header.startswith("model,pixels,") and rows[0] == first
     assert rows[1].startswith("mobilenet_v2_lambda,224,") and len(rows) == 2
-    assert family_table.render_families(check, rows=[1], table_format="csv").splitlines() == [header, first]
-    assert "no input pipeline, no collectives" in family_table.render_families(check, rows=[1])
+    assert speed_tables.render_families(check, rows=[1], table_format="csv").splitlines() == [header, first]
+    assert "no input pipeline, no collectives" in speed_tables.render_families(check, rows=[1])
     with pytest.raises(InputError, match="rows must be from 1 to 2 for the table of families, got 3"):
-        family_table.render_families(check, rows=[3])
+        speed_tables.render_families(check, rows=[3])
 
 
 def test_cache_ignores_broken_files(tmp_path):

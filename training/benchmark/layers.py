@@ -12,7 +12,7 @@ from typing import Any
 from lambdanet import text_table
 from lambdanet.errors import InputError, check_counts, invalid, unknown
 from lambdanet.files import MARKED_PNG, writable_dir, write_output
-from lambdanet.training.benchmark import plot, report, results
+from lambdanet.training.benchmark import report, results
 from lambdanet.training.benchmark.cases import PAPER_MAPS, PASSES, PEER_PACKAGES, Case, cases, has_own_scope
 from lambdanet.training.benchmark.comparison import Budget, Comparison
 from lambdanet.training.benchmark.results import Measurement
@@ -90,7 +90,7 @@ def benchmark_layers(
                     columns = [{**row.columns(), **about} for row in rows]
                     write_output(folder / "layers.csv", text_table.to_csv(columns))
     if folder:
-        for name, content in plot.plots(rows, about).items():
+        for name, content in report.plots(rows, about).items():
             write_output(folder / name, content)
             print(f"plotted in {folder / name}")
     return [row.columns() for row in rows]

@@ -14,11 +14,7 @@ NUM_CLASSES = 1000
 
 
 def start(name: str, threads: int) -> dict[str, str]:
-    """Imports timm, limits PyTorch to `threads`, and returns the versions and the device.
-
-    Raises:
-      ModuleNotFoundError: timm or PyTorch is not installed.
-    """
+    """Imports timm as `peers.start` does."""
     return peers.start("peer/timm", threads)
 
 

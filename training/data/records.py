@@ -213,7 +213,7 @@ def read_manifest(folder: Path) -> dict:
         if not isinstance(manifest, dict):
             raise ValueError(f"{type(manifest).__name__} instead of an object")
         return manifest
-    except (OSError, RecursionError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{str(path)!r} cannot be read: {error}") from None
 
 

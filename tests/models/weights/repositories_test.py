@@ -71,7 +71,7 @@ def timm_files(model, tmp_path):
 
 def tensors_of(network):
     random = np.random.default_rng(0)
-    shapes = timm_rules.expected(network)
+    shapes = timm_rules.expected_shapes(network)
     tensors = {name: random.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
     return {name: np.abs(array) + 0.5 if "var" in name else array for name, array in tensors.items()}
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from lambdanet import cli
 from lambdanet.errors import InputError
-from lambdanet.training.benchmark import comparison, contenders, layers, memory, plot, report
+from lambdanet.training.benchmark import comparison, contenders, layers, memory, report
 from lambdanet.training.benchmark.cases import PEER_PACKAGES, Case, cases
 from lambdanet.training.benchmark.contender_process import ContenderFailed, ContenderProcess
 from lambdanet.training.benchmark.results import Measurement, ran_on
@@ -410,14 +410,14 @@ def test_footer_names_the_gpu():
 def test_plots_have_a_dot_per_result():
     machine = {"cpu": "a processor", "threads": 2, "tensorflow": "2.20"}
     rows = rows_of({"position/einsum": 30.0, "position/auto": 10.0})
-    drawn = plot.plots(rows, machine)
+    drawn = report.plots(rows, machine)
     assert list(drawn) == ["layers_time.png"]
     pixels = np.asarray(Image.open(io.BytesIO(drawn["layers_time.png"])))
-    blue = np.frombuffer(bytes.fromhex(plot.COLORS["auto"][1:]), np.uint8)
+    blue = np.frombuffer(bytes.fromhex(report.COLORS["auto"][1:]), np.uint8)
     assert (pixels[..., :3] == blue).all(-1).sum() > 50
     rows[0].peak_bytes = rows[1].peak_bytes = 2**20
-    assert list(plot.plots(rows, machine)) == ["layers_time.png", "layers_memory.png"]
-    assert plot.plots([Measurement(SMALL, "position/auto", note="none")], machine) == {}
+    assert list(report.plots(rows, machine)) == ["layers_time.png", "layers_memory.png"]
+    assert report.plots([Measurement(SMALL, "position/auto", note="none")], machine) == {}
 
 
 def test_command_prints_and_writes_measurements(tmp_path, capfd, monkeypatch):

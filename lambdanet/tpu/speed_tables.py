@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the paper's measured speeds with estimates of the TPU compiler."""
+"""Tables of the TPU compiler's estimates: beside the paper's measured speeds, and for the model families."""
 
 import dataclasses
 import functools
@@ -10,12 +10,16 @@ from tqdm import tqdm
 
 from lambdanet import text_table
 from lambdanet.errors import invalid
+from lambdanet.models import zoo
 from lambdanet.models.papers.speeds import CORES, IMAGES, TABLES, SpeedRow, SpeedTable
-from lambdanet.tpu import steps
+from lambdanet.tpu import chips, largest_batch, steps
 from lambdanet.tpu.check import DoesNotCompile, DoesNotFit
 from lambdanet.tpu.report import CAVEAT, Report
 
 TOPOLOGY = "v3:2x2"  # the 8 cores of the paper
+# Of the model families; memory and largest batch are of the first.
+TOPOLOGIES = ("v5e:2x2", "v6e:2x2", TOPOLOGY)
+CHIPS = tuple(topology.partition(":")[0] for topology in TOPOLOGIES)
 Check = Callable[[Callable[[], steps.TpuStep], str], Report]
 
 
@@ -46,7 +50,7 @@ def estimate(
 
     Args:
       number: one of `TABLES`.
-      check: builds a step and compiles it for a topology, such as `subprocess_check.check_in_process`.
+      check: builds a step and compiles it for a topology, such as `check_in_process`.
       rows: the numbers of the rows, from 1; empty for all.
       log: called with a line per row.
 
@@ -171,3 +175,94 @@ def _estimate(table: SpeedTable, row: SpeedRow, check: Check) -> Estimate:
 
 def _format(table: SpeedTable, figure: float) -> str:
     return f"{figure:.3f}" if table.unit == "s" else f"{figure:.0f}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A model of a family, and the setting of its training step.
+
+    Attributes:
+      model: the name of a model in the zoo.
+      input_size: the side of the images, in pixels.
+      batch: images per core.
+    """
+
+    model: str
+    input_size: int
+    batch: int
+
+
+SETTINGS = (
+    Setting("resnet_50", 224, 128),
+    Setting("resnet_50_ccll", 224, 128),
+    Setting("resnet_50_llll", 224, 128),
+    Setting("resnet_rs_50_no_se", 160, 128),
+    Setting("resnet_rs_50", 160, 128),
+    Setting("lambda_resnet_50", 160, 128),
+    Setting("resnet_rs_152_no_se", 256, 128),
+    Setting("lambda_resnet_152", 256, 128),
+    Setting("mobilenet_v2", 224, 128),
+    Setting("mobilenet_v2_lambda", 224, 128),
+    Setting("halonet_h1", 256, 64),
+    Setting("halonet_h4", 384, 16),
+    Setting("lambda_resnet50ts", 256, 128),
+)
+
+
+def render_families(
+    check: Check,
+    log: Callable[[str], None] = lambda line: None,
+    rows: Collection[int] = (),
+    table_format: str = "text",
+) -> str:
+    """Returns the table with a caption, or without one as csv.
+
+    Args:
+      check: builds a step and compiles it for a topology, such as `check_in_process`.
+      log: called with a line per compilation.
+      rows: the numbers of the rows, from 1; empty for all.
+      table_format: one of `text_table.FORMATS`.
+
+    Raises:
+      InputError: the table has no such row, or the format is unknown.
+    """
+    text_table.check_format(table_format)
+    header = ["model", "pixels", "params (M)", "FLOPs (G)", "batch of a core", f"HBM on {CHIPS[0]} (GiB)"]
+    header += [f"step on {name} (ms)" for name in CHIPS] + [f"largest power of two on {CHIPS[0]}"]
+    settings = select_rows(SETTINGS, rows, "the table of families")
+    cells = [_cells(setting, check, log) for setting in tqdm(settings, disable=None, leave=False)]
+    caption = f"Training in bfloat16, per core: {CAVEAT}.\n\n" if table_format != "csv" else ""
+    return caption + text_table.render(header, cells, table_format)
+
+
+def _cells(setting: Setting, check: Check, log: Callable[[str], None]) -> list[str]:
+    model, input_size = setting.model, setting.input_size
+    info = zoo.model_info(model, input_size)
+    recipe = dataclasses.replace(steps.recipe_for(model, input_size), mixed_precision=True)
+
+    def check_batch(batch: int, topology: str = TOPOLOGIES[0]) -> Report:
+        return check(functools.partial(steps.recipe_step, recipe, "train", batch), topology)
+
+    def report(topology: str) -> Report | None:
+        try:
+            found = check_batch(setting.batch, topology)
+        except DoesNotCompile as error:
+            log(str(error))
+            return None
+        log(f"{found.name}, {setting.batch} on {topology}: {1e3 * found.seconds:.1f} ms")
+        return found
+
+    reports = [report(topology) for topology in TOPOLOGIES]
+    largest = "-"
+    if reports[0]:
+        largest = str(largest_batch.largest_batch(check_batch, setting.batch, log, refine=False).batch)
+    return [
+        model,
+        str(input_size),
+        f"{info.params / 1e6:.1f}",
+        f"{info.flops / 1e9:.1f}",
+        str(setting.batch),
+        f"{reports[0].hbm_needed / chips.GIB:.2f}" if reports[0] else "-",
+        *(f"{1e3 * found.seconds:.1f}" if found else "-" for found in reports),
+        largest,
+    ]
