@@ -37,7 +37,7 @@ def convert(
       checkpoint: a file of weights, `.safetensors` or from PyTorch; None: the published one, downloaded from
         the Hugging Face hub.
       out: a new or empty folder; None: the cache, from which `create_model(model_name, weights="imagenet")`
-        loads the weights. Other weights than the published ones are refused there; where the sha256 of
+        loads the weights. Other weights than the published ones are rejected there; where the sha256 of
         these is not known, a printed line says that the file is taken for them.
       revision: the revision of the repository on the hub; None: the known one.
 
@@ -87,7 +87,7 @@ def convert(
 
 
 def _check_published(weights: PublishedWeights, path: Path, source: Source, classes: int) -> None:
-    """Refuses other weights than the published ones for the cache; where that is unknown, prints a line."""
+    """Rejects other weights than the published ones for the cache; where that is unknown, prints a line."""
     origin = pretrained.provenance(weights, source, classes)
     elsewhere = "--out=DIR converts other weights"
     if origin == "no":

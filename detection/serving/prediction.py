@@ -15,10 +15,10 @@ from lambdanet.detection.data.masks import decode_mask, to_coco_detections
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import check_replaceable, write_output
 from lambdanet.training.data.image_files import (
+    escape_unprintable,
     expand_folders,
     percent,
     picture_paths,
-    printable,
     read_images,
     save_picture,
 )
@@ -115,14 +115,14 @@ def load_detector(saved_model: str | Path) -> tuple[Detector, list[str]]:
 def _print_detections(
     path: str, detections: Sequence[dict[str, Any]], names: Sequence[str], picture: str
 ) -> None:
-    print(printable(path))
+    print(escape_unprintable(path))
     width = max((len(names[detection["category_id"]]) for detection in detections), default=0)
     for detection in detections:
         x, y, box_width, box_height = (round(number) for number in detection["bbox"])
         name = names[detection["category_id"]]
         print(f"  {name:<{width}}  {percent(detection['score']):>7}  {box_width}x{box_height} px at {x}, {y}")
     count = f"{len(detections)} object{'' if len(detections) == 1 else 's'}"
-    print(f"  {count}, drawn in {printable(picture)}")
+    print(f"  {count}, drawn in {escape_unprintable(picture)}")
 
 
 def draw_detections(

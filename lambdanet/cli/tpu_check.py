@@ -112,7 +112,7 @@ def _check(values: flags.FlagValues) -> Any:
     from lambdanet.tpu.compiler import Cache
 
     environment = check.KERAS_3_ON_JAX if values.keras == "keras" else {}
-    cache = Cache.standard() if values.cache else None
+    cache = Cache.open_default() if values.cache else None
     return functools.partial(check.check_in_process, cache=cache, environment=environment)
 
 

@@ -40,7 +40,7 @@ class Cache:
         self.folder = folder
 
     @classmethod
-    def standard(cls) -> "Cache":
+    def open_default(cls) -> "Cache":
         """Returns the cache in $LAMBDANET_HOME (default: ~/.cache/lambdanet)."""
         return cls(cache_dir() / "tpu_check")
 

@@ -88,7 +88,7 @@ class Report:
         """The throughput of a core."""
         return self.batch / self.seconds if self.seconds else 0.0
 
-    def costliest(self, count: int = 10) -> list[Cost]:
+    def costliest_operations(self, count: int = 10) -> list[Cost]:
         """Returns the operations that take the most time, in descending order."""
         return sorted(self.operations, key=lambda operation: -operation.cycles)[:count]
 
@@ -127,7 +127,7 @@ class Report:
                     "opcode": cost.opcode,
                     "times": cost.times,
                 }
-                for cost in self.costliest(count)
+                for cost in self.costliest_operations(count)
             ],
         }
 
@@ -200,7 +200,7 @@ def _layers(report: Report, count: int) -> str:
 
 def _costliest(report: Report, count: int) -> str:
     rows = []
-    for cost in report.costliest(count):
+    for cost in report.costliest_operations(count):
         layer = layer_of(cost.op_name, report.model_names)
         rows.append([*_figures(report, cost), str(cost.times), layer, cost.opcode, cost.op_name or "-"])
     return text_table.render(["ms", "%", "TFLOP/s", "GB", "times", "layer", "as", "operation"], rows)

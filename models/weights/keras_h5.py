@@ -19,7 +19,7 @@ from lambdanet.errors import InputError, one_line
 
 
 @contextlib.contextmanager
-def reading(path: Path, model: keras.Model) -> Iterator[dict[str, h5py.Dataset]]:
+def open_arrays(path: Path, model: keras.Model) -> Iterator[dict[str, h5py.Dataset]]:
     """Yields the arrays of a file for the layers of a model.
 
     Args:
@@ -48,7 +48,7 @@ def _variables_by_key(model: keras.Model) -> dict[str, K.Variable]:
     """The variables of a model by their keys in a file."""
     variables: list[K.Variable] = []
 
-    def numbering(layer: keras.layers.Layer) -> Callable[[MutableMapping], None]:
+    def make_saver(layer: keras.layers.Layer) -> Callable[[MutableMapping], None]:
         own = compat.own_variables(layer)
 
         def save(store: MutableMapping) -> None:
@@ -61,7 +61,7 @@ def _variables_by_key(model: keras.Model) -> dict[str, K.Variable]:
     layers = list(compat.sublayers(model))
     try:
         for layer in layers:
-            object.__setattr__(layer, "save_own_variables", numbering(layer))  # which Keras calls
+            object.__setattr__(layer, "save_own_variables", make_saver(layer))  # which Keras calls
         with tempfile.TemporaryDirectory() as folder:
             model.save_weights(f"{folder}/indices.weights.h5")
             with h5py.File(f"{folder}/indices.weights.h5", "r") as file:

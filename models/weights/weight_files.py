@@ -106,7 +106,7 @@ def load_weights(
     metadata: Mapping[str, str] = {}
     reading: contextlib.AbstractContextManager[Mapping[str, Array]]
     if path.name.endswith(H5):
-        reading = keras_h5.reading(path, whole)
+        reading = keras_h5.open_arrays(path, whole)
     else:
         tensors, metadata = tensor_files.read_safetensors(path)
         if (trained := metadata.get("model", model.name)) != model.name:
@@ -164,10 +164,10 @@ def assign_weights(
             or (name == first_kernel and array.shape == (*expected[:2], RGB, *expected[3:]))
         ):
             problems.append(f"{name} has the shape {array.shape}, not {expected}")
-    _refuse(problems, source, model)  # before an array of any size is read
+    _reject(problems, source, model)  # before an array of any size is read
     values = {name: np.asarray(given[name]) for name in variables}
     problems = [f"{name} has NaN or infinity" for name, value in values.items() if not is_finite(value)]
-    _refuse(problems, source, model)
+    _reject(problems, source, model)
     if first_kernel in values:
         values[first_kernel] = for_channels(values[first_kernel], variables[first_kernel].shape[2])
     for name, value in values.items():
@@ -205,7 +205,7 @@ def is_finite(array: np.ndarray) -> bool:
         return bool(np.isfinite(array.astype(np.float32)).all())
 
 
-def _refuse(problems: Sequence[str], source: str, model: keras.Model) -> None:
+def _reject(problems: Sequence[str], source: str, model: keras.Model) -> None:
     if problems:
         more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
         listed = "; ".join(sorted(problems)[:MAX_LISTED])

@@ -99,7 +99,7 @@ def test_loops_count_once_per_trip(compiled):
     assert once.flops == 2 * N**3 and not mapped.unbounded_loops
     assert mapped.flops == TRIPS * once.flops
     assert mapped.seconds == pytest.approx(TRIPS * once.seconds, rel=0.1)
-    assert mapped.costliest(1)[0].times == TRIPS
+    assert mapped.costliest_operations(1)[0].times == TRIPS
     nested = compiled["nested", "v3:2x2"]
     assert nested.flops == TRIPS * INNER * once.flops and not nested.unbounded_loops
     assert max(operation.times for operation in nested.operations) == TRIPS * INNER

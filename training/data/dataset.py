@@ -259,7 +259,7 @@ def _ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _check_fit(source: Source, recipe: Recipe) -> None:
-    """Refuses a dataset with other classes or channels than the recipe's."""
+    """Rejects a dataset with other classes or channels than the recipe's."""
     dataset = f"dataset {recipe.dataset}"
     check_names(source.class_names, dataset)
     if len(source.class_names) != recipe.num_classes:

@@ -161,7 +161,7 @@ def read_images(
             yield path, error
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Returns a text with line breaks and other unprintable characters as escapes, such as `\\n`."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
@@ -251,7 +251,7 @@ def _text(
     draw: ImageDraw.ImageDraw, corner: tuple[int, int], text: str, size: int, color: str, width: int
 ) -> None:
     font = ImageFont.load_default(size)
-    text = printable(text)
+    text = escape_unprintable(text)
     if draw.textlength(text, font) > width:
         while text and draw.textlength(f"{text}...", font) > width:
             text = text[:-1]

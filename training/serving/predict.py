@@ -111,8 +111,8 @@ TABLES: dict[str, tuple[Callable[[Sequence[dict[str, Any]]], str], bytes]] = {
 
 def _print_prediction(image: str, classes: Sequence[tuple[str, float]], picture: str | None) -> None:
     width = max(len(name) for name, _ in classes)
-    print(image_files.printable(image))
+    print(image_files.escape_unprintable(image))
     for name, probability in classes:
         print(f"  {name:<{width}}  {image_files.percent(probability):>7}")
     if picture is not None:
-        print(f"  drawn in {image_files.printable(picture)}")
+        print(f"  drawn in {image_files.escape_unprintable(picture)}")

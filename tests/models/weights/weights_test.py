@@ -69,7 +69,7 @@ def test_a_keras_file_of_a_compiled_model(tmp_path):
     model.compile("adam", "mse")
     model.fit(images(2, 3), images(2, 4), verbose=0)
     model.save_weights(tmp_path / "compiled.weights.h5")
-    with keras_h5.reading(tmp_path / "compiled.weights.h5", model) as found:
+    with keras_h5.open_arrays(tmp_path / "compiled.weights.h5", model) as found:
         assert found.keys() == {variable.name.removesuffix(":0") for variable in model.weights}
         for variable in model.weights:
             np.testing.assert_array_equal(found[variable.name.removesuffix(":0")], variable)
