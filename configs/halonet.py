@@ -5,8 +5,8 @@
 
 The paper trains on TPUv3. Its cosine ends at 1/128 of the peak, because the largest models overfit if it ends
 at 0. Its appendix gives the weight decay, the base learning rate, the magnitudes of RandAugment, the
-optimizer (C.3) and stochastic depth (C.4); the epochs are those of `imagenet_350`, and
-batch, warm-up and averages those of `imagenet_90`.
+optimizer (C.3) and stochastic depth (C.4); the epochs are as in `imagenet_350`, and
+batch, warm-up and averages as in `imagenet_90`.
 """
 
 import dataclasses

@@ -7,11 +7,11 @@ from typing import Any
 
 from lambdanet.backend import keras
 from lambdanet.layers.batch_norm import (
+    BATCH_NORM,
     BatchNormalization,
     OnePassBatchNormalization,
     PooledBatchNormalization,
 )
-from lambdanet.layers.sublayers import BATCH_NORM
 
 CLASSIFIER = "logits"  # the name of the last layer
 DROPOUT = "dropout"  # the name of the layer before it, if any

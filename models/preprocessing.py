@@ -142,8 +142,8 @@ def preprocess_for(
     Args:
       model: a name of `list_models()`.
       weights: the weights, as for `create_model`.
-      input_size: the side of the images, in pixels; default: that of the weights, for published ones the one
-        that their accuracy was measured at.
+      input_size: the side of the images, in pixels; default: the size of the weights; for published
+        ones, the size that their accuracy was measured at.
 
     Raises:
       InputError: the model has no such weights, they have no preprocessing, or `input_size` is not positive.

@@ -11,8 +11,7 @@ from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import Size, at_least_float32, sizes
 from lambdanet.errors import check_count, check_divisible, check_known, invalid
-from lambdanet.layers.layer import TableLayer
-from lambdanet.layers.sublayers import build_projection
+from lambdanet.layers.layer import TableLayer, build_projection
 from lambdanet.ops import attention, kernels
 from lambdanet.ops.relative_positions import PairAxis
 

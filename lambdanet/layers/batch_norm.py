@@ -8,8 +8,11 @@ from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import product, sizes
 from lambdanet.errors import invalid
-from lambdanet.layers.layer import Layer
+from lambdanet.layers.layer import Layer, build_sublayer
 from lambdanet.ops import kernels
+
+# The momentum and epsilon of the TPU ResNet code that the paper builds on.
+BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5}
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -102,6 +105,14 @@ CHANNEL_AXES = {
     keras.layers.Conv3D: 1,
     keras.layers.DepthwiseConv2D: 2,
 }
+
+
+def build_norm(parent: Any, name: str, channels: int) -> keras.layers.BatchNormalization | None:
+    """Creates the batch normalization of a parent, in its precision; None without `use_batch_norm`."""
+    if not parent.use_batch_norm:
+        return None
+    layer = BatchNormalization(**parent.batch_norm, dtype=parent.dtype_policy, name=name)
+    return build_sublayer(layer, [None, None, 1, channels])
 
 
 def is_linear_projection(layer: keras.layers.Layer) -> bool:

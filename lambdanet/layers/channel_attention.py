@@ -7,8 +7,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.errors import check_count, check_scope, invalid
-from lambdanet.layers.layer import Layer
-from lambdanet.layers.sublayers import build_sublayer
+from lambdanet.layers.layer import Layer, build_sublayer
 from lambdanet.ops import kernels
 
 

@@ -8,11 +8,10 @@ from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
 from lambdanet.errors import InputError, check_count, check_counts, check_divisible, invalid, unknown
-from lambdanet.layers.batch_norm import copy_folded
-from lambdanet.layers.layer import Layer, rebuild_layer
+from lambdanet.layers.batch_norm import BATCH_NORM, build_norm, copy_folded
+from lambdanet.layers.layer import Layer, build_projection, rebuild_layer
 from lambdanet.layers.position_argument import RELATIVE, deserialize_position, embedding_of, without_relative
 from lambdanet.layers.position_embedding import PositionEmbedding, relative_arguments
-from lambdanet.layers.sublayers import BATCH_NORM, build_norm, build_projection
 from lambdanet.ops import content_lambdas
 from lambdanet.ops.position_term import Geometry
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of all layers."""
+"""The base class of all layers, copies of layers, and sublayers that are built with their parent."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -91,6 +91,32 @@ def copy_weights(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
     for part, copied in zip((layer, *compat.sublayers(layer)), (copy, *compat.sublayers(copy)), strict=True):
         copied.trainable = part.trainable  # tf_keras lists frozen weights last
     copy.set_weights(layer.get_weights())
+
+
+def build_sublayer(layer: keras.layers.Layer, input_shape: Sequence[int | None]) -> keras.layers.Layer:
+    """Creates the variables of a sublayer now, under its own name, and returns it.
+
+    A layer that builds its sublayers in its own `build` has all its variables as soon as its input shape is
+    known, with the names of the sublayers in theirs.
+    """
+    with compat.variable_scope(layer):
+        layer.build(input_shape)
+    return layer
+
+
+def build_projection(
+    parent: keras.layers.Layer, name: str, channels: int, units: int, stddev: float, use_bias: bool = False
+) -> keras.layers.Dense:
+    """Creates a linear map of maps [b, h, w, channels], in the precision of its parent."""
+    dense = compat.Dense(
+        units,
+        use_bias=use_bias,
+        kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),
+        kernel_regularizer=parent.kernel_regularizer,
+        dtype=parent.dtype_policy,
+        name=name,
+    )
+    return build_sublayer(dense, [None, None, None, channels])
 
 
 @compat.plain_python

@@ -87,7 +87,7 @@ class PositionTerm:
       table: [r, ..., k, u].
       geometry: the spacing along each axis.
       content: a content lambda to add to all position lambdas, [b, k, v], or None.
-      needs_gradient: whether to choose by the time of both passes; False: by that of the forward pass.
+      needs_gradient: whether to choose by the time of both passes; False: by the forward pass alone.
     """
 
     queries: K.Tensor

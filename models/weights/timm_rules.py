@@ -2,9 +2,9 @@
 """Conversion rules from the tensors of timm's networks to the variables of the same networks in lambdanet.
 
 timm orders axes differently: its convolutions are [out, in, height, width]. Several projections share a
-tensor. Attention divides all logits by sqrt(k) here, but not the relative ones in timm, so tables are
-multiplied by sqrt(k). Tables of halo layers count offsets from the corner of the block here, and from that of
-the window in timm, so they are rotated by the halo.
+tensor. Attention in lambdanet divides all logits by sqrt(k), timm not the relative ones, so tables are
+multiplied by sqrt(k). Tables of halo layers count offsets from the corner of the block in lambdanet and of the
+window in timm, so they are rotated by the halo.
 """
 
 import dataclasses
