@@ -3,8 +3,8 @@
 
 timm orders axes differently: its convolutions are [out, in, height, width]. Several projections share a
 tensor. Attention in lambdanet divides all logits by sqrt(k), timm not the relative ones, so tables are
-multiplied by sqrt(k). Tables of halo layers count offsets from the corner of the block in lambdanet and of the
-window in timm, so they are rotated by the halo.
+multiplied by sqrt(k). Tables of halo layers count offsets from the corner of the block in lambdanet, and of
+the window in timm, so they are rotated by the halo.
 """
 
 import dataclasses
