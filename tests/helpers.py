@@ -3,6 +3,7 @@
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,25 @@ def noise(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
+def with_gradients(
+    function: Callable[..., Any], inputs: Sequence[tf.Tensor], loss: Callable[..., tf.Tensor] = tf.sin
+) -> list[tf.Tensor]:
+    """Returns the outputs of a function, and the gradients of the sum of their losses by the inputs."""
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = tf.nest.flatten(function(*inputs))
+        total = tf.add_n([tf.reduce_sum(loss(output)) for output in outputs])
+    return [*outputs, *tape.gradient(total, inputs)]
+
+
+def assert_equal_with_gradients(
+    function: Callable[..., Any], expected: Callable[..., Any], inputs: Sequence[tf.Tensor], tolerance: float
+) -> None:
+    """Asserts that two functions have equal outputs and gradients."""
+    for a, b in zip(with_gradients(function, inputs), with_gradients(expected, inputs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
 def randomize_normalizations(model: tf.Module) -> None:
     """Draws scales, shifts and statistics, so that no branch is zero and the outputs depend on the images."""
     random = np.random.default_rng(0)
@@ -57,11 +77,6 @@ def damage_record(path: Path, number: int, byte: int = 12) -> None:
 
 
 def program(name: str, *arguments: object) -> dict[str, Any]:
-    """Returns the arguments of `subprocess.run` for a program in tests/programs.
-
-    Args:
-      name: the file name.
-      *arguments: the command line arguments.
-    """
+    """Returns the arguments of `subprocess.run` for a file in tests/programs and its command line."""
     command = [sys.executable, str(ROOT / "tests" / "programs" / name), *map(str, arguments)]
     return {"args": command, "text": True, "env": dict(os.environ)}

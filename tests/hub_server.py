@@ -15,23 +15,14 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub:
-    """The contents of the server, and its faults.
-
-    Attributes:
-      files: the bytes of each file, by "repository/file".
-      commit: the commit of every repository.
-      token: the token that the server demands; "" for none.
-      trouble: "" for none; "cut" ends in the middle of a body; "busy" answers 503; "lie" sends another hash
-        and "moved" another commit; "portal" answers with a page of its own; "hang up" closes the connection.
-      requests: the methods and paths that were asked for.
-    """
+    """The contents of the server, and its faults."""
 
     def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.commit = COMMIT
-        self.token = ""
-        self.trouble = ""
-        self.requests: list[str] = []
+        self.files: dict[str, bytes] = {}  # by "repository/file"
+        self.commit = COMMIT  # of every repository
+        self.token = ""  # that the server demands
+        self.trouble = ""  # "busy", "hang up", "portal", or "cut" body, "lie" of the hash, "moved" commit
+        self.requests: list[str] = []  # methods and paths
         self.address = ""
 
     def use(self, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

@@ -4,7 +4,6 @@
 import contextlib
 import csv
 import functools
-import io
 from collections.abc import Iterator
 from unittest import mock
 
@@ -84,11 +83,10 @@ def row(name: str, input_size: int | None = None) -> dict[str, str]:
 
 def main() -> None:
     rows = [row(name) for name in zoo.MODELS]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    names.FILE.write_text(text.getvalue(), encoding="utf-8")
+    with names.FILE.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -20,19 +20,10 @@ RANDOM = np.random.default_rng(0)
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A file.
-
-    Attributes:
-      contents: the bytes of the file.
-      expected: the pixels, uint8 [h, w, 3]; None: every route refuses the file.
-      tolerance: the tolerance in gray levels.
-      plain: whether TensorFlow decodes it, as models and records require.
-    """
-
     contents: bytes
-    expected: np.ndarray | None
-    tolerance: int = 1
-    plain: bool = True
+    expected: np.ndarray | None  # uint8 [h, w, 3]; None: every route refuses the file
+    tolerance: int = 1  # in gray levels
+    plain: bool = True  # whether TensorFlow decodes it, as models and records require
 
 
 def samples(channels, depth=8):
@@ -66,11 +57,8 @@ def tiff_tags(tags, order="<", at=8, data=b""):
     more = b""
     for tag, values in sorted(tags.items()):
         content = struct.pack(f"{order}{len(values)}H", *values)
-        if len(content) > 4:
-            place = struct.pack(f"{order}I", behind + len(more))
-            more += content
-        else:
-            place = content.ljust(4, b"\0")
+        place = struct.pack(f"{order}I", behind + len(more)) if len(content) > 4 else content.ljust(4, b"\0")
+        more += content if len(content) > 4 else b""
         entries += struct.pack(f"{order}HHI", tag, 3, len(values)) + place
     header = struct.pack(f"{order}2sHI", b"II" if order == "<" else b"MM", 42, at + len(data))
     return header + data + struct.pack(f"{order}H", len(tags)) + entries + bytes(4) + more
@@ -108,7 +96,6 @@ def png(values, depth, color, *chunks):
 
 
 def pngs():
-    """Yields each color type and depth of PNG, each with a transparent color where the format allows one."""
     for color, name, channels, depths in [
         (0, "gray", 1, (1, 2, 4, 8, 16)),
         (2, "RGB", 3, (8, 16)),
@@ -118,25 +105,18 @@ def pngs():
         for depth in depths:
             values = samples(channels, depth)
             shown = in_8_bits(values, depth)
-            if channels in (2, 4):
-                yield (
-                    f"PNG {name} {depth}",
-                    png(values, depth, color),
-                    on_white(shown[..., :-1], shown[..., -1:]),
-                )
+            label, opaque = f"PNG {name} {depth}", channels in (1, 3)
+            expected = shown if opaque else on_white(shown[..., :-1], shown[..., -1:])
+            yield label, png(values, depth, color), expected
+            if not opaque:
                 continue
-            yield f"PNG {name} {depth}", png(values, depth, color), shown
             values[3:9, 4:20] = key = values[0, 0]
             if depth == 16:
                 values[5, 5] = key ^ 1  # another color with the same upper 8 bits
             shown = in_8_bits(values, depth)
             alpha = 255 * np.any(values != key, axis=-1, keepdims=True)
             hidden = chunk(b"tRNS", struct.pack(f">{channels}H", *key))
-            yield (
-                f"PNG {name} {depth}, a color hidden",
-                png(values, depth, color, hidden),
-                on_white(shown, alpha),
-            )
+            yield f"{label}, a color hidden", png(values, depth, color, hidden), on_white(shown, alpha)
     for depth in (1, 2, 4, 8):
         values, palette = samples(1, depth), RANDOM.integers(0, 256, (1 << depth, 3), np.uint8)
         colors = chunk(b"PLTE", palette.tobytes())
@@ -168,13 +148,16 @@ def saved(image, kind, **options):
     return file.getvalue()
 
 
+def as_rgb(image):
+    return None if image is None else np.broadcast_to(image, [*image.shape[:2], 3])
+
+
 def as_pillow_reads_it(contents):
     with Image.open(io.BytesIO(contents)) as image:
         return np.asarray(image.convert("RGB"))
 
 
 def bmp_of_32_bits(rgb):
-    """Returns a BMP whose fourth bytes have no meaning."""
     height, width, _ = rgb.shape
     rows = np.dstack([rgb[::-1, :, ::-1], np.zeros([height, width], int)]).astype(np.uint8).tobytes()
     header = struct.pack("<2sIHHI", b"BM", 54 + len(rows), 0, 0, 54)
@@ -217,12 +200,6 @@ def jpegs():
         yield f"JPEG turned {orientation}", with_exif(exif(orientation)), upright
         yield f"JPEG turned {orientation}, big-endian", with_exif(exif(orientation, ">"), jfif), upright
     upright = turned(image, 6)
-    for name, before in {
-        "a comment": segment(0xFE, b"a comment"),
-        "XMP": segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0<x/>"),
-        "much": jfif + segment(0xED, bytes(60000)) + segment(0xE2, bytes(65000)),
-    }.items():
-        yield f"JPEG with EXIF behind {name}", with_exif(exif(6), before), upright
     yield "JPEG with EXIF before JFIF", with_exif(exif(6), behind=jfif), upright
     app1 = segment(0xE1, b"Exif\0\0" + exif(6))
     tables, frame, scan = (rest.index(marker) for marker in (b"\xff\xdb", b"\xff\xc0", b"\xff\xda"))
@@ -231,13 +208,16 @@ def jpegs():
         for more, fill in {"": b"", " and fill": b"\xff" * 3, " and much": segment(0xFE, bytes(999))}.items():
             contents = b"\xff\xd8" + jfif + rest[:at] + fill + app1 + rest[at:]
             yield f"JPEG with EXIF behind {name}{more}", contents, upright
-    for name, between in {
-        "one fill byte": b"\xff",
-        "fill bytes": b"\xff" * 20,
-        "other bytes": b"\0\x12\xff\0\x34",
-        "a marker without a length": b"\xff\xd0",
+    for name, before in {
+        "a comment": segment(0xFE, b"a comment"),
+        "XMP": segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0<x/>"),
+        "much": jfif + segment(0xED, bytes(60000)) + segment(0xE2, bytes(65000)),
+        "one fill byte": jfif + b"\xff",
+        "fill bytes": jfif + b"\xff" * 20,
+        "other bytes": jfif + b"\0\x12\xff\0\x34",
+        "a marker without a length": jfif + b"\xff\xd0",
     }.items():
-        yield f"JPEG with EXIF behind {name}", with_exif(exif(6), jfif + between), upright
+        yield f"JPEG with EXIF behind {name}", with_exif(exif(6), before), upright
     late = rest[:-2] + app1 + rest[-2:]
     yield "JPEG with EXIF behind its scan", b"\xff\xd8" + jfif + late, image
     good = exif(6)
@@ -302,22 +282,9 @@ def others():
     yield "TIFF of 32-bit integers", tiff(deep[..., :1], depth=32), None, False
 
 
-def table():
-    rows = {}
-    for name, contents, expected in jpegs():
-        rows[name] = Picture(contents, expected, tolerance=2)
-    for name, contents, expected in (*pngs(), *pngs_of_one_alpha()):
-        rows[name] = Picture(contents, expected)
-    for name, contents, expected, plain in others():
-        rows[name] = Picture(contents, expected, plain=plain)
-    for name, row in rows.items():
-        if row.expected is not None:
-            expected = np.broadcast_to(row.expected, [*row.expected.shape[:2], 3])
-            rows[name] = dataclasses.replace(row, expected=expected)
-    return rows
-
-
-PICTURES = table()
+PICTURES = {name: Picture(file, as_rgb(pixels), 2) for name, file, pixels in jpegs()}
+PICTURES |= {name: Picture(file, as_rgb(pixels)) for name, file, pixels in (*pngs(), *pngs_of_one_alpha())}
+PICTURES |= {name: Picture(file, as_rgb(pixels), 1, plain) for name, file, pixels, plain in others()}
 
 # The images of this recipe are the central squares of pictures, in 0..1.
 AS_THEY_ARE = dataclasses.replace(
@@ -336,13 +303,8 @@ AS_THEY_ARE = dataclasses.replace(
 
 def export_pixels(out):
     """Exports a model whose logits are its pixels and a last, larger one; see `pixels_of`."""
-    model = keras.Sequential(
-        [
-            keras.Input([SIDE, SIDE, 3]),
-            keras.layers.Flatten(),
-            keras.layers.Lambda(lambda pixels: tf.pad(pixels, [[0, 0], [0, 1]], constant_values=2.0)),
-        ]
-    )
+    last = keras.layers.Lambda(lambda pixels: tf.pad(pixels, [[0, 0], [0, 1]], constant_values=2.0))
+    model = keras.Sequential([keras.Input([SIDE, SIDE, 3]), keras.layers.Flatten(), last])
     names = [f"value {index}" for index in range(SIDE * SIDE * 3)] + ["last"]
     return export_saved_model(model, out, SIDE, (0.0,) * 3, (1.0,) * 3, names)
 

@@ -1,28 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of the position lambdas, and a naive loop over their pairs of positions."""
-
-import itertools
+"""Sizes of the position lambdas that tests compute."""
 
 import numpy as np
-
-
-def naive_position_lambdas(queries, values, table, strides=1, dilation=1):
-    """Equation 1 and 2 of the paper for the position term, one pair (n, m) at a time, in float64."""
-    rank = queries.ndim - 3
-    if values.ndim == rank + 2:
-        values, table = values[..., None], table[..., None]
-    outputs = np.zeros([*queries.shape[:-1], values.shape[-2]])
-    for n in itertools.product(*map(range, queries.shape[1 : 1 + rank])):
-        for m in itertools.product(*map(range, values.shape[1 : 1 + rank])):
-            distance = [mi - strides * ni for mi, ni in zip(m, n, strict=True)]
-            offset = tuple(d // dilation + r // 2 for d, r in zip(distance, table.shape, strict=False))
-            in_scope = all(0 <= o < r for o, r in zip(offset, table.shape, strict=False))
-            if in_scope and all(d % dilation == 0 for d in distance):
-                position_lambda = np.einsum("ku,bvu->bkv", table[offset], values[(slice(None), *m)])
-                outputs[(slice(None), *n)] += np.einsum(
-                    "bhk,bkv->bhv", queries[(slice(None), *n)], position_lambda
-                )
-    return outputs
+import tensorflow as tf
 
 
 def random_case(seed, spatial, scope, b=2, h=2, k=3, v=4, u=None, context=None):
@@ -46,12 +26,14 @@ CASES = {
     "another context": {"spatial": [3, 4], "scope": [5, 5], "context": [5, 2]},
     "strides": {"spatial": [2, 3], "scope": [3, 5], "context": [4, 5], "strides": 2},
     "dilation": {"spatial": [5, 6], "scope": [3, 3], "dilation": 2},
-    "strides and dilation": {
-        "spatial": [4],
-        "scope": [3],
-        "context": [8],
-        "strides": 2,
-        "dilation": 3,
-        "u": 2,
-    },
+    "both": {"spatial": [4], "scope": [3], "context": [8], "strides": 2, "dilation": 3, "u": 2},
 }
+
+
+def average_pool(x, rank, pool_size, strides):
+    """Averages float64 maps [b, *spatial, ...] over windows, along one of `rank` axes after the other."""
+    for axis in range(1, rank + 1):
+        rows = tf.eye(x.shape[axis], dtype=tf.float64)[tf.newaxis]
+        means = tf.nn.avg_pool1d(rows, pool_size, strides, "SAME")[0]
+        x = tf.experimental.numpy.moveaxis(tf.tensordot(means, x, [[1], [axis]]), 0, axis)
+    return x

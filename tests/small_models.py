@@ -40,12 +40,7 @@ def small_model(
     features_only: bool = False,
     **fields: Any,
 ) -> keras.Model:
-    """Returns a model with few blocks of each kind of a model of the zoo, at a quarter of its width.
-
-    Args:
-      name, input_size, num_classes, in_channels, features_only: as for `create_model`.
-      **fields: other fields of the architecture, such as `stages`.
-    """
+    """Returns a model of few blocks at a quarter of the width; `fields` are others of the architecture."""
     architecture = few_blocks(zoo.MODELS[name])
     if isinstance(architecture, ResNet):
         *stages, last = architecture.stages

@@ -39,7 +39,6 @@ def module_of(path: Path) -> str:
 
 
 def tests() -> list[Path]:
-    """Returns every test file."""
     return sorted((ROOT / "tests").glob("**/*_test.py"))
 
 
@@ -49,10 +48,7 @@ def name_of_test(path: Path) -> str:
 
 
 def floor_of(name: str) -> str:
-    """Returns the floor of a name of this project: `lambdanet.models.zoo` is on `models`.
-
-    What only the public face gives, such as `lambdanet.create_model`, is on `face`, above the models.
-    """
+    """Returns the floor of a name; `face`, above the models, for names of the public face alone."""
     root, _, rest = name.partition(".")
     part = root if root == "benchmarks" else rest.partition(".")[0]
     if part in FLOORS:
@@ -94,10 +90,7 @@ def own(names: set[str]) -> set[str]:
 
 
 def mentions(path: Path) -> set[str]:
-    """Returns the modules of this project that a file names in strings, such as `"lambdanet.cli"` after `-m`.
-
-    Names of programs in tests/programs count as the modules that the programs import.
-    """
+    """Returns the modules of this project that strings of a file name, or that its programs import."""
     nodes = ast.walk(ast.parse(path.read_text()))
     strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     names = {s.split(":")[0] for s in strings if re.fullmatch(r"lambdanet(\.\w+)+(:\w+)?", s)}

@@ -11,11 +11,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def terminal_as_stderr() -> Iterator[bytearray]:
-    """Yields the bytes that the terminal, of 80 columns, was sent; they are complete after the context.
-
-    A thread reads up to a mark at the end, as the system passes bytes on late and in pieces, and writers
-    wait while about 4 KiB are unread.
-    """
+    """Yields the bytes that the terminal, of 80 columns, was sent; they are complete after the context."""
+    # A thread reads up to a mark at the end: writers wait while about 4 KiB are unread.
     ours, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 80))
     shown, end, before = bytearray(), b"\0", os.dup(2)

@@ -98,10 +98,9 @@ def two_block_step(recipe, mode, batch_size):
 
 
 def compile_all(folder: str) -> dict[tuple[str, str], Any]:
-    """Returns the report or error of each program and topology.
+    """Returns the report or error of each program and topology, the second time from the cache in `folder`.
 
-    `COMPILED_TWICE` comes twice, so the second result is from the cache in `folder`. The key "bytes" has the
-    HBM traffic by the compiler's own count, and "compilations" the number of compilations.
+    The key "bytes" has the HBM traffic by the compiler's own count, "compilations" their number.
     """
     found: dict[Any, Any] = {"bytes": {}, "compilations": 0}
     describe = compiler.describe

@@ -16,7 +16,6 @@ FLOORS = ("backend", "ops", "layers", "models", "training")
 
 
 def used(pattern: str) -> set[str]:
-    """Returns what the first group of a pattern matches in the library."""
     files = (path for floor in FLOORS for path in source_tree.files_of(floor))
     return {name for path in files for name in re.findall(pattern, Path(path).read_text())}
 
@@ -29,8 +28,6 @@ def test_every_engine_has_the_functions():
 
 
 class Traced(keras.layers.Layer):
-    """A layer that declares its shape and counts its traces."""
-
     traces = 0
 
     def call(self, inputs):
@@ -47,17 +44,7 @@ def traces() -> int:
     return layer.traces
 
 
-def test_declared_shapes_end_with_their_scope():
-    infer = keras.layers.Layer._infer_output_signature
-    with pytest.raises(ZeroDivisionError), compat.declared_shapes():
-        with compat.declared_shapes():
-            assert traces() == 0
-        assert traces() == 0
-        raise ZeroDivisionError
-    assert traces() == 1 and keras.layers.Layer._infer_output_signature is infer
-
-
-def test_declared_shapes_are_of_one_thread():
+def test_declared_shapes_end_with_their_scope_in_each_thread():
     found, infer = [], keras.layers.Layer._infer_output_signature
     inside, ended = threading.Event(), threading.Event()
 
@@ -68,11 +55,14 @@ def test_declared_shapes_are_of_one_thread():
             ended.wait()
             found.append(traces())
 
-    with compat.declared_shapes():
+    with pytest.raises(ZeroDivisionError), compat.declared_shapes():
         thread = threading.Thread(target=build)
         thread.start()
         inside.wait()
+        with compat.declared_shapes():
+            assert traces() == 0
         assert traces() == 0
+        raise ZeroDivisionError
     assert traces() == 1  # although the other scope goes on
     ended.set()
     thread.join()

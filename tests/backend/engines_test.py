@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers and models on Keras 3, on each of its backends: equal to those on tf_keras."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from helpers import ENGINES
+from helpers import ENGINES, program
 from programs import run_on_engine
 
 TOLERANCE = 1e-5  # of the largest number of an array, or of 1
@@ -15,28 +16,25 @@ TOLERANCE = 1e-5  # of the largest number of an array, or of 1
 VARIANCE, VARIANCE_TOLERANCE = "moving_variance", 0.05
 
 
+def environment(engine):
+    inherited = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    return {**inherited, **ENGINES[engine]}
+
+
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory):
     """The arrays of each engine, from processes that run at the same time, and those of tf_keras."""
     folder = tmp_path_factory.mktemp("engines")
     run_on_engine.write_weights(folder)
-    program = [sys.executable, run_on_engine.__file__, folder]
-    inherited = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    command = [sys.executable, run_on_engine.__file__, folder]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     processes = {
-        engine: subprocess.Popen(
-            [*program, folder / f"{engine}.npz"],
-            env={**inherited, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for engine, variables in ENGINES.items()
+        engine: subprocess.Popen([*command, folder / f"{engine}.npz"], env=environment(engine), **options)
+        for engine in ENGINES
     }
     expected = run_on_engine.arrays(folder, run_on_engine.NETWORKS)
     shown = {engine: process.communicate()[0] for engine, process in processes.items()}
-    assert {engine: process.returncode for engine, process in processes.items()} == dict.fromkeys(
-        ENGINES, 0
-    ), shown
+    assert not any(process.returncode for process in processes.values()), shown
     return {engine: dict(np.load(folder / f"{engine}.npz")) for engine in ENGINES} | {"tf_keras": expected}
 
 
@@ -54,3 +52,17 @@ def test_arrays_equal_those_of_tf_keras(engine, part, computed):
         tolerance = VARIANCE_TOLERANCE if VARIANCE in name else TOLERANCE
         scale = max(1, np.abs(array).max())
         np.testing.assert_allclose(found[name] / scale, array / scale, rtol=0, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_layers_pass_the_test_of_keras(engine):
+    """On torch also the gradients in float64."""
+    done = subprocess.run(**{**program("keras_tests.py"), "env": environment(engine)}, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("keras_hub") is None, reason="keras-hub is not installed")
+def test_backbone_of_keras_hub(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    shown = subprocess.run(**program("keras_hub_backbone.py"), capture_output=True)
+    assert shown.returncode == 0, shown.stderr

@@ -18,7 +18,6 @@ from lambdanet.training import benchmark, data, serving
 
 @pytest.fixture
 def no_choice(monkeypatch):
-    """A process in which nothing has been chosen."""
     monkeypatch.setattr(which_keras, "_used", None)
     monkeypatch.delenv(which_keras.VARIABLE, raising=False)
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
@@ -26,7 +25,6 @@ def no_choice(monkeypatch):
 
 
 def python(*words, **variables):
-    """Runs Python with other variables of the environment."""
     env = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
     command = [sys.executable, *words]
     return subprocess.run(command, env={**env, **variables}, cwd=ROOT, capture_output=True, text=True)
@@ -55,17 +53,10 @@ def test_wrong_names(no_choice):
         which_keras.chosen()
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        (data, "lambdanet.training.data"),
-        (serving, "lambdanet.training.serving"),
-        (benchmark, "lambdanet.training.benchmark"),
-        (model_garden, "lambdanet.detection"),
-    ],
-)
-def test_modules_that_need_tf_keras(module, name, no_choice):
+@pytest.mark.parametrize("module", [data, serving, benchmark, model_garden])
+def test_modules_that_need_tf_keras(module, no_choice):
     no_choice.setenv(which_keras.VARIABLE, "keras")
+    name = module.__name__.removesuffix(".model_garden")
     message = f"^{name} needs tf_keras, got Keras 3 by LAMBDANET_KERAS; set LAMBDANET_KERAS=tf_keras$"
     with pytest.raises(InputError, match=message):
         importlib.reload(module)

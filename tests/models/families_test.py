@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of every family: strides of features, channels, bfloat16, saving, stable names."""
+"""Properties of every family, and what HaloNets and MobileNets are made of."""
+
+import hashlib
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from small_models import output_types, small_model
 
 import lambdanet
 from lambdanet.backend import compat
-from lambdanet.errors import InputError
+from lambdanet.models import halonet
 
 FAMILIES = (
     "resnet_50_augmented",
@@ -49,6 +51,7 @@ def test_save_and_load_under_mixed_precision(name, tmp_path):
     x = images(2, 32, 32, 3)
     logits = model(x)
     assert logits.dtype == tf.float32 and np.all(np.isfinite(logits))
+    assert "bfloat16" in {layer.compute_dtype for layer in model.layers}
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded(x), logits, atol=1e-6)
@@ -56,96 +59,95 @@ def test_save_and_load_under_mixed_precision(name, tmp_path):
     assert output_types(loaded) == output_types(model)
 
 
-def test_saved_model_of_a_halonet(tmp_path):
-    """A SavedModel takes images of other sizes than those it was traced with."""
-    model = small_model("halo_resnet_50", stages=("", "", "", "H"))
+NAMES = {  # of the sorted names, the start of their SHA-256
+    "lambda_resnet_tiny": "67cca961fa7b79f2",
+    "halonet_h0": "a02c8d264c77a33e",
+    "mobilenet_v2_lambda": "22d876b2a93e996b",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_variables(name):
+    """Converters and older weights rely on these names; they do not change."""
+    with compat.without_values():
+        model = lambdanet.create_model(name)
+    names = sorted(weight.name for weight in model.weights)
+    assert hashlib.sha256("\n".join(names).encode()).hexdigest()[:16] == NAMES[name], names
+
+
+@pytest.mark.parametrize(("name", "last"), [("halo_resnet_50", "H"), ("lambda_resnet_tiny", "L")])
+def test_saved_model_takes_other_sizes(name, last, tmp_path):
+    """Than those it was traced with; each layer is traced many times, so there is one block."""
+    model = small_model(name, stages=("", "", "", last))
     model(images(1, 32, 32, 3))
     model.save(tmp_path / "model")
     x = images(2, 40, 56, 3)
     np.testing.assert_allclose(keras.models.load_model(tmp_path / "model")(x), model(x), atol=1e-5)
 
 
-def conv_norm(name):
-    return [f"{name}_conv/kernel", *(f"{name}_norm/{w}" for w in NORM)]
+@pytest.mark.parametrize("name", ["h0", "h4", "h6"])
+def test_parameters_of_a_halonet_by_hand(name):
+    """The block of the paper: w -> attention r_v w -> r_b w, with norms, and a projection in each stage."""
+    _, block, halo, values, bottleneck, l3, final = halonet.FAMILY[name]
+    total, channels = 7 * 7 * 3 * 64 + 2 * 64, 64
+    for w, heads, depth in zip((64, 128, 256, 512), (4, 8, 8, 8), (3, 3, l3, 3), strict=True):
+        outputs = bottleneck * w
+        for index in range(depth):
+            total += channels * w + 2 * w
+            total += 2 * w * w + w * values * w + 2 * values * w
+            total += 2 * (2 * (block + 2 * halo) - 1) * (w // heads // 2)
+            total += values * w * outputs + 2 * outputs
+            total += channels * outputs + 2 * outputs if index == 0 else 0
+            channels = outputs
+    if final:
+        total, channels = total + channels * final + 2 * final, final
+    assert lambdanet.model_info(f"halonet_{name}", input_size=64).params == total + channels * 1000 + 1000
 
 
-NORM = ("gamma", "beta", "moving_mean", "moving_variance")
-LAMBDA = (
-    *(f"{part}/kernel" for part in ("queries", "keys", "values")),
-    *(f"{part}_norm/{w}" for part in ("queries", "values") for w in NORM),
-    "position/table",
-)
-HALO = ("queries/kernel", "keys/kernel", "values/kernel", "height_table", "width_table")
-GATE = tuple(f"se/{part}/{w}" for part in ("reduce", "expand") for w in ("kernel", "bias"))
-
-
-def bottleneck(name, spatial, *, first=False, gate=False):
-    names = [f"{name}_spatial_norm/{w}" for w in NORM]
-    names += [*conv_norm(f"{name}_reduce"), *conv_norm(f"{name}_expand")]
-    names += [f"{name}_spatial{w}" for w in spatial]
-    names += conv_norm(f"{name}_shortcut") if first else []
-    return names + ([f"{name}_{w}" for w in GATE] if gate else [])
-
-
-def golden_tiny():
-    attention, convolution = [f"/{w}" for w in LAMBDA], ["_conv/kernel"]
-    names = [name for i in range(1, 5) for name in conv_norm(f"stem{i}")]
-    names += bottleneck("c2_block1", convolution, first=True, gate=True)
-    names += bottleneck("c3_block1", convolution, first=True, gate=True)
-    names += bottleneck("c3_block2", attention, gate=True)
-    names += bottleneck("c4_block1", attention, first=True) + bottleneck("c4_block2", attention)
-    return names + bottleneck("c5_block1", attention, first=True)
-
-
-def golden_halonet_h0():
-    names = conv_norm("stem")
-    for level, depth in zip((2, 3, 4, 5), (3, 3, 7, 3), strict=True):
-        for index in range(1, depth + 1):
-            names += bottleneck(f"c{level}_block{index}", [f"/{w}" for w in HALO], first=index == 1)
-    return names
-
-
-def golden_mobilenet_v2_lambda():
-    names = [*conv_norm("stem"), *conv_norm("final")]
-    for index in range(1, 18):
-        block = f"block{index}"
-        names += conv_norm(f"{block}_project")
-        if index in (10, 16):
-            names += conv_norm(f"{block}_reduce") + [f"{block}_lambda/{w}" for w in LAMBDA]
-        else:
-            names += [f"{block}_depthwise/depthwise_kernel"]
-            names += [f"{block}_depthwise_norm/{w}" for w in NORM]
-            names += conv_norm(f"{block}_expand") if index > 1 else []
-    return names
-
-
-@pytest.mark.parametrize(
-    ("name", "golden"),
-    [
-        ("lambda_resnet_tiny", golden_tiny),
-        ("halonet_h0", golden_halonet_h0),
-        ("mobilenet_v2_lambda", golden_mobilenet_v2_lambda),
-    ],
-)
-def test_names_of_variables(name, golden):
-    """Converters and older weights rely on these names; they do not change."""
+def layers_of(name, kind=lambdanet.HaloAttention, **options):
     with compat.without_values():
-        model = lambdanet.create_model(name)
-    expected = [f"{weight}:0" for weight in (*golden(), "logits/kernel", "logits/bias")]
-    assert sorted(weight.name for weight in model.weights) == sorted(expected)
+        model = lambdanet.create_model(name, features_only=True, **options)
+    return [layer for layer in model.layers if isinstance(layer, kind)]
 
 
-def test_efficientnet():
-    """For comparison only: features and any channels, but no arguments of layers."""
-    with compat.without_values():
-        model = lambdanet.create_model(
-            "efficientnet_b0", in_channels=2, input_size=(64, 96), features_only=True
-        )
-    shapes = {level: shape[1:3] for level, shape in model.output_shape.items()}
-    assert shapes == {"2": (16, 24), "3": (8, 12), "4": (4, 6), "5": (2, 3)}
-    for arguments in (
-        {"kernel_regularizer": keras.regularizers.L2(1e-4)},
-        {"batch_norm": {"momentum": 0.99}},
-    ):
-        with pytest.raises(InputError, match="efficientnet_b0 is there for comparison"):
-            lambdanet.create_model("efficientnet_b0", **arguments)
+def test_heads_blocks_and_strides_of_the_stages():
+    layers = layers_of("halonet_h4")
+    assert [layer.num_heads for layer in layers] == [4] * 3 + [8] * (3 + 12 + 3)
+    assert {(layer.block_size, layer.halo_size) for layer in layers} == {(12, 2)}
+    strided = [layer.name for layer in layers if layer.strides == 2]
+    assert strided == [f"c{stage}_block1_spatial" for stage in (3, 4, 5)]
+    pools = layers_of("halonet_h4", keras.layers.AveragePooling2D)
+    assert not [layer.name for layer in pools if layer.name.startswith("c")]
+
+
+def test_hybrids_and_detection_networks():
+    def gates(name):
+        return {layer.name[:2] for layer in layers_of(name, lambdanet.SqueezeExcite)}
+
+    assert {layer.name[:2] for layer in layers_of("halonet_h4_c12")} == {"c4", "c5"}
+    layers = layers_of("halo_resnet_50", block_size=32)
+    assert [layer.name for layer in layers] == [f"c5_block{i}_spatial" for i in (1, 2, 3)]
+    assert {(layer.block_size, layer.halo_size) for layer in layers} == {(32, 3)}
+    assert gates("halonet_h4_c12") == {"c2", "c3"} and gates("halo_resnet_50") == {"c2", "c3", "c4"}
+
+
+def test_mobilenet_v2_is_that_of_keras_applications():
+    theirs = keras.applications.MobileNetV2(weights=None, input_shape=(96, 96, 3), classifier_activation=None)
+    rng = np.random.default_rng(1)
+    theirs.set_weights([w + rng.uniform(0, 0.1, w.shape) for w in theirs.get_weights()])
+    ours = lambdanet.create_model("mobilenet_v2", input_size=96, batch_norm={"epsilon": 1e-3})
+    ours.set_weights(theirs.get_weights())
+    x = images(2, 96, 96, 3)
+    expected = theirs(x).numpy()
+    np.testing.assert_allclose(ours(x), expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_lambda_blocks_are_the_tenth_and_the_sixteenth():
+    model = lambdanet.create_model("mobilenet_v2_lambda", features_only=True, stochastic_depth_rate=0.01)
+    layers = [layer for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)]
+    assert [layer.name for layer in layers] == ["block10_lambda", "block16_lambda"]
+    assert [layer.filters for layer in layers] == [64, 160]
+    assert all((layer.key_dim, layer.num_heads, layer.position.scope) == (8, 4, 5) for layer in layers)
+    depthwise = [layer for layer in model.layers if isinstance(layer, keras.layers.DepthwiseConv2D)]
+    assert len(depthwise) == 15
+    assert model.get_layer("block16_drop").rate == pytest.approx(0.01 * 16 / 17)

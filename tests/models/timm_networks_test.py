@@ -45,7 +45,6 @@ GIGA_MULTIPLY_ADDS = {"halonet26t": 3.19, "eca_halonext26ts": 2.44, "lambda_resn
 
 @pytest.fixture
 def policy(freed):
-    """Sets the policy of the layers that a test creates."""
     yield keras.mixed_precision.set_global_policy
     keras.mixed_precision.set_global_policy("float32")
 
@@ -131,7 +130,6 @@ def test_in_float64(timm, policy, name):
 
 @pytest.mark.parametrize(("name", "size"), FLOAT32)
 def test_in_float32(timm, freed, name, size):
-    """Also with tables for images that are not square."""
     square = size == (MODELS[name].input_size,) * 2
     net = peer(timm, name, "float32", **({} if square else {"img_size": size}))
     assert_equal(ours(name, net, size)(images_of(size)), outputs_of(net, images_of(size)), 1e-5)
@@ -141,12 +139,3 @@ def test_in_float32(timm, freed, name, size):
 def test_multiply_adds(name):
     flops = lambdanet.model_info(name).flops
     assert flops / 2e9 == pytest.approx(GIGA_MULTIPLY_ADDS[name], rel=0.01)
-
-
-def test_multiply_adds_of_strided_halo_attention():
-    """Projections, then products with keys, values and the embeddings of both tables."""
-    layer = lambdanet.HaloAttention(4, 2, 4, 1, strides=2, positions="added", key_dim=3)
-    images = keras.Input([8, 8, 6])
-    model = keras.Model(images, layer(images))
-    projections = 16 * 6 * 6 + 64 * 6 * (6 + 4)
-    assert complexity.count_flops(model) == 2 * (projections + 16 * 2 * (36 * (3 + 2) + 2 * 11 * 3))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models by name: features, overrides, sizes, saving and errors."""
+"""Models by name: features, overrides, sizes, saving, predictions and errors."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from helpers import images
 from small_models import small_model
 
 import lambdanet
+from lambdanet.backend import compat
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
@@ -37,20 +38,38 @@ def test_list_models_takes_patterns():
 def test_model_info():
     info = lambdanet.model_info("lambda_resnet_50")
     assert (info.name, info.params, info.input_size) == ("lambda_resnet_50", 18_963_272, 160)
-    assert info.source == "Table 19"
-    assert info.flops == pytest.approx(4.18e9, rel=1e-3)
+    assert (info.source, info.flops) == ("Table 19", pytest.approx(4.18e9, rel=1e-3))
     channels = (64, 256, 512, 1024, 2048)  # those of every ResNet, and of ResNet-RS in timm
     assert info.stages == tuple((level, 2**level, d) for level, d in enumerate(channels, start=1))
     assert info.embedding_size == 2048
+    with pytest.raises(InputError, match="input_size must be a positive integer, got 0"):
+        lambdanet.model_info("lambda_resnet_tiny", input_size=0)
+
+
+def backbone(**options):
+    return lambdanet.create_model("lambda_resnet_tiny", **options)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: "resnet_50", "model must be a functional model, got"),
+        (lambda: None, "model must be a functional model, got"),
+        (lambda: keras.Sequential([keras.layers.Dense(2)]), "model must be a functional model, got"),
+        (lambda: backbone(features_only=True), "must have a classifier or a pooled embedding"),
+        (lambda: backbone(num_classes=0, pooling=None), r"of the shape \(None, None, None, 512\)"),
+    ],
+)
+def test_a_backbone_has_no_classifier_to_replace(model, message):
+    with pytest.raises(InputError, match=message):
+        lambdanet.replace_classifier(model(), 4)
 
 
 def test_any_selection_of_levels():
     """Layers after the last level are not in the model."""
-    model = lambdanet.create_model("lambda_resnet_tiny", features_only=True, out_levels=(3, np.int64(1)))
-    assert {level: x.shape[1:3] for level, x in model(images(1, 32, 48, 3)).items()} == {
-        "1": (16, 24),
-        "3": (4, 6),
-    }
+    model = backbone(features_only=True, out_levels=(3, np.int64(1)))
+    shapes = {level: x.shape[1:3] for level, x in model(images(1, 32, 48, 3)).items()}
+    assert shapes == {"1": (16, 24), "3": (4, 6)}
     assert not [layer.name for layer in model.layers if layer.name.startswith("c4")]
     patches = small_model("halonet_h4_base128_patch", stages=("C", "C", "C", "C"), features_only=True)
     with pytest.raises(InputError, match=r"some of the levels 2, 3, 4, 5, got \(1, 2\)"):
@@ -61,10 +80,7 @@ def test_embedding_is_what_the_classifier_reads(tiny, tmp_path):
     """Each pooling of the last map, and logits that are linear in the mean."""
     weight_files.save(tiny, tmp_path / "tiny.safetensors")
     x, options = images(2, 32, 48, 3), {"weights": tmp_path / "tiny.safetensors", "num_classes": 0}
-    found = {
-        pooling: lambdanet.create_model("lambda_resnet_tiny", pooling=pooling, **options)(x).numpy()
-        for pooling in ("avg", "max", None)
-    }
+    found = {pooling: backbone(pooling=pooling, **options)(x).numpy() for pooling in ("avg", "max", None)}
     feature_map = found[None]
     assert feature_map.shape == (2, 1, 2, 512)
     np.testing.assert_allclose(found["avg"], feature_map.mean((1, 2)), rtol=1e-5, atol=1e-6)
@@ -89,64 +105,6 @@ def test_replaced_classifier_keeps_the_trunk(tiny):
     np.testing.assert_array_equal(tiny(x), logits)
 
 
-def test_replaced_classifier_keeps_the_regularizer():
-    tiny = lambdanet.create_model("lambda_resnet_tiny", kernel_regularizer=keras.regularizers.L2(1e-3))
-    assert lambdanet.replace_classifier(tiny, 4).get_layer("logits").kernel_regularizer.l2 == 1e-3
-
-
-def test_a_backbone_has_no_classifier_to_replace():
-    backbone = lambdanet.create_model("lambda_resnet_tiny", features_only=True)
-    for other in ("resnet_50", None, keras.Sequential([keras.layers.Dense(2)])):
-        with pytest.raises(InputError, match="model must be a functional model, got"):
-            lambdanet.replace_classifier(other, 3)
-    with pytest.raises(InputError, match="must have a classifier or a pooled embedding"):
-        lambdanet.replace_classifier(backbone, 4)
-    unpooled = lambdanet.create_model("lambda_resnet_tiny", num_classes=0, pooling=None)
-    with pytest.raises(InputError, match=r"got an output of the shape \(None, None, None, 512\)"):
-        lambdanet.replace_classifier(unpooled, 4)
-
-
-@pytest.mark.parametrize("name", ["resnet_50_llll", "lambda_resnet_50"])
-def test_features_at_strides_4_to_32(name):
-    model = lambdanet.create_model(name, features_only=True)
-    endpoints = model(images(1, 64, 96, 3))
-    assert {level: tuple(x.shape) for level, x in endpoints.items()} == {
-        "2": (1, 16, 24, 256),
-        "3": (1, 8, 12, 512),
-        "4": (1, 4, 6, 1024),
-        "5": (1, 2, 3, 2048),
-    }
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "resnet_50_linear_attention",
-        "resnet_50_augmented",
-        "resnet_50_local_attention",
-        "resnet_50_axial_attention",
-        "resnet_50_global_attention",
-        "resnet_50_llll",
-        "resnet_rs_50",
-        "lambda_resnet_50",
-    ],
-)
-def test_a_gradient_step_reaches_every_weight(name):
-    """The last gammas are set to one first: at zero they hide the blocks behind them."""
-    model = small_model(name)
-    for weight in model.trainable_weights:
-        if "gamma" in weight.name:
-            weight.assign(tf.ones_like(weight))
-    with tf.GradientTape() as tape:
-        logits = model(images(4, 48, 64, 3), training=True)
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits([0, 1, 2, 0], logits))
-    gradients = tape.gradient(loss, model.trainable_weights)
-    still = [
-        w.name for w, g in zip(model.trainable_weights, gradients, strict=True) if not np.abs(g).max() > 0
-    ]
-    assert still == []
-
-
 @pytest.mark.parametrize(("name", "own"), [("lambda_resnet_tiny", "relu"), ("mobilenet_v2_lambda", "relu6")])
 def test_activation_default_and_override(name, own):
     for given, expected in ((None, own), ("swish", "swish")):
@@ -158,24 +116,8 @@ def test_activation_default_and_override(name, own):
 def test_blocks_start_as_the_identity():
     """The last gamma of every block is zero, so features of a fresh network are its shortcuts alone."""
     model = lambdanet.create_model("lambda_resnet_50", features_only=True)
-    last = [weight for weight in model.weights if "expand_norm/gamma" in weight.name]
-    assert len(last) == 16
-    assert all(not np.any(weight) for weight in last)
-
-
-def test_logits_stay_in_float32_under_mixed_precision():
-    keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
-        model = lambdanet.create_model("lambda_resnet_tiny", num_classes=10)
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
-    assert model(images(2, 32, 32, 3)).dtype == tf.float32
-    assert model.get_layer("c3_block2_spatial").compute_dtype == "bfloat16"
-
-
-def test_order_of_the_batch_does_not_matter(tiny):
-    x = images(4, 32, 32, 3)
-    np.testing.assert_allclose(tiny(x[::-1]), tiny(x)[::-1], atol=1e-5)
+    last = [np.any(weight) for weight in model.weights if "expand_norm/gamma" in weight.name]
+    assert last == [False] * 16
 
 
 @pytest.mark.parametrize("integer", [int, np.int64])
@@ -186,6 +128,8 @@ def test_in_channels_and_overrides(integer):
     assert model.input_shape == (None, 24, 40, 1)
     layer = model.get_layer("c5_block1_spatial")
     assert (layer.key_dim, layer.position.scope) == (8, 3)
+    with compat.without_values():
+        assert lambdanet.create_model("efficientnet_b0", in_channels=integer(2)).input_shape[-1] == 2
 
 
 def test_regularizer_applies_to_kernels_only():
@@ -196,6 +140,9 @@ def test_regularizer_applies_to_kernels_only():
     assert others == {"gamma", "beta", "bias", "table"}
     expected = decay * sum(tf.nn.l2_loss(kernel) for kernel in kernels)
     np.testing.assert_allclose(sum(model.losses), expected, rtol=1e-4)
+    assert lambdanet.replace_classifier(model, 4).get_layer("logits").kernel_regularizer.l2 == decay / 2
+    model = lambdanet.create_model("lambda_resnet_tiny", num_classes=2, kernel_regularizer="l2")
+    assert model.get_layer("logits").kernel_regularizer.l2 == pytest.approx(0.01)
 
 
 def test_stochastic_depth_rises_over_the_stages():
@@ -204,18 +151,6 @@ def test_stochastic_depth_rises_over_the_stages():
     assert rates["c2_block1_drop"] == pytest.approx(0.08)
     assert rates["c5_block1_drop"] == pytest.approx(0.2)
     assert model.get_layer("dropout").rate == 0.3
-
-
-@pytest.mark.parametrize("form", ["model.keras", "saved_model"])
-def test_save_and_load(tiny, form, tmp_path):
-    # Each layer of a SavedModel is traced many times.
-    model = tiny if form == "model.keras" else small_model("lambda_resnet_tiny", stages=("", "", "", "L"))
-    model.save(tmp_path / form)
-    loaded = keras.models.load_model(tmp_path / form)
-    x = images(2, 40, 24, 3)
-    np.testing.assert_allclose(loaded(x), model(x), atol=1e-5)
-    if form == "model.keras":  # a SavedModel holds a graph, not the configuration
-        assert loaded.get_config() == model.get_config()
 
 
 def test_a_wrapped_layer_loads_by_its_name(tmp_path):
@@ -241,35 +176,18 @@ def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
         "import sys; import lambdanet.models.zoo; import tensorflow as tf; import tf_keras as keras\n"
         "for path in sys.argv[1:]: print(keras.models.load_model(path)(tf.zeros([0, 32, 32, 3])).shape)"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", program, *files],
-        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"},
-        capture_output=True,
-        text=True,
-    )
+    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"}
+    command = [sys.executable, "-c", program, *files]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert shown.stdout == "(0, 10)\n" * 2, shown.stderr
-
-
-def test_a_model_compiled_by_xla_takes_no_images(tiny):
     assert tf.function(tiny, jit_compile=True)(images(0, 32, 32, 3)).shape == (0, 10)
-
-
-NORMS = [
-    {"epsilonn": 1},
-    {"axis": 1},
-    {"name": "x"},
-    {"gamma_initializer": "zeros"},
-    {"momentum": 2},
-    {"momentum": "much"},
-    {"epsilon": -1},
-    [],
-]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"name": "lambda_resnet_51"}, "unknown model 'lambda_resnet_51'; did you mean lambda_resnet_5"),
+        ({"name": "mobilenet_v2", "key_dim": 8}, "its options: none"),
         ({"name": "resnet_50", "key_dim": 8}, "model 'resnet_50' has no option 'key_dim'; its options: none"),
         ({"key_dims": 8}, "no option 'key_dims'; its options: .*key_dim"),
         ({"num_class": 8}, r"no option 'num_class' \(did you mean num_classes\?\); its options: .*key_dim"),
@@ -286,7 +204,16 @@ NORMS = [
         ({"kernel_regularizer": 1e-4}, "kernel_regularizer must be .* got 0.0001"),
         ({"dropout_rate": "0.1"}, r"dropout_rate must be in \[0, 1\), got '0.1'"),
         ({"weights": 1}, "weights must be a string or a path, got 1"),
-        *(({"batch_norm": wrong}, "batch_norm must be arguments of .*Norm.*, got") for wrong in NORMS),
+        *(
+            ({"batch_norm": wrong}, "batch_norm must be arguments of .*Norm.*, got")
+            for wrong in [{"epsilonn": 1}, {"axis": 1}, {"name": "x"}, {"gamma_initializer": "zeros"}]
+            + [{"momentum": 2}, {"momentum": "much"}, {"epsilon": -1}, []]
+        ),
+        *(
+            ({"name": "efficientnet_b0", **options}, "efficientnet_b0 is there for comparison")
+            for options in ({"kernel_regularizer": "l2"}, {"batch_norm": {"momentum": 0.99}})
+        ),
+        ({"activation": "rleu"}, "activation must be .* got 'rleu'"),
         ({"features_only": "False"}, "features_only must be True or False, got 'False'"),
         ({"features_only": 1}, "features_only must be True or False, got 1"),
         ({"name": None}, "unknown model None; see `lambdanet list`"),
@@ -299,17 +226,11 @@ def test_what_is_rejected(arguments, message):
 
 def test_layers_on_maps_of_one_size_share_their_positions(tmp_path):
     """Table 4's shared embeddings, and that a saved model still shares them."""
-    model = lambdanet.create_model(
-        "lambda_resnet_tiny", num_classes=4, input_size=32, share_positions=True, scope=5
-    )
+    model = backbone(num_classes=4, input_size=32, share_positions=True, scope=5)
     layers = [layer for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)]
     sides = {layer.name: layer.input_shape[1] for layer in layers}
-    assert sides == {
-        "c3_block2_spatial": 4,
-        "c4_block1_spatial": 4,
-        "c4_block2_spatial": 2,
-        "c5_block1_spatial": 2,
-    }
+    names = [f"{block}_spatial" for block in ("c3_block2", "c4_block1", "c4_block2", "c5_block1")]
+    assert sides == dict(zip(names, (4, 4, 2, 2), strict=True))
     model.save(tmp_path / "model.keras")
     for shared in (model, keras.models.load_model(tmp_path / "model.keras")):
         a, b, c, d = (shared.get_layer(name).position for name in sides)
@@ -324,16 +245,45 @@ def test_tables_of_maps_of_unknown_size():
     assert model(images(1, 96, 64, 3))["5"].shape == (1, 3, 2, 2048)
 
 
-def test_a_regularizer_may_be_a_name():
-    model = lambdanet.create_model("lambda_resnet_tiny", num_classes=2, kernel_regularizer="l2")
-    assert model.get_layer("logits").kernel_regularizer.l2 == pytest.approx(0.01)
+CLASSES = ["cat", "dog", "bird"]
 
 
-def test_sizes_are_of_positive_images():
-    with pytest.raises(InputError, match="input_size must be a positive integer, got 0"):
-        lambdanet.model_info("lambda_resnet_tiny", input_size=0)
+def test_names_of_imagenet():
+    names = lambdanet.class_names("lambda_resnet50ts", "a1h_in1k")
+    assert len(names) == 1000
+    assert [names[i] for i in (0, 207, 999)] == ["tench", "golden retriever", "toilet tissue"]
+    with pytest.raises(InputError, match="unknown model with published weights 'lambda_resnet_50'"):
+        lambdanet.class_names("lambda_resnet_50")
+    with pytest.raises(InputError, match="unknown set of weights of lambda_resnet50ts 'mine'"):
+        lambdanet.class_names("lambda_resnet50ts", "mine")
 
 
-def test_an_unknown_activation_is_rejected():
-    with pytest.raises(InputError, match="activation must be .* got 'rleu'"):
-        lambdanet.create_model("lambda_resnet_tiny", activation="rleu")
+def test_most_probable_classes_come_first():
+    """e^(ln 6), e^(ln 3), e^0 share one in the ratio 6:3:1, also with a large constant added."""
+    row = np.log([3.0, 1.0, 6.0])
+    for logits in ([row, row + 1000], tf.constant([row, row + 1000])):
+        first, second = lambdanet.decode_predictions(logits, np.array(CLASSES), top=2)
+        assert [name for name, _ in first] == ["bird", "cat"]
+        np.testing.assert_allclose([probability for _, probability in first], [0.6, 0.3], rtol=1e-6)
+        np.testing.assert_allclose([p for _, p in first], [p for _, p in second], rtol=1e-6)
+    assert lambdanet.decode_predictions([[0.0, 0.0, -1.0]], CLASSES)[0][1][0] == "dog"  # all three, in order
+    logits = np.zeros([1, 1000])
+    logits[0, 207] = 50
+    assert lambdanet.decode_predictions(logits)[0][0][0] == "golden retriever"
+
+
+@pytest.mark.parametrize(
+    ("logits", "arguments", "message"),
+    [
+        ([1.0, 2.0, 3.0], {}, r"the shape of logits must be \[b, 3\], one per class name, got \(3,\)"),
+        ([[1.0, 2.0]], {}, r"got \(1, 2\)"),
+        ([[1.0, np.nan, 0.0]], {}, "logits must be finite, got NaN or infinity"),
+        ([[0.2, 0.3, 0.5]], {}, "must be what precedes a softmax, got probabilities, which sum"),
+        ([["cat", "dog", "bird"]], {}, r"logits must be a matrix of numbers, got \[\['cat'"),
+        ([[1.0], [2.0, 3.0]], {}, "logits must be a matrix of numbers, got"),
+        ([[1.0, 2.0, 3.0]], {"top": 0}, "top must be a positive integer, got 0"),
+    ],
+)
+def test_what_is_not_decoded(logits, arguments, message):
+    with pytest.raises(InputError, match=message):
+        lambdanet.decode_predictions(logits, CLASSES, **arguments)

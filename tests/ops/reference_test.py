@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paper's equations as einsums against the naive loop, and the fast forms against them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from naive_lambda import naive_lambda_layer, randomize, weights_by_name
+from helpers import assert_equal_with_gradients
+from naive_layers import naive_lambda_layer, randomize, weights_by_name
 from position_cases import CASES, random_case
 
 import lambdanet
 from lambdanet.backend import device
 from lambdanet.ops import apply_content_lambda, apply_position_lambdas, reference
 from lambdanet.ops.position_lambdas import IMPLEMENTATIONS
+from lambdanet.ops.position_term import Geometry, PositionTerm
+from lambdanet.ops.tpu.products import TpuProduct
 
 MASKS = ["none", "causal", "random"]
 
@@ -59,7 +64,6 @@ def test_reference_equals_naive_loop(size, options, mask):
     randomize(layer)
     n, u = np.prod(size), layer.intra_depth
     mask = mask_of(mask, n, n)
-    mask = mask if mask is None else np.maximum(mask, np.eye(n))  # the loop is for queries that see something
     weights = weights_by_name(layer)
     queries, keys, values = (x @ weights[f"{name}/kernel"] for name in ("queries", "keys", "values"))
     table = tf.reshape(weights["position/table"], [*weights["position/table"].shape[: len(size)], 3, u])
@@ -75,70 +79,61 @@ def test_reference_equals_naive_loop(size, options, mask):
     np.testing.assert_allclose(tf.reshape(outputs, expected.shape), expected, atol=1e-10)
 
 
+FORMS = [(name, None) for name in ("auto", *IMPLEMENTATIONS)]
+FORMS += [(name, block) for name in ("blocked", "blocked_query_first") for block in (1, 2, 9)]
+
+
+def case_of(name):
+    arguments = dict(CASES[name])
+    geometry = {name: arguments.pop(name) for name in ("strides", "dilation") if name in arguments}
+    return [tf.constant(x) for x in (*random_case(0, **arguments), CONTENT)], geometry
+
+
+CONTENT = np.random.default_rng(1).normal(size=[2, 3, 4])
+
+
+def with_content(queries, values, table, content, **geometry):
+    return reference_term(queries, values, table, **geometry) + tf.einsum(
+        "b...hk,bkv->b...hv", queries, content
+    )
+
+
 @pytest.mark.parametrize("kind", device.DEVICES)
 @pytest.mark.parametrize(
-    ("implementation", "case"),
+    ("implementation", "block", "case"),
     [
-        (implementation, case)
-        for implementation in ("auto", *IMPLEMENTATIONS)
+        (implementation, block, case)
+        for implementation, block in FORMS
         for case in CASES
         if case != "video" or "conv" not in implementation  # no kernel, or none for its gradient
     ],
 )
-def test_every_form_equals_the_reference(case, implementation, kind):
-    """Outputs and gradients, on every kind of device."""
-    arguments = dict(CASES[case])
-    geometry = {name: arguments.pop(name) for name in ("strides", "dilation") if name in arguments}
-    inputs = [tf.constant(x) for x in random_case(0, **arguments)]
+def test_every_form_equals_the_reference(case, block, implementation, kind):
+    """Outputs and gradients, with a content lambda, in blocks of any size, on every kind of device."""
+    inputs, geometry = case_of(case)
 
-    def outputs_and_gradients(function, **options):
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs = function(*inputs, **geometry, **options)
-            loss = tf.reduce_sum(tf.sin(outputs))
-        return [outputs, *tape.gradient(loss, inputs)]
+    def compute(*inputs):
+        options = {"block": block and [block] * (inputs[0].ndim - 3), "content": inputs[3], **geometry}
+        with device.assume(kind):
+            return apply_position_lambdas(*inputs[:3], implementation, **options)
 
-    expected = outputs_and_gradients(reference_term)
-    with device.assume(kind):
-        results = outputs_and_gradients(apply_position_lambdas, implementation=implementation)
-    for result, value in zip(results, expected, strict=True):
-        np.testing.assert_allclose(result, value, atol=1e-9)
+    assert_equal_with_gradients(compute, partial(with_content, **geometry), inputs, 1e-9)
 
 
-@pytest.mark.parametrize("kind", ["CPU", "TPU"])
-@pytest.mark.parametrize("u", [1, 2])
-@pytest.mark.parametrize(
-    ("mask", "strides"), [("none", 1), ("causal", 1), ("random", 1), ("none", 2), ("random", 2)]
-)
-def test_layer_equals_the_reference(u, mask, strides, kind):
-    """A whole layer, with masks, strides and an intra-depth."""
-    layer = lambdanet.LambdaLayer(
-        4,
-        num_heads=2,
-        key_dim=3,
-        intra_depth=u,
-        scope=3,
-        strides=strides,
-        use_batch_norm=False,
-        dtype="float64",
-    )
-    x = np.random.default_rng(1).normal(size=[2, 5, 4, 3])
-    layer.build(x.shape)
-    weights = weights_by_name(layer)
-    kept = x[:, ::strides, ::strides]
-    size = kept.shape[1:3]
-    given = mask_of(mask, int(np.prod(size)), 20)
-    expected = reference_term(
-        tf.reshape(kept @ weights["queries/kernel"], [2, *size, 2, 3]),
-        tf.reshape(x @ weights["values/kernel"], [2, 5, 4, 2, u]),
-        tf.reshape(weights["position/table"], [3, 3, 3, u]),
-        strides,
-        keys=tf.reshape(x @ weights["keys/kernel"], [2, 20, 3, u]),
-        mask=given,
-    )
-    with device.assume(kind):
-        outputs = layer(x, mask="causal" if mask == "causal" else given)
-    np.testing.assert_allclose(outputs, tf.reshape(expected, outputs.shape), atol=1e-9)
+@pytest.mark.parametrize("block", [None, 2])
+@pytest.mark.parametrize("query_first", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_products_on_a_tpu_equal_the_reference(case, query_first, block):
+    inputs, geometry = case_of(case)
+
+    def compute(queries, values, table, content):
+        if values.ndim == queries.ndim - 1:
+            values, table = values[..., None], table[..., None]
+        form = TpuProduct(query_first, block and (block,) * (queries.ndim - 3))
+        term = PositionTerm(queries, values, table, Geometry(**geometry), content)
+        return form.apply(term, device.DEVICES["TPU"])
+
+    assert_equal_with_gradients(compute, partial(with_content, **geometry), inputs, 1e-9)
 
 
 @pytest.mark.parametrize("mask", MASKS)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forms for certain maps on a TPU, against the paper's equations: values and gradients."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import assert_equal_with_gradients, with_gradients
 
 from lambdanet.backend import device
 from lambdanet.ops import kernels, position_lambdas, reference
@@ -17,10 +20,6 @@ TPU = device.DEVICES["TPU"]
 
 def chosen(term):
     return position_lambdas.choose_form(term.sizes, "auto", kernels.KERNELS["TPU"], by_xla=True)
-
-
-def apply_on_tpu(form):
-    return lambda term: form.apply(term, TPU)
 
 
 # The form; the sizes of queries, context and scope; u; the pool. Remainders are of groups and blocks.
@@ -54,24 +53,24 @@ def make_term(size, context_size, scope, u, pool_size, dtype="float64"):
     return PositionTerm(queries / 8, values, table, geometry, content, needs_gradient=False)
 
 
-def by_the_paper(term):
-    b, *size, h, k = term.queries.shape
-    embeddings = reference.gather_embeddings(term.table, size, term.context_size)
-    queries, values = (tf.reshape(x, [b, -1, *x.shape[-2:]]) for x in (term.queries, term.values))
+def inputs_of(term):
+    return [term.queries, term.values, term.table, term.content]
+
+
+def on_tpu(form, term):
+    """The form as a function of the inputs of a term."""
+    return lambda *x: form.apply(PositionTerm(*x[:3], term.geometry, x[3], needs_gradient=False), TPU)
+
+
+def by_the_paper(geometry, queries, values, table, content):
+    b, *size, h, k = queries.shape
+    embeddings = reference.gather_embeddings(table, size, values.shape[1:-2])
+    queries, values = (tf.reshape(x, [b, -1, *x.shape[-2:]]) for x in (queries, values))
     outputs = reference.apply_position_lambdas(queries, values, embeddings)
-    outputs = tf.reshape(outputs + tf.einsum("bnhk,bkv->bnhv", queries, term.content), [b, *size, -1])
-    if term.geometry.pool_size > 1:
-        outputs = tf.nn.avg_pool2d(outputs, term.geometry.pool_size, term.geometry.strides, "SAME")
+    outputs = tf.reshape(outputs + tf.einsum("bnhk,bkv->bnhv", queries, content), [b, *size, -1])
+    if geometry.pool_size > 1:
+        outputs = tf.nn.avg_pool2d(outputs, geometry.pool_size, geometry.strides, "SAME")
     return tf.reshape(outputs, [*outputs.shape[:-1], h, -1])
-
-
-def with_gradients(compute, term):
-    inputs = [term.queries, term.values, term.table, term.content]
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        outputs = compute(term)
-        loss = tf.reduce_sum(tf.sin(outputs))
-    return outputs, *tape.gradient(loss, inputs)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -79,9 +78,8 @@ def test_form_equals_the_paper(case):
     form, *sizes = CASES[case]
     term = make_term(*sizes)
     assert chosen(term) == form
-    results = with_gradients(apply_on_tpu(form), term)
-    for got, expected in zip(results, with_gradients(by_the_paper, term), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+    expected = partial(by_the_paper, term.geometry)
+    assert_equal_with_gradients(on_tpu(form, term), expected, inputs_of(term), 1e-9)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.02)])
@@ -89,13 +87,12 @@ def test_form_equals_the_paper(case):
 def test_form_in_low_precision(case, dtype, tolerance):
     """The error of outputs and gradients, relative to their norm."""
     form, *sizes = CASES[case]
-    for got, expected in zip(
-        with_gradients(apply_on_tpu(form), make_term(*sizes, dtype)),
-        with_gradients(by_the_paper, make_term(*sizes)),
-        strict=True,
-    ):
-        error = np.linalg.norm(tf.cast(got, "float64") - expected) / np.linalg.norm(expected)
-        assert got.dtype == dtype and error < tolerance
+    low, exact = make_term(*sizes, dtype), make_term(*sizes)
+    found = with_gradients(on_tpu(form, low), inputs_of(low))
+    expected = with_gradients(partial(by_the_paper, exact.geometry), inputs_of(exact))
+    for a, b in zip(found, expected, strict=True):
+        error = np.linalg.norm(tf.cast(a, "float64") - b) / np.linalg.norm(b)
+        assert a.dtype == dtype and error < tolerance
 
 
 @pytest.mark.parametrize("case", ["remainder", "blocks"])
@@ -112,27 +109,33 @@ def test_form_of_an_unknown_batch(case):
         assert chosen(unknown) == form
         return form.apply(unknown, TPU)
 
-    np.testing.assert_allclose(apply(*batches), by_the_paper(term), atol=1e-9)
+    expected = by_the_paper(term.geometry, *inputs_of(term))
+    np.testing.assert_allclose(apply(*batches), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("size", "scope", "options"),
+    ("form", "size", "scope", "options"),
     [
-        ([14, 14], [9, 9], {}),  # most pairs are out of scope
-        ([7, 7], [23, 23], {}),
-        ([None, 14], [23, 23], {}),
-        ([14, 14], [23, 23], {"h": 16}),
-        ([12, 12], [23, 23], {"pool_size": 3}),  # pools are first, with a gradient
-        ([14, 14], [23, 23], {}),  # with a gradient
+        ("block diagonal", [14, 14], [9, 9], {}),  # most pairs are out of scope
+        ("block diagonal", [7, 7], [23, 23], {}),
+        ("block diagonal", [None, 14], [23, 23], {}),
+        ("block diagonal", [14, 14], [23, 23], {"h": 16}),
+        ("block diagonal", [12, 12], [23, 23], {"pool_size": 3}),  # pools are first, with a gradient
+        ("block diagonal", [14, 14], [23, 23], {}),  # with a gradient
+        ("row convolution", [None, 50], [5, 5], {"b": 512}),
+        ("row convolution", [56], [5], {"b": 512}),
+        ("row convolution", [14, 14], [23, 23], {"b": 512}),
+        ("row convolution", [64, 64], [23, 23], {"b": 32}),
     ],
 )
-def test_block_diagonal_is_not_applicable(size, scope, options):
-    h, pool_size = options.get("h", 4), options.get("pool_size", 1)
+def test_form_is_not_applicable(form, size, scope, options, monkeypatch):
+    monkeypatch.undo()  # the sizes are those of the library
+    b, h, pool_size = options.get("b", 8), options.get("h", 4), options.get("pool_size", 1)
     geometry = Geometry(strides=2 if pool_size > 1 else 1, pool_size=pool_size)
+    candidates = {"block diagonal": block_diagonal, "row convolution": row_convolution}[form].candidates
 
     @tf.function
     def trace(queries, values):
-        term = PositionTerm(queries, values, tf.zeros([*scope, 16, 1]), geometry)
-        assert not block_diagonal.candidates(term.sizes)
+        assert not candidates(PositionTerm(queries, values, tf.zeros([*scope, 16, 1]), geometry).sizes)
 
-    trace.get_concrete_function(tf.TensorSpec([8, *size, h, 16]), tf.TensorSpec([8, *size, 16, 1]))
+    trace.get_concrete_function(tf.TensorSpec([b, *size, h, 16]), tf.TensorSpec([b, *size, 16, 1]))

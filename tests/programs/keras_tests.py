@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs Keras's own test of a layer, `run_layer_test`, on every layer, with the Keras of this process.
-
-keras_tests.py
-
-Also checks that models for inference reject training, and on torch, float64 gradients against differences of
-outputs.
-"""
+"""Runs `run_layer_test` of Keras on every layer, tests models for inference and, on torch, gradients."""
 
 import inspect
 import unittest
+from functools import partial
 
 import keras
 import numpy as np
@@ -28,15 +23,9 @@ VARIANTS = ("LambdaLayer_u", "LambdaLayer_global", "LambdaLayer_content")
 SMALL = {"filters": 4, "num_heads": 2, "key_dim": 2, "scope": 3}
 CASES = {
     **{name: (make, IMAGES) for name, make in LAYERS.items() if "_" not in name or name in VARIANTS},
-    "sequence": (lambda **kwargs: lambdanet.LambdaLayer(**SMALL, **kwargs), SEQUENCES),
-    "unstructured": (
-        lambda **kwargs: lambdanet.LambdaLayer(**SMALL, position="unstructured", **kwargs),
-        SEQUENCES,
-    ),
-    "volume": (
-        lambda **kwargs: lambdanet.LambdaLayer(**SMALL, strides=2, pool_size=3, **kwargs),
-        VOLUMES,
-    ),
+    "sequence": (partial(lambdanet.LambdaLayer, **SMALL), SEQUENCES),
+    "unstructured": (partial(lambdanet.LambdaLayer, **SMALL, position="unstructured"), SEQUENCES),
+    "volume": (partial(lambdanet.LambdaLayer, **SMALL, strides=2, pool_size=3), VOLUMES),
     "PooledBatchNormalization": (lambdanet.PooledBatchNormalization, IMAGES),
 }
 POSITIONS = {"RelativePositionEmbedding", "UnstructuredPositionEmbedding"}  # parts of the lambda layers

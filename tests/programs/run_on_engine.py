@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes layers and models with the Keras of this process, and writes the arrays.
+"""Computes layers and models with the Keras of this process: run_on_engine.py FOLDER ARRAYS.npz
 
-run_on_engine.py FOLDER ARRAYS.npz
-
-The folder has the weights of the small model, as `write_weights` wrote them. `arrays` is also what the
-arrays of another Keras are compared with.
+The folder has the weights of the small model, as `write_weights` wrote them.
 """
 
 import contextlib
@@ -12,6 +9,7 @@ import dataclasses
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -26,24 +24,21 @@ from lambdanet.models import zoo
 from lambdanet.models.weights import timm_rules, weight_files
 
 IMAGES = (2, 6, 5, 8)
+LambdaLayer = lambdanet.LambdaLayer
 # Layers by name: a function that makes one, the shape of its input, and arguments of its call.
 CASES = {name: (make, IMAGES, {}) for name, make in LAYERS.items() if name != "StochasticDepth"} | {
-    "strides": (lambda: lambdanet.LambdaLayer(8, scope=3, strides=2), IMAGES, {}),
-    "pool": (lambda: lambdanet.LambdaLayer(8, scope=3, strides=2, pool_size=3), IMAGES, {}),
-    "blocks": (lambda: lambdanet.LambdaLayer(8, scope=5), (1, 20, 20, 8), {}),
-    "query_first": (lambda: lambdanet.LambdaLayer(8, scope=5, implementation="query_first"), IMAGES, {}),
-    "depthwise": (lambda: lambdanet.LambdaLayer(8, scope=5, implementation="depthwise_conv"), IMAGES, {}),
-    "sequence": (lambda: lambdanet.LambdaLayer(8, scope=5), (2, 9, 8), {}),
-    "causal": (
-        lambda: lambdanet.LambdaLayer(8, scope=5, use_batch_norm=False),
-        (2, 9, 8),
-        {"mask": "causal"},
-    ),
-    "mask": (lambda: lambdanet.LambdaLayer(8, scope=5), (2, 9, 8), {"mask": np.tri(9, dtype="float32")}),
-    "volume": (lambda: lambdanet.LambdaLayer(8, scope=3, position_bias=True), (2, 3, 4, 5, 8), {}),
-    "unstructured": (lambda: lambdanet.LambdaLayer(8, position="unstructured"), (2, 9, 8), {}),
-    "halo_strides": (lambda: lambdanet.HaloAttention(4, 2, 4, strides=2), (2, 9, 6, 8), {}),
-    "max_pool": (lambda: lambdanet.CenteredMaxPooling2D(3, 2), (2, 9, 6, 8), {}),
+    "strides": (partial(LambdaLayer, 8, scope=3, strides=2), IMAGES, {}),
+    "pool": (partial(LambdaLayer, 8, scope=3, strides=2, pool_size=3), IMAGES, {}),
+    "blocks": (partial(LambdaLayer, 8, scope=5), (1, 20, 20, 8), {}),
+    "query_first": (partial(LambdaLayer, 8, scope=5, implementation="query_first"), IMAGES, {}),
+    "depthwise": (partial(LambdaLayer, 8, scope=5, implementation="depthwise_conv"), IMAGES, {}),
+    "sequence": (partial(LambdaLayer, 8, scope=5), (2, 9, 8), {}),
+    "causal": (partial(LambdaLayer, 8, scope=5, use_batch_norm=False), (2, 9, 8), {"mask": "causal"}),
+    "mask": (partial(LambdaLayer, 8, scope=5), (2, 9, 8), {"mask": np.tri(9, dtype="float32")}),
+    "volume": (partial(LambdaLayer, 8, scope=3, position_bias=True), (2, 3, 4, 5, 8), {}),
+    "unstructured": (partial(LambdaLayer, 8, position="unstructured"), (2, 9, 8), {}),
+    "halo_strides": (partial(lambdanet.HaloAttention, 4, 2, 4, strides=2), (2, 9, 6, 8), {}),
+    "max_pool": (partial(lambdanet.CenteredMaxPooling2D, 3, 2), (2, 9, 6, 8), {}),
 }
 NAME = "lambda_resnet_tiny"
 OPTIONS = {"num_classes": 4, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}

@@ -84,10 +84,7 @@ def test_links_and_anchors_resolve(pages):
             if not target.is_file() or (parts.fragment and parts.fragment not in pages[target].anchors):
                 broken.append(f"{path.name}: {link}")
     assert len(pages) > 50 and broken == [], broken
-
-
-def test_pages_load_nothing_from_the_network(pages):
-    loads = set().union(*(page.loads for page in pages.values()))
+    loads = set().union(*(page.loads for page in pages.values()))  # nothing is from the network
     assert loads and [load for load in loads if urlsplit(load).scheme not in ("", "data")] == []
 
 
@@ -177,24 +174,15 @@ def explored(build, tmp_path_factory) -> dict:
     return {**json.loads(text), "console": re.findall("CONSOLE.*", done.stderr)}
 
 
-def test_explorer_has_no_errors(explored):
+def test_explorer_sorts_filters_and_plots_models(explored):
     assert (explored["errors"], explored["console"]) == ([], [])
-
-
-def test_explorer_shows_and_sorts_all_models(explored):
     assert explored["all"] == list_models()
     assert {"FLOPs (G)", "ImageNet (%)", "ReaL (%)"} <= set(explored["columns"])
     by_size = sorted(list_models(), key=lambda name: info(name).params)
     assert explored["ascending"] == ["ascending", *by_size]
     assert explored["descending"] == ["descending", *reversed(by_size)]
-
-
-def test_explorer_filters(explored):
     assert set(explored["filtered"]) == set(list_models("*lambda_resnet*"))
     assert set(explored["family"]) == set(list_models("*lambda_resnet*", pretrained=True))
-
-
-def test_explorer_plots_two_columns(explored):
     assert explored["pretrained"] == len(list_models(pretrained=True))
     assert explored["titles"] == ["pixels", "FLOPs (G)"]
     assert (explored["plotted"], explored["points"]) == (len(list_models()), len(explored["family"]))

@@ -57,13 +57,18 @@ class Checker(doctest.OutputChecker):
 
 @pytest.fixture(scope="module")
 def names():
-    """The names that examples use beside those of their module."""
     public = {name: getattr(lambdanet, name) for name in lambdanet.__all__}
-    return public | {
+    modules = {
         "lambdanet": lambdanet,
         "configs": configs,
         "device": device,
         "keras": keras,
+        "np": np,
+        "tf": tf,
+    }
+    return {
+        **public,
+        **modules,
         "np": np,
         "tf": tf,
         "recipe": configs.get_recipe("digits"),

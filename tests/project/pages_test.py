@@ -42,7 +42,6 @@ MODEL = "lambda_resnet26t"  # whose published weights pages may use
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """A cache of published weights with those of `MODEL`, which are random."""
     path = tmp_path_factory.mktemp("cache")
     published = pretrained_weights.get(MODEL)
     metadata = pretrained.metadata(published, hub.Source("a file", "0" * 64))
@@ -71,7 +70,6 @@ def test_blocks_run(page, request, tmp_path, monkeypatch):
 
 
 def _lines(text: str) -> list[str]:
-    """Returns the lines of the shell blocks of a page."""
     blocks = (block.replace("\\\n", " ") for language, block in BLOCK.findall(text) if language in SHELL)
     return [line for block in blocks for line in block.splitlines()]
 

@@ -3,6 +3,7 @@
 
 import concurrent.futures
 import dataclasses
+import importlib.util
 import json
 import multiprocessing
 import re
@@ -27,15 +28,9 @@ from lambdanet.tpu.check import DoesNotCompile, DoesNotFit
 from lambdanet.tpu.report import render_report
 from lambdanet.training.run import build
 
-
-def _installed() -> bool:
-    try:
-        return bool(compiler.versions())
-    except InputError:
-        return False
-
-
-needs_compiler = pytest.mark.skipif(not _installed(), reason="the extra tpu-check is not installed")
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="the extra tpu-check is not installed"
+)
 
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -52,7 +47,6 @@ def imports_once():
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """The reports of the small programs, compiled in another process."""
     folder = str(tmp_path_factory.mktemp("cache"))
     with concurrent.futures.ProcessPoolExecutor(1, FORKS) as pool:
         return pool.submit(tpu_programs.compile_all, folder).result()
@@ -103,10 +97,6 @@ def test_loops_count_once_per_trip(compiled):
     nested = compiled["nested", "v3:2x2"]
     assert nested.flops == TRIPS * INNER * once.flops and not nested.unbounded_loops
     assert max(operation.times for operation in nested.operations) == TRIPS * INNER
-
-
-@needs_compiler
-def test_loop_of_unknown_length_counts_once(compiled):
     report = compiled["unbounded", "v3:2x2"]
     assert report.flops == 2 * N**3 and report.unbounded_loops == ("while",)
     assert "counted once  loops of unknown length: while" in render_report(report)
@@ -150,14 +140,10 @@ def test_second_compilation_comes_from_the_cache(compiled):
 
 
 @needs_compiler
-def test_error_of_a_step_that_does_not_fit_names_the_layer(compiled):
+def test_errors_name_the_layer(compiled):
     error = compiled["too_large", "v3:2x2"]
     assert isinstance(error, DoesNotFit)
     assert re.search(r"needs [\d.]+ GiB of HBM, and a core has 15\.\d+; .*: greedy 32.00 GiB", str(error))
-
-
-@needs_compiler
-def test_error_of_an_unsupported_operation_names_the_layer(compiled):
     error = compiled["texts", "v3:2x2"]
     assert isinstance(error, DoesNotCompile) and not isinstance(error, DoesNotFit)
     assert str(error) == "texts does not compile for a TPU in layer wordy: AsString has no form for a TPU"
@@ -168,13 +154,11 @@ BATCHES, TOP = {"train": 8, "infer": 4}, 20
 
 @pytest.fixture(scope="module")
 def results():
-    """The results of the command, by its arguments."""
     return {}
 
 
 @pytest.fixture
 def check_small_model(results, tmp_path, monkeypatch, capfd):
-    """A function that returns the result of the command with a small model."""
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
     monkeypatch.setattr(steps, "recipe_step", tpu_programs.two_block_step)
 
@@ -222,22 +206,6 @@ def test_step_of_keras_3_has_the_operations_of_tf_keras(check_small_model, monke
     assert len(by_layer[0] & by_layer[1]) > 10
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--model=resnet_50", "--keras=keras_3"], "--keras must be tf_keras or keras, got 'keras_3'"),
-        (
-            ["--experiment=maskrcnn_lambda_resnet_50", "--keras=keras"],
-            "--keras must be tf_keras with --experiment, got 'keras'",
-        ),
-        (["--table=12", "--keras=keras"], "--keras must be tf_keras with --table, got 'keras'"),
-    ],
-)
-def test_wrong_keras_is_one_line(words, message, capsys):
-    assert cli.main(["tpu-check", *words]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_recipe_step_equals_a_step_of_fit(monkeypatch):
     """Loss, weights, averages and the state of the optimizer equal those after one step of `fit`."""
     monkeypatch.setattr(build.zoo, "create_model", small_model)
@@ -247,13 +215,16 @@ def test_recipe_step_equals_a_step_of_fit(monkeypatch):
     )
     images = np.random.default_rng(0).normal(size=[4, recipe.input_size, recipe.input_size, 3])
     images, labels = tf.constant(images, tf.float32), tf.range(4, dtype=tf.int64)
-    keras.utils.set_random_seed(1)
-    keras.backend.reset_uids()  # equal names of layers
+
+    def restart():
+        keras.utils.set_random_seed(1)
+        keras.backend.reset_uids()  # equal names of layers
+
+    restart()
     step = steps.recipe_step(recipe, "train", 4)
     function = tf.function(step.function).get_concrete_function(*step.inputs)
     loss = float(function(images, labels)["loss"])
-    keras.utils.set_random_seed(1)
-    keras.backend.reset_uids()
+    restart()
     model = build.build_model(recipe)
     build.compile_model(recipe, model, build.build_optimizer(recipe, 1000))
     expected = {}
@@ -265,33 +236,25 @@ def test_recipe_step_equals_a_step_of_fit(monkeypatch):
     record_step = keras.callbacks.LambdaCallback(on_train_batch_end=record)
     history = model.fit(images, labels, batch_size=4, verbose=0, callbacks=[record_step])
     assert loss == pytest.approx(history.history["loss"][0], rel=1e-5)
-    stepped = {variable.name: variable for variable in function.graph.variables}
-    assert len(stepped.keys() & expected.keys()) > 3 * len(model.trainable_variables)
-    for name in stepped.keys() & expected.keys():
-        np.testing.assert_allclose(stepped[name], expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
-    moved = [name for name in stepped.keys() & expected.keys() if name.startswith("average/")]
-    assert len(moved) == len(model.trainable_variables)
+    stepped = {v.name: v for v in function.graph.variables if v.name in expected}
+    assert len(stepped) > 3 * len(model.trainable_variables)
+    for name, variable in stepped.items():
+        np.testing.assert_allclose(variable, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    assert sum(name.startswith("average/") for name in stepped) == len(model.trainable_variables)
 
 
-def test_recipe_step_rejects_wrong_arguments():
-    with pytest.raises(InputError, match="num_classes must be .*--set=num_classes=1000, got 0"):
-        steps.recipe_step(configs.get_recipe("folder"))
-    with pytest.raises(InputError, match="unknown mode 'test'"):
-        steps.recipe_step(configs.get_recipe("digits"), "test")
-
-
-def test_training_step_has_the_largest_of_the_sizes():
+def test_recipes_of_steps():
+    recipe = configs.get_recipe("imagenet_350:lambda_resnet_152@192")
+    assert steps.recipe_for("lambda_resnet_152", 192) == recipe
+    other = steps.recipe_for("efficientnet_b0")
+    assert (other.model, other.input_size, other.epochs) == ("efficientnet_b0", 224, 350)
     recipe = dataclasses.replace(configs.get_recipe("digits"), sizes=(12, 20, 16))
     shapes = [steps.recipe_step(recipe, mode, 2).inputs[0].shape[1] for mode in steps.MODES]
     assert dict(zip(steps.MODES, shapes, strict=True)) == {"train": 20, "infer": recipe.input_size}
-
-
-def test_recipe_for_a_model_and_size():
-    assert steps.recipe_for("lambda_resnet_152", 192) == configs.get_recipe(
-        "imagenet_350:lambda_resnet_152@192"
-    )
-    other = steps.recipe_for("efficientnet_b0")
-    assert (other.model, other.input_size, other.epochs) == ("efficientnet_b0", 224, 350)
+    with pytest.raises(InputError, match="num_classes must be .*--set=num_classes=1000, got 0"):
+        steps.recipe_step(configs.get_recipe("folder"))
+    with pytest.raises(InputError, match="unknown mode 'test'"):
+        steps.recipe_step(recipe, "test")
 
 
 @pytest.mark.parametrize(
@@ -309,6 +272,9 @@ def test_recipe_for_a_model_and_size():
         (["--table=12", "--rows=9"], "rows must be from 1 to 8 for table 12, got 9"),
         (["--table=12", "--rows=one"], "--rows must be numbers from 1, .*, got 'one'"),
         (["--families", "--format=html"], "unknown format 'html'"),
+        (["--model=resnet_50", "--keras=keras_3"], "--keras must be tf_keras or keras, got 'keras_3'"),
+        (["--experiment=retinanet_x", "--keras=keras"], "must be tf_keras with --experiment, got 'keras'"),
+        (["--table=12", "--keras=keras"], "--keras must be tf_keras with --table, got 'keras'"),
     ],
 )
 def test_wrong_argument_is_one_line(words, message, capsys):
@@ -318,19 +284,14 @@ def test_wrong_argument_is_one_line(words, message, capsys):
     assert re.search(message, printed)
 
 
-def test_missing_packages_are_named(monkeypatch, capsys):
-    def version(package):
-        raise metadata.PackageNotFoundError(package)
-
-    monkeypatch.setattr(compiler.metadata, "version", version)
-    assert cli.main(["tpu-check", "--recipe=digits"]) == 2
+def test_missing_and_other_packages_are_named(monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        missing = mock.Mock(side_effect=metadata.PackageNotFoundError("jax"))
+        patch.setattr(compiler.metadata, "version", missing)
+        assert cli.main(["tpu-check", "--recipe=digits"]) == 2
     assert "jax is not installed; pip install 'lambdanet[tpu-check]'" in capsys.readouterr().err
-
-
-def test_other_versions_of_the_packages_are_named(monkeypatch):
     monkeypatch.setattr(compiler, "versions", lambda: {"jax": "9.9", "jaxlib": "9.9", "libtpu": "9.9"})
     monkeypatch.setitem(sys.modules, "jax._src.interpreters", None)
-    with pytest.raises(
-        InputError, match=r"cannot use jax 9.9, .*ModuleNotFoundError.*lambdanet\[tpu-check\]"
-    ):
+    message = r"cannot use jax 9.9, .*ModuleNotFoundError.*lambdanet\[tpu-check\]"
+    with pytest.raises(InputError, match=message):
         compiler.compile_hlo(b"", "v3:2x2")

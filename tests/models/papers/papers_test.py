@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lambdanet import cli, text_table
-from lambdanet.errors import InputError
-from lambdanet.models import zoo
+from lambdanet import cli
 from lambdanet.models.papers import comparison
 from lambdanet.models.papers.sizes import TABLES, Row, Table
 
@@ -62,12 +60,6 @@ def test_table(number):
         assert line.row.note or expected == "equal"
 
 
-def test_rows_name_models_and_their_options():
-    for table in TABLES.values():
-        for row in table.rows:
-            assert not row.model or set(row.options) <= zoo.MODELS[row.model].option_names()
-
-
 def test_table_formats(capsys, monkeypatch):
     small = Table("small", (Row("a", "lambda_resnet_tiny", {"key_dim": 8}, 32, "0.9", note="x, y"),))
     monkeypatch.setitem(comparison.TABLES, "0", small)
@@ -94,8 +86,3 @@ def test_table_formats(capsys, monkeypatch):
 def test_table_errors(words, message, capsys):
     assert cli.main(["table", *words]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_text_table_unknown_format():
-    with pytest.raises(InputError, match="unknown format 'xml'"):
-        text_table.render(["a"], [["b"]], "xml")

@@ -31,7 +31,6 @@ CONFIG = {
 
 @pytest.fixture(scope="module", autouse=True)
 def small_network():
-    """A block per stage, at a quarter of the width."""
     small = dataclasses.replace(
         zoo.MODELS[NAME],
         stages=("C", "C", "L", "L"),
@@ -52,7 +51,6 @@ def model():
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub with no files, and an empty cache."""
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path / "home"))
     with serving() as running:
         running.use(monkeypatch, tmp_path / "cache")
@@ -61,7 +59,6 @@ def hub(tmp_path, monkeypatch):
 
 @pytest.fixture
 def timm_files(model, tmp_path):
-    """The files of a network that was trained in timm."""
     tensor_files.write_safetensors(tmp_path / "timm.safetensors", tensors_of(model), {"format": "pt"})
     return {
         "me/pets/model.safetensors": (tmp_path / "timm.safetensors").read_bytes(),
@@ -90,7 +87,6 @@ def cached(tmp_path):
 
 
 def test_a_converted_folder(model, hub, tmp_path):
-    """It is fetched once, as it is, and then used without a network."""
     weight_files.save(model, tmp_path / "weights.safetensors", {"license": "MIT"})
     hub.files["me/pets/weights.safetensors"] = (tmp_path / "weights.safetensors").read_bytes()
     assert_same(load(), model)
@@ -130,52 +126,48 @@ def test_a_checkpoint_of_timm_without_a_known_preprocessing(model, hub, tmp_path
         lambdanet.preprocess_for(NAME, "hf:me/pets")
 
 
+PETS, MISSING = "hf:me/pets", "f" * 40
+
+
 @pytest.mark.parametrize(
-    ("trouble", "config", "weights", "message"),
+    ("arguments", "config", "message"),
     [
-        ("", CONFIG, "hf:me", "weights must be hf:USER/REPO or hf:USER/REPO@REVISION, got 'hf:me'"),
-        ("", CONFIG, "hf:../..", "weights must be hf:USER/REPO"),
-        ("", CONFIG, "hf:me/pets@../x", "weights must be hf:USER/REPO"),
+        ({"weights": "hf:me"}, CONFIG, "weights must be hf:USER/REPO or hf:USER/REPO@REVISION, got 'hf:me'"),
+        ({"weights": "hf:../.."}, CONFIG, "weights must be hf:USER/REPO"),
+        ({"weights": f"{PETS}@../x"}, CONFIG, "weights must be hf:USER/REPO"),
         (
-            "",
+            {"weights": "hf:me/a--b"},
             CONFIG,
-            "hf:me/a--b",
-            "repository must be USER/REPO as the hub accepts it, got 'me/a--b'; Cannot",
+            "repository must be USER/REPO as the hub accepts it, got 'me/a--b';",
         ),
-        ("", CONFIG, "hf:me/cats", "hf:me/cats@main has neither weights.safetensors of"),
+        ({"weights": "hf:me/cats"}, CONFIG, "hf:me/cats@main has neither weights.safetensors of"),
         (
-            "",
+            {"weights": f"{PETS}@{MISSING}"},
             CONFIG,
-            f"hf:me/pets@{'f' * 40}",
-            "hf:me/pets@f* has neither weights.saf.* is private or gated, `hf auth login`",
+            "@f* has neither weights.* is private or gated, `hf auth log",
         ),
-        ("lie", CONFIG, "hf:me/pets", "sha256 of .*model.safetensors must be"),
-        ("", {**CONFIG, "architecture": "resnet50"}, "hf:me/pets", "model must be 'resnet50', as"),
-        ("", {"pretrained_cfg": {"interpolation": "bicubic"}}, "hf:me/pets", r"config.json .* \(KeyError\)"),
-        ("", [], "hf:me/pets", r"config.json of the weights cannot be read \(AttributeError\)"),
+        ({}, {**CONFIG, "architecture": "resnet50"}, "model must be 'resnet50', as"),
+        ({}, {"pretrained_cfg": {"interpolation": "bicubic"}}, r"config.json .* \(KeyError\)"),
+        ({}, [], r"config.json of the weights cannot be read \(AttributeError\)"),
+        ({"name": "lambda_resnet50ts"}, {}, "the tensors are not those of 'lambda_resnet50ts': .* missing"),
+        ({"name": "lambda_resnet_tiny"}, {}, "unknown model with published weights 'lambda_resnet_tiny'"),
     ],
 )
-def test_refused_repositories_leave_nothing(hub, tmp_path, timm_files, trouble, config, weights, message):
+def test_refused_repositories_leave_nothing(hub, tmp_path, timm_files, arguments, config, message):
     hub.files |= {**timm_files, "me/pets/config.json": json.dumps(config).encode()}
-    hub.trouble = trouble
     with pytest.raises(InputError, match=message) as raised:
-        load(weights)
+        load(**arguments)
     assert "\n" not in str(raised.value)
     assert cached(tmp_path) == []
 
 
-def test_checkpoints_of_other_networks_are_refused(hub, tmp_path, timm_files):
+def test_trouble_of_the_hub_leaves_nothing(hub, tmp_path, timm_files):
     hub.files |= timm_files
-    hub.files["me/pets/config.json"] = b"{}"
-    with pytest.raises(InputError, match="the tensors are not those of 'lambda_resnet50ts': .* missing"):
-        load(name="lambda_resnet50ts")
-    with pytest.raises(InputError, match="unknown model with published weights 'lambda_resnet_tiny'"):
-        load(name="lambda_resnet_tiny")
-    assert cached(tmp_path) == []
-
-
-def test_no_network_is_an_error_of_the_connection(hub, timm_files):
-    hub.files |= timm_files
-    hub.trouble = "busy"
-    with pytest.raises(ConnectionError, match="HTTP 503"):
-        load()
+    for trouble, error, message in (
+        ("lie", InputError, "sha256 of .*model.safetensors must be"),
+        ("busy", ConnectionError, "HTTP 503"),
+    ):
+        hub.trouble = trouble
+        with pytest.raises(error, match=message):
+            load()
+        assert cached(tmp_path) == []

@@ -60,17 +60,8 @@ def test_errors_name_tensors_that_do_not_fit(mixed):
     assert "stages.1.0.stranger has no variable" in message
     assert "stem.conv1.bn.bias has the shape (23,), not (24,)" in message
     assert "\n" not in message
-
-
-def test_tensors_of_another_network(mixed):
-    """Only 20 names are listed."""
-    tensors = tensors_for(few_block_model("halonet50ts"))
-    assert " more" in refused(mixed, tensors)
-
-
-def test_a_model_that_timm_has_not():
-    """timm has no gates after the expansion, and no bias in such lambda layers."""
-    tiny = lambdanet.create_model("lambda_resnet_tiny")
+    assert " more" in refused(mixed, tensors_for(few_block_model("halonet50ts")))  # after 20 names
+    tiny = lambdanet.create_model("lambda_resnet_tiny")  # timm has no such gates
     assert "stages.0.0.conv1_1x1.conv.weight is missing" in refused(tiny, {})
     assert "c2_block1_se/reduce/kernel has no tensor" in refused(tiny, tensors_for(tiny))
 
@@ -93,31 +84,23 @@ def test_other_classes_are_rejected_and_features_need_none():
 
 
 @pytest.mark.parametrize(
-    ("name", "layer", "tensor"),
+    ("name", "layer", "tensor", "table", "sides"),
     [
-        ("botnet26t_256", "c5_block2_spatial", "stages.3.1.self_attn.pos_embed.{}_rel"),
-        ("lambda_resnet26rpt_256", "c5_block1_spatial", "stages.3.0.self_attn.pos_emb"),
+        ("botnet26t_256", "c5_block2_spatial", "1.self_attn.pos_embed.height_rel", "height_table", [16]),
+        ("botnet26t_256", "c5_block2_spatial", "1.self_attn.pos_embed.width_rel", "width_table", [12]),
+        ("lambda_resnet26rpt_256", "c5_block1_spatial", "0.self_attn.pos_emb", "table", [32, 24]),
     ],
 )
-def test_tables_of_whole_maps_are_resized_to_other_images(name, layer, tensor):
+def test_tables_of_whole_maps_are_resized_to_other_images(name, layer, tensor, table, sides):
     """To images of 512 x 384: the ends of a table stay its ends, and the offset 0 stays in the middle."""
     trained = tensors_for(lambdanet.create_model(name, input_size=256))
     model = lambdanet.create_model(name, input_size=(512, 384))
     timm_rules.load(model, trained)
-    if name.startswith("bot"):
-        found = {"height": model.get_layer(layer).height_table, "width": model.get_layer(layer).width_table}
-        sides = {"height": 16, "width": 12}
-        old = {axis: trained[tensor.format(axis)] * np.sqrt(128) for axis in found}
-    else:
-        found, sides = {"both": model.get_layer(layer).position.table}, {"both": (32, 24)}
-        old = {"both": trained[tensor]}
-    for axis, table in found.items():
-        lengths = 2 * np.atleast_1d(sides[axis]) - 1
-        assert table.shape[:-1] == lengths.tolist()
-        expected = relative_positions.resize_table(tf.constant(old[axis]), lengths)
-        np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-5)
-        kept, before = (
-            x[np.ix_(*([0, n // 2, n - 1] for n in x.shape[:-1]))] for x in (table.numpy(), old[axis])
-        )
-        np.testing.assert_allclose(kept, before, rtol=1e-4)
+    spatial, lengths = model.get_layer(layer), [2 * side - 1 for side in sides]
+    old = trained[f"stages.3.{tensor}"] * (np.sqrt(128) if name.startswith("bot") else 1)
+    found = getattr(getattr(spatial, "position", spatial), table)
+    expected = relative_positions.resize_table(tf.constant(old), lengths)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    kept, before = (x[np.ix_(*([0, n // 2, n - 1] for n in x.shape[:-1]))] for x in (found.numpy(), old))
+    np.testing.assert_allclose(kept, before, rtol=1e-4)
     assert np.all(np.isfinite(model(tf.ones([1, 512, 384, 3]))))

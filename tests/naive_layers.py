@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lambda layer one query at a time in float64, the oracle of its tests."""
+"""Attention and lambda layers one query at a time in float64, the oracles of their tests."""
 
 import itertools
 
@@ -8,13 +8,77 @@ import numpy as np
 import lambdanet
 
 
+def images(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
 def weights_by_name(layer):
+    """The layer's variables, by the part of their names below the layer's."""
     return {weight.name.removeprefix(f"{layer.name}/").removesuffix(":0"): weight for weight in layer.weights}
+
+
+def weights_of(layer):
+    return {name: weight.numpy().astype(np.float64) for name, weight in weights_by_name(layer).items()}
+
+
+def projected(layer, x, prefix=""):
+    """Queries, keys and values [b, height, width, heads, depth] in float64."""
+    weights = weights_of(layer)
+    return [
+        (x @ weights[f"{prefix}{name}/kernel"]).reshape([*x.shape[:3], layer.num_heads, -1])
+        for name in ("queries", "keys", "values")
+    ]
+
+
+def naive_attention(queries, keys, values, embedding, sees, padding=0, place=lambda n: n):
+    """Softmax attention one query at a time.
+
+    `embedding` takes the offset m - n along both axes, `sees` the two positions; `padding` rows and columns
+    of zero keys and values surround the map; `place` maps a query to the position from which offsets count.
+    """
+    b, height, width, h, k = queries.shape
+    surround = [(0, 0), (padding, padding), (padding, padding), (0, 0), (0, 0)]
+    keys, values = np.pad(keys, surround), np.pad(values, surround)
+    places = list(itertools.product(range(-padding, height + padding), range(-padding, width + padding)))
+    outputs = np.zeros([b, height, width, h, values.shape[-1]])
+    for n in itertools.product(range(height), range(width)):
+        context = [m for m in places if sees(n, m)]
+        logits, seen = [], []
+        row, column = place(n)
+        for y, x in context:
+            key = keys[:, y + padding, x + padding] + embedding(y - row, x - column)
+            logits.append(np.einsum("bhk,bhk->bh", queries[:, n[0], n[1]], key) / np.sqrt(k))
+            seen.append(values[:, y + padding, x + padding])
+        weights = np.exp(np.array(logits) - np.max(logits, axis=0))
+        outputs[:, n[0], n[1]] = np.einsum("mbh,mbhv->bhv", weights / weights.sum(axis=0), seen)
+    return outputs.reshape([b, height, width, -1])
+
+
+def offsets_of(layer, join):
+    """The embedding of an offset: the `sum` or `np.concatenate` of those of its height and width."""
+    rows, columns = weights_of(layer)["height_table"], weights_of(layer)["width_table"]
+    return lambda dy, dx: join([rows[dy + len(rows) // 2], columns[dx + len(columns) // 2]])
+
+
+def naive_halo_attention(layer, x):
+    block, halo, strides = layer.block_size, layer.halo_size, layer.strides
+
+    def sees(n, m):
+        first = [i // block * block for i in n]
+        return all(-halo <= j - start < block + halo for j, start in zip(m, first, strict=True))
+
+    def place(n):  # compact offsets count a block's second query to be next to its first
+        return [i // block * block + i % block // strides for i in n] if layer.compact_offsets else n
+
+    padding = 0 if layer.mask_padding else block + halo
+    embedding = offsets_of(layer, sum if layer.positions == "added" else np.concatenate)
+    outputs = naive_attention(*projected(layer, x), embedding, sees, padding, place)
+    return outputs[:, ::strides, ::strides]
 
 
 def naive_lambda_layer(layer, x, context=None, mask=None):
     """Equations 1 and 2 in float64 at inference, one query and one context position at a time."""
-    weights = {name: weight.numpy().astype(np.float64) for name, weight in weights_by_name(layer).items()}
+    weights = weights_of(layer)
     context = x if context is None else context
     rank, h, k, u = x.ndim - 2, layer.num_heads, layer.key_dim, layer.intra_depth
     lambdas = h if layer.multi_head else 1
@@ -68,7 +132,7 @@ def naive_lambda_layer(layer, x, context=None, mask=None):
                     weight = np.exp(weight) / np.exp(weight).sum(1, keepdims=True)
                 elif layer.key_normalization == "l2":
                     weight = weight / np.sqrt((weight**2).sum(1, keepdims=True))
-            if layer.position is not None:
+            if layer.position is not None and allowed:
                 weight = weight + np.stack([embedding(i, number, n, j, contexts[j]) for j in allowed])
             lambda_n = np.einsum("bmku,bmvu->bkv", weight, values[:, allowed, i])
             if "position/bias" in weights:
