@@ -195,7 +195,7 @@ def network_arrays(name: str) -> dict[str, np.ndarray]:
     """Returns the size, and the logits on a map of odd sides; timm's rules load its networks."""
     model = few_block_model(name)
     if name in zoo.timm_networks.MODELS:
-        shapes = timm_rules.expected(model)
+        shapes = timm_rules.expected_shapes(model)
         timm_rules.load(model, {name: random_value(name, shape, 0.05) for name, shape in shapes.items()})
     else:
         variables = weight_files.weights_by_name(model)

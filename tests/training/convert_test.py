@@ -32,7 +32,7 @@ def tensors_for(model, seed=0):
     """Random tensors of a network of timm, in a range with small logits."""
     random = np.random.default_rng(seed)
     tensors = {}
-    for name, shape in timm_rules.expected(model).items():
+    for name, shape in timm_rules.expected_shapes(model).items():
         scale = 1 / np.sqrt(np.prod(shape[1:])) if len(shape) > 1 else 0.1
         tensors[name] = (scale * random.normal(size=shape) + name.endswith("running_var")).astype(np.float32)
         if name.endswith("running_mean"):
