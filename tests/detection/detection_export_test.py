@@ -64,10 +64,8 @@ def run(params, model, tmp_path_factory):
     path = tmp_path_factory.mktemp("run")
     _randomize(model.variables, 0)
     optimizer = model_dir.averaging_optimizer(model, params)
-    _randomize(
-        [optimizer.get_slot(variable, "average") for variable in model_dir.averaged_variables(model, params)],
-        1,
-    )
+    averaged = model_dir.averaged_variables(model, params)
+    _randomize([optimizer.get_slot(variable, "average") for variable in averaged], 1)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=tf.Variable(3))
     tf.train.CheckpointManager(checkpoint, str(path), None).save(checkpoint_number=3)
     tf.train.CheckpointManager(checkpoint, str(path / "best"), 1, checkpoint_name="best_ckpt").save()
@@ -146,37 +144,30 @@ def test_boxes_are_in_pixels_of_the_input(loaded, picture):
     assert boxes.min() >= 0 and boxes[..., [0, 2]].max() <= height and boxes[..., [1, 3]].max() <= width
 
 
-def _write_transparent_and_turned(picture, transparent, turned):
-    """Writes an image to two files; returns the expected decoding of each."""
-    rgba = Image.fromarray(picture).convert("RGBA")
-    rgba.putalpha(Image.linear_gradient("L").resize(rgba.size))
-    rgba.save(transparent)
+@pytest.fixture(scope="module")
+def files(picture, tmp_path_factory):
+    """Three files of different sizes, one gray and one rotated, with their pixels."""
+    folder = tmp_path_factory.mktemp("files")
+    paths = [folder / name for name in ("color.png", "gray.png", "turned.jpg")]
     exif = Image.Exif()
     exif[0x0112] = 6
-    Image.fromarray(picture).save(turned, quality=95, exif=exif)
-    on_white = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
-    return np.asarray(on_white), np.rot90(Image.open(turned), -1)
+    Image.fromarray(picture).save(paths[0])
+    Image.fromarray(picture).convert("L").resize((50, 90)).save(paths[1])
+    Image.fromarray(picture).save(paths[2], quality=95, exif=exif)
+    images = [np.asarray(Image.open(path).convert("RGB")) for path in paths]
+    return paths, [*images[:2], np.rot90(images[2], -1)]
 
 
-def test_signatures_agree(loaded, picture, tmp_path):
-    """Files in a batch may have different sizes, and be gray, transparent or rotated."""
-    files = [tmp_path / name for name in ("color.png", "gray.png", "transparent.png", "turned.jpg")]
-    Image.fromarray(picture).save(files[0])
-    Image.fromarray(picture).convert("L").resize((50, 90)).save(files[1])
-    flat = [np.asarray(Image.open(file).convert("RGB")) for file in files[:2]]
-    flat += _write_transparent_and_turned(picture, *files[2:])
-    encoded = [file.read_bytes() for file in files]
+def test_signatures_agree(loaded, files):
+    """Files in a batch may have different sizes."""
+    encoded = [path.read_bytes() for path in files[0]]
     found = loaded.signatures["serving_bytes"](image_bytes=tf.constant(encoded))
-    examples = [
-        tf.train.Example(
-            features=tf.train.Features(
-                feature={"image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[one]))}
-            )
-        ).SerializeToString()
-        for one in encoded
-    ]
-    of_examples = loaded.signatures["serving_examples"](examples=tf.constant(examples))
-    for index, image in enumerate(flat):
+    examples = [tf.train.Example() for _ in encoded]
+    for example, one in zip(examples, encoded, strict=True):
+        example.features.feature["image/encoded"].bytes_list.value.append(one)
+    examples = tf.constant([example.SerializeToString() for example in examples])
+    of_examples = loaded.signatures["serving_examples"](examples=examples)
+    for index, image in enumerate(files[1]):
         alone = _images(loaded, image)
         for name, output in found.items():
             np.testing.assert_allclose(output[index], alone[name][0], rtol=1e-3, atol=1e-3)
@@ -192,13 +183,9 @@ def test_exported_model_needs_only_tensorflow(exported, tmp_path):
         "print([name.decode() for name in loaded.class_names().numpy()])\n"
         "print({'lambdanet', 'official', 'tf_keras'} & set(sys.modules))\n"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "0"},
-    )
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "0"}
+    words = [sys.executable, "-c", program]
+    shown = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=env)
     outputs, names, modules = shown.stdout.splitlines()
     floats = ("detection_boxes", "detection_masks", "detection_scores")
     kinds = {name: "float32" if name in floats else "int32" for name in (*floats, "detection_classes")}
@@ -244,9 +231,7 @@ def test_export_program_rejects_in_one_line(run, tmp_path, capsys):
     assert "has no experiment.txt; name its experiment with --experiment" in fails(tmp_path)
     assert "did you mean maskrcnn" in fails(tmp_path, "--experiment=maskrcnn_lambda_resnet_shape")
     assert "checkpoint must be one of lambdanet.detection.train" in fails(tmp_path, f"--experiment={NAME}")
-    assert "--input_size must be HEIGHT,WIDTH or one side in pixels, got 'big'" in fails(
-        run, "--input_size=big"
-    )
+    assert "--input_size must be HEIGHT,WIDTH or one side in pixels, got" in fails(run, "--input_size=big")
     assert os.listdir(tmp_path) == ["params.yaml"]
 
 
@@ -268,11 +253,8 @@ def test_predict_program_writes_drawings_and_coco_json(exported, shapes, tmp_pat
     assert predict.command_line.main(predict.COMMAND, words[:-1]) == 0
     assert predict.command_line.main(predict.COMMAND, words) == 0  # replaces its own files
     shown = capsys.readouterr().out
-    assert sorted(os.listdir(tmp_path)) == [
-        "000001_prediction.png",
-        "000002_prediction.png",
-        "predictions.json",
-    ]
+    drawings = [f"00000{number}_prediction.png" for number in (1, 2)]
+    assert sorted(os.listdir(tmp_path)) == [*drawings, "predictions.json"]
     coco = COCO(str(tmp_path / "predictions.json"))
     assert [entry["file_name"] for entry in coco.imgs.values()] == images
     assert [category["name"] for category in coco.cats.values()] == NAMES[1:]
@@ -289,9 +271,7 @@ def test_predict_program_writes_drawings_and_coco_json(exported, shapes, tmp_pat
 
 def test_predict_rejects(exported, shapes, tmp_path):
     image = os.path.join(shapes, "val", "000001.jpg")
-    with pytest.raises(
-        InputError, match="written by `python -m lambdanet.detection.export`, got .*it does not exist"
-    ):
+    with pytest.raises(InputError, match="written by `python -m lambdanet.det.*, got .*it does not exist"):
         prediction.predict(tmp_path / "nothing", [image], tmp_path)
     with pytest.raises(InputError, match="min_confidence must be a number from 0 to 1, got 2"):
         prediction.predict(exported, [image], tmp_path, min_confidence=2)
@@ -316,9 +296,8 @@ def test_predict_program_skips_unreadable_images(exported, loaded_once, picture,
     words = [f"--saved_model={exported}", f"--out={out}", "--min_confidence=1", str(folder)]
     assert predict.command_line.main(predict.COMMAND, words) == 1
     shown = capsys.readouterr()
-    assert shown.out == (
-        f"{folder}/line\\nbreak.png\n  0 objects, drawn in {out}/line\\nbreak_prediction.png\n"
-    )
+    drawn = f"0 objects, drawn in {out}/line\\nbreak_prediction.png"
+    assert shown.out == f"{folder}/line\\nbreak.png\n  {drawn}\n"
     left_out, skipped, end = shown.err.splitlines()
     assert "1 of 3 files" in left_out and "notes.txt" in left_out
     assert "image must be a complete JPEG, PNG or other image file, got " in skipped and "cut.png'" in skipped
@@ -359,35 +338,23 @@ def test_evaluate_program_prints_the_table(exported, loaded_once, shapes, tmp_pa
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_programs_agree_with_signatures(exported, loaded_once, loaded, picture, tmp_path):
-    files = [tmp_path / name for name in ("transparent.png", "turned.jpg")]
-    flat = _write_transparent_and_turned(picture, *files)
-    found = prediction.predict(exported, files, tmp_path / "out", min_confidence=0)
+def test_programs_agree_with_signatures(exported, loaded_once, loaded, files, tmp_path):
+    paths, pixels = files
+    found = prediction.predict(exported, paths, tmp_path / "out", min_confidence=0)
     images = [
-        {"id": number, "file_name": file.name, "height": image.shape[0], "width": image.shape[1]}
-        for number, (file, image) in enumerate(zip(files, flat, strict=True), 1)
+        {"id": number, "file_name": path.name, "height": image.shape[0], "width": image.shape[1]}
+        for number, (path, image) in enumerate(zip(paths, pixels, strict=True), 1)
     ]
     assert [entry["height"] for entry in found["images"]] == [image["height"] for image in images]
     content = {"images": images, "annotations": [], "categories": found["categories"]}
     (tmp_path / "instances.json").write_text(json.dumps(content))
-    coco_table.evaluate(exported, tmp_path / "instances.json", tmp_path, out=tmp_path / "results.json")
-    results = json.loads((tmp_path / "results.json").read_text())
-    for number, image in enumerate(flat, 1):
+    results = tmp_path / "results.json"
+    coco_table.evaluate(exported, tmp_path / "instances.json", paths[0].parent, out=results)
+    for number, image in enumerate(pixels, 1):
         outputs = _images(loaded, image)
-        for detections in (found["annotations"], results):
+        for detections in (found["annotations"], json.loads(results.read_text())):
             boxes = np.array([d["bbox"] for d in detections if d["image_id"] == number])
             ymin, xmin, ymax, xmax = np.split(outputs["detection_boxes"][0], 4, axis=-1)
             expected = np.concatenate([xmin, ymin, xmax - xmin, ymax - ymin], -1)
             np.testing.assert_allclose(boxes, expected[: len(boxes)], atol=0.1)
             assert len(boxes) == int(outputs["num_detections"][0])
-
-
-def test_evaluate_rejects_images_of_another_size(exported, loaded_once, shapes, tmp_path):
-    with open(os.path.join(shapes, "annotations", "instances_val.json")) as file:
-        content = json.load(file)
-    content["images"][0]["height"] += 1
-    path = tmp_path / "instances.json"
-    path.write_text(json.dumps(content))
-    message = r"image 2: height x width must be \d+x(\d+) as in the upright file, got \d+x\1"
-    with pytest.raises(InputError, match=message):
-        coco_table.evaluate(exported, path, os.path.join(shapes, "val"))

@@ -5,11 +5,15 @@ import dataclasses
 import functools
 
 import pytest
+import tensorflow as tf
+import tf_keras as keras
 
+from lambdanet import cli
 from lambdanet.detection import experiments
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.model_garden import backbone_configs, exp_factory, optimization, train_utils
 from lambdanet.detection.modeling import tasks
+from lambdanet.detection.run import train_step
 from lambdanet.errors import InputError
 
 PAPER, HALO = "maskrcnn_lambda_resnet_coco", "maskrcnn_halo_resnet_coco"
@@ -27,12 +31,19 @@ DERIVED = {
     "mobilenet_v2_lambda/mobilenet_imagenet": ("mobilenet_imagenet", "mobilenet_v2_lambda"),
     "mobilenet_v2_lambda/maskrcnn_mobilenet_coco": ("maskrcnn_mobilenet_coco", "mobilenet_v2_lambda"),
 }
-# Settings of both papers' experiments, as a TPU evaluates full batches: 5000 = 125 * 40.
-EVALUATION = {
-    "task.validation_data.global_batch_size": 40,
-    "task.validation_data.drop_remainder": True,
-    "trainer.validation_steps": 125,
-}
+BACKBONE = {"stochastic_depth_drop_rate": 0.0, "bn_trainable": True}
+LEARNING_RATE = "trainer.optimizer_config.learning_rate.stepwise"
+WARMUP = "trainer.optimizer_config.warmup.linear"
+
+
+def paper_settings(steps, epoch):
+    """Returns what both papers' experiments change; a TPU evaluates full batches: 5000 = 125 * 40."""
+    return {
+        **{"task.validation_data.global_batch_size": 40, "task.validation_data.drop_remainder": True},
+        **{"trainer.validation_steps": 125, "task.init_checkpoint": None, "trainer.train_steps": steps},
+        **{"trainer.steps_per_loop": epoch, "trainer.summary_interval": epoch},
+        **{"trainer.checkpoint_interval": 10 * epoch, "trainer.validation_interval": 10 * epoch},
+    }
 
 
 # Cached, because Model Garden takes 40 ms for each.
@@ -46,10 +57,8 @@ def flat(config, prefix=""):
 
 def difference(experiment, stock):
     """Returns the values in which an experiment differs from another one, backbone excluded."""
-    ours, theirs = (
-        {k: v for k, v in flat(config_of(name).as_dict()) if ".backbone." not in k}
-        for name in (experiment, stock)
-    )
+    values = (flat(config_of(name).as_dict()) for name in (experiment, stock))
+    ours, theirs = ({k: v for k, v in pairs if ".backbone." not in k} for pairs in values)
     return {key: ours.get(key) for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
 
 
@@ -65,20 +74,13 @@ def rates(experiment, steps):
 
 
 def test_every_stock_experiment_with_a_resnet_is_derived_from():
-    stock = [
-        name
-        for name in experiments.list_experiments()
-        if not name.startswith(("lambda_resnet/", "mobilenet_v2"))
-    ]
     with_resnet = set()
-    for name in stock:
+    for name in experiments.list_experiments():
         task = config_of(name).task
         if type(task) in tasks.TASK_CLASSES and task.model.backbone.type in ("resnet", "mobilenet"):
             with_resnet.add(name)
-    sources = {source for source, _ in DERIVED.values()}
-    assert sources == with_resnet | {"cascadercnn_spinenet_coco"}
-    ours = [name for name in experiments.list_experiments() if "/" in name]
-    assert sorted(ours) == sorted(DERIVED)
+    assert {source for source, _ in DERIVED.values()} == with_resnet | {"cascadercnn_spinenet_coco"}
+    assert sorted(name for name in experiments.list_experiments() if "/" in name) == sorted(DERIVED)
 
 
 @pytest.mark.parametrize("experiment", DERIVED)
@@ -88,79 +90,45 @@ def test_derived_experiment_differs_in_its_backbone_alone(experiment):
     if "gs://" in str(config_of(stock).task.init_checkpoint):
         expected["task.init_checkpoint"] = None
     if "cascade" in experiment:
-        expected |= {
-            "task.model.decoder.type": "fpn",
-            "task.model.decoder.fpn.fusion_type": "sum",
-            "task.model.decoder.fpn.num_filters": 256,
-            "task.model.decoder.fpn.use_keras_layer": False,
-            "task.model.decoder.fpn.use_separable_conv": False,
-        }
+        fpn = {"fusion_type": "sum", "num_filters": 256}
+        fpn |= {"use_keras_layer": False, "use_separable_conv": False}
+        expected |= {f"task.model.decoder.fpn.{key}": value for key, value in fpn.items()}
+        expected["task.model.decoder.type"] = "fpn"
     assert difference(experiment, stock) == expected
-    assert model_of(experiment) == {
-        "model_id": model_id,
-        "stochastic_depth_drop_rate": 0.0,
-        "bn_trainable": True,
-    }
+    assert model_of(experiment) == {"model_id": model_id, **BACKBONE}
     side = 256 if "coco" in experiment or "retinanet" in experiment else 240  # classifiers accept any size
     resolve.resolve(experiment, params_override=f"task.model.input_size=[{side},{side},3]")
-
-
-def test_experiments_read_nothing_from_buckets():
-    for name in experiments.list_experiments():
-        if name.startswith((*DERIVED, PAPER, HALO)):
-            values = dict(flat(config_of(name).as_dict())).values()
-            assert not [value for value in values if "gs://" in str(value)]
 
 
 def test_lambda_papers_experiment():
     """F.3: 1024x1024, scratch, 130k steps of 256, jitter [0.1, 2.0], warmup of 1000 steps to 0.32, / 10 at
     90, 95 and 97.5 %, weight decay 4e-5, synchronized batch normalization. All else is Model Garden's."""
-    steps, epoch = 130_000, 118_287 // 256
+    steps = 130_000
     assert difference(PAPER, STOCK) == {
-        **EVALUATION,
-        "task.init_checkpoint": None,
+        **paper_settings(steps, 118_287 // 256),
+        **{"task.train_data.parser.aug_scale_min": 0.1, "task.train_data.parser.aug_scale_max": 2.0},
         "task.train_data.global_batch_size": 256,
-        "task.train_data.parser.aug_scale_min": 0.1,
-        "task.train_data.parser.aug_scale_max": 2.0,
-        "trainer.train_steps": steps,
-        "trainer.steps_per_loop": epoch,
-        "trainer.summary_interval": epoch,
-        "trainer.checkpoint_interval": 10 * epoch,
-        "trainer.validation_interval": 10 * epoch,
-        "trainer.optimizer_config.learning_rate.stepwise.boundaries": [117_000, 123_500, 126_750],
-        "trainer.optimizer_config.learning_rate.stepwise.values": [0.32, 0.032, 0.0032, 0.00032],
-        "trainer.optimizer_config.warmup.linear.warmup_learning_rate": 0.0,
-        "trainer.optimizer_config.warmup.linear.warmup_steps": 1000,
+        f"{LEARNING_RATE}.boundaries": [117_000, 123_500, 126_750],
+        f"{LEARNING_RATE}.values": [0.32, 0.032, 0.0032, 0.00032],
+        **{f"{WARMUP}.warmup_learning_rate": 0.0, f"{WARMUP}.warmup_steps": 1000},
     }
     config = config_of(PAPER)
     assert config.task.model.input_size == [1024, 1024, 3]
     assert config.task.model.norm_activation.use_sync_bn
     assert config.task.losses.l2_weight_decay == 4e-5
-    assert config.trainer.optimizer_config.optimizer.get().momentum == 0.9
-
-
-def test_lambda_papers_learning_rate():
-    """A value holds up to and including its boundary."""
-    drops = [round(fraction * 130_000) for fraction in (0.9, 0.95, 0.975)]
-    got = rates(PAPER, [0, 500, 1000, *(step + after for step in drops for after in (0, 1)), 129_999])
+    drops = [round(fraction * steps) for fraction in (0.9, 0.95, 0.975)]  # each includes its boundary
+    got = rates(PAPER, [0, 500, 1000, *(step + after for step in drops for after in (0, 1)), steps - 1])
     assert got == pytest.approx([0, 0.16, 0.32, 0.32, 0.032, 0.032, 0.0032, 0.0032, 0.00032, 0.00032])
+    assert config.trainer.optimizer_config.optimizer.get().momentum == 0.9
 
 
 def test_halo_papers_experiment():
     """C.4: 1024x1024, pre-trained, 67.5k steps of 64, 0.1 from 2/300 in 500 steps, / 10 at 60k and 65k,
     jitter [4/5, 5/4], weight decay 4e-5. All else is Model Garden's."""
-    epoch = 118_287 // 64
     assert difference(HALO, STOCK) == {
-        **EVALUATION,
-        "task.init_checkpoint": None,
-        "trainer.train_steps": 67_500,
-        "trainer.steps_per_loop": epoch,
-        "trainer.summary_interval": epoch,
-        "trainer.checkpoint_interval": 10 * epoch,
-        "trainer.validation_interval": 10 * epoch,
-        "trainer.optimizer_config.learning_rate.stepwise.boundaries": [60_000, 65_000],
-        "trainer.optimizer_config.learning_rate.stepwise.values": [0.1, 0.01, 0.001],
-        "trainer.optimizer_config.warmup.linear.warmup_learning_rate": 2 / 300,
+        **paper_settings(67_500, 118_287 // 64),
+        **{f"{LEARNING_RATE}.boundaries": [60_000, 65_000], f"{LEARNING_RATE}.values": [0.1, 0.01, 0.001]},
+        f"{WARMUP}.warmup_learning_rate": 2 / 300,
     }
     config = config_of(HALO)
     assert config.task.train_data.global_batch_size == 64
@@ -173,31 +141,18 @@ def test_halo_papers_experiment():
 
 
 def test_rows_of_tables_14_and_a4():
-    rows = {
-        name.partition(":")[2]: model_of(name)
-        for name in experiments.list_experiments()
-        if name.startswith(PAPER + ":")
-    }
-    assert [row["model_id"] for row in rows.values()] == [
-        f"{kind}_{depth}{suffix}"
-        for depth in (101, 152)
-        for kind, suffix in (("resnet_rs", "_no_se"), ("resnet_rs", ""), ("lambda_resnet", ""))
-    ]
-    halo = {
-        name.partition(":")[2]: model_of(name)
-        for name in experiments.list_experiments()
-        if name.startswith(HALO + ":")
-    }
-    assert {name: (row["model_id"], row.get("block_size")) for name, row in halo.items()} == {
-        "resnet_50_se_8": ("resnet_50_se_8", None),
-        "halo_resnet_50": ("halo_resnet_50", None),
+    names = experiments.list_experiments()
+    lambdas, halos = ([name for name in names if name.startswith(f"{of}:")] for of in (PAPER, HALO))
+    kinds = (("resnet_rs", "_no_se"), ("resnet_rs", ""), ("lambda_resnet", ""))
+    expected = [f"{kind}_{depth}{suffix}" for depth in (101, 152) for kind, suffix in kinds]
+    assert [model_of(name)["model_id"] for name in lambdas] == expected
+    blocks = {name.partition(":")[2]: model_of(name) for name in halos}
+    models = ("resnet_50_se_8", "halo_resnet_50", "resnet_101_se_8", "halo_resnet_101")
+    assert {name: (row["model_id"], row.get("block_size")) for name, row in blocks.items()} == {
+        **{model: (model, None) for model in models},
         "halo_resnet_50_block_32": ("halo_resnet_50", 32),
-        "resnet_101_se_8": ("resnet_101_se_8", None),
-        "halo_resnet_101": ("halo_resnet_101", None),
     }
-    for name in (PAPER, HALO):
-        for row in [n for n in experiments.list_experiments() if n.startswith(f"{name}:")]:
-            assert difference(row, name) == {}
+    assert not any(difference(name, name.partition(":")[0]) for name in (*lambdas, *halos))
 
 
 def test_configuration_survives_serialization(tmp_path):
@@ -214,27 +169,12 @@ def test_configuration_survives_serialization(tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        (
-            "task.model.backbone.lambda_resnet.model=x",
-            "unknown key of task.model.backbone.lambda_resnet in --params_",
-        ),
-        (
-            "task.model.backbone.type=lambda",
-            "unknown task.model.backbone.type 'lambda'; did you mean lambda_resnet",
-        ),
+        ("task.model.backbone.lambda_resnet.model=x", "unknown key of task.model.backbone.lambda_resnet in"),
+        ("task.model.backbone.type=lambda", "unknown task.model.* 'lambda'; did you mean lambda_resnet"),
         ("task.modle.x=1", "unknown key of task in --params_override 'modle'; did you mean model"),
-        (
-            "task.model.backbone.lambda_resnet.model_id=resnet_51",
-            "unknown model_id .* 'resnet_51'; did you mean",
-        ),
-        (
-            "task.model.input_size=[1000,1024,3]",
-            r"input_size must be divisible by 64.* got \[1000, 1024, 3\]; 960 or 1024 would do",
-        ),
-        (
-            "task: {model: {input_size: [48, 64, 3], max_level: 5}}",
-            r"divisible by 32.* 32 or 64 would do instead of 48",
-        ),
+        ("task.model.backbone.lambda_resnet.model_id=resnet_51", "unknown model_id .* 'resnet_51'; did you"),
+        ("task.model.input_size=[1000,1024,3]", r"by 64.* got \[1000, 1024, 3\]; 960 or 1024 would do"),
+        ("task: {model: {input_size: [48, 64, 3], max_level: 5}}", "by 32.* 32 or 64 would do instead of 48"),
         ("task.model.input_size=[1024]", r"input_size must be \[height, width, channels\], got \[1024\]"),
         ("task: [", "--params_override must be valid YAML"),
         ("no_such_file.yaml", "--params_override cannot be read: no_such_file.yaml"),
@@ -246,9 +186,7 @@ def test_resolve_rejects(override, message):
 
 
 def test_resolve_rejects_unknown_experiments_and_files(tmp_path):
-    with pytest.raises(
-        InputError, match="unknown experiment 'maskrcnn_lambda'; did you mean maskrcnn_lambda_"
-    ):
+    with pytest.raises(InputError, match="unknown experiment 'maskrcnn_lambda'; did you mean maskrcnn_la"):
         resolve.resolve("maskrcnn_lambda")
     with pytest.raises(InputError, match="--config_file must be an existing file, got .*none.yaml"):
         resolve.resolve(PAPER, [str(tmp_path / "none.yaml")])
@@ -258,8 +196,7 @@ def test_resolve_rejects_unknown_experiments_and_files(tmp_path):
 IMAGES_2D = [
     name
     for name in list(experiments.list_experiments())
-    if name not in DERIVED
-    and not name.startswith(("maskrcnn_lambda", "maskrcnn_halo"))
+    if not name.startswith((*DERIVED, "maskrcnn_lambda", "maskrcnn_halo"))
     and isinstance(config_of(name).task.model.backbone, backbone_configs.Backbone)
 ]
 
@@ -269,10 +206,8 @@ def test_stock_experiment_with_a_backbone_of_the_zoo(experiment, tmp_path):
     file = tmp_path / "mg.yaml"
     file.write_text("task: {model: {input_size: [256, 256, 3], backbone: {type: lambda_resnet}}}")
     stock = config_of(experiment)
-    expected = dict(flat(stock.as_dict())) | {
-        "task.model.input_size": [256, 256, 3],
-        "task.init_checkpoint": None,
-    }
+    changes = {"task.model.input_size": [256, 256, 3], "task.init_checkpoint": None}
+    expected = dict(flat(stock.as_dict())) | changes
     override = ""
     if "spinenet" in stock.task.model.backbone.type:
         with pytest.raises(InputError, match="decoder.type must be fpn or nasfpn .* got 'identity'"):
@@ -301,3 +236,45 @@ def test_video_experiments_have_no_backbone_of_the_zoo():
     for override in ("task.model.backbone.type=lambda_resnet", "task.model.backbone.lambda_resnet.scope=7"):
         with pytest.raises(InputError, match="'lambda_resnet'; did you mean resnet_3d"):
             resolve.resolve("video_classification", params_override=override)
+
+
+# The training step of an experiment for `tpu-check`.
+
+
+def test_of_experiment_flattens_nested_labels(monkeypatch):
+    calls = []
+
+    def build(experiment, params_override="", batch_size=1):
+        calls.append((experiment, params_override, batch_size))
+        images = tf.ones([batch_size, 4])
+        labels = {"boxes": {"3": 2 * images, "4": 3 * images}, "classes": tf.range(batch_size)}
+
+        @tf.function
+        def train(images, labels):
+            boxes = labels["boxes"]
+            return images + 10 * boxes["3"] + 100 * boxes["4"], labels["classes"]
+
+        backbone = keras.Sequential([keras.layers.Dense(2)], name="backbone")
+        model = keras.Sequential([backbone, keras.layers.Dense(2)], name="detector")
+        return train_step.TrainStep(train, (images, labels), model)
+
+    monkeypatch.setattr(train_step, "build", build)
+    found = train_step.experiment_step("some_experiment", ("a=1", "b.c=2"), batch_size=2)
+    assert calls == [("some_experiment", "a=1,b.c=2", 2)]
+    assert (found.batch, len(found.inputs)) == (2, 4)
+    assert set(found.model_names) == {"detector", "backbone"}
+    sums, classes = found.function(*(tf.ones(spec.shape, spec.dtype) for spec in found.inputs))
+    assert sums.numpy().tolist() == [[111.0] * 4] * 2 and classes.numpy().tolist() == [1, 1]
+
+
+def test_of_experiment_rejects():
+    with pytest.raises(InputError, match="mode must be 'train' for a detection experiment, got 'infer'"):
+        train_step.experiment_step("maskrcnn_lambda_resnet_coco", mode="infer")
+    with pytest.raises(InputError, match="batch_size must be a positive integer, got 0"):
+        train_step.experiment_step("maskrcnn_lambda_resnet_coco", batch_size=0)
+
+
+def test_tpu_check_rejects_an_unknown_experiment(capsys):
+    assert cli.main(["tpu-check", "--experiment=maskrcnn_lambda_coco"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("lambdanet: error: unknown experiment 'maskrcnn_lambda_coco'")

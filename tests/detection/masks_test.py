@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detections as masks, drawings and COCO tables: against geometry and known tables."""
 
+import itertools
+
 import numpy as np
 import pytest
 from pycocotools import mask as coco_masks
@@ -52,7 +54,7 @@ def test_mask_is_interpolated_between_centers_of_cells():
 def test_to_coco_detections_with_masks():
     masks = [np.ones([28, 28]), np.zeros([28, 28])]
     outputs = _outputs([[2, 3, 7, 9], [0, 0, 5, 5]], [0.6, 0.9], [2, 1], masks)
-    empty, filled = to_coco_detections(outputs, 10, 12, min_confidence=0.5)
+    empty, filled = to_coco_detections(outputs, 10, 12, min_confidence=0.5)  # in descending order of scores
     assert (empty["score"], filled["score"]) == pytest.approx((0.9, 0.6))
     assert (empty["category_id"], empty["bbox"], empty["area"]) == (1, [0, 0, 5, 5], 0)
     assert (filled["category_id"], filled["bbox"], filled["area"]) == (2, [3, 2, 6, 5], 30)
@@ -100,32 +102,24 @@ def test_labels_are_in_the_image_and_do_not_overlap():
         taken.append(prediction.free_label_place(box, 90, 18, taken, size))
     for place in taken:
         assert 0 <= place[0] < place[2] < size[0] and 0 <= place[1] < place[3] < size[1]
-    for index, place in enumerate(taken):
-        assert all(prediction.overlap_area(place, other) == 0 for other in taken[:index])
+    assert not any(prediction.overlap_area(*two) for two in itertools.combinations(taken, 2))
 
 
-@pytest.mark.parametrize(
-    "shape, factor", [((100, 150), 7), ((640, 700), 1), ((3000, 4000), 1), ((40, 1000), 2), ((320, 400), 2)]
-)
-def test_small_images_are_enlarged_to_a_maximum(shape, factor):
-    assert prediction.scale_factor(*shape) == factor
+def test_small_images_are_enlarged_to_a_maximum():
+    shapes = ((100, 150), (640, 700), (3000, 4000), (40, 1000), (320, 400))
+    assert [prediction.scale_factor(*shape) for shape in shapes] == [7, 1, 1, 2, 2]
 
 
 def _truth(*boxes):
-    annotations = []
-    for number, (x, y, width, height) in enumerate(boxes, 1):
-        corners = [x, y, x + width, y, x + width, y + height, x, y + height]
-        annotations.append(
-            {
-                **{"id": number, "image_id": 1, "category_id": 1, "iscrowd": 0, "area": width * height},
-                **{"bbox": [x, y, width, height], "segmentation": [corners]},
-            }
-        )
-    return {
-        "images": [{"id": 1, "height": 200, "width": 200}, {"id": 2, "height": 200, "width": 200}],
-        "categories": [{"id": 1, "name": "cat"}],
-        "annotations": annotations,
-    }
+    annotations = [
+        {
+            **{"id": number, "image_id": 1, "category_id": 1, "iscrowd": 0, "area": w * h},
+            **{"bbox": [x, y, w, h], "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]]},
+        }
+        for number, (x, y, w, h) in enumerate(boxes, 1)
+    ]
+    images = [{"id": number, "height": 200, "width": 200} for number in (1, 2)]
+    return {"images": images, "categories": [{"id": 1, "name": "cat"}], "annotations": annotations}
 
 
 def _found(bbox, score=0.9, image_id=1):
@@ -158,21 +152,15 @@ def test_table_counts_by_size_and_by_overlap():
 
 def test_table_counts_images_without_detections():
     truth = _truth([0, 0, 50, 50])
-    missed = {**truth["annotations"][0], "id": 2, "image_id": 2}
-    truth["annotations"].append(missed)
-    assert average_precision(truth, [_found([0, 0, 50, 50])])["box"]["AP"] == pytest.approx(
-        51 / 101, abs=1e-5
-    )
-
-
-def test_table_without_any_detection_is_zero():
-    table = average_precision(_truth([0, 0, 50, 50]), [])
+    truth["annotations"].append({**truth["annotations"][0], "id": 2, "image_id": 2})
+    found = average_precision(truth, [_found([0, 0, 50, 50])])
+    assert found["box"]["AP"] == pytest.approx(51 / 101, abs=1e-5)
+    table = average_precision(truth, [])
     assert set(table) == {"box"} and table["box"]["AP"] == 0
 
 
 def test_rendered_table_has_percentages_and_dashes():
-    header, box, mask = render_table(
-        {"box": dict.fromkeys(COLUMNS, 0.5), "mask": dict.fromkeys(COLUMNS, -1)}
-    ).splitlines()
+    values = {"box": dict.fromkeys(COLUMNS, 0.5), "mask": dict.fromkeys(COLUMNS, -1)}
+    header, box, mask = render_table(values).splitlines()
     assert header.split() == " ".join(COLUMNS).split()
     assert box.split() == ["box", *["50.0"] * 12] and mask.split() == ["mask", *["-"] * 12]

@@ -122,7 +122,8 @@ def test_named_weights_in_the_cache(model, file, tmp_path, monkeypatch):
     assert "got '../mine'" in refused("../mine")
     message = "none are published for lambda_resnet_tiny: see `lambdanet list --pretrained`"
     assert refused("imagenet").endswith(message)
-    tensor_files.write_safetensors(cached, tensor_files.read_tensors(cached), {"model": "resnet_50"})  # equal names and shapes
+    arrays = tensor_files.read_tensors(cached)  # equal names and shapes
+    tensor_files.write_safetensors(cached, arrays, {"model": "resnet_50"})
     assert refused("mine").endswith("does not fit 'lambda_resnet_tiny': it has the weights of 'resnet_50'")
     cached.write_bytes(cached.read_bytes()[:-1])
     assert refused("mine").endswith(f"; remove '{cached}': weights of the hub are fetched again")

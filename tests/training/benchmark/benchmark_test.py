@@ -6,9 +6,9 @@ import io
 import os
 import subprocess
 import sys
-import types
 from itertools import product
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from lambdanet.training.benchmark.results import Measurement, ran_on
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = Case(4, 6, 16, 2, 3, backward=True)
+MACHINE = {"cpu": "a processor", "threads": 2, "tensorflow": "2.20"}
 
 
 def rows_of(times, backward=True, **fields):
@@ -41,27 +42,19 @@ def rows_of(times, backward=True, **fields):
 
 def test_cases_are_all_combinations():
     found = cases(["7x5x16x1", "4x4x8x2"], ["3", "global"], ["forward", "both"], "bfloat16")
-    assert [(case.map, case.scope, case.backward) for case in found] == list(
-        product(["7x5x16x1", "4x4x8x2"], [3, None], [False, True])
-    )
+    expected = list(product(["7x5x16x1", "4x4x8x2"], [3, None], [False, True]))
+    assert [(case.map, case.scope, case.backward) for case in found] == expected
     assert found[0] == Case(7, 5, 16, 1, 3, False, "bfloat16")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"maps": ["7x7x512"]},
-            "map must be HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8, got '7x7x512'",
-        ),
-        (
-            {"maps": ["0x7x512x1"]},
-            "map must be HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8, got '0x7x512x1'",
-        ),
+        ({"maps": ["7x7x512"]}, "map must be HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8, got '7x7"),
+        ({"maps": ["0x7x512x1"]}, "map must be HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8, got '0x7x5"),
         ({"maps": ["7x7x12x1"]}, "channels of map '7x7x12x1' must be a multiple of 8, got 12"),
         ({"maps": []}, "maps must have at least one value"),
         ({"scopes": ["22"]}, "scope must be an odd number such as 23, or global, got '22'"),
-        ({"scopes": ["gobal"]}, "scope must be an odd number such as 23, or global, got 'gobal'"),
         ({"passes": ["backward"]}, "unknown pass 'backward'; did you mean forward"),
         ({"dtype": "float64"}, "unknown dtype 'float64'; did you mean"),
         ({"contenders": ["position/ato"]}, "unknown contender 'position/ato'; did you mean position/auto"),
@@ -70,10 +63,8 @@ def test_cases_are_all_combinations():
         ({"repeats": 0}, "repeats must be a positive integer, got 0"),
         ({"threads": 0}, "threads must be a positive integer, got 0"),
         ({"max_seconds": 0.0}, "max_seconds must be a number above 0, got 0.0"),
-        (
-            {"peers": True, "peers_python": "/no/python"},
-            "peers_python must be the path of a Python interpreter, got '/no/python'",
-        ),
+        ({"peers": True, "peers_python": "/no/python"}, "peers_python must be the path of a Python interp"),
+        ({"out": "/proc/none"}, "/proc/none' cannot be written"),
     ],
 )
 def test_wrong_arguments_are_rejected_at_once(arguments, message, capsys):
@@ -83,24 +74,12 @@ def test_wrong_arguments_are_rejected_at_once(arguments, message, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_unwritable_folder_is_rejected_at_once(tmp_path, capsys):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="file' cannot be written"):
-        layers.benchmark_layers(out=tmp_path / "file")
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["layers"], "layers.csv"),
-        (["layers"], "layers_time.png"),
-        (["models", "resnet_50"], "models.csv"),
-        (["models", "resnet_50"], "models.png"),
-    ],
+    ("topic", "name"), [("layers", "layers.csv"), ("layers", "layers_time.png"), ("models", "models.png")]
 )
-def test_files_of_the_user_are_not_replaced(words, name, tmp_path, capsys):
+def test_files_of_the_user_are_not_replaced(topic, name, tmp_path, capsys):
     (tmp_path / name).write_text("model,mine\n")
+    words = [topic, "resnet_50"] if topic == "models" else [topic]
     assert cli.main(["benchmark", *words, f"--out={tmp_path}"]) == 2
     printed = capsys.readouterr()
     assert f"{name}' exists, and this command did not write it" in printed.err and printed.out == ""
@@ -108,11 +87,7 @@ def test_files_of_the_user_are_not_replaced(words, name, tmp_path, capsys):
 
 def test_select_contenders_adds_the_reference():
     chosen = layers.select_contenders(["attention/h*", "peer/timm"], True, "python")
-    assert chosen == {
-        "layer/einsum": sys.executable,
-        "attention/halo": sys.executable,
-        "peer/timm": "python",
-    }
+    assert chosen == {"layer/einsum": sys.executable, "attention/halo": sys.executable, "peer/timm": "python"}
 
 
 @pytest.mark.parametrize("lengths", [(3, 3), (5, 7)])  # local; all offsets of a 3x4 map
@@ -215,20 +190,9 @@ def test_slow_contender_has_fewer_turns(scripted, monkeypatch):
     assert f"{len(slow.seconds)} of 8 repeats: a call takes 0.3" in slow.note and quick.note == ""
     turns = [name for name, do in scripted.log[4:] if do == "time"]
     assert turns.index("slow") > 0 and "slow" in turns[-2:]
-
-
-def test_very_slow_contender_has_one_call(scripted, monkeypatch):
     monkeypatch.setattr(scripted, "seconds", {"quick": 0.001, "slow": 50.0})
     quick, slow = run_script(comparison.Budget(8, 10.0, 1), SMALL)
-    assert len(quick.seconds) == 8 and len(slow.seconds) == 1
-    assert slow.peak_bytes == 2**20
-
-
-def test_failing_contender_has_a_note(scripted):
-    scripted.failures["slow", "build"] = ContenderFailed("ValueError: odd maps alone")
-    quick, slow = run_script(comparison.Budget(3, 10.0, 1), SMALL)
-    assert len(quick.seconds) == 3
-    assert (slow.seconds, slow.note, slow.speed()) == ([], "ValueError: odd maps alone", None)
+    assert len(quick.seconds) == 8 and len(slow.seconds) == 1 and slow.peak_bytes == 2**20
 
 
 def test_stopped_contender_is_skipped_on_the_same_map(scripted):
@@ -238,6 +202,8 @@ def test_stopped_contender_is_skipped_on_the_same_map(scripted):
     notes = [row.note for row in rows if row.contender == "slow"]
     stopped = "stopped after 60 s"
     assert notes == [stopped, "skipped: the pass forward did not finish", stopped]
+    assert all((row.seconds, row.speed()) == ([], None) for row in rows if row.contender == "slow")
+    assert all(len(row.seconds) == 3 for row in rows if row.contender == "quick")
 
 
 # Processes.
@@ -305,10 +271,8 @@ def test_peer_runs_or_names_the_missing_package(name):
 
 
 def test_peer_does_not_import_tensorflow():
-    program = (
-        "import sys, lambdanet.training.benchmark.worker, lambdanet.training.benchmark.peers\n"
-        "print({'tensorflow', 'tf_keras', 'torch', 'numpy'} & set(sys.modules) or 'none')"
-    )
+    program = "import sys, lambdanet.training.benchmark.worker, lambdanet.training.benchmark.peers\n"
+    program += "print({'tensorflow', 'tf_keras', 'torch', 'numpy'} & set(sys.modules) or 'none')"
     shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (shown.stdout.strip(), shown.stderr) == ("none", "")
 
@@ -327,27 +291,12 @@ def test_peak_memory_of_arrays_and_tensors(name):
 
 
 def test_gpu_memory_is_counted_by_the_allocator(monkeypatch):
-    class Allocator:
-        current, peak = 5000, 9000
-
-        def list_physical_devices(self, kind):
-            return ["a GPU"]
-
-        def reset_memory_stats(self, device):
-            self.peak = self.current
-
-        def get_memory_info(self, device):
-            assert device == "GPU:0"
-            return {"current": self.current, "peak": self.peak}
-
-    config = Allocator()
-    config.experimental = config
-    monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(config=config))
-
-    def run():
-        config.peak = max(config.peak, config.current + 700)
-
-    assert memory.on_gpu() and memory.peak_bytes(run, 2) == 700
+    used = {"current": 5000, "peak": 9000}
+    config = mock.Mock(list_physical_devices=lambda kind: ["a GPU"])
+    config.experimental.reset_memory_stats = lambda device: used.update(peak=used["current"])
+    config.experimental.get_memory_info = lambda device: {"GPU:0": dict(used)}[device]
+    monkeypatch.setitem(sys.modules, "tensorflow", mock.Mock(config=config))
+    assert memory.on_gpu() and memory.peak_bytes(lambda: used.update(peak=5700), 2) == 700
 
 
 # Tables and plots.
@@ -357,31 +306,21 @@ def test_table_has_every_row_and_120_columns():
     times = {"position/einsum": 123456.0, "position/blocked_query_first": 0.01234, "position/auto": 617.28}
     rows = rows_of(times, False, peak_bytes=5 * 2**30) + rows_of(times)
     for name in ("position/conv", "position/depthwise_conv"):
-        rows.append(
-            Measurement(
-                rows[3].case,
-                name,
-                note=" ".join(["stopped after 60 s"] * (len(name) - 12)),
-                reference=rows[3],
-            )
-        )
+        note = " ".join(["stopped after 60 s"] * (len(name) - 12))
+        rows.append(Measurement(rows[3].case, name, note=note, reference=rows[3]))
     lines = report.table(rows).splitlines()
     assert max(map(len, lines)) <= 120
     assert lines[0].split("  ")[0] == "4x6, d=16, b=2, scope 3"
-    auto = next(line for line in lines if line.startswith("position/auto"))
-    assert auto.split() == ["position/auto"] + ["617.3", "617.3-617.3", "200", "5120"] + [
-        *("617.3", "617.3-617.3", "200", "-")
-    ]
+    auto = next(line.split() for line in lines if line.startswith("position/auto"))
+    assert auto == "position/auto 617.3 617.3-617.3 200 5120 617.3 617.3-617.3 200 -".split()
     assert next(line for line in lines if line.startswith("position/conv")).split()[1:] == ["-"] * 6
     assert "  position/conv, forward + backward: stopped after 60 s" in lines
 
 
 def test_summary_compares_with_the_fastest_other():
     rows = rows_of({"position/einsum": 30.0, "position/conv": 9.0, "position/auto": 10.0})
-    assert report.summary(rows) == (
-        "forward + backward: position/auto runs at 0.90 times the speed of position/conv, "
-        "the fastest other form"
-    )
+    compared = "position/auto runs at 0.90 times the speed of position/conv, the fastest other form"
+    assert report.summary(rows) == f"forward + backward: {compared}"
     rows = rows_of({"layer/einsum": 9.0, "layer/auto": 4.0, "peer/timm": 12.0, "peer/lucidrains": 10.0})
     assert "layer/auto runs at 2.50 times the speed of peer/lucidrains" in report.summary(rows)
     assert report.summary(rows_of({"layer/einsum": 9.0, "layer/auto": 4.0})) == ""
@@ -399,25 +338,23 @@ def test_other_device_is_noted_and_not_compared():
 
 
 def test_footer_names_the_gpu():
-    machine = {"cpu": "a processor", "threads": 2, "tensorflow": "2.20"}
     on_cpu = rows_of({"layer/einsum": 9.0}, device="CPU")
     on_gpu = rows_of({"layer/einsum": 1.0, "layer/auto": 1.0}, device="a GPU")
-    assert ran_on(on_cpu, machine) == "a processor, 2 threads, tensorflow 2.20"
-    assert ran_on(on_gpu + on_cpu, machine) == "a GPU with a processor, 2 threads, tensorflow 2.20"
-    assert ran_on([row.columns() for row in on_gpu], machine).startswith("a GPU with a processor,")
+    assert ran_on(on_cpu, MACHINE) == "a processor, 2 threads, tensorflow 2.20"
+    assert ran_on(on_gpu + on_cpu, MACHINE) == "a GPU with a processor, 2 threads, tensorflow 2.20"
+    assert ran_on([row.columns() for row in on_gpu], MACHINE).startswith("a GPU with a processor,")
 
 
 def test_plots_have_a_dot_per_result():
-    machine = {"cpu": "a processor", "threads": 2, "tensorflow": "2.20"}
     rows = rows_of({"position/einsum": 30.0, "position/auto": 10.0})
-    drawn = report.plots(rows, machine)
+    drawn = report.plots(rows, MACHINE)
     assert list(drawn) == ["layers_time.png"]
     pixels = np.asarray(Image.open(io.BytesIO(drawn["layers_time.png"])))
     blue = np.frombuffer(bytes.fromhex(report.COLORS["auto"][1:]), np.uint8)
     assert (pixels[..., :3] == blue).all(-1).sum() > 50
     rows[0].peak_bytes = rows[1].peak_bytes = 2**20
-    assert list(report.plots(rows, machine)) == ["layers_time.png", "layers_memory.png"]
-    assert report.plots([Measurement(SMALL, "position/auto", note="none")], machine) == {}
+    assert list(report.plots(rows, MACHINE)) == ["layers_time.png", "layers_memory.png"]
+    assert report.plots([Measurement(SMALL, "position/auto", note="none")], MACHINE) == {}
 
 
 def test_command_prints_and_writes_measurements(tmp_path, capfd, monkeypatch):
@@ -427,11 +364,8 @@ def test_command_prints_and_writes_measurements(tmp_path, capfd, monkeypatch):
     assert cli.main([*words, f"--out={tmp_path}"]) == 0
     shown = capfd.readouterr()
     assert shown.err == ""
-    lines = shown.out.splitlines()
-    assert max(map(len, lines)) <= 120
-    assert sum(line.startswith("position/auto ") for line in lines) == 2
+    assert sum(line.startswith("position/auto ") for line in shown.out.splitlines()) == 2
     assert {"layers.csv", "layers_time.png"} <= set(os.listdir(tmp_path))
-    assert set(os.listdir(tmp_path)) <= {"layers.csv", "layers_time.png", "layers_memory.png"}
     rows = list(csv.DictReader((tmp_path / "layers.csv").read_text().splitlines()))
     keys = [(row["scope"], row["pass"], row["contender"]) for row in rows]
     assert keys == list(product(["3", "global"], ["forward", "both"], ["position/einsum", "position/auto"]))

@@ -4,11 +4,13 @@
 import csv
 import io
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
 import tf_keras as keras
 from PIL import Image
+from programs.small_model import one_convolution
 
 from lambdanet import cli
 from lambdanet.errors import InputError
@@ -32,21 +34,11 @@ def test_parse_network_with_options_and_size(text, expected):
     assert (network.name, network.options, network.size) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["resnet_50@", "resnet_50@big", "resnet_50@0", "resnet_50:scope", "resnet_50:scope=x"]
-)
+@pytest.mark.parametrize("text", [f"resnet_50{end}" for end in ("@", "@big", "@0", ":scope", ":scope=x")])
 def test_parse_network_rejects_wrong_texts(text):
     with pytest.raises(InputError, match=f"model must be NAME, .*, got '{re.escape(text)}'") as error:
         Network.parse(text)
     assert "\n" not in str(error.value)
-
-
-def _small_model(name, input_size, **options):
-    """Returns a model of two layers."""
-    images = keras.Input([input_size, input_size, 3])
-    x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3, strides=2)(images))
-    x = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(x))
-    return keras.Model(images, keras.layers.Activation("linear", dtype="float32")(x), name=name)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -54,7 +46,7 @@ def test_only_training_changes_weights(monkeypatch, dtype):
     built = []
 
     def create(*args, **kwargs):
-        built.append(_small_model(*args, **kwargs))
+        built.append(one_convolution(*args, **kwargs))
         return built[-1]
 
     monkeypatch.setattr(model_contenders.zoo, "create_model", create)
@@ -64,66 +56,41 @@ def test_only_training_changes_weights(monkeypatch, dtype):
         run()
         changed = [not np.array_equal(a, b) for a, b in zip(before, built[-1].get_weights(), strict=True)]
         assert any(changed) == backward
-    assert all(changed[:2]) and built[-1].input_shape == (
-        None,
-        16,
-        16,
-        3,
-    )  # kernel and bias of the convolution
+    assert all(changed[:2])  # kernel and bias of the convolution
+    assert built[-1].input_shape == (None, 16, 16, 3)
     assert built[-1].layers[1].compute_dtype == dtype
     assert keras.mixed_precision.global_policy().name == "float32"
 
 
-class ScriptedProcess:
-    """A fake process: the second model has half the speed and three times the memory; timm is slower."""
+def scripted_process(python, name, threads, environment):
+    """The second model has half the speed and three times the memory; timm is slower."""
+    slow, about = "llll" in name, {"library": "script 1.0", "device": "paper", "counts_memory": True}
+    seconds = {"timm": 4, "timm_compiled": 8}.get(name.partition("/")[0], 2 if slow else 1)
+    built = []
 
-    def __init__(self, python, name, threads, environment):
-        self._slow = "llll" in name
-        self._seconds = {"timm": 4, "timm_compiled": 8}.get(name.partition("/")[0], 2 if self._slow else 1)
-        self._training = False
-
-    def about(self):
-        return {"library": "script 1.0", "device": "paper", "counts_memory": True}
-
-    def request(self, do, timeout, **arguments):
+    def request(do, timeout, **arguments):
         if do == "build":
-            self._training = ModelCase(**arguments["case"]).backward
+            built.append(ModelCase(**arguments["case"]).backward)
         if do == "memory":
-            return {"bytes": (3 if self._slow else 1) * 2**20}
-        return {"seconds": self._seconds * (0.3 if self._training else 0.1)}
+            return {"bytes": (3 if slow else 1) * 2**20}
+        return {"seconds": seconds * (0.3 if built[-1] else 0.1)}
 
-    def was_ready(self):
-        return True
-
-    def is_alive(self):
-        return True
-
-    def close(self):
-        pass
+    return mock.Mock(request=request, about=lambda: about)
 
 
 @pytest.fixture
 def scripted(monkeypatch):
-    monkeypatch.setattr(comparison, "ContenderProcess", ScriptedProcess)
+    monkeypatch.setattr(comparison, "ContenderProcess", scripted_process)
     monkeypatch.setattr(comparison, "SETTLE_SECONDS", 0)
     info = ModelInfo("resnet_50", 25_000_000, 4_000_000_000, 224, "source", (), (), (), 2048)
     monkeypatch.setattr(model_contenders.zoo, "model_info", lambda *_, **__: info)
 
 
 def test_models_are_compared_with_the_first(scripted, tmp_path, capsys):
-    words = [
-        "benchmark",
-        "models",
-        "resnet_50",
-        "resnet_50_llll",
-        "--batch_size=6",
-        "--repeats=3",
-        f"--out={tmp_path}",
-    ]
-    assert cli.main(words) == 0
+    words = ["benchmark", "models", "resnet_50", "resnet_50_llll", "--batch_size=6", "--repeats=3"]
+    assert cli.main([*words, f"--out={tmp_path}"]) == 0
     shown = capsys.readouterr().out
-    with (tmp_path / "models.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader((tmp_path / "models.csv").read_text().splitlines()))
     assert [(row["model"], row["pass"]) for row in rows] == [
         *(("resnet_50", "train"), ("resnet_50_llll", "train")),
         *(("resnet_50", "infer"), ("resnet_50_llll", "infer")),
@@ -142,14 +109,10 @@ def test_models_are_compared_with_the_first(scripted, tmp_path, capsys):
 def test_peers_are_measured_beside_each_model(scripted, tmp_path):
     words = ["benchmark", "models", "resnet_50_llll", "halonet26t", "--peers", "--passes=infer"]
     assert cli.main([*words, "--repeats=1", f"--out={tmp_path}"]) == 0
-    with (tmp_path / "models.csv").open() as file:
-        speeds = {row["model"]: float(row["times_as_fast_as_first"]) for row in csv.DictReader(file)}
-    assert speeds == {
-        "resnet_50_llll": 1,
-        "halonet26t": 2,
-        "timm/halonet26t": 0.5,
-        "timm_compiled/halonet26t": 0.25,
-    }
+    rows = csv.DictReader((tmp_path / "models.csv").read_text().splitlines())
+    speeds = {row["model"]: float(row["times_as_fast_as_first"]) for row in rows}
+    peers = {"timm/halonet26t": 0.5, "timm_compiled/halonet26t": 0.25}
+    assert speeds == {"resnet_50_llll": 1, "halonet26t": 2, **peers}
     picture = np.asarray(Image.open(tmp_path / "models.png").convert("RGB"))
     for color in ((17, 24, 39), (37, 99, 235), (234, 88, 12), (22, 163, 74)):  # a dot of each kind
         assert np.all(picture == color, axis=-1).any()
@@ -177,10 +140,7 @@ def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["models", "resnet_50", "--peers"],
-            "a model must be one of lambda_resnet26t, .*, without options, with --peers, got 'resnet_50'",
-        ),
+        (["models", "resnet_50", "--peers"], "a model must be .*, without options, .* got 'resnet_50'"),
         (["models"], "`benchmark models` needs MODEL..."),
         (["model"], "unknown command 'benchmark model'; did you mean benchmark models"),
         ([], "unknown command 'benchmark'"),

@@ -23,15 +23,15 @@ from lambdanet.training.train import train
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("folder"),
-    num_classes=2,
-    input_size=8,
-    global_batch_size=4,
-    epochs=2,
-    warmup_epochs=0,
-    augmentation="none",
-    randaugment_layers=0,
+    **{"num_classes": 2, "input_size": 8, "global_batch_size": 4, "epochs": 2, "warmup_epochs": 0},
+    **{"augmentation": "none", "randaugment_layers": 0},
 )
 COUNT = 18  # in each of the two splits: four full batches, and two images
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return _write(tmp_path)
 
 
 def _write(root):
@@ -44,18 +44,10 @@ def _write(root):
     return root
 
 
-@pytest.fixture
-def pictures(tmp_path):
-    return _write(tmp_path)
-
-
 def _levels(batches):
     """The levels of the pictures in batches."""
     mean, std = RECIPE.mean[0], RECIPE.std[0]
-    return [
-        [round(float(image[0, 0, 0] * std + mean) * 25.5) for image in images.numpy()]
-        for images, _ in batches
-    ]
+    return [[round(float(x[0, 0, 0] * std + mean) * 25.5) for x in images.numpy()] for images, _ in batches]
 
 
 @pytest.fixture(scope="module")
@@ -132,26 +124,16 @@ def test_batch_without_valid_images_is_replaced(pictures, whole):
     assert levels[:2] == [first, first] and len(bad.names) == 4
     _damage(pictures, "train", *set(range(COUNT)).difference(second))
     bad = BadRecords()
-    with (
-        pytest.raises(InputError, match="none of the 4 images of a batch can be read"),
-        bad.as_input_errors(),
-    ):
+    message = "none of the 4 images of a batch can be read"
+    with pytest.raises(InputError, match=message), bad.as_input_errors():
         list(Dataset.open(RECIPE, str(pictures), bad).train())
-
-
-def test_exceeded_limit_ends_run(pictures):
-    _damage(pictures, "train", 2, 5, 11)
-    bad = BadRecords(limit=2)
-    message = "3 records cannot be read, the last of them .*png; max_bad_records is 2"
-    with pytest.raises(InputError, match=message) as caught, bad.as_input_errors():
-        list(Dataset.open(RECIPE, str(pictures), bad).train())
-    assert "\n" not in str(caught.value)
 
 
 def test_train_ends_at_limit(pictures, tmp_path, monkeypatch):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
     _damage(pictures, "train", 2, 5)
-    with pytest.raises(InputError, match="2 records cannot be read"):
+    message = "^2 records cannot be read, the last of them .*png; max_bad_records is 1.*$"
+    with pytest.raises(InputError, match=message):
         train(RECIPE, tmp_path / "run", str(pictures), max_bad_records=1)
 
 
@@ -195,18 +177,13 @@ def _label_alone(example, key):
 
 @pytest.mark.parametrize("label", [-1, 2])
 def test_label_outside_of_classes_ends_run(label):
-    examples = tf.data.Dataset.from_tensor_slices(
-        {"name": ["first", "second", "third"], "label": tf.constant([0, label, 1], tf.int64)}
-    )
+    fields = {"name": ["first", "second", "third"], "label": tf.constant([0, label, 1], tf.int64)}
+    examples = tf.data.Dataset.from_tensor_slices(fields)
     bad = BadRecords()
     groups = prepare_in_groups(examples.enumerate().map(lambda place, one: (one, place)), _label_alone, 3)
     batches = bad.full_batches(groups, 3, num_classes=2)
-    with (
-        pytest.raises(
-            InputError, match=f"label of record 'second' must be the number of a class, got {label}"
-        ),
-        bad.as_input_errors(),
-    ):
+    message = f"label of record 'second' must be the number of a class, got {label}"
+    with pytest.raises(InputError, match=message), bad.as_input_errors():
         list(batches)
 
 
@@ -228,7 +205,7 @@ def _write_digits(root):
 
 
 @pytest.mark.parametrize("write", [_write_tfrecord, _write_digits])
-@pytest.mark.parametrize(("number", "byte"), [(0, 8), (0, 12), (5, 8), (5, 12), (11, 8), (11, 12)])
+@pytest.mark.parametrize(("number", "byte"), [(0, 8), (5, 12), (11, 12)])
 def test_records_from_a_damaged_one_on_are_counted(tmp_path, capfd, write, number, byte):
     recipe, file = write(tmp_path)
     damage_record(file, number, byte)
@@ -254,10 +231,8 @@ def test_deleted_record_file_ends_run(tmp_path, split):
     batches = dataset.eval() if split == "test" else dataset.train()
     (file,) = tmp_path.glob(f"**/*{split}*tfrecord*")
     file.unlink()
-    with (
-        pytest.raises(InputError, match=f"21 records cannot be read, the last of them {file.name}:"),
-        bad.as_input_errors(),
-    ):
+    message = f"21 records cannot be read, the last of them {file.name}:"
+    with pytest.raises(InputError, match=message), bad.as_input_errors():
         list(batches)
 
 

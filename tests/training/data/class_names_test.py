@@ -2,11 +2,9 @@
 """Names of classes: reading, comparing, and refusing invalid ones before training."""
 
 import dataclasses
-import json
 import os
 
 import pytest
-import tensorflow_datasets as tfds
 from PIL import Image
 
 from lambdanet import cli, configs
@@ -18,23 +16,6 @@ from lambdanet.training.run.checkpoints import Checkpoints
 
 BREAKS = [line[-1] for line in " ".join(map(chr, range(0x110000))).splitlines(keepends=True)[:-1]]
 RECIPE = dataclasses.replace(configs.get_recipe("folder"), input_size=8, global_batch_size=2)
-
-
-class OddNames(tfds.core.GeneratorBasedBuilder):
-    """A dataset of TFDS with a line break in the name of a class."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        label = tfds.features.ClassLabel(names=["cat", "dog\u2028wolf"])
-        features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": label}
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
-
-    def _split_generators(self, dl_manager):
-        raise AssertionError("refused before it is prepared")
-
-    def _generate_examples(self):
-        raise AssertionError("refused before it is prepared")
 
 
 def _folder(root, name):
@@ -51,7 +32,7 @@ def _records(root, file, content):
     (root / file).write_bytes(content)
 
 
-@pytest.mark.parametrize("name", [b"dog\nwolf", "dog\u2028".encode(), b"dog\xff", b"\r", b" "])
+@pytest.mark.parametrize("name", ["dog\u2028".encode(), b"dog\xff", b" "])
 def test_folder_with_invalid_class_name_is_rejected(tmp_path, capsys, name):
     _folder(tmp_path / "pictures", name)
     words = [f"--data_dir={tmp_path / 'pictures'}", f"--model_dir={tmp_path / 'run'}"]
@@ -69,8 +50,7 @@ def test_folder_with_invalid_class_name_is_rejected(tmp_path, capsys, name):
         ("classes.txt", "cat\ndog\u2028wolf\n".encode(), r"class 1 of .* got 'dog\\u2028wolf'"),
         ("classes.txt", b"cat\n\ndog\n", "class 1 of .* got ''"),
         ("classes.txt", b"cat\n\xff\n", "classes.txt' cannot be read: .*utf-8"),
-        ("manifest.json", json.dumps({"classes": ["cat", "dog\n"]}).encode(), r"class 1 of .* got 'dog\\n'"),
-        ("manifest.json", json.dumps({"classes": ["cat", 7]}).encode(), "class 1 of .* got 7"),
+        ("manifest.json", b'{"classes": ["cat", 7]}', "class 1 of .* got 7"),
     ],
 )
 def test_records_with_invalid_class_names_are_rejected(tmp_path, file, content, message):
@@ -79,12 +59,6 @@ def test_records_with_invalid_class_names_are_rejected(tmp_path, file, content, 
     with pytest.raises(InputError, match=message) as caught:
         Dataset.open(recipe, str(tmp_path))
     assert "\n" not in str(caught.value)
-
-
-def test_tfds_with_invalid_class_names_is_rejected(tmp_path):
-    recipe = dataclasses.replace(RECIPE, dataset="odd_names", num_classes=2)
-    with pytest.raises(InputError, match=r"class 1 of dataset odd_names must be .* got 'dog\\u2028wolf'"):
-        Dataset.open(recipe, str(tmp_path))
 
 
 @pytest.mark.parametrize("dataset", ["folder", "tfrecord", "digits"])
@@ -97,12 +71,9 @@ def test_data_dir_not_in_utf8_is_rejected(tmp_path, dataset):
 
 def test_every_line_break_in_names_is_rejected():
     assert len(BREAKS) > 8
-    for end in BREAKS:
-        for name in (f"a{end}b", f"a{end}", f"{end}a"):
-            with pytest.raises(
-                InputError, match="class 1 of it must be a name of one line in UTF-8, got 'a?"
-            ):
-                class_names.check_names(["plain", name], "it")
+    for name in (name for end in BREAKS for name in (f"a{end}b", f"a{end}", f"{end}a")):
+        with pytest.raises(InputError, match="class 1 of it must be a name of one line in UTF-8, got 'a?"):
+            class_names.check_names(["plain", name], "it")
     class_names.check_names(["a", " b c", "Hausboot, groß", "猫", "'\"", "a\tb"], "it")
 
 

@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The digits dataset of TFDS, and batches that depend only on the recipe and the step."""
+"""The digits dataset of TFDS, batches that depend only on the recipe and the step, and parts of machines."""
 
 import dataclasses
+import itertools
 import socket
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from PIL import Image
 from sklearn import datasets
 
 from lambdanet import cli, configs
 from lambdanet.errors import InputError
 from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.folder import FolderSource
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
 
-RECIPE = dataclasses.replace(
-    configs.get_recipe("digits"), epochs=3, global_batch_size=20, train_split="train[:200]", input_size=8
-)
+FIELDS = {"epochs": 3, "global_batch_size": 20, "train_split": "train[:200]", "input_size": 8}
+RECIPE = dataclasses.replace(configs.get_recipe("digits"), **FIELDS)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,12 @@ def _no_network(*args, **kwargs):
 
 
 def _batches(recipe, role, data_dir, **kwargs):
-    return [(x.numpy(), y.numpy()) for x, y in getattr(Dataset.open(recipe, data_dir), role)(**kwargs)]
+    batches = getattr(Dataset.open(recipe, data_dir), role)(**kwargs)
+    return [tuple(field.numpy() for field in batch) for batch in batches]
+
+
+def _shard(*numbers):
+    return {"shard": Shard(*numbers, pad_last_batch=True)}
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +63,8 @@ def _assert_equal(left, right):
 def test_digits_are_those_of_scikit_learn(data_dir):
     splits = tfds.load("digits", data_dir=data_dir, as_supervised=True)
     images, labels = datasets.load_digits(return_X_y=True)
-    source = sorted(
-        (label, tuple(np.round(image * 255 / 16))) for image, label in zip(images, labels, strict=True)
-    )
+    pixels = map(tuple, np.round(images * 255 / 16))
+    source = sorted(zip(labels, pixels, strict=True))
     pairs = {name: list(split.as_numpy_iterator()) for name, split in splits.items()}
     assert {name: len(pair) for name, pair in pairs.items()} == {"train": 1442, "test": 355}
     prepared = sorted((label, tuple(image.ravel())) for pair in pairs.values() for image, label in pair)
@@ -67,16 +73,15 @@ def test_digits_are_those_of_scikit_learn(data_dir):
     assert in_test.min() > 0.18 and in_test.max() <= 0.2
 
 
-def test_class_names_and_counts(data_dir):
-    assert Dataset.open(RECIPE, data_dir).class_names == list("0123456789")
+def test_class_names_and_counts(data_dir, tmp_path):
+    for folder in (data_dir, str(tmp_path)):  # the images need not be on disk
+        assert Dataset.open(RECIPE, folder).class_names == list("0123456789")
+    assert not list(tmp_path.iterdir())
     assert Dataset.open(RECIPE, data_dir).num_examples(RECIPE.train_split) == 200
     assert Dataset.open(RECIPE, data_dir).num_examples(RECIPE.eval_split) == 355
-    assert Dataset.open(dataclasses.replace(RECIPE, global_batch_size=30), data_dir).steps_per_epoch == 6
-
-
-def test_class_names_without_data_on_disk(tmp_path):
-    assert Dataset.open(RECIPE, str(tmp_path)).class_names == list("0123456789")
-    assert not list(tmp_path.iterdir())
+    thirty = dataclasses.replace(RECIPE, global_batch_size=30)
+    assert Dataset.open(thirty, data_dir).steps_per_epoch == 6
+    assert [len(labels) for _, labels in _batches(thirty, "train", data_dir)] == 3 * 6 * [30]
 
 
 def test_unwritable_home_is_named_with_flag(tmp_path, monkeypatch, capsys):
@@ -91,11 +96,6 @@ def test_unwritable_home_is_named_with_flag(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_unwritable_data_dir_is_named():
-    with pytest.raises(InputError, match="digits cannot be written to '/proc/digits' .*; --data_dir names"):
-        Dataset.open(RECIPE, "/proc").num_examples(RECIPE.train_split)
-
-
 def test_evaluation_is_in_order_with_last_partial_batch(data_dir):
     first, again = (_batches(RECIPE, "eval", data_dir) for _ in range(2))
     _assert_equal(first, again)
@@ -103,16 +103,10 @@ def test_evaluation_is_in_order_with_last_partial_batch(data_dir):
     assert first[0][0].shape == (20, 8, 8, 3) and first[0][0].dtype == np.float32
 
 
-def test_training_has_full_batches_in_all_epochs(data_dir):
-    batches = _batches(dataclasses.replace(RECIPE, global_batch_size=30), "train", data_dir)
-    assert [len(labels) for _, labels in batches] == 3 * 6 * [30]
-
-
 def test_epochs_have_each_image_once_in_another_order(data_dir):
     batches = _batches(dataclasses.replace(RECIPE, augmentation="none"), "train", data_dir)
-    epochs = [
-        [image.tobytes() for images, _ in batches[10 * e : 10 * e + 10] for image in images] for e in range(3)
-    ]
+    parts = (batches[begin : begin + 10] for begin in (0, 10, 20))
+    epochs = [[image.tobytes() for images, _ in part for image in images] for part in parts]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(epochs[2])
     assert len(set(epochs[0])) > 195  # except equal images
     for left, right in [(0, 1), (0, 2), (1, 2)]:
@@ -124,14 +118,8 @@ def test_repeated_augmentation_has_copies_in_a_row(data_dir, shard):
     """Without augmentation, an epoch repeats each image of the pass three times."""
     plain = dataclasses.replace(RECIPE, augmentation="none", epochs=2)
     repeated = dataclasses.replace(plain, repeated_augmentation=3, epochs=4)
-    once, thrice = (
-        [
-            image.tobytes()
-            for images, _ in _batches(recipe, "train", data_dir, shard=shard)
-            for image in images
-        ]
-        for recipe in (plain, repeated)
-    )
+    runs = (_batches(recipe, "train", data_dir, shard=shard) for recipe in (plain, repeated))
+    once, thrice = ([image.tobytes() for images, _ in run for image in images] for run in runs)
     assert thrice == [image for image in once for _ in range(3)]
     assert Dataset.open(repeated, data_dir).steps_per_epoch == 10
     epoch = thrice[: 200 // shard.count // 3 * 3]
@@ -149,8 +137,11 @@ def test_copies_differ_and_resume(data_dir):
         _assert_equal(batches[step:], _batches(recipe, "train", data_dir, initial_step=step))
 
 
-def test_resumed_batches_equal_uninterrupted_ones(data_dir, whole):
-    _assert_equal(whole[20:], _batches(RECIPE, "train", data_dir, initial_step=20))
+@pytest.mark.parametrize(("options", "devices"), [({}, 1), (_shard(1, 2, 4), 2)])
+def test_resumed_batches_equal_uninterrupted_ones(data_dir, options, devices):
+    """Within an epoch of 10 steps, each of a batch per device of this machine."""
+    whole, rest = (_batches(RECIPE, "train", data_dir, initial_step=step, **options) for step in (0, 17))
+    _assert_equal(whole[17 * devices :], rest)
 
 
 def test_first_images_are_those_of_first_batch(data_dir, whole):
@@ -182,10 +173,7 @@ def test_augmentation_differs_between_epochs(data_dir):
         ({"dataset": "coco"}, "features of dataset coco must be an image named .*, got .'image'"),
         ({"dataset": "imagenet2012", "num_classes": 1000}, "imagenet2012 has to be downloaded by hand"),
         ({"num_classes": 9}, "num_classes must be 10, as in dataset digits, got 9"),
-        (
-            {"mean": (0.5, 0.5), "std": (1, 1), "dataset": "cifar10"},
-            "channels of mean and std must be 3, as in dataset cifar10, got 2",
-        ),
+        ({"mean": (0.5, 0.5), "std": (1, 1), "dataset": "cifar10"}, "channels of mean .* be 3, .* got 2"),
         ({"eval_split": "tets"}, "unknown split of dataset digits 'tets'; did you mean test"),
         ({"eval_split": "test[x:]"}, r"split 'test\[x:\]' of digits cannot be read"),
         ({"eval_split": "test[:0]"}, r"must be one with images, got 'test\[:0\]'"),
@@ -197,13 +185,6 @@ def test_unusable_dataset_is_rejected(data_dir, changes, message):
     assert "\n" not in str(caught.value)
 
 
-def test_missing_data_dir_is_rejected(tmp_path):
-    missing = str(tmp_path / "missing")
-    with pytest.raises(InputError, match=f"data_dir must be an existing folder, got '{missing}'"):
-        Dataset.open(RECIPE, missing).train()
-    assert not list(tmp_path.iterdir())
-
-
 def test_data_dir_with_tilde(data_dir, monkeypatch):
     monkeypatch.setenv("HOME", data_dir)
     assert Dataset.open(RECIPE, "~").num_examples(RECIPE.train_split) == 200
@@ -212,3 +193,78 @@ def test_data_dir_with_tilde(data_dir, monkeypatch):
 def test_split_below_one_batch_is_rejected(data_dir):
     with pytest.raises(InputError, match="at most 200, .*, got 201; such as --set=global_batch_size=32"):
         assert Dataset.open(dataclasses.replace(RECIPE, global_batch_size=201), data_dir).steps_per_epoch
+
+
+# Parts of the data for machines and devices.
+
+
+PLAIN = dataclasses.replace(RECIPE, epochs=1, global_batch_size=12, augmentation="none")
+
+
+@pytest.fixture(scope="module")
+def plain_images(data_dir):
+    """The images of an epoch on one machine."""
+    return [image.tobytes() for images, _ in _batches(PLAIN, "train", data_dir) for image in images]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_machines_read_disjoint_parts(data_dir, plain_images, count):
+    parts = [_batches(PLAIN, "train", data_dir, **_shard(index, count, 2 * count)) for index in range(count)]
+    assert {len(images) for part in parts for images, _ in part} == {12 // (2 * count)}
+    assert {len(part) for part in parts} == {2 * Dataset.open(PLAIN, data_dir).steps_per_epoch}
+    read = [[image.tobytes() for images, _ in part for image in images] for part in parts]
+    twice = {image for image in plain_images if plain_images.count(image) > 1}  # some digits are equal
+    for left, right in itertools.combinations(read, 2):
+        assert set(left) & set(right) <= twice
+    assert len(set().union(*read)) > 185  # of 200; the machines leave out different ones
+
+
+def test_machines_have_different_augmentation(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, [2, 40, 40, 3], np.uint8)
+    for kind, number in itertools.product(range(2), range(2)):
+        (tmp_path / "train" / str(kind)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels[kind]).save(tmp_path / "train" / str(kind) / f"{number}.png")
+    small = {"num_classes": 2, "input_size": 8, "global_batch_size": 4, "epochs": 1, "warmup_epochs": 0}
+    recipe = dataclasses.replace(configs.get_recipe("folder"), randaugment_layers=0, **small)
+    left, right = (_batches(recipe, "train", str(tmp_path), **_shard(index, 2, 2))[0] for index in range(2))
+    np.testing.assert_array_equal(left[1], right[1])  # the same two pictures in the same order
+    assert np.abs(left[0] - right[0]).max() > 0.1
+
+
+@pytest.fixture(scope="module")
+def evaluated(data_dir):
+    """The first images of the evaluation split, in order, on one machine."""
+    recipe = dataclasses.replace(RECIPE, eval_split="test[:50]")
+    return np.concatenate([pixels for pixels, _ in _batches(recipe, "eval", data_dir)])
+
+
+@pytest.mark.parametrize(("images", "count", "replicas"), [(50, 1, 2), (50, 2, 4), (7, 3, 3), (48, 2, 2)])
+def test_padded_evaluation_weighs_each_image_once(data_dir, evaluated, images, count, replicas):
+    recipe = dataclasses.replace(RECIPE, eval_split=f"test[:{images}]", global_batch_size=12)
+    steps = Dataset.open(recipe, data_dir).eval_steps(Shard(0, count, replicas))
+    parts = [_batches(recipe, "eval", data_dir, **_shard(index, count, replicas)) for index in range(count)]
+    assert {len(part) for part in parts} == {steps * replicas // count}
+    assert {batch[0].shape[0] for part in parts for batch in part} == {12 // replicas}
+    pixels, _, weights = (np.concatenate(field) for field in zip(*sum(parts, []), strict=True))
+    assert weights.sum() == pytest.approx(len(pixels))  # what Keras divides by
+    assert sorted(map(bytes, pixels[weights > 0])) == sorted(map(bytes, evaluated[:images]))
+    assert len(set(weights[weights > 0])) == 1
+
+
+def test_folder_shards_have_equal_sizes_and_all_classes(tmp_path):
+    names = [f"train/{kind}/{number}.png" for kind in ("cat", "dog") for number in range(5)]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    source = FolderSource(configs.get_recipe("folder"), str(tmp_path))
+    shares = [Shard(index, 3, 3) for index in range(3)]
+    read = [[bytes(e["name"].numpy()).decode() for e in source.examples("train", None, s)] for s in shares]
+    assert sorted(sum(read, [])) == [str(tmp_path / name) for name in names]
+    assert [source.num_examples("train", share) for share in shares] == list(map(len, read)) == [4, 3, 3]
+    assert all(any("cat" in name for name in part) and any("dog" in name for name in part) for part in read)
+
+
+def test_split_below_one_image_per_machine_is_rejected(data_dir):
+    recipe = dataclasses.replace(RECIPE, eval_split="test[:2]", global_batch_size=3)
+    with pytest.raises(InputError, match=r"split 'test\[:2\]' must be at least 3, one per machine, got 2"):
+        Dataset.open(recipe, data_dir).eval(Shard(0, 3, 3))

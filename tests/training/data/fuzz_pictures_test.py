@@ -17,23 +17,8 @@ from fuzzing import rounds
 
 SEED = 0
 PNG_HEAD = 8  # bytes
-LENGTHS = (
-    0,
-    1,
-    2,
-    7,
-    0x7F,
-    0x80,
-    0xFF,
-    0x7FFF,
-    0x8000,
-    0xFFFF,
-    0x7FFFFFFF,
-    0x80000000,
-    0xFFFFFFFE,
-    0xFFFFFFFF,
-)
-FORMATS = (">H", "<H", ">I", "<I", "<Q")
+LENGTHS = (0, 1, 2, 7, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFE, 0xFFFFFFFF)
+FORMATS = {">H": 0xFFFF, "<H": 0xFFFF, ">I": 0xFFFFFFFF, "<I": 0xFFFFFFFF, "<Q": 0xFFFFFFFF}
 
 
 def _mutated(contents, others, dice):
@@ -43,11 +28,8 @@ def _mutated(contents, others, dice):
         end = min(len(contents), begin + dice.choice([1, 2, 8, 60]))
         other = dice.choice(others)
         cut = dice.randrange(len(other) + 1)
-        length = struct.pack(dice.choice(FORMATS), dice.choice(LENGTHS) & 0xFFFF)
-        if dice.random() < 0.5:
-            length = struct.pack(
-                "<Q" if dice.random() < 0.2 else dice.choice(["<I", ">I"]), dice.choice(LENGTHS)
-            )
+        form, largest = dice.choice([*FORMATS.items()])
+        length = struct.pack(form, dice.choice(LENGTHS) & largest)
         flipped = bytes(byte ^ 1 << dice.randrange(8) for byte in contents[begin:end])
         contents = dice.choice(
             [

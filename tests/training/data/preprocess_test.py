@@ -4,6 +4,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from helpers import noise
 
@@ -48,42 +49,23 @@ def test_gray_is_repeated_to_channels_of_mean():
 
 def test_batch_of_unknown_size_equals_single_images():
     images = noise(2, 9, 13, 3)
-    batch = tf.function(
-        lambda x: Preprocessing(8, MEAN, STD, 0.9)(x),
-        input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)],
-        autograph=False,
-    )
+    any_size = tf.TensorSpec([None, None, None, 3], tf.uint8)
+    batch = tf.function(Preprocessing(8, MEAN, STD, 0.9), input_signature=[any_size], autograph=False)
     assert batch.get_concrete_function().output_shapes.as_list() == [None, 8, 8, 3]
     singles = [Preprocessing(8, MEAN, STD, 0.9)(image) for image in images]
     np.testing.assert_allclose(batch(images), singles, atol=1e-6)
 
 
-def test_training_without_augmentation_equals_evaluation():
-    image, seed = noise(8, 8, 1), tf.constant([0, 1], tf.int64)
-    recipe = dataclasses.replace(
-        configs.get_recipe("digits"),
-        input_size=16,
-        crop_fraction=0.9,
-        mean=MEAN,
-        std=STD,
-        augmentation="none",
-    )
+@pytest.mark.parametrize("shape", [(8, 8, 1), (40, 30, 3)])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_training_without_augmentation_equals_evaluation(shape, interpolation):
+    changes = {"input_size": 16, "crop_fraction": 0.9, "mean": MEAN, "std": STD, "augmentation": "none"}
+    recipe = dataclasses.replace(configs.get_recipe("digits"), **changes, interpolation=interpolation)
+    image, seed = noise(*shape), tf.constant([0, 1], tf.int64)
     got = preprocess.normalize(preprocess.for_training(Decoded(image), recipe, seed), recipe)
-    _assert_within_half_a_level(got, Preprocessing(16, MEAN, STD, 0.9)(image))
-
-
-def _assert_within_half_a_level(got, wanted, std=STD):
-    assert np.abs((got - wanted) * std).max() <= 0.5 / 255 + 1e-6
-
-
-def test_training_resizes_like_evaluation():
-    """Without augmentation."""
-    image, seed = noise(40, 30, 3), tf.constant([0, 1], tf.int64)
-    recipe = dataclasses.replace(configs.get_recipe("digits"), input_size=16, interpolation="bicubic")
-    wanted = Preprocessing(16, recipe.mean, recipe.std, recipe.crop_fraction, "bicubic")(image)
-    plain = preprocess.for_training(Decoded(image), dataclasses.replace(recipe, augmentation="none"), seed)
-    _assert_within_half_a_level(preprocess.normalize(plain, recipe), wanted, recipe.std)
-    assert preprocess.of_recipe(recipe).interpolation == "bicubic"
+    expected = Preprocessing(16, MEAN, STD, 0.9, interpolation)
+    assert np.abs((got - expected(image)) * STD).max() <= 0.5 / 255 + 1e-6  # half a gray level
+    assert preprocess.of_recipe(recipe) == expected
 
 
 def test_mixed_precision_casts_after_normalization():
@@ -91,4 +73,3 @@ def test_mixed_precision_casts_after_normalization():
     images = noise(2, 8, 8, 1)
     full = preprocess.normalize(images, dataclasses.replace(recipe, mixed_precision=False))
     np.testing.assert_array_equal(preprocess.normalize(images, recipe), tf.cast(full, tf.bfloat16))
-    np.testing.assert_allclose(full, (images / 255 - recipe.mean) / recipe.std, atol=1e-5)

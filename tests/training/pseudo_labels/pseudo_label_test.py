@@ -33,13 +33,8 @@ GRAY = 4
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory):
     """A classifier whose logits are the scaled means of the channels."""
-    model = keras.Sequential(
-        [
-            keras.Input([None, None, 3]),
-            keras.layers.GlobalAveragePooling2D(),
-            keras.layers.Rescaling(2.0),
-        ]
-    )
+    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Rescaling(2.0)]
+    model = keras.Sequential([keras.Input([None, None, 3]), *layers])
     out = tmp_path_factory.mktemp("teacher") / "colors"
     return export_saved_model(model, out, 8, (0.5,) * 3, (0.5,) * 3, NAMES)
 
@@ -86,9 +81,8 @@ def _records(folder):
             features = tf.train.Example.FromString(text).features.feature
             image = tf.io.decode_image(features["image/encoded"].bytes_list.value[0], channels=3)
             probabilities = tuple(features["image/class/probabilities"].float_list.value)
-            found.append(
-                (features["image/class/label"].int64_list.value[0], probabilities, image[4, 6].numpy())
-            )
+            (index,) = features["image/class/label"].int64_list.value
+            found.append((index, probabilities, image[4, 6].numpy()))
     return found
 
 
@@ -113,9 +107,8 @@ def test_manifest_counts_pictures(labeled, capsys):
     assert manifest["below"] == GRAY and manifest["unreadable"] == ["broken.jpg"]
     assert sum(manifest["confidences"]["counts"]) == sum(CONFIDENT.values()) + GRAY
     assert manifest["settings"]["teacher_sha256"] and manifest["labels"] == "soft"
-    assert [records.count_records(out / shard["file"]) for shard in manifest["shards"]] == [
-        shard["records"] for shard in manifest["shards"]
-    ]
+    for shard in manifest["shards"]:
+        assert records.count_records(out / shard["file"]) == shard["records"]
     with Image.open(out / "pseudo_labels.png") as picture:
         assert picture.size[0] > 1000
     assert not (out / ".progress").exists()
@@ -163,23 +156,19 @@ def test_interrupted_run_resumes(labeled, teacher, pictures, tmp_path, monkeypat
     kept = {file: time for file, time in kept.items() if file.suffix in (".npz", ".tfrecord")}
     assert kept
     again = []
-    monkeypatch.setattr(
-        Teacher, "classify", lambda self, contents: again.extend(contents) or classify(self, contents)
-    )
+
+    def counted(self, contents):
+        return again.extend(contents) or classify(self, contents)
+
+    monkeypatch.setattr(Teacher, "classify", counted)
     assert pseudo_label(teacher, str(pictures), tmp_path, **same) == labeled[1]
     assert len(again) == (labeled[1]["seen"] - 10 if when == "predicting" else 0)
     for file, time in kept.items():
         assert file.suffix == ".npz" or file.stat().st_mtime_ns == time
     names = [shard["file"] for shard in labeled[1]["shards"]]
     assert sorted(file.name for file in tmp_path.glob("*.tfrecord")) == names
-    assert [(tmp_path / name).read_bytes() for name in names] == [
-        (labeled[0] / name).read_bytes() for name in names
-    ]
-
-
-def test_too_many_damaged_pictures_raise(teacher, pictures, tmp_path):
-    with pytest.raises(InputError, match=r"1 records cannot be read, the last of them broken.jpg"):
-        pseudo_label(teacher, str(pictures), tmp_path, max_bad_records=0)
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (labeled[0] / name).read_bytes()
 
 
 def test_too_many_other_files_raise(teacher, tmp_path, capsys):
@@ -187,13 +176,8 @@ def test_too_many_other_files_raise(teacher, tmp_path, capsys):
         _write(tmp_path / "data" / f"{index:02d}.png", (255, 0, 0))
     for path in sorted((tmp_path / "data").iterdir())[:20]:
         path.rename(path.with_suffix(".heic"))
-    command = [
-        "pseudo-label",
-        f"--saved_model={teacher}",
-        f"--data={tmp_path / 'data'}",
-        f"--out={tmp_path / 'out'}",
-    ]
     folder = tmp_path / "data"
+    command = ["pseudo-label", f"--saved_model={teacher}", f"--data={folder}", f"--out={tmp_path / 'out'}"]
     left_out = f"20 of 24 files in '{folder}' are no pictures, such as '{folder / '00.heic'}'"
     assert cli.main(command) == 2
     error = capsys.readouterr().err.splitlines()[-1]
@@ -210,12 +194,10 @@ def test_too_many_other_files_raise(teacher, tmp_path, capsys):
         ({"min_confidence": 1.5}, "min_confidence must be from 0 to 1, got 1.5"),
         ({"label_mode": "firm"}, "unknown label_mode 'firm'; accepted: hard, soft"),
         ({"per_class": -1}, "per_class must be a positive integer"),
-        (
-            {"data": "/no/such/folder"},
-            "data must be a folder of pictures or TFRecords, .*, got '/no/such/folder'",
-        ),
+        ({"data": "/no/such"}, "data must be a folder of pictures or TFRecords, .*, got '/no/such'"),
         ({"data": "digts"}, "unknown dataset 'digts'; did you mean digits"),
         ({"min_confidence": 0.9999}, "no confidence reaches 0.9999"),
+        ({"max_bad_records": 0}, "1 records cannot be read, the last of them broken.jpg"),
     ],
 )
 def test_wrong_argument_is_one_line(teacher, pictures, tmp_path, arguments, message):
@@ -247,8 +229,7 @@ def test_records_missing_from_pseudo_labels_are_counted(labeled, own, tmp_path, 
     assert sorted(bad.names) == [f"{file}:{number}" for number in range(lost % count, count)]
 
 
-@pytest.mark.parametrize("data", ["tfrecord", "digits"])
-@pytest.mark.parametrize("number", [1, 4, 7])
+@pytest.mark.parametrize(("data", "number"), [("tfrecord", 1), ("digits", 7)])
 def test_damaged_records_to_label_are_counted(teacher, own, tmp_path, data, number):
     root = tmp_path / "data"
     if data == "digits":
@@ -269,14 +250,13 @@ def test_damaged_records_to_label_are_counted(teacher, own, tmp_path, data, numb
 
 
 def test_pictures_of_records_and_datasets(teacher, labeled, tmp_path):
-    out, manifest = labeled
+    out, _ = labeled
     settings = {"split": "pseudo", "label_mode": "hard", "shard_size": 5}
     again = pseudo_label(teacher, str(out), tmp_path / "records", **settings)
     assert again["seen"] == 12 and again["labels"] == "hard"
     assert all(probabilities == () for _, probabilities, _ in _records(tmp_path / "records"))
-    digits = pseudo_label(
-        teacher, "digits", tmp_path / "digits", "test[:30]", str(tmp_path), min_confidence=0, shard_size=16
-    )
+    arguments = (teacher, "digits", tmp_path / "digits", "test[:30]", str(tmp_path))
+    digits = pseudo_label(*arguments, min_confidence=0, shard_size=16)
     assert digits["seen"] == 30 and sum(row["candidates"] for row in digits["per_class"].values()) == 30
 
 
@@ -293,16 +273,9 @@ def test_balance_takes_the_most_confident_and_copies_evenly():
 
 PSEUDO = dataclasses.replace(
     configs.get_recipe("digits"),
-    dataset="tfrecord",
-    train_split="train",
-    eval_split="train",
-    num_classes=3,
-    input_size=8,
-    global_batch_size=8,
-    pseudo_share=0.5,
-    epochs=5,
-    augmentation="none",
-    label_smoothing=0.0,
+    **{"dataset": "tfrecord", "train_split": "train", "eval_split": "train", "num_classes": 3},
+    **{"input_size": 8, "global_batch_size": 8, "pseudo_share": 0.5, "epochs": 5},
+    **{"augmentation": "none", "label_smoothing": 0.0},
 )
 
 
@@ -329,17 +302,14 @@ def test_batches_have_the_share_of_pseudo_labels(labeled, own):
         np.testing.assert_allclose(images[:4], np.broadcast_to(white, [4, 8, 8, 3]), atol=1e-5)
         np.testing.assert_allclose(targets.sum(axis=1), 1, atol=1e-5)
         assert set(np.unique(targets[:4])) == {0.0, 1.0} and (targets[4:] > 0).all()
-    seen = [
-        image.tobytes() + target.tobytes()
-        for x, y in batches
-        for image, target in zip(x[4:], y[4:], strict=True)
-    ]
+    pairs = (pair for x, y in batches for pair in zip(x[4:], y[4:], strict=True))
+    seen = [image.tobytes() + target.tobytes() for image, target in pairs]
     first, second = (set(seen[begin : begin + 12]) for begin in (0, 12))  # three passes of 12 in 40
     assert first == second
     rest = [(x.numpy(), y.numpy()) for x, y in Dataset.open(recipe, own).train(5)]
-    for (images, targets), (wanted, wanted_targets) in zip(rest, batches[5:], strict=True):
-        np.testing.assert_array_equal(images, wanted)
-        np.testing.assert_array_equal(targets, wanted_targets)
+    for left, right in zip(rest, batches[5:], strict=True):
+        for a, b in zip(left, right, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize(
@@ -355,19 +325,7 @@ def test_recipe_without_pseudo_labels_is_rejected(own, changes, message):
 
 
 def test_pseudo_labels_of_other_classes_are_rejected(labeled, own, tmp_path):
-    for file in labeled[0].iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(labeled[0], tmp_path, dirs_exist_ok=True)
     (tmp_path / "classes.txt").write_text("red\ngreen\nviolet\n")
     with pytest.raises(InputError, match="class 2 of pseudo_labels .* must be 'blue', .* got 'violet'"):
         Dataset.open(dataclasses.replace(PSEUDO, pseudo_labels=str(tmp_path)), own).train()
-
-
-def test_record_with_an_unknown_label_is_named(own, tmp_path):
-    (tmp_path / "classes.txt").write_text("red\ngreen\n")
-    for file in ("train-00000-of-00001.tfrecord",):
-        (tmp_path / file).write_bytes((type(tmp_path)(own) / file).read_bytes())
-    recipe = dataclasses.replace(PSEUDO, num_classes=2, pseudo_share=0.0)
-    bad = BadRecords()
-    message = "label of record 'train-00000-of-00001.tfrecord:2' must be the number of a class, got 2"
-    with pytest.raises(InputError, match=message), bad.as_input_errors():
-        list(Dataset.open(recipe, str(tmp_path), bad).eval())
