@@ -32,7 +32,7 @@ LAYERS = {
         LambdaLayer, 8, 2, scope=5, multi_head=True, use_batch_norm=False, dilation=2
     ),
     "LambdaLayer_shared": lambda **kwargs: LambdaLayer(
-        8, position=lambdanet.RelativePositionEmbedding(scope=5), content=False, **kwargs
+        8, position=lambdanet.RelativePositionEmbedding(scope=5, name="embedding"), content=False, **kwargs
     ),
     "SqueezeExcite": partial(lambdanet.SqueezeExcite, 0.5),
     "StochasticDepth": partial(lambdanet.StochasticDepth, 0.5, seed=1),

@@ -258,7 +258,7 @@ def test_of_experiment_flattens_nested_labels(monkeypatch):
         model = keras.Sequential([backbone, keras.layers.Dense(2)], name="detector")
         return train_step.TrainStep(train, (images, labels), model)
 
-    monkeypatch.setattr(train_step, "build", build)
+    monkeypatch.setattr(train_step, "build_train_step", build)
     found = train_step.experiment_step("some_experiment", ("a=1", "b.c=2"), batch_size=2)
     assert calls == [("some_experiment", "a=1,b.c=2", 2)]
     assert (found.batch, len(found.inputs)) == (2, 4)

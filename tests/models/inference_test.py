@@ -258,7 +258,12 @@ def read_tables(function, model):
     ("layer", "expanded"),
     [
         (lambda: lambdanet.LambdaLayer(8, scope=5, implementation="einsum"), (36 * 16, 36)),
-        (lambda: lambdanet.LambdaLayer(8, scope=None, map_size=4, resize="interpolate"), (36 * 16, 36)),
+        (
+            lambda: lambdanet.LambdaLayer(
+                8, scope=None, map_size=4, resize="interpolate", implementation="query_first"
+            ),
+            (36 * 16, 36),
+        ),
         (lambda: lambdanet.LambdaLayer(8, position="unstructured", intra_depth=2), (36 * 16, 72)),
         (lambda: lambdanet.GlobalAttention(8, num_heads=2), (36, 12, 4)),
         (lambda: lambdanet.AxialAttention(8, num_heads=2), (6, 6, 4)),

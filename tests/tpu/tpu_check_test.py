@@ -24,7 +24,7 @@ from lambdanet import cli, configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.tpu import check, compiler, steps
-from lambdanet.tpu.check import DoesNotCompile, DoesNotFit
+from lambdanet.tpu.check import DoesNotCompile, DoesNotFit, _start_worker
 from lambdanet.tpu.report import render_report
 from lambdanet.training.run import build
 
@@ -57,7 +57,7 @@ def test_compiling_process_ends_with_its_parent(tmp_path):
     receiver, sender = fork.Pipe(duplex=False)
 
     def compile_forever():
-        check._start_worker(str(tmp_path / "log"))
+        _start_worker(str(tmp_path / "log"))
         sender.send("started")
         time.sleep(60)
 
