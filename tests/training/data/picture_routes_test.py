@@ -162,6 +162,8 @@ def test_crop_is_window_of_complete_picture(channels):
         return image.pixels(), image.crop(lambda shape: window)
 
     for name in PLAIN:
+        if channels == 1 and ("CMYK" in name or "YCCK" in name):
+            continue  # which TensorFlow does not decode to gray
         whole, crop = both(tf.constant(PICTURES[name].contents))
         expected = Decoded(whole).crop(lambda shape: window)
         np.testing.assert_array_equal(expected, whole[3:14, 5:22])
