@@ -8,14 +8,12 @@ is already imported, it is therefore hidden meanwhile; it can be imported afterw
 """
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 
 from lambdanet import which_keras
 
-which_keras.take("tf_keras", "lambdanet.detection")
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Model Garden reads it too
+which_keras.require_tf_keras("lambdanet.detection")
 
 
 @contextlib.contextmanager

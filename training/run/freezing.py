@@ -3,7 +3,8 @@
 
 import fnmatch
 
-from lambdanet.backend import keras
+import tf_keras as keras
+
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.models.layer_builder import CLASSIFIER

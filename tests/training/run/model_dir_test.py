@@ -25,17 +25,13 @@ def test_claim_writes_only_the_recipe(tmp_path):
 
 
 def test_claim_removes_partial_checkpoints(tmp_path):
-    for name in (
-        "checkpoints/.ckpt-8.npz.1.partial",
-        "best/.ckpt-4.npz.2.partial",
-        "logs/.ckpt-4.npz.3.partial",
-    ):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).touch()
-    (tmp_path / "checkpoints" / "ckpt-4.npz").touch()
+    for name in ("checkpoints/ckpt-8_temp", "best/ckpt-4_temp", "logs/ckpt-4_temp"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "part-00000-of-00001.data-00000-of-00001.tempstate1").touch()
+    (tmp_path / "checkpoints" / "ckpt-4.index").touch()
     model_dir.claim(tmp_path, RECIPE)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")}
-    assert left == {"checkpoints/ckpt-4.npz", "logs/.ckpt-4.npz.3.partial"}
+    assert left == {"checkpoints/ckpt-4.index", "logs/ckpt-4_temp"}
 
 
 def test_other_recipe_is_rejected_with_differences(tmp_path):
@@ -187,8 +183,9 @@ def test_trained_model_without_averages_has_weights(tmp_path):
 def test_checkpoint_of_other_model_is_rejected(trained, tmp_path):
     other = model_dir.claim(tmp_path, dataclasses.replace(RECIPE, model_options={"key_dim": 4}))
     (other / "checkpoints").symlink_to(trained[0] / "checkpoints")
-    message = f"model_dir '{other}' does not fit 'lambda_resnet_tiny': .* has the shape .*, not "
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(
+        InputError, match=r"is not of lambda_resnet_tiny with SGD: .* there and .* in the model"
+    ):
         model_dir.load_trained_model(other)
 
 
