@@ -54,8 +54,14 @@ demo-detection: .venv/detection.stamp
 		demo/shapes/val/00000[1-9].jpg
 	@echo "$$WHAT_NOW_DETECTION"
 
+# Detection needs tf_keras, and a process has one Keras.
 test: .venv/dev.stamp
-	$(PYTEST) $(or $(TESTFLAGS),tests)
+ifdef TESTFLAGS
+	$(if $(findstring tests/detection,$(TESTFLAGS)),LAMBDANET_KERAS=tf_keras )$(PYTEST) $(TESTFLAGS)
+else
+	$(PYTEST) tests
+	LAMBDANET_KERAS=tf_keras $(PYTEST) tests/detection tests/project/docstrings_test.py
+endif
 
 check: lint
 	$(PYTEST) --seconds=50 $$($(BIN)/python tests/changed.py)

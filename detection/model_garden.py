@@ -8,12 +8,14 @@ is already imported, it is therefore hidden meanwhile; it can be imported afterw
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 
 from lambdanet import which_keras
 
-which_keras.require_tf_keras("lambdanet.detection")
+which_keras.take("tf_keras", "lambdanet.detection")
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Model Garden reads it too
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lambdanet: LambdaNetworks (Bello 2021) for TensorFlow, and for JAX and torch by Keras 3.
+"""lambdanet: LambdaNetworks (Bello 2021) for Keras on TensorFlow, JAX and torch.
 
 The public names are imported on first use, so `import lambdanet` and the help of the command line do not
-start TensorFlow, and `lambdanet.use` can choose the Keras before. `import lambdanet.models.zoo` registers all
+import Keras, and `lambdanet.use` can choose the Keras before. `import lambdanet.models.zoo` registers all
 layers with Keras, as `load_model` needs.
 """
 

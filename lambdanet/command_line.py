@@ -13,14 +13,15 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from logging import LogRecord
+from pathlib import Path
 from typing import Any
 
 from absl import flags, logging
 
-from lambdanet import which_keras
 from lambdanet.errors import InputError, Preempted, Unfinished, invalid, unknown
 
 HELP = ("--help", "-h")
+GOOGLE = "0x1ae0"  # as the vendor of a PCI device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +122,6 @@ def run_command(command: Command, argv: list[str]) -> None:
         print(format_help(command))
     else:
         arguments = parse(command, argv)
-        which_keras.take_tf_keras(f"`{command.invocation}`")
         command.run(*arguments)
 
 
@@ -221,7 +221,7 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
     """
     # Level 3 hides TensorFlow's log lines about processors and missing GPUs; errors are raised anyway.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TensorFlow would import Keras 3 beside tf_keras
+    _spare_search_for_tpu()
     _leave_modules_alone()
     _prepare_streams()
     try:
@@ -242,10 +242,18 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
         package = (error.name or "").partition(".")[0]
         if package == "lambdanet":
             raise
-        extra = "detection" if package == "official" else extra
+        extra = {"official": "detection", "tf_keras": "detection", "jax": "jax"}.get(package, extra)
         return _fail(name, f"{error}; install it with pip install 'lambdanet[{extra}]'", 1)
     except (Unfinished, OSError) as error:
         return _fail(name, str(error), 1)
+
+
+def _spare_search_for_tpu() -> None:
+    """Sets what libtpu asks for, with log lines, where JAX starts it on a machine without a TPU."""
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    if not any(file.read_text().strip() == GOOGLE for file in vendors):
+        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v3-8")
+        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
 
 
 def _leave_modules_alone() -> None:

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Keras that this process builds its layers and models with: tf_keras, or Keras 3 on any of its backends.
+"""The Keras that this process builds its layers and models with: Keras 3 on any of its backends, or tf_keras.
 
 It is chosen once, when a layer or model is first used, and without importing either.
 """
 
+import importlib.util
 import os
 import sys
+from collections.abc import Sequence
+from types import ModuleType
 
-from lambdanet.errors import InputError, check_known
+from lambdanet.errors import InputError, check_known, invalid
 
 VARIABLE = "LAMBDANET_KERAS"
-NAMES = ("tf_keras", "keras")
+NAMES = ("keras", "tf_keras")
+BACKENDS = ("tensorflow", "jax", "torch")
 
 TITLES = {"tf_keras": "tf_keras", "keras": "Keras 3"}
 HINTS = {
-    "keras": "lambdanet needs tf_keras: build the model with `import tf_keras as keras` instead of "
-    f"`import keras` or `tf.keras`, or set {VARIABLE}=keras",
+    "keras": "lambdanet uses tf_keras here: build the model with `import tf_keras as keras`, or set "
+    f"{VARIABLE}=keras",
     "tf_keras": f"lambdanet uses Keras 3: build the model with `import keras`, or set {VARIABLE}=tf_keras",
 }
 
@@ -26,14 +30,14 @@ def use(name: str) -> None:
     """Chooses the Keras of this process, before the first use of a layer or model.
 
     Args:
-      name: "tf_keras", the Keras of TensorFlow Model Garden and the default with TensorFlow; or "keras", that
-        is Keras 3, on the backend that KERAS_BACKEND names.
+      name: "keras", which is Keras 3 on the backend that KERAS_BACKEND names, the default; or "tf_keras", the
+        Keras of TensorFlow Model Garden.
 
     Raises:
       InputError: the name is another, or layers of the other Keras are in use already.
 
     Example:
-      >>> lambdanet.use("tf_keras")
+      >>> lambdanet.use("keras")
     """
     global _used
     check_known("Keras", name, NAMES)
@@ -46,12 +50,31 @@ def use(name: str) -> None:
     _used = name
 
 
+def use_backend(name: str | None, accepted: Sequence[str]) -> None:
+    """Chooses the backend of Keras 3, before Keras is imported.
+
+    Args:
+      name: the backend; None: that of KERAS_BACKEND, else of `~/.keras/keras.json`, else TensorFlow.
+      accepted: the backends that can be chosen.
+
+    Raises:
+      InputError: it is another backend, or Keras is imported on another.
+    """
+    backend = name or os.environ.get("KERAS_BACKEND")
+    if not backend:
+        return
+    if backend not in accepted:
+        raise invalid("backend" if name else "KERAS_BACKEND", " or ".join(accepted), backend)
+    if "keras" in sys.modules and (imported := keras_3_backend()) != backend:
+        raise invalid("backend", f"{imported}, on which this process has imported Keras", backend)
+    os.environ["KERAS_BACKEND"] = backend
+
+
 def chosen() -> str:
-    """Returns "tf_keras" or "keras".
+    """Returns "keras" or "tf_keras".
 
     The choice of `use`, else of the environment variable LAMBDANET_KERAS, else of the layers in use, else
-    Keras 3 where its backend is not TensorFlow: where KERAS_BACKEND says so, or where it is imported already.
-    Otherwise tf_keras.
+    Keras 3.
 
     Raises:
       InputError: LAMBDANET_KERAS has another value.
@@ -61,27 +84,29 @@ def chosen() -> str:
     if name := os.environ.get(VARIABLE):
         check_known(f"Keras in {VARIABLE}", name, NAMES)
         return name
-    in_use = getattr(sys.modules.get("lambdanet.backend"), "KERAS", None)
-    return in_use or ("keras" if _keras_3_backend() != "tensorflow" else "tf_keras")
+    return getattr(sys.modules.get("lambdanet.backend"), "KERAS", "keras")
 
 
-def require_tf_keras(user: str) -> None:
-    """Raises `InputError` where Keras 3 is chosen; `user` names what works with tf_keras alone."""
-    if chosen() != "tf_keras":
-        by_name = "use" if _used else VARIABLE if os.environ.get(VARIABLE) else ""
-        source = by_name or f"the backend of Keras, {_keras_3_backend()}"
-        raise InputError(f"{user} needs tf_keras, got Keras 3 by {source}; set {VARIABLE}=tf_keras")
+def take(name: str, user: str, backends: Sequence[str] = ()) -> None:
+    """Chooses the Keras of a part of lambdanet that works with one of them alone.
 
-
-def take_tf_keras(program: str) -> None:
-    """Chooses tf_keras for a program that works with it alone, regardless of the backend of Keras 3.
+    Args:
+      name: the Keras, "keras" or "tf_keras".
+      user: the part, for the message.
+      backends: the backends of Keras 3 that it works with; empty: all.
 
     Raises:
-      InputError: `use` or LAMBDANET_KERAS chose Keras 3.
+      InputError: the other Keras or another backend was chosen.
     """
     if not _used and not os.environ.get(VARIABLE):
-        use("tf_keras")
-    require_tf_keras(program)
+        use(name)
+    if chosen() != name:
+        source = "use" if _used else VARIABLE
+        raise InputError(f"{user} needs {TITLES[name]}, got {TITLES[_other(name)]} by {source}")
+    if backends and (backend := keras_3_backend()) not in backends:
+        raise InputError(
+            f"{user} needs Keras on {' or '.join(backends)}, got {backend}; set KERAS_BACKEND={backends[0]}"
+        )
 
 
 def check_same(value: object, what: str) -> None:
@@ -93,7 +118,7 @@ def check_same(value: object, what: str) -> None:
       value: a layer, a model, a symbolic tensor, or anything else.
       what: the name of the value in the message, such as "model" or "the inputs of LambdaLayer".
     """
-    other = _other()
+    other = _other(chosen())
     if any(base.__module__.partition(".")[0] == other for base in type(value).__mro__):
         raise InputError(f"{what} is a {TITLES[other]} {type(value).__name__}; {HINTS[other]}")
 
@@ -104,7 +129,7 @@ def check_caller(layer: object) -> None:
     It would neither train nor save it. Reads the state of current calls in that Keras, without importing it.
     Models of both may run in the same process.
     """
-    other = _other()
+    other = _other(chosen())
     if caller := (_calling_in_keras_3() if other == "keras" else _calling_in_tf_keras()):
         raise InputError(
             f"{type(layer).__name__} {getattr(layer, 'name', '')!r} is called by a {TITLES[other]} model or "
@@ -112,8 +137,8 @@ def check_caller(layer: object) -> None:
         )
 
 
-def _other() -> str:
-    return "keras" if chosen() == "tf_keras" else "tf_keras"
+def _other(name: str) -> str:
+    return "keras" if name == "tf_keras" else "tf_keras"
 
 
 def _calling_in_keras_3() -> object:
@@ -128,7 +153,30 @@ def _calling_in_tf_keras() -> object:
     return context and context.in_call and context.layer
 
 
-def _keras_3_backend() -> str:
-    if keras := sys.modules.get("keras"):
-        return keras.config.backend()
-    return os.environ.get("KERAS_BACKEND") or "tensorflow"
+def keras_3_backend() -> str:
+    """Returns the backend of Keras 3: "tensorflow", "jax" or "torch"."""
+    return import_keras_3().config.backend()
+
+
+def import_keras_3() -> ModuleType:
+    """Imports Keras 3 and returns it.
+
+    Raises:
+      InputError: the backend that KERAS_BACKEND or `~/.keras/keras.json` names, by default TensorFlow, is not
+        installed.
+    """
+    try:
+        import keras
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in BACKENDS:
+            raise
+        if installed := [name for name in BACKENDS if importlib.util.find_spec(name)]:
+            raise InputError(
+                f"the backend of Keras, {missing}, is not installed: pip install 'lambdanet[{missing}]', "
+                f"or set KERAS_BACKEND={installed[0]}"
+            ) from None
+        raise InputError(
+            "lambdanet needs a backend of Keras: pip install 'lambdanet[tensorflow]', or [jax] or [torch]"
+        ) from None
+    return keras

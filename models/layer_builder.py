@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.layers.batch_norm import (
     BATCH_NORM,
     BatchNormalization,
@@ -56,7 +56,7 @@ class LayerBuilder:
             padding=padding,
             groups=groups,
             use_bias=False,
-            kernel_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
+            kernel_initializer=compat.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
             kernel_regularizer=self.kernel_regularizer,
             name=name,
         )
@@ -99,7 +99,7 @@ class LayerBuilder:
             x = keras.layers.Dropout(dropout_rate, name=DROPOUT)(x)
         layer = keras.layers.Dense(
             num_classes,
-            kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
+            kernel_initializer=compat.RandomNormal(stddev=0.01),
             kernel_regularizer=self.kernel_regularizer,
             dtype="float64" if is_double else "float32",
             name=CLASSIFIER,

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
@@ -27,7 +27,7 @@ def inverted_bottleneck(builder: LayerBuilder, x, expansion: int, filters: int, 
         strides,
         padding="same",
         use_bias=False,
-        depthwise_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
+        depthwise_initializer=compat.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
         depthwise_regularizer=builder.kernel_regularizer,
         name=f"{name}_depthwise",
     )

@@ -20,6 +20,7 @@ from lambdanet.errors import (
     is_integer,
     one_line,
 )
+from lambdanet.layers.batch_norm import BatchNormalization
 from lambdanet.models import (
     complexity,
     efficientnet,
@@ -195,7 +196,7 @@ def _checked_regularizer(regularizer: Any) -> Any:
 def _checked_batch_norm(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
     arguments = {} if arguments is None else arguments
     try:
-        norm = keras.layers.BatchNormalization(**arguments, axis=-1, gamma_initializer="ones", name="norm")
+        norm = BatchNormalization(**arguments, axis=-1, gamma_initializer="ones", name="norm")
         if not (0 <= norm.momentum <= 1 and norm.epsilon > 0):
             raise ValueError("momentum is from 0 to 1 and epsilon above 0")
     except (ValueError, TypeError) as error:

@@ -18,7 +18,9 @@ from source_tree import ROOT
 _PATH = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATH))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TensorFlow would import Keras 3 beside tf_keras
+# A process has one Keras: tests/detection runs with tf_keras, in a call of pytest of its own.
+if os.environ.get("LAMBDANET_KERAS") != "tf_keras":
+    collect_ignore = ["detection"]
 # TensorFlow's own allocator for oneDNN never returns memory; the others do.
 os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 # mimalloc saves a tenth of the processor time; the workers start later, so they use it.
@@ -88,8 +90,9 @@ def freed():
 
 
 def _free():
-    if "tf_keras" in sys.modules:
-        sys.modules["tf_keras"].backend.clear_session()
+    name = os.environ.get("LAMBDANET_KERAS", "keras")
+    if name in sys.modules:
+        sys.modules[name].backend.clear_session()
         gc.collect()
         gc.freeze()  # the modules imported since
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 from unittest import mock
 
-import tf_keras as keras
+import keras
 
 from lambdanet import backend
 from lambdanet.backend import compat

@@ -6,9 +6,9 @@ import io
 import struct
 import zlib
 
+import keras
 import numpy as np
 import tensorflow as tf
-import tf_keras as keras
 from PIL import Image
 
 from lambdanet import configs

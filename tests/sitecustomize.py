@@ -5,6 +5,7 @@ import atexit
 import functools
 import gc
 import inspect
+import os
 import sys
 import typing
 import weakref
@@ -43,6 +44,8 @@ inspect.getfullargspec = remembered_arguments
 
 # Optional packages, and the package that imports them for functions that no test calls.
 OPTIONAL = {"jax": "tensorflow", "googleapiclient": "tensorflow", "pandas": "tf_keras"}
+if os.environ.get("KERAS_BACKEND") == "jax":  # TensorFlow imports Keras, which imports JAX
+    del OPTIONAL["jax"]
 
 
 class HideOptional:

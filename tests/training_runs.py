@@ -27,4 +27,4 @@ def weights(path: Path) -> list[np.ndarray]:
 
 def saved_steps(path: Path) -> list[int]:
     """Returns the steps of the checkpoints of a run."""
-    return sorted(int(file.stem.removeprefix("ckpt-")) for file in path.glob("checkpoints/ckpt-*.index"))
+    return sorted(int(file.stem.removeprefix("ckpt-")) for file in path.glob("checkpoints/ckpt-*.npz"))

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import tf_keras as keras
 from tqdm import tqdm
 
+from lambdanet import backend as K
+from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.errors import InputError, invalid, one_line
@@ -115,7 +116,7 @@ def _compare(weights: PublishedWeights, tensors: Mapping[str, np.ndarray], model
     images = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     with torch.no_grad():
         theirs = network(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
-    difference, largest = np.abs(model(images).numpy() - theirs).max(), np.abs(theirs).max()
+    difference, largest = np.abs(K.convert_to_numpy(model(images)) - theirs).max(), np.abs(theirs).max()
     scale = f"of {largest:.3g}"
     if not difference <= TOLERANCE * max(largest, 1e-6):
         raise InputError(f"the logits of {weights.model} differ from timm's by {difference:.3g} {scale}")

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluates a trained model: accuracy and loss on a split of its dataset."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tf_keras as keras
+from tqdm import tqdm
 
-from lambdanet import text_table
+from lambdanet import text_table, which_keras
+from lambdanet.backend import keras
 from lambdanet.errors import InputError
 from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.models.inference import for_inference
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.run.devices import create_devices
 from lambdanet.training.run.model_dir import check_class_names, find_data_dir, load_trained_model
+
+which_keras.take("keras", "evaluate", ("tensorflow", "jax"))
 
 
 def evaluate(
@@ -53,6 +56,7 @@ def evaluate(
       0.98
     """
     data_dir = find_data_dir(model_dir, data_dir)
+    create_devices("one_device", global_batch_size=1)  # on JAX, TensorFlow leaves the GPU to it
     model, recipe = load_trained_model(model_dir)
     dataset = Dataset.open(recipe, data_dir, BadRecords(max_bad_records), split)
     check_class_names(model_dir, dataset.class_names)
@@ -95,33 +99,23 @@ def classify(
       A dict of `examples`, `top_1`, `top_5` and `loss`, as in `evaluate`; the labels of all images; and their
       predicted classes.
     """
-
-    @tf.function(input_signature=list(batches.element_spec))
-    def sums(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = tf.cast(model(images, training=False), tf.float32)
+    columns, size = [], 0
+    arrays = batches.as_numpy_iterator()
+    for images, labels in tqdm(arrays, "evaluating", num_batches, disable=None, leave=False):
+        count, size = len(images), max(size, len(images))
+        padding = [(0, size - count)] + [(0, 0)] * (images.ndim - 1)  # JAX compiles each size of a batch
+        logits = model.predict_on_batch(np.pad(images, padding))[:count].astype(np.float64)
         # For equal logits the first class counts, so a constant model gets no credit for ties.
-        best = tf.math.top_k(logits, k=min(5, logits.shape[-1])).indices
-        correct = tf.cast(best, labels.dtype) == labels[:, tf.newaxis]
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        columns = [tf.ones_like(losses), correct[:, 0], tf.reduce_any(correct, axis=1), losses]
-        return tf.stack([tf.reduce_sum(tf.cast(column, tf.float64)) for column in columns]), best[:, 0]
-
-    bar = keras.utils.Progbar(num_batches, unit_name="batch") if sys.stdout.isatty() else None
-    total = tf.zeros([4], tf.float64)
-    all_labels, predicted = [], []
-    for images, labels in batches:
-        found, best = sums(images, labels)
-        total += found
-        all_labels.append(labels.numpy())
-        predicted.append(best.numpy())
-        if bar:
-            bar.add(1)
-    examples, *totals = total.numpy().tolist()
-    if not examples:
+        best = np.argsort(-logits, axis=-1, kind="stable")[:, :5]
+        correct = best == labels[:, np.newaxis]
+        losses = np.logaddexp.reduce(logits, axis=-1) - logits[np.arange(count), labels]
+        columns.append((labels, best[:, 0], correct[:, 0], correct.any(axis=-1), losses))
+    if not columns:
         raise InputError("no image of the split can be read")
-    means = (value / examples for value in totals)
-    measured = {"examples": round(examples), **dict(zip(("top_1", "top_5", "loss"), means, strict=True))}
-    return measured, np.concatenate(all_labels), np.concatenate(predicted)
+    all_labels, predicted, top_1, top_5, losses = map(np.concatenate, zip(*columns, strict=True))
+    means = {"top_1": top_1.mean(), "top_5": top_5.mean(), "loss": losses.mean()}
+    measured = {name: float(mean) for name, mean in means.items()}
+    return {"examples": len(all_labels), **measured}, all_labels, predicted
 
 
 def _write(folder: Path, labels: np.ndarray, predicted: np.ndarray, names: list[str], title: str) -> None:

@@ -53,7 +53,7 @@ def train(
     data_dir = model_dirs.find_data_dir(path, data_dir)
     devices = create_devices(chosen.distribute, recipe.global_batch_size, chosen.tpu)
     lock = locked(path) if devices.chief else contextlib.nullcontext()
-    with devices.raise_if_worker_lost(), lock:
+    with devices.raise_if_worker_lost(), lock, devices.scope():
         with devices.chief_first():
             dataset = Dataset.open(recipe, data_dir, bad_records, recipe.held_out_split or None)
             model_dirs.check_model_dir(path, dataset.recipe)

@@ -19,7 +19,7 @@ from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models import zoo
 from lambdanet.models.weights import tensor_files, weight_files
 from lambdanet.training.run import initial_weights
-from lambdanet.training.run.model_dir import load_trained_model
+from lambdanet.training.run.model_dir import load_weights
 
 # Layers of the zoo's networks above the endpoints.
 HEAD_PREFIXES = (f"{weight_files.CLASSIFIER}/", "final_conv/", "final_norm/")
@@ -52,9 +52,8 @@ def load_zoo_weights(backbone: keras.Model, source: str) -> bool:
         backbone.name, source, "task.init_checkpoint", "a checkpoint of Model Garden, "
     )
     if path.is_dir():
-        model, recipe = load_trained_model(path)
+        recipe, arrays = load_weights(path)
         _check_model(source, recipe.model, backbone)
-        arrays = _arrays(model)
     else:
         arrays = _arrays_of_file(path, source, backbone)
     kept = {name: array for name, array in arrays.items() if not name.startswith(HEAD_PREFIXES)}

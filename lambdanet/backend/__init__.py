@@ -19,7 +19,7 @@ if TYPE_CHECKING or KERAS == "tf_keras":
 
     from lambdanet.backend import tf_keras_compat as compat
 else:
-    import keras
+    keras = which_keras.import_keras_3()
 
     from lambdanet.backend import keras_3_compat as compat
 
@@ -35,8 +35,8 @@ newaxis = None
 # fmt: off
 __all__ = [  # noqa: F405
     "abs", "accelerators", "add_n", "all", "amax", "arange", "argmax", "as_constant", "average_pool",
-    "broadcast_to", "cast", "check_at_most", "clip", "compat", "concatenate", "constant_of", "conv",
-    "convert_to_numpy", "convert_to_tensor", "cos", "cumsum", "custom_gradient", "depthwise_conv",
+    "batch_norm", "broadcast_to", "cast", "check_at_most", "clip", "compat", "concatenate", "constant_of",
+    "conv", "convert_to_numpy", "convert_to_tensor", "cos", "cumsum", "custom_gradient", "depthwise_conv",
     "divide_no_nan", "DType", "dtype_max", "dtype_min", "dtype_name", "einsum", "ENGINE", "exp",
     "expand_dims", "eye", "flatten", "floor", "is_compiled_by_xla", "is_tensor", "itemsize", "KERAS",
     "keras", "l2_normalize", "log1p", "logsumexp", "lower_triangle", "map_recomputed", "map_structure",

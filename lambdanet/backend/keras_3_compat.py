@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
+import numpy as np
 from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.initializers.random_initializers import compute_fans
 
 from lambdanet.backend.keras_functions import average_pool, matmul
 from lambdanet.errors import InputError
@@ -46,6 +48,46 @@ class Dense(keras.layers.Dense):
             return super().call(inputs, training=training)
         outputs = matmul(inputs, self.kernel)
         return self.activation(outputs if self.bias is None else outputs + self.bias)
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class RandomNormal(keras.initializers.RandomNormal):
+    """The initializer of Keras with numbers from NumPy: for a seed, the same ones on every backend.
+
+    JAX would compile a program for each new shape, which takes 15 seconds for the shapes of a network.
+    """
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        return _draw(self, shape, dtype, self.stddev, self.mean)
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class VarianceScaling(keras.initializers.VarianceScaling):
+    """The initializer of Keras with normal numbers from NumPy, as in `RandomNormal`."""
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        if self.distribution == "uniform" or getattr(self, "input_axes", None):
+            return super().__call__(shape, dtype)
+        fans = dict(zip(("fan_in", "fan_out"), compute_fans(shape), strict=True))
+        fan = fans.get(self.mode, sum(fans.values()) / 2)
+        return _draw(self, shape, dtype, (self.scale / max(1, fan)) ** 0.5)
+
+
+STDDEV_WITHIN_TWO = 0.87962566103423978  # of a standard normal distribution without what is beyond 2
+
+
+def _draw(initializer: Any, shape: Any, dtype: Any, stddev: float, mean: float = 0.0) -> Any:
+    """Returns normal numbers for the seed of an initializer, and of its distribution."""
+    seed, dtype = initializer.seed, keras.backend.standardize_dtype(dtype)
+    state = [seed, 0] if isinstance(seed, int) else keras.ops.convert_to_numpy(seed.next())
+    random = np.random.Generator(np.random.Philox([int(word) % 2**32 for word in state]))
+    real: Any = np.float64 if dtype == "float64" else np.float32
+    values = random.standard_normal(tuple(shape), real)
+    if getattr(initializer, "distribution", None) == "truncated_normal":
+        while (beyond := np.abs(values) > 2).any():
+            values[beyond] = random.standard_normal(np.count_nonzero(beyond), real)
+        stddev /= STDDEV_WITHIN_TWO
+    return keras.ops.convert_to_tensor(values * real(stddev) + real(mean), dtype)
 
 
 @contextmanager

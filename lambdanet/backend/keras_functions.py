@@ -145,6 +145,21 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     return ops.custom_gradient(run)
 
 
+def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalizes the channels of x [b, ..., c], in float32 or float64.
+
+    Returns:
+      the normalized x; the mean and the biased variance of x, [c] each.
+    """
+    wide = cast(x, keras.backend.result_type(dtype_name(x.dtype), "float32"))
+    gamma, beta = (cast(parameter, wide.dtype) for parameter in (gamma, beta))
+    axes = list(range(len(x.shape) - 1))
+    means = mean(wide, axes)
+    variance = mean(square(wide - means), axes)
+    outputs = (wide - means) * (rsqrt(variance + epsilon) * gamma) + beta
+    return cast(outputs, x.dtype), means, variance
+
+
 def dtype_min(dtype: Any) -> float:
     """Returns the smallest finite number of a type."""
     return float(ml_dtypes.finfo(dtype_name(dtype)).min)

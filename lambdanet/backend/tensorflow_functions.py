@@ -77,6 +77,22 @@ zeros = tf.zeros
 zeros_like = tf.zeros_like
 
 
+def batch_norm(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Normalizes the channels of x [b, h, w, c], float32 or half, by TensorFlow's kernel.
+
+    Returns:
+      the normalized x; the mean and the biased variance of x, float32 [c] each, which pass no gradient on.
+    """
+    gamma, beta = (tf.cast(parameter, tf.float32) for parameter in (gamma, beta))
+    outputs, mean, unbiased, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=x, scale=gamma, offset=beta, mean=[], variance=[], epsilon=epsilon, is_training=True
+    )
+    count = tf.cast(tf.reduce_prod(tf.shape(x)[:-1]), tf.float32)
+    return outputs, mean, unbiased * ((count - 1) / count)
+
+
 def dtype_min(dtype: Any) -> Any:
     """Returns the smallest finite number of a type."""
     return tf.as_dtype(dtype).min

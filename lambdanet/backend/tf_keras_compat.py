@@ -14,6 +14,8 @@ from tf_keras.src.engine.base_layer_utils import call_context
 
 AveragePooling2D = keras.layers.AveragePooling2D
 Dense = keras.layers.Dense
+RandomNormal = keras.initializers.RandomNormal
+VarianceScaling = keras.initializers.VarianceScaling
 Shape = tf.TensorShape
 
 

@@ -61,7 +61,7 @@ def _command(name: str, commands: Sequence[Command]) -> Command:
 def _overview(commands: Sequence[Command]) -> str:
     rows = align_columns([(command.name, command.summary) for command in commands])
     return (
-        "lambdanet: LambdaNetworks for TensorFlow and Keras\n\n"
+        "lambdanet: LambdaNetworks for Keras on TensorFlow, JAX and torch\n\n"
         f"usage: lambdanet COMMAND [flags]\n\ncommands:\n{rows}\n\n"
         "`lambdanet COMMAND --help` explains a command, `lambdanet --version` prints the version."
     )

@@ -18,10 +18,9 @@ def _tpu_check(values: flags.FlagValues, arguments: list[str]) -> None:
         got = f", got {' and '.join(f'--{name}' for name in targets)}" if targets else ""
         raise InputError(f"`tpu-check` needs one of {', '.join(f'--{name}' for name in _HANDLERS)}{got}")
     check_count("--top", values.top)
-    if values.keras not in ("tf_keras", "keras"):
-        raise invalid("--keras", "tf_keras or keras", values.keras)
-    if values.keras == "keras" and not (values.recipe or values.model):
-        raise invalid("--keras", f"tf_keras with --{targets[0]}", values.keras)
+    check_known("backend", _backend(values), ("jax", "tensorflow"))
+    if values.backend == "jax" and not (values.recipe or values.model):
+        raise invalid("--backend", f"tensorflow with --{targets[0]}", values.backend)
 
     from lambdanet.tpu import chips
 
@@ -111,9 +110,13 @@ def _check(values: flags.FlagValues) -> Any:
     from lambdanet.tpu import check
     from lambdanet.tpu.compiler import Cache
 
-    environment = check.KERAS_3_ON_JAX if values.keras == "keras" else {}
     cache = Cache.open_default() if values.cache else None
-    return functools.partial(check.check_in_process, cache=cache, environment=environment)
+    return functools.partial(check.check_in_process, cache=cache, backend=_backend(values))
+
+
+def _backend(values: flags.FlagValues) -> str:
+    """Returns the backend of Keras: JAX, but TensorFlow for the papers' tables, and for detection."""
+    return values.backend or ("jax" if values.recipe or values.model else "tensorflow")
 
 
 def _rows(values: flags.FlagValues) -> list[int]:
@@ -169,7 +172,7 @@ COMMANDS = (
             ),
             Flag("mode", "MODE", "train (the default) or infer", default="train"),
             IntegerFlag("batch_size", "N", "images per core (default: 128; for --experiment: 8)"),
-            Flag("keras", "KERAS", "tf_keras (the default), or keras: Keras 3 on JAX", default="tf_keras"),
+            Flag("backend", "BACKEND", "jax (the default of --recipe and --model) or tensorflow"),
             switch("fit", "find the largest batch that fits in memory"),
             RepeatedFlag(
                 "set", "KEY=VALUE", "change a field of the recipe or experiment; may be repeated", default=()
@@ -188,7 +191,7 @@ COMMANDS = (
             "lambdanet tpu-check --recipe=imagenet_350:lambda_resnet_152@256 --topology=v3:2x2",
             "lambdanet tpu-check --model=resnet_50_llll --mode=infer --batch_size=64 --topology=v5e:2x2",
             "lambdanet tpu-check --model=lambda_resnet_50 --set=input_size=160 --fit",
-            "lambdanet tpu-check --model=lambda_resnet_50 --topology=v5e:2x2 --keras=keras",
+            "lambdanet tpu-check --model=lambda_resnet_50 --topology=v5e:2x2",
             "lambdanet tpu-check --table=12",
         ),
         notes=_notes,

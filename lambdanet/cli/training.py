@@ -21,6 +21,7 @@ from lambdanet.command_line import (
     switch,
 )
 from lambdanet.errors import InputError, Unfinished, check_known
+from lambdanet.which_keras import use_backend
 
 if TYPE_CHECKING:
     from lambdanet.configs.recipe import Recipe
@@ -45,6 +46,7 @@ def _print_recipe(values: flags.FlagValues, arguments: list[str]) -> None:
 
 def _train(values: flags.FlagValues, arguments: list[str]) -> None:
     recipe = _recipe(values.recipe, values["set"].value)
+    use_backend(values.backend, _BACKENDS)
 
     from lambdanet.training import train
 
@@ -88,6 +90,8 @@ def _recipes() -> str:
 
 
 def _evaluate(values: flags.FlagValues, arguments: list[str]) -> None:
+    use_backend(values.backend, _BACKENDS)
+
     from lambdanet.training import evaluate
 
     evaluate.evaluate(values.model_dir, values.data_dir, values.split, values.max_bad_records, values.out)
@@ -101,6 +105,7 @@ def _export(values: flags.FlagValues, arguments: list[str]) -> None:
         from lambdanet.models.names import check_model
 
         check_model(values.model)
+    use_backend("tensorflow", _BACKENDS)  # reads the checkpoints of both
 
     is_saved_model = values.format == _FORMATS[0]
     module = "export" if is_saved_model else "export_runtimes"  # which needs the dependencies of training
@@ -128,6 +133,12 @@ def _pseudo_label(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 _FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
+_BACKENDS = ("tensorflow", "jax")
+_BACKEND = Flag(
+    "backend",
+    "BACKEND",
+    "tensorflow or jax (default: that of KERAS_BACKEND or ~/.keras/keras.json, else tensorflow)",
+)
 _MODEL_DIR = Flag("model_dir", "DIR", "folder of a run of `lambdanet train`", required=True)
 _DATA_DIR = Flag(
     "data_dir",
@@ -213,6 +224,7 @@ COMMANDS = (
             Flag("model_dir", "DIR", "folder for the run's recipe, checkpoints and logs", required=True),
             _DATA_DIR,
             _MAX_BAD_RECORDS,
+            _BACKEND,
             *_TRAIN_FLAGS,
             _SET,
         ),
@@ -221,7 +233,7 @@ COMMANDS = (
             "lambdanet train --recipe=digits --model_dir=/tmp/short --set=epochs=5 --set=learning_rate=0.05",
             "lambdanet train --recipe=folder --data_dir=/tmp/pictures --model_dir=/tmp/mine",
             "lambdanet train --recipe=finetune:lambda_resnet26t --data_dir=/tmp/pets --model_dir=/tmp/tuned",
-            "lambdanet train --recipe=imagenet_90:resnet_50 --model_dir=/tmp/run --tpu=local",
+            "lambdanet train --recipe=imagenet_90:resnet_50 --model_dir=/tmp/run --tpu=local --backend=jax",
         ),
         notes=_train_notes,
     ),
@@ -233,6 +245,7 @@ COMMANDS = (
             _MODEL_DIR,
             _DATA_DIR,
             _MAX_BAD_RECORDS,
+            _BACKEND,
             Flag("split", "SPLIT", "split of the dataset (default: the recipe's eval_split)"),
             Flag("out", "DIR", "folder for classes.csv and confusion.png (default: none)"),
         ),

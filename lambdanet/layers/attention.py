@@ -72,7 +72,7 @@ class Attention(TableLayer):
 
     def _table(self, name: str, length: int, depth: int) -> K.Variable:
         """Creates a table of relative embeddings, shared by the heads."""
-        initializer = keras.initializers.RandomNormal(stddev=self._key_dim**-0.5)
+        initializer = compat.RandomNormal(stddev=self._key_dim**-0.5)
         return self.add_weight(name=name, shape=[length, depth], initializer=initializer)
 
     def _project(

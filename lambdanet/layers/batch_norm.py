@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch normalization: with the mean of each map, in one pass, and folded into the projection before it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lambdanet import backend as K
@@ -13,6 +13,7 @@ from lambdanet.ops import kernels
 
 # The momentum and epsilon of the TPU ResNet code that the paper builds on.
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5}
+FUSED_TYPES = ("float32", "bfloat16", "float16")  # of inputs of TensorFlow's kernel
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -24,13 +25,23 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     pass compute the gradients. Training steps on a TPU, whose time is spent in such passes, use this form;
     other cases, including synchronized statistics, use two passes, with the same results.
 
-    Input: [b, h, w, c]. Output: the map [b, h, w, c] and the means [b, c]. Arguments as in the base
-    class, with its channels last.
+    As in Keras 3, and unlike in tf_keras, the moving variance averages the biased variance of the batch on
+    every backend, also where TensorFlow's fused kernel computes the unbiased one. Under data parallelism on
+    JAX, each device has statistics of its own part of the batch, as the replicas of TensorFlow do; the moving
+    averages are those of the mean over the devices.
+
+    Input: [b, h, w, c]. Output: the map [b, h, w, c] and the means [b, c]. The arguments are those of the
+    base class, with its channels last; `synchronized`, for statistics of the whole batch, also works on JAX.
     """
+
+    def __init__(self, *args: Any, synchronized: bool = False, **kwargs: Any):
+        options = {} if K.ENGINE == "jax" else {"synchronized": synchronized}  # Keras rejects it on JAX
+        super().__init__(*args, **options, **kwargs)
+        self.synchronized = synchronized
 
     def call(self, inputs, training=None, mask=None):
         if self._takes_one_pass(training):
-            return self._normalize_in_one_pass(inputs)
+            return self._normalize_by(kernels.kernels_for_device().normalize, inputs)
         outputs = self._normalize(inputs, training, mask)
         return [outputs, K.mean(outputs, axis=[1, 2])]
 
@@ -42,30 +53,43 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         return [compat.Shape(input_shape), compat.Shape([b, channels])]
 
     def _normalize(self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None) -> K.Tensor:
-        """Does what Keras does, which on torch computes float64 in float32 (Keras 3.15)."""
-        is_double = K.ENGINE == "torch" and self.compute_dtype == "float64"
-        if not is_double or mask is not None or getattr(self, "renorm", False):
-            return keras.layers.BatchNormalization.call(self, inputs, training=training, mask=mask)
-        mean, variance = self.moving_mean, self.moving_variance
-        if training and self.trainable:
-            axes = list(range(len(inputs.shape) - 1))
-            mean = K.mean(inputs, axes)
-            variance = K.mean(K.square(inputs - mean), axes)
-            self._update_averages(mean, variance)
-        scale = K.rsqrt(variance + self.epsilon) * (self.gamma if self.scale else 1.0)
-        return (inputs - mean) * scale + (self.beta if self.center else 0.0)
+        """Does what Keras does, but by `K.batch_norm` where that is faster, or differs as it should."""
+        if mask is None and self._differs_from_keras(inputs):
+            if training and self.trainable:
+                return self._normalize_by(K.batch_norm, inputs)[0]
+            if K.ENGINE == "torch":
+                scale = K.rsqrt(self.moving_variance + self.epsilon) * (self.gamma if self.scale else 1.0)
+                return (inputs - self.moving_mean) * scale + (self.beta if self.center else 0.0)
+        return keras.layers.BatchNormalization.call(self, inputs, training=training, mask=mask)
+
+    def _differs_from_keras(self, inputs: K.Tensor) -> bool:
+        """Whether Keras 3 has no fused kernel, no statistics per device, or computes float64 in float32."""
+        rank, dtype = len(inputs.shape), K.dtype_name(inputs.dtype)
+        if K.KERAS == "tf_keras" or self.axis not in (-1, rank - 1) or getattr(self, "renorm", False):
+            return False
+        return {
+            "tensorflow": rank == 4 and not self.synchronized and dtype in FUSED_TYPES,
+            "jax": self.synchronized or _num_devices() > 1,
+            "torch": dtype == "float64",
+        }[K.ENGINE]
 
     def _takes_one_pass(self, training: bool | None) -> bool:
         if kernels.kernels_for_device().normalize is None or training is not True or not self.trainable:
             return False
-        return bool(getattr(self, "fused", True)) and not self.synchronized and self.center and self.scale
+        is_local = not self.synchronized or K.ENGINE == "jax"
+        return bool(getattr(self, "fused", True)) and is_local and self.center and self.scale
 
-    def _normalize_in_one_pass(self, inputs: K.Tensor) -> list[K.Tensor]:
-        """Returns the map and its means, and updates the averages."""
-        normalize: Any = kernels.kernels_for_device().normalize
-        outputs, means, mean, variance = normalize(inputs, self.gamma, self.beta, self.epsilon)
+    def _normalize_by(self, normalize: Any, inputs: K.Tensor) -> list[K.Tensor]:
+        """Returns what a function returns before mean and variance, with which it updates the averages."""
+        shape = self.moving_mean.shape
+        gamma = K.convert_to_tensor(self.gamma) if self.scale else K.ones(shape)
+        beta = K.convert_to_tensor(self.beta) if self.center else K.zeros(shape)
+        num_devices = 1 if self.synchronized else _num_devices()
+        *outputs, mean, variance = _by_device(
+            lambda x: normalize(x, gamma, beta, self.epsilon), inputs, num_devices
+        )
         self._update_averages(mean, compat.averaged_variance(variance, product(sizes(inputs)[:-1])))
-        return [outputs, means]
+        return outputs
 
     def _update_averages(self, mean: K.Tensor, variance: K.Tensor) -> None:
         for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
@@ -76,13 +100,12 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
 class OnePassBatchNormalization(PooledBatchNormalization):
     """The same without the means.
 
-    Keras 3 has no fused kernel, and takes two passes for mean and variance. Under tf_keras, networks have it
-    for synchronized statistics alone, which its configuration keeps.
+    Under tf_keras, networks have it for synchronized statistics alone, which its configuration keeps.
     """
 
     def call(self, inputs, training=None, mask=None):
         if self._takes_one_pass(training):
-            return self._normalize_in_one_pass(inputs)[0]
+            return self._normalize_by(kernels.kernels_for_device().normalize, inputs)[0]
         return self._normalize(inputs, training, mask)
 
     def compute_output_shape(self, input_shape):
@@ -93,7 +116,6 @@ OnePassBatchNormalization.__name__ = "BatchNormalization"  # from which Keras de
 
 # The batch normalization of all layers and models that need no means.
 BatchNormalization = keras.layers.BatchNormalization if K.KERAS == "tf_keras" else OnePassBatchNormalization
-
 
 NORMS = (keras.layers.BatchNormalization, OnePassBatchNormalization, PooledBatchNormalization)
 # The number of axes of a kernel, from the last, that the output channels are along.
@@ -197,3 +219,25 @@ class ChannelAffine(Layer):
 
     def compute_output_shape(self, input_shape):
         return compat.Shape(input_shape)
+
+
+def _num_devices() -> int:
+    """Returns the number of devices that each batch is divided between, by data parallelism on JAX."""
+    distribution = keras.distribution.distribution() if K.ENGINE == "jax" else None
+    if distribution is None or not isinstance(distribution, keras.distribution.DataParallel):
+        return 1
+    return distribution.device_mesh.devices.size
+
+
+def _by_device(normalize: Callable[[Any], Any], x: K.Tensor, num_devices: int) -> Any:
+    """Normalizes the part of a batch of each device; returns the mean of their means and variances.
+
+    A batch that cannot be divided is normalized as a whole.
+    """
+    if num_devices == 1 or x.shape[0] % num_devices:
+        return normalize(x)
+    parts = K.reshape(x, [num_devices, -1, *x.shape[1:]])
+    layout = keras.distribution.distribution().get_data_layout(parts.shape)
+    parts = keras.distribution.distribute_tensor(parts, layout)
+    *outputs, mean, variance = keras.ops.vectorized_map(normalize, parts)
+    return *(K.reshape(y, [-1, *y.shape[2:]]) for y in outputs), K.mean(mean, 0), K.mean(variance, 0)

@@ -59,7 +59,7 @@ class SqueezeExcite(Layer):
         layer = compat.Dense(
             units,
             activation=activation,
-            kernel_initializer="he_normal",
+            kernel_initializer=compat.VarianceScaling(2.0, "fan_in", "truncated_normal"),
             kernel_regularizer=self.kernel_regularizer,
             dtype=self.dtype_policy,
             name=name,
@@ -98,7 +98,10 @@ class EfficientChannelAttention(Layer):
     def build(self, input_shape):
         size = self.kernel_size or _size_for(input_shape[-1])
         self.kernel = self.add_weight(
-            name="kernel", shape=[size, 1, 1], initializer="he_normal", regularizer=self.kernel_regularizer
+            name="kernel",
+            shape=[size, 1, 1],
+            initializer=compat.VarianceScaling(2.0, "fan_in", "truncated_normal"),
+            regularizer=self.kernel_regularizer,
         )
         super().build(input_shape)
 

@@ -111,7 +111,7 @@ def build_projection(
     dense = compat.Dense(
         units,
         use_bias=use_bias,
-        kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),
+        kernel_initializer=compat.RandomNormal(stddev=stddev),
         kernel_regularizer=parent.kernel_regularizer,
         dtype=parent.dtype_policy,
         name=name,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras, tensors
+from lambdanet.backend import compat, keras, tensors
 from lambdanet.errors import check_count, check_counts, check_known, check_scope, invalid
 from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import position_lambdas, products, relative_positions
@@ -68,7 +68,7 @@ class PositionEmbedding(TableLayer):
         """Adds an embedding for each index of `shape`, initialized from N(0, 1) (appendix F.2)."""
         lambdas = [self.num_lambdas] if self.num_lambdas > 1 else []
         depth = [self.key_dim] + ([self.intra_depth] if self.intra_depth > 1 else [])
-        initializer = keras.initializers.RandomNormal(stddev=1.0)
+        initializer = compat.RandomNormal(stddev=1.0)
         self.built = True  # Keras 3 runs a model once without compiling it if a layer is not built
         return self.add_weight(name="table", shape=[*lambdas, *shape, *depth], initializer=initializer)
 

@@ -2,15 +2,15 @@
 """Compiles a step for a TPU, in this process or a new one, and reports its memory and time."""
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -24,7 +24,7 @@ from lambdanet.tpu.compiler import Cache
 from lambdanet.tpu.report import UNNAMED, Report, layer_of
 from lambdanet.tpu.steps import TpuStep
 
-KERAS_3_ON_JAX = {"LAMBDANET_KERAS": "keras", "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+BACKENDS = ("jax", "tensorflow")
 
 _SIZE = r"([\d.]+)([KMGT]?)"
 _OUT_OF_MEMORY = (
@@ -74,7 +74,7 @@ def compile_step(
 
 
 def check_step(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = None) -> Report:
-    """Compiles a step for one core of a TPU.
+    """Compiles a step for one core of a TPU, or for all of them where it is parallel.
 
     Args:
       step: the step of one core.
@@ -91,8 +91,9 @@ def check_step(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = No
     lower = None if K.ENGINE == "jax" else _trace(step)
     try:
         if lower is None:
+            parallel = _data_parallel if step.is_parallel else None
             with device.assume("TPU"):
-                compiled = compiler.compile_function(step.function, step.inputs, topology, cache)
+                compiled = compiler.compile_function(step.function, step.inputs, topology, cache, parallel)
         else:
             compiled = compiler.compile_hlo(_serialize(lower, step), topology, cache)
     except compiler.CompileError as error:
@@ -113,6 +114,14 @@ def check_step(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = No
         step.model_names,
         profile.unbounded_loops,
     )
+
+
+def _data_parallel(mesh: Any) -> contextlib.AbstractContextManager:
+    """Returns the context in which Keras traces a step of `DataParallel` on the devices of a mesh."""
+    names = [f"tpu:{number}" for number in range(mesh.size)]
+    keras_mesh = K.keras.distribution.DeviceMesh((mesh.size,), [compiler.BATCH_AXIS], names)
+    keras_mesh._backend_mesh = mesh  # which Keras would make of devices that are there
+    return K.keras.distribution.DataParallel(device_mesh=keras_mesh, auto_shard_dataset=False).scope()
 
 
 def _trace(step: TpuStep) -> Callable[[str], Any]:
@@ -167,9 +176,9 @@ def check_in_process(
     build: Callable[[], TpuStep],
     topology: str,
     cache: Cache | None = None,
-    environment: Mapping[str, str] = MappingProxyType({}),
+    backend: str = "tensorflow",
 ) -> Report:
-    """Builds a step and compiles it for one core of a TPU, in a new process.
+    """Builds a step and compiles it as `check_step` does, in a new process.
 
     The TPU compiler takes gigabytes of memory, writes to stderr, and aborts its process on internal errors.
 
@@ -177,7 +186,7 @@ def check_in_process(
       build: returns the step; it must be picklable, such as a `functools.partial` of a module's function.
       topology: one of `chips.TOPOLOGIES`.
       cache: the cache of compilations; default: none.
-      environment: variables of the process, such as `KERAS_3_ON_JAX`.
+      backend: the backend of Keras in that process, one of `BACKENDS`.
 
     Raises:
       DoesNotFit: the step needs more memory than a core has.
@@ -192,7 +201,8 @@ def check_in_process(
         log = Path(folder) / "stderr"
         with concurrent.futures.ProcessPoolExecutor(1, context, _start_worker, (str(log),)) as pool:
             try:
-                with mock.patch.dict(os.environ, environment):  # the process starts with these
+                variables = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+                with mock.patch.dict(os.environ, variables):  # the process starts with these
                     return pool.submit(_build_and_check, build, topology, cache).result()
             except BrokenProcessPool:
                 lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]

@@ -22,6 +22,7 @@ from lambdanet.files import write_atomic
 from lambdanet.models.weights.hub import cache_dir
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
+BATCH_AXIS = "batch"  # of a mesh
 INSTALL = "pip install 'lambdanet[tpu-check]'"
 
 # Skip the search for a metadata server, and allow several processes at a time.
@@ -97,15 +98,21 @@ def versions() -> dict[str, str]:
 
 
 def compile_function(
-    function: Callable[..., Any], inputs: Sequence[Any], topology: str, cache: Cache | None = None
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    topology: str,
+    cache: Cache | None = None,
+    parallel: Callable[[Any], contextlib.AbstractContextManager] | None = None,
 ) -> Compiled:
-    """Compiles a function of JAX for one device of a topology, which updates its first argument in place.
+    """Compiles a function of JAX that updates its first argument, the state, in place.
 
     Args:
-      function: the function.
-      inputs: its arguments, with a `jax.ShapeDtypeStruct` for each array.
+      function: the function of the state and of data.
+      inputs: its two arguments, with a `jax.ShapeDtypeStruct` for each array; data are those of one device.
       topology: the topology, such as "v5e:2x2".
       cache: earlier results for the same program, topology and versions.
+      parallel: the context of tracing for a mesh of all devices, between which the data are divided, and each
+        of which has the state; None: one device, and a function that returns no state.
 
     Raises:
       CompileError: the compiler rejects the program.
@@ -113,11 +120,28 @@ def compile_function(
     """
     with _internals() as installed:
         import jax
+        import numpy as np
         from jax.experimental import topologies
 
         devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
-        device = jax.sharding.SingleDeviceSharding(devices[0])
-        lowered = jax.jit(function, donate_argnums=0, in_shardings=device).lower(*inputs)
+        mesh = jax.sharding.Mesh(np.array(devices if parallel else devices[:1]), (BATCH_AXIS,))
+        whole, divided = (
+            jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+            for axes in ((), (BATCH_AXIS,))
+        )
+
+        def of_all_devices(x: Any) -> Any:
+            return jax.ShapeDtypeStruct((mesh.size * x.shape[0], *x.shape[1:]), x.dtype)
+
+        state, *data = inputs
+        step = jax.jit(
+            function,
+            donate_argnums=0,
+            in_shardings=(whole, *[divided] * len(data)),
+            out_shardings=(None, whole) if parallel else None,
+        )
+        with parallel(mesh) if parallel else contextlib.nullcontext():
+            lowered = step.lower(state, *jax.tree.map(of_all_devices, data))
         key = _key(lowered.as_text(debug_info=True), topology, installed)
 
         def compile_once() -> dict[str, Any]:

@@ -10,16 +10,15 @@ from lambdanet import text_table
 from lambdanet.tpu import chips
 from lambdanet.tpu.costs import Cost
 
-CAVEAT = (
-    "an estimate by the TPU compiler for one core: no input pipeline, no collectives between cores, "
-    "nothing measured"
-)
+CAVEAT = "an estimate by the TPU compiler for one core: no input pipeline, nothing measured"
 
 # Name scopes of gradients and of called functions.
 _WRAPPERS = ("call", "gradient_tape", "PartitionedCall", "StatefulPartitionedCall")
 # The compiler's names of weights and inputs: TensorFlow's, and JAX's, such as "state[0][12]".
 _ARGUMENTS = re.compile(r"XLA_Args|\w+(\[\d+\])+")
 _GRADIENT = re.compile(r"(?:jvp|transpose)\((.*)\)")  # JAX's name scopes of gradients
+_ALL_REDUCE = ("all-reduce", "all-reduce-start")
+_COUNTED = re.compile(r"(.*?)(_\d+)?")
 UNNAMED = "unnamed"
 
 
@@ -62,6 +61,13 @@ class Report:
     def cycles(self) -> int:
         """The compiler's estimate of the cycles."""
         return sum(cost.cycles for cost in self.operations)
+
+    @property
+    def all_reduces(self) -> int:
+        """The number of sums over the cores; the compiler estimates no time for them."""
+        return sum(
+            cost.times for cost in self.operations if cost.opcode in ("all-reduce", "all-reduce-start")
+        )
 
     @property
     def flops(self) -> float:
@@ -118,6 +124,7 @@ class Report:
             "flops": self.flops,
             "bytes_moved": self.bytes,
             "fraction_of_peak": self.peak_fraction,
+            "all_reduces": self.all_reduces,
             "open_loops": list(self.unbounded_loops),
             "layers": [self._entry(cost) for cost in list(self.layers().values())[:count]],
             "operations": [
@@ -153,6 +160,8 @@ def render_report(report: Report, count: int = 10) -> str:
         f"{100 * report.peak_fraction:.1f} % of the peak of {chip.peak / 1e12:g} of a {chip.name}",
         f"  HBM traffic   {report.bytes / 1e9:.2f} GB, {traffic:.0f} GB/s",
     ]
+    if report.all_reduces:
+        lines.append(f"  all-reduce    {report.all_reduces} per step")
     if report.unbounded_loops:
         lines.append(f"  counted once  loops of unknown length: {', '.join(report.unbounded_loops)}")
     lines += ["", "costliest layers", "", _layers(report, count)]
@@ -176,8 +185,14 @@ def layer_of(op_name: str, model_names: Collection[str]) -> str:
         return "weights and inputs"
     scopes = op_name.split("/")[:-1] if "/" in op_name else [op_name]
     scopes = [_without_gradient(scope) for scope in scopes if not scope.startswith("jit(")] or [""]
-    while len(scopes) > 1 and (scopes[0].partition(".")[0] in _WRAPPERS or scopes[0] in model_names):
-        scopes = scopes[1:]
+    while len(scopes) > 1:
+        name, counter = _COUNTED.fullmatch(scopes[0]).groups()  # type: ignore[union-attr]
+        if name in model_names and counter:  # TensorFlow numbers the scopes of a second call
+            scopes = [name, *(scope.removesuffix(counter) for scope in scopes[1:])]
+        elif scopes[0].partition(".")[0] in _WRAPPERS or scopes[0] in model_names:
+            scopes = scopes[1:]
+        else:
+            break
     is_instruction = re.fullmatch(r"[a-z-]+\.\d+(;.*)?", scopes[0])  # named by the compiler
     return UNNAMED if is_instruction or not scopes[0] else scopes[0]
 

@@ -14,7 +14,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import check_counts, check_known, invalid
 from lambdanet.models import names
 from lambdanet.models.inference import for_inference
-from lambdanet.training.run.build import build_model, build_optimizer, compile_model, tf_keras_only
+from lambdanet.training.run.build import build_model, build_optimizer, compile_model
 
 MODES = ("train", "infer")
 BATCH = 128  # images per core: the paper's 1024 on 8 cores
@@ -28,10 +28,11 @@ class TpuStep:
     Attributes:
       name: the description in reports.
       function: the step, a function of tensors. In TensorFlow its variables exist already; in JAX its first
-        argument is the state of the model, which it returns.
+        argument is the state of the model, which a training step returns.
       inputs: the shape and type of each tensor, in JAX nested.
       batch: the number of examples.
       model_names: the models in the step, to leave out of the names of their layers.
+      is_parallel: whether all cores of the topology make the step together, as in `fit` with `DataParallel`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class TpuStep:
     inputs: tuple[Any, ...]
     batch: int
     model_names: tuple[str, ...]
+    is_parallel: bool = False
 
 
 def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) -> TpuStep:
@@ -69,15 +71,14 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) ->
         size = int(max(recipe.sizes, default=size))
         model = build_model(dataclasses.replace(recipe, input_size=size))
         optimizer = build_optimizer(recipe, _STEPS_PER_EPOCH)
-        optimizer.jit_compile = False  # compiled with the step
         compile_model(recipe, model, optimizer)
         optimizer.build(model.trainable_variables)
     precision = "bfloat16" if recipe.mixed_precision else "float32"
-    keras = {"tensorflow": "", "jax": ", Keras 3 on JAX"}[K.ENGINE]
-    name = f"{recipe.model} at {size}, {mode}, {precision}{keras}"
+    is_jax = K.ENGINE == "jax"
+    name = f"{recipe.model} at {size}, {mode}, {precision}, {'JAX' if is_jax else 'TensorFlow'}"
     shape = (batch_size, size, size, len(recipe.mean))
-    function, inputs = (_tensorflow_step if K.ENGINE == "tensorflow" else _jax_step)(model, mode, shape)
-    return TpuStep(name, function, inputs, batch_size, (model.name,))
+    function, inputs = (_jax_step if is_jax else _tensorflow_step)(model, mode, shape)
+    return TpuStep(name, function, inputs, batch_size, (model.name,), is_jax and mode == "train")
 
 
 def _tensorflow_step(model: Any, mode: str, shape: tuple[int, ...]) -> tuple[Callable[..., Any], tuple]:
@@ -101,7 +102,7 @@ def _jax_step(model: Any, mode: str, shape: tuple[int, ...]) -> tuple[Callable[.
 
 
 def recipe_for(model: str, input_size: int | None = None) -> Recipe:
-    """Returns the recipe of a model at an image size that both Kerases have, or else one like `imagenet_350`.
+    """Returns the recipe of a model at an image size, or else one like `imagenet_350`.
 
     Args:
       model: the name of a model in the zoo.
@@ -113,6 +114,5 @@ def recipe_for(model: str, input_size: int | None = None) -> Recipe:
     info = names.info(model)
     size = input_size or info.input_size
     recipes = [configs.get_recipe(recipe) for recipe in info.recipes]
-    recipes = [recipe for recipe in recipes if recipe.num_classes and not tf_keras_only(recipe)]
-    matching = [recipe for recipe in recipes if recipe.input_size == size]
+    matching = [recipe for recipe in recipes if recipe.num_classes and recipe.input_size == size]
     return matching[0] if matching else dataclasses.replace(imagenet_350.BASE, model=model, input_size=size)

@@ -115,10 +115,15 @@ def load_weights(
     left_out = weights_by_name(whole).keys() - weights_by_name(model).keys()
     with reading as arrays:
         if other_classes or is_published(metadata):
-            head = {n: v for n, v in weights_by_name(model).items() if n.startswith(f"{CLASSIFIER}/")}
-            if any(name in arrays and arrays[name].shape != v.shape for name, v in head.items()):
-                left_out |= head.keys()
+            left_out |= other_head(model, arrays)
         assign_weights(model, arrays, repr(str(path)), left_out)
+
+
+def other_head(model: keras.Model, arrays: Mapping[str, Array]) -> set[str]:
+    """Returns the names of a model's classifier, if that of the arrays is for another number of classes."""
+    head = {n: v for n, v in weights_by_name(model).items() if n.startswith(f"{CLASSIFIER}/")}
+    differs = any(name in arrays and arrays[name].shape != v.shape for name, v in head.items())
+    return set(head) if differs else set()
 
 
 def is_published(metadata: Mapping[str, str]) -> bool:

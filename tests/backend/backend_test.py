@@ -5,9 +5,9 @@ import re
 import threading
 from pathlib import Path
 
+import keras
 import pytest
 import source_tree
-import tf_keras as keras
 
 from lambdanet import backend
 from lambdanet.backend import compat, keras_3_compat, keras_functions, tensorflow_functions, tf_keras_compat

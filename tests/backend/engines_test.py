@@ -66,3 +66,13 @@ def test_backbone_of_keras_hub(monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     shown = subprocess.run(**program("keras_hub_backbone.py"), capture_output=True)
     assert shown.returncode == 0, shown.stderr
+
+
+def test_initial_weights_are_the_same_on_each_engine(computed):
+    found = [
+        {name: array for name, array in computed[engine].items() if name.startswith("initial/")}
+        for engine in ENGINES
+    ]
+    assert sum(array.std() > 0 for array in found[0].values()) > 15  # the others are zeros and ones
+    for weights in found[1:]:
+        np.testing.assert_equal(weights, found[0])

@@ -5,15 +5,14 @@ import importlib
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from source_tree import ROOT
 
 import lambdanet
-from lambdanet import cli, which_keras
-from lambdanet.detection import model_garden
+from lambdanet import which_keras
 from lambdanet.errors import InputError
-from lambdanet.training import benchmark, data, serving
 
 
 @pytest.fixture
@@ -32,15 +31,14 @@ def python(*words, **variables):
 
 def test_choice_after_the_first_use(no_choice):
     assert lambdanet.LambdaLayer
-    lambdanet.use("tf_keras")
-    with pytest.raises(InputError, match="must come before the first use .* which took tf_keras"):
-        lambdanet.use("keras")
+    lambdanet.use("keras")
+    with pytest.raises(InputError, match="must come before the first use .* which took keras"):
+        lambdanet.use("tf_keras")
 
 
-def test_choice_stays_when_keras_3_is_imported_later(no_choice):
-    no_choice.setenv("KERAS_BACKEND", "jax")
-    no_choice.setitem(sys.modules, "keras", None)
-    assert which_keras.chosen() == "tf_keras" == lambdanet.backend.KERAS
+def test_choice_by_the_layers_in_use(no_choice):
+    no_choice.setitem(sys.modules, "lambdanet.backend", SimpleNamespace(KERAS="tf_keras"))
+    assert which_keras.chosen() == "tf_keras"
     no_choice.delitem(sys.modules, "lambdanet.backend")
     assert which_keras.chosen() == "keras"
 
@@ -53,32 +51,65 @@ def test_wrong_names(no_choice):
         which_keras.chosen()
 
 
-@pytest.mark.parametrize("module", [data, serving, benchmark, model_garden])
-def test_modules_that_need_tf_keras(module, no_choice):
-    no_choice.setenv(which_keras.VARIABLE, "keras")
-    name = module.__name__.removesuffix(".model_garden")
-    message = f"^{name} needs tf_keras, got Keras 3 by LAMBDANET_KERAS; set LAMBDANET_KERAS=tf_keras$"
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("lambdanet.training.run", "lambdanet.training needs Keras 3, got tf_keras"),
+        ("lambdanet.detection.model_garden", "lambdanet.detection needs tf_keras, got Keras 3"),
+    ],
+)
+def test_modules_that_need_one_keras(module, message, no_choice):
+    no_choice.delitem(sys.modules, module, raising=False)
+    other = "keras" if "needs tf_keras" in message else "tf_keras"
+    no_choice.setenv(which_keras.VARIABLE, other)
+    with pytest.raises(InputError, match=f"^{message} by LAMBDANET_KERAS$"):
+        importlib.import_module(module)
+    no_choice.setattr(which_keras, "_used", other)
+    with pytest.raises(InputError, match=f"^{message} by use$"):
+        importlib.import_module(module)
+
+
+def test_backend_that_a_part_does_not_support(no_choice):
+    no_choice.setattr(which_keras, "keras_3_backend", lambda: "torch")
+    no_choice.delitem(sys.modules, "lambdanet.training.run", raising=False)
+    message = "^lambdanet.training needs Keras on tensorflow or jax, got torch; set KERAS_BACKEND=tensorflow$"
     with pytest.raises(InputError, match=message):
-        importlib.reload(module)
-    with pytest.raises(InputError, match="got Keras 3 by use;"):
-        no_choice.setattr(which_keras, "_used", "keras")
-        which_keras.require_tf_keras(name)
+        importlib.import_module("lambdanet.training.run")
 
 
-def test_command_where_keras_3_is_chosen(no_choice, capsys):
-    no_choice.setenv(which_keras.VARIABLE, "keras")
-    assert cli.main(["list", "mobilenet_v2", "--help"]) == 0
-    capsys.readouterr()
-    assert cli.main(["list", "mobilenet_v2"]) == 2
-    assert capsys.readouterr().err == (
-        "lambdanet: error: `lambdanet list` needs tf_keras, got Keras 3 by LAMBDANET_KERAS; "
-        "set LAMBDANET_KERAS=tf_keras\n"
-    )
-
-
-def test_command_with_another_backend_of_keras():
-    shown = python("-m", "lambdanet.cli", "list", "mobilenet_v2", KERAS_BACKEND="jax")
-    assert shown.returncode == 0 and "mobilenet_v2" in shown.stdout and shown.stderr == ""
+@pytest.mark.parametrize(
+    ("backend", "installed", "message"),
+    [
+        (
+            "tensorflow",
+            (),
+            "lambdanet needs a backend of Keras: pip install 'lambdanet[tensorflow]', or [jax] or [torch]",
+        ),
+        (
+            "tensorflow",
+            ("jax",),
+            "the backend of Keras, tensorflow, is not installed: pip install 'lambdanet[tensorflow]', or set "
+            "KERAS_BACKEND=jax",
+        ),
+        (
+            "jax",
+            ("tensorflow", "torch"),
+            "the backend of Keras, jax, is not installed: pip install 'lambdanet[jax]', or set "
+            "KERAS_BACKEND=tensorflow",
+        ),
+    ],
+)
+def test_backend_that_is_not_installed(backend, installed, message):
+    missing = [name for name in which_keras.BACKENDS if name not in installed]
+    code = f"""
+import sys
+sys.modules |= dict.fromkeys({missing})
+from lambdanet import cli
+sys.exit([cli.main(["list", "mobilenet_v2"]), cli.main(["info", "mobilenet_v2"])] != [0, 2])
+"""
+    shown = python("-c", code, KERAS_BACKEND=backend)
+    assert shown.returncode == 0, shown.stderr
+    assert "mobilenet_v2" in shown.stdout and shown.stderr == f"lambdanet: error: {message}\n"
 
 
 def test_tf_keras_within_keras_3():

@@ -7,10 +7,10 @@ import itertools
 import re
 import types
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from PIL import Image
 from programs.small_model import one_convolution
 

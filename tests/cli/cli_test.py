@@ -164,6 +164,15 @@ def test_version(capsys):
         (["evaluate", "--model_dir=DIR"], "got 'DIR'; it has no recipe.json"),
         (["export", "--model_dir=DIR/no", "--out=DIR/x"], "got 'DIR/no'; it is not a directory"),
         (["export", "--model_dir=DIR"], "`export` needs --out"),
+        (
+            ["evaluate", "--model_dir=DIR", "--backend=torch"],
+            "backend must be tensorflow or jax, got 'torch'",
+        ),
+        ([*TRAIN, "--model_dir=DIR/x", "--backend=jxa"], "backend must be tensorflow or jax, got 'jxa'"),
+        (
+            [*TRAIN, "--model_dir=DIR/x", "--backend=jax"],
+            "backend must be tensorflow, on which this process has imported Keras, got 'jax'",
+        ),
         (["predict", "--saved_model=DIR/no", "DIR/file"], "DIR/no"),
         (["predict", "--saved_model=DIR"], "`predict` needs IMAGE_OR_FOLDER..."),
         (["predict", "--saved_model=DIR", "--top=many", "DIR/file"], "--top must be an integer, got 'many'"),
@@ -189,6 +198,27 @@ def test_input_error_is_one_line_with_status_2(words, message, tmp_path, capsys)
     assert shown.err.startswith("lambdanet: error: ") and shown.err.count("\n") == 1
     assert message.replace("DIR", str(tmp_path)) in shown.err
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("command", "backend"), [("evaluate --backend=jax", "jax"), ("export --out=x", "tensorflow")]
+)
+def test_backend_is_chosen_before_keras_is_imported(tmp_path, command, backend):
+    words = [*command.split(), f"--model_dir={tmp_path}"]
+    code = f"from lambdanet import cli; print(cli.main({words})); import keras; print(keras.config.backend())"
+    environment = os.environ | {"KERAS_BACKEND": "torch" if backend == "tensorflow" else "tensorflow"}
+    del environment["TF_CPP_MIN_LOG_LEVEL"]  # the command sets it
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr.count("\n")) == (f"2\n{backend}\n", 1)
+    assert "it has no recipe.json" in done.stderr
+
+
+def test_backend_in_the_environment_must_train(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    assert cli.main([*TRAIN, f"--model_dir={tmp_path}"]) == 2
+    assert "KERAS_BACKEND must be tensorflow or jax, got 'torch'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

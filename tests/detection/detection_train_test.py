@@ -28,9 +28,8 @@ from lambdanet.detection.run import train_step
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.weights import tensor_files, weight_files
-from lambdanet.training.run import model_dir
-from lambdanet.training.run.build import build_model, build_optimizer
-from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.run import checkpoints, model_dir
+from lambdanet.training.run.build import build_model
 
 TINY, AVERAGE = "lambda_resnet_tiny", 0.25
 EXPERIMENT = "lambda_resnet/maskrcnn_resnetfpn_coco"
@@ -117,11 +116,17 @@ def trained(tmp_path_factory):
     """A model_dir of `lambdanet train` in which all moving averages are `AVERAGE`."""
     recipe = dataclasses.replace(configs.get_recipe("digits"), ema_decay=0.9)
     path = model_dir.claim(tmp_path_factory.mktemp("classification") / "run", recipe)
-    model, optimizer = build_model(recipe), build_optimizer(recipe, 1)
-    checkpoints = Checkpoints(path / model_dir.CHECKPOINTS, model, optimizer)
-    for average in optimizer._model_variables_moving_average:
-        average.assign(tf.fill(average.shape, AVERAGE))
-    checkpoints.save(1)
+    model = build_model(recipe)
+    weights = weight_files.weights_by_name(model)
+    arrays = {f"{checkpoints.MODEL}{name}": weight.numpy() for name, weight in weights.items()}
+    trained = {variable.name for variable in model.trainable_variables}
+    arrays |= {
+        f"{checkpoints.AVERAGE}{name}": np.full(weight.shape, AVERAGE, np.float32)
+        for name, weight in weights.items()
+        if weight.name in trained
+    }
+    (path / model_dir.CHECKPOINTS).mkdir()
+    np.savez(path / model_dir.CHECKPOINTS / "ckpt-1.npz", **arrays)
     return path
 
 

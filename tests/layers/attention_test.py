@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention baselines, channel gates and centered pooling against loops, and their errors."""
 
+import keras
 import keras as keras_3
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import assert_equal_with_gradients
 from naive_layers import images, naive_attention, offsets_of, projected, weights_of
 from scipy import special

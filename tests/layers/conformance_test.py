@@ -3,10 +3,10 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import images, with_gradients
 from layer_table import LAYERS
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lambda layer: pools, tables, masks and errors; fuzz_layers_test has the paper's equations."""
 
+import keras
 import keras as keras_3
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import images
 from naive_layers import randomize, weights_by_name
 from position_cases import average_pool

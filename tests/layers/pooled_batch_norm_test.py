@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch normalization with the means of its output in one pass, against Keras's and a mean after it."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import assert_equal_with_gradients
 from naive_layers import images as numbers
 

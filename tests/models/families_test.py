@@ -3,10 +3,10 @@
 
 import hashlib
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import images
 from small_models import output_types, small_model
 

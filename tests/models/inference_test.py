@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The form of a model for inference computes the same with fewer layers, and with constant tables."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import images, randomize_normalizations
 from small_models import small_model
 

@@ -2,6 +2,7 @@
 """Preprocessing of published weights, against Pillow's resize and timm's transform."""
 
 import math
+import subprocess
 
 import helpers
 import numpy as np
@@ -12,7 +13,8 @@ from PIL import Image
 import lambdanet
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError
-from lambdanet.models.preprocessing import Preprocessing, from_metadata, pillow_square
+from lambdanet.models.preprocessing import Preprocessing, from_metadata
+from lambdanet.models.tensorflow_squares import pillow_square
 
 SHAPES = [(300, 400), (401, 299), (64, 64), (100, 37), (256, 256), (600, 801), (269, 269), (1, 3)]
 
@@ -82,6 +84,29 @@ def test_batches_unknown_sizes_and_gray():
     gray = pictures[..., :1]
     np.testing.assert_array_equal(prepare(gray), prepare(gray.repeat(3, -1)))
     assert prepare(pictures[:, np.newaxis]).shape == (2, 1, 32, 32, 3)
+
+
+def test_without_tensorflow_the_numbers_and_refusals_are_the_same(tmp_path):
+    pictures = {f"{height}x{width}": noise(height, width) for height, width in SHAPES}
+    pictures |= {"steps": steps(90, 64), "gray": noise(5 * 50, 41).reshape(5, 50, 41, 3)[..., :1]}
+    np.savez(tmp_path / "pictures.npz", **pictures)
+    program = helpers.program("use_without_tensorflow.py", tmp_path)
+    program["env"] |= helpers.ENGINES["jax"]
+    program["env"].pop("TF_USE_LEGACY_KERAS", None)
+    done = subprocess.run(**program, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert [line.partition("; ")[0] for line in done.stdout.splitlines()] == [
+        "the type of pictures must be uint8, got 'float32'",
+        "the shape of pictures must be [..., h, w, c] with c = 1 or 3, got [9, 9, 4]",
+        "the shape of pictures must be [..., h, w, c] with c = 1 or 3, got [9, 9]",
+    ]
+    for name, array in np.load(tmp_path / "prepared.npz").items():
+        interpolation, picture = name.split()
+        prepare = Preprocessing(32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 0.9, interpolation)
+        expected = prepare(pictures[picture]).numpy()
+        assert array.dtype == expected.dtype
+        atol = 0 if interpolation == "bicubic" else 1e-5
+        np.testing.assert_allclose(array, expected, rtol=0, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("mean", [(0.5,), (0.5, 0.4, 0.3)])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """timm's networks against timm: with equal random weights, features and logits are equal."""
 
+import keras
 import numpy as np
 import pytest
-import tf_keras as keras
 
 import lambdanet
 from lambdanet.backend import compat

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 
+import keras
 import keras as keras_3
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import images
 from small_models import small_model
 
@@ -173,7 +173,7 @@ def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
     tiny.save(files[0])
     lambdanet.for_inference(tiny).save(files[1])
     program = (
-        "import sys; import lambdanet.models.zoo; import tensorflow as tf; import tf_keras as keras\n"
+        "import sys; import lambdanet.models.zoo; import tensorflow as tf; import keras\n"
         "for path in sys.argv[1:]: print(keras.models.load_model(path)(tf.zeros([0, 32, 32, 3])).shape)"
     )
     environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"}

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs `run_layer_test` of Keras on every layer, tests models for inference and, on torch, gradients."""
+"""Runs Keras's own `run_layer_test` on every layer; tests initial values, normalization and gradients."""
 
+import contextlib
 import inspect
 import unittest
+from collections.abc import Callable
 from functools import partial
 
 import keras
 import numpy as np
 from keras.src import testing
 from layer_table import LAYERS
-from programs.run_on_engine import constant_initializers, random_value
+from programs.run_on_engine import ENGINES, constant_initializers, random_value
 
 import lambdanet
 from lambdanet import backend as K
+from lambdanet.backend import compat, device
 from lambdanet.errors import InputError
 from lambdanet.layers.layer import Layer
+from lambdanet.layers.pooled_batch_norm import BatchNormalization
 
 IMAGES = (2, 4, 3, 8)
 SEQUENCES, VOLUMES = (2, 5, 4), (2, 2, 3, 3, 4)
@@ -30,6 +34,8 @@ CASES = {
 }
 POSITIONS = {"RelativePositionEmbedding", "UnstructuredPositionEmbedding"}  # parts of the lambda layers
 
+NUM_DEVICES = len(keras.distribution.list_devices()) if K.ENGINE == "jax" else 1
+
 
 def check_every_class_is_tested() -> None:
     public = {value.__name__ for value in map(lambdanet.__getattr__, lambdanet.__all__) if is_layer(value)}
@@ -41,11 +47,112 @@ def is_layer(value: object) -> bool:
 
 
 class KerasTest(testing.TestCase):
+    @constant_initializers()
     def runTest(self) -> None:
         for name, (make, shape) in CASES.items():
             returns_pair = name == "PooledBatchNormalization"  # Keras's test cannot train with a list
             with self.subTest(name):
                 self.run_layer_test(make, {}, input_shape=shape, run_training_check=not returns_pair)
+
+
+class InitializersTest(testing.TestCase):
+    """Initial values have the deviation of their class, and depend on the seed alone."""
+
+    SHAPE = (3, 3, 40, 200)
+    CASES = {  # arguments, and the deviation
+        "RandomNormal": ({"mean": 2.0, "stddev": 3.0}, 3.0),
+        "fan_in": ({"scale": 2.0, "mode": "fan_in"}, (2 / 360) ** 0.5),
+        "fan_out": (
+            {"scale": 2.0, "mode": "fan_out", "distribution": "untruncated_normal"},
+            (2 / 1800) ** 0.5,
+        ),
+        "fan_avg": ({"mode": "fan_avg", "distribution": "uniform"}, (1 / 1080) ** 0.5),
+    }
+
+    def runTest(self) -> None:
+        for name, (arguments, stddev) in self.CASES.items():
+            kind = compat.RandomNormal if name == "RandomNormal" else compat.VarianceScaling
+            with self.subTest(name):
+                self.check(lambda kind=kind, arguments=arguments, **seed: kind(**arguments, **seed), stddev)
+
+    def check(self, make: Callable[..., keras.Initializer], stddev: float) -> None:
+        values = self.draw(make(seed=1))
+        self.assertAllClose(values.mean(), getattr(make(), "mean", 0.0), atol=0.01 * stddev)
+        self.assertAllClose(values.std(), stddev, rtol=0.01)
+        if getattr(make(), "distribution", "") == "truncated_normal":
+            self.assertAllClose(np.abs(values).max(), 2 * stddev / compat.STDDEV_WITHIN_TWO, rtol=0.01)
+        saved = keras.saving.serialize_keras_object(make(seed=1))
+        for copy in (make(seed=1).clone(), keras.saving.deserialize_keras_object(saved)):
+            np.testing.assert_array_equal(self.draw(copy), values)
+        first, second = self.draws_of_seed(make)
+        np.testing.assert_array_equal(self.draws_of_seed(make), (first, second))
+        generator = make(seed=keras.random.SeedGenerator(1))
+        for other in (second, self.draw(make(seed=2)), self.draw(generator), self.draw(generator)):
+            self.assertLess(abs(np.corrcoef(other.ravel(), first.ravel())[0, 1]), 0.02)
+            first = other
+        for dtype in ("bfloat16", "float64"):
+            if (K.ENGINE, dtype) != ("jax", "float64"):  # which JAX has with a flag alone
+                self.assertDType(make()([2, 3], dtype), dtype)
+
+    def draws_of_seed(self, make: Callable[..., keras.Initializer]) -> tuple[np.ndarray, np.ndarray]:
+        keras.utils.set_random_seed(1)
+        return self.draw(make()), self.draw(make())
+
+    def draw(self, initializer: keras.Initializer) -> np.ndarray:
+        return K.convert_to_numpy(initializer(self.SHAPE))
+
+
+class BatchNormTest(testing.TestCase):
+    """Steps of training equal those of Keras's layer, on JAX those of one for each of its devices."""
+
+    CASES = (  # precision, options, and the kind of device whose form is used
+        ("float32", {}, "CPU"),
+        ("float32", {}, "TPU"),
+        ("float32", {"synchronized": True}, "CPU"),
+        ("mixed_bfloat16", {"scale": False, "center": False}, "CPU"),
+    )
+
+    def runTest(self) -> None:
+        x = np.random.default_rng(0).normal(1, 2, [16, 3, 5, 4]).astype("float32")
+        for precision, options, kind in self.CASES:
+            if options.get("synchronized") and K.ENGINE == "torch":
+                continue  # Keras rejects it
+            with self.subTest(f"{precision} {options} {kind}"):
+                self.check(x, precision, options, kind)
+
+    def check(self, x: np.ndarray, precision: str, options: dict[str, bool], kind: str) -> None:
+        arguments = {"dtype": precision, "momentum": 0.7, "epsilon": 1e-5}
+        layer = BatchNormalization(**arguments, **options)
+        with device.assume(kind), self.distribution():
+            found = self.arrays(layer, x)
+        num_parts = 1 if K.ENGINE != "jax" or options.get("synchronized") else NUM_DEVICES
+        options = {name: value for name, value in options.items() if name != "synchronized"}
+        parts = [
+            self.arrays(keras.layers.BatchNormalization(**arguments, **options), part)
+            for part in np.split(x, num_parts)
+        ]
+        merged = {"output": np.concatenate, "weight": sum, "average": lambda arrays: sum(arrays) / num_parts}
+        for name, array in found.items():
+            expected = merged[name.partition(" ")[0]]([part[name] for part in parts])
+            scale = np.abs(expected).max()
+            tolerance = 1e-5 if precision == "float32" or "average" in name else 2e-2
+            self.assertAllClose(array / scale, expected / scale, atol=tolerance, rtol=0, msg=name)
+
+    def distribution(self) -> contextlib.AbstractContextManager:
+        if K.ENGINE != "jax":
+            return contextlib.nullcontext()
+        return keras.distribution.DataParallel(devices=keras.distribution.list_devices()).scope()
+
+    def arrays(self, layer: keras.Layer, x: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns what has an example's axis, gradients of weights, and moving averages."""
+        layer.build(x.shape)
+        for variable in layer.trainable_variables:
+            variable.assign(random_value(variable.name, variable.shape, 0.3))
+        _, outputs, by_input, gradients = ENGINES[K.ENGINE](layer, K.cast(x, layer.compute_dtype), {})
+        found = {"output": outputs, "output gradient": by_input}
+        found |= {f"weight {number}": array for number, array in enumerate(gradients)}
+        found |= {f"average {v.name}": v for v in layer.non_trainable_variables}
+        return {name: K.convert_to_numpy(K.cast(array, "float32")) for name, array in found.items()}
 
 
 class InferenceTest(testing.TestCase):
@@ -100,5 +207,4 @@ class Float64Test(testing.TestCase):
 
 if __name__ == "__main__":
     check_every_class_is_tested()
-    with constant_initializers():
-        unittest.main()
+    unittest.main()

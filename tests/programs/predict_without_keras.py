@@ -6,7 +6,7 @@ Runs the command for each image, and prints the exit statuses.
 
 import sys
 
-BLOCKED = ("tf_keras", "tensorflow_datasets", "sklearn", "lambdanet.models")
+BLOCKED = ("keras", "tf_keras", "tensorflow_datasets", "sklearn", "lambdanet.models")
 sys.modules.update(dict.fromkeys(BLOCKED))  # an import of None fails
 from lambdanet import cli  # noqa: E402
 

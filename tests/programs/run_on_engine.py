@@ -94,6 +94,20 @@ def constant_initializers():
         yield
 
 
+def initial_weights() -> dict[str, np.ndarray]:
+    """Returns the weights that a seed gives to layers and a small model."""
+    keras.utils.set_random_seed(3)
+    layers = {"halo": lambdanet.HaloAttention(4, 2, 4), "channel": lambdanet.EfficientChannelAttention()}
+    found = {"model": small_model()} | layers
+    for layer in layers.values():
+        layer.build(IMAGES)
+    return {
+        f"initial/{name}/{number}": value
+        for name, layer in found.items()
+        for number, value in enumerate(layer.get_weights())
+    }
+
+
 def images(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
@@ -231,7 +245,11 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
     trunk = small_model(weights=folder / "small.weights.h5", features_only=True)
     found |= {f"features {level}": array for level, array in trunk.predict(x, verbose=0).items()}
     with two_devices():
-        model = small_model(weights=weights, kernel_regularizer=keras.regularizers.L2(1e-3))
+        model = small_model(
+            weights=weights,
+            kernel_regularizer=keras.regularizers.L2(1e-3),
+            batch_norm={"synchronized": K.ENGINE == "jax"},  # else the statistics of each device
+        )
         compile_model(model, 0.01)  # large steps amplify the last digits
         model.fit(x, LABELS, batch_size=8, epochs=3, shuffle=False, verbose=0)
         found["number of losses"] = np.array(len(model.losses))
@@ -281,7 +299,7 @@ def check_fit() -> None:
 
 def main() -> None:
     folder, path = sys.argv[1:]
-    np.savez(path, **arrays(Path(folder), NETWORKS_ON[K.ENGINE]))
+    np.savez(path, **arrays(Path(folder), NETWORKS_ON[K.ENGINE]), **initial_weights())
     check_fit()
 
 

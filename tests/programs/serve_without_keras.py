@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs an exported classifier in a process that can import neither lambdanet nor tf_keras."""
+"""Runs an exported classifier in a process that can import neither lambdanet nor a Keras."""
 
 import json
 import sys
 
 import numpy as np
 
-BLOCKED = ("lambdanet", "tf_keras")
+BLOCKED = ("lambdanet", "keras", "tf_keras")
 sys.modules.update(dict.fromkeys(BLOCKED))  # an import of None fails
 import tensorflow as tf  # noqa: E402
 

@@ -3,8 +3,9 @@
 
 import dataclasses
 
-import tf_keras as keras
+import keras
 
+from lambdanet.layers.batch_norm import BatchNormalization
 from lambdanet.models import lambda_resnet
 
 # A convolution with squeeze-and-excitation, and a lambda layer.
@@ -21,10 +22,18 @@ def small_model(name, num_classes, input_size, in_channels, kernel_regularizer, 
         convolution = keras.layers.Conv2D(
             filters, 3, strides=2, kernel_regularizer=kernel_regularizer, name=f"conv{filters}"
         )
-        norm = keras.layers.BatchNormalization(**batch_norm, name=f"norm{filters}")
+        norm = BatchNormalization(**batch_norm, name=f"norm{filters}")
         x = keras.layers.ReLU()(norm(convolution(x)))
     x = keras.layers.GlobalAveragePooling2D()(x)
     return keras.Model(images, keras.layers.Dense(num_classes, name="logits")(x), name="small")
+
+
+def plain_model(name, num_classes, input_size, in_channels, kernel_regularizer, **_):
+    """A network without batch statistics."""
+    x = images = keras.Input([input_size, input_size, in_channels])
+    x = keras.layers.Conv2D(8, 3, strides=4, kernel_regularizer=kernel_regularizer, name="conv")(x)
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x))
+    return keras.Model(images, keras.layers.Dense(num_classes, name="logits")(x), name="plain")
 
 
 def one_convolution(name, input_size, **_):

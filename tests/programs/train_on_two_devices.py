@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains on one device, in several steps per execution, and on two devices; prints the differences as JSON.
 
-Float32, no dropout, and batch statistics over all devices: only the order of sums differs.
+Float32, no dropout, and batch statistics over all devices: only the order of sums differs. With dropout, a
+run on two devices is stopped and continued, and equals one that was not.
 """
 
 import dataclasses
 import json
+import pathlib
+import signal
 import sys
 
 import numpy as np
@@ -15,9 +18,10 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 from quick_graphs import trace_quickly  # noqa: E402
-from small_model import ONE_BLOCK  # noqa: E402
+from small_model import ONE_BLOCK, plain_model  # noqa: E402
 
 from lambdanet import configs  # noqa: E402
+from lambdanet.errors import Preempted  # noqa: E402
 from lambdanet.models import zoo  # noqa: E402
 from lambdanet.training.run import callbacks, model_dir  # noqa: E402
 from lambdanet.training.train import train  # noqa: E402
@@ -35,16 +39,22 @@ recipe = dataclasses.replace(
     sync_batch_norm=True,
     ema_decay=0.5,
     learning_rate=0.01,
+    clip_norm=0.5,
+    clip_adaptive=0.05,
 )
 
 
-def run(name, **how):
+def run(name, recipe=recipe, **how):
     train(recipe, f"{folder}/{name}", folder, **how)
+    return result(name)
+
+
+def result(name):
     losses = [
         [float(row["loss"]), float(row["val_loss"])]
-        for row in callbacks.read_history(model_dir.Path(f"{folder}/{name}/history.csv"))
+        for row in callbacks.read_history(pathlib.Path(f"{folder}/{name}/history.csv"))
     ]
-    return losses, model_dir.load_trained_model(f"{folder}/{name}")[0].get_weights()
+    return losses, list(model_dir.load_weights(f"{folder}/{name}")[1].values())
 
 
 def distance(left, right):
@@ -54,6 +64,31 @@ def distance(left, right):
 one, one_weights = run("one", distribute="one_device", deterministic=True)
 three, three_weights = run("three", distribute="one_device", deterministic=True, steps_per_execution=3)
 two, two_weights = run("two", distribute="mirrored")
+
+random = dataclasses.replace(recipe, dropout_rate=0.3, stochastic_depth_rate=0.3)
+_, whole_weights = run("whole", random, distribute="mirrored")
+save = callbacks.SaveCheckpoints.on_train_batch_end
+
+
+def stop(self, batch, logs=None):
+    if batch == 1 and not pathlib.Path(f"{folder}/resumed/history.csv").exists():
+        signal.raise_signal(signal.SIGTERM)
+    save(self, batch, logs)
+
+
+callbacks.SaveCheckpoints.on_train_batch_end = stop
+try:
+    run("resumed", random, distribute="mirrored")
+except Preempted as error:
+    stopped = str(error)
+callbacks.SaveCheckpoints.on_train_batch_end = save
+_, resumed_weights = run("resumed", random, distribute="mirrored")
+
+zoo.create_model = plain_model  # parts of a batch have other batch statistics on two devices
+parts = dataclasses.replace(recipe, accumulate_steps=2, epochs=1, sync_batch_norm=False)
+_, one_sums = run("one_sums", parts, distribute="one_device")
+_, two_sums = run("two_sums", parts, distribute="mirrored")
+
 print(
     json.dumps(
         {
@@ -61,6 +96,9 @@ print(
             "two": two,
             "weights": distance(one_weights, two_weights),
             "three": distance(one_weights, three_weights),
+            "sums": distance(one_sums, two_sums),
+            "stopped": stopped,
+            "resumed": distance(whole_weights, resumed_weights),
         }
     )
 )

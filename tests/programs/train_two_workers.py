@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts two workers per signal, as forks of a process with all imports; prints their statuses as JSON.
 
-Arguments: FOLDER, the signals as JSON [[signal, step], ...], and flags of `lambdanet train`. Worker 1 sends
-itself the signal after the step.
+Arguments: FOLDER, the signals as JSON [[signal, step, worker], ...], and flags of `lambdanet train`. The worker
+sends itself the signal after the step. Prints also the seconds from that to the end of the other.
 """
 
 import ctypes
 import gc
-import glob
 import json
 import os
+import pathlib
 import signal
 import socket
 import sys
+import time
 
 from quick_graphs import trace_quickly
 from small_model import small_model
+from training_runs import saved_steps
 
 import lambdanet.training.train  # noqa: F401  before the forks
 from lambdanet import cli
@@ -43,6 +45,7 @@ def send_itself(signal_, step):
 
     def act(self, batch, logs=None):
         if int(self.model.optimizer.iterations.numpy()) == step:
+            pathlib.Path(f"{folder}/sent").touch()
             signal.raise_signal(signal_)
         original(self, batch, logs)
 
@@ -64,8 +67,7 @@ def work(index, ports, time_):
 
 
 def newest():
-    files = glob.glob(f"{folder}/run/checkpoints/ckpt-*.index")
-    return max([int(file.rpartition("-")[2].removesuffix(".index")) for file in files], default=0)
+    return max(saved_steps(pathlib.Path(folder, "run")), default=0)
 
 
 def start(time_):
@@ -73,16 +75,18 @@ def start(time_):
     for index in range(2):
         child = os.fork()
         if not child:
-            if index:
-                send_itself(*signals[time_])
+            signal_, step, worker = signals[time_]
+            if index == worker:
+                send_itself(signal_, step)
             work(index, ports, time_)
         children.append(child)
     return children
 
 
-reached, statuses = [], []
+reached, statuses, seconds = [], [], []
 for time_ in range(len(signals)):
     children = start(time_)
     statuses.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+    seconds.append(time.time() - os.path.getmtime(f"{folder}/sent"))
     reached.append(newest())
-print(json.dumps({"reached": reached, "statuses": statuses}))
+print(json.dumps({"reached": reached, "statuses": statuses, "seconds": seconds}))

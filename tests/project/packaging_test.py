@@ -3,7 +3,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -11,11 +10,12 @@ import tarfile
 import zipfile
 from email.message import Message
 from email.parser import HeaderParser
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import pytest
 import source_tree
+from packaging.requirements import Requirement
 from source_tree import FLOORS, ROOT
 
 import lambdanet
@@ -104,27 +104,56 @@ def test_a_wheel_straight_from_the_checkout_is_the_same(checkout, built, tmp_pat
     _run(sys.executable, "-m", "pip", "wheel", *options, ".", cwd=checkout)
     (wheel,) = tmp_path.glob("*.whl")
     assert sorted(zipfile.ZipFile(wheel).namelist()) == sorted(zipfile.ZipFile(built[1]).namelist())
-    metadata = _metadata(wheel)
+
+
+def test_the_metadata(built):
+    metadata = _metadata(built[1])
     assert (metadata["Name"], metadata["Version"]) == ("lambdanet", lambdanet.__version__)
     assert (metadata["Requires-Python"], metadata["License-Expression"]) == (">=3.11", "Apache-2.0")
     assert (ROOT / "README.md").read_text().strip() == metadata.get_payload().strip()
+
+
+def _requirements(wheel: Path, *extras: str) -> dict[str, Requirement]:
+    """Returns what the base install requires, and what these extras themselves add, by the names of packages."""
+    found = [Requirement(line) for line in _metadata(wheel).get_all("Requires-Dist")]
+    environments = [{"extra": extra} for extra in ("", *extras)]
+    chosen = [r for r in found if r.marker is None or any(map(r.marker.evaluate, environments))]
+    return {requirement.name.lower().replace("_", "-"): requirement for requirement in chosen}
+
+
+def test_backends_are_extras(built):
+    backends = {"tensorflow", "jax", "torch"}
+    assert {"keras", "numpy"} <= _requirements(built[1]).keys()
+    assert (backends | {"tf-keras"}).isdisjoint(_requirements(built[1]))
+    for backend in backends:
+        assert backends & _requirements(built[1], backend).keys() == {backend}
+    assert _requirements(built[1], "tpu")["jax"].extras == {"tpu"}
+    assert _requirements(built[1], "train")["lambdanet"].extras == {"demo"}
+    assert _requirements(built[1], "demo")["lambdanet"].extras == {"tensorflow"}
+    extras = _metadata(built[1]).get_all("Provides-Extra")
+    assert [extra for extra in extras if "tf-keras" in _requirements(built[1], extra)] == ["detection"]
+
+
+def test_what_is_installed_here_is_accepted(built):
+    """The versions with which the tests run, by every extra."""
+    extras = _metadata(built[1]).get_all("Provides-Extra")
+    for name, requirement in _requirements(built[1], *extras).items():
+        assert requirement.specifier.contains(version(name), prereleases=True), requirement
 
 
 @pytest.mark.parametrize("floor", INSTALLED)
 def test_what_a_floor_imports_is_required(built, floor):
     """By the base install, except that some floors may use what an extra adds, and peers."""
     extras = {
-        "backend": ("jax",),
-        "models": ("detection", "keras-hub"),
-        "training": ("demo", "train", "onnx"),
-        "tpu": ("tpu-check", "train"),
+        "core": ("tensorflow",),
+        "backend": ("tensorflow", "jax", "torch", "detection"),
+        "models": ("tensorflow", "keras-hub"),
+        "training": ("tensorflow", "jax", "demo", "train", "onnx", "detection"),
+        "tpu": ("tpu-check", "tensorflow", "demo"),
         "detection": ("detection",),
+        "cli": ("demo",),
     }.get(floor, ())
-    required = {"lambdanet"}
-    for line in _metadata(built[1]).get_all("Requires-Dist"):
-        name, _, condition = line.partition(";")
-        if not condition or any(f'extra == "{extra}"' in condition for extra in extras):
-            required.add(re.match(r"[\w.-]+", name)[0].lower().replace("_", "-"))
+    required = {"lambdanet", *_requirements(built[1], *extras)}
     distributions = packages_distributions()
     imports = set().union(*map(source_tree.imports, source_tree.files_of(floor)))
     for name in {name.split(".")[0] for name in imports} - sys.stdlib_module_names - source_tree.PEERS:

@@ -113,8 +113,8 @@ def _create_kecam_halo(case: Case, filters: int, dtype: str) -> Any:
     six axes, which TensorFlow with oneDNN rejects. oneDNN stays on, since it makes the rest up to twice as
     fast, and the softmax gets a tensor with fewer axes.
     """
+    import keras
     import tensorflow as tf
-    import tf_keras as keras
     from keras_cv_attention_models.halonet import halonet
 
     class Softmax(keras.layers.Softmax):

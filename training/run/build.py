@@ -7,7 +7,9 @@ import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
-from lambdanet.backend import KERAS, keras
+import numpy as np
+
+from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.recipe_values import LOSSES, OPTIMIZERS
 from lambdanet.errors import invalid
@@ -15,6 +17,7 @@ from lambdanet.models import zoo
 from lambdanet.training.run import optimizers
 from lambdanet.training.run.losses import Accuracy
 from lambdanet.training.run.schedules import WarmupSchedule
+from lambdanet.training.run.train_step import accumulate_gradients, rematerialize
 
 
 def build_resizable_model(recipe: Recipe) -> keras.Model:
@@ -62,19 +65,6 @@ def _kernel_regularizer(recipe: Recipe) -> keras.regularizers.Regularizer | None
     return keras.regularizers.L2(recipe.weight_decay / 2)
 
 
-def tf_keras_only(recipe: Recipe) -> str | None:
-    """Returns the first field whose value only lambdanet's tf_keras optimizers support, or none."""
-    plain = {
-        "clip_adaptive": 0.0,
-        "layer_decay": 1.0,
-        "head_rate": 1.0,
-        "accumulate_steps": 1,
-        "remat": False,
-    }
-    changed = [field for field, default in plain.items() if getattr(recipe, field) != default]
-    return next(iter([*changed, *(["optimizer"] if recipe.decays_in_steps else [])]), None)
-
-
 def build_schedule(recipe: Recipe, steps_per_epoch: int) -> WarmupSchedule:
     """Returns the learning rate of the recipe at each step."""
     return WarmupSchedule(
@@ -89,16 +79,13 @@ def build_schedule(recipe: Recipe, steps_per_epoch: int) -> WarmupSchedule:
 
 
 def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Optimizer:
-    """Returns the recipe's optimizer, with its learning rate schedule, clipping and decay.
-
-    Raises:
-      InputError: with Keras 3, the recipe needs what only tf_keras has.
-    """
+    """Returns the recipe's optimizer, with its learning rate schedule, clipping and decay."""
     row = OPTIMIZERS[recipe.optimizer]
     kind = getattr(optimizers, row.kind, None) or getattr(keras.optimizers, row.kind)
     arguments: dict[str, Any] = {
         row.momentum: recipe.momentum,
         "learning_rate": build_schedule(recipe, steps_per_epoch),
+        "name": recipe.optimizer,  # in the paths of variables, where Keras would count its optimizers
         "use_ema": recipe.ema_decay > 0,
         "ema_momentum": recipe.ema_decay,
         "ema_overwrite_frequency": None,  # by default, RMSprop replaces the weights by the averages
@@ -108,10 +95,6 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
         arguments["weight_decay"] = recipe.weight_decay
     if recipe.clip_norm:
         arguments["global_clipnorm"] = recipe.clip_norm
-    if KERAS != "tf_keras":
-        if field := tf_keras_only(recipe):
-            raise invalid(field, "one that Keras 3 also has", getattr(recipe, field), "tf_keras has it")
-        return kind(**arguments)
     if recipe.clip_adaptive:
         arguments["clip"] = optimizers.adaptive_clip(recipe.clip_adaptive)
     if (recipe.layer_decay, recipe.head_rate) != (1, 1):
@@ -138,12 +121,23 @@ def compile_model(
         weighted_metrics=[Accuracy()],  # the padding of evaluation batches has weight 0
         steps_per_execution=steps_per_execution,
     )
-    if recipe.accumulate_steps > 1 or recipe.remat:
-        from lambdanet.training.run.rematerialization import rematerialize  # imports tf_keras
-        from lambdanet.training.run.train_step import create_train_step
+    create_metrics(model)
+    if recipe.remat:
+        model.call = rematerialize(model)
+    if recipe.accumulate_steps > 1:
+        model.train_step = accumulate_gradients(model, recipe.accumulate_steps)
 
-        forward = rematerialize(model) if recipe.remat else None
-        model.train_step = create_train_step(model, recipe.accumulate_steps, forward)
+
+def create_metrics(model: keras.Model) -> None:
+    """Creates the variables of a compiled model's metrics, in place of its first step.
+
+    Otherwise `fit` takes a batch of every dataset first (Keras 3.15), and with a strategy of TensorFlow at
+    every evaluation one that is not there.
+    """
+    labels, logits = np.zeros([1]), np.zeros([1, *model.output_shape[1:]], np.float32)
+    for part in (model._compile_metrics, model._compile_loss):
+        part.build(labels, logits)
+    model._maybe_symbolic_build = lambda *args, **kwargs: None
 
 
 @contextlib.contextmanager

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-import tf_keras as keras
 
 from lambdanet import text_table
+from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, Preempted
 from lambdanet.files import write_atomic
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.best_epoch import BestEpoch
-from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.run.checkpoints import Checkpoints, sync
 from lambdanet.training.run.preemption import StopRequest
 from lambdanet.training.run.tensorboard import Dashboard, Speed
 
@@ -77,7 +76,7 @@ def finish_epoch(
     run: list[keras.callbacks.Callback],
     epoch: int,
     evaluation: Any,
-    evaluation_steps: int | None,
+    evaluation_steps: int,
     sums: np.ndarray,
 ) -> None:
     """Evaluates an epoch whose training steps are complete, and calls the callbacks for its end.
@@ -87,10 +86,10 @@ def finish_epoch(
       run: the callbacks.
       epoch: the epoch, from 0.
       evaluation: data for `keras.Model.evaluate`.
-      evaluation_steps: the number of batches; None: until the data ends.
+      evaluation_steps: the number of batches.
       sums: the sums of the training metrics, as in `Checkpoints`.
     """
-    every = keras.callbacks.CallbackList(run, model=model)
+    every = CallbackList(run, model=model)
     every.on_train_begin()
     every.on_epoch_begin(epoch)
     results = model.evaluate(evaluation, steps=evaluation_steps, callbacks=every, verbose=0, return_dict=True)
@@ -100,18 +99,44 @@ def finish_epoch(
     every.on_train_end()
 
 
+class CallbackList(keras.callbacks.CallbackList):
+    """Passes the tensors of a batch's logs to the callbacks that take them, and numbers to the others.
+
+    Keras 3 would fetch the logs from the device at each step, and wait for it.
+    """
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        last = (
+            self.params.get("steps", batch + 1) - 1
+        )  # `batch` is behind it if the execution was a shorter one
+        self._end_batch("on_train_batch_end", min(batch, last), logs)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._end_batch("on_test_batch_end", batch, logs)
+
+    def _end_batch(self, hook: str, batch: int, logs: Any) -> None:
+        numbers = None
+        for callback in self.callbacks:
+            if getattr(type(callback), hook) is getattr(keras.callbacks.Callback, hook):
+                continue
+            takes_tensors = getattr(callback, "takes_tensors", False)
+            if numbers is None and not takes_tensors:
+                numbers = {name: float(value) for name, value in (logs or {}).items()}
+            getattr(callback, hook)(batch, logs if takes_tensors else numbers)
+
+
 class StopWhenDiverged(keras.callbacks.Callback):
     """Raises an `InputError` where the loss, or a weight at the end of an epoch, is not finite.
 
     The loss of a step is checked after the next one has started, so that no device waits for Python.
     """
 
-    _supports_tf_logs = True  # a flag of Keras: do not fetch the logs for it at each step
+    takes_tensors = True
 
     def __init__(self, checkpoints: Checkpoints):
         super().__init__()
         self._checkpoints = checkpoints
-        self._loss: tf.Tensor | float = 0.0
+        self._loss: Any = 0.0
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         self.check()
@@ -153,17 +178,16 @@ class StopIfModelDirDeleted(keras.callbacks.Callback):
 class AveragedEvaluation(keras.callbacks.Callback):
     """Evaluates the moving averages of the weights, and continues to train with the weights themselves.
 
-    Keras also replaces the weights by their averages, at the end of every `fit`; the next `fit` of the run
-    must not start from them.
+    Keras 3.15's `SwapEMAWeights` computes the weights of training back, and changes half of them by rounding.
     """
 
     def __init__(self, checkpoints: Checkpoints):
         super().__init__()
         self._checkpoints = checkpoints
-        self._weights: list[tf.Tensor] = []
+        self._weights: list[Any] = []
 
     def on_test_begin(self, logs: dict | None = None) -> None:
-        self._weights = [tf.identity(variable) for variable in self.model.trainable_variables]
+        self._weights = [keras.ops.copy(variable) for variable in self.model.trainable_variables]
         self._checkpoints.use_averages()
 
     def on_test_end(self, logs: dict | None = None) -> None:
@@ -236,7 +260,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
       averaged: the callback that replaces the weights during the evaluation, if any.
     """
 
-    _supports_tf_logs = True  # a flag of Keras: do not fetch the logs for it at each step
+    takes_tensors = True
 
     def __init__(
         self,
@@ -250,7 +274,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
     ):
         super().__init__()
         self._averaged = averaged
-        self._sums = checkpoints.sums.numpy()  # of the epoch, also while it is evaluated
+        self._sums = checkpoints.sums  # of the epoch, also while it is evaluated
         self._checkpoints = checkpoints
         self._step = initial_step
         self._steps = steps
@@ -263,12 +287,8 @@ class SaveCheckpoints(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._first_step = self._step
         if self._step % self._steps:
-            logits, labels = tf.zeros([1, *self.model.output_shape[1:]]), tf.zeros([1])
-            self.model.compiled_loss.build(logits)  # creates the variables, as the first step would
-            self.model.compiled_metrics.build(logits, labels)
-            saved = np.split(self._checkpoints.sums.numpy(), 2)  # of the loss, of the accuracy
-            for metric, sums in zip(self.model.metrics, saved, strict=True):
-                metric.set_weights(list(sums))
+            for variable, value in zip(self.model.metrics_variables, self._checkpoints.sums, strict=True):
+                variable.assign(value)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         before, self._step = self._step, self._first_step + batch + 1  # the optimizer may not have it yet
@@ -278,23 +298,25 @@ class SaveCheckpoints(keras.callbacks.Callback):
             self._stopping = self._checkpoints.devices.any_worker(self._stop.received)
         ended = self._step % self._steps == 0
         if due or self._stopping or ended:
-            self._sums = np.concatenate([metric.get_weights() for metric in self.model.metrics])
+            variables = self.model.metrics_variables  # of the loss, of the accuracy
+            self._sums = np.array([variable.numpy() for variable in variables], np.float32)
         if (due or self._stopping) and not ended:  # else evaluation comes first
             self._guard.check()
-            self._checkpoints.sums.assign(self._sums)
+            self._checkpoints.sums = self._sums
             self._save()
 
     def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
         if self._stop.received and self._checkpoints.devices.workers == 1:
             self._stopping = True
+            sync(self.model)
             if self._averaged:
                 self._averaged.restore_weights()
-            self._checkpoints.sums.assign(self._sums)
+            self._checkpoints.sums = self._sums
             self._save()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self._stopping = self._checkpoints.devices.any_worker(self._stop.received)
-        self._checkpoints.sums.assign(np.zeros_like(self._sums))
+        self._checkpoints.sums = np.zeros_like(self._sums)
         self._save()
 
     def _save(self) -> None:
@@ -307,7 +329,8 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
 def learning_rate(model: keras.Model) -> float:
     """Returns the learning rate of the last step of a compiled model."""
-    return float(keras.backend.get_value(model.optimizer.learning_rate))
+    optimizer = model.optimizer  # whose `learning_rate` is that of the next step
+    return float(optimizer._learning_rate(optimizer.iterations.numpy() - 1))
 
 
 def read_history(path: Path) -> list[dict[str, str]]:

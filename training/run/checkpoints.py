@@ -1,28 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of a training run, which are checked before anything is restored."""
+"""Checkpoints of a training run: a file of arrays per step, the same on TensorFlow and JAX."""
 
-import collections
-import shutil
-import tempfile
+import zipfile
+import zlib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
-import tf_keras as keras
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from lambdanet.backend import compat
+from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.training.run.devices import ONE_DEVICE, Devices
+from lambdanet.files import atomic_file
+from lambdanet.training.run.devices import ONE_DEVICE, SEEDS, Devices
 
 MAX_TO_KEEP = 3
 NUM_SUMS = 4  # the sum and the count of the loss, and of the accuracy
-VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the key of every variable in a checkpoint
+MODEL, AVERAGE, SUMS = "model/", "average/", "sums"  # names in a checkpoint, or their beginnings
 
-# Raised by TensorFlow for files that are truncated, corrupted or missing.
-_DAMAGED = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
+_DAMAGED = (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 class Checkpoints:
     """The checkpoints of a model and its optimizer, numbered by the steps completed.
+
+    A checkpoint is a NumPy archive of the variables of the model and the optimizer by name. It is written
+    completely or not at all, has a CRC-32 per array, and is checked before anything is restored.
 
     Args:
       directory: the folder, created with the first checkpoint.
@@ -32,7 +36,7 @@ class Checkpoints:
       max_to_keep: the number of checkpoints to keep, the newest.
 
     Attributes:
-      sums: the sums of the metrics since the start of the epoch; 0 once it is evaluated.
+      sums: the sums of the metrics since the start of the epoch, float32 [4]; 0 once it is evaluated.
 
     Example:
       >>> checkpoints = Checkpoints("checkpoints", model, keras.optimizers.SGD())
@@ -53,43 +57,37 @@ class Checkpoints:
         self.model = model
         self.optimizer = optimizer
         self.devices = devices
+        self.sums = np.zeros(NUM_SUMS, np.float32)
         self._max_to_keep = max_to_keep
         self._weights = list(model.trainable_variables)  # also those that are frozen later
-        optimizer.build(self._weights)
-        self.sums = tf.Variable(tf.zeros([NUM_SUMS]), trainable=False, name="sums")
-        self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
-        self._checkpoint = tf.train.Checkpoint(
-            model=model, optimizer=optimizer, step=self._step, sums=self.sums
-        )
-        self._checkpoint.save_counter.assign(0)  # creates the variable now
-        self._manager: tf.train.CheckpointManager | None = None
+        if not optimizer.built:
+            optimizer.build(self._weights)
 
     def steps(self) -> list[int]:
         """Returns the steps of the checkpoints on disk, in order."""
-        found = (path.stem.removeprefix("ckpt-") for path in self.directory.glob("ckpt-*.index"))
-        return sorted(int(number) for number in found if number.isdigit())
+        return _steps(self.directory)
 
     def save(self, step: int) -> None:
         """Writes the checkpoint after a step and removes all but the newest.
 
         Raises:
-          OSError: the files cannot be written, or the model_dir was deleted.
+          OSError: the file cannot be written, or the model_dir was deleted.
         """
-        self._step.assign(step)
-        if not self.devices.chief:  # takes part: variables with a value per device are averaged
-            with tempfile.TemporaryDirectory() as other:
-                self._checkpoint.write(f"{other}/ckpt")
+        sync(self.model)
+        arrays = {name: variable.numpy() for name, variable in self._variables().items()}
+        if not self.devices.chief:  # took part: variables with a value per device were averaged
             return
-        failure, folder = f"cannot write the checkpoint of step {step}", str(self.directory)
-        if not self.directory.parent.is_dir():  # TensorFlow would create it again, empty
-            raise OSError(f"{failure}: {str(self.directory.parent)!r} was deleted")
+        failure, folder = f"cannot write the checkpoint of step {step}", self.directory
+        if not folder.parent.is_dir():
+            raise OSError(f"{failure}: {str(folder.parent)!r} was deleted")
         try:
-            if self._manager is None:
-                self._manager = tf.train.CheckpointManager(self._checkpoint, folder, self._max_to_keep)
-            self._manager.save(checkpoint_number=step)
-        except tf.errors.OpError as error:
-            remove_unfinished(self.directory)
-            raise OSError(f"{failure}: {error.message}") from None
+            folder.mkdir(exist_ok=True)
+            with atomic_file(_path(folder, step)) as unfinished, unfinished.open("wb") as file:
+                np.savez(file, **{SUMS: self.sums}, **arrays)
+        except OSError as error:
+            raise OSError(f"{failure}: {error}") from None
+        for old in self.steps()[: -self._max_to_keep]:
+            _path(folder, old).unlink(missing_ok=True)
 
     def restore(self) -> int:
         """Restores the newest checkpoint that can be read, and prints which ones cannot.
@@ -108,84 +106,134 @@ class Checkpoints:
         return step
 
     def _restore(self) -> int:
-        for step in reversed(self.steps()):
-            path = str(self.directory / f"ckpt-{step}")
-            try:
-                shapes = _read_shapes(path)
-            except _DAMAGED as error:
-                reason = one_line(error)
-                print(f"checkpoint {path} is damaged ({reason}); trying the previous one", flush=True)
-                continue
-            self._check_fit(path, shapes)
-            self._checkpoint.restore(path).assert_consumed()
-            return int(self._step.numpy())
-        if self.steps():
-            raise InputError(
-                f"no checkpoint in {str(self.directory)!r} can be read; remove that folder to start again"
-            )
-        return 0
+        step, arrays = read_newest(self.directory)
+        if step:
+            self._check_fit(_path(self.directory, step), arrays)
+            for name, variable in self._variables().items():
+                variable.assign(arrays[name])
+            self.sums = arrays[SUMS]
+        return step
 
     def use_averages(self) -> None:
         """Replaces the weights by their moving averages, where the optimizer keeps them."""
-        self.optimizer.finalize_variable_values(self.model.trainable_variables)
+        self._copy(self.averages, self._weights)
 
     def reset_averages(self) -> None:
         """Starts the moving averages at the weights, where the optimizer keeps them.
 
         Otherwise they would start at the values with which the model was built.
         """
-        if self.optimizer.use_ema:
-            averages = self.optimizer._model_variables_moving_average
-            for average, weight in zip(averages, self._weights, strict=True):
-                average.assign(weight)
+        self._copy(self._weights, self.averages)
+
+    @property
+    def averages(self) -> list[Any]:
+        """The moving averages of the weights, in their order; none where the optimizer keeps none."""
+        return self.optimizer._model_variables_moving_average if self.optimizer.use_ema else []
 
     def all_finite(self) -> bool:
         """Returns whether all weights and variables of the optimizer are finite."""
-        variables = [*self.model.variables, *self.optimizer.variables]
-        floats = [v for v in variables if v.dtype.is_floating]
-        return bool(tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in floats]))
+        sync(self.model)
+        floats = [v for v in self._variables().values() if "float" in v.dtype]
+        return all(bool(keras.ops.all(keras.ops.isfinite(variable))) for variable in floats)
 
-    def _check_fit(self, path: str, shapes: dict[str, tuple[int, ...]]) -> None:
-        expected = _variables(self._checkpoint)
+    def _copy(self, sources: list[Any], targets: list[Any]) -> None:
+        for source, target in zip(sources, targets, strict=bool(self.averages)):
+            target.assign(keras.ops.copy(source))  # on JAX, two variables must not share an array
+
+    def _variables(self) -> dict[str, Any]:
+        """Returns the variables of the model and of the optimizer by their names in a checkpoint."""
+        pairs = zip(self._weights, self.averages, strict=bool(self.averages))
+        averages = {f"{AVERAGE}{compat.variable_name(weight)}": average for weight, average in pairs}
+        others = [v for v in self.optimizer.variables if all(v is not a for a in self.averages)]
+        seeds = [variable for variable in self.model.variables if SEEDS in variable.path]
+        weights = [variable for variable in self.model.variables if SEEDS not in variable.path]
+        return {
+            **{f"{MODEL}{compat.variable_name(variable)}": variable for variable in weights},
+            **{f"{SEEDS}/{number}": seed for number, seed in enumerate(seeds)},  # Keras counts in the process
+            **averages,
+            **{f"optimizer/{variable.path}": variable for variable in others},
+        }
+
+    def _check_fit(self, path: Path, arrays: dict[str, np.ndarray]) -> None:
+        expected = self._variables()
         problems = []
-        for key, variable in expected.items():
-            shape, name = tuple(variable.shape), compat.variable_name(variable)
-            if key not in shapes:
+        for name, variable in expected.items():
+            shape = tuple(variable.shape)
+            if name not in arrays:
                 problems.append(f"it lacks {name} {shape}")
-            elif shapes[key] != shape:
-                problems.append(f"{name} is {shapes[key]} there and {shape} in the model")
-        problems += [f"it also holds {key} {shapes[key]}" for key in sorted(shapes.keys() - expected.keys())]
+            elif arrays[name].shape != shape:
+                problems.append(f"{name} is {arrays[name].shape} there and {shape} in the model")
+        others = sorted(arrays.keys() - expected.keys() - {SUMS})
+        problems += [f"it also holds {name} {arrays[name].shape}" for name in others]
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             what = f"{self.model.name} with {self.optimizer.name}"
-            raise InputError(f"checkpoint {path!r} is not of {what}: {problems[0]}{more}")
+            raise InputError(f"checkpoint {str(path)!r} is not of {what}: {problems[0]}{more}")
+
+
+def read_newest(directory: Path) -> tuple[int, dict[str, np.ndarray]]:
+    """Reads the newest checkpoint that can be read, and prints which ones cannot.
+
+    Returns:
+      The steps completed, and the arrays by name; 0 and none where there is no checkpoint.
+
+    Raises:
+      InputError: no checkpoint can be read.
+    """
+    for step in reversed(_steps(directory)):
+        try:
+            with (path := _path(directory, step)).open("rb") as file:  # `np.load` leaves damaged ones open
+                return step, dict(np.load(file))
+        except _DAMAGED as error:
+            print(f"checkpoint {path} is damaged ({one_line(error)}); trying the previous one", flush=True)
+    if _steps(directory):
+        raise InputError(
+            f"no checkpoint in {str(directory)!r} can be read; remove that folder to start again"
+        )
+    return 0, {}
+
+
+def find_old(directory: Path) -> Path | None:
+    """Returns the newest checkpoint of a run with tf_keras; None where there is none."""
+    steps = _steps(directory, ".index")
+    return directory / f"ckpt-{steps[-1]}" if steps else None
+
+
+def read_old(path: Path) -> dict[str, np.ndarray]:
+    """Returns the weights in a checkpoint of tf_keras, or their averages, by their names in files.
+
+    Raises:
+      InputError: it cannot be read.
+    """
+    try:
+        reader = tf.train.load_checkpoint(str(path))
+        graph = TrackableObjectGraph.FromString(reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH"))
+        keys = {a.full_name: a.checkpoint_key for node in graph.nodes for a in node.attributes}
+        names = [name for name, key in keys.items() if key.startswith(MODEL)]
+        return {name: reader.get_tensor(keys.get(f"{AVERAGE}{name}", keys[name])) for name in names}
+    except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
+        raise InputError(f"checkpoint {str(path)!r} cannot be read: {one_line(error)}") from None
+
+
+def _steps(directory: Path, ending: str = ".npz") -> list[int]:
+    found = (path.stem.removeprefix("ckpt-") for path in directory.glob(f"ckpt-*{ending}"))
+    return sorted(int(number) for number in found if number.isdigit())
+
+
+def _path(directory: Path, step: int) -> Path:
+    return directory / f"ckpt-{step}.npz"
+
+
+def sync(model: keras.Model) -> None:
+    """Gives the variables of a model their current values, in a callback of `fit` or `evaluate`.
+
+    On JAX, `fit` takes the values out of the variables, and each step overwrites those of the one before.
+    """
+    if keras.config.backend() == "jax":
+        model.jax_state_sync()
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Removes checkpoints that were interrupted by a full disk or the end of the process."""
-    for path in directory.glob("ckpt-*_temp"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _read_shapes(path: str) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every variable in a checkpoint, after checking the checksums of all values."""
-    reader = tf.train.load_checkpoint(path)
-    shapes = {key: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()}
-    for key in shapes:
-        reader.get_tensor(key)
-    return {key.removesuffix(VALUE): shape for key, shape in shapes.items() if key.endswith(VALUE)}
-
-
-def _variables(root: tf.train.Checkpoint) -> dict[str, tf.Variable]:
-    """Returns the variables below `root` by their keys in a checkpoint, the shortest paths to them."""
-    view = tf.train.TrackableView(root)
-    found, seen, queue = {}, {id(root)}, collections.deque([("", root)])
-    while queue:
-        path, node = queue.popleft()
-        if isinstance(node, tf.Variable):
-            found[path.removeprefix("/")] = node
-        for name, child in view.children(node).items():
-            if id(child) not in seen:
-                seen.add(id(child))
-                queue.append((f"{path}/{name}", child))
-    return found
+    """Removes checkpoints that were interrupted by the end of the process."""
+    for path in directory.glob(".ckpt-*.partial"):
+        path.unlink(missing_ok=True)

@@ -1,70 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices of a run: of this machine, of a TPU, or of several machines."""
 
+import atexit
 import contextlib
 import json
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from lambdanet.errors import Preempted, check_known, invalid, one_line
+from lambdanet.backend import keras
+from lambdanet.errors import InputError, Preempted, check_known, invalid, one_line
+from lambdanet.files import writable_dir
+from lambdanet.models.weights import hub
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
 
 CHOICES = ("auto", "mirrored", "multi_worker", "one_device", "tpu")
+SEEDS = "seed_generator"  # in the names of variables that are no weights
 EXAMPLE = '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}'
-
-_DEFAULT = tf.distribute.get_strategy()  # one device
-
-# Raised by TensorFlow on the remaining workers, depending on the operation that fails.
-_WORKER_LOST = (
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-    tf.errors.UnavailableError,
-)
 
 
 class Devices:
-    """The devices of a run, and the communication between the processes of several machines.
+    """The devices of a run, and the communication between the processes of several machines; here of one.
 
     Attributes:
-      strategy: the distribution strategy of TensorFlow.
       replicas: the number of devices on all machines together.
       workers: the number of processes, each on a machine of its own.
       worker: the number of this process, from 0.
       chief: whether this process is the one that writes files.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy):
-        self.strategy = strategy
-        self.replicas: int = strategy.num_replicas_in_sync
-        self.workers, self.worker = 1, 0
-        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            self.workers, self.worker = _read_task()
-        self.chief = self.worker == 0
+    def __init__(self, replicas: int = 1, workers: int = 1, worker: int = 0):
+        self.replicas, self.workers, self.worker = replicas, workers, worker
+        self.chief = worker == 0
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Returns the context in which a model is built and trained."""
+        return contextlib.nullcontext()
 
     def shard(self) -> Shard:
         """Returns the part of the data that this process reads."""
-        if self.strategy is _DEFAULT:
-            return SINGLE_MACHINE
-        return Shard(self.worker, self.workers, self.replicas, pad_last_batch=True)
+        return SINGLE_MACHINE
 
     def distribute_dataset(self, load: Callable[[Shard], tf.data.Dataset]) -> Any:
         """Returns data for `keras.Model.fit`; each machine loads the batches of its own shard."""
-        if self.strategy is _DEFAULT:
-            return load(SINGLE_MACHINE)
+        return load(self.shard())
 
-        def load_shard(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            machines = context.num_input_pipelines
-            return load(Shard(context.input_pipeline_id, machines, self.replicas, pad_last_batch=True))
-
-        return self.strategy.distribute_datasets_from_function(load_shard)
+    def separate_seeds(self, model: keras.Model) -> None:
+        """Lets devices with seeds of their own draw different random numbers, once all restored the same."""
 
     def any_worker(self, flag: bool) -> bool:
         """Returns whether the flag is true in any process. All of them have to call it, and wait here."""
@@ -88,76 +76,195 @@ class Devices:
         """Raises `Preempted` if another worker is lost, because the run cannot continue without it."""
         try:
             yield
-        except _WORKER_LOST as error:
+        except self._worker_lost() as error:
             if self.workers == 1:
                 raise
-            found = re.search(r"aborted by: (.*)", str(error.message))
+            found = re.search(r"aborted by: (.*)", str(error))
             reason = found[1].strip() if found else type(error).__name__
+            self._leave()
             raise Preempted(
                 f"worker {self.worker} of {self.workers} stopped because another one was lost ({reason}); "
                 "the same command on every machine resumes from the last checkpoint"
             ) from None
 
     def _mean(self, number: float) -> float:
-        """Returns the mean of a number over all replicas."""
-        numbers = self.strategy.experimental_distribute_values_from_function(
+        """Returns the mean of a number over all processes."""
+        return float(number)
+
+    def _worker_lost(self) -> tuple[type[Exception], ...]:
+        """Returns what the remaining workers raise, depending on the operation that fails."""
+        return ()
+
+    def _leave(self) -> None:
+        """Prepares the exit of a process whose peers are gone."""
+
+
+class StrategyDevices(Devices):
+    """The devices of a distribution strategy of TensorFlow."""
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        is_multi_worker = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        super().__init__(strategy.num_replicas_in_sync, *(_read_task()[:2] if is_multi_worker else ()))
+        self._strategy = strategy
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        return self._strategy.scope()
+
+    def shard(self) -> Shard:
+        return Shard(self.worker, self.workers, self.replicas, pad_last_batch=True)
+
+    def distribute_dataset(self, load: Callable[[Shard], tf.data.Dataset]) -> Any:
+        def load_shard(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            machines = context.num_input_pipelines
+            return load(Shard(context.input_pipeline_id, machines, self.replicas, pad_last_batch=True))
+
+        return self._strategy.distribute_datasets_from_function(load_shard)
+
+    def separate_seeds(self, model: keras.Model) -> None:
+        states = [variable.value for variable in model.variables if SEEDS in variable.path]
+
+        def add_number() -> None:
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            for state in states:  # the seed and the draws so far; a checkpoint has those of the first device
+                state.assign_add(tf.cast([number, 0], state.dtype))
+
+        tf.function(lambda: self._strategy.run(add_number), autograph=False)()
+
+    def _mean(self, number: float) -> float:
+        numbers = self._strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(number, tf.float64)
         )
-        return float(self.strategy.reduce(tf.distribute.ReduceOp.MEAN, numbers, axis=None))
+        return float(self._strategy.reduce(tf.distribute.ReduceOp.MEAN, numbers, axis=None))
+
+    def _worker_lost(self) -> tuple[type[Exception], ...]:
+        names = "Aborted Cancelled DeadlineExceeded FailedPrecondition Internal Unavailable".split()
+        return tuple(getattr(tf.errors, f"{name}Error") for name in names)
 
 
-ONE_DEVICE = Devices(_DEFAULT)
+class JaxDevices(Devices):
+    """All devices of all processes of JAX; Keras splits the batch of a process over its devices.
+
+    Args:
+      parallel: whether to use all devices; False: the first one.
+    """
+
+    def __init__(self, parallel: bool):
+        import jax
+
+        count = (len(jax.devices()), jax.process_count(), jax.process_index())
+        super().__init__(*(count if parallel else ()))
+        self._parallel = parallel
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        if not self._parallel:
+            return super().scope()
+        return keras.distribution.DataParallel(auto_shard_dataset=False).scope()
+
+    def shard(self) -> Shard:
+        # A batch is that of a process. The last one is padded, because another shape is compiled again.
+        return Shard(self.worker, self.workers, self.workers, pad_last_batch=True)
+
+    def _mean(self, number: float) -> float:
+        from jax.experimental import multihost_utils
+
+        return float(multihost_utils.process_allgather(np.float32(number)).mean())
+
+    def _worker_lost(self) -> tuple[type[Exception], ...]:
+        import jax
+
+        return (jax.errors.JaxRuntimeError,)
+
+    def _leave(self) -> None:
+        # At its exit, JAX would wait a minute for the others, and abort.
+        atexit.register(lambda: (sys.stdout.flush(), sys.stderr.flush(), os._exit(75)))
+
+
+ONE_DEVICE = Devices()
 
 
 def create_devices(name: str, global_batch_size: int, tpu: str | None = None) -> Devices:
     """Returns the devices of a run.
 
     Args:
-      name: the kind of devices. "one_device": the first GPU, or the CPU. "mirrored": every GPU of this
-        machine, or every logical CPU device without a GPU, each with a part of every batch. "multi_worker":
-        the devices of all machines in the environment variable TF_CONFIG; must be chosen before TensorFlow
-        does anything else. "tpu": the cores of a TPU. "auto": tpu where one is given, multi_worker where
-        TF_CONFIG has several machines, mirrored where there are several GPUs.
+      name: the kind of devices. "one_device": the first accelerator, or the CPU. "mirrored": every
+        accelerator of this machine, or every logical CPU device without one, each with a part of every batch.
+        "multi_worker": the devices of all machines in the environment variable TF_CONFIG; must be chosen
+        before TensorFlow or JAX does anything else. "tpu": the cores of a TPU; on JAX, of all hosts of its
+        slice. "auto": tpu where one is given, multi_worker where TF_CONFIG has several machines, else all
+        accelerators.
       global_batch_size: the batch size of all devices together.
-      tpu: "local" for the TPU of this machine, the name of a TPU in Google Cloud, or "grpc://HOST:PORT".
+      tpu: "local" for the TPU of this machine; on TensorFlow also the name of a TPU in Google Cloud, or
+        "grpc://HOST:PORT".
 
     Raises:
       InputError: an unknown name, a TPU that cannot be reached, no TF_CONFIG, or a batch that cannot be
         divided evenly.
 
     Example:
-      >>> with create_devices("auto", 64).strategy.scope():
+      >>> with create_devices("auto", 64).scope():
       ...     model = build_model(recipe)
     """
     check_known("distribute", name, CHOICES)
     if tpu and name not in ("auto", "tpu"):
         raise invalid("distribute", "auto or tpu where a tpu is given", name)
+    if keras.config.backend() == "jax":
+        devices = _create_jax_devices(name, tpu)
+    else:
+        devices = _create_strategy_devices(name, tpu)
+    if global_batch_size % devices.replicas:
+        accepted = f"a multiple of {devices.replicas}, the number of devices with --distribute={name}"
+        raise invalid("global_batch_size", accepted, global_batch_size)
+    return devices
+
+
+def _create_strategy_devices(name: str, tpu: str | None) -> Devices:
     if tpu or name == "tpu":
-        return _create(_tpu(tpu or "local"), global_batch_size, "tpu")
+        return StrategyDevices(_tpu(tpu or "local"))
     if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ and _read_task()[0] > 1):
         _read_task()  # checks TF_CONFIG before TensorFlow reads it
-        return _create(tf.distribute.MultiWorkerMirroredStrategy(), global_batch_size, name)
+        return StrategyDevices(tf.distribute.MultiWorkerMirroredStrategy())
     gpus = tf.config.list_logical_devices("GPU")
     if name == "one_device" or (name == "auto" and len(gpus) < 2):
         return ONE_DEVICE
-    devices = [device.name for device in gpus or tf.config.list_logical_devices("CPU")]
-    _check_divides(global_batch_size, len(devices), name)
-    return Devices(tf.distribute.MirroredStrategy(devices))
+    devices = gpus or tf.config.list_logical_devices("CPU")
+    return StrategyDevices(tf.distribute.MirroredStrategy([device.name for device in devices]))
 
 
-def _create(strategy: tf.distribute.Strategy, global_batch_size: int, name: str) -> Devices:
-    _check_divides(global_batch_size, strategy.num_replicas_in_sync, name)
-    return Devices(strategy)
+def _create_jax_devices(name: str, tpu: str | None) -> Devices:
+    import jax
+
+    tf.config.set_visible_devices([], "GPU")  # TensorFlow reads the data on the CPU
+    keep_compiled_programs()
+    if tpu not in (None, "local"):
+        raise invalid("tpu", "local on JAX, which runs on every host of a TPU slice", tpu)
+    if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ and _read_task()[0] > 1):
+        workers, worker, address = _read_task()
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.config.update("jax_enable_recoverability", True)  # else the loss of a worker aborts the others
+        jax.distributed.initialize(address, workers, worker)
+    platform = jax.default_backend()
+    if (tpu or name == "tpu") and platform != "tpu":
+        raise invalid("tpu", "local on a TPU VM with jax[tpu]", tpu or "local", f"JAX runs on {platform}")
+    several = jax.process_count() > 1 or (platform != "cpu" and len(jax.devices()) > 1)
+    return JaxDevices(parallel=several if name == "auto" else name != "one_device")
 
 
-def _check_divides(global_batch_size: int, replicas: int, name: str) -> None:
-    if global_batch_size % replicas:
-        accepted = f"a multiple of {replicas}, the number of devices with --distribute={name}"
-        raise invalid("global_batch_size", accepted, global_batch_size)
+def keep_compiled_programs() -> None:
+    """Makes JAX keep what it compiles in the cache of lambdanet, unless the user chose a folder."""
+    import jax
+
+    if jax.config.jax_compilation_cache_dir:
+        return
+    try:
+        folder = writable_dir(hub.cache_dir() / "jax")
+    except InputError:  # each process compiles again
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
-def _read_task() -> tuple[int, int]:
-    """Returns the number of workers in TF_CONFIG, and the number of this process among them."""
+def _read_task() -> tuple[int, int, str]:
+    """Returns the number of workers in TF_CONFIG, this process's number, and the address of the first."""
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text)
@@ -165,7 +272,8 @@ def _read_task() -> tuple[int, int]:
         jobs = [job for job in ("chief", "worker") if job in cluster]  # the chief comes first
         before = sum(len(cluster[job]) for job in jobs[: jobs.index(task["type"])])
         worker = before + range(len(cluster[task["type"]]))[int(task["index"])]
-        return sum(len(cluster[job]) for job in jobs), worker
+        addresses = [address for job in jobs for address in cluster[job]]
+        return len(addresses), worker, addresses[0]
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
         name = "the environment variable TF_CONFIG"
         raise invalid(name, f"a cluster and a task, such as {EXAMPLE}", text) from None

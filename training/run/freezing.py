@@ -3,8 +3,7 @@
 
 import fnmatch
 
-import tf_keras as keras
-
+from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.models.layer_builder import CLASSIFIER

@@ -4,15 +4,13 @@
 from functools import partial
 from pathlib import Path
 
-import tensorflow as tf
-import tf_keras as keras
-
+from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, invalid
+from lambdanet.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import pretrained, weight_files
-from lambdanet.training.run.model_dir import RECIPE, load_trained_model
+from lambdanet.training.run.model_dir import RECIPE, load_weights
 
 
 def load_initial_weights(model: keras.Model, source: str | Path, zero_head: bool = False) -> None:
@@ -31,12 +29,18 @@ def load_initial_weights(model: keras.Model, source: str | Path, zero_head: bool
     """
     path = find(model.name, source)
     if path.is_dir():
-        _from_model_dir(model, path)
+        recipe, arrays = load_weights(path)
+        if recipe.model != model.name:
+            hint = "set model and model_options as in its recipe.json"
+            raise invalid(f"model in start_from {str(path)!r}", model.name, recipe.model, hint)
+        weight_files.assign_weights(
+            model, arrays, f"start_from {str(path)!r}", weight_files.other_head(model, arrays)
+        )
     else:
         weight_files.load_weights(model, path, other_classes=True)
     if zero_head:
         for weight in model.get_layer(CLASSIFIER).weights:
-            weight.assign(tf.zeros_like(weight))
+            weight.assign(keras.ops.zeros_like(weight))
 
 
 def find(model_name: str, source: str | Path, argument: str = "start_from", others: str = "") -> Path:
@@ -56,25 +60,3 @@ def find(model_name: str, source: str | Path, argument: str = "start_from", othe
         return folder
     others += "a model_dir of `lambdanet train`, "
     return pretrained.locate(model_name, source, partial(zoo.create_model, model_name), argument, others)
-
-
-def _from_model_dir(model: keras.Model, model_dir: Path) -> None:
-    trained, recipe = load_trained_model(model_dir)
-    layers, sources = (
-        {layer.name: layer for layer in one.layers if layer.weights} for one in (model, trained)
-    )
-    differing = sorted(layers.keys() ^ sources.keys())
-    if differing:
-        names = ", ".join(differing[:3]) + ", ..." * (len(differing) > 3)
-        hint = f"they differ in {names}: set model and model_options as in its recipe.json"
-        raise invalid(f"model in start_from {str(model_dir)!r}", model.name, recipe.model, hint)
-    for name, layer in layers.items():
-        source = sources[name]
-        shapes, found = ([weight.shape for weight in weights] for weights in (layer.weights, source.weights))
-        if shapes == found:
-            layer.set_weights(source.get_weights())
-        elif name != CLASSIFIER:
-            raise InputError(
-                f"start_from {str(model_dir)!r} does not fit: {name} has weights of the shapes {found} "
-                f"there and {shapes} in {model.name}"
-            )

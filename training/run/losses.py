@@ -121,7 +121,8 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
 
 def _is_correct(y_true: K.Tensor, y_pred: K.Tensor) -> K.Tensor:
     targets = _distributions(y_true, y_pred.shape[-1])
-    return K.cast(K.argmax(targets, axis=-1) == K.argmax(y_pred, axis=-1), "float32")
+    is_equal = keras.ops.equal(K.argmax(targets, axis=-1), K.argmax(y_pred, axis=-1))  # `==` forgets the rank
+    return K.cast(is_equal, "float32")
 
 
 def _distributions(labels: K.Tensor, num_classes: int) -> K.Tensor:

@@ -10,19 +10,23 @@ best/         the checkpoint of the best epoch, if the recipe has a held-out spl
 """
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
-import tf_keras as keras
 
+from lambdanet.backend import keras
 from lambdanet.configs import recipe as recipes
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import absolute, write_atomic
+from lambdanet.models.weights import weight_files
 from lambdanet.training.data import class_names as classes
-from lambdanet.training.run.build import build_model, build_optimizer
-from lambdanet.training.run.checkpoints import Checkpoints, remove_unfinished
+from lambdanet.training.run import checkpoints
+from lambdanet.training.run.build import build_model
+from lambdanet.training.run.checkpoints import AVERAGE, MODEL
 
 RECIPE = "recipe.json"
 CHECKPOINTS = "checkpoints"
@@ -37,7 +41,7 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
     """Checks that a recipe, or any, can be trained in a model_dir; returns its path and writes nothing.
 
     Raises:
-      InputError: the folder cannot be written, or has another recipe.
+      InputError: the folder cannot be written, has another recipe, or has checkpoints of tf_keras.
     """
     path = Path(model_dir).expanduser()
     parent = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -46,6 +50,12 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
         raise InputError(f"{failure}: {str(parent)!r} is not a directory")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"{failure}: no permission to write to {str(parent)!r}")
+    if checkpoints.find_old(path / CHECKPOINTS):
+        words = (f"--recipe={path / RECIPE}", "--model_dir=DIR", f"--set=start_from={path}")
+        raise InputError(
+            f"model_dir {str(path)!r} was trained with tf_keras, and cannot be continued with Keras 3; this "
+            f"starts a new run from its weights: {shlex.join(['lambdanet', 'train', *words])}"
+        )
     if recipe and _has(path / RECIPE):
         pairs = recipes.differences(load_recipe(path), recipe).items()
         fields = "; ".join(f"{field} is {old!r} there and {new!r} here" for field, (old, new) in pairs)
@@ -80,7 +90,7 @@ def claim(
             if text and not _has(path / name):
                 write_atomic(path / name, text)
         for name in (CHECKPOINTS, BEST):
-            remove_unfinished(path / name)
+            checkpoints.remove_unfinished(path / name)
         if data_dir is not None and absolute(data_dir) != _saved_data_dir(path):
             write_atomic(path / DATA_DIR, f"{absolute(data_dir)}\n")
     except OSError as error:
@@ -147,26 +157,38 @@ def load_recipe(model_dir: str | Path) -> Recipe:
 def load_trained_model(model_dir: str | Path) -> tuple[keras.Model, Recipe]:
     """Returns the trained model of a model_dir, and its recipe.
 
-    The weights are from the newest readable checkpoint, or with `held_out_split` in the recipe, from the best
-    epoch; with `ema_decay`, their moving averages.
-
     Raises:
-      InputError: there is no model_dir, no checkpoint in it, or one of another model.
+      InputError: as `load_weights`, or the weights are of another model.
 
     Example:
       >>> model, recipe = load_trained_model("runs/digits")
     """
-    recipe = load_recipe(model_dir)
+    recipe, arrays = load_weights(model_dir)
     model = build_model(recipe)
+    weight_files.assign_weights(model, arrays, f"model_dir {str(model_dir)!r}")
+    return model, recipe
+
+
+def load_weights(model_dir: str | Path) -> tuple[Recipe, dict[str, np.ndarray]]:
+    """Returns the recipe of a model_dir and the trained weights, by their names in files.
+
+    The weights are from the newest readable checkpoint, or with `held_out_split` in the recipe, from the best
+    epoch; with `ema_decay`, their moving averages. Checkpoints of tf_keras are read, too.
+
+    Raises:
+      InputError: there is no model_dir, or no checkpoint in it.
+    """
+    recipe = load_recipe(model_dir)
     best = Path(model_dir).expanduser() / BEST
     directory = best if best.is_dir() else best.with_name(CHECKPOINTS)
-    checkpoints = Checkpoints(directory, model, build_optimizer(recipe, steps_per_epoch=1))
-    if checkpoints.restore() == 0:
+    if old := checkpoints.find_old(directory):
+        return recipe, checkpoints.read_old(old)
+    step, arrays = checkpoints.read_newest(directory)
+    if step == 0:
         missing = f"there is no checkpoint in {str(directory)!r}"
         raise invalid("model_dir", "a folder of a run with an epoch or more", str(model_dir), missing)
-    if recipe.ema_decay:
-        checkpoints.use_averages()
-    return model, recipe
+    names = [name.removeprefix(MODEL) for name in arrays if name.startswith(MODEL)]
+    return recipe, {name: arrays.get(f"{AVERAGE}{name}", arrays[f"{MODEL}{name}"]) for name in names}
 
 
 def _has(file: Path) -> bool:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizers of recipes: tf_keras's and LAMB, with clipping and learning rates per weight."""
+"""The optimizers of recipes: Keras's and LAMB, with clipping and learning rates per weight."""
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lambdanet import backend as K
@@ -24,7 +23,7 @@ class LAMB(keras.optimizers.Adam):
         w = w - learning_rate * (|w| / |update|) * update
 
     with the bias-corrected moments m and v of Adam. Weights that are excluded from decay take Adam's step.
-    Model Garden's class is an optimizer of the old kind, which has no averages of the weights.
+    (`keras.optimizers.Lamb` of Keras 3.15 decays the weights outside of that ratio.)
 
     Args:
       weight_decay: the decay, in the update.
@@ -38,26 +37,25 @@ class LAMB(keras.optimizers.Adam):
     def __init__(self, weight_decay: float = 0.0, epsilon: float = 1e-6, name: str = "LAMB", **kwargs: Any):
         super().__init__(weight_decay=weight_decay, epsilon=epsilon, name=name, **kwargs)
 
-    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """Does nothing: the decay is in the update."""
-
-    def update_step(self, gradient: K.Tensor, variable: Any) -> None:
-        index, step = self._index_dict[self._var_key(variable)], K.cast(self.iterations + 1, variable.dtype)
+    def update_step(self, gradient: K.Tensor, variable: Any, learning_rate: Any) -> None:
+        index, step = self._get_variable_index(variable), K.cast(self.iterations + 1, variable.dtype)
         m, v = self._momentums[index], self._velocities[index]
-        m.assign_add((gradient - m) * (1 - self.beta_1))
-        v.assign_add((K.square(gradient) - v) * (1 - self.beta_2))
+        self.assign_add(m, (gradient - m) * (1 - self.beta_1))
+        self.assign_add(v, (K.square(gradient) - v) * (1 - self.beta_2))
         update = m / (1 - self.beta_1**step) / (K.sqrt(v / (1 - self.beta_2**step)) + self.epsilon)
         if self._use_weight_decay(variable):
             update += (self.weight_decay or 0.0) * variable
             sizes = norm(variable), norm(update)
             update *= K.where(sizes[0] * sizes[1] > 0, K.divide_no_nan(*sizes), 1.0)
-        variable.assign_sub(K.cast(self.learning_rate, variable.dtype) * update)
+        self.assign_sub(variable, K.cast(learning_rate, variable.dtype) * update)
 
 
 def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizers.Optimizer]:
-    """Returns a class of optimizer of tf_keras with three more arguments.
+    """Returns a class of optimizer with three more arguments, for a run in which layers may be frozen.
 
     Only kernels are decayed: no biases, no scales and shifts of normalizations, no tables of positions.
+    Gradients are clipped after the sum over devices. The moving averages start at the weights, move once per
+    step, and do not replace the weights at the end of `fit`, as Keras's do.
 
     Args:
       kind: the class. Its new arguments are `clip`, applied to the gradients of all devices together before
@@ -65,24 +63,31 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
     """
 
     class WithOptions(kind):
-        _first_step = 0  # of the variable that is updated
-
         def __init__(
             self, *args: Any, clip: Clip | None = None, rate_factors: RateFactors | None = None, **kwargs: Any
         ):
             super().__init__(*args, **kwargs)
             self._clip, self._rate_factors = clip, rate_factors
-            self._factors: Callable[[str], float] = lambda key: 1.0  # a dict would be in checkpoints
-            self._factor = 1.0  # of the variable that is updated
+            self._factors: Callable[[Any], float] = lambda key: 1.0
             self._first_steps: Callable[..., int] = lambda key, default: default
+            self._first_step = 0  # of the variable that is updated
 
-        def build(self, var_list: Sequence[Any]) -> None:
-            if not getattr(self, "_built", False):
-                self.exclude_from_weight_decay([v for v in var_list if not is_kernel(v)])
-                if self._rate_factors:
-                    factors = self._rate_factors(var_list)
-                    self._factors = dict(zip(map(self._var_key, var_list), factors, strict=True)).__getitem__
-            super().build(var_list)
+        def build(self, variables: Sequence[Any]) -> None:
+            self.exclude_from_weight_decay([v for v in variables if not is_kernel(v)])
+            if self._rate_factors:
+                factors = self._rate_factors(variables)
+                self._factors = dict(zip(map(self._var_key, variables), factors, strict=True)).__getitem__
+            super().build(variables)
+
+        def add_variable_from_reference(
+            self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
+        ) -> Any:
+            if name == "average":
+
+                def initializer(*args: Any, **kwargs: Any) -> Any:
+                    return keras.ops.copy(reference_variable)
+
+            return super().add_variable_from_reference(reference_variable, name, initializer)
 
         def count_from(self, step: int, variables: Sequence[Any]) -> None:
             """Counts the steps of variables that were frozen from this one, in which their moments begin."""
@@ -93,32 +98,48 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
             steps = super().iterations
             return steps - self._first_step if self._first_step else steps
 
-        @property
-        def learning_rate(self) -> Any:
-            rate = super().learning_rate
-            return rate if self._factor == 1.0 else rate * self._factor
+        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+            super().apply(grads, trainable_variables or self._trainable_variables)
 
-        @contextlib.contextmanager
-        def _rate_of(self, variable: Any) -> Iterator[None]:
-            key = self._var_key(variable)
-            self._factor, self._first_step = self._factors(key), self._first_steps(key, 0)
+        def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+            """Applies gradients on JAX, also where some of the variables are frozen."""
+            attributes, built_for = vars(self), self._trainable_variables  # Keras tracks assigned attributes
+            attributes["_trainable_variables"] = [v for v in built_for if v.trainable]
             try:
-                yield
+                return super().stateless_apply(optimizer_variables, grads, trainable_variables)
             finally:
-                self._factor, self._first_step = 1.0, 0
+                attributes["_trainable_variables"] = built_for
 
-        def aggregate_gradients(self, grads_and_vars: Any) -> Any:
-            pairs = super().aggregate_gradients(grads_and_vars)
-            return [(self._clip(g, v) if self._clip and g is not None else g, v) for g, v in pairs]
+        def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+            if hasattr(kind, "_all_reduce_sum_gradients"):  # TensorFlow: Keras would clip before the sum
+                pairs = super()._all_reduce_sum_gradients(zip(grads, trainable_variables, strict=True))
+                grads = [gradient for gradient, _ in pairs]
+            if self._clip:
+                grads = [self._clip(g, v) for g, v in zip(grads, trainable_variables, strict=True)]
+            super()._backend_apply_gradients(grads, trainable_variables)
 
-        def update_step(self, gradient: K.Tensor, variable: Any) -> None:
-            with self._rate_of(variable):
-                super().update_step(gradient, variable)
+        def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+            return grads_and_vars  # summed above
 
         def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-            for variable in variables:
-                with self._rate_of(variable):
-                    super()._apply_weight_decay([variable])
+            """Does nothing: `update_step` decays a variable at its own learning rate."""
+
+        def update_step(self, gradient: K.Tensor, variable: Any, learning_rate: Any) -> None:
+            key = self._var_key(variable)
+            rate, self._first_step = learning_rate * self._factors(key), self._first_steps(key, 0)
+            if self.weight_decay and not issubclass(kind, LAMB) and self._use_weight_decay(variable):
+                self.assign_sub(variable, variable * K.cast(self.weight_decay * rate, variable.dtype))
+            super().update_step(gradient, variable, rate)
+            self._first_step = 0
+            if self.use_ema:
+                average = self._model_variables_moving_average[self._get_variable_index(variable)]
+                self.assign(average, self.ema_momentum * average + (1 - self.ema_momentum) * variable)
+
+        def _update_model_variables_moving_average(self, trainable_variables: Sequence[Any]) -> None:
+            """Does nothing: `update_step` moves the averages, and only of weights that train."""
+
+        def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+            """Does nothing: the next `fit` would start from the averages."""
 
     return WithOptions
 
@@ -136,7 +157,7 @@ def adaptive_clip(limit: float, epsilon: float = 1e-3) -> Clip:
       epsilon: the least size of weights that counts.
 
     Example:
-      >>> bias = tf.Variable([6.0, 8.0], name="stem/bias")
+      >>> bias = keras.Variable([6.0, 8.0], name="bias")
       >>> adaptive_clip(0.01)(tf.constant([3.0, 4.0]), bias).numpy()
       array([0.06, 0.08], dtype=float32)
     """

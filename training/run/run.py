@@ -4,20 +4,21 @@
 import dataclasses
 import functools
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-import tf_keras as keras
 
+from lambdanet import which_keras
+from lambdanet.backend import keras
 from lambdanet.errors import check_counts, invalid
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import (
     callbacks,
     freezing,
     initial_weights,
-    stateless_dropout,
     tensorboard,
     user_callbacks,
 )
@@ -27,6 +28,8 @@ from lambdanet.training.run.build import build_optimizer, build_resizable_model,
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.devices import Devices
 from lambdanet.training.run.preemption import StopRequest
+
+which_keras.take("keras", "training", ("tensorflow", "jax"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,28 +84,24 @@ class Run:
         self._recipe, self._dataset, self._path = recipe, dataset, path
         self._devices, self._options = devices, options
         self.step = 0
+        self._compiled: Any = None  # the size of images and whether layers are frozen
         if recipe.global_batch_size % (devices.replicas * recipe.accumulate_steps):
             batch = f"the batch of a device, {recipe.global_batch_size // devices.replicas}"
             raise invalid("accumulate_steps", f"a divisor of {batch}", recipe.accumulate_steps)
         keras.utils.set_random_seed(recipe.seed)
-        if options.deterministic:
+        if options.deterministic and keras.config.backend() == "tensorflow":
             tf.config.experimental.enable_op_determinism()
-        with devices.strategy.scope():
-            self._model = build_resizable_model(recipe)
-            self._optimizer = build_optimizer(recipe, self._steps)
-            self._checkpoints = self._create_checkpoints(model_dirs.CHECKPOINTS)
-            self._best = None
-            if recipe.held_out_split:
-                best = self._create_checkpoints(model_dirs.BEST, max_to_keep=1)
-                self._best = BestEpoch(best, recipe.patience)
+        self._model = build_resizable_model(recipe)
+        self._optimizer = build_optimizer(recipe, self._steps)
+        self._checkpoints = self._create_checkpoints(model_dirs.CHECKPOINTS)
+        self._best = None
+        if recipe.held_out_split:
+            best = self._create_checkpoints(model_dirs.BEST, max_to_keep=1)
+            self._best = BestEpoch(best, recipe.patience)
         freezing.frozen_layers(self._model, recipe)  # checks the patterns before anything is written
-        stateless_dropout.make_dropout_stateless(self._model, self._optimizer.iterations, recipe.seed)
         self._user_callbacks = user_callbacks.create(options.callback if devices.chief else (), recipe, path)
         self._evaluation = devices.distribute_dataset(functools.partial(dataset.eval, cache=True))
-        shard = devices.shard()
-        self._eval_steps = None  # until the data ends
-        if shard.pad_last_batch or options.steps_per_execution > 1:
-            self._eval_steps = dataset.eval_steps(shard)
+        self._eval_steps = dataset.eval_steps(devices.shard())
 
     @property
     def is_finished(self) -> bool:
@@ -122,6 +121,7 @@ class Run:
         if recipe.start_from and self.step == 0:
             initial_weights.load_initial_weights(self._model, recipe.start_from, recipe.zero_head)
             self._checkpoints.reset_averages()
+        self._devices.separate_seeds(self._model)
         self._freeze(self.step // self._steps)  # after loading: it changes the order of a layer's weights
         if self._devices.chief:
             model_dirs.claim(self._path, recipe, self._dataset.class_names, self._dataset.data_dir)
@@ -139,7 +139,7 @@ class Run:
             if images:
                 tensorboard.show_pictures(self._path / model_dirs.LOGS, self._recipe, tf.stack(images))
         if not self._is_evaluated():
-            sums, epoch = self._checkpoints.sums.numpy(), self.step // self._steps - 1
+            sums, epoch = self._checkpoints.sums, self.step // self._steps - 1
             run = self._callbacks(stop)
             callbacks.finish_epoch(self._model, run, epoch, self._evaluation, self._eval_steps, sums)
         while not self.is_finished:
@@ -160,15 +160,14 @@ class Run:
             layer.trainable = not freezing.are_frozen(self._recipe, epoch)
         unfrozen = [weight for layer in layers for weight in layer.trainable_weights]
         self._optimizer.count_from(self._recipe.unfreeze_epoch * self._steps, unfrozen)
-        with self._devices.strategy.scope():
-            compile_model(self._recipe, self._model, self._optimizer, self._options.steps_per_execution)
+        compile_model(self._recipe, self._model, self._optimizer, self._options.steps_per_execution)
 
     def _create_checkpoints(self, folder: str, **options: int) -> Checkpoints:
         return Checkpoints(self._path / folder, self._model, self._optimizer, self._devices, **options)
 
     def _is_evaluated(self) -> bool:
         """Returns False where the run was stopped in the evaluation of its last epoch."""
-        return self.step % self._steps != 0 or not self._checkpoints.sums.numpy().any()
+        return self.step % self._steps != 0 or not self._checkpoints.sums.any()
 
     def _callbacks(self, stop: StopRequest) -> list[keras.callbacks.Callback]:
         save_every = self._options.save_every
@@ -178,22 +177,41 @@ class Run:
         )
 
     def _fit_epochs(self, stop: StopRequest) -> None:
-        """Trains the rest of an epoch that has begun, or up to the next change of images or frozen layers."""
+        """Trains the rest of an epoch that has begun, or up to the next change of images or frozen layers.
+
+        Where the last execution of an epoch has fewer steps, it ends with the data of the epoch.
+        """
         recipe, (epoch, done) = self._recipe, divmod(self.step, self._steps)
-        step, dataset = self.step, self._training_data(epoch)
-        self._model.fit(
-            self._devices.distribute_dataset(lambda shard: dataset.train(step, shard)),
-            initial_epoch=epoch,
-            epochs=epoch + 1 if done else next(end for end in recipe.phase_ends if end > epoch),
-            steps_per_epoch=self._steps - done,
-            validation_data=self._evaluation,
-            validation_steps=self._eval_steps,
-            callbacks=self._callbacks(stop),
-            verbose=self._verbosity(),
-        )
+        step, dataset, verbosity = self.step, self._training_data(epoch), self._verbosity()
+        steps = self._steps - done
+        self._announce_compilation(epoch)
+        is_uneven = steps % self._options.steps_per_execution > 0
+        num_batches = steps if is_uneven else -1  # all
+        end = epoch + 1 if done or is_uneven else next(end for end in recipe.phase_ends if end > epoch)
+        run: dict[str, Any] = {"model": self._model, "epochs": end, "steps": steps}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Your input ran out of data")  # in such an execution
+            self._model.fit(
+                self._devices.distribute_dataset(lambda shard: dataset.train(step, shard).take(num_batches)),
+                initial_epoch=epoch,
+                epochs=end,
+                steps_per_epoch=steps,
+                validation_data=self._evaluation,
+                validation_steps=self._eval_steps,
+                callbacks=callbacks.CallbackList(
+                    self._callbacks(stop), True, verbosity > 0, verbose=verbosity, **run
+                ),
+                shuffle=False,  # as `dataset` does
+            )
         self.step = int(self._optimizer.iterations.numpy())
         if self.step == recipe.unfreeze_epoch * self._steps:
             self._freeze(recipe.unfreeze_epoch)
+
+    def _announce_compilation(self, epoch: int) -> None:
+        size, before = self._recipe.training_size(epoch), self._compiled
+        self._compiled = size, freezing.are_frozen(self._recipe, epoch)
+        if keras.config.backend() == "jax" and self._devices.chief and self._compiled != before:
+            print(f"compiling the step for images of {size} pixels, which may take minutes once", flush=True)
 
     def _training_data(self, epoch: int) -> Dataset:
         """Returns the dataset with images of the size in an epoch, from 0."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-import tf_keras as keras
 
+from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 
 SPEED = "images_per_second"
@@ -24,7 +24,7 @@ class Speed(keras.callbacks.Callback):
       batch_size: images per step on all devices.
     """
 
-    _supports_tf_logs = True  # a flag of Keras: do not fetch the logs for it at each step
+    takes_tensors = True
 
     def __init__(self, batch_size: int):
         super().__init__()

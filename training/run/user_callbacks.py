@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import tf_keras as keras
-
+from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid, one_line
 
-# The recipe, the model_dir -> a callback of tf_keras.
+# The recipe, the model_dir -> a callback of Keras 3.
 Factory = Callable[[Recipe, Path], keras.callbacks.Callback]
 
 
@@ -34,7 +33,7 @@ def create(factories: Sequence[Factory], recipe: Recipe, model_dir: Path) -> lis
     for factory, callback in zip(factories, made, strict=True):
         if not isinstance(callback, keras.callbacks.Callback):
             name = getattr(factory, "__name__", "callback")
-            raise invalid(f"result of {name}", "a tf_keras.callbacks.Callback", callback)
+            raise invalid(f"result of {name}", "a keras.callbacks.Callback", callback)
     return made
 
 

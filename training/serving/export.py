@@ -2,6 +2,7 @@
 """Writes a trained classifier as a SavedModel that needs only TensorFlow."""
 
 import contextlib
+import json
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -9,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-import tf_keras as keras
 
 from lambdanet import which_keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.layers.layer import copy_weights
@@ -19,9 +20,10 @@ from lambdanet.models.inference import for_inference
 from lambdanet.models.names import list_models
 from lambdanet.models.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
-from lambdanet.training.run import build
 from lambdanet.training.serving import trained_weights
 from lambdanet.training.serving.module import ClassifierModule
+
+which_keras.take("keras", "export", ("tensorflow",))
 
 REDUCED_PRECISION = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
 
@@ -44,18 +46,10 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
       >>> export("runs/digits", "exported/digits")
       >>> served = tf.saved_model.load("exported/digits")
     """
-    # Here, so that `export_saved_model` does not need the dependencies of training.
-    from lambdanet.training.data.dataset import Dataset
-    from lambdanet.training.run import model_dir as model_dirs
-
     check_output_dir(out)
-    model, recipe = model_dirs.load_trained_model(model_dir)
-    names = model_dirs.class_names(model_dir)
-    if not names:
-        names = Dataset.open(recipe, model_dirs.find_data_dir(model_dir, data_dir)).class_names
-    crop = (recipe.crop_fraction, recipe.interpolation)
-    path = export_saved_model(model, out, recipe.input_size, recipe.mean, recipe.std, names, *crop)
-    print(f"exported {recipe.model} ({recipe.num_classes} classes, {recipe.input_size} px) to {path}")
+    trained = trained_weights.load_run(model_dir, data_dir)
+    path = _save(trained.model, out, trained.preprocessing, trained.class_names)
+    print(f"exported {trained} to {path}")
     return path
 
 
@@ -106,7 +100,7 @@ def export_saved_model(
     classes are in `assets/class_names.txt` and in `class_names()` of the loaded object.
 
     Args:
-      model: a tf_keras model from normalized float32 images [b, input_size, input_size, c] to logits
+      model: a Keras model from normalized float32 images [b, input_size, input_size, c] to logits
         [b, num_classes] (not probabilities).
       out: the folder to write, which must not exist or be empty.
       input_size: the side of the model's images, in pixels.
@@ -120,7 +114,7 @@ def export_saved_model(
       The path of the SavedModel.
 
     Raises:
-      InputError: the model is of Keras 3, ends in a softmax, has no classifier, or has other inputs or
+      InputError: the model is of tf_keras, ends in a softmax, has no classifier, or has other inputs or
         outputs; a name is blank or repeated; or `out` is not empty or cannot be written.
 
     Example:
@@ -134,10 +128,10 @@ def export_saved_model(
 
 
 def check_classifier(model: keras.Model, class_names: Sequence[str]) -> None:
-    """Raises `InputError` for what is no classifier of tf_keras, and for names that cannot be its classes."""
+    """Raises `InputError` for what is no classifier of Keras 3, and for names that cannot be its classes."""
     which_keras.check_same(model, "the model")
     if not isinstance(model, keras.Model):
-        raise invalid("model", "a tf_keras model", model)
+        raise invalid("model", "a Keras model", model)
     if model.name in list_models() and not any(isinstance(x, keras.layers.Dense) for x in model.layers):
         raise InputError(f"the model must have a classifier, got {model.name!r} with num_classes=0")
     classes.check_names(class_names, "the model")
@@ -169,13 +163,13 @@ def serving_form(model: keras.Model) -> keras.Model:
 
 def in_float32(model: keras.Model) -> keras.Model:
     """Returns the model if all its layers compute in float32, or else a copy of which they do."""
-    layers = [layer for layer in model.submodules if isinstance(layer, keras.layers.Layer)]
-    if not any(layer.dtype_policy.name in REDUCED_PRECISION for layer in [model, *layers]):
+    layers = [model, *compat.sublayers(model)]
+    if not any(layer.dtype_policy.name in REDUCED_PRECISION for layer in layers):
         return model
     classes = {type(layer).__name__: type(layer) for layer in layers}
     try:
-        with build.policy("float32"), keras.utils.custom_object_scope(classes):
-            copy = type(model).from_config(_with_float32(model.get_config()))
+        config = json.loads(model.to_json(), object_hook=_with_float32)
+        copy = keras.saving.deserialize_keras_object(config, classes)
         copy_weights(model, copy)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise InputError(
@@ -185,20 +179,7 @@ def in_float32(model: keras.Model) -> keras.Model:
     return copy
 
 
-def _with_float32(config: Any) -> Any:
-    """Returns a Keras config with every `dtype` of reduced precision replaced by float32."""
-    if isinstance(config, dict):
-        changed = {key: _with_float32(value) for key, value in config.items()}
-        if _policy_name(config.get("dtype")) in REDUCED_PRECISION:
-            changed["dtype"] = "float32"
-        return changed
-    if isinstance(config, (list, tuple)):
-        return type(config)(_with_float32(value) for value in config)
-    return config
-
-
-def _policy_name(dtype: Any) -> str | None:
-    """Returns the name of a dtype or policy in a Keras config."""
-    if isinstance(dtype, dict):
-        return dtype.get("config", {}).get("name")
-    return dtype if isinstance(dtype, str) else None
+def _with_float32(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns an object of a Keras config; a policy of reduced precision becomes float32."""
+    is_reduced = config.get("name") in REDUCED_PRECISION and len(config) == 1
+    return {"name": "float32"} if is_reduced else config

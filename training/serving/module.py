@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 
 import tensorflow as tf
-import tf_keras as keras
 
+from lambdanet.backend import keras
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.image_bytes import decode
@@ -82,7 +82,7 @@ class ClassifierModule(ServingModule):
             return model(images, training=False)
 
         self._logits = self._checked(logits)
-        self.model_variables = list(model.variables)  # complete after the first call
+        self.model_variables = list(self._logits.variables)  # TensorFlow's, of the variables of Keras
 
     def _checked(
         self, logits: tf.types.experimental.GenericFunction

@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import tf_keras as keras
-
+from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
@@ -32,6 +31,28 @@ class TrainedModel(NamedTuple):
     def __str__(self) -> str:
         size = self.preprocessing.input_size
         return f"{self.model.name} ({len(self.class_names)} classes, {size} px)"
+
+
+def load_run(model_dir: str | Path, data_dir: str | None = None) -> TrainedModel:
+    """Loads the model of a run.
+
+    Args:
+      model_dir: a folder written by `lambdanet train`, with at least one checkpoint.
+      data_dir: the `data_dir` of training; needed only if `model_dir` lacks the class names.
+
+    Raises:
+      InputError: `model_dir` has no trained model.
+    """
+    # Here, so that `build_classifier` does not need the dependencies of training.
+    from lambdanet.training.data.dataset import Dataset
+    from lambdanet.training.run import model_dir as model_dirs
+
+    model, recipe = model_dirs.load_trained_model(model_dir)
+    names = model_dirs.class_names(model_dir)
+    if not names:
+        names = Dataset.open(recipe, model_dirs.find_data_dir(model_dir, data_dir)).class_names
+    crop = (recipe.crop_fraction, recipe.interpolation)
+    return TrainedModel(model, Preprocessing(recipe.input_size, recipe.mean, recipe.std, *crop), names)
 
 
 def build_classifier(

@@ -5,11 +5,11 @@ import csv
 import dataclasses
 import itertools
 
+import keras
 import model_sizes
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import randomize_normalizations
 from small_models import few_blocks, output_types, small_model
 

@@ -3,10 +3,10 @@
 
 from functools import partial
 
+import keras
 import numpy as np
 import pytest
 import safetensors.numpy
-import tf_keras as keras
 from fuzzing import rounds
 
 import lambdanet

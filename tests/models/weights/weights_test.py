@@ -6,9 +6,9 @@ import json
 import re
 
 import h5py
+import keras
 import numpy as np
 import pytest
-import tf_keras as keras
 from helpers import images
 
 import lambdanet

@@ -6,9 +6,9 @@ import io
 import re
 from unittest import mock
 
+import keras
 import numpy as np
 import pytest
-import tf_keras as keras
 from PIL import Image
 from programs.small_model import one_convolution
 

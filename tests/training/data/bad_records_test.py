@@ -4,11 +4,11 @@
 import dataclasses
 import functools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-import tf_keras as keras
 from helpers import damage_record
 from PIL import Image
 from programs.small_model import small_model

@@ -5,10 +5,10 @@ import dataclasses
 import os
 import shutil
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from PIL import Image
 
 import lambdanet

@@ -6,11 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-import tf_keras as keras
 from helpers import damage_record
 from PIL import Image
 

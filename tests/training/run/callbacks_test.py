@@ -5,15 +5,17 @@ import dataclasses
 import shutil
 import signal
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 
 from lambdanet import configs
 from lambdanet.errors import InputError, Preempted
 from lambdanet.training.run import callbacks, tensorboard
+from lambdanet.training.run.build import create_metrics
 from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.run.optimizers import with_options
 from lambdanet.training.run.preemption import StopRequest
 from lambdanet.training.run.schedules import WarmupSchedule
 
@@ -24,11 +26,14 @@ RECIPE = configs.get_recipe("digits")
 def _run(path, rate=0.1, use_ema=False):
     """A compiled model and its checkpoints; an epoch has two batches."""
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(2, name="head")])
-    optimizer = keras.optimizers.SGD(WarmupSchedule(rate, 8, 4), use_ema=use_ema, ema_momentum=0.5)
+    images = keras.Input([2])
+    model = keras.Model(images, keras.layers.Dense(2, name="head")(images), name="one_layer")
+    schedule = WarmupSchedule(rate, 8, 4)
+    optimizer = with_options(keras.optimizers.SGD)(schedule, use_ema=use_ema, ema_momentum=0.5, name="sgd")
     checkpoints = Checkpoints(path / "checkpoints", model, optimizer)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss=loss, metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")])
+    create_metrics(model)
     return model, checkpoints
 
 
@@ -39,10 +44,16 @@ def _callbacks(recipe, path, checkpoints, initial_epoch, save_every=1000, stop=N
     return callbacks.create_callbacks(recipe, path, checkpoints, 2 * initial_epoch, 2, save_every, stop)
 
 
-def _at_step(model, step, action):
-    return keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: int(model.optimizer.iterations) == step and action()
-    )
+class _AtStep(keras.callbacks.Callback):
+    """Does something after a step."""
+
+    def __init__(self, step, action):
+        super().__init__()
+        self._step, self._action = step, action
+
+    def on_train_batch_end(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) == self._step:
+            self._action(self.model)
 
 
 def _fit(model, extra, epochs=2, initial_epoch=0, images=IMAGES):
@@ -70,12 +81,7 @@ def test_nonfinite_loss_stops_at_its_step(tmp_path):
 
 def test_nonfinite_weights_are_not_saved(tmp_path):
     model, checkpoints = _run(tmp_path)
-    spoil = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: (
-            int(model.optimizer.iterations) == 4
-            and model.trainable_variables[0].assign(np.full([2, 2], np.inf, np.float32))
-        )
-    )
+    spoil = _AtStep(4, lambda model: model.trainable_variables[0].assign(np.full([2, 2], np.inf)))
     with pytest.raises(InputError, match="a weight is not finite at step 4, .* of step 2 is kept"):
         _fit(model, [spoil, *_callbacks(RECIPE, tmp_path, checkpoints, 0)])
     assert checkpoints.steps() == [2]
@@ -103,7 +109,7 @@ def test_history_of_resumed_run_has_each_epoch_once(tmp_path):
     _fit(model, _callbacks(RECIPE, tmp_path, checkpoints, 0), epochs=3)
     whole = (tmp_path / "history.csv").read_text().splitlines()
     model, checkpoints = _run(tmp_path)
-    (tmp_path / "checkpoints" / "ckpt-6.index").unlink()  # killed between its row and its checkpoint
+    (tmp_path / "checkpoints" / "ckpt-6.npz").unlink()  # killed between its row and its checkpoint
     epoch = checkpoints.restore() // 2
     _fit(model, _callbacks(RECIPE, tmp_path, checkpoints, epoch), epochs=4, initial_epoch=epoch)
     resumed = (tmp_path / "history.csv").read_text().splitlines()
@@ -147,11 +153,9 @@ def test_evaluation_uses_averages_and_training_weights(tmp_path):
     recipe = dataclasses.replace(RECIPE, ema_decay=0.5)
     plain, _ = _run(tmp_path / "plain")
     weights = []
-    record = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: weights.append(plain.get_weights())
-    )
+    record = [_AtStep(step, lambda model: weights.append(model.get_weights())) for step in range(1, 5)]
     start = plain.get_weights()
-    _fit(plain, [record])
+    _fit(plain, record)
     averages = start
     for step in weights:
         averages = [0.5 * average + 0.5 * weight for average, weight in zip(averages, step, strict=True)]
@@ -237,7 +241,7 @@ def test_stop_request_saves_and_stops(tmp_path, step):
     model, checkpoints = _run(tmp_path)
     stop = StopRequest()
     with stop, pytest.raises(Preempted, match=f"stopped by SIGTERM at step {step}, which is saved"):
-        ask = _at_step(model, step, lambda: signal.raise_signal(signal.SIGTERM))
+        ask = _AtStep(step, lambda model: signal.raise_signal(signal.SIGTERM))
         _fit(model, [ask, *_callbacks(RECIPE, tmp_path, checkpoints, 0, stop=stop)], epochs=3)
     assert checkpoints.steps() == [2, step]
     rows = callbacks.read_history(tmp_path / "history.csv")
@@ -251,7 +255,7 @@ def test_resumed_epoch_continues_its_metrics(tmp_path):
 
     model, checkpoints = _run(tmp_path / "again")
     _fit(model, _callbacks(RECIPE, tmp_path / "again", checkpoints, 0, save_every=3), epochs=2)
-    (tmp_path / "again" / "checkpoints" / "ckpt-4.index").unlink()
+    (tmp_path / "again" / "checkpoints" / "ckpt-4.npz").unlink()
     model, checkpoints = _run(tmp_path / "again")
     assert checkpoints.restore() == 3
     resumed = callbacks.create_callbacks(RECIPE, tmp_path / "again", checkpoints, 3, 2, 1000, StopRequest())
@@ -268,7 +272,7 @@ def test_resumed_epoch_continues_its_metrics(tmp_path):
 def test_deleted_model_dir_ends_run(tmp_path, step, message):
     (tmp_path / "run").mkdir()
     model, checkpoints = _run(tmp_path / "run")
-    remove = _at_step(model, step, lambda: shutil.rmtree(tmp_path / "run"))
+    remove = _AtStep(step, lambda model: shutil.rmtree(tmp_path / "run"))
     extra = _callbacks(RECIPE, tmp_path / "run", checkpoints, 0, save_every=3)
     with pytest.raises(OSError, match=message) as caught:
         _fit(model, [remove, *extra])

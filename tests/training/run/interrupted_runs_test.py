@@ -129,14 +129,14 @@ def test_full_disk_ends_run_and_keeps_last_checkpoint(data_dir, tmp_path, monkey
     said = capsys.readouterr().err
     assert "lambdanet: error: cannot write the checkpoint of step 8: " in said and said.count("\n") == 1
     assert saved_steps(tmp_path) == [4] and model_dir.load_trained_model(tmp_path)
-    assert not list(tmp_path.rglob("*_temp"))
+    assert not list(tmp_path.rglob("*.partial"))
 
 
 def test_damaged_newest_checkpoint_repeats_one_epoch(finished, data_dir, tmp_path, capsys):
     shutil.copytree(finished, tmp_path, ignore=shutil.ignore_patterns("logs"), dirs_exist_ok=True)
-    newest = tmp_path / "checkpoints" / f"ckpt-{4 * EPOCHS}.data-00000-of-00001"
+    newest = tmp_path / "checkpoints" / f"ckpt-{4 * EPOCHS}.npz"
     newest.write_bytes(newest.read_bytes()[:1000])
     train(RECIPE, tmp_path, data_dir)
     said = capsys.readouterr().out
-    assert f"ckpt-{4 * EPOCHS} is damaged" in said and f"after epoch {EPOCHS - 1} of {EPOCHS}" in said
+    assert f"ckpt-{4 * EPOCHS}.npz is damaged" in said and f"after epoch {EPOCHS - 1} of {EPOCHS}" in said
     assert_same_run(tmp_path, finished)

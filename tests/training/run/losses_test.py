@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Smoothed cross-entropies against explicit sums."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 
 from lambdanet.training.run.losses import SmoothedBinaryCrossEntropy, SmoothedCrossEntropy
 

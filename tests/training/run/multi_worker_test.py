@@ -6,10 +6,10 @@ import json
 import signal
 import subprocess
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import program
 from programs.small_model import small_model
 

@@ -8,10 +8,10 @@ smoothing and decay, with a small model; other tests train the models.
 import dataclasses
 import math
 
+import keras
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-import tf_keras as keras
 
 from lambdanet import configs
 from lambdanet.training.run import callbacks, model_dir

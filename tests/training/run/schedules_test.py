@@ -3,10 +3,10 @@
 
 import math
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 
 from lambdanet.errors import InputError
 from lambdanet.training.run.schedules import WarmupSchedule

@@ -2,11 +2,12 @@
 """Accumulated gradients against a large batch, and rematerialized blocks against plain ones."""
 
 import dataclasses
+import functools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import images, randomize_normalizations
 from programs.small_model import TWO_BLOCKS
 
@@ -14,9 +15,7 @@ from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.training.run import build
-from lambdanet.training.run.rematerialization import rematerialize
-from lambdanet.training.run.stateless_dropout import make_dropout_stateless
-from lambdanet.training.run.train_step import create_train_step
+from lambdanet.training.run.train_step import accumulate_gradients, rematerialize
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"), schedule="constant", warmup_epochs=0, weight_decay=0.0, global_batch_size=8
@@ -34,8 +33,8 @@ def _network(dropout=0.0):
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_accumulated_gradients_equal_large_batch(optimizer):
     """Also where the size of the images changes, as with `sizes`."""
-    batches = [images(8, size, size, 3) for size in (4, 4, 6)]
-    labels = tf.constant([1, 0, 3, 2, 9, 5, 5, 4], tf.int64)
+    batches = [np.array(images(8, size, size, 3)) for size in (4, 4, 6)]
+    labels = np.array([1, 0, 3, 2, 9, 5, 5, 4])
     states = []
     for parts in (1, 4):
         recipe = dataclasses.replace(RECIPE, accumulate_steps=parts, optimizer=optimizer, learning_rate=1e-2)
@@ -50,19 +49,18 @@ def test_accumulated_gradients_equal_large_batch(optimizer):
 
 
 def test_parts_of_batch_have_different_dropout():
-    model, masks = _network(0.5), []
-    model.compile(keras.optimizers.SGD(0.0), "mse")
-    make_dropout_stateless(model, model.optimizer.iterations, seed=0)
-    layer = next(layer for layer in model.layers if isinstance(layer, keras.layers.Dropout))
-    draw = layer._random_generator.dropout
-
-    def recorded(x, *args, **kwargs):
-        masks.append(draw(tf.ones_like(x), *args, **kwargs).numpy().tobytes())
-        return draw(x, *args, **kwargs)
-
-    layer._random_generator.dropout = recorded
-    create_train_step(model, 3)((images(6, 4, 4, 3), tf.zeros([6, 10])))
-    assert len(masks) == len(set(masks)) == 3
+    """The seed is drawn from for each part, and so are other masks: no sum of gradients is as with one."""
+    x = keras.Input([64])
+    y = keras.layers.Dense(1, use_bias=False, name="logits")(keras.layers.Dropout(0.5)(x))
+    model = keras.Model(x, y)
+    model.get_layer("logits").kernel.assign(np.zeros([64, 1]))
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    model.train_step = accumulate_gradients(model, 3)
+    model.train_on_batch(np.ones([3, 64], np.float32), np.ones([3, 1], np.float32))
+    # The gradient of a weight is -2 times its mask, 0 or 2, in the mean of three parts.
+    kept = np.array(model.get_layer("logits").kernel)[:, 0] * 3 / 4
+    np.testing.assert_allclose(kept, kept.round(), atol=1e-5)
+    assert set(kept.round()) == {0, 1, 2, 3}
 
 
 def test_rematerialized_blocks_train_as_plain_ones(monkeypatch):
@@ -76,8 +74,7 @@ def test_rematerialized_blocks_train_as_plain_ones(monkeypatch):
         model = build.build_model(recipe)
         randomize_normalizations(model)
         build.compile_model(recipe, model, build.build_optimizer(recipe, 10))
-        make_dropout_stateless(model, model.optimizer.iterations, seed=0)
-        batch, labels = images(8, 16, 16, 3), tf.range(8)
+        batch, labels = np.array(images(8, 16, 16, 3)), np.arange(8)
         logs = [model.train_on_batch(batch, labels, return_dict=True) for _ in range(2)]
         states.append([*model.get_weights(), *(np.array(list(log.values())) for log in logs)])
     for plain, rematerialized_ in zip(*states, strict=True):
@@ -85,20 +82,39 @@ def test_rematerialized_blocks_train_as_plain_ones(monkeypatch):
 
 
 def test_rematerialized_blocks_are_computed_twice():
-    """Each convolution is in the graph of the gradients twice, and not so in a plain graph."""
+    """Their activation is in the computation of the gradients twice, and not so in a plain one."""
     model = _network()
     counts = []
-    for forward in (lambda x: model(x, training=True), rematerialize(model)):
+    for call in (functools.partial(type(model).call, model), rematerialize(model)):
+        weights, state = (
+            [v.value for v in vs] for vs in (model.trainable_variables, model.non_trainable_variables)
+        )
 
-        @tf.function(autograph=False)
-        def gradients(x, forward=forward):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(forward(x))
-            return tape.gradient(loss, model.trainable_variables)
+        def loss(weights, x, call=call, state=state):
+            pairs = [*zip(model.trainable_variables, weights), *zip(model.non_trainable_variables, state)]
+            with keras.StatelessScope(pairs):
+                return keras.ops.sum(call(x, training=True))
 
-        graph = gradients.get_concrete_function(tf.TensorSpec([2, 4, 4, 3])).graph
-        counts.append(sum(op.type == "Erfc" or op.type == "Erf" for op in graph.get_operations()))
+        counts.append(_count(loss, weights, np.ones([2, 4, 4, 3], np.float32)))
     assert counts[0] > 0 and counts[1] > counts[0]
+
+
+def _count(loss, weights, x):
+    """Returns the number of error functions, as in "gelu", in the gradients of a loss."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return str(jax.make_jaxpr(jax.grad(loss))(weights, x)).count(" erf")
+
+    @tf.function(autograph=False)
+    def gradients(weights, x):
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            value = loss(weights, x)
+        return tape.gradient(value, weights)
+
+    operations = gradients.get_concrete_function(weights, x).graph.get_operations()
+    return sum(op.type in ("Erfc", "Erf") for op in operations)
 
 
 def test_blocks_that_do_not_follow_each_other_are_rejected():

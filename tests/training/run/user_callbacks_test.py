@@ -3,8 +3,8 @@
 
 import dataclasses
 
+import keras
 import pytest
-import tf_keras as keras
 from programs.small_model import small_model
 
 from lambdanet import cli, configs
@@ -19,7 +19,7 @@ RECIPE = dataclasses.replace(
     **{"input_size": 16},
 )
 MODULE = """
-import tf_keras as keras
+import keras
 
 class Rows(keras.callbacks.Callback):
     def __init__(self, recipe, path):
@@ -27,7 +27,7 @@ class Rows(keras.callbacks.Callback):
         self.path, self.saved = path, recipe.epochs
 
     def on_epoch_end(self, epoch, logs=None):
-        assert not list(self.path.glob("checkpoints/*.index"))
+        assert not list(self.path.glob("checkpoints/*.npz"))
         with open(self.path / "rows.txt", "a") as file:
             print(epoch, self.saved, sorted(logs), file=file)
 
@@ -66,7 +66,7 @@ def test_recipe_file_and_callback_from_command_line(module, data_dir, tmp_path, 
         ("my_callbacks:number", "callback must be module:function, a function of my_callbacks, got"),
         ("no_such_module:Rows", "'no_such_module:Rows' cannot be imported: No module named 'no_such_module'"),
         ("broken_callbacks:x", "cannot be imported: No module named 'a_package_that_is_not_installed'"),
-        ("my_callbacks:nothing", "result of nothing must be a tf_keras.callbacks.Callback, got None"),
+        ("my_callbacks:nothing", "result of nothing must be a keras.callbacks.Callback, got None"),
     ],
 )
 def test_callbacks_that_cannot_be_used(module, tmp_path, name, message):

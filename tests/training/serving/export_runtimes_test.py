@@ -6,10 +6,10 @@ import io
 import shutil
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from ai_edge_litert.interpreter import Interpreter
 from helpers import randomize_normalizations
 from PIL import Image
@@ -25,7 +25,7 @@ from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.build import build_model, build_optimizer
 from lambdanet.training.run.checkpoints import Checkpoints
-from lambdanet.training.serving import export_runtimes
+from lambdanet.training.serving import comparison, export_runtimes
 
 MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
 
@@ -120,7 +120,7 @@ def test_operation_that_litert_lacks_is_named(tmp_path):
     [
         ({"format": "litret"}, "unknown format 'litret'; did you mean litert"),
         ({"class_names": ["a"] * 7}, r"class_names must be different names, got \['a'\]"),
-        ({"model": keras.layers.Dense(7)}, "model must be a tf_keras model"),
+        ({"model": keras.layers.Dense(7)}, "model must be a Keras model"),
     ],
 )
 def test_wrong_arguments_are_refused(model, tmp_path, options, message):
@@ -200,7 +200,7 @@ def test_pictures_are_spread_over_the_split(tmp_path, dataset, count):
     write = {"folder": _write_folder, "tfrecord": _write_records}[dataset]
     write(tmp_path / "data", count)
     recipe = dataclasses.replace(configs.get_recipe("folder"), dataset=dataset, num_classes=2, input_size=8)
-    images, name = export_runtimes.evaluation_pictures(recipe, str(tmp_path / "data"))
+    images, name = comparison.evaluation_pictures(recipe, str(tmp_path / "data"))
     assert images.shape == (min(count, 64), 8, 8, 3) and images.dtype == np.uint8
     values = np.unique(images)  # the positions of the pictures in the split
     assert len(values) == len(images) and (images == images[:, :1, :1, :1]).all()
@@ -211,7 +211,7 @@ def test_pictures_are_spread_over_the_split(tmp_path, dataset, count):
 def test_pictures_of_gray_digits_equal_the_dataset(tmp_path):
     recipe = dataclasses.replace(configs.get_recipe("digits"), input_size=8, mean=(0.3,), std=(0.4,))
     Dataset.open(recipe, str(tmp_path)).num_examples(recipe.eval_split)  # prepares it
-    images, name = export_runtimes.evaluation_pictures(recipe, str(tmp_path))
+    images, name = comparison.evaluation_pictures(recipe, str(tmp_path))
     digits = np.round(datasets.load_digits().images * (255 / 16)).astype(np.uint8)
     assert len({image.tobytes() for image in images}) == 64 and name == "pictures of digits test"
     assert {image[..., 0].tobytes() for image in images} <= {digit.tobytes() for digit in digits}
@@ -222,10 +222,10 @@ def test_unreadable_pictures_are_left_out(tmp_path):
     _write_folder(tmp_path, 3)
     recipe = dataclasses.replace(configs.get_recipe("folder"), num_classes=2, input_size=8)
     for value in range(3):
-        assert len(export_runtimes.evaluation_pictures(recipe, str(tmp_path)).images) == 3 - value
+        assert len(comparison.evaluation_pictures(recipe, str(tmp_path)).images) == 3 - value
         (tmp_path / "validation" / str(2 * value // 3) / f"{value:03d}.png").write_bytes(b"no picture")
     with pytest.raises(InputError, match="none of the pictures of folder validation can be read"):
-        export_runtimes.evaluation_pictures(recipe, str(tmp_path))
+        comparison.evaluation_pictures(recipe, str(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def test_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys):
     assert str(parity).startswith("compared with Keras on 64 pictures of folder validation: the top class ")
 
     recipe = model_dirs.load_recipe(trained / "run")
-    images, _ = export_runtimes.evaluation_pictures(recipe, str(trained / "pictures"))
+    images, _ = comparison.evaluation_pictures(recipe, str(trained / "pictures"))
     files = {
         np.asarray(Image.open(path)).tobytes(): path.parent.name
         for path in (trained / "pictures" / "validation").rglob("*.png")

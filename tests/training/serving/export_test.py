@@ -6,10 +6,10 @@ import io
 import json
 import subprocess
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import program, randomize_normalizations
 from PIL import Image
 from tensorflow.core.framework import types_pb2
@@ -220,14 +220,14 @@ def test_animation_raises(served):
     ],
 )
 def test_export_in_float32_for_all_policies(tmp_path, build, policy):
-    keras.mixed_precision.set_global_policy(policy)
+    keras.config.set_dtype_policy(policy)
     try:
         model = build()
         randomize_normalizations(model)
         export_small(tmp_path / "served", model)
-        assert keras.mixed_precision.global_policy().name == policy
+        assert keras.config.dtype_policy().name == policy
     finally:
-        keras.mixed_precision.set_global_policy("float32")
+        keras.config.set_dtype_policy("float32")
     same = build()
     same.set_weights([np.asarray(weight, np.float32) for weight in model.get_weights()])
 
@@ -315,21 +315,27 @@ def embedding():
     return lambdanet.create_model("lambda_resnet_tiny", num_classes=0)
 
 
-def keras_3_model():
-    import keras as keras_3
+def tf_keras_model():
+    import tf_keras
 
-    return keras_3.Sequential([keras_3.layers.Input([None, None, 3])])
+    return tf_keras.Sequential([tf_keras.Input([None, None, 3])])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (lambda: {"model": keras_3_model()}, "Keras 3 Sequential"),
-        (lambda: {"model": keras.layers.Dense(7)}, "model must be a tf_keras model, got <"),
+        (lambda: {"model": tf_keras_model()}, "tf_keras Sequential"),
+        (lambda: {"model": keras.layers.Dense(7)}, "model must be a Keras model, got <"),
         (lambda: {"model": small_model(last="softmax")}, "must be logits, got probabilities"),
         (lambda: {"model": small_model(6)}, r"must be logits \[b, 7\] for 7 class names, got \(None, 6\)"),
-        (lambda: {"model": keras.Sequential([keras.Input([9, 9, 3])])}, "must accept images"),
-        (lambda: {"model": keras.Sequential([keras.Input([None, None, 3])])}, "must be logits"),
+        (
+            lambda: {"model": keras.Sequential([keras.Input([9, 9, 3]), keras.layers.ReLU()])},
+            "must accept images",
+        ),
+        (
+            lambda: {"model": keras.Sequential([keras.Input([None, None, 3]), keras.layers.ReLU()])},
+            "must be logits",
+        ),
         (lambda: {"class_names": ["two\nlines"] * 7}, r"a name of one line in UTF-8, got 'two\\nlines'"),
         (lambda: {"class_names": list("abcdefa")}, r"class_names must be different names, got \['a'\]"),
         (lambda: {"model": embedding()}, "must have a classifier, got 'lambda_resnet_tiny' with num_cl"),

@@ -9,10 +9,10 @@ import re
 import subprocess
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from helpers import program
 from PIL import Image
 

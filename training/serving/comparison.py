@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparison of a converted classifier with its Keras model, on pictures of the evaluation split."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from lambdanet.configs.recipe import Recipe
+from lambdanet.errors import InputError
+from lambdanet.training.data import folder, preprocess, records, sources
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.sources import Shard
+from lambdanet.training.run import model_dir as model_dirs
+
+NUM_PICTURES = 64  # to compare the models on
+NUM_PARTS = 8  # parts of the evaluation split to take them from
+
+# uint8 [1, h, w, 3] -> "logits" and "probabilities", [1, num_classes].
+Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
+
+
+class Pictures(NamedTuple):
+    """Pictures to compare two models on.
+
+    Attributes:
+      images: uint8 [n, input_size, input_size, 3].
+      name: the description, such as "pictures of digits test".
+    """
+
+    images: np.ndarray
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Parity:
+    """A comparison of a converted model with the Keras model.
+
+    Attributes:
+      pictures: the description of the pictures.
+      num_images: the number of pictures.
+      num_equal: the number of pictures with the same top class in both models.
+      probability_difference: the largest difference of probabilities.
+      logit_difference: the largest difference of logits.
+      logit_std: the standard deviation of the Keras model's logits.
+    """
+
+    pictures: str
+    num_images: int
+    num_equal: int
+    probability_difference: float
+    logit_difference: float
+    logit_std: float
+
+    def __str__(self) -> str:
+        return (
+            f"compared with Keras on {self.num_images} {self.pictures}: the top class is the same for "
+            f"{self.num_equal}, the largest difference is {self.probability_difference:.2g} in probabilities "
+            f"and {self.logit_difference:.2g} in logits (standard deviation {self.logit_std:.2g})"
+        )
+
+
+def find_pictures(model_dir: str | Path, recipe: Recipe, data_dir: str | None) -> Pictures:
+    """Returns pictures of the evaluation split; random ones if these are missing and `data_dir` is None."""
+    try:
+        return evaluation_pictures(recipe, model_dirs.find_data_dir(model_dir, data_dir))
+    except (InputError, OSError) as error:
+        if data_dir is not None:
+            raise
+        print(f"no pictures of {recipe.dataset} {recipe.eval_split} to compare on: {error}")
+        return random_pictures(recipe.input_size)
+
+
+def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
+    """Reads pictures from several parts of the evaluation split, which may be sorted by class.
+
+    Args:
+      recipe: the recipe, with the dataset, the split and the size of the pictures.
+      data_dir: the `data_dir` of `Dataset.open`; nothing is downloaded.
+
+    Returns:
+      At most `NUM_PICTURES` readable pictures.
+
+    Raises:
+      InputError: the pictures are not on disk or cannot be read.
+    """
+    split, name = recipe.eval_split, f"pictures of {recipe.dataset} {recipe.eval_split}"
+    if recipe.dataset not in (folder.NAME, records.NAME):
+        path = sources.open_tfds(recipe.dataset, data_dir).data_path
+        if not path.exists():  # reading it would download it
+            raise InputError(f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist")
+    source = Dataset.open(recipe, data_dir).source
+    square = preprocess.of_recipe(recipe).square
+
+    def prepare(example: sources.Example) -> tf.Tensor:
+        return tf.cast(tf.round(255.0 * square(source.image(example).pixels())), tf.uint8)
+
+    num_shares = max(1, source.num_examples(split) * NUM_PARTS // NUM_PICTURES)
+    chosen = sorted({num_shares * part // NUM_PARTS for part in range(NUM_PARTS)})
+    parts = [source.examples(split, None, Shard(index, num_shares)) for index in chosen]
+    examples = functools.reduce(tf.data.Dataset.concatenate, parts)
+    images = list(examples.map(prepare).ignore_errors().take(NUM_PICTURES).as_numpy_iterator())
+    if not images:
+        raise InputError(f"none of the {name} can be read")
+    shape = (len(images), recipe.input_size, recipe.input_size, 3)
+    return Pictures(np.broadcast_to(images, shape), name)  # gray becomes RGB
+
+
+def random_pictures(input_size: int) -> Pictures:
+    random = np.random.default_rng(0)
+    shape = (NUM_PICTURES, input_size, input_size, 3)
+    return Pictures(random.integers(0, 256, shape, dtype=np.uint8), "random pictures")
+
+
+def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Parity:
+    expected, found = [], []
+    for image in tqdm(pictures.images[:, np.newaxis], "comparing with Keras", disable=None, leave=False):
+        expected.append(classify(tf.constant(image)))
+        found.append(run(image))
+    logits, probabilities = (
+        [np.concatenate([output[name] for output in outputs]) for outputs in (expected, found)]
+        for name in ("logits", "probabilities")
+    )
+    return Parity(
+        pictures.name,
+        len(pictures.images),
+        int(np.sum(logits[0].argmax(-1) == logits[1].argmax(-1))),
+        float(np.abs(probabilities[0] - probabilities[1]).max()),
+        float(np.abs(logits[0] - logits[1]).max()),
+        float(logits[0].std()),
+    )
