@@ -21,7 +21,8 @@ from lambdanet.command_line import Flag, IntegerFlag
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import check_counts, invalid
 from lambdanet.files import writable_dir, write_output
-from lambdanet.training.benchmark.results import describe_machine, num_cores
+from lambdanet.training.benchmark import results
+from lambdanet.training.benchmark.report import number
 from lambdanet.training.data import records
 from lambdanet.training.data.dataset import Dataset
 
@@ -98,19 +99,17 @@ def benchmark_input(
     if images < batch_size:
         raise invalid("images", f"at least the batch size of {batch_size}", images)
     to = None if out is None else writable_dir(Path(out).expanduser(), {"input.csv": b"contender,"})
-    about = describe_machine(num_cores())
-    load = f"load {about['load_before']}; tensorflow {about['tensorflow']}"
-    print(f"{about['cpu']}, {about['cores']} cores, {load}")
+    about = results.announce("float32")
     with _records(data_dir, pictures) as folder:
         contenders = _contenders(folder, image_size, batch_size)
-        results = {name: Throughput(name) for name in contenders}
+        found = {name: Throughput(name) for name in contenders}
         batches = images // batch_size
         for number in range(repeats):
             names = list(contenders)
             first = number % len(names)
             for name in names[first:] + names[:first]:
-                take_turn(contenders[name], batches, batch_size, results[name])
-    rows = [result.columns(results.get(REFERENCES.get(name, ""))) for name, result in results.items()]
+                take_turn(contenders[name], batches, batch_size, found[name])
+    rows = [result.columns(found.get(REFERENCES.get(name, ""))) for name, result in found.items()]
     print(table(rows))
     if to:
         write_output(to / "input.csv", text_table.to_csv([row | about for row in rows]))
@@ -119,17 +118,19 @@ def benchmark_input(
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Returns the rows as a text table."""
-    lines = [f"{'':<26}{'images/s':>9}  {'quartiles':^15}  {'CPU ms/image':>12}  speed and CPU time / theirs"]
-    for row in rows:
-        ratios = ""
-        if row["times_as_fast_as_model_garden"] is not None:
-            ratios = f"{row['times_as_fast_as_model_garden']:.2f} x  {row['cpu_time_by_model_garden']:.2f}"
-        quartiles = f"{row['quartile_1']:.0f} ... {row['quartile_3']:.0f}"
-        lines.append(
-            f"{row['contender']:<26}{row['images_per_second']:>9.0f}  {quartiles:^15}  "
-            f"{row['cpu_ms_per_image']:>12.2f}  {ratios}".rstrip()
-        )
-    return "\n".join(lines)
+    header = ["", "images/s", "quartiles", "CPU ms/image", "x", "CPU x"]
+    lines = [
+        [
+            row["contender"],
+            f"{row['images_per_second']:.0f}",
+            f"{row['quartile_1']:.0f}-{row['quartile_3']:.0f}",
+            f"{row['cpu_ms_per_image']:.2f}",
+            number(row["times_as_fast_as_model_garden"], 3),
+            number(row["cpu_time_by_model_garden"], 3),
+        ]
+        for row in rows
+    ]
+    return text_table.render(header, lines).rstrip()
 
 
 def _contenders(folder: str, image_size: int, batch_size: int) -> dict[str, tf.data.Dataset]:

@@ -7,24 +7,22 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import tensorflow as tf
-import tf_keras as keras
 
 from benchmarks import program
-from lambdanet import command_line
+from lambdanet import command_line, text_table
+from lambdanet.backend import keras
 from lambdanet.command_line import IntegerFlag
 from lambdanet.errors import check_counts
 from lambdanet.training.benchmark import results
-from lambdanet.training.benchmark.layers import announce
 from lambdanet.training.benchmark.model_contenders import Network
 from lambdanet.training.benchmark.report import number
 
-BASELINE = "tf_keras ResNet50"
+BASELINE = "Keras ResNet50"
 MODELS = ("resnet_50", "lambda_resnet_50", "lambda_resnet50ts", "halonet_h1")
 
 
 def benchmark_startup(models: Sequence[str] = (), repeats: int = 3) -> list[dict[str, str | float]]:
-    """Measures how long models take to start, relative to `tf_keras.applications.ResNet50`.
+    """Measures how long models take to start, relative to `keras.applications.ResNet50`.
 
     The first step of `fit`, on two images, has all the tracing and almost no computation. Models take turns
     in one process; the first turn, in which modules are imported, is not counted.
@@ -48,8 +46,7 @@ def benchmark_startup(models: Sequence[str] = (), repeats: int = 3) -> list[dict
     sizes = {network.text: network.info().input_size for network in networks}
     builders: dict[str, Callable[[], keras.Model]] = {BASELINE: _build_baseline}
     builders |= {network.text: network.create for network in networks}
-    announce(results.describe_machine(results.num_cores()), "float32")
-    tf.get_logger().setLevel("ERROR")  # it warns of models that are traced again, which is what this measures
+    results.announce("float32")
     turns = [
         {name: _start(build, sizes.get(name, 224)) for name, build in builders.items()}
         for _ in range(repeats + 1)
@@ -68,13 +65,9 @@ def benchmark_startup(models: Sequence[str] = (), repeats: int = 3) -> list[dict
 
 def table(rows: Sequence[dict[str, str | float]]) -> str:
     """Returns a table with a line per model."""
-    width = max(len(str(row["model"])) for row in rows) + 2
     names = ("build_seconds", "build_ratio", "first_step_seconds", "first_step_ratio")
-    lines = [f"{'':<{width}}{'build s':>9} {'x':>6} {'first step s':>14} {'x':>6}"]
-    for row in rows:
-        cells = (number(float(row[name]), 3) for name in names)
-        lines.append("{:<{}}{:>9} {:>6} {:>14} {:>6}".format(row["model"], width, *cells))
-    return "\n".join(lines)
+    cells = [[str(row["model"]), *(number(float(row[name]), 3) for name in names)] for row in rows]
+    return text_table.render(["", "build s", "x", "first step s", "x"], cells).rstrip()
 
 
 def _build_baseline() -> keras.Model:
@@ -93,13 +86,13 @@ def _start(build: Callable[[], keras.Model], size: int) -> tuple[float, float]:
     ends: list[float] = []
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: ends.append(time.perf_counter()))
     begin_fit = time.perf_counter()
-    model.fit(tf.data.Dataset.from_tensors((images, labels)), verbose=0, callbacks=[callback])
+    model.fit(images, labels, verbose=0, callbacks=[callback])
     return built - begin, ends[0] - begin_fit
 
 
 COMMAND = program(
     "startup",
-    "measures the time to build models and to their first training step, relative to tf_keras's ResNet-50",
+    "measures the time to build models and to their first training step, relative to Keras's ResNet-50",
     benchmark_startup,
     IntegerFlag("repeats", "N", "turns per model (default: 3)"),
     models=True,

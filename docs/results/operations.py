@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from lambdanet.training.benchmark.cases import ModelCase
-from lambdanet.training.benchmark.model_contenders import CONTENDERS
+from lambdanet.training.benchmark.model_contenders import build
 
 FILE = Path(__file__).with_name("operations.csv")
 SETTINGS = (  # model, pass, images
@@ -54,7 +54,7 @@ def main() -> None:
 
 def shares(name: str, pass_name: str, batch: int) -> Iterator[tuple[str, float, float]]:
     """Yields the groups with their shares of the time of all operations, in all and inside the layers."""
-    step = CONTENDERS[name](ModelCase(batch, pass_name == "train", "float32"))
+    step = build(name, ModelCase(batch, pass_name == "train"))
     total: collections.Counter[str] = collections.Counter()
     inside: collections.Counter[str] = collections.Counter()
     for path, operation, seconds in profile(step):

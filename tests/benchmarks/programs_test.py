@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks of maintainers: the start of models, the training loop, detectors, and the input."""
+"""The benchmarks of maintainers: the start of models, training steps, detectors, and the input."""
 
 import csv
 import io
 import itertools
-import re
+import sys
 import types
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import ROOT, XLA_FLAGS
 from PIL import Image
 from programs.small_model import one_convolution
 
-from benchmarks import detection, input, loop, startup, synthetic_records
+from benchmarks import detection, input, startup, steps, synthetic_records
 from lambdanet import command_line
 from lambdanet.training.benchmark.model_contenders import Network
 from lambdanet.training.data import records
@@ -41,35 +42,45 @@ def test_startup_is_relative_to_the_baseline(monkeypatch, capsys):
     assert command_line.main(startup.COMMAND, ["resnet_50@16", "--repeats=2"]) == 0
     header, baseline, model = (line.split() for line in capsys.readouterr().out.splitlines()[-3:])
     assert header == ["build", "s", "x", "first", "step", "s", "x"]
-    assert baseline[:2] == ["tf_keras", "ResNet50"] and model[0] == "resnet_50@16"
+    assert baseline[:2] == ["Keras", "ResNet50"] and model[0] == "resnet_50@16"
     assert list(map(float, baseline[2:])) == [3, 1, 1, 1]
     assert list(map(float, model[1:])) == [1, 0.33, 3, 3]
 
 
-def test_both_loops_train_equally(monkeypatch, capsys):
-    monkeypatch.setattr("lambdanet.training.run.build.zoo.create_model", one_convolution)
-    built, build = [], loop.build.build_model
+def test_both_backends_train_equally_in_turns(monkeypatch, capsys):
+    """Each from the same weights; the earlier checkout is this one."""
+    settings = "train_split=train[:320] eval_split=test[:8] input_size=8 global_batch_size=16"
+    monkeypatch.setattr(steps, "SETTINGS", {"a recipe": settings})
+    monkeypatch.setattr(steps, "SETTLE_SECONDS", 0)
+    for backend in steps.ENGINES:
+        monkeypatch.setitem(steps.ENGINES, backend, steps.ENGINES[backend] | {"XLA_FLAGS": XLA_FLAGS})
+    rows = steps.benchmark_steps(before=str(ROOT), epochs=1)
+    assert [row["engine"] for row in rows] == ["before", "TensorFlow", "JAX"]
+    assert [float(row["difference of 20 losses"]) < 1e-4 for row in rows] == [True] * 3
+    assert all(float(row["step_ms"]) > 0 and float(row["epoch_cpu_s"]) > 0 for row in rows)
+    ratio = float(rows[2]["epoch_s"]) / float(rows[0]["epoch_s"])
+    assert (
+        float(rows[2]["epoch x"]) == pytest.approx(ratio, abs=0.05 * ratio) and rows[0]["epoch x"] == "1.000"
+    )
+    assert capsys.readouterr().out.splitlines()[-1].startswith("a recipe  JAX")
 
-    def recorded_build(recipe):
-        keras.utils.set_random_seed(0)
-        built.append(build(recipe))
-        return built[-1]
 
-    monkeypatch.setattr(loop.build, "build_model", recorded_build)
-    settings = ["input_size=16", "global_batch_size=4", "num_classes=5", "warmup_epochs=0"]
-    result = loop.benchmark_loop(set=settings, steps=3, repeats=2)
-    for left, right in zip(built[0].get_weights(), built[1].get_weights(), strict=True):
-        np.testing.assert_allclose(left, right, atol=1e-5)
-    assert result["train_ms"] > 0 and result["by_hand_ms"] > 0 and result["ratio"] > 0
-    shown = r"2 turns of 3 steps: [\d.]+ ms per step in train, [\d.]+ by hand; train takes [+-]"
-    assert re.search(shown, capsys.readouterr().out)
+def test_process_that_does_not_train_is_an_error(monkeypatch, tmp_path, capsys):
+    (tmp_path / "lambdanet").mkdir()
+    (tmp_path / "lambdanet" / "__init__.py").touch()
+    monkeypatch.setattr(steps, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(steps, "ENGINES", {})
+    assert command_line.main(steps.COMMAND, [f"--before={tmp_path}"]) == 2
+    assert "training on before ended with status 1" in capsys.readouterr().err
 
 
 def test_detectors_take_turns(monkeypatch, capsys):
     """On a clock on which their steps take 3 and 2 seconds. The first turn, not timed, reads no end."""
     clock = iter(itertools.accumulate(itertools.cycle([0, 2, 0, 3])))
     step = types.SimpleNamespace(function=lambda: 0.0, inputs=())
-    monkeypatch.setattr("lambdanet.detection.run.train_step.build_train_step", lambda *arguments: step)
+    train_step = types.SimpleNamespace(build_train_step=lambda *arguments: step)
+    run = types.SimpleNamespace(train_step=train_step)
+    monkeypatch.setitem(sys.modules, "lambdanet.detection.run", run)  # which needs another process
     monkeypatch.setattr(detection, "time", types.SimpleNamespace(perf_counter=lambda: float(next(clock))))
     assert command_line.main(detection.COMMAND, ["--experiments=first,second", "--steps=2"]) == 0
     first, second, ratio, peak = capsys.readouterr().out.splitlines()
@@ -84,8 +95,8 @@ def test_detectors_take_turns(monkeypatch, capsys):
         (detection, "--steps=0", "steps must be a positive integer, got 0"),
         (input, "--images=5", "images must be at least the batch size of 128, got 5"),
         (input, "--images=-1", "images must be a positive integer, got -1"),
-        (loop, "--steps=0", "steps must be a positive integer, got 0"),
-        (loop, "--recipe=digts", "unknown recipe 'digts'; did you mean digits"),
+        (steps, "--epochs=0", "epochs must be a positive integer, got 0"),
+        (steps, "--before=/no", "before must be the folder of a checkout, got '/no'"),
         (startup, "resnet_51", "unknown model 'resnet_51'; did you mean resnet_5"),
         (startup, "--repeats=0", "repeats must be a positive integer, got 0"),
     ],

@@ -27,8 +27,7 @@ PEER_PACKAGES = {
     "peer/timm": ("torch", "torchvision", "timm"),
     "peer/kecam_halo": ("tensorflow", "tf-keras", "keras-cv-attention-models"),
 }
-# The same for the networks of other libraries, by the prefix of the contender.
-MODEL_PEERS = dict.fromkeys(("timm", "timm_compiled"), PEER_PACKAGES["peer/timm"])
+MODEL_PEERS = ("timm", "timm_compiled")  # the prefixes of the networks of other libraries
 MODEL_PASSES = ("infer", "train")
 LEARNING_RATE, MOMENTUM = 1e-3, 0.9  # of the SGD in a training step
 
@@ -135,6 +134,11 @@ def _scope(text: str) -> int | None:
     if not re.fullmatch(r"\d*[13579]", text):
         raise invalid("scope", "an odd number such as 23, or global", text)
     return int(text)
+
+
+def packages_of(contender: str) -> tuple[str, ...]:
+    """Returns the pip packages of a contender from another library."""
+    return PEER_PACKAGES.get(contender, PEER_PACKAGES["peer/timm"])
 
 
 def note_for(contender: str, case: Case) -> str:

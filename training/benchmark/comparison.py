@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs contenders in turns, each in its own process."""
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -74,20 +75,21 @@ class Comparison:
         self._pythons = pythons
         self._budget = budget
         self._workers: dict[tuple[str, bool], ContenderProcess] = {}
-        self._stopped: dict[tuple[str, str, str], str] = {}
+        self._stopped: dict[tuple[str, str, str], str] = {}  # the pass that did not finish
 
     def __enter__(self) -> "Comparison":
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.push(self.__exit__)
+            for name in self._pythons:  # they start side by side
+                self._worker(name, False)
             for name in self._pythons:
-                self._start(name, False)
-            for name in self._pythons:
-                if self._ready(name, False) and not self._counts_memory(name):
-                    self._start(name, True)
-            for name, for_memory in self._workers:  # wait for all before timing the first
-                self._ready(name, for_memory)
-        except BaseException:
-            self.__exit__()
-            raise
+                with contextlib.suppress(ContenderFailed):
+                    if self._needs_other_process(name):
+                        self._worker(name, True)
+            for worker in self._workers.values():  # wait for all before timing the first
+                with contextlib.suppress(ContenderFailed):
+                    worker.about()
+            stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,10 +108,11 @@ class Comparison:
           A measurement per name, in this order.
         """
         rows = {name: Measurement(case, name, note=note_for(name, case)) for name in names}
-        for row in rows.values():
+        turns = {}
+        for name, row in rows.items():
             row.reference = rows[reference]
-        planned = {name: self._set_up(row) for name, row in rows.items()}
-        turns = {name: turn for name, turn in planned.items() if turn is not None}
+            if turn := self._set_up(row):
+                turns[name] = turn
         for row in rows.values():
             row.note_device_mismatch()
         self._take_turns(rows, turns)
@@ -124,8 +127,7 @@ class Comparison:
             row.add_note(f"skipped: the pass {self._stopped[_key(row)]} did not finish")
             return None
         try:
-            worker = self._worker(row.contender, False)
-            about = worker.about()
+            about = self._worker(row.contender, False).about()
             row.library, row.device = about["library"], about["device"]
             self._request(row, False, "build", case=dataclasses.asdict(row.case))
             seconds = self._request(row, False, "time", calls=1, warm=False)["seconds"]
@@ -162,8 +164,7 @@ class Comparison:
         """Measures the peak memory, in the second process if there is one."""
         calls = 3 if (row.milliseconds() or 0) < 1000 else 1
         try:
-            elsewhere = not self._counts_memory(row.contender)
-            if elsewhere:
+            if elsewhere := self._needs_other_process(row.contender):
                 self._request(row, True, "build", case=dataclasses.asdict(row.case))
             row.peak_bytes = self._request(row, elsewhere, "memory", calls=calls)["bytes"]
         except ContenderFailed as failure:
@@ -175,33 +176,24 @@ class Comparison:
         try:
             return worker.request(do, self._budget.timeout, **arguments)
         except ContenderFailed:
-            if worker.was_ready() and not worker.is_alive() and not for_memory:
+            if not worker.is_alive() and not for_memory:
                 self._stopped[_key(row)] = row.case.pass_name
             raise
 
-    def _ready(self, name: str, for_memory: bool) -> bool:
-        """Waits until a process has started; returns False if it fails."""
-        try:
-            self._workers[name, for_memory].about()
-        except ContenderFailed:
-            return False
-        return True
-
-    def _counts_memory(self, name: str) -> bool:
-        return self._workers[name, False].about()["counts_memory"]
+    def _needs_other_process(self, name: str) -> bool:
+        """Whether the process that is timed cannot measure memory."""
+        return not self._worker(name, False).about()["counts_memory"]
 
     def _worker(self, name: str, for_memory: bool) -> ContenderProcess:
-        """Returns the process of a contender; restarts it if it has ended."""
-        worker = self._workers[name, for_memory]
-        if not worker.is_alive() and worker.was_ready():
-            worker.close()
-            self._start(name, for_memory)
-        return self._workers[name, for_memory]
-
-    def _start(self, name: str, for_memory: bool) -> None:
-        environment = memory.ENVIRONMENT if for_memory else {}
-        worker = ContenderProcess(self._pythons[name], name, self._budget.threads, environment)
-        self._workers[name, for_memory] = worker
+        """Returns the process of a contender, started again if it has ended."""
+        worker = self._workers.get((name, for_memory))
+        if worker is None or not worker.is_alive():
+            if worker:
+                worker.close()
+            environment = memory.ENVIRONMENT if for_memory else {}
+            worker = ContenderProcess(self._pythons[name], name, self._budget.threads, environment)
+            self._workers[name, for_memory] = worker
+        return worker
 
 
 def _key(row: Measurement) -> tuple[str, str, str]:

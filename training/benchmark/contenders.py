@@ -16,6 +16,18 @@ from lambdanet.ops import reference
 from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
 from lambdanet.training.benchmark.cases import ATTENTION_HEADS, HALO, HALO_BLOCK, HEADS, KEY_DIM, Case
 
+# Each has its own scope: 7x7 positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
+ATTENTION: dict[str, Callable[..., keras.layers.Layer]] = {
+    "attention/global": GlobalAttention,
+    "attention/axial": AxialAttention,
+    "attention/linear": LinearAttention,
+    "attention/local": LocalAttention,
+    "attention/halo": partial(HaloAttention, block_size=HALO_BLOCK, halo_size=HALO),
+}
+FIGURE_3 = "position/figure_3"
+FORMS = (FIGURE_3, *(f"position/{name}" for name in (*IMPLEMENTATIONS, "auto")))
+CONTENDERS = (*FORMS, "layer/einsum", "layer/auto", *ATTENTION)
+
 Run = Callable[[], object]
 
 
@@ -26,6 +38,18 @@ def start(name: str, threads: int) -> dict[str, str]:
     gpus = tf.config.list_physical_devices("GPU")
     device = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
     return {"library": f"tensorflow {tf.__version__}", "device": device}
+
+
+def build(name: str, case: Case) -> Run:
+    """Builds one of `CONTENDERS` for a case and returns a function that runs it once."""
+    form = name.partition("/")[2]
+    if name in FORMS:
+        by_name = partial(apply_position_lambdas, implementation=form, training=case.backward)
+        return _run_position_lambdas(figure_3 if name == FIGURE_3 else by_name, case)
+    if name in ATTENTION:
+        return run_layer(lambda case, **options: ATTENTION[name](num_heads=ATTENTION_HEADS, **options), case)
+    options = {"num_heads": HEADS, "key_dim": KEY_DIM, "implementation": form}
+    return run_layer(lambda case, **more: LambdaLayer(scope=case.scope, **options, **more), case)
 
 
 def figure_3(queries: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
@@ -48,21 +72,13 @@ def figure_3(queries: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tens
     return tf.reshape(outputs, [b, height, width, h, v])
 
 
-def _position(apply: Callable[..., tf.Tensor], case: Case) -> Run:
+def _run_position_lambdas(apply: Callable[..., tf.Tensor], case: Case) -> Run:
     """The position lambdas of random queries and values."""
     b, height, width, v = case.batch, case.height, case.width, case.channels // HEADS
     lengths = [case.scope] * 2 if case.scope else [2 * height - 1, 2 * width - 1]
-    inputs = [
-        _random([b, height, width, HEADS, KEY_DIM], case, 0),
-        _random([b, height, width, v], case, 1),
-        _random([*lengths, KEY_DIM], case, 2),
-    ]
-    return _runner(apply, inputs, lambda: [], [b, height, width, HEADS, v], case)
-
-
-def _named_position(name: str, case: Case) -> Run:
-    """The position lambdas by `apply_position_lambdas`, in inference or in training."""
-    return _position(partial(apply_position_lambdas, implementation=name, training=case.backward), case)
+    shapes = [b, height, width, HEADS, KEY_DIM], [b, height, width, v], [*lengths, KEY_DIM]
+    inputs = [_random(shape, case, seed) for seed, shape in enumerate(shapes)]
+    return _run(apply, inputs, lambda: [], [b, height, width, HEADS, v], case)
 
 
 def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
@@ -72,14 +88,18 @@ def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
       create: returns the layer for a case, `filters` and a `dtype` policy.
       case: the case.
     """
-    policy = case.dtype if case.dtype == "float32" else f"mixed_{case.dtype}"
-    layer = create(case, filters=case.channels, dtype=policy)
+    layer = create(case, filters=case.channels, dtype=policy(case.dtype))
     shape = [case.batch, case.height, case.width, case.channels]
     apply = partial(layer, training=case.backward) if isinstance(layer, LambdaLayer) else layer
-    return _runner(apply, [_random(shape, case, 0)], lambda: layer.trainable_variables, shape, case)
+    return _run(apply, [_random(shape, case, 0)], lambda: layer.trainable_variables, shape, case)
 
 
-def _runner(
+def policy(dtype: str) -> str:
+    """Returns the precision policy of layers that compute in a dtype."""
+    return dtype if dtype == "float32" else f"mixed_{dtype}"
+
+
+def _run(
     apply: Callable[..., tf.Tensor],
     inputs: Sequence[tf.Tensor],
     weights: Callable[[], Sequence[tf.Variable]],
@@ -113,29 +133,3 @@ def compile_runner(function: Callable[..., Any], arguments: Sequence[tf.Tensor])
 def _random(shape: Sequence[int], case: Case, seed: int) -> tf.Tensor:
     values = np.random.default_rng(seed).standard_normal(shape, np.float32)
     return tf.cast(values, case.dtype)
-
-
-def _lambda_layer(implementation: str, case: Case, **arguments: Any) -> keras.layers.Layer:
-    return LambdaLayer(
-        num_heads=HEADS, key_dim=KEY_DIM, scope=case.scope, implementation=implementation, **arguments
-    )
-
-
-def _attention(kind: type[keras.layers.Layer], case: Case, **arguments: Any) -> keras.layers.Layer:
-    return kind(num_heads=ATTENTION_HEADS, **arguments)
-
-
-_halo_attention = partial(_attention, HaloAttention, block_size=HALO_BLOCK, halo_size=HALO)
-
-# Name -> a function that builds the contender for a case and returns a function that runs it once. Attention
-# layers have their own scope: 7x7 positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
-CONTENDERS: dict[str, Callable[[Case], Run]] = {
-    "position/figure_3": partial(_position, figure_3),
-    **{f"position/{name}": partial(_named_position, name) for name in (*IMPLEMENTATIONS, "auto")},
-    **{f"layer/{name}": partial(run_layer, partial(_lambda_layer, name)) for name in ("einsum", "auto")},
-    "attention/global": partial(run_layer, partial(_attention, GlobalAttention)),
-    "attention/axial": partial(run_layer, partial(_attention, AxialAttention)),
-    "attention/linear": partial(run_layer, partial(_attention, LinearAttention)),
-    "attention/local": partial(run_layer, partial(_attention, LocalAttention)),
-    "attention/halo": partial(run_layer, _halo_attention),
-}

@@ -5,7 +5,7 @@ import fnmatch
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from lambdanet.training.benchmark.results import Measurement
 
 # Groups of contenders that are compared: the prefixes of their names, and the reference.
 GROUPS = ((("position/",), "position/einsum"), (("layer/", "attention/", "peer/"), "layer/einsum"))
-
-BUSY_LOAD = 0.5  # from this load average on, times are noisy
 
 
 def benchmark_layers(
@@ -73,8 +71,7 @@ def benchmark_layers(
     pythons = select_contenders(contenders, peers, interpreter(peers_python))
     files = {"layers.csv": b"height,width,", "layers_time.png": MARKED_PNG, "layers_memory.png": MARKED_PNG}
     folder = None if out is None else writable_dir(Path(out).expanduser(), files)
-    about = results.describe_machine(limits.threads)
-    announce(about, dtype)
+    about = results.announce(dtype, limits.threads)
     rows: list[Measurement] = []
     for prefixes, reference in GROUPS:
         members = {name: python for name, python in pythons.items() if name.startswith(prefixes)}
@@ -87,26 +84,21 @@ def benchmark_layers(
                 print(f"\n{report.table(found)}\n{report.summary(found)}".rstrip(), flush=True)
                 rows += found
                 if folder:
-                    columns = [{**row.columns(), **about} for row in rows]
+                    columns = [{**_columns(row), **about} for row in rows]
                     write_output(folder / "layers.csv", text_table.to_csv(columns))
     if folder:
         for name, content in report.plots(rows, about).items():
             write_output(folder / name, content)
             print(f"plotted in {folder / name}")
-    return [row.columns() for row in rows]
+    return [_columns(row) for row in rows]
 
 
-def announce(about: Mapping[str, str | float], dtype: str) -> None:
-    """Prints the machine, and a warning if it is busy."""
-    print(
-        f"{about['cpu']}, {about['cores']} cores, {about['threads']} threads; "
-        f"tensorflow {about['tensorflow']}, {dtype}"
-    )
-    if float(about["load_before"]) >= BUSY_LOAD:
-        print(
-            f"the machine is busy (load {about['load_before']}): times are noisy, and too long for\n"
-            "libraries whose threads wait for each other in a loop, such as PyTorch"
-        )
+def _columns(row: Measurement) -> dict[str, Any]:
+    """Returns the row of the CSV file."""
+    case, contender = row.case, row.contender
+    scope = "own" if has_own_scope(contender) else case.scope_name
+    place = {"height": case.height, "width": case.width, "channels": case.channels}
+    return {**place, "scope": scope, "contender": contender, **row.columns("einsum")}
 
 
 def budget(repeats: int, max_seconds: float, threads: int | None) -> Budget:
@@ -131,11 +123,9 @@ def interpreter(python: str | None) -> str:
 
 def select_contenders(patterns: Sequence[str], peers: bool, peers_python: str) -> dict[str, str]:
     """Returns the matching contenders and their references, with their interpreters."""
-    from lambdanet.training.benchmark import (
-        contenders,  # not at the top: checks of other arguments need no TensorFlow
-    )
+    from lambdanet.training.benchmark.contenders import CONTENDERS  # starts TensorFlow
 
-    known = {name: sys.executable for name in contenders.CONTENDERS}
+    known = dict.fromkeys(CONTENDERS, sys.executable)
     if peers:
         known |= dict.fromkeys(PEER_PACKAGES, peers_python)
     if not patterns:

@@ -4,7 +4,6 @@
 import ast
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,10 @@ from lambdanet.models import zoo
 from lambdanet.models.inference import for_inference
 from lambdanet.models.names import ModelInfo
 from lambdanet.training.benchmark.cases import LEARNING_RATE, MOMENTUM, ModelCase
-from lambdanet.training.benchmark.contenders import Run, compile_runner, start
-from lambdanet.training.run import build
+from lambdanet.training.benchmark.contenders import Run, compile_runner, policy, start
+from lambdanet.training.run.build import policy as precision
 
-__all__ = ["CASE", "CONTENDERS", "ModelCase", "Network", "start"]
+__all__ = ["Network", "build", "start"]
 
 PREFIX = "model/"
 
@@ -46,10 +45,8 @@ class Network:
         front, at, size = text.partition("@")
         name, _, listed = front.partition(":")
         try:
-            options: dict[str, Any] = {}
-            for pair in filter(None, listed.split(",")):
-                key, value = pair.split("=")
-                options[key] = ast.literal_eval(value)
+            pairs = (pair.split("=") for pair in listed.split(",") if pair)
+            options = {key: ast.literal_eval(value) for key, value in pairs}
             pixels = int(size) if at else 0
             if at and pixels < 1:
                 raise ValueError
@@ -67,44 +64,19 @@ class Network:
         return zoo.create_model(self.name, input_size=self.size or None, **self.options)
 
 
-def _run(text: str, case: ModelCase) -> Run:
-    """Builds a model and returns a function that runs it once."""
-    network = Network.parse(text)
-    with build.policy("float32" if case.dtype == "float32" else f"mixed_{case.dtype}"):
+def build(name: str, case: ModelCase) -> Run:
+    """Builds a model and returns a function that runs it once, or makes a training step."""
+    network = Network.parse(name.removeprefix(PREFIX))
+    with precision(policy(case.dtype)):
         model = network.create()
-    shape = [case.batch, *model.input_shape[1:]]
-    if None in shape:  # the model accepts any size
-        size = network.size or zoo.model_info(network.name).input_size
-        shape = [case.batch, size, size, 3]
+    side = model.input_shape[1] or network.info().input_size  # of a model that accepts any
     random = np.random.default_rng(0)
-    images = tf.constant(random.standard_normal(shape, np.float32))
+    images = tf.constant(random.standard_normal([case.batch, side, side, 3], np.float32))
     if not case.backward:
         return compile_runner(functools.partial(for_inference(model), training=False), [images])
     labels = tf.constant(random.integers(0, model.output_shape[-1], case.batch))
-    return compile_runner(_training_step(model), [images, labels])
-
-
-def _training_step(model: keras.Model) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    optimizer = keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM)
-    optimizer.build(model.trainable_variables)
-    cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            loss = cross_entropy(labels, model(images, training=True))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return loss
-
-    return step
-
-
-class _Contenders:
-    """Maps the name of a contender to the function that builds it for a case."""
-
-    def __getitem__(self, name: str) -> Callable[[ModelCase], Run]:
-        return functools.partial(_run, name.removeprefix(PREFIX))
-
-
-CASE = ModelCase
-CONTENDERS = _Contenders()
+    model.compile(
+        keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    return compile_runner(lambda *batch: model.train_step(batch), [images, labels])

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lambdanet benchmark models`: time, memory and size of models, in training and inference."""
 
-import io
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from lambdanet import text_table
 from lambdanet.errors import InputError, check_counts, check_known, invalid
@@ -18,10 +16,10 @@ from lambdanet.models.names import ModelInfo
 from lambdanet.training.benchmark import model_contenders, results
 from lambdanet.training.benchmark.cases import DTYPES, MODEL_PASSES, MODEL_PEERS, ModelCase
 from lambdanet.training.benchmark.comparison import Comparison
-from lambdanet.training.benchmark.layers import announce, budget, interpreter
+from lambdanet.training.benchmark.layers import budget, interpreter
 from lambdanet.training.benchmark.model_contenders import Network
-from lambdanet.training.benchmark.report import number
-from lambdanet.training.benchmark.results import Measurement, ran_on, round_digits
+from lambdanet.training.benchmark.report import number, png, set_log_scale
+from lambdanet.training.benchmark.results import Machine, Measurement, ran_on
 
 FIRST_COLOR, OWN_COLOR = "#111827", "#2563eb"
 COLORS = {"timm": "#ea580c", "timm_compiled": "#16a34a"}  # of other libraries
@@ -83,8 +81,7 @@ def benchmark_models(
     if peers:
         infos |= (others := _peers(networks))
         pythons |= dict.fromkeys(others, interpreter(peers_python))
-    about = results.describe_machine(limits.threads)
-    announce(about, dtype)
+    about = results.announce(dtype, limits.threads)
     rows: list[dict[str, Any]] = []
     names = list(infos)
     with Comparison(pythons, limits) as comparison:
@@ -118,46 +115,35 @@ def _columns(row: Measurement, info: ModelInfo) -> dict[str, Any]:
         "parameters": info.params,
         "flops": info.flops,
         "image_size": info.input_size,
-        "batch": row.case.batch,
-        "dtype": row.case.dtype,
-        "pass": row.case.pass_name,
-        "repeats": len(row.seconds),
-        "ms_median": round_digits(median),
-        "ms_quartile_1": round_digits(row.milliseconds(0.25)),
-        "ms_quartile_3": round_digits(row.milliseconds(0.75)),
-        "images_per_second": round_digits(1000 * row.case.batch / median if median else None),
-        "times_as_fast_as_first": round_digits(row.speed()),
-        "peak_mib": round_digits(row.mebibytes()),
-        "peak_as_share_of_first": round_digits(row.memory_share()),
-        "note": row.note,
-        "library": row.library,
-        "device": row.device,
+        "images_per_second": results.round_digits(1000 * row.case.batch / median if median else None),
+        **row.columns("first"),
     }
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns the table of a pass, with a line per model."""
     first = rows[0]
-    width = max(len(first["pass"]) + 20, *(len(row["model"]) for row in rows)) + 2
+    header = ["", "params M", "pixels", "ms", "quartiles", "images/s", "x", "MiB", "share"]
     lines = [
-        f"{TITLES[first['pass']]}, {first['batch']} images; x and share relative to {first['model']}",
-        f"{'':<{width}}{'params M':>9} {'pixels':>6} {'ms':>9} {'quartiles':^15} {'images/s':>9} {'x':>6}"
-        f" {'MiB':>8} {'share':>6}",
+        [
+            row["model"],
+            f"{row['parameters'] / 1e6:.2f}",
+            str(row["image_size"]),
+            number(row["ms_median"]),
+            f"{number(row['ms_quartile_1'])}-{number(row['ms_quartile_3'])}",
+            number(row["images_per_second"]),
+            number(row["times_as_fast_as_first"], 3),
+            number(row["peak_mib"]),
+            number(row["peak_as_share_of_first"], 3),
+        ]
+        for row in rows
     ]
-    for row in rows:
-        quartiles = f"{number(row['ms_quartile_1'])}-{number(row['ms_quartile_3'])}"
-        lines.append(
-            f"{row['model']:<{width}}{row['parameters'] / 1e6:>9.2f} {row['image_size']:>6} "
-            f"{number(row['ms_median']):>9} {quartiles:^15} {number(row['images_per_second']):>9} "
-            f"{number(row['times_as_fast_as_first'], 3):>6} {number(row['peak_mib']):>8} "
-            f"{number(row['peak_as_share_of_first'], 3):>6}"
-        )
-        if row["note"]:
-            lines.append(f"  {row['note']}")
-    return "\n".join(lines)
+    title = f"{TITLES[first['pass']]}, {first['batch']} images; x and share relative to {first['model']}\n"
+    notes = [f"\n  {row['model']}: {row['note']}" for row in rows if row["note"]]
+    return title + text_table.render(header, lines).rstrip() + "".join(notes)
 
 
-def draw(rows: Sequence[Mapping[str, Any]], about: Mapping[str, str | float]) -> bytes:
+def draw(rows: Sequence[Mapping[str, Any]], about: Machine) -> bytes:
     """Plots speed over size, with a panel per pass; returns a PNG file."""
     passes = list(dict.fromkeys(row["pass"] for row in rows))
     figure = Figure(figsize=(8.5 * len(passes), 6.5), dpi=110, layout="constrained")
@@ -173,15 +159,8 @@ def draw(rows: Sequence[Mapping[str, Any]], about: Mapping[str, str | float]) ->
             right = row["parameters"] ** 2 > min(sizes) * max(sizes)  # so the label stays in the panel
             place = {"xytext": (-8 if right else 8, 6 if index % 2 else -12), "textcoords": "offset points"}
             axes.annotate(text, (x, y), ha="right" if right else "left", **place)
-        axes.set(xscale="log", yscale="log", xlabel="parameters, millions", ylabel="images per second")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_major_formatter("{x:g}")
-            axis.set_minor_formatter(NullFormatter())
+        axes.set(xlabel="parameters, millions", ylabel="images per second")
         axes.set_title(f"{TITLES[name]}, batch size {rows[0]['batch']}")
         axes.margins(x=0.35, y=0.2)
-        axes.grid(True, which="both", color="#e2e6ec")
-    figure.supxlabel(f"{ran_on(rows, about)}, {rows[0]['dtype']}", fontsize=9, color="#6b7280")
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
+        set_log_scale(axes, "x", "y")
+    return png(figure, f"{ran_on([row['device'] for row in rows], about)}, {rows[0]['dtype']}")

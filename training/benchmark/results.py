@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of contenders, their CSV file, and the machine that they ran on."""
+"""Measurements of contenders, and the machine that they ran on."""
 
 import dataclasses
 import importlib.metadata
@@ -12,7 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from lambdanet.training.benchmark.cases import has_own_scope
+BUSY_LOAD = 0.5  # from this load average on, times are noisy
+QUANTILES = {"ms_median": 0.5, "ms_min": 0, "ms_quartile_1": 0.25, "ms_quartile_3": 0.75, "ms_max": 1}
+
+Machine = Mapping[str, str | float]
 
 
 @dataclasses.dataclass
@@ -46,19 +49,9 @@ class Measurement:
         """Returns the peak memory in MiB."""
         return None if self.peak_bytes is None else self.peak_bytes / 2**20
 
-    def advantage(self, value: "Callable[[Measurement], float | None]") -> float | None:
-        """Returns a value of the reference divided by its own; None if either is missing or 0."""
-        own, reference = value(self), self.reference and value(self.reference)
-        return reference / own if own and reference else None
-
     def speed(self) -> float | None:
         """Returns the speed relative to the reference, by the medians."""
-        return self.advantage(Measurement.milliseconds)
-
-    def memory_share(self) -> float | None:
-        """Returns the peak memory divided by the reference's."""
-        reference = self.reference and self.reference.peak_bytes
-        return self.peak_bytes / reference if self.peak_bytes is not None and reference else None
+        return self._share(self.reference, self, Measurement.milliseconds)
 
     def add_note(self, note: str) -> None:
         self.note = "; ".join(filter(None, [self.note, note]))
@@ -69,41 +62,34 @@ class Measurement:
         if self.device and other and self.device != other:
             self.add_note(f"on {self.device}, not on {other}")
 
-    def columns(self) -> dict[str, str | int | float | None]:
-        """Returns the row of the CSV file."""
-        case = self.case
+    def columns(self, reference: str) -> dict[str, str | int | float | None]:
+        """Returns the columns of a CSV file that the benchmarks share; `reference` is in their names."""
+        numbers = {name: self.milliseconds(quantile) for name, quantile in QUANTILES.items()}
+        numbers[f"times_as_fast_as_{reference}"] = self.speed()
+        numbers["peak_mib"] = self.mebibytes()
+        numbers[f"peak_as_share_of_{reference}"] = self._share(self, self.reference, Measurement.mebibytes)
         return {
-            "height": case.height,
-            "width": case.width,
-            "channels": case.channels,
-            "batch": case.batch,
-            "scope": "own" if has_own_scope(self.contender) else case.scope_name,
-            "dtype": case.dtype,
-            "contender": self.contender,
-            "pass": case.pass_name,
+            "batch": self.case.batch,
+            "dtype": self.case.dtype,
+            "pass": self.case.pass_name,
             "repeats": len(self.seconds),
-            "ms_median": round_digits(self.milliseconds()),
-            "ms_min": round_digits(self.milliseconds(0)),
-            "ms_quartile_1": round_digits(self.milliseconds(0.25)),
-            "ms_quartile_3": round_digits(self.milliseconds(0.75)),
-            "ms_max": round_digits(self.milliseconds(1)),
-            "times_as_fast_as_einsum": round_digits(self.speed()),
-            "peak_mib": round_digits(self.mebibytes()),
-            "peak_as_share_of_einsum": round_digits(self.memory_share()),
+            **{name: round_digits(number) for name, number in numbers.items()},
             "note": self.note,
             "library": self.library,
             "device": self.device,
         }
 
+    @staticmethod
+    def _share(
+        a: "Measurement | None", b: "Measurement | None", value: "Callable[[Measurement], float | None]"
+    ) -> float | None:
+        """Returns a value of `a` divided by that of `b`; None if either is missing or 0."""
+        top, bottom = a and value(a), b and value(b)
+        return top / bottom if top and bottom else None
 
-def ran_on(rows: Iterable[Measurement | Mapping[str, Any]], machine: Mapping[str, str | float]) -> str:
-    """Returns the devices, processor and version of TensorFlow of measurements, for the footer of a plot.
 
-    Args:
-      rows: the measurements, or their columns.
-      machine: the result of `describe_machine`.
-    """
-    devices = [row.device if isinstance(row, Measurement) else row["device"] for row in rows]
+def ran_on(devices: Iterable[str], machine: Machine) -> str:
+    """Returns the devices, processor and version of TensorFlow of measurements, for the footer of a plot."""
     accelerators = [device for device in dict.fromkeys(devices) if device not in ("", "CPU")]
     where = [*accelerators, f"{machine['cpu']}, {machine['threads']} threads"]
     return f"{' with '.join(where)}, tensorflow {machine['tensorflow']}"
@@ -114,17 +100,35 @@ def round_digits(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def describe_machine(threads: int) -> dict[str, str | float]:
-    """Returns the processor, cores, threads, load average, and versions."""
-    return {
+def announce(dtype: str, threads: int | None = None) -> Machine:
+    """Prints the machine, and a warning if it is busy.
+
+    Args:
+      dtype: the precision.
+      threads: the number of threads; default: the number of cores.
+
+    Returns:
+      The processor, cores, threads, load average, and versions.
+    """
+    load = round(os.getloadavg()[0], 2)
+    about = {
         "cpu": _cpu(),
         "cores": num_cores(),
-        "threads": threads,
-        "load_before": round(os.getloadavg()[0], 2),
+        "threads": threads or num_cores(),
+        "load_before": load,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "tensorflow": importlib.metadata.version("tensorflow"),
     }
+    print(
+        "{cpu}, {cores} cores, {threads} threads; tensorflow {tensorflow}".format_map(about), dtype, sep=", "
+    )
+    if load >= BUSY_LOAD:
+        print(
+            f"the machine is busy (load {load}): times are noisy, and too long for\n"
+            "libraries whose threads wait for each other in a loop, such as PyTorch"
+        )
+    return about
 
 
 def num_cores() -> int:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program that runs a contender: reads requests and writes answers, each a line of JSON.
 
-`lambdanet.training.benchmark.contender_process` starts it. The first answer describes the library and device.
-Requests: `build` a case (and call it once), `time` calls, measure the `memory` of calls.
+`lambdanet.training.benchmark.contender_process` starts it. Requests: `about` the library and device, `build`
+a case (and call it once), `time` calls, measure the `memory` of calls.
 """
 
 import contextlib
@@ -14,49 +14,46 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from lambdanet import errors
 from lambdanet.training.benchmark import memory
-from lambdanet.training.benchmark.cases import Case
+from lambdanet.training.benchmark.cases import Case, ModelCase, packages_of
 
-CONTENDER_MODULES = {  # by prefix; default: `contenders`
-    "model": "model_contenders",
-    "peer": "peers",
-    "timm": "timm_contenders",
-    "timm_compiled": "timm_contenders",
-}
+# By prefix; default: `contenders`.
+MODULES = {"model": "model_contenders", "peer": "peers", "timm": "peers", "timm_compiled": "peers"}
 
 
 class Contender:
-    """A contender and its current case.
+    """A contender and its current case; its methods answer the requests.
 
     Args:
-      name: the name, such as "position/einsum"; its prefix selects the module, see `CONTENDER_MODULES`.
+      name: the name, such as "position/einsum"; its prefix selects the module, see `MODULES`.
       threads: the number of threads.
     """
 
     def __init__(self, name: str, threads: int):
-        module = CONTENDER_MODULES.get(name.partition("/")[0], "contenders")
+        module = MODULES.get(name.partition("/")[0], "contenders")
         self._module = importlib.import_module(f"lambdanet.training.benchmark.{module}")
         self._name = name
-        self._run: Callable[[], object] | None = None
-        self.about = self._module.start(name, threads)
+        self._run: Callable[[], object] = object
+        self._about = self._module.start(name, threads)
         gc.freeze()  # leaves the modules of the library out of the collections in each case
-        self.about["counts_memory"] = memory.on_gpu()
+
+    def about(self) -> dict[str, Any]:
+        """Returns the `library`, the `device`, and whether a process that is timed also `counts_memory`."""
+        return {**self._about, "counts_memory": memory.on_gpu()}
 
     def build(self, case: dict[str, Any]) -> dict[str, Any]:
         """Builds a case, which replaces the previous one, and times its first call."""
-        self._run = None
+        self._run = object
         gc.collect()
-        kind = getattr(self._module, "CASE", Case)
-        self._run = self._module.CONTENDERS[self._name](kind(**case))
+        self._run = self._module.build(self._name, (Case if "height" in case else ModelCase)(**case))
         gc.collect()  # the model as it was built, where only its form for inference runs
         return self.time(1, False)
 
     def time(self, calls: int, warm: bool) -> dict[str, Any]:
         """Returns the mean seconds of calls; `warm` adds an untimed call before them."""
-        assert self._run
         if warm:
             self._run()
         start = time.perf_counter()
@@ -66,24 +63,16 @@ class Contender:
 
     def memory(self, calls: int) -> dict[str, Any]:
         """Measures the peak memory of a call."""
-        assert self._run
         return {"bytes": memory.peak_bytes(self._run, calls)}
 
 
-def describe(error: BaseException) -> str:
+def describe(error: BaseException, name: str) -> str:
     """Returns the message of an exception, shortened in the middle: TensorFlow's reason is at the end."""
+    if isinstance(error, ModuleNotFoundError):
+        packages = " ".join(packages_of(name))
+        return f"not installed: no module {error.name!r}; pip install {packages}, or --peers_python"
     text = errors.one_line(error)
     return f"{type(error).__name__}: {text if len(text) <= 200 else f'{text[:60]} ... {text[-135:]}'}"
-
-
-def _answer(answers: TextIO, function: Callable[..., dict[str, Any]], **arguments: Any) -> None:
-    try:
-        answer = function(**arguments)
-    except ModuleNotFoundError as error:
-        answer = {"missing": error.name}
-    except Exception as error:  # any error of a library is a result
-        answer = {"error": describe(error)}
-    print(json.dumps(answer), file=answers, flush=True)
 
 
 def main(name: str, threads: int) -> None:
@@ -93,14 +82,16 @@ def main(name: str, threads: int) -> None:
     os.dup2(2, 1)
     with contextlib.suppress(OSError):  # the first process to kill if memory runs out
         Path("/proc/self/oom_score_adj").write_text("1000")
-    contender: list[Contender] = []
-
-    def start() -> dict[str, Any]:
-        contender.append(Contender(name, threads))
-        return contender[0].about
-
-    _answer(answers, start)
+    contender, failure = None, {}
+    try:
+        contender = Contender(name, threads)
+    except Exception as error:  # any error of a library is a result
+        failure = {"error": describe(error, name)}
     gc.disable()  # no collections during timed calls
-    for line in sys.stdin if contender else ():
+    for line in sys.stdin:
         request = json.loads(line)
-        _answer(answers, getattr(contender[0], request.pop("do")), **request)
+        try:
+            answer = getattr(contender, request.pop("do"))(**request) if contender else failure
+        except Exception as error:
+            answer = {"error": describe(error, name)}
+        print(json.dumps(answer), file=answers, flush=True)

@@ -15,7 +15,7 @@ from programs.small_model import one_convolution
 from lambdanet import cli
 from lambdanet.errors import InputError
 from lambdanet.models.names import ModelInfo
-from lambdanet.training.benchmark import comparison, model_contenders, timm_contenders
+from lambdanet.training.benchmark import comparison, model_contenders, peers
 from lambdanet.training.benchmark.cases import ModelCase
 from lambdanet.training.benchmark.model_contenders import Network
 
@@ -51,7 +51,7 @@ def test_only_training_changes_weights(monkeypatch, dtype):
 
     monkeypatch.setattr(model_contenders.zoo, "create_model", create)
     for backward in (False, True):
-        run = model_contenders.CONTENDERS["model/resnet_50@16"](ModelCase(4, backward, dtype))
+        run = model_contenders.build("model/resnet_50@16", ModelCase(4, backward, dtype))
         before = built[-1].get_weights()
         run()
         changed = [not np.array_equal(a, b) for a, b in zip(before, built[-1].get_weights(), strict=True)]
@@ -120,21 +120,18 @@ def test_peers_are_measured_beside_each_model(scripted, tmp_path):
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
-    built, compiled = [], []
+    built = []
 
-    def form(model):
+    def compile_model(model):
         built.append(model)
         return model
 
-    monkeypatch.setitem(timm_contenders.FORMS, "timm_compiled", form)
-    run = timm_contenders.CONTENDERS["timm_compiled/test_resnet"](ModelCase(2, backward))
+    monkeypatch.setattr("torch.compile", compile_model)
+    run = peers.build("timm_compiled/test_resnet", ModelCase(2, backward))
     before = [parameter.detach().clone() for parameter in built[0].parameters()]
     run()
     changed = [not a.equal(b) for a, b in zip(before, built[0].parameters(), strict=True)]
     assert any(changed) == backward and built[0].training == backward
-    monkeypatch.setattr("torch.compile", compiled.append)
-    timm_contenders._compile(built[0])
-    assert compiled == built
 
 
 @pytest.mark.parametrize(
