@@ -15,9 +15,8 @@ def assert_same_run(left: Path, right: Path) -> None:
     for a, b in zip(weights(left), weights(right), strict=True):
         np.testing.assert_array_equal(a, b)
     rows, expected = (callbacks.read_history(path / model_dir.HISTORY) for path in (left, right))
-    assert [[row[name] for name in COLUMNS] for row in rows] == [
-        [row[name] for name in COLUMNS] for row in expected
-    ]
+    rows, expected = ([[row[name] for name in COLUMNS] for row in found] for found in (rows, expected))
+    np.testing.assert_array_equal(rows, expected)
 
 
 def weights(path: Path) -> list[np.ndarray]:

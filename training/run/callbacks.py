@@ -93,8 +93,8 @@ def finish_epoch(
     every.on_train_begin()
     every.on_epoch_begin(epoch)
     results = model.evaluate(evaluation, steps=evaluation_steps, callbacks=every, verbose=0, return_dict=True)
-    total_loss, losses, correct, images = sums.tolist()
-    logs = {"loss": total_loss / losses, "accuracy": correct / images}
+    total_loss, losses, correct, images = sums  # float32, as in the metrics of Keras
+    logs = {"loss": float(total_loss / losses), "accuracy": float(correct / images)}
     every.on_epoch_end(epoch, logs | {f"val_{name}": value for name, value in results.items()})
     every.on_train_end()
 
@@ -106,9 +106,7 @@ class CallbackList(keras.callbacks.CallbackList):
     """
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        last = (
-            self.params.get("steps", batch + 1) - 1
-        )  # `batch` is behind it if the execution was a shorter one
+        last = self.params.get("steps", batch + 1) - 1  # a shorter last execution has a `batch` beyond it
         self._end_batch("on_train_batch_end", min(batch, last), logs)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -3,6 +3,7 @@
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import re
@@ -227,7 +228,13 @@ def _create_strategy_devices(name: str, tpu: str | None) -> Devices:
     if name == "one_device" or (name == "auto" and len(gpus) < 2):
         return ONE_DEVICE
     devices = gpus or tf.config.list_logical_devices("CPU")
-    return StrategyDevices(tf.distribute.MirroredStrategy([device.name for device in devices]))
+    return StrategyDevices(_mirrored_strategy(*(device.name for device in devices)))
+
+
+@functools.cache
+def _mirrored_strategy(*names: str) -> tf.distribute.Strategy:
+    """Returns the only one of the process: a second one would number its all-reduces as the first."""
+    return tf.distribute.MirroredStrategy(names)
 
 
 def _create_jax_devices(name: str, tpu: str | None) -> Devices:

@@ -122,7 +122,7 @@ class Run:
             initial_weights.load_initial_weights(self._model, recipe.start_from, recipe.zero_head)
             self._checkpoints.reset_averages()
         self._devices.separate_seeds(self._model)
-        self._freeze(self.step // self._steps)  # after loading: it changes the order of a layer's weights
+        self._freeze(self._epoch())  # after loading: it changes the order of a layer's weights
         if self._devices.chief:
             model_dirs.claim(self._path, recipe, self._dataset.class_names, self._dataset.data_dir)
         self._announce()
@@ -139,9 +139,9 @@ class Run:
             if images:
                 tensorboard.show_pictures(self._path / model_dirs.LOGS, self._recipe, tf.stack(images))
         if not self._is_evaluated():
-            sums, epoch = self._checkpoints.sums, self.step // self._steps - 1
-            run = self._callbacks(stop)
-            callbacks.finish_epoch(self._model, run, epoch, self._evaluation, self._eval_steps, sums)
+            run, sums = self._callbacks(stop), self._checkpoints.sums
+            callbacks.finish_epoch(self._model, run, self._epoch(), self._evaluation, self._eval_steps, sums)
+            self._unfreeze_if_due()
         while not self.is_finished:
             self._fit_epochs(stop)
 
@@ -162,12 +162,20 @@ class Run:
         self._optimizer.count_from(self._recipe.unfreeze_epoch * self._steps, unfrozen)
         compile_model(self._recipe, self._model, self._optimizer, self._options.steps_per_execution)
 
+    def _unfreeze_if_due(self) -> None:
+        if self.step == self._recipe.unfreeze_epoch * self._steps:
+            self._freeze(self._recipe.unfreeze_epoch)
+
     def _create_checkpoints(self, folder: str, **options: int) -> Checkpoints:
         return Checkpoints(self._path / folder, self._model, self._optimizer, self._devices, **options)
 
     def _is_evaluated(self) -> bool:
         """Returns False where the run was stopped in the evaluation of its last epoch."""
         return self.step % self._steps != 0 or not self._checkpoints.sums.any()
+
+    def _epoch(self) -> int:
+        """Returns the epoch, from 0, to be trained or evaluated next."""
+        return self.step // self._steps - (not self._is_evaluated())
 
     def _callbacks(self, stop: StopRequest) -> list[keras.callbacks.Callback]:
         save_every = self._options.save_every
@@ -204,8 +212,7 @@ class Run:
                 shuffle=False,  # as `dataset` does
             )
         self.step = int(self._optimizer.iterations.numpy())
-        if self.step == recipe.unfreeze_epoch * self._steps:
-            self._freeze(recipe.unfreeze_epoch)
+        self._unfreeze_if_due()
 
     def _announce_compilation(self, epoch: int) -> None:
         size, before = self._recipe.training_size(epoch), self._compiled

@@ -7,6 +7,7 @@ from typing import Any
 
 from lambdanet.backend import ENGINE, keras
 from lambdanet.errors import invalid
+from lambdanet.layers.batch_norm import num_devices
 from lambdanet.training.run.optimizers import layer_group
 
 
@@ -78,9 +79,13 @@ def _jax_step(model: keras.Model, parts: int) -> Callable[..., Any]:
 
     compute_gradients = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
 
+    def split(x: Any) -> Any:  # so that each device has its own share of every part
+        by_device = x.reshape(num_devices(), parts, -1, *x.shape[1:])
+        return by_device.swapaxes(0, 1).reshape(parts, -1, *x.shape[1:])
+
     def step(state: Any, data: Any) -> Any:
         weights, statistics, optimizer, metrics = state
-        batch = [x.reshape(parts, -1, *x.shape[1:]) for x in data[:2]]
+        batch = [split(x) for x in data[:2]]
 
         def add(carry: Any, part: Any) -> Any:
             statistics, metrics, sums = carry

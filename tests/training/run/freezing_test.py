@@ -141,7 +141,7 @@ def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, mon
                 train(recipe, tmp_path / "resumed", data_dir)
     monkeypatch.setattr(run, "compile_model", _first(lambda *_: compiled.append(1), run.compile_model))
     train(recipe, tmp_path / "resumed", data_dir)
-    assert sizes[2:] == [(0, 12), (3, 12), (4, 20)] and len(compiled) == 1
+    assert sizes[2:] == [(0, 12), (3, 12), (4, 20)] and len(compiled) == 2  # the evaluation first
     assert_same_run(tmp_path / "resumed", tmp_path / "whole")
 
 

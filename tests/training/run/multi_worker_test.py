@@ -26,7 +26,7 @@ SETTINGS = {
     **{"repeated_augmentation": 3},
 }
 RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
-SIGNALS = [(signal.SIGKILL, 7), (signal.SIGTERM, 13)]  # with the step before
+SIGNALS = [(signal.SIGKILL, 7, 1), (signal.SIGTERM, 13, 1)]  # with the step before and the worker
 
 
 @pytest.fixture(scope="module")

@@ -59,8 +59,8 @@ def data_dir(tmp_path_factory):
 
 def _small_model(name, num_classes, input_size, dropout_rate, kernel_regularizer, batch_norm, **_):
     images = keras.Input([input_size, input_size, 3])
-    x = keras.layers.Conv2D(8, 3, strides=4, kernel_regularizer=kernel_regularizer)(images)
-    x = keras.layers.ReLU()(keras.layers.BatchNormalization(**batch_norm)(x))
+    x = keras.layers.Conv2D(8, 3, strides=4, kernel_regularizer=kernel_regularizer, name="conv")(images)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization(**batch_norm, name="norm")(x))
     x = keras.layers.Dropout(dropout_rate)(keras.layers.GlobalAveragePooling2D()(x))
     x = keras.layers.Dense(num_classes, kernel_regularizer=kernel_regularizer, name="logits")(x)
     return keras.Model(images, keras.layers.Activation("linear", dtype="float32")(x), name=name)
