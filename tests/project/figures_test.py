@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import lambdanet
+from lambdanet.which_keras import BACKENDS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -86,12 +87,15 @@ def test_detection_accuracy_is_that_of_the_results():
 def test_badges_are_true():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    requirements = config["options"]["install_requires"]
-    python, _, first, last = re.findall(r"(?:-|_to_)(\d\.\d\d)", README.splitlines()[2])
+    badges = README.splitlines()[2]
+    python, _, first, last = re.findall(r"(?:-|_to_)(\d\.\d\d)", badges)
     assert python == config["options"]["python_requires"].removeprefix(">=")
     after_last = f"2.{int(last.removeprefix('2.')) + 1}"
-    assert f"tensorflow >= {first}, < {after_last}" in requirements
-    assert f"tf-keras >= {first}, < {after_last}" in requirements
+    extras = config["options.extras_require"]
+    assert f"tensorflow >= {first}, < {after_last}" in extras["tensorflow"]
+    keras, backends = re.search(r"!\[Keras (\d) on (.*?)\]", badges).groups()
+    assert re.search(rf"^keras >= {keras}\.", config["options"]["install_requires"], re.MULTILINE)
+    assert {name.lower() for name in re.findall(r"\w+", backends)} - {"and"} == set(BACKENDS) <= extras.keys()
     assert "badge/license-Apache--2.0" in README and config["metadata"]["license_expression"] == "Apache-2.0"
 
 
