@@ -69,7 +69,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
             return False
         return {
             "tensorflow": rank == 4 and not self.synchronized and dtype in FUSED_TYPES,
-            "jax": self.synchronized or _num_devices() > 1,
+            "jax": self.synchronized or num_devices() > 1,
             "torch": dtype == "float64",
         }[K.ENGINE]
 
@@ -84,9 +84,9 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         shape = self.moving_mean.shape
         gamma = K.convert_to_tensor(self.gamma) if self.scale else K.ones(shape)
         beta = K.convert_to_tensor(self.beta) if self.center else K.zeros(shape)
-        num_devices = 1 if self.synchronized else _num_devices()
+        devices = 1 if self.synchronized else num_devices()
         *outputs, mean, variance = _by_device(
-            lambda x: normalize(x, gamma, beta, self.epsilon), inputs, num_devices
+            lambda x: normalize(x, gamma, beta, self.epsilon), inputs, devices
         )
         self._update_averages(mean, compat.averaged_variance(variance, product(sizes(inputs)[:-1])))
         return outputs
@@ -198,8 +198,8 @@ class ChannelAffine(Layer):
       InputError: for an input with an unknown number of channels.
 
     Example:
-      >>> ChannelAffine()(tf.zeros([2, 14, 14, 64])).shape
-      TensorShape([2, 14, 14, 64])
+      >>> tuple(ChannelAffine()(keras.ops.zeros([2, 14, 14, 64])).shape)
+      (2, 14, 14, 64)
     """
 
     def __init__(self, **kwargs):
@@ -221,7 +221,7 @@ class ChannelAffine(Layer):
         return compat.Shape(input_shape)
 
 
-def _num_devices() -> int:
+def num_devices() -> int:
     """Returns the number of devices that each batch is divided between, by data parallelism on JAX."""
     distribution = keras.distribution.distribution() if K.ENGINE == "jax" else None
     if distribution is None or not isinstance(distribution, keras.distribution.DataParallel):
@@ -229,14 +229,14 @@ def _num_devices() -> int:
     return distribution.device_mesh.devices.size
 
 
-def _by_device(normalize: Callable[[Any], Any], x: K.Tensor, num_devices: int) -> Any:
+def _by_device(normalize: Callable[[Any], Any], x: K.Tensor, devices: int) -> Any:
     """Normalizes the part of a batch of each device; returns the mean of their means and variances.
 
     A batch that cannot be divided is normalized as a whole.
     """
-    if num_devices == 1 or x.shape[0] % num_devices:
+    if devices == 1 or x.shape[0] % devices:
         return normalize(x)
-    parts = K.reshape(x, [num_devices, -1, *x.shape[1:]])
+    parts = K.reshape(x, [devices, -1, *x.shape[1:]])
     layout = keras.distribution.distribution().get_data_layout(parts.shape)
     parts = keras.distribution.distribute_tensor(parts, layout)
     *outputs, mean, variance = keras.ops.vectorized_map(normalize, parts)
