@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EfficientNet (Tan & Le 2019) of tf_keras.applications, to compare with.
+"""EfficientNet (Tan & Le 2019) of keras.applications, to compare with.
 
 Its first layer scales images by 1/255, because that library's networks take pixels in 0..255.
 """
@@ -27,17 +27,17 @@ ENDPOINT_READERS = {
 
 @dataclasses.dataclass(frozen=True)
 class EfficientNet(Architecture):
-    """A network of tf_keras.applications."""
+    """A network of keras.applications."""
 
     variant: str  # "b0" to "b7"
     input_size: int
-    source: str = "tf_keras.applications, for comparison"
+    source: str = "keras.applications, for comparison"
 
     def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
         """Builds the trunk; raises `InputError` for a builder with settings, which it cannot apply."""
         if builder != LayerBuilder():
             raise InputError(
-                f"efficientnet_{self.variant} is there for comparison as tf_keras.applications makes it: "
+                f"efficientnet_{self.variant} is there for comparison as keras.applications makes it: "
                 "it takes no kernel_regularizer, no batch_norm and no activation"
             )
         library = sys.modules[keras.applications.EfficientNetB0.__module__]

@@ -39,8 +39,8 @@ class Preprocessing:
 
     Example:
       >>> preprocess = preprocess_for("lambda_resnet50ts")
-      >>> preprocess(tf.zeros([300, 400, 3], tf.uint8)).shape
-      TensorShape([256, 256, 3])
+      >>> tuple(preprocess(np.zeros([300, 400, 3], "uint8")).shape)
+      (256, 256, 3)
     """
 
     input_size: int
@@ -126,8 +126,8 @@ def preprocess_for(
 
     Example:
       >>> preprocess = preprocess_for("haloregnetz_b")
-      >>> preprocess(tf.zeros([2, 300, 400, 3], tf.uint8)).shape
-      TensorShape([2, 224, 224, 3])
+      >>> tuple(preprocess(np.zeros([2, 300, 400, 3], "uint8")).shape)
+      (2, 224, 224, 3)
     """
     if weights == pretrained_weights.ALIAS or pretrained_weights.find(model, str(weights)):
         found = pretrained_weights.get(model, str(weights))

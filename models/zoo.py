@@ -131,8 +131,8 @@ def create_model(
 
     Example:
       >>> model = create_model("lambda_resnet_50", num_classes=10, input_size=160)
-      >>> model(tf.zeros([1, 160, 160, 3])).shape
-      TensorShape([1, 10])
+      >>> tuple(model(keras.ops.zeros([1, 160, 160, 3])).shape)
+      (1, 10)
     """
     names.check_model(name)
     architecture = MODELS[name]

@@ -164,8 +164,8 @@ class GlobalAttention(_MapAttention):
 
     Example:
       >>> layer = GlobalAttention(filters=64, map_size=14)
-      >>> layer(tf.zeros([2, 14, 10, 32])).shape
-      TensorShape([2, 14, 10, 64])
+      >>> tuple(layer(keras.ops.zeros([2, 14, 10, 32])).shape)
+      (2, 14, 10, 64)
     """
 
     def _build(self, input_shape):
@@ -195,8 +195,8 @@ class AxialAttention(_MapAttention):
 
     Example:
       >>> layer = AxialAttention(filters=64, map_size=56)
-      >>> layer(tf.zeros([2, 56, 40, 32])).shape
-      TensorShape([2, 56, 40, 64])
+      >>> tuple(layer(keras.ops.zeros([2, 56, 40, 32])).shape)
+      (2, 56, 40, 64)
     """
 
     def _build(self, input_shape):
@@ -250,8 +250,8 @@ class LinearAttention(Attention):
 
     Example:
       >>> layer = LinearAttention(filters=64, feature_map="elu")
-      >>> layer(tf.zeros([2, 14, 10, 32])).shape
-      TensorShape([2, 14, 10, 64])
+      >>> tuple(layer(keras.ops.zeros([2, 14, 10, 32])).shape)
+      (2, 14, 10, 64)
     """
 
     def __init__(

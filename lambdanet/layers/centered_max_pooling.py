@@ -29,8 +29,8 @@ class CenteredMaxPooling2D(Layer):
       InputError: for an even window, or strides that are not a positive integer.
 
     Example:
-      >>> CenteredMaxPooling2D(3, 2)(tf.zeros([2, 8, 7, 16])).shape
-      TensorShape([2, 4, 4, 16])
+      >>> tuple(CenteredMaxPooling2D(3, 2)(keras.ops.zeros([2, 8, 7, 16])).shape)
+      (2, 4, 4, 16)
     """
 
     def __init__(self, pool_size: int = 3, strides: int = 2, **kwargs: Any):

@@ -86,8 +86,8 @@ class EfficientChannelAttention(Layer):
       InputError: for a kernel size that is not a positive odd integer.
 
     Example:
-      >>> EfficientChannelAttention()(tf.zeros([2, 14, 14, 128])).shape
-      TensorShape([2, 14, 14, 128])
+      >>> tuple(EfficientChannelAttention()(keras.ops.zeros([2, 14, 14, 128])).shape)
+      (2, 14, 14, 128)
     """
 
     def __init__(self, kernel_size: int | None = None, kernel_regularizer: Any = None, **kwargs: Any):

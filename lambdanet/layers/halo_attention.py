@@ -107,8 +107,8 @@ class HaloAttention(_BlockAttention):
 
     Example:
       >>> layer = HaloAttention(filters=64, block_size=8, halo_size=3)
-      >>> layer(tf.zeros([2, 28, 20, 32])).shape
-      TensorShape([2, 28, 20, 64])
+      >>> tuple(layer(keras.ops.zeros([2, 28, 20, 32])).shape)
+      (2, 28, 20, 64)
     """
 
     def __init__(
@@ -197,8 +197,8 @@ class LocalAttention(_BlockAttention):
 
     Example:
       >>> layer = LocalAttention(filters=64, scope=7)
-      >>> layer(tf.zeros([2, 28, 20, 32])).shape
-      TensorShape([2, 28, 20, 64])
+      >>> tuple(layer(keras.ops.zeros([2, 28, 20, 32])).shape)
+      (2, 28, 20, 64)
     """
 
     def __init__(

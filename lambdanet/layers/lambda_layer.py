@@ -67,8 +67,8 @@ class LambdaLayer(Layer):
 
     Example:
       >>> layer = LambdaLayer(filters=64, scope=7)
-      >>> layer(tf.zeros([2, 14, 10, 32])).shape
-      TensorShape([2, 14, 10, 64])
+      >>> tuple(layer(keras.ops.zeros([2, 14, 10, 32])).shape)
+      (2, 14, 10, 64)
     """
 
     def __init__(
