@@ -20,6 +20,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python;
 
 BIN := .venv/bin
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
+EITHER_KERAS := tests/backend/both_kerases_test.py tests/layers/conformance_test.py
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
 DETECTION := $(BIN)/python -m lambdanet.detection
 SHAPES := $(DETECTION).shapes --out=demo/shapes
@@ -60,7 +61,7 @@ ifdef TESTFLAGS
 	$(if $(findstring tests/detection,$(TESTFLAGS)),LAMBDANET_KERAS=tf_keras )$(PYTEST) $(TESTFLAGS)
 else
 	$(PYTEST) tests
-	LAMBDANET_KERAS=tf_keras $(PYTEST) tests/detection tests/project/docstrings_test.py
+	LAMBDANET_KERAS=tf_keras $(PYTEST) tests/detection $(EITHER_KERAS) tests/project/docstrings_test.py
 endif
 
 check: lint

@@ -16,7 +16,7 @@ XLA_FLAGS = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 )
-# The environment of a process with Keras 3 on each of its backends, without TF_USE_LEGACY_KERAS.
+# The environment of a process with Keras 3 on each of its backends.
 ENGINES = {
     "jax": {
         "KERAS_BACKEND": "jax",
@@ -43,7 +43,7 @@ def with_gradients(
 ) -> list[tf.Tensor]:
     """Returns the outputs of a function, and the gradients of the sum of their losses by the inputs."""
     with tf.GradientTape() as tape:
-        tape.watch(inputs)
+        tape.watch([x for x in inputs if isinstance(x, tf.Tensor)])  # variables are watched anyway
         outputs = tf.nest.flatten(function(*inputs))
         total = tf.add_n([tf.reduce_sum(loss(output)) for output in outputs])
     return [*outputs, *tape.gradient(total, inputs)]

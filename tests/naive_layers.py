@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 
 import lambdanet
+from lambdanet.backend import compat
 
 
 def images(*shape, seed=0):
@@ -14,7 +15,7 @@ def images(*shape, seed=0):
 
 def weights_by_name(layer):
     """The layer's variables, by the part of their names below the layer's."""
-    return {weight.name.removeprefix(f"{layer.name}/").removesuffix(":0"): weight for weight in layer.weights}
+    return {compat.variable_name(weight).removeprefix(f"{layer.name}/"): weight for weight in layer.weights}
 
 
 def weights_of(layer):

@@ -29,7 +29,7 @@ class StochasticDepth(Layer):
             raise invalid("rate", "in [0, 1)", rate)
         self.rate = rate
         self.seed = None if seed is None else int(seed)
-        self._dropout = keras.layers.Dropout(rate, seed=seed, dtype=self.dtype_policy)
+        self._dropout = keras.layers.Dropout(rate, seed=self.seed, dtype=self.dtype_policy)
 
     def build(self, input_shape):
         self._dropout.build(input_shape)

@@ -9,7 +9,7 @@ from helpers import assert_equal_with_gradients
 from naive_layers import images as numbers
 
 import lambdanet
-from lambdanet.backend import device
+from lambdanet.backend import compat, device
 from lambdanet.ops.tpu.one_pass import normalize
 
 
@@ -66,15 +66,19 @@ def test_squeeze_and_excitation_uses_given_means():
         np.testing.assert_allclose(layer(x), expected, rtol=1e-6)
 
 
+def norms_of(model):
+    return [layer for layer in compat.sublayers(model) if isinstance(layer, keras.layers.BatchNormalization)]
+
+
 def test_synchronized_statistics_stay_in_a_loaded_model(tmp_path):
     options = {"num_classes": 4, "batch_norm": {"synchronized": True}}
     model = lambdanet.create_model("lambda_resnet_tiny", **options)
     model.save(tmp_path / "model.keras")
     copies = keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)
     for copy in (model, *copies):
-        norms = [layer for layer in copy.submodules if isinstance(layer, keras.layers.BatchNormalization)]
+        norms = norms_of(copy)
         assert len(norms) > 20 and all(norm.synchronized for norm in norms)
     x = tf.constant(numbers(2, 32, 32, 3), tf.float32)
     np.testing.assert_array_equal(copies[0](x), model(x))
     fast = lambdanet.for_inference(model)
-    assert not any(isinstance(layer, keras.layers.BatchNormalization) for layer in fast.submodules)
+    assert not norms_of(fast)
