@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small programs for the tests of tpu-check, to compile in another process."""
 
+import collections
+import contextlib
+import dataclasses
 import functools
+import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import tensorflow as tf
 from programs.run_on_engine import constant_initializers
 from programs.small_model import TWO_BLOCKS
 
 import lambdanet
+from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.tpu import check, compiler, steps
+from lambdanet.training.train import train
 
 N, TRIPS, INNER = 512, 7, 3
 
@@ -95,6 +102,52 @@ def two_block_step(recipe, mode, batch_size):
     zoo.MODELS[recipe.model] = TWO_BLOCKS
     with constant_initializers():
         return steps.recipe_step(recipe, mode, batch_size)
+
+
+class Traced(Exception):
+    """Ends a run at its first step."""
+
+
+def lower_both(folder: str) -> list[dict[str, Any]]:
+    """Returns what `describe_program` does for the step of `lambdanet train`, and for that of `tpu-check`.
+
+    In a process with Keras on JAX, whose devices share each batch.
+    """
+    import jax
+    from keras.src.backend.jax import trainer
+
+    recipe = dataclasses.replace(
+        configs.get_recipe("digits"),
+        **{"input_size": 16, "mixed_precision": True, "ema_decay": 0.5, "accumulate_steps": 2},
+        **{"epochs": 1, "train_split": "train[:32]", "eval_split": "test[:8]", "global_batch_size": 32},
+    )
+    found = []
+
+    def jit(function, **options):
+        def trace(*arguments):
+            found.append(describe_program(jax.jit(function, **options).lower(*arguments).as_text()))
+            raise Traced
+
+        return trace
+
+    zoo.MODELS[recipe.model] = TWO_BLOCKS
+    with mock.patch.object(trainer, "jit", jit), contextlib.suppress(Traced):
+        train(recipe, f"{folder}/run", folder, distribute="mirrored")
+    step = two_block_step(recipe, "train", recipe.global_batch_size // len(jax.devices()))
+    lowered = compiler.lower(step.function, step.inputs, jax.devices(), check._data_parallel)
+    return [*found, describe_program(lowered.as_text())]
+
+
+def describe_program(text: str) -> dict[str, Any]:
+    """Returns the types, layouts and donations of arguments and results, and counts of operations."""
+    signature = re.search(r"func.func public @main\((.*)\) -> \((.*)\) {$", text, re.MULTILINE)
+    operations = re.findall(r"(convolution|dot_general|sharding_constraint|rsqrt|exponential|while)\b", text)
+    return {
+        "devices": int(re.search(r"num_partitions = (\d+)", text)[1]),
+        "arguments": re.split(r"(?:, )?%arg\d+: ", signature[1])[1:],
+        "results": signature[2].split(", tensor"),
+        "operations": dict(collections.Counter(operations)),
+    }
 
 
 def compile_all(folder: str) -> dict[tuple[str, str], Any]:

@@ -17,6 +17,7 @@ from unittest import mock
 import tensorflow as tf
 
 from lambdanet import backend as K
+from lambdanet import which_keras
 from lambdanet.backend import device
 from lambdanet.errors import InputError
 from lambdanet.tpu import chips, compiler, costs, hlo
@@ -186,7 +187,7 @@ def check_in_process(
       build: returns the step; it must be picklable, such as a `functools.partial` of a module's function.
       topology: one of `chips.TOPOLOGIES`.
       cache: the cache of compilations; default: none.
-      backend: the backend of Keras in that process, one of `BACKENDS`.
+      backend: the backend of Keras 3 in that process, one of `BACKENDS`; its Keras is that of this process.
 
     Raises:
       DoesNotFit: the step needs more memory than a core has.
@@ -202,6 +203,7 @@ def check_in_process(
         with concurrent.futures.ProcessPoolExecutor(1, context, _start_worker, (str(log),)) as pool:
             try:
                 variables = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+                variables[which_keras.VARIABLE] = which_keras.chosen()
                 with mock.patch.dict(os.environ, variables):  # the process starts with these
                     return pool.submit(_build_and_check, build, topology, cache).result()
             except BrokenProcessPool:

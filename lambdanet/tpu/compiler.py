@@ -119,29 +119,10 @@ def compile_function(
       InputError: the packages are missing or have other versions.
     """
     with _internals() as installed:
-        import jax
-        import numpy as np
         from jax.experimental import topologies
 
         devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
-        mesh = jax.sharding.Mesh(np.array(devices if parallel else devices[:1]), (BATCH_AXIS,))
-        whole, divided = (
-            jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
-            for axes in ((), (BATCH_AXIS,))
-        )
-
-        def of_all_devices(x: Any) -> Any:
-            return jax.ShapeDtypeStruct((mesh.size * x.shape[0], *x.shape[1:]), x.dtype)
-
-        state, *data = inputs
-        step = jax.jit(
-            function,
-            donate_argnums=0,
-            in_shardings=(whole, *[divided] * len(data)),
-            out_shardings=(None, whole) if parallel else None,
-        )
-        with parallel(mesh) if parallel else contextlib.nullcontext():
-            lowered = step.lower(state, *jax.tree.map(of_all_devices, data))
+        lowered = lower(function, inputs, devices, parallel)
         key = _key(lowered.as_text(debug_info=True), topology, installed)
 
         def compile_once() -> dict[str, Any]:
@@ -149,6 +130,36 @@ def compile_function(
             return _fields(str(compiled.as_text()), compiled.memory_analysis(), len(devices))
 
         return _cached_or_compile(key, cache, compile_once)
+
+
+def lower(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    devices: Sequence[Any],
+    parallel: Callable[[Any], contextlib.AbstractContextManager] | None = None,
+) -> Any:
+    """Traces a function as `compile_function` does, for some devices; returns a `jax.stages.Lowered`."""
+    import jax
+    import numpy as np
+
+    jax.config.update("jax_traceback_in_locations_limit", 0)  # no lines of source files in the cache's key
+    mesh = jax.sharding.Mesh(np.array(devices if parallel else devices[:1]), (BATCH_AXIS,))
+    whole, divided = (
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in ((), (BATCH_AXIS,))
+    )
+
+    def of_all_devices(x: Any) -> Any:
+        return jax.ShapeDtypeStruct((mesh.size * x.shape[0], *x.shape[1:]), x.dtype)
+
+    state, *data = inputs
+    step = jax.jit(
+        function,
+        donate_argnums=0,
+        in_shardings=(whole, *[divided] * len(data)),
+        out_shardings=(None, whole) if parallel else None,
+    )
+    with parallel(mesh) if parallel else contextlib.nullcontext():
+        return step.lower(state, *jax.tree.map(of_all_devices, data))
 
 
 def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compiled:

@@ -10,14 +10,17 @@ from lambdanet import text_table
 from lambdanet.tpu import chips
 from lambdanet.tpu.costs import Cost
 
-CAVEAT = "an estimate by the TPU compiler for one core: no input pipeline, nothing measured"
+CAVEAT = (
+    "an estimate by the TPU compiler for one core: no input pipeline, no time for collectives between cores, "
+    "nothing measured"
+)
 
 # Name scopes of gradients and of called functions.
 _WRAPPERS = ("call", "gradient_tape", "PartitionedCall", "StatefulPartitionedCall")
 # The compiler's names of weights and inputs: TensorFlow's, and JAX's, such as "state[0][12]".
 _ARGUMENTS = re.compile(r"XLA_Args|\w+(\[\d+\])+")
 _GRADIENT = re.compile(r"(?:jvp|transpose)\((.*)\)")  # JAX's name scopes of gradients
-_ALL_REDUCE = ("all-reduce", "all-reduce-start")
+_COLLECTIVE = re.compile(r"(all-to-all|(?:all|collective)-\w+|reduce-scatter)(-start)?")
 _COUNTED = re.compile(r"(.*?)(_\d+)?")
 UNNAMED = "unnamed"
 
@@ -63,11 +66,13 @@ class Report:
         return sum(cost.cycles for cost in self.operations)
 
     @property
-    def all_reduces(self) -> int:
-        """The number of sums over the cores; the compiler estimates no time for them."""
-        return sum(
-            cost.times for cost in self.operations if cost.opcode in ("all-reduce", "all-reduce-start")
-        )
+    def collectives(self) -> dict[str, int]:
+        """The number of exchanges between cores, by kind; the compiler estimates no time for them."""
+        found: dict[str, int] = {}
+        for cost in self.operations:
+            if kind := _COLLECTIVE.fullmatch(cost.opcode):
+                found[kind[1]] = found.get(kind[1], 0) + cost.times
+        return found
 
     @property
     def flops(self) -> float:
@@ -124,7 +129,7 @@ class Report:
             "flops": self.flops,
             "bytes_moved": self.bytes,
             "fraction_of_peak": self.peak_fraction,
-            "all_reduces": self.all_reduces,
+            "collectives": self.collectives,
             "open_loops": list(self.unbounded_loops),
             "layers": [self._entry(cost) for cost in list(self.layers().values())[:count]],
             "operations": [
@@ -160,8 +165,9 @@ def render_report(report: Report, count: int = 10) -> str:
         f"{100 * report.peak_fraction:.1f} % of the peak of {chip.peak / 1e12:g} of a {chip.name}",
         f"  HBM traffic   {report.bytes / 1e9:.2f} GB, {traffic:.0f} GB/s",
     ]
-    if report.all_reduces:
-        lines.append(f"  all-reduce    {report.all_reduces} per step")
+    if report.collectives:
+        counts = ", ".join(f"{count} {kind}" for kind, count in report.collectives.items())
+        lines.append(f"  collectives   {counts} per step")
     if report.unbounded_loops:
         lines.append(f"  counted once  loops of unknown length: {', '.join(report.unbounded_loops)}")
     lines += ["", "costliest layers", "", _layers(report, count)]

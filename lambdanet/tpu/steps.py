@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from lambdanet import backend as K
-from lambdanet import configs
+from lambdanet import configs, which_keras
 from lambdanet.configs import imagenet_350
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import check_counts, check_known, invalid
@@ -54,12 +54,14 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) ->
       batch_size: the number of images on the core.
 
     Raises:
-      InputError: the mode is unknown, the batch size is below 1, or the recipe has no number of classes.
+      InputError: the mode is unknown, the batch size is below 1, the recipe has no number of classes, or this
+        process has tf_keras or Keras 3 on torch.
 
     Example:
       >>> step = recipe_step(configs.get_recipe("digits"), batch_size=32)
       >>> step.function(*(tf.zeros(spec.shape, spec.dtype) for spec in step.inputs))
     """
+    which_keras.take("keras", "the step of a recipe", ("tensorflow", "jax"))
     check_known("mode", mode, MODES)
     check_counts(batch_size=batch_size)
     if not recipe.num_classes:
@@ -77,21 +79,24 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) ->
     is_jax = K.ENGINE == "jax"
     name = f"{recipe.model} at {size}, {mode}, {precision}, {'JAX' if is_jax else 'TensorFlow'}"
     shape = (batch_size, size, size, len(recipe.mean))
-    function, inputs = (_jax_step if is_jax else _tensorflow_step)(model, mode, shape)
+    dtype = precision if mode == "train" else "float32"  # as the input pipeline yields them
+    function, inputs = (_jax_step if is_jax else _tensorflow_step)(model, mode, shape, dtype)
     return TpuStep(name, function, inputs, batch_size, (model.name,), is_jax and mode == "train")
 
 
-def _tensorflow_step(model: Any, mode: str, shape: tuple[int, ...]) -> tuple[Callable[..., Any], tuple]:
-    images, labels = tf.TensorSpec(shape, tf.float32), tf.TensorSpec(shape[:1], tf.int64)
+def _tensorflow_step(
+    model: Any, mode: str, shape: tuple[int, ...], dtype: str
+) -> tuple[Callable[..., Any], tuple]:
+    images, labels = tf.TensorSpec(shape, dtype), tf.TensorSpec(shape[:1], tf.int64)
     if mode == "infer":
         return lambda x: model(x, training=False), (images,)
     return lambda x, y: model.train_step((x, y)), (images, labels)
 
 
-def _jax_step(model: Any, mode: str, shape: tuple[int, ...]) -> tuple[Callable[..., Any], tuple]:
+def _jax_step(model: Any, mode: str, shape: tuple[int, ...], dtype: str) -> tuple[Callable[..., Any], tuple]:
     import jax
 
-    images, labels = jax.ShapeDtypeStruct(shape, "float32"), jax.ShapeDtypeStruct(shape[:1], "int32")
+    images, labels = jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(shape[:1], "int32")
     groups = [model.trainable_variables, model.non_trainable_variables]
     if mode == "train":
         groups += [model.optimizer.variables, model.metrics_variables]

@@ -3,15 +3,18 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import importlib.util
 import json
 import multiprocessing
+import os
 import re
 import sys
 import time
 from importlib import metadata
 from unittest import mock
 
+import helpers
 import keras
 import numpy as np
 import pytest
@@ -20,7 +23,7 @@ import tpu_programs
 from programs.small_model import small_model
 from tpu_programs import INNER, TRIPS, N
 
-from lambdanet import cli, configs
+from lambdanet import cli, configs, which_keras
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.tpu import check, compiler, steps
@@ -164,9 +167,14 @@ def check_small_model(results, tmp_path, monkeypatch, capfd):
 
     def check(*arguments):
         if arguments not in results:
-            topology, mode, top, backend = arguments
-            words = (f"--topology={topology}", f"--mode={mode}", f"--top={top}", "--json")
-            words += (f"--backend={backend}",)
+            topology, mode, top, backend, *words = arguments
+            words += [
+                f"--topology={topology}",
+                f"--mode={mode}",
+                f"--top={top}",
+                f"--backend={backend}",
+                "--json",
+            ]
             words += ("--recipe=digits", "--set=input_size=16", f"--batch_size={BATCHES[mode]}")
             assert cli.main(["tpu-check", *words]) == 0
             shown = capfd.readouterr()
@@ -199,13 +207,47 @@ def test_parallel_step_of_jax_has_the_operations_of_tensorflow(check_small_model
     monkeypatch.setattr(check, "multiprocessing", multiprocessing)  # with its own environment
     four = check_small_model("v5e:2x2", "train", TOP, "jax")
     assert four["name"] == one["name"].replace("TensorFlow", "JAX")
-    assert (one["all_reduces"], four["all_reduces"]) == (0, 1)  # of the gradients, and no statistics
+    assert (one["collectives"], four["collectives"]) == ({}, {"all-reduce": 1})  # gradients, no statistics
     assert four["flops"] == pytest.approx(one["flops"], rel=0.1)
     weights = [found["hbm_bytes"]["arguments"] for found in (one, four)]
     assert weights[1] == pytest.approx(weights[0], rel=0.1)
     names = {layer.name for layer in zoo.create_model("lambda_resnet_tiny", 10).layers}
     by_layer = [{layer["name"] for layer in found["layers"]} & names for found in (one, four)]
     assert len(by_layer[0] & by_layer[1]) > 10
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("change", "num_all_reduces"),
+    [
+        ("sync_batch_norm=True", range(15, 30)),  # of 14 normalizations, up to twice, and of the gradients
+        ("accumulate_steps=2", [3]),  # of the gradients of each part, and of the loss
+    ],
+)
+def test_collectives_of_a_parallel_step(change, num_all_reduces, check_small_model, monkeypatch):
+    monkeypatch.setattr(check, "multiprocessing", multiprocessing)
+    found = check_small_model("v5e:2x2", "train", TOP, "jax", f"--set={change}")["collectives"]
+    assert found.keys() == {"all-reduce"} and found["all-reduce"] in num_all_reduces
+
+
+def test_process_has_the_keras_of_its_parent(monkeypatch):
+    """Detection chooses tf_keras before it checks a step in a process of its own."""
+    monkeypatch.setattr(check, "multiprocessing", multiprocessing)
+    monkeypatch.setattr(which_keras, "_used", "tf_keras")
+    with pytest.raises(InputError, match="a recipe needs Keras 3, got tf_keras"):
+        check.check_in_process(functools.partial(steps.recipe_step, configs.get_recipe("digits")), "v5e:2x2")
+
+
+def test_compiled_step_is_the_step_of_train(tmp_path):
+    """On two devices, with averages, accumulation and bfloat16: equal inputs, outputs and operations."""
+    with (
+        mock.patch.dict(os.environ, helpers.ENGINES["jax"]),
+        concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
+    ):
+        trained, checked = pool.submit(tpu_programs.lower_both, str(tmp_path)).result()
+    for program in (trained, checked):
+        assert program["devices"] == 2 and program["operations"]["convolution"] > 20
+    assert checked == trained
 
 
 def test_recipe_step_equals_a_step_of_fit(monkeypatch):
