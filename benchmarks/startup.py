@@ -84,7 +84,9 @@ def _start(build: Callable[[], keras.Model], size: int) -> tuple[float, float]:
     model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), loss)
     images, labels = np.zeros([2, size, size, 3], np.float32), np.zeros([2], np.int64)
     ends: list[float] = []
-    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: ends.append(time.perf_counter()))
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs=None: ends.append(time.perf_counter())
+    )
     begin_fit = time.perf_counter()
     model.fit(images, labels, verbose=0, callbacks=[callback])
     return built - begin, ends[0] - begin_fit

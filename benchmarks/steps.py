@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import program
 from lambdanet import command_line, configs, text_table
+from lambdanet.backend import keras
 from lambdanet.command_line import Flag, IntegerFlag
 from lambdanet.configs.recipe import override
 from lambdanet.errors import InputError, check_counts, invalid
@@ -73,7 +74,7 @@ def benchmark_steps(before: str | None = None, epochs: int = 7) -> list[dict[str
 @contextlib.contextmanager
 def _processes(
     settings: Sequence[str], before: str | None, epochs: int
-) -> Iterator[dict[str, subprocess.Popen[str]]]:
+) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """Yields a process of `paced_training` for each engine, and ends them."""
     engines = {name: {"PYTHONPATH": str(ROOT)} | environment for name, environment in ENGINES.items()}
     if before is not None:
@@ -81,29 +82,31 @@ def _processes(
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         weights = folder / "weights.safetensors"
+        keras.utils.set_random_seed(0)
         weight_files.save(build.build_model(override(configs.get_recipe(RECIPE), settings)), weights)
         changes = (f"start_from={weights}", f"learning_rate={LEARNING_RATE}", f"epochs={epochs}")
         processes = {}
         for name, environment in engines.items():
-            processes[name] = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-P", ROOT / "benchmarks" / "paced_training.py", RECIPE]
                 + [str(folder / name), *settings, *changes],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=stack.enter_context((folder / f"{name}.txt").open("w+")),
+                stderr=stack.enter_context((folder / f"{name}.txt").open("w")),
                 env=os.environ | environment,
-                text=True,
+                bufsize=0,
             )
-            stack.callback(processes[name].kill)
+            processes[name] = stack.enter_context(process)
+            stack.callback(process.kill)
         yield processes
 
 
-def _turn(engine: str, process: subprocess.Popen[str]) -> dict[str, Any]:
+def _turn(engine: str, process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """Lets an engine train an epoch, and returns what it prints."""
     assert process.stdin and process.stdout
     time.sleep(SETTLE_SECONDS)
     with contextlib.suppress(BrokenPipeError):
-        print(file=process.stdin, flush=True)
+        process.stdin.write(b"\n")
     if line := process.stdout.readline():
         return json.loads(line)
     raise InputError(f"training on {engine} ended with status {process.wait()}")

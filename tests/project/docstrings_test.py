@@ -31,7 +31,7 @@ PROGRAMS = {
 PROGRAMS = {f"lambdanet.training.{name}" for name in PROGRAMS}
 PROGRAMS |= {f"lambdanet.tpu.{name}" for name in ("check:compile_step", "hlo:parse")}
 PROGRAMS |= {"lambdanet.tpu.largest_batch:largest_batch", "lambdanet.tpu.steps:recipe_step"}
-PROGRAMS |= {f"benchmarks.{topic}:benchmark_{topic}" for topic in ("input", "loop", "startup")}
+PROGRAMS |= {f"benchmarks.{topic}:benchmark_{topic}" for topic in ("input", "startup", "steps")}
 
 
 def _examples() -> dict[str, str]:

@@ -46,13 +46,6 @@ class ModelCase:
     backward: bool
     dtype: str = "float32"
 
-    height = width = 0  # depends on the model
-    scope_name = ""
-
-    @property
-    def map(self) -> str:
-        return f"batch {self.batch}"
-
     @property
     def pass_name(self) -> str:
         return MODEL_PASSES[self.backward]
@@ -143,10 +136,10 @@ def packages_of(contender: str) -> tuple[str, ...]:
 
 def note_for(contender: str, case: Case) -> str:
     """Returns a note on how a contender differs from the others in a case, or an empty text."""
-    sides = [side + -side % HALO_BLOCK for side in (case.height, case.width)]
-    if contender == "peer/kecam_halo" and sides != [case.height, case.width]:
-        return f"on {sides[0]}x{sides[1]}: the map is padded to whole blocks and cropped"
-    return ""
+    if contender != "peer/kecam_halo" or case.height % HALO_BLOCK == case.width % HALO_BLOCK == 0:
+        return ""
+    height, width = (side + -side % HALO_BLOCK for side in (case.height, case.width))
+    return f"on {height}x{width}: the map is padded to whole blocks and cropped"
 
 
 def has_own_scope(contender: str) -> bool:

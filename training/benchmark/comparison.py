@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lambdanet.errors import check_counts, invalid
 from lambdanet.training.benchmark import memory
 from lambdanet.training.benchmark.cases import Case, note_for
 from lambdanet.training.benchmark.contender_process import ContenderFailed, ContenderProcess
@@ -28,11 +29,19 @@ class Budget:
       repeats: the number of turns per contender.
       max_seconds: the time limit of a contender's turns in a case; a slow contender gets fewer turns.
       threads: the number of threads per contender.
+
+    Raises:
+      InputError: a number is not positive.
     """
 
     repeats: int
     max_seconds: float
     threads: int
+
+    def __post_init__(self) -> None:
+        check_counts(repeats=self.repeats, threads=self.threads)
+        if not self.max_seconds > 0:
+            raise invalid("max_seconds", "a number above 0", self.max_seconds)
 
     @property
     def timeout(self) -> float:
@@ -75,7 +84,7 @@ class Comparison:
         self._pythons = pythons
         self._budget = budget
         self._workers: dict[tuple[str, bool], ContenderProcess] = {}
-        self._stopped: dict[tuple[str, str, str], str] = {}  # the pass that did not finish
+        self._stopped: dict[tuple[str, Any], str] = {}  # the pass that did not finish
 
     def __enter__(self) -> "Comparison":
         with contextlib.ExitStack() as stack:
@@ -196,5 +205,5 @@ class Comparison:
         return worker
 
 
-def _key(row: Measurement) -> tuple[str, str, str]:
-    return row.contender, row.case.map, row.case.scope_name
+def _key(row: Measurement) -> tuple[str, Any]:
+    return row.contender, dataclasses.replace(row.case, backward=False)

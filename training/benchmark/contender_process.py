@@ -52,6 +52,7 @@ class ContenderProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, **dict.fromkeys(names, number), **variables, **environment},
+            bufsize=0,
         )
 
     def about(self) -> dict[str, Any]:
@@ -76,7 +77,6 @@ class ContenderProcess:
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(BrokenPipeError):  # the process has ended
             self._process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
-            self._process.stdin.flush()
         if not select.select([self._process.stdout], [], [], timeout)[0]:
             self._process.kill()
             self._process.wait()
@@ -94,11 +94,8 @@ class ContenderProcess:
     def close(self) -> None:
         """Ends the process."""
         self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            with contextlib.suppress(BrokenPipeError):  # an unread request
-                if stream:
-                    stream.close()
+        self._process.communicate()
+        self._errors.close()
 
     def _exit_reason(self) -> str:
         """Returns why the process has ended."""

@@ -2,18 +2,19 @@
 """`lambdanet benchmark layers`: time and memory of lambda and attention layers."""
 
 import fnmatch
+import itertools
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lambdanet import text_table
-from lambdanet.errors import InputError, check_counts, invalid, unknown
+from lambdanet.errors import InputError, invalid, unknown
 from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.training.benchmark import report, results
-from lambdanet.training.benchmark.cases import PAPER_MAPS, PASSES, PEER_PACKAGES, Case, cases, has_own_scope
+from lambdanet.training.benchmark.cases import PAPER_MAPS, PASSES, PEER_PACKAGES, cases, has_own_scope
 from lambdanet.training.benchmark.comparison import Budget, Comparison
 from lambdanet.training.benchmark.results import Measurement
 
@@ -67,7 +68,7 @@ def benchmark_layers(
       >>> rows = benchmark_layers(["14x14x256x8"], ["23"], contenders=["position/*"], repeats=3)
     """
     todo = cases(maps, scopes, passes, dtype)
-    limits = budget(repeats, max_seconds, threads)
+    limits = Budget(repeats, max_seconds, results.num_cores() if threads is None else threads)
     pythons = select_contenders(contenders, peers, interpreter(peers_python))
     files = {"layers.csv": b"height,width,", "layers_time.png": MARKED_PNG, "layers_memory.png": MARKED_PNG}
     folder = None if out is None else writable_dir(Path(out).expanduser(), files)
@@ -79,7 +80,10 @@ def benchmark_layers(
             continue
         print(f"\n{report.LEGEND.format(reference=reference)}")
         with Comparison(members, limits) as comparison:
-            for table_cases, names in _tables(todo, list(members), reference):
+            for (_, scope), table_cases in itertools.groupby(todo, lambda case: (case.map, case.scope)):
+                names = [name for name in members if scope == todo[0].scope or not has_own_scope(name)]
+                if names == [reference] and len(members) > 1:
+                    continue
                 found = [row for case in table_cases for row in comparison.run(case, names, reference)]
                 print(f"\n{report.table(found)}\n{report.summary(found)}".rstrip(), flush=True)
                 rows += found
@@ -99,16 +103,6 @@ def _columns(row: Measurement) -> dict[str, Any]:
     scope = "own" if has_own_scope(contender) else case.scope_name
     place = {"height": case.height, "width": case.width, "channels": case.channels}
     return {**place, "scope": scope, "contender": contender, **row.columns("einsum")}
-
-
-def budget(repeats: int, max_seconds: float, threads: int | None) -> Budget:
-    """Returns the limits of a measurement; raises `InputError` for wrong values."""
-    repeats, threads = check_counts(
-        repeats=repeats, threads=results.num_cores() if threads is None else threads
-    )
-    if not max_seconds > 0:
-        raise invalid("max_seconds", "a number above 0", max_seconds)
-    return Budget(repeats, max_seconds, threads)
 
 
 def interpreter(python: str | None) -> str:
@@ -142,17 +136,3 @@ def select_contenders(patterns: Sequence[str], peers: bool, peers_python: str) -
         if any(name.startswith(prefixes) for name in chosen):
             chosen.add(reference)
     return {name: python for name, python in known.items() if name in chosen}
-
-
-def _tables(
-    todo: Sequence[Case], members: list[str], reference: str
-) -> Iterator[tuple[list[Case], list[str]]]:
-    """Yields the cases of each table, which share map and scope, and the contenders to run in them."""
-    tables: dict[tuple[str, str], list[Case]] = {}
-    for case in todo:
-        tables.setdefault((case.map, case.scope_name), []).append(case)
-    for table_cases in tables.values():
-        first = table_cases[0].scope == todo[0].scope
-        names = [name for name in members if first or not has_own_scope(name)]
-        if names != [reference] or len(members) == 1:
-            yield table_cases, names

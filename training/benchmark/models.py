@@ -6,24 +6,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from lambdanet import text_table
 from lambdanet.errors import InputError, check_counts, check_known, invalid
 from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
 from lambdanet.models.names import ModelInfo
-from lambdanet.training.benchmark import model_contenders, results
+from lambdanet.training.benchmark import model_contenders, report, results
 from lambdanet.training.benchmark.cases import DTYPES, MODEL_PASSES, MODEL_PEERS, ModelCase
-from lambdanet.training.benchmark.comparison import Comparison
-from lambdanet.training.benchmark.layers import budget, interpreter
+from lambdanet.training.benchmark.comparison import Budget, Comparison
+from lambdanet.training.benchmark.layers import interpreter
 from lambdanet.training.benchmark.model_contenders import Network
-from lambdanet.training.benchmark.report import number, png, set_log_scale
+from lambdanet.training.benchmark.report import number
 from lambdanet.training.benchmark.results import Machine, Measurement, ran_on
 
 FIRST_COLOR, OWN_COLOR = "#111827", "#2563eb"
 COLORS = {"timm": "#ea580c", "timm_compiled": "#16a34a"}  # of other libraries
 TITLES = {"train": "training step", "infer": "inference"}
+COLUMNS = {
+    "ms": "ms_median",
+    "quartile 1": "ms_quartile_1",
+    "quartile 3": "ms_quartile_3",
+    "images/s": "images_per_second",
+    "x": "times_as_fast_as_first",
+    "MiB": "peak_mib",
+    "share": "peak_as_share_of_first",
+}
 
 
 def benchmark_models(
@@ -72,7 +79,7 @@ def benchmark_models(
         check_known("pass", name, MODEL_PASSES)
     check_known("dtype", dtype, DTYPES)
     check_counts(batch_size=batch_size)
-    limits = budget(repeats, max_seconds, threads)
+    limits = Budget(repeats, max_seconds, results.num_cores() if threads is None else threads)
     files = {"models.csv": b"model,parameters,flops,", "models.png": MARKED_PNG}
     folder = None if out is None else writable_dir(Path(out).expanduser(), files)
     networks = [Network.parse(text) for text in dict.fromkeys(models)]
@@ -93,7 +100,7 @@ def benchmark_models(
             if folder:
                 write_output(folder / "models.csv", text_table.to_csv([row | about for row in rows]))
     if folder and any(row["images_per_second"] for row in rows):
-        write_output(folder / "models.png", draw(rows, about))
+        write_output(folder / "models.png", plot(rows, about))
         print(f"plotted in {folder / 'models.png'}")
     return rows
 
@@ -123,44 +130,24 @@ def _columns(row: Measurement, info: ModelInfo) -> dict[str, Any]:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns the table of a pass, with a line per model."""
     first = rows[0]
-    header = ["", "params M", "pixels", "ms", "quartiles", "images/s", "x", "MiB", "share"]
     lines = [
-        [
-            row["model"],
-            f"{row['parameters'] / 1e6:.2f}",
-            str(row["image_size"]),
-            number(row["ms_median"]),
-            f"{number(row['ms_quartile_1'])}-{number(row['ms_quartile_3'])}",
-            number(row["images_per_second"]),
-            number(row["times_as_fast_as_first"], 3),
-            number(row["peak_mib"]),
-            number(row["peak_as_share_of_first"], 3),
-        ]
+        [row["model"], f"{row['parameters'] / 1e6:.2f}", str(row["image_size"])]
+        + [number(row[name]) for name in COLUMNS.values()]
         for row in rows
     ]
     title = f"{TITLES[first['pass']]}, {first['batch']} images; x and share relative to {first['model']}\n"
     notes = [f"\n  {row['model']}: {row['note']}" for row in rows if row["note"]]
-    return title + text_table.render(header, lines).rstrip() + "".join(notes)
+    return title + text_table.render(["", "params M", "pixels", *COLUMNS], lines).rstrip() + "".join(notes)
 
 
-def draw(rows: Sequence[Mapping[str, Any]], about: Machine) -> bytes:
-    """Plots speed over size, with a panel per pass; returns a PNG file."""
-    passes = list(dict.fromkeys(row["pass"] for row in rows))
-    figure = Figure(figsize=(8.5 * len(passes), 6.5), dpi=110, layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(passes), squeeze=False)[0], passes, strict=True):
-        shown = [row for row in rows if row["pass"] == name and row["images_per_second"]]
-        sizes = [row["parameters"] for row in shown]
-        for index, row in enumerate(shown):
-            x, y = row["parameters"] / 1e6, row["images_per_second"]
-            first = row["model"] == rows[0]["model"]
+def plot(rows: Sequence[Mapping[str, Any]], about: Machine) -> bytes:
+    """Plots the speeds, with a panel per pass; returns a PNG file."""
+    dots = []
+    for row in rows:
+        if speed := row["images_per_second"]:
+            low, high = (1000 * row["batch"] / row[time] for time in ("ms_max", "ms_min"))
             color = COLORS.get(row["model"].partition("/")[0], OWN_COLOR)
-            axes.scatter(x, y, s=60, color=FIRST_COLOR if first else color, zorder=3)
-            text = f"{row['model']} ({number(row['times_as_fast_as_first'], 3)}x)"
-            right = row["parameters"] ** 2 > min(sizes) * max(sizes)  # so the label stays in the panel
-            place = {"xytext": (-8 if right else 8, 6 if index % 2 else -12), "textcoords": "offset points"}
-            axes.annotate(text, (x, y), ha="right" if right else "left", **place)
-        axes.set(xlabel="parameters, millions", ylabel="images per second")
-        axes.set_title(f"{TITLES[name]}, batch size {rows[0]['batch']}")
-        axes.margins(x=0.35, y=0.2)
-        set_log_scale(axes, "x", "y")
-    return png(figure, f"{ran_on([row['device'] for row in rows], about)}, {rows[0]['dtype']}")
+            color = FIRST_COLOR if row["model"] == rows[0]["model"] else color
+            dots.append(report.Dot(TITLES[row["pass"]], "", row["model"], speed, low, high, color, True))
+    footer = f"{ran_on([row['device'] for row in rows], about)}, {rows[0]['dtype']}"
+    return report.draw(dots, f"Images per second, batch size {rows[0]['batch']}", footer)

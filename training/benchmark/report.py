@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of the layer benchmark: text tables, and plots with a column per map."""
+"""The results of the layer benchmark: text tables and plots."""
 
 import io
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -19,7 +19,18 @@ LEGEND = (
 )
 COLORS = {"auto": "#2563eb", "einsum": "#111827", "peer/": "#d97706", "attention/": "#059669", "": "#64748b"}
 
-Value = Callable[[Measurement], float | None]
+
+class Dot(NamedTuple):
+    """A value in a plot, with a line from `low` to `high`."""
+
+    column: str
+    block: str
+    name: str
+    value: float
+    low: float
+    high: float
+    color: str
+    full: bool
 
 
 def table(rows: Sequence[Measurement]) -> str:
@@ -92,62 +103,54 @@ def plots(rows: Sequence[Measurement], machine: Machine) -> dict[str, bytes]:
       rows: the results.
       machine: the description of the machine, for the footer.
     """
+    passes = "full dots: forward + backward, empty dots: forward"
     footer = f"{ran_on([row.device for row in rows], machine)}, {rows[0].case.dtype}"
-    time = "Time per call in ms: median, with a line from minimum to maximum"
-    values: tuple[tuple[str, Value, str], ...] = (
-        ("layers_time.png", Measurement.milliseconds, time),
-        ("layers_memory.png", Measurement.mebibytes, "Peak memory per call in MiB"),
-    )
-    return {name: _plot(rows, value, title, footer) for name, value, title in values if any(map(value, rows))}
+    times = [_dot(row, *(row.milliseconds(q) or 0.0 for q in (0.5, 0, 1))) for row in rows if row.seconds]
+    memory = [_dot(row, *[row.mebibytes() or 0.0] * 3) for row in rows if row.peak_bytes]
+    titles = {
+        "layers_time.png": (times, f"Time per call in ms: median, from minimum to maximum\n{passes}"),
+        "layers_memory.png": (memory, f"Peak memory per call in MiB\n{passes}"),
+    }
+    return {name: draw(dots, title, footer) for name, (dots, title) in titles.items() if dots}
 
 
-def _plot(rows: Sequence[Measurement], value: Value, title: str, footer: str) -> bytes:
-    cases = {row.case.map: row.case for row in rows}
-    blocks: dict[str, list[Measurement]] = {}
-    for row in rows:
-        kind = "position lambda" if row.contender.startswith("position/") else "layer"
-        blocks.setdefault(f"{kind}, scope {row.case.scope_name}", []).append(row)
-    names = [list(dict.fromkeys(row.contender for row in block)) for block in blocks.values()]
-    heights = [len(block) + 2 for block in names]
-    figure = Figure(figsize=(3 + 2.5 * len(cases), 2 + 0.22 * sum(heights)), dpi=140, layout="constrained")
-    grid = figure.subplots(len(blocks), len(cases), squeeze=False, sharey="row", height_ratios=heights)
-    for panels, (label, block), contenders in zip(grid, blocks.items(), names, strict=True):
-        panels[0].set_ylabel(label)
-        for axes, name in zip(panels, cases, strict=True):
-            _draw_panel(axes, [row for row in block if row.case.map == name], contenders, value)
-    for axes, case in zip(grid[0], cases.values(), strict=True):
-        axes.set_title(f"{case.height}x{case.width}, d={case.channels}, b={case.batch}")
-    figure.suptitle(f"{title}\nfull dots: forward + backward, empty dots: forward", fontsize=11)
-    return png(figure, footer)
+def _dot(row: Measurement, middle: float, low: float, high: float) -> Dot:
+    case, name = row.case, row.contender
+    kind = "position lambda" if name.startswith("position/") else "layer"
+    block = f"{kind}, scope {case.scope_name}"
+    color = next(color for part, color in COLORS.items() if part in name)
+    column = f"{case.height}x{case.width}, d={case.channels}, b={case.batch}"
+    return Dot(column, block, name, middle, low, high, color, case.backward)
 
 
-def _draw_panel(axes: Axes, rows: Sequence[Measurement], names: Sequence[str], value: Value) -> None:
-    """Draws a line per contender."""
-    for row in rows:
-        y = names.index(row.contender)
-        color = next(color for part, color in COLORS.items() if part in row.contender)
-        if middle := value(row):
-            if value is Measurement.milliseconds:
-                axes.plot([1000 * min(row.seconds), 1000 * max(row.seconds)], [y, y], color=color)
-            axes.plot(middle, y, "o", color=color, mfc=color if row.case.backward else "white")
-    axes.set(ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), yticklabels=names)
-    axes.margins(x=0.15)
-    set_log_scale(axes, "x")
-
-
-def set_log_scale(axes: Axes, *sides: str) -> None:
-    """Makes axes, "x" or "y", logarithmic, with plain numbers and a grid."""
-    for side in sides:
-        axes.set(**{f"{side}scale": "log"})
-        (low, high), axis = getattr(axes, f"get_{side}lim")(), getattr(axes, f"{side}axis")
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 50 * low else (1,)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
-    axes.grid(color="#e2e6ec")
-
-
-def png(figure: Figure, footer: str) -> bytes:
-    """Returns a figure with a footer as a PNG file."""
+def draw(dots: Sequence[Dot], title: str, footer: str) -> bytes:
+    """Returns a PNG file with a panel per column and block, and a line per name."""
+    columns = list(dict.fromkeys(dot.column for dot in dots))
+    blocks: dict[str, list[str]] = {}
+    for dot in dots:
+        names = blocks.setdefault(dot.block, [])
+        names += [dot.name] * (dot.name not in names)
+    heights = [len(names) + 2 for names in blocks.values()]
+    figure = Figure(figsize=(3 + 2.5 * len(columns), 2 + 0.22 * sum(heights)), dpi=140, layout="constrained")
+    grid = figure.subplots(len(blocks), len(columns), squeeze=False, sharey="row", height_ratios=heights)
+    for panels, (block, names) in zip(grid, blocks.items(), strict=True):
+        panels[0].set_ylabel(block)
+        for axes, column in zip(panels, columns, strict=True):
+            for dot in dots:
+                if (dot.block, dot.column) == (block, column):
+                    y = names.index(dot.name)
+                    axes.plot([dot.low, dot.high], [y, y], color=dot.color)
+                    axes.plot(dot.value, y, "o", color=dot.color, mfc=dot.color if dot.full else "white")
+            axes.set(xscale="log", ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), yticklabels=names)
+            axes.margins(x=0.15)
+            low, high = axes.get_xlim()
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 50 * low else (1,)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.grid(color="#e2e6ec")
+    for axes, column in zip(grid[0], columns, strict=True):
+        axes.set_title(column)
+    figure.suptitle(title, fontsize=11)
     figure.supxlabel(footer, fontsize=8, color="#6b7280")
     file = io.BytesIO()
     figure.savefig(file, format="png")
