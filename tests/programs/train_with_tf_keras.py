@@ -10,9 +10,9 @@ import shutil
 import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
+import tf_keras as keras
 
 import lambdanet
 

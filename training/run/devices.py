@@ -52,8 +52,8 @@ class Devices:
         """Returns data for `keras.Model.fit`; each machine loads the batches of its own shard."""
         return load(self.shard())
 
-    def separate_seeds(self, model: keras.Model) -> None:
-        """Lets devices with seeds of their own draw different random numbers, once all restored the same."""
+    def prepare(self, model: keras.Model) -> None:
+        """Prepares a restored model, so that devices with seeds of their own draw different numbers."""
 
     def any_worker(self, flag: bool) -> bool:
         """Returns whether the flag is true in any process. All of them have to call it, and wait here."""
@@ -107,6 +107,8 @@ class StrategyDevices(Devices):
         is_multi_worker = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         super().__init__(strategy.num_replicas_in_sync, *(_read_task()[:2] if is_multi_worker else ()))
         self._strategy = strategy
+        if is_multi_worker:  # Keras 3.15 averages the logs of a step, which are scalars, along an axis
+            strategy.reduce = lambda op, value, axis: type(strategy).reduce(strategy, op, value, axis=None)
 
     def scope(self) -> contextlib.AbstractContextManager:
         return self._strategy.scope()
@@ -121,7 +123,7 @@ class StrategyDevices(Devices):
 
         return self._strategy.distribute_datasets_from_function(load_shard)
 
-    def separate_seeds(self, model: keras.Model) -> None:
+    def prepare(self, model: keras.Model) -> None:
         states = [variable.value for variable in model.variables if SEEDS in variable.path]
 
         def add_number() -> None:

@@ -121,7 +121,7 @@ class Run:
         if recipe.start_from and self.step == 0:
             initial_weights.load_initial_weights(self._model, recipe.start_from, recipe.zero_head)
             self._checkpoints.reset_averages()
-        self._devices.separate_seeds(self._model)
+        self._devices.prepare(self._model)
         self._freeze(self._epoch())  # after loading: it changes the order of a layer's weights
         if self._devices.chief:
             model_dirs.claim(self._path, recipe, self._dataset.class_names, self._dataset.data_dir)

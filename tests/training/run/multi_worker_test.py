@@ -18,6 +18,7 @@ from lambdanet.errors import InputError
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard
 from lambdanet.training.run import build, callbacks, devices, model_dir
+from lambdanet.training.run.checkpoints import Checkpoints
 
 EPOCHS, BATCH = 6, 16
 SETTINGS = {
@@ -92,13 +93,15 @@ def test_losses_and_weights_equal_one_device(folder, ended, monkeypatch):
     model = build.build_model(RECIPE)
     start = _flat(model)
     build.compile_model(RECIPE, model, build.build_optimizer(RECIPE, 4))
-    losses = model.fit(batches.take(4 * epochs), epochs=epochs, steps_per_epoch=4, verbose=0).history["loss"]
+    steps = {"epochs": epochs, "steps_per_epoch": 4}
+    losses = model.fit(batches.take(4 * epochs), **steps, shuffle=False, verbose=0).history["loss"]
     rows = callbacks.read_history(folder / "run" / "history.csv")
     assert [float(row["loss"]) for row in rows] == pytest.approx(losses, rel=1e-4)
     assert [int(row["step"]) for row in rows] == [4 * epoch for epoch in range(1, epochs + 1)]
 
-    model.optimizer.finalize_variable_values(model.trainable_variables)
-    loss, accuracy = model.evaluate(Dataset.open(RECIPE, str(folder)).eval(), verbose=0)
+    Checkpoints(folder, model, model.optimizer).use_averages()
+    dataset = Dataset.open(RECIPE, str(folder))
+    loss, accuracy = model.evaluate(dataset.eval(), steps=dataset.eval_steps(), verbose=0)
     assert float(rows[-1]["val_loss"]) == pytest.approx(loss, rel=1e-3)
     assert float(rows[-1]["val_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
     trained, _ = model_dir.load_trained_model(folder / "run")
