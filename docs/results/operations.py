@@ -39,7 +39,7 @@ GROUPS = {  # patterns of the names of operations; the first that is found count
     "others": "",
 }
 OPERATION = re.compile(r"(?P<path>[\w./]+):(?P<operation>_?[A-Z]\w+)")  # as the profiler names an event
-LAYER = re.compile(r"_spatial/")  # the lambda layers and halo attention of these models
+LAYER = re.compile(r"_spatial(_\d+)?/")  # the lambda layers and halo attention of these models
 
 
 def main() -> None:
