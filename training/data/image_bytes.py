@@ -50,15 +50,15 @@ class Encoded:
 
         def crop_jpeg() -> tf.Tensor:
             window = choose_window(tf.io.extract_jpeg_shape(self.contents))
-            return tf.io.decode_and_crop_jpeg(self.contents, window, channels=self.channels, dct_method=DCT)
+            return tf.io.decode_and_crop_jpeg(self.contents, window, channels=3, dct_method=DCT)
 
         @_not_inlined
         def crop_others(contents: tf.Tensor) -> tf.Tensor:
             upright_jpeg = _starts_with(contents, JPEG) & (orientation(contents) == 1)
-            return tf.cond(upright_jpeg, crop_jpeg, lambda: Decoded(self.pixels()).crop(choose_window))
+            return tf.cond(upright_jpeg, crop_jpeg, lambda: Decoded(decode(contents)).crop(choose_window))
 
         image = tf.cond(_is_plain_jpeg(self.contents), crop_jpeg, lambda: crop_others(self.contents))
-        return tf.ensure_shape(image, [None, None, self.channels])
+        return _to_channels(image, self.channels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +92,11 @@ def decode(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:
       tf.errors.InvalidArgumentError: a damaged file, or another format.
     """
     image = tf.cond(_is_plain_jpeg(contents), lambda: _decode_jpeg(contents), lambda: _decode_any(contents))
+    return _to_channels(image, channels)
+
+
+def _to_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
+    """Returns an image [h, w, 3], or its gray; TensorFlow cannot decode CMYK to gray."""
     image = tf.ensure_shape(image, [None, None, 3])
     return tf.image.rgb_to_grayscale(image) if channels == 1 else image
 
