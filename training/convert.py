@@ -148,7 +148,7 @@ def _model_card(published: PublishedWeights, metadata: Mapping[str, str]) -> str
     header = {
         "license": metadata.get("license", "").lower(),
         "library_name": "lambdanet",
-        "tags": "[image-classification, tf-keras]",
+        "tags": "[image-classification, keras]",
         "datasets": "[imagenet-1k]" if theirs else "",
     }
     cells = {
