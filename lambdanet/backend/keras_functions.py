@@ -145,19 +145,22 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     return ops.custom_gradient(run)
 
 
-def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalizes the channels of x [b, ..., c], in float32 or float64.
+def batch_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalizes the channels of x [b, ..., c], in float32 or float64, each group of examples by itself.
 
     Returns:
-      the normalized x; the mean and the biased variance of x, [c] each.
+      the normalized x; the mean and the biased variance of x, [c] each, the means over the groups.
     """
     wide = cast(x, keras.backend.result_type(dtype_name(x.dtype), "float32"))
     gamma, beta = (cast(parameter, wide.dtype) for parameter in (gamma, beta))
-    axes = list(range(len(x.shape) - 1))
-    means = mean(wide, axes)
-    variance = mean(square(wide - means), axes)
-    outputs = (wide - means) * (rsqrt(variance + epsilon) * gamma) + beta
-    return cast(outputs, x.dtype), means, variance
+    wide = reshape(wide, [groups, -1, *x.shape[1:]])
+    axes = list(range(1, len(x.shape)))
+    means = mean(wide, axes, keepdims=True)
+    variance = mean(square(wide - means), axes, keepdims=True)
+    outputs = reshape((wide - means) * (rsqrt(variance + epsilon) * gamma) + beta, x.shape)
+    return cast(outputs, x.dtype), *(mean(values, [0, *axes]) for values in (means, variance))
 
 
 def dtype_min(dtype: Any) -> float:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch normalization: with the mean of each map, in one pass, and folded into the projection before it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
@@ -84,12 +84,14 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         shape = self.moving_mean.shape
         gamma = K.convert_to_tensor(self.gamma) if self.scale else K.ones(shape)
         beta = K.convert_to_tensor(self.beta) if self.center else K.zeros(shape)
-        devices = 1 if self.synchronized else num_devices()
-        *outputs, mean, variance = _by_device(
-            lambda x: normalize(x, gamma, beta, self.epsilon), inputs, devices
-        )
+        *outputs, mean, variance = normalize(inputs, gamma, beta, self.epsilon, **self._groups(inputs))
         self._update_averages(mean, compat.averaged_variance(variance, product(sizes(inputs)[:-1])))
         return outputs
+
+    def _groups(self, inputs: K.Tensor) -> dict[str, int]:
+        """Returns the number of parts with statistics of their own, where that is not one."""
+        groups = 1 if self.synchronized else num_devices()
+        return {} if groups == 1 or inputs.shape[0] % groups else {"groups": groups}
 
     def _update_averages(self, mean: K.Tensor, variance: K.Tensor) -> None:
         for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
@@ -227,17 +229,3 @@ def num_devices() -> int:
     if distribution is None or not isinstance(distribution, keras.distribution.DataParallel):
         return 1
     return distribution.device_mesh.devices.size
-
-
-def _by_device(normalize: Callable[[Any], Any], x: K.Tensor, devices: int) -> Any:
-    """Normalizes the part of a batch of each device; returns the mean of their means and variances.
-
-    A batch that cannot be divided is normalized as a whole.
-    """
-    if devices == 1 or x.shape[0] % devices:
-        return normalize(x)
-    parts = K.reshape(x, [devices, -1, *x.shape[1:]])
-    layout = keras.distribution.distribution().get_data_layout(parts.shape)
-    parts = keras.distribution.distribute_tensor(parts, layout)
-    *outputs, mean, variance = keras.ops.vectorized_map(normalize, parts)
-    return *(K.reshape(y, [-1, *y.shape[2:]]) for y in outputs), K.mean(mean, 0), K.mean(variance, 0)
