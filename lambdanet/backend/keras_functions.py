@@ -153,7 +153,7 @@ def batch_norm(
     Returns:
       the normalized x; the mean and the biased variance of x, [c] each, the means over the groups.
     """
-    wide = cast(x, keras.backend.result_type(dtype_name(x.dtype), "float32"))
+    wide = x if dtype_name(x.dtype) == "float64" else cast(x, "float32")
     gamma, beta = (cast(parameter, wide.dtype) for parameter in (gamma, beta))
     wide = reshape(wide, [groups, -1, *x.shape[1:]])
     axes = list(range(1, len(x.shape)))

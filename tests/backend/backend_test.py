@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports of `lambdanet.backend` on every engine, and the scope in which layers are not traced."""
+"""Exports of `lambdanet.backend` on every engine, and the scope in which tf_keras does not trace layers."""
 
 import re
 import threading
 from pathlib import Path
 
-import keras
 import pytest
 import source_tree
+import tf_keras
 
 from lambdanet import backend
-from lambdanet.backend import compat, keras_3_compat, keras_functions, tensorflow_functions, tf_keras_compat
+from lambdanet.backend import keras_3_compat, keras_functions, tensorflow_functions, tf_keras_compat
 
 FLOORS = ("backend", "ops", "layers", "models", "training")
 
@@ -27,7 +27,7 @@ def test_every_engine_has_the_functions():
     assert used(r"(?<![.])\bcompat\.(\w+)") <= vars(tf_keras_compat).keys() & vars(keras_3_compat).keys()
 
 
-class Traced(keras.layers.Layer):
+class Traced(tf_keras.layers.Layer):
     traces = 0
 
     def call(self, inputs):
@@ -40,30 +40,30 @@ class Traced(keras.layers.Layer):
 
 def traces() -> int:
     layer = Traced()
-    assert layer(keras.Input([4])).shape.as_list() == [None, 4]
+    assert layer(tf_keras.Input([4])).shape.as_list() == [None, 4]
     return layer.traces
 
 
 def test_declared_shapes_end_with_their_scope_in_each_thread():
-    found, infer = [], keras.layers.Layer._infer_output_signature
+    found, infer = [], tf_keras.layers.Layer._infer_output_signature
     inside, ended = threading.Event(), threading.Event()
 
     def build():
         found.append(traces())
-        with compat.declared_shapes():
+        with tf_keras_compat.declared_shapes():
             inside.set()
             ended.wait()
             found.append(traces())
 
-    with pytest.raises(ZeroDivisionError), compat.declared_shapes():
+    with pytest.raises(ZeroDivisionError), tf_keras_compat.declared_shapes():
         thread = threading.Thread(target=build)
         thread.start()
         inside.wait()
-        with compat.declared_shapes():
+        with tf_keras_compat.declared_shapes():
             assert traces() == 0
         assert traces() == 0
         raise ZeroDivisionError
     assert traces() == 1  # although the other scope goes on
     ended.set()
     thread.join()
-    assert found == [1, 0] and keras.layers.Layer._infer_output_signature is infer
+    assert found == [1, 0] and tf_keras.layers.Layer._infer_output_signature is infer

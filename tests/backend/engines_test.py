@@ -16,26 +16,23 @@ TOLERANCE = 1e-5  # of the largest number of an array, or of 1
 VARIANCE, VARIANCE_TOLERANCE = "moving_variance", 0.05
 
 
-def environment(engine):
-    inherited = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-    return {**inherited, **ENGINES[engine]}
-
-
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory):
-    """The arrays of each engine, from processes that run at the same time, and those of tf_keras."""
+    """The arrays of tf_keras, which writes the weights, and of each engine, from one process each."""
     folder = tmp_path_factory.mktemp("engines")
-    run_on_engine.write_weights(folder)
-    command = [sys.executable, run_on_engine.__file__, folder]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    processes = {
-        engine: subprocess.Popen([*command, folder / f"{engine}.npz"], env=environment(engine), **options)
-        for engine in ENGINES
-    }
-    expected = run_on_engine.arrays(folder, run_on_engine.NETWORKS)
-    shown = {engine: process.communicate()[0] for engine, process in processes.items()}
-    assert not any(process.returncode for process in processes.values()), shown
-    return {engine: dict(np.load(folder / f"{engine}.npz")) for engine in ENGINES} | {"tf_keras": expected}
+
+    def start(engine, **environment):
+        command = [sys.executable, run_on_engine.__file__, folder, folder / f"{engine}.npz"]
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command, env={**os.environ, **environment}, **options)
+
+    def end(processes):
+        shown = {engine: process.communicate()[0] for engine, process in processes.items()}
+        assert not any(process.returncode for process in processes.values()), shown
+        return {engine: dict(np.load(folder / f"{engine}.npz")) for engine in processes}
+
+    expected = end({"tf_keras": start("tf_keras", LAMBDANET_KERAS="tf_keras")})
+    return expected | end({engine: start(engine, **ENGINES[engine]) for engine in ENGINES})
 
 
 PARTS = [(engine, part) for engine in ENGINES for part in run_on_engine.parts(engine)]
@@ -57,7 +54,8 @@ def test_arrays_equal_those_of_tf_keras(engine, part, computed):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_layers_pass_the_test_of_keras(engine):
     """On torch also the gradients in float64."""
-    done = subprocess.run(**{**program("keras_tests.py"), "env": environment(engine)}, capture_output=True)
+    environment = {**os.environ, **ENGINES[engine]}
+    done = subprocess.run(**{**program("keras_tests.py"), "env": environment}, capture_output=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -24,9 +24,8 @@ def no_choice(monkeypatch):
 
 
 def python(*words, **variables):
-    env = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-    command = [sys.executable, *words]
-    return subprocess.run(command, env={**env, **variables}, cwd=ROOT, capture_output=True, text=True)
+    env = {**os.environ, **variables}
+    return subprocess.run([sys.executable, *words], env=env, cwd=ROOT, capture_output=True, text=True)
 
 
 def test_choice_after_the_first_use(no_choice):
@@ -54,7 +53,9 @@ def test_wrong_names(no_choice):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("lambdanet.training.run", "lambdanet.training needs Keras 3, got tf_keras"),
+        ("lambdanet.training.run.run", "training needs Keras 3, got tf_keras"),
+        ("lambdanet.training.evaluate", "evaluate needs Keras 3, got tf_keras"),
+        ("lambdanet.training.serving.export", "export needs Keras 3, got tf_keras"),
         ("lambdanet.detection.model_garden", "lambdanet.detection needs tf_keras, got Keras 3"),
     ],
 )
@@ -69,12 +70,19 @@ def test_modules_that_need_one_keras(module, message, no_choice):
         importlib.import_module(module)
 
 
-def test_backend_that_a_part_does_not_support(no_choice):
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("lambdanet.training.run.run", "training needs Keras on tensorflow or jax"),
+        ("lambdanet.training.evaluate", "evaluate needs Keras on tensorflow or jax"),
+        ("lambdanet.training.serving.export", "export needs Keras on tensorflow"),
+    ],
+)
+def test_backend_that_a_part_does_not_support(module, message, no_choice):
     no_choice.setattr(which_keras, "keras_3_backend", lambda: "torch")
-    no_choice.delitem(sys.modules, "lambdanet.training.run", raising=False)
-    message = "^lambdanet.training needs Keras on tensorflow or jax, got torch; set KERAS_BACKEND=tensorflow$"
-    with pytest.raises(InputError, match=message):
-        importlib.import_module("lambdanet.training.run")
+    no_choice.delitem(sys.modules, module, raising=False)
+    with pytest.raises(InputError, match=f"^{message}, got torch; set KERAS_BACKEND=tensorflow$"):
+        importlib.import_module(module)
 
 
 @pytest.mark.parametrize(
@@ -110,16 +118,3 @@ sys.exit([cli.main(["list", "mobilenet_v2"]), cli.main(["info", "mobilenet_v2"])
     shown = python("-c", code, KERAS_BACKEND=backend)
     assert shown.returncode == 0, shown.stderr
     assert "mobilenet_v2" in shown.stdout and shown.stderr == f"lambdanet: error: {message}\n"
-
-
-def test_tf_keras_within_keras_3():
-    shown = python(
-        str(ROOT / "tests/programs/refuse_tf_keras.py"), KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3"
-    )
-    assert shown.returncode == 0, shown.stderr
-    lines = dict(line.split(": ", 1) for line in shown.stdout.splitlines())
-    hint = "lambdanet uses Keras 3: build the model with `import keras`, or set LAMBDANET_KERAS=tf_keras"
-    assert "is called by a tf_keras model or layer, Model, " in lines["model"] and hint in lines["model"]
-    assert lines["tensor"] == f"an input of SqueezeExcite is a tf_keras KerasTensor; {hint}"
-    assert lines["regularizer"] == f"kernel_regularizer is a tf_keras L2; {hint}"
-    assert "which took keras; or set LAMBDANET_KERAS=tf_keras" in lines["late"]

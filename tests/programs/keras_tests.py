@@ -17,8 +17,8 @@ import lambdanet
 from lambdanet import backend as K
 from lambdanet.backend import compat, device
 from lambdanet.errors import InputError
+from lambdanet.layers.batch_norm import BatchNormalization
 from lambdanet.layers.layer import Layer
-from lambdanet.layers.pooled_batch_norm import BatchNormalization
 
 IMAGES = (2, 4, 3, 8)
 SEQUENCES, VOLUMES = (2, 5, 4), (2, 2, 3, 3, 4)
@@ -35,6 +35,7 @@ CASES = {
 POSITIONS = {"RelativePositionEmbedding", "UnstructuredPositionEmbedding"}  # parts of the lambda layers
 
 NUM_DEVICES = len(keras.distribution.list_devices()) if K.ENGINE == "jax" else 1
+assert NUM_DEVICES == (2 if K.ENGINE == "jax" else 1)
 
 
 def check_every_class_is_tested() -> None:
@@ -109,6 +110,7 @@ class BatchNormTest(testing.TestCase):
         ("float32", {}, "CPU"),
         ("float32", {}, "TPU"),
         ("float32", {"synchronized": True}, "CPU"),
+        ("mixed_bfloat16", {}, "CPU"),
         ("mixed_bfloat16", {"scale": False, "center": False}, "CPU"),
     )
 

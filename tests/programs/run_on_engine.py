@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes layers and models with the Keras of this process: run_on_engine.py FOLDER ARRAYS.npz
 
-The folder has the weights of the small model, as `write_weights` wrote them.
+The folder has the weights of the small model: with tf_keras, the program writes them.
 """
 
 import contextlib
@@ -299,6 +299,8 @@ def check_fit() -> None:
 
 def main() -> None:
     folder, path = sys.argv[1:]
+    if K.KERAS == "tf_keras":
+        write_weights(Path(folder))
     np.savez(path, **arrays(Path(folder), NETWORKS_ON[K.ENGINE]), **initial_weights())
     check_fit()
 
