@@ -32,6 +32,7 @@ from lambdanet.models import (
     resnet_rs,
     timm_networks,
 )
+from lambdanet.models.inference import InferenceModel  # noqa: F401, so that Keras loads one
 from lambdanet.models.layer_builder import POOLINGS, Architecture, LayerBuilder
 from lambdanet.models.names import ModelInfo
 from lambdanet.models.weights import pretrained, weight_files

@@ -59,7 +59,7 @@ def small_model(
     return keras.Model(images, builder.classifier(embedding, num_classes))
 
 
-def output_types(model: keras.Model) -> list[tuple[list[int | None], str]]:
+def output_types(model: keras.Model) -> list[tuple[tuple[int | None, ...], str]]:
     """Returns the shapes and dtypes of the outputs of all layers."""
     outputs = backend.flatten([layer.output for layer in model.layers])
-    return [(tensor.shape.as_list(), tensor.dtype.name) for tensor in outputs]
+    return [(tuple(tensor.shape), backend.dtype_name(tensor.dtype)) for tensor in outputs]

@@ -85,5 +85,5 @@ def deserialize_position(config: Mapping[str, Any]) -> PositionEmbedding:
             return embedding
     raise InputError(
         "layers that share a position embedding cannot be copied one by one, as by `clone_model`, because "
-        "each would have its own; copy the model by `Model.from_config(model.get_config())`"
+        "each would have its own; save the model as a .keras file and load that"
     )

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import keras
-import keras as keras_3
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 from helpers import images
 from small_models import small_model
 
@@ -110,13 +110,13 @@ def test_activation_default_and_override(name, own):
     for given, expected in ((None, own), ("swish", "swish")):
         model = lambdanet.create_model(name, num_classes=10, activation=given)
         layers = [layer for layer in model.layers if isinstance(layer, keras.layers.Activation)]
-        assert len(layers) > 9 and {layer.activation.__name__ for layer in layers} == {expected}
+        assert len(layers) > 9 and {layer.activation for layer in layers} == {keras.activations.get(expected)}
 
 
 def test_blocks_start_as_the_identity():
     """The last gamma of every block is zero, so features of a fresh network are its shortcuts alone."""
     model = lambdanet.create_model("lambda_resnet_50", features_only=True)
-    last = [np.any(weight) for weight in model.weights if "expand_norm/gamma" in weight.name]
+    last = [np.any(w) for w in model.weights if compat.variable_name(w).endswith("expand_norm/gamma")]
     assert last == [False] * 16
 
 
@@ -168,19 +168,22 @@ def test_a_wrapped_layer_loads_by_its_name(tmp_path):
 
 
 def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
-    """As the README says: with the layers registered, and without oneDNN's convolutions."""
+    """As the README says: with the layers registered, and without oneDNN's convolutions.
+
+    Of 64 pixels: Keras 3.15 takes an empty batch of maps of one pixel for a bias when it adds them.
+    """
     files = [tmp_path / "model.keras", tmp_path / "for_inference.keras"]
     tiny.save(files[0])
     lambdanet.for_inference(tiny).save(files[1])
     program = (
         "import sys; import lambdanet.models.zoo; import tensorflow as tf; import keras\n"
-        "for path in sys.argv[1:]: print(keras.models.load_model(path)(tf.zeros([0, 32, 32, 3])).shape)"
+        "for path in sys.argv[1:]: print(keras.models.load_model(path)(tf.zeros([0, 64, 64, 3])).shape)"
     )
     environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"}
     command = [sys.executable, "-c", program, *files]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert shown.stdout == "(0, 10)\n" * 2, shown.stderr
-    assert tf.function(tiny, jit_compile=True)(images(0, 32, 32, 3)).shape == (0, 10)
+    assert tf.function(tiny, jit_compile=True)(images(0, 64, 64, 3)).shape == (0, 10)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +202,7 @@ def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
         ({"features_only": True, "out_levels": [[1]]}, r"got \[\[1\]\]"),
         ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\), got 1.0"),
         ({"input_size": (1, 2, 3)}, r"input_size must be .* got \(1, 2, 3\)"),
-        ({"kernel_regularizer": keras_3.regularizers.L2(1e-4)}, "kernel_regularizer is a Keras 3 L2"),
+        ({"kernel_regularizer": tf_keras.regularizers.L2(1e-4)}, "kernel_regularizer is a tf_keras L2"),
         ({"kernel_regularizer": "l9"}, "kernel_regularizer must be a Keras regularizer .*, got 'l9'"),
         ({"kernel_regularizer": 1e-4}, "kernel_regularizer must be .* got 0.0001"),
         ({"dropout_rate": "0.1"}, r"dropout_rate must be in \[0, 1\), got '0.1'"),
@@ -228,7 +231,7 @@ def test_layers_on_maps_of_one_size_share_their_positions(tmp_path):
     """Table 4's shared embeddings, and that a saved model still shares them."""
     model = backbone(num_classes=4, input_size=32, share_positions=True, scope=5)
     layers = [layer for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)]
-    sides = {layer.name: layer.input_shape[1] for layer in layers}
+    sides = {layer.name: layer.input.shape[1] for layer in layers}
     names = [f"{block}_spatial" for block in ("c3_block2", "c4_block1", "c4_block2", "c5_block1")]
     assert sides == dict(zip(names, (4, 4, 2, 2), strict=True))
     model.save(tmp_path / "model.keras")
