@@ -126,7 +126,7 @@ def test_gradient_step_and_copy(name):
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits([1, 2], logits))
     assert logits.shape == [2, 3]
     gradients = zip(model.trainable_weights, tape.gradient(loss, model.trainable_weights), strict=True)
-    assert [weight.name for weight, gradient in gradients if not 0 < np.abs(gradient).max() < np.inf] == []
+    assert [weight.path for weight, gradient in gradients if not 0 < np.abs(gradient).max() < np.inf] == []
     with compat.without_values():
         copy = keras.models.model_from_json(model.to_json())
     assert output_types(copy) == output_types(model)  # Keras traces the layers of the copy
@@ -157,7 +157,7 @@ def test_counts_of_a_built_model(name):
         features = lambdanet.create_model(name, features_only=True, out_levels=(1, 2, 3, 4, 5), input_size=64)
         embedding = lambdanet.create_model(name, num_classes=0)
     for level, stride, channels in info.stages:
-        assert features.output_shape[str(level)] == (None, *[64 // stride] * 2, channels)
+        assert features.output[str(level)].shape == (None, *[64 // stride] * 2, channels)
     assert embedding.output_shape == (None, info.embedding_size)
 
 
