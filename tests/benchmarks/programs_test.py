@@ -52,17 +52,15 @@ def test_both_backends_train_equally_in_turns(monkeypatch, capsys):
     settings = "train_split=train[:320] eval_split=test[:8] input_size=8 global_batch_size=16"
     monkeypatch.setattr(steps, "SETTINGS", {"a recipe": settings})
     monkeypatch.setattr(steps, "SETTLE_SECONDS", 0)
-    monkeypatch.setattr(steps, "NUM_LOSSES", 5)  # with so few images, rounding grows
+    monkeypatch.setattr(steps, "NUM_LOSSES", 3)  # with so few images, rounding grows
     for backend in steps.ENGINES:
         monkeypatch.setitem(steps.ENGINES, backend, steps.ENGINES[backend] | {"XLA_FLAGS": XLA_FLAGS})
     rows = steps.benchmark_steps(epochs=1)
     assert [row["engine"] for row in rows] == ["TensorFlow", "JAX"]
-    assert [float(row["difference of 5 losses"]) < 1e-4 for row in rows] == [True] * 2
+    assert [float(row["difference of 3 losses"]) < 1e-4 for row in rows] == [True] * 2
     assert all(float(row["step_ms"]) > 0 and float(row["epoch_cpu_s"]) > 0 for row in rows)
-    ratio = float(rows[2]["epoch_s"]) / float(rows[0]["epoch_s"])
-    assert (
-        float(rows[2]["epoch x"]) == pytest.approx(ratio, abs=0.05 * ratio) and rows[0]["epoch x"] == "1.000"
-    )
+    ratio = float(rows[1]["step_ms"]) / float(rows[0]["step_ms"])
+    assert float(rows[1]["step x"]) == pytest.approx(ratio, rel=0.01) and rows[0]["step x"] == "1.000"
     assert capsys.readouterr().out.splitlines()[-1].startswith("a recipe  JAX")
 
 

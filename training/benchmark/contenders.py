@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
@@ -15,6 +16,8 @@ from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.ops import reference
 from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
 from lambdanet.training.benchmark.cases import ATTENTION_HEADS, HALO, HALO_BLOCK, HEADS, KEY_DIM, Case
+
+which_keras.take("keras", "benchmark", ("tensorflow",))
 
 # Each has its own scope: 7x7 positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
 ATTENTION: dict[str, Callable[..., keras.layers.Layer]] = {

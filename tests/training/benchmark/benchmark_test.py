@@ -4,6 +4,7 @@
 import csv
 import io
 import os
+import runpy
 import subprocess
 import sys
 from itertools import product
@@ -120,6 +121,12 @@ def test_contenders_run_in_half_precision(name, monkeypatch):
     forward, gradients = outputs
     assert [x.dtype for x in forward] == [tf.bfloat16] and gradients[0].dtype == tf.bfloat16
     assert all(np.isfinite(tf.cast(x, tf.float32)).all() for x in [*forward, *gradients])
+
+
+def test_other_backend_is_refused(monkeypatch):
+    monkeypatch.setattr("lambdanet.which_keras.keras_3_backend", lambda: "jax")
+    with pytest.raises(InputError, match="benchmark needs Keras on tensorflow, got jax"):
+        runpy.run_path(contenders.__file__)
 
 
 # Turns.
