@@ -88,7 +88,7 @@ def _processes(
         processes = {}
         for name, environment in engines.items():
             process = subprocess.Popen(
-                [sys.executable, "-P", ROOT / "benchmarks" / "paced_training.py", RECIPE]
+                [sys.executable, "-P", str(ROOT / "benchmarks" / "paced_training.py"), RECIPE]
                 + [str(folder / name), *settings, *changes],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -51,7 +51,7 @@ def build(name: str, case: Case) -> Run:
         return _run_position_lambdas(figure_3 if name == FIGURE_3 else by_name, case)
     if name in ATTENTION:
         return run_layer(lambda case, **options: ATTENTION[name](num_heads=ATTENTION_HEADS, **options), case)
-    options = {"num_heads": HEADS, "key_dim": KEY_DIM, "implementation": form}
+    options: dict[str, Any] = {"num_heads": HEADS, "key_dim": KEY_DIM, "implementation": form}
     return run_layer(lambda case, **more: LambdaLayer(scope=case.scope, **options, **more), case)
 
 

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 BUSY_LOAD = 0.5  # from this load average on, times are noisy
 QUANTILES = {"ms_median": 0.5, "ms_min": 0, "ms_quartile_1": 0.25, "ms_quartile_3": 0.75, "ms_max": 1}
 
-Machine = Mapping[str, str | float]
+Machine = dict[str, Any]
 
 
 @dataclasses.dataclass
@@ -111,7 +111,7 @@ def announce(dtype: str, threads: int | None = None) -> Machine:
       The processor, cores, threads, load average, and versions.
     """
     load = round(os.getloadavg()[0], 2)
-    about = {
+    about: Machine = {
         "cpu": _cpu(),
         "cores": num_cores(),
         "threads": threads or num_cores(),
