@@ -4,6 +4,8 @@
 #   make demo    train on handwritten digits, evaluate, export, predict
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
 #   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/layers/attention_test.py
+#   make test-newest   layers, models, weights and training with the newest Keras and JAX, without TensorFlow, where there is
+#                a Python 3.12 or 3.13; it is installed into .venv-newest
 #   make check   lint, and a minute of the tests nearest to what changed; before each commit
 #   make lint    ruff, mypy and the budget of lines
 #   make docs    the documentation, as static pages in docs/_build
@@ -28,7 +30,15 @@ SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mo
 	--model_dir=demo/shapes_run --config_file=demo/shapes/config.yaml
 SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
 
-.PHONY: demo demo-detection docs tables figures test check lint format results clean
+# JAX 0.11 and later need Python 3.12. The names in pyenv's folder of shims need not run.
+NEWEST_PYTHON ?= $(shell for python in python3.13 ~/.pyenv/versions/3.13*/bin/python python3.12 ~/.pyenv/versions/3.12*/bin/python; \
+	do "$$python" -c '' 2>/dev/null && echo "$$python" && break; done)
+# pytest in .venv-newest, with two devices, and without the XLA flags of tests/conftest.py, which JAX 0.12 rejects.
+NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS="--xla_force_host_platform_device_count=2 \
+	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
+	.venv-newest/bin/python -m pytest --noconftest --numprocesses=2
+
+.PHONY: demo demo-detection docs tables figures test test-newest check lint format results clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
 # the training.
@@ -64,6 +74,15 @@ else
 	LAMBDANET_KERAS=tf_keras $(PYTEST) tests/detection $(EITHER_KERAS) tests/project/docstrings_test.py
 endif
 
+# In float64, layers equal loops over their queries to the digits that those tests expect.
+test-newest: $(if $(NEWEST_PYTHON),.venv-newest/stamp)
+ifeq ($(NEWEST_PYTHON),)
+	@echo "test-newest is skipped: there is no Python 3.12 or 3.13"
+else
+	$(NEWEST_PYTEST) tests/newest.py tests/models/weights/hub_test.py tests/models/weights/fuzz_weights_test.py
+	JAX_ENABLE_X64=1 LAMBDANET_FUZZ=0.05 $(NEWEST_PYTEST) -W "ignore:You are using a softmax" tests/layers/fuzz_layers_test.py
+endif
+
 check: lint
 	$(PYTEST) --seconds=50 $$($(BIN)/python tests/changed.py)
 
@@ -94,13 +113,21 @@ results: docs/results/$(PAGE).md .venv/dev.stamp
 	cd docs && ../$(BIN)/python -m generate
 
 clean:
-	rm -rf .venv .build docs/_build docs/_generated docs/reference/api docs/reference/commands dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-newest .build docs/_build docs/_generated docs/reference/api docs/reference/commands dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # Each stamp file marks a completed install, which is repeated when the requirements change. All install the TensorFlow that
 # TF Model Garden needs, so that no target replaces the TensorFlow of another.
 .venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python
 	@echo "installing lambdanet[$*] into .venv (minutes the first time)"
 	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --editable '.[$*]' 'tensorflow~=2.20.0'
+	@touch $@
+
+# Without an upper bound on any version; `make clean` is how to get newer ones.
+.venv-newest/stamp: setup.cfg pyproject.toml
+	@echo "installing lambdanet[jax] into .venv-newest"
+	@"$(NEWEST_PYTHON)" -m venv .venv-newest
+	@.venv-newest/bin/python -m pip --disable-pip-version-check --no-input install --quiet --upgrade --editable '.[jax]' \
+		keras jax hypothesis pytest pytest-xdist
 	@touch $@
 
 .venv/bin/python:

@@ -12,12 +12,15 @@ import warnings
 from pathlib import Path
 
 import pytest
+from engines import ENGINES
 from source_tree import ROOT
 
 # Set before anything imports TensorFlow, and inherited by the programs that tests start.
 _PATH = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATH))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+if os.environ.get("KERAS_BACKEND") == "jax":
+    os.environ.update(ENGINES["jax"])
 # A process has one Keras: tests/detection runs with tf_keras, in a call of pytest of its own.
 if os.environ.get("LAMBDANET_KERAS") != "tf_keras":
     collect_ignore = ["detection"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts two workers per signal, as forks of a process with all imports; prints their statuses as JSON.
 
-Arguments: FOLDER, the signals as JSON [[signal, step, worker], ...], and flags of `lambdanet train`. The worker
-sends itself the signal after the step. Prints also the seconds from that to the end of the other.
+Arguments: FOLDER, the signals as JSON [[signal, step, worker], ...], and flags of `lambdanet train`. The
+worker sends itself the signal after the step. Prints also the seconds from that to the end of the other.
 """
 
 import ctypes

@@ -74,7 +74,8 @@ class Checkpoints:
           OSError: the file cannot be written, or the model_dir was deleted.
         """
         sync(self.model)
-        arrays = {name: variable.numpy() for name, variable in self._variables().items()}
+        arrays: dict[str, Any] = {name: variable.numpy() for name, variable in self._variables().items()}
+        arrays[SUMS] = self.sums
         if not self.devices.chief:  # took part: variables with a value per device were averaged
             return
         failure, folder = f"cannot write the checkpoint of step {step}", self.directory
@@ -83,7 +84,7 @@ class Checkpoints:
         try:
             folder.mkdir(exist_ok=True)
             with atomic_file(_path(folder, step)) as unfinished, unfinished.open("wb") as file:
-                np.savez(file, **{SUMS: self.sums}, **arrays)
+                np.savez(file, **arrays)
         except OSError as error:
             raise OSError(f"{failure}: {error}") from None
         for old in self.steps()[: -self._max_to_keep]:

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
 
 CHOICES = ("auto", "mirrored", "multi_worker", "one_device", "tpu")
 SEEDS = "seed_generator"  # in the names of variables that are no weights
+PARTING_SECONDS = 2.0
 EXAMPLE = '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}'
 
 
@@ -77,6 +79,10 @@ class Devices:
         """Raises `Preempted` if another worker is lost, because the run cannot continue without it."""
         try:
             yield
+            self._part()
+        except Preempted:
+            self._part()
+            raise
         except self._worker_lost() as error:
             if self.workers == 1:
                 raise
@@ -96,6 +102,9 @@ class Devices:
         """Returns what the remaining workers raise, depending on the operation that fails."""
         return ()
 
+    def _part(self) -> None:
+        """Ends the communication of all processes, when they have reached the same step."""
+
     def _leave(self) -> None:
         """Prepares the exit of a process whose peers are gone."""
 
@@ -110,8 +119,10 @@ class StrategyDevices(Devices):
         if is_multi_worker:  # Keras 3.15 averages the logs of a step, which are scalars, along an axis
             strategy.reduce = lambda op, value, axis: type(strategy).reduce(strategy, op, value, axis=None)
 
-    def scope(self) -> contextlib.AbstractContextManager:
-        return self._strategy.scope()
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        with self._strategy.scope(), tf.variable_creator_scope(_average_on_read):
+            yield
 
     def shard(self) -> Shard:
         return Shard(self.worker, self.workers, self.replicas, pad_last_batch=True)
@@ -142,6 +153,17 @@ class StrategyDevices(Devices):
     def _worker_lost(self) -> tuple[type[Exception], ...]:
         names = "Aborted Cancelled DeadlineExceeded FailedPrecondition Internal Unavailable".split()
         return tuple(getattr(tf.errors, f"{name}Error") for name in names)
+
+
+def _average_on_read(create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+    """Creates a variable; of moving averages, which differ between devices, checkpoints have the mean.
+
+    Keras 3.15 would read those of the first device.
+    """
+    if (options["name"] or "").startswith("moving_"):
+        options["synchronization"] = tf.VariableSynchronization.ON_READ
+        options["aggregation"] = tf.VariableAggregation.MEAN
+    return create(**options)
 
 
 class JaxDevices(Devices):
@@ -176,6 +198,15 @@ class JaxDevices(Devices):
         import jax
 
         return (jax.errors.JaxRuntimeError,)
+
+    def _part(self) -> None:
+        import jax
+
+        if self.workers > 1:
+            self.any_worker(False)
+            if self.chief:  # coordinates the others, which abort if it leaves before them
+                time.sleep(PARTING_SECONDS)
+            jax.distributed.shutdown()
 
     def _leave(self) -> None:
         # At its exit, JAX would wait a minute for the others, and abort.
@@ -262,7 +293,7 @@ def keep_compiled_programs() -> None:
     """Makes JAX keep what it compiles in the cache of lambdanet, unless the user chose a folder."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir:
+    if jax.config.values["jax_compilation_cache_dir"]:
         return
     try:
         folder = writable_dir(hub.cache_dir() / "jax")

@@ -103,7 +103,8 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
 
         def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
             """Applies gradients on JAX, also where some of the variables are frozen."""
-            attributes, built_for = vars(self), self._trainable_variables  # Keras tracks assigned attributes
+            attributes: dict[str, Any] = self.__dict__  # an assigned attribute would be tracked by Keras
+            built_for = self._trainable_variables
             attributes["_trainable_variables"] = [v for v in built_for if v.trainable]
             try:
                 return super().stateless_apply(optimizer_variables, grads, trainable_variables)

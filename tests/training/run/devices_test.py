@@ -4,11 +4,14 @@
 import json
 import subprocess
 
+import keras
 import pytest
 from helpers import program
 
 from lambdanet.errors import InputError
 from lambdanet.training.run import devices
+
+ON_TENSORFLOW = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs tf.distribute")
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +27,17 @@ def test_two_devices_have_the_losses_of_one(shown):
     for one, two in zip(result["one"], result["two"], strict=True):
         assert two == pytest.approx(one, rel=1e-4)
     assert result["weights"] < 1e-3
+    assert result["sums"] < 1e-6  # of the gradients of parts of a batch
+
+
+def test_run_on_two_devices_resumes_exactly(shown):
+    result = json.loads(shown.splitlines()[-1])
+    assert "stopped by SIGTERM at step 2, which is saved" in result["stopped"]
+    assert result["resumed"] == 0
+
+
+def test_moving_averages_are_means_over_devices(shown):
+    assert json.loads(shown.splitlines()[-1])["averages"] < 1e-6
 
 
 def test_output_has_batch_size_per_device_and_loss(shown):
@@ -42,6 +56,7 @@ def test_unknown_distribute_is_rejected():
         devices.create_devices("mirored", 8)
 
 
+@ON_TENSORFLOW
 def test_indivisible_batch_is_rejected(monkeypatch):
     gpus = [type("Device", (), {"name": f"/gpu:{number}"}) for number in range(3)]
     monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda kind: gpus)

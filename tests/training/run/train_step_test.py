@@ -91,7 +91,8 @@ def test_rematerialized_blocks_are_computed_twice():
         )
 
         def loss(weights, x, call=call, state=state):
-            pairs = [*zip(model.trainable_variables, weights), *zip(model.non_trainable_variables, state)]
+            variables = [*model.trainable_variables, *model.non_trainable_variables]
+            pairs = list(zip(variables, [*weights, *state], strict=True))
             with keras.StatelessScope(pairs):
                 return keras.ops.sum(call(x, training=True))
 
