@@ -22,6 +22,8 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python;
 
 BIN := .venv/bin
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
+ON_JAX := tests/training/train_test.py tests/training/trained_export_test.py $(patsubst %,tests/training/run/%_test.py,callbacks \
+	checkpoints devices freezing interrupted_runs losses multi_worker optimizers sizes train_step user_callbacks)
 EITHER_KERAS := tests/backend/both_kerases_test.py tests/layers/conformance_test.py
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
 DETECTION := $(BIN)/python -m lambdanet.detection
@@ -65,12 +67,13 @@ demo-detection: .venv/detection.stamp
 		demo/shapes/val/00000[1-9].jpg
 	@echo "$$WHAT_NOW_DETECTION"
 
-# Detection needs tf_keras, and a process has one Keras.
+# A process has one backend: what training promises is tested on JAX once more. Detection needs tf_keras.
 test: .venv/dev.stamp
 ifdef TESTFLAGS
 	$(if $(findstring tests/detection,$(TESTFLAGS)),LAMBDANET_KERAS=tf_keras )$(PYTEST) $(TESTFLAGS)
 else
 	$(PYTEST) tests
+	KERAS_BACKEND=jax $(PYTEST) $(ON_JAX)
 	LAMBDANET_KERAS=tf_keras $(PYTEST) tests/detection $(EITHER_KERAS) tests/project/docstrings_test.py
 endif
 

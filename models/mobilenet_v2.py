@@ -87,7 +87,7 @@ class MobileNetV2(Architecture):
                 if stochastic_depth_rate:
                     drop_rate = stochastic_depth_rate * number / num_blocks
                     x = StochasticDepth(drop_rate, name=f"{name}_drop")(x)
-                x = keras.layers.Add(name=f"{name}_add")([x, residual])
+                x = compat.Add(name=f"{name}_add")([x, residual])
             level += strides > 1
             endpoints[str(level)] = x
         return endpoints

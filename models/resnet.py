@@ -62,12 +62,12 @@ def no_shortcut(builder: LayerBuilder, x, filters: int, strides: int, name: str)
 
 def activated_sum(builder: LayerBuilder, x, residual, name: str):
     """The sum of a block's output and its residual, activated (ResNet)."""
-    return builder.act(keras.layers.Add(name=f"{name}_add")([x, residual]), f"{name}_act")
+    return builder.act(compat.Add(name=f"{name}_add")([x, residual]), f"{name}_act")
 
 
 def linear_sum(builder: LayerBuilder, x, residual, name: str):
     """The sum of a block's output and its residual, if there is one (RegNetZ)."""
-    return x if residual is None else keras.layers.Add(name=f"{name}_add")([x, residual])
+    return x if residual is None else compat.Add(name=f"{name}_add")([x, residual])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,7 @@ def double_attention(builder: LayerBuilder, x, name: str):
     )
     y = builder.convolution(attention(x), channels, 1, 1, f"{name}_expand")
     y = builder.norm(y, f"{name}_norm", zero=True)
-    return keras.layers.Add(name=f"{name}_add")([x, y])
+    return compat.Add(name=f"{name}_add")([x, y])
 
 
 Block = partial(Bottleneck, shortcut=strided_shortcut)

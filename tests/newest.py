@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of layers, models, weights and training with the newest Keras and JAX, without TensorFlow.
 
-`make test-newest` runs them in an environment of their own, with two devices. `lambdanet train` reads its data
-with TensorFlow, so here `keras.Model.fit` trains, with the model, loss, optimizer and step of a recipe.
+`make test-newest` runs them in an environment of their own, with two devices. `lambdanet train` reads its
+data with TensorFlow, so here `keras.Model.fit` trains, with the model, loss, optimizer and step of a recipe.
 """
 
 import dataclasses

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapts Keras 3; `tf_keras_compat` has the same names."""
 
+import functools
+import operator
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,6 +31,17 @@ class BaseLayer(keras.layers.Layer):
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
         """Never propagates masks."""
+
+
+@keras.saving.register_keras_serializable(package="lambdanet")
+class Add(keras.layers.Add):
+    """The layer of Keras; on TensorFlow, that one takes a map of one position for a bias (Keras 3.15).
+
+    tf2onnx makes it the bias of the convolution before, which ONNX Runtime rejects.
+    """
+
+    def _merge_function(self, inputs: Any) -> Any:
+        return functools.reduce(operator.add, inputs)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tf_keras as keras
 from tf_keras.src.engine.base_layer_utils import call_context
 
+Add = keras.layers.Add
 AveragePooling2D = keras.layers.AveragePooling2D
 Dense = keras.layers.Dense
 RandomNormal = keras.initializers.RandomNormal

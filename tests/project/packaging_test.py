@@ -114,7 +114,7 @@ def test_the_metadata(built):
 
 
 def _requirements(wheel: Path, *extras: str) -> dict[str, Requirement]:
-    """Returns what the base install requires, and what these extras themselves add, by the names of packages."""
+    """Returns what the base install requires, and what these extras add, by the names of packages."""
     found = [Requirement(line) for line in _metadata(wheel).get_all("Requires-Dist")]
     environments = [{"extra": extra} for extra in ("", *extras)]
     chosen = [r for r in found if r.marker is None or any(map(r.marker.evaluate, environments))]

@@ -11,6 +11,15 @@ from helpers import program
 from lambdanet.errors import InputError
 from lambdanet.training.run import devices
 
+# Arguments, and the reason in the message; the tests have no TPU.
+UNREACHABLE = {
+    "tensorflow": [
+        ("tpu", None, "'local'; .* \\(.*TPU"),
+        ("auto", "grpc://127.0.0.1:1", "'grpc://127.0.0.1:1'; .* \\(.*refused"),
+        ("tpu", "grpc://nowhere", "'grpc://nowhere'; .* \\("),
+    ],
+    "jax": [("tpu", None, "'local'; JAX runs on cpu"), ("auto", "grpc://nowhere", "'grpc://nowhere'")],
+}
 ON_TENSORFLOW = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs tf.distribute")
 
 
@@ -64,14 +73,7 @@ def test_indivisible_batch_is_rejected(monkeypatch):
         devices.create_devices("auto", 64)
 
 
-@pytest.mark.parametrize(
-    ("name", "tpu", "reason"),
-    [
-        ("tpu", None, "'local'; .* \\(.*TPU"),  # the tests have no TPU
-        ("auto", "grpc://127.0.0.1:1", "'grpc://127.0.0.1:1'; .* \\(.*refused"),
-        ("tpu", "grpc://nowhere", "'grpc://nowhere'; .* \\("),
-    ],
-)
+@pytest.mark.parametrize(("name", "tpu", "reason"), UNREACHABLE[keras.backend.backend()])
 def test_unreachable_tpu_is_rejected_in_one_line(name, tpu, reason):
     with pytest.raises(InputError, match=f"tpu must be local on .*, got {reason}") as error:
         devices.create_devices(name, 8, tpu)

@@ -75,10 +75,11 @@ def test_only_chief_writes_and_prints(folder, ended):
     files = ["checkpoints", "classes.txt", "data_dir.txt", "history.csv", "logs", "recipe.json"]
     assert sorted(file.name for file in (folder / "run").iterdir()) == files
     assert not list(folder.glob("run/checkpoints/*temp*"))
-    each = (
-        "batches of 16 images, 8 on each of 2 devices of 2 machines, in float32; the learning rate rises to"
-    )
-    assert each in _log(folder, 0, 0) and "Epoch 1/" in _log(folder, 0, 0)
+    count = 4 if keras.backend.backend() == "jax" else 2  # of logical processors
+    where = f"{16 // count} on each of {count} devices of 2 machines, in float32"
+    assert f"batches of 16 images, {where}; the learning rate rises to" in _log(
+        folder, 0, 0
+    ) and "Epoch 1/" in _log(folder, 0, 0)
     assert "Epoch" not in _log(folder, 0, 1) and "batches" not in _log(folder, 0, 1)
 
 
