@@ -106,10 +106,9 @@ def tpu() -> str:
     return _plain(read_csv("tpu.csv")) or MISSING
 
 
-def tpu_of_both_kerases() -> str:
-    """Returns the estimates of steps with tf_keras and with Keras 3."""
-    files = sorted((RESULTS / "tpu_of_both_kerases").iterdir(), reverse=True)
-    reports = [json.loads(file.read_text()) for file in files]
+def tpu_of_both_backends() -> str:
+    """Returns the estimates of steps on TensorFlow and JAX."""
+    reports = [json.loads(file.read_text()) for file in sorted((RESULTS / "tpu_of_both_backends").iterdir())]
     rows = [
         [
             report["name"],
@@ -118,10 +117,12 @@ def tpu_of_both_kerases() -> str:
             f"{1e3 * report['seconds']:.2f}",
             f"{report['hbm_bytes']['needed'] / 2**30:.2f}",
             f"{report['bytes_moved'] / 1e9:.2f}",
+            str(report["collectives"].get("all-reduce", "-")),
         ]
-        for report in reports
+        for report in sorted(reports, key=lambda report: (report["flops"], report["topology"]))
     ]
-    return table(["step", "topology", "images per core", "ms", "HBM, GiB", "HBM traffic, GB"], rows)
+    header = "step, topology, images per core, ms, HBM (GiB), HBM traffic (GB), all-reduces".split(", ")
+    return table(header, rows)
 
 
 def tpu_totals() -> str:
