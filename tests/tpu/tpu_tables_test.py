@@ -138,7 +138,7 @@ def test_paper_speeds_beside_estimates(number):
             assert entry["ours"] == pytest.approx(row.printed * (2 if table.unit == "s" else 0.5), rel=1e-6)
             assert entry["batch"] == (256 if row.model == "lambda_resnet_420" else 1024)
     text = speed_tables.render_speeds(number, found)
-    assert "no input pipeline, no collectives" in text and "rank correlation" in text and "1.000" in text
+    assert "no input pipeline, no time for collectives" in text and "rank correlation" in text and "1.000" in text
     markdown = speed_tables.render_speeds(number, found, "markdown").splitlines()
     for line in markdown:
         if line.startswith("| ") and "resnet" in line and "does not fit" not in line:
@@ -179,7 +179,7 @@ def test_table_of_families(monkeypatch):
     assert header.startswith("model,pixels,") and rows[0] == first
     assert rows[1].startswith("mobilenet_v2_lambda,224,") and len(rows) == 2
     assert speed_tables.render_families(check, rows=[1], table_format="csv").splitlines() == [header, first]
-    assert "no input pipeline, no collectives" in speed_tables.render_families(check, rows=[1])
+    assert "no input pipeline, no time for collectives" in speed_tables.render_families(check, rows=[1])
     with pytest.raises(InputError, match="rows must be from 1 to 2 for the table of families, got 3"):
         speed_tables.render_families(check, rows=[3])
 

@@ -146,8 +146,8 @@ def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
     )
 
     def create(*_, **__):  # under the current policy
-        layers = [keras.Input([32, 32, 3]), keras.layers.Flatten(), keras.layers.Dense(10)]
-        return keras.Sequential(layers)
+        x = keras.Input([32, 32, 3])
+        return keras.Model(x, keras.layers.Dense(10, name="logits")(keras.layers.Flatten()(x)))
 
     monkeypatch.setattr("lambdanet.training.run.build.zoo.create_model", create)
     (tmp_path / "datasets").mkdir()  # digits are not in it
