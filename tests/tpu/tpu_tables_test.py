@@ -138,7 +138,11 @@ def test_paper_speeds_beside_estimates(number):
             assert entry["ours"] == pytest.approx(row.printed * (2 if table.unit == "s" else 0.5), rel=1e-6)
             assert entry["batch"] == (256 if row.model == "lambda_resnet_420" else 1024)
     text = speed_tables.render_speeds(number, found)
-    assert "no input pipeline, no time for collectives" in text and "rank correlation" in text and "1.000" in text
+    assert (
+        "no input pipeline, no time for collectives" in text
+        and "rank correlation" in text
+        and "1.000" in text
+    )
     markdown = speed_tables.render_speeds(number, found, "markdown").splitlines()
     for line in markdown:
         if line.startswith("| ") and "resnet" in line and "does not fit" not in line:
