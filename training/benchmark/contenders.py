@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contenders of the layer benchmark from this library."""
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
@@ -17,7 +19,7 @@ from lambdanet.ops import reference
 from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
 from lambdanet.training.benchmark.cases import ATTENTION_HEADS, HALO, HALO_BLOCK, HEADS, KEY_DIM, Case
 
-which_keras.take("keras", "benchmark", ("tensorflow",))
+which_keras.take("keras", "benchmark", ("tensorflow", "jax"))
 
 # Each has its own scope: 7x7 positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
 ATTENTION: dict[str, Callable[..., keras.layers.Layer]] = {
@@ -35,12 +37,27 @@ Run = Callable[[], object]
 
 
 def start(name: str, threads: int) -> dict[str, str]:
-    """Limits TensorFlow to `threads` and returns its version and device."""
+    """Limits the backend to `threads` and returns its version and device."""
+    if K.ENGINE == "jax":
+        return _start_jax(threads)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     gpus = tf.config.list_physical_devices("GPU")
     device = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
     return {"library": f"tensorflow {tf.__version__}", "device": device}
+
+
+def _start_jax(threads: int) -> dict[str, str]:
+    import jax
+
+    tf.config.set_visible_devices([], "GPU")
+    if hasattr(os, "sched_setaffinity"):  # before JAX counts the cores
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    device = jax.devices()[0]
+    return {
+        "library": f"jax {jax.__version__}",
+        "device": "CPU" if device.platform == "cpu" else device.device_kind,
+    }
 
 
 def build(name: str, case: Case) -> Run:
@@ -55,7 +72,7 @@ def build(name: str, case: Case) -> Run:
     return run_layer(lambda case, **more: LambdaLayer(scope=case.scope, **options, **more), case)
 
 
-def figure_3(queries: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+def figure_3(queries: K.Tensor, values: K.Tensor, table: K.Tensor) -> K.Tensor:
     """Applies the position lambdas by the pseudo-code of Figure 3, with the embeddings of all pairs.
 
     Args:
@@ -68,20 +85,20 @@ def figure_3(queries: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tens
     """
     b, height, width, h, k = queries.shape
     v, size = values.shape[-1], [height, width]
-    embeddings = reference.gather_embeddings(table[..., tf.newaxis], size, size)  # [n, m, k, 1]
+    embeddings = reference.gather_embeddings(table[..., K.newaxis], size, size)  # [n, m, k, 1]
     outputs = reference.apply_position_lambdas(
-        tf.reshape(queries, [b, -1, h, k]), tf.reshape(values, [b, -1, v, 1]), embeddings
+        K.reshape(queries, [b, -1, h, k]), K.reshape(values, [b, -1, v, 1]), embeddings
     )
-    return tf.reshape(outputs, [b, height, width, h, v])
+    return K.reshape(outputs, [b, height, width, h, v])
 
 
-def _run_position_lambdas(apply: Callable[..., tf.Tensor], case: Case) -> Run:
+def _run_position_lambdas(apply: Callable[..., K.Tensor], case: Case) -> Run:
     """The position lambdas of random queries and values."""
     b, height, width, v = case.batch, case.height, case.width, case.channels // HEADS
     lengths = [case.scope] * 2 if case.scope else [2 * height - 1, 2 * width - 1]
     shapes = [b, height, width, HEADS, KEY_DIM], [b, height, width, v], [*lengths, KEY_DIM]
     inputs = [_random(shape, case, seed) for seed, shape in enumerate(shapes)]
-    return _run(apply, inputs, lambda: [], [b, height, width, HEADS, v], case)
+    return _run(apply, inputs, [b, height, width, HEADS, v], case)
 
 
 def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
@@ -93,8 +110,9 @@ def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
     """
     layer = create(case, filters=case.channels, dtype=policy(case.dtype))
     shape = [case.batch, case.height, case.width, case.channels]
+    layer.build(shape)
     apply = partial(layer, training=case.backward) if isinstance(layer, LambdaLayer) else layer
-    return _run(apply, [_random(shape, case, 0)], lambda: layer.trainable_variables, shape, case)
+    return _run(apply, [_random(shape, case, 0)], shape, case, layer)
 
 
 def policy(dtype: str) -> str:
@@ -103,36 +121,76 @@ def policy(dtype: str) -> str:
 
 
 def _run(
-    apply: Callable[..., tf.Tensor],
-    inputs: Sequence[tf.Tensor],
-    weights: Callable[[], Sequence[tf.Variable]],
+    apply: Callable[..., K.Tensor],
+    inputs: Sequence[K.Tensor],
     output_shape: Sequence[int],
     case: Case,
+    layer: keras.layers.Layer | None = None,
 ) -> Run:
     """Returns a function that computes the outputs or, for the backward pass, all gradients."""
+    if not case.backward:
+        return compile_runner(apply, inputs, layer)
+    weights = layer.trainable_variables if layer else []
+    gradients = (_jax_gradients if K.ENGINE == "jax" else _tensorflow_gradients)(apply, weights)
+    return compile_runner(gradients, [_random(output_shape, case, 3), *inputs], layer)
 
+
+def _tensorflow_gradients(apply: Callable[..., K.Tensor], weights: Sequence[Any]) -> Callable[..., Any]:
     def gradients(output_gradient, *inputs):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             outputs = apply(*inputs)
-        return tape.gradient(outputs, [*inputs, *weights()], output_gradient)
+        return tape.gradient(outputs, [*inputs, *weights], output_gradient)
 
-    if not case.backward:
-        return compile_runner(apply, inputs)
-    return compile_runner(gradients, [_random(output_shape, case, 3), *inputs])
+    return gradients
 
 
-def compile_runner(function: Callable[..., Any], arguments: Sequence[tf.Tensor]) -> Run:
-    """Returns a function that runs the graph of `function` once and waits for the result."""
+def _jax_gradients(apply: Callable[..., K.Tensor], weights: Sequence[Any]) -> Callable[..., Any]:
+    import jax
+
+    def gradients(output_gradient, *inputs):
+        def call(values, *inputs):
+            with keras.StatelessScope(list(zip(weights, values, strict=True))):
+                return apply(*inputs)
+
+        values = [K.convert_to_tensor(weight) for weight in weights]
+        by_weights, *by_inputs = jax.vjp(call, values, *inputs)[1](output_gradient)
+        return [*by_inputs, *by_weights]
+
+    return gradients
+
+
+def compile_runner(
+    function: Callable[..., Any], arguments: Sequence[Any], layer: keras.layers.Layer | None = None
+) -> Run:
+    """Returns a function that runs a compiled function once and waits for the result.
+
+    Args:
+      function: a function of tensors; on JAX, it leaves variables as they are.
+      arguments: its arguments.
+      layer: the layer in it, whose weights are arguments of the compiled function on JAX, and no constants.
+    """
+    if K.ENGINE == "jax":
+        import jax
+
+        variables = layer.variables if layer else []
+
+        def with_values(values, *arguments):
+            with keras.StatelessScope(list(zip(variables, values, strict=True))):
+                return function(*arguments)
+
+        jitted, values = jax.jit(with_values), [variable.value for variable in variables]
+        return lambda: jax.block_until_ready(jitted(values, *arguments))
     compiled = tf.function(function, autograph=False)
 
     def run():
-        compiled(*arguments)
+        outputs = compiled(*arguments)
         tf.test.experimental.sync_devices()
+        return outputs
 
     return run
 
 
-def _random(shape: Sequence[int], case: Case, seed: int) -> tf.Tensor:
+def _random(shape: Sequence[int], case: Case, seed: int) -> K.Tensor:
     values = np.random.default_rng(seed).standard_normal(shape, np.float32)
-    return tf.cast(values, case.dtype)
+    return K.cast(K.convert_to_tensor(values), case.dtype)

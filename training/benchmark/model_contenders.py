@@ -7,8 +7,8 @@ import functools
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from lambdanet import backend as K
 from lambdanet.backend import keras
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
@@ -71,12 +71,18 @@ def build(name: str, case: ModelCase) -> Run:
         model = network.create()
     side = model.input_shape[1] or network.info().input_size  # of a model that accepts any
     random = np.random.default_rng(0)
-    images = tf.constant(random.standard_normal([case.batch, side, side, 3], np.float32))
+    images = K.convert_to_tensor(random.standard_normal([case.batch, side, side, 3], np.float32))
     if not case.backward:
-        return compile_runner(functools.partial(for_inference(model), training=False), [images])
-    labels = tf.constant(random.integers(0, model.output_shape[-1], case.batch))
+        inference = for_inference(model)
+        return compile_runner(functools.partial(inference, training=False), [images], inference)
+    labels = K.convert_to_tensor(random.integers(0, model.output_shape[-1], case.batch))
     model.compile(
         keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    return compile_runner(lambda *batch: model.train_step(batch), [images, labels])
+    if K.ENGINE == "tensorflow":
+        return compile_runner(lambda *batch: model.train_step(batch), [images, labels])
+    model.optimizer.build(model.trainable_variables)
+    parts = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
+    state = [[v.value for v in variables] for variables in (*parts, model.metrics_variables)]
+    return compile_runner(model.train_step, [state, (images, labels)])

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from lambdanet import which_keras
+
 BUSY_LOAD = 0.5  # from this load average on, times are noisy
 QUANTILES = {"ms_median": 0.5, "ms_min": 0, "ms_quartile_1": 0.25, "ms_quartile_3": 0.75, "ms_max": 1}
 
@@ -89,10 +91,10 @@ class Measurement:
 
 
 def ran_on(devices: Iterable[str], machine: Machine) -> str:
-    """Returns the devices, processor and version of TensorFlow of measurements, for the footer of a plot."""
+    """Returns the devices, processor and backend of measurements, for the footer of a plot."""
     accelerators = [device for device in dict.fromkeys(devices) if device not in ("", "CPU")]
     where = [*accelerators, f"{machine['cpu']}, {machine['threads']} threads"]
-    return f"{' with '.join(where)}, tensorflow {machine['tensorflow']}"
+    return f"{' with '.join(where)}, {machine['backend']}"
 
 
 def round_digits(value: float | None) -> float | None:
@@ -110,7 +112,7 @@ def announce(dtype: str, threads: int | None = None) -> Machine:
     Returns:
       The processor, cores, threads, load average, and versions.
     """
-    load = round(os.getloadavg()[0], 2)
+    load, backend = round(os.getloadavg()[0], 2), which_keras.keras_3_backend()
     about: Machine = {
         "cpu": _cpu(),
         "cores": num_cores(),
@@ -119,10 +121,9 @@ def announce(dtype: str, threads: int | None = None) -> Machine:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "tensorflow": importlib.metadata.version("tensorflow"),
+        "backend": f"{backend} {importlib.metadata.version(backend)}",
     }
-    print(
-        "{cpu}, {cores} cores, {threads} threads; tensorflow {tensorflow}".format_map(about), dtype, sep=", "
-    )
+    print("{cpu}, {cores} cores, {threads} threads; {backend}".format_map(about), dtype, sep=", ")
     if load >= BUSY_LOAD:
         print(
             f"the machine is busy (load {load}): times are noisy, and too long for\n"

@@ -4,7 +4,6 @@
 import csv
 import io
 import os
-import runpy
 import subprocess
 import sys
 from itertools import product
@@ -14,8 +13,9 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import program
+from helpers import ENGINES, program
 from PIL import Image
+from programs import benchmark_outputs
 
 from lambdanet import cli
 from lambdanet.errors import InputError
@@ -26,7 +26,7 @@ from lambdanet.training.benchmark.results import Measurement, ran_on
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = Case(4, 6, 16, 2, 3, backward=True)
-MACHINE = {"cpu": "a processor", "threads": 2, "tensorflow": "2.20"}
+MACHINE = {"cpu": "a processor", "threads": 2, "backend": "tensorflow 2.20"}
 
 
 def rows_of(times, backward=True, **fields):
@@ -112,7 +112,7 @@ def test_figure_3_is_the_sum_over_pairs(lengths):
 def test_contenders_run_in_half_precision(name, monkeypatch):
     outputs = []
 
-    def recorded(function, arguments):
+    def recorded(function, arguments, layer):
         return lambda: outputs.append([x for x in tf.nest.flatten(function(*arguments)) if x is not None])
 
     monkeypatch.setattr(contenders, "compile_runner", recorded)
@@ -123,10 +123,16 @@ def test_contenders_run_in_half_precision(name, monkeypatch):
     assert all(np.isfinite(tf.cast(x, tf.float32)).all() for x in [*forward, *gradients])
 
 
-def test_other_backend_is_refused(monkeypatch):
-    monkeypatch.setattr("lambdanet.which_keras.keras_3_backend", lambda: "jax")
-    with pytest.raises(InputError, match="benchmark needs Keras on tensorflow, got jax"):
-        runpy.run_path(contenders.__file__)
+def test_contenders_compute_the_same_on_jax(tmp_path):
+    command = program("benchmark_outputs.py", tmp_path / "jax.npz")
+    command["env"] |= ENGINES["jax"]
+    process = subprocess.Popen(**command)
+    expected = benchmark_outputs.outputs()
+    assert process.wait() == 0
+    found = np.load(tmp_path / "jax.npz")
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
 # Turns.
