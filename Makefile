@@ -140,7 +140,7 @@ clean:
 define WRITE_IMAGES
 import os, tensorflow_datasets as tfds
 from PIL import Image
-from lambdanet.training.data import digits
+from lambdanet.training.data import sources  # registers the digits
 os.makedirs('demo/images.partial', exist_ok=True)
 for number, example in enumerate(tfds.as_numpy(tfds.load('digits', split='test[:3]')), 1):
     path = f'demo/images.partial/{number}_is_a_{example["label"]}.png'
