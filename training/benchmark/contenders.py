@@ -149,15 +149,21 @@ def _jax_gradients(apply: Callable[..., K.Tensor], weights: Sequence[Any]) -> Ca
     import jax
 
     def gradients(output_gradient, *inputs):
-        def call(values, *inputs):
-            with keras.StatelessScope(list(zip(weights, values, strict=True))):
-                return apply(*inputs)
-
         values = [K.convert_to_tensor(weight) for weight in weights]
-        by_weights, *by_inputs = jax.vjp(call, values, *inputs)[1](output_gradient)
+        by_weights, *by_inputs = jax.vjp(_of_values(weights, apply), values, *inputs)[1](output_gradient)
         return [*by_inputs, *by_weights]
 
     return gradients
+
+
+def _of_values(variables: Sequence[Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function with the values of variables as its first argument."""
+
+    def call(values, *arguments):
+        with keras.StatelessScope(list(zip(variables, values, strict=True))):
+            return function(*arguments)
+
+    return call
 
 
 def compile_runner(
@@ -168,18 +174,13 @@ def compile_runner(
     Args:
       function: a function of tensors; on JAX, it leaves variables as they are.
       arguments: its arguments.
-      layer: the layer in it, whose weights are arguments of the compiled function on JAX, and no constants.
+      layer: the layer in it; on JAX, its weights are arguments of the compiled function, not constants.
     """
     if K.ENGINE == "jax":
         import jax
 
         variables = layer.variables if layer else []
-
-        def with_values(values, *arguments):
-            with keras.StatelessScope(list(zip(variables, values, strict=True))):
-                return function(*arguments)
-
-        jitted, values = jax.jit(with_values), [variable.value for variable in variables]
+        jitted, values = jax.jit(_of_values(variables, function)), [variable.value for variable in variables]
         return lambda: jax.block_until_ready(jitted(values, *arguments))
     compiled = tf.function(function, autograph=False)
 
