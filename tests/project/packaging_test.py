@@ -23,7 +23,9 @@ import lambdanet
 BUILD_INPUTS = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "lambdanet")
 INSTALLED = [floor for floor in FLOORS if floor != "benchmarks"]
 DATA = {  # besides modules
-    f"lambdanet/{name}" for name in ("py.typed", "configs/registry/imagenet_classes.txt", "models/sizes.csv")
+    "lambdanet/py.typed",
+    "lambdanet/configs/registry/imagenet_classes.txt",
+    *(f"lambdanet/models/{name}.csv" for name in ("paper_sizes", "paper_speeds", "sizes")),
 }
 
 
