@@ -188,9 +188,8 @@ class Dataset:
         batches = self.bad_records.valid_only(groups, recipe.num_classes)
         if shard.pad_last_batch:
             batches = self._pad(batches.unbatch(), shard)
-        if cache and 4 * count * len(recipe.mean) * recipe.input_size**2 <= MAX_CACHED_BYTES:
-            batches = batches.cache()
-        return _ahead(batches)
+        cached = cache and 4 * count * len(recipe.mean) * recipe.input_size**2 <= MAX_CACHED_BYTES
+        return _ahead(batches.cache() if cached else batches, autotune=not cached)
 
     @functools.cached_property
     def _pseudo_labels(self) -> RecordsSource:
@@ -248,14 +247,16 @@ class Dataset:
         self.bad_records.leave_out(*(found for split in splits for found in self.source.left_out(split)))
 
 
-def _ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
+def _ahead(batches: tf.data.Dataset, autotune: bool = True) -> tf.data.Dataset:
     """Prepares batches before they are asked for, in the steps as written.
 
-    TensorFlow's search for steps to merge finds none, and takes a tenth of a second for each iterator.
+    TensorFlow's search for steps to merge finds none, and takes a tenth of a second for each iterator. An
+    iterator that tunes itself may wait a second where it is deleted, as Keras does in each evaluation.
     """
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
-    return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
+    options.autotune.enabled = autotune
+    return batches.prefetch(tf.data.AUTOTUNE if autotune else 2).with_options(options)
 
 
 def _check_fit(source: Source, recipe: Recipe) -> None:
