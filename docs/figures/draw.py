@@ -9,16 +9,22 @@ writes them, by default beside this file.
 import sys
 from pathlib import Path
 
-import layer
-import speed
-
 FOLDER = Path(__file__).parent
-FIGURES = {"layer": layer.draw, "speed": speed.draw}
+sys.path.insert(0, str(FOLDER.parent))  # of `rounding`
+
+import button  # noqa: E402
+import layer  # noqa: E402
+import plots  # noqa: E402
+import speed  # noqa: E402
+
+FIGURES = {"layer": layer.draw, "speed": speed.draw, "colab": button.draw}
 
 
 def main(folder: Path) -> None:
-    for name, draw in FIGURES.items():
-        (folder / f"{name}.svg").write_text(draw().render(), encoding="utf-8")
+    texts = {name: draw().render() for name, draw in FIGURES.items()}
+    texts |= {plot.__name__: plots.draw(plot) for plot in plots.PLOTS}
+    for name, text in texts.items():
+        (folder / f"{name}.svg").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

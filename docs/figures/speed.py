@@ -5,6 +5,7 @@ import csv
 import math
 from pathlib import Path
 
+from rounding import three_digits
 from svg import Drawing
 
 RESULTS = Path(__file__).parents[1] / "results" / "layers.csv"
@@ -15,8 +16,8 @@ CONTENDERS = {
     "peer/lucidrains": ("lucidrains, PyTorch", "orange"),
     "peer/timm": ("timm, PyTorch", "purple"),
 }
-PANELS = (("ms_median", "time in ms", 130), ("peak_mib", "memory in MiB", 570))
-WIDTH, TOP, ROW = 390, 86, 58
+PANELS = (("ms_median", "time in ms", 120), ("peak_mib", "memory in MiB", 570))
+WIDTH, TOP, ROW, STEP = 400, 86, 82, 17
 
 
 def draw() -> Drawing:
@@ -29,13 +30,13 @@ def draw() -> Drawing:
     bottom = TOP + ROW * len(maps)
     drawing = Drawing(1000, bottom + 58, TITLE)
     for number, (label, color) in enumerate(CONTENDERS.values()):
-        x = (130, 290, 540, 720)[number]
-        drawing.dot(x, 24, 5, color)
-        drawing.text(x + 12, 29, label)
+        x = (126, 300, 600, 800)[number]
+        drawing.dot(x, 24, 6, color)
+        drawing.text(x + 12, 29, label, "ink", 16)
     for number, (height, width, channels, batch) in enumerate(maps):
         y = TOP + ROW * (number + 0.5)
-        drawing.text(24, y, f"*{height}×{width}*")
-        drawing.text(24, y + 18, f"d={channels}, b={batch}", "faint", 12)
+        drawing.text(14, y, f"*{height}×{width}*", "ink", 17)
+        drawing.text(14, y + 20, f"d={channels}, b={batch}", "faint")
     for column, title, left in PANELS:
         values = {
             (
@@ -47,9 +48,7 @@ def draw() -> Drawing:
         }
         _draw_panel(drawing, values, title, left, bottom)
     about = rows[0]
-    drawing.text(
-        130, bottom + 46, f"{about['cpu']}, threads: {about['threads']}, float32, scope 23", "faint", 12
-    )
+    drawing.text(120, bottom + 50, f"{about['cpu']}, threads: {about['threads']}, float32, scope 23", "faint")
     return drawing
 
 
@@ -60,15 +59,16 @@ def _draw_panel(
         math.log10(min(values.values()) / 1.5),
         math.log10(max(values.values()) * 3.5),
     )  # room for a label
-    drawing.text(left, TOP - 18, f"*{title}*, logarithmic")
+    drawing.text(left, TOP - 16, f"*{title}*, logarithmic", "ink", 16)
     for power in range(math.ceil(low), math.floor(high) + 1):
         x = left + WIDTH * (power - low) / (high - low)
         drawing.line([(x, TOP), (x, bottom)], "line", 1)
-        drawing.text(x, bottom + 18, f"{10**power:g}", "faint", 12, "middle")
+        drawing.text(x, bottom + 18, f"{10**power:,}", "faint", 14, "middle")
     for (row, contender), value in values.items():
         x = left + WIDTH * (math.log10(value) - low) / (high - low)
-        y = TOP + ROW * row + 10 + 12 * list(CONTENDERS).index(contender)
+        y = TOP + ROW * row + 17 + STEP * list(CONTENDERS).index(contender)
         drawing.line([(left, y), (x, y)], "line", 1)
-        drawing.dot(x, y, 4.5, CONTENDERS[contender][1])
-        ink = "ink" if contender == "layer/auto" else "faint"
-        drawing.text(x + 10, y + 4, f"{value:.3g}" if value < 1000 else f"{value:.0f}", ink, 11)
+        drawing.dot(x, y, 6, CONTENDERS[contender][1])
+        own = contender == "layer/auto"
+        label = three_digits(value)
+        drawing.text(x + 11, y + 5, f"*{label}*" if own else label, "ink" if own else "faint", 15)

@@ -4,12 +4,15 @@
 import json
 from collections.abc import Sequence
 
+from rounding import three_digits
+
 from generate.pages import RESULTS, read_csv, table
 from lambdanet.models.names import list_models, render_table
 from lambdanet.models.papers.sizes import TABLES
 from lambdanet.training.benchmark.cases import MODEL_PEERS
 
 MISSING = "The commands have not been run yet."
+TABLE_8 = "![Parameters of the rows of Table 8, as printed and in lambdanet](../figures/table_8.svg)\n\n"
 PASSES = {"both": "forward and backward", "forward": "forward"}
 
 
@@ -19,7 +22,9 @@ def paper_tables() -> str:
     parts = []
     for number in dict.fromkeys(row["table"] for row in rows):
         own = [{**row, "table": ""} for row in rows if row["table"] == number]
-        parts.append(f"## Table {number}: {TABLES[number].title}\n\n{_plain(own)}")
+        plot = TABLE_8 if number == "8" else ""
+        text = _plain(own, rounded=("FLOPs (G), ours", "memory (GiB), ours"))
+        parts.append(f"## Table {number}: {TABLES[number].title}\n\n{plot}{text}")
     return "\n".join(parts) or MISSING
 
 
@@ -48,7 +53,9 @@ def _by_map(rows: Sequence[dict[str, str]]) -> str:
     maps = list(dict.fromkeys(map(title, rows)))
     times = {(row["contender"], title(row)): row["ms_median"] for row in rows}
     names = dict.fromkeys(row["contender"] for row in rows)
-    cells = [[f"`{name}`", *(times.get((name, size)) or "-" for size in maps)] for name in names]
+    cells = [
+        [f"`{name}`", *(three_digits(times.get((name, size)) or "-") for size in maps)] for name in names
+    ]
     return table(["milliseconds", *maps], cells)
 
 
@@ -56,7 +63,7 @@ def models() -> str:
     """Returns the table of the benchmark of models."""
     rows = read_csv("models.csv")
     shown = ("model", "image_size", "batch", "pass", "ms_median", "images_per_second", "peak_mib", "note")
-    return f"{_machine(rows)}\n\n{_plain(rows, shown)}"
+    return f"{_machine(rows)}\n\n{_plain(rows, shown, ('ms_median', 'images_per_second', 'peak_mib'))}"
 
 
 def timm() -> str:
@@ -75,7 +82,9 @@ def _beside_timm(machine: str) -> str:
         ours = times[name, batch, pass_name]
         theirs = [times[f"{peer}/{name}", batch, pass_name] for peer in MODEL_PEERS]
         ratios = [f"{float(time) / float(ours):.2f}" if time else "-" for time in theirs]
-        cells.append([name, batch, pass_name, ours, *(time or "-" for time in theirs), *ratios])
+        cells.append(
+            [name, batch, pass_name, *(three_digits(time or "-") for time in (ours, *theirs)), *ratios]
+        )
     header = ["network", "images", "pass", "ms", "timm, ms", "timm compiled, ms", "timm / ours"]
     library = next(row["library"] for row in rows if row["model"].startswith("timm/"))
     return f"{_machine(rows).removesuffix('.')}, {library}.\n\n{table([*header, 'compiled / ours'], cells)}"
@@ -103,7 +112,8 @@ def _machine(rows: Sequence[dict[str, str]]) -> str:
 
 def tpu() -> str:
     """Returns the estimates of the TPU compiler."""
-    return _plain(read_csv("tpu.csv")) or MISSING
+    rows = read_csv("tpu.csv")
+    return _plain(rows, rounded=[name for name in rows[0] if "(" in name]) if rows else MISSING
 
 
 def tpu_of_both_backends() -> str:
@@ -114,9 +124,9 @@ def tpu_of_both_backends() -> str:
             report["name"],
             report["topology"],
             str(report["batch_per_core"]),
-            f"{1e3 * report['seconds']:.2f}",
-            f"{report['hbm_bytes']['needed'] / 2**30:.2f}",
-            f"{report['bytes_moved'] / 1e9:.2f}",
+            three_digits(1e3 * report["seconds"]),
+            three_digits(report["hbm_bytes"]["needed"] / 2**30),
+            three_digits(report["bytes_moved"] / 1e9),
             str(report["collectives"].get("all-reduce", "-")),
         ]
         for report in sorted(reports, key=lambda report: (report["flops"], report["topology"]))
@@ -153,7 +163,12 @@ def pretrained_lambda() -> str:
 
 def digits() -> str:
     """Returns the evaluation of the digits: its line, and the table of classes."""
-    return f"{_printed('digits.txt')}\n\n{_plain(read_csv('digits.csv'))}"
+    rates = ("precision", "recall", "f1")
+    rows = [
+        {name: f"{float(value):.3f}" if name in rates else value for name, value in row.items()}
+        for row in read_csv("digits.csv")
+    ]
+    return f"{_printed('digits.txt')}\n\n{_plain(rows)}"
 
 
 def shapes() -> str:
@@ -166,9 +181,10 @@ def _printed(name: str) -> str:
     return f"```text\n{path.read_text(encoding='utf-8').rstrip()}\n```" if path.exists() else MISSING
 
 
-def _plain(rows: Sequence[dict[str, str]], shown: Sequence[str] = ()) -> str:
-    """Returns a table of some or all columns of a file; empty without rows."""
+def _plain(rows: Sequence[dict[str, str]], shown: Sequence[str] = (), rounded: Sequence[str] = ()) -> str:
+    """Returns a table of some or all columns of a file, some of them rounded; empty without rows."""
     if not rows:
         return ""
     header = list(shown or rows[0])
-    return table(header, [[row[name] for name in header] for row in rows])
+    cells = [[three_digits(row[name]) if name in rounded else row[name] for name in header] for row in rows]
+    return table(header, cells)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -24,27 +25,43 @@ PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for f in FOLDERS for p in
 
 def test_drawings_are_current(tmp_path):
     """`python docs/figures/draw.py` gives the files that are in the repository."""
-    subprocess.run([sys.executable, FIGURES / "draw.py", tmp_path], check=True)
-    drawn = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert drawn == {path.name: path.read_bytes() for path in FIGURES.glob("*.svg")}
+    subprocess.run([sys.executable, FIGURES / "draw.py", tmp_path], check=True, capture_output=True)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in FIGURES.glob("*.svg")}
+    for path in tmp_path.iterdir():
+        words, numbers = _contents(path)
+        committed_words, committed_numbers = _contents(FIGURES / path.name)
+        assert words == committed_words, path.name
+        np.testing.assert_allclose(numbers, committed_numbers, atol=0.5, err_msg=path.name)
+
+
+def _contents(drawing: Path) -> tuple[list[str], list[float]]:
+    """What a drawing shows: its words, and its numbers up to the choices of a version of matplotlib."""
+    text = re.sub(r'\b(?:id|xlink:href|clip-path)="[^"]*"', "", drawing.read_text(encoding="utf-8"))
+    pieces = re.split(r"(-?\d+(?:\.\d+)?)", text)
+    return pieces[::2], [float(piece) for piece in pieces[1::2]]
 
 
 @pytest.mark.parametrize("drawing", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.name)
 def test_drawings_have_dark_colors(drawing):
     """Each color of a drawing is replaced by the one of the same name in the dark palette."""
     svg = runpy.run_path(str(FIGURES / "svg.py"))
-    style, elements = drawing.read_text(encoding="utf-8").split("</style>")
+    style, _, elements = drawing.read_text(encoding="utf-8").partition("</style>")
     dark = {light: svg["DARK"][name] for name, light in svg["LIGHT"].items()}
-    used = set(re.findall(r' (fill|stroke)="(#\w+)"', elements))
-    assert ("fill", svg["LIGHT"]["ground"]) in used
-    for use, color in used:
-        rule = f'[{use}="{color}"]{{{use}:{dark[color]}}}'
-        assert rule in style.partition("(prefers-color-scheme:dark)")[2]
+    attributes = set(re.findall(r' (fill|stroke)="(#\w+)"', elements))
+    declarations = set(re.findall(r"(fill|stroke): (#\w+)", elements))  # of matplotlib
+    assert ("fill", svg["LIGHT"]["ground"]) in attributes | declarations
+    rules = style.partition("(prefers-color-scheme:dark)")[2]
+    for use, color in attributes:
+        assert f'[{use}="{color}"]{{{use}:{dark[color]}}}' in rules
+    for use, color in declarations:
+        assert f'[style*="{use}: {color}"]{{{use}:{dark[color]}!important}}' in rules
+    assert not re.search(r"<text(?![^>]*fill)", elements)
 
 
 def test_figures_and_readme_are_small():
     sizes = {path.name: path.stat().st_size for path in FIGURES.iterdir() if path.suffix != ".py"}
     assert max(sizes.values()) < 200_000, sizes
+    assert max(size for name, size in sizes.items() if name.endswith(".svg")) < 100_000, sizes
     assert len(README.splitlines()) <= 160
 
 
@@ -117,3 +134,21 @@ def test_every_dependency_has_a_reason():
         assert rows, extra
         for package in [] if extra in ("dev", "docs") else re.findall(r"^[\w-]+", text, re.MULTILINE):
             assert package in rows, (extra, package)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0065, "0.00650"),
+        (0.96, "0.960"),
+        (9.996, "10.0"),
+        ("41.7", "41.7"),
+        (487.5, "488"),
+        ("3474.21", "3,470"),
+        ("8.2", "8.2"),
+        ("-", "-"),
+    ],
+)
+def test_three_digits_of_a_number(value, text):
+    rounding = runpy.run_path(str(ROOT / "docs" / "rounding.py"))
+    assert rounding["three_digits"](value) == text

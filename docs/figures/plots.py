@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plots of the files in docs/results and of the models, drawn by matplotlib in the colors of `svg`."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from rounding import three_digits
+from svg import DARK, FONT, LIGHT
+
+from lambdanet.models import names
+
+RESULTS = Path(__file__).parents[1] / "results"
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "lambdanet",  # the ids in a file are the same each time
+    "font.size": 11,
+    "text.color": LIGHT["ink"],
+    "axes.labelcolor": LIGHT["ink"],
+    "axes.edgecolor": LIGHT["line"],
+    "axes.facecolor": LIGHT["ground"],
+    "figure.facecolor": LIGHT["ground"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LIGHT["line"],
+    "grid.linewidth": 0.6,
+    "xtick.color": LIGHT["line"],
+    "ytick.color": LIGHT["line"],
+    "xtick.labelcolor": LIGHT["faint"],
+    "ytick.labelcolor": LIGHT["ink"],
+    "legend.frameon": False,
+    "savefig.facecolor": LIGHT["ground"],
+}
+IN_THE_DARK = "".join(
+    f'[style*="{use}: {light}"]{{{use}:{DARK[name]}!important}}'
+    for name, light in LIGHT.items()
+    for use in ("fill", "stroke")
+)
+KINDS = {
+    "lambda layers": "blue",
+    "halo attention": "orange",
+    "other attention": "purple",
+    "convolutions": "faint",
+}
+FORMS = {  # of position lambdas: color, style of the line
+    "figure_3": ("faint", ":"),
+    "einsum": ("green", "-"),
+    "query_first": ("green", "--"),
+    "conv": ("purple", "-"),
+    "depthwise_conv": ("purple", "--"),
+    "blocked": ("orange", "-"),
+    "blocked_query_first": ("orange", "--"),
+    "auto": ("blue", "-"),
+}
+# Of names that would be on each other, in points.
+OFFSETS = {
+    "halonet50ts": (7, 2),
+    "lamhalobotnet50ts_256": (7, -9),
+    "lambda_resnet50ts": (-7, -3),
+    "haloregnetz_b": (-2, -13),
+    "eca_botnext26ts_256": (-7, -3),
+    "botnet26t_256": (2, 6),
+    "halonet26t": (-6, -9),
+    "lambda_resnet26rpt_256": (5, -11),
+}
+LEFT = ("lambda_resnet50ts", "haloregnetz_b", "eca_botnext26ts_256", "halonet26t")
+
+
+def render(figure: Figure, title: str) -> str:
+    """Returns the file of a figure, with a title for those who cannot see it and colors for dark pages."""
+    text = io.StringIO()
+    metadata = {"Title": title, "Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(text, format="svg", bbox_inches="tight", metadata=metadata)
+    body = text.getvalue()[text.getvalue().index("<svg") :]
+    body = re.sub(r"font: ([\d.]+px) [^;\"]*", lambda found: f"font: {found[1]} {FONT}", body)
+    body = re.sub(r"(\d\.\d\d)\d+", r"\1", body)
+    style = f"<style>@media (prefers-color-scheme:dark){{{IN_THE_DARK}}}</style>"
+    return re.sub(r"(<svg[^>]*>)", lambda found: f"{found[1]}\n {style}", body, count=1)
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    with (RESULTS / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """Returns a figure of a size in inches, of 96 pixels each, and its axes."""
+    figure = Figure((width, height), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def _logarithmic(axes: Axes, *which: str) -> None:
+    for name in which:
+        getattr(axes, f"set_{name}scale")("log")
+        axis = getattr(axes, f"{name}axis")
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _rows(axes: Axes, labels: Iterable[str]) -> None:
+    """Names the rows of a plot, the first at the top."""
+    labels = list(labels)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+
+
+def position_lambdas() -> str:
+    """Plots the time of the forms of position lambdas on five maps."""
+    rows = [row for row in _read("layers.csv") if row["contender"].startswith("position/")]
+    figure, panels = _figure(10, 3.8, 2)
+    for axes, pass_name, title in zip(
+        panels, ("forward", "both"), ("forward", "forward and backward"), strict=True
+    ):
+        for form, (color, line) in FORMS.items():
+            own = [row for row in rows if (row["contender"], row["pass"]) == (f"position/{form}", pass_name)]
+            maps = [f"{row['height']}×{row['width']}\nd={row['channels']}, b={row['batch']}" for row in own]
+            options = {"linewidth": 3.5, "zorder": 1.5} if form == "auto" else {"linewidth": 1.6}
+            times = [float(row["ms_median"]) for row in own]
+            axes.plot(maps, times, line, color=LIGHT[color], marker="o", markersize=4, label=form, **options)
+        axes.set_title(title, fontweight="bold", fontsize=11, loc="left")
+        axes.tick_params(axis="x", labelsize=8)
+        _logarithmic(axes, "y")
+    panels[0].set_ylabel("milliseconds")
+    panels[1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
+    return render(figure, "Time of the forms of position lambdas on five maps; auto is among the fastest")
+
+
+def model_speed() -> str:
+    """Plots the images per second of models on a CPU."""
+    rows = sorted(_read("models.csv"), key=lambda row: -float(row["images_per_second"]))
+    figure, (axes,) = _figure(8, 5.6)
+    for number, row in enumerate(rows):
+        speed = float(row["images_per_second"])
+        axes.barh(number, speed, 0.7, color=LIGHT[KINDS[_kind(row["model"])]])
+        axes.text(speed + 2, number, three_digits(speed), va="center", fontsize=10)
+    _rows(axes, (f"{row['model']}, {row['image_size']}" for row in rows))
+    _color_legend(axes)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("images per second, inference with one image per call; beside the names: pixels")
+    return render(figure, "Images per second of inference on a CPU, of 21 networks")
+
+
+def _kind(model: str) -> str:
+    """Returns the layers that make a network special; lambda layers where it has several."""
+    if "lam" in model or re.search("_[cl]{3}l$|_l[cl]{3}$", model):
+        return "lambda layers"
+    if "halo" in model:
+        return "halo attention"
+    return "other attention" if re.search("botn|attention|augmented", model) else "convolutions"
+
+
+def _color_legend(axes: Axes) -> None:
+    for name, color in KINDS.items():
+        axes.barh(0, 0, color=LIGHT[color], label=name)
+    axes.legend(loc="lower right")
+
+
+def tpu_speed() -> str:
+    """Plots the images per second of training on a core, as the TPU compiler estimates them."""
+    rows = _read("tpu.csv")
+    figure, (axes,) = _figure(8, 4.2)
+    for chip, color in {"v3": "faint", "v5e": "blue", "v6e": "orange"}.items():
+        speeds = {
+            number: 1000 * float(row["batch of a core"]) / float(row[f"step on {chip} (ms)"])
+            for number, row in enumerate(rows)
+            if row[f"step on {chip} (ms)"] != "-"
+        }
+        axes.plot(speeds.values(), speeds.keys(), "o", color=LIGHT[color], markersize=7, label=chip)
+        for number, speed in speeds.items():
+            axes.annotate(
+                three_digits(speed),
+                (speed, number),
+                (0, 5),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+                color=LIGHT["faint"],
+            )
+    _rows(axes, (f"{row['model']}, {row['pixels']}" for row in rows))
+    _logarithmic(axes, "x")
+    axes.legend(loc="lower right")
+    axes.set_xlabel("images per second and core in training, estimated; beside the names: pixels")
+    return render(
+        figure, "Images per second of a training step on a core of three TPUs, estimated by the compiler"
+    )
+
+
+def printed_sizes() -> str:
+    """Plots how far the parameters of the models are from those that the papers print."""
+    rows = [
+        row
+        for row in _read("tables.csv")
+        if "-" not in (row["parameters (M), paper"], row["parameters (M), ours"])
+    ]
+    figure, (axes,) = _figure(8, 4)
+    points = [(float(row["parameters (M), paper"]), float(row["parameters (M), ours"]), row) for row in rows]
+    for verdict, color in {"equal": "blue", "within rounding": "green", "differs": "orange"}.items():
+        own = [point for point in points if _verdict(point[2]) == verdict]
+        differences = [100 * (ours / paper - 1) for paper, ours, _ in own]
+        label = f"{verdict}: {len(own)}"
+        axes.plot([paper for paper, _, _ in own], differences, "o", color=LIGHT[color], label=label)
+        if verdict == "differs":
+            for (paper, _, row), difference in zip(own, differences, strict=True):
+                name = f"Table {row['table']}, {row['row'].removesuffix(' u=1')}"
+                axes.annotate(name, (paper, difference), (8, -4), textcoords="offset points", fontsize=9)
+    _logarithmic(axes, "x")
+    axes.set_xlabel("parameters (M) as the papers print them")
+    axes.set_ylabel("ours beside these (%)")
+    axes.legend(loc="lower right")
+    return render(figure, "Parameters of lambdanet's models beside those that the papers print, in percent")
+
+
+def _verdict(row: dict[str, str]) -> str:
+    """Returns the verdict on the parameters; those on FLOPs alone leave them equal."""
+    found = re.search(r"parameters: ([^;]+)", row["verdict"])
+    return found[1] if found else "equal"
+
+
+def table_8() -> str:
+    """Plots the parameters of the rows of Table 8, the longest of the papers' tables."""
+    rows = [row for row in _read("tables.csv") if row["table"] == "8"][1:]  # without the baseline
+    figure, (axes,) = _figure(8, 4.2)
+    printed = [float(row["parameters (M), paper"]) for row in rows]
+    ours = [float(row["parameters (M), ours"]) for row in rows]
+    numbers = range(len(rows))
+    axes.hlines(numbers, printed, ours, color=LIGHT["line"])
+    options = {"markersize": 11, "markerfacecolor": "none", "markeredgewidth": 1.6}
+    axes.plot(printed, numbers, "o", color=LIGHT["orange"], label="the paper", **options)
+    axes.plot(ours, numbers, "o", color=LIGHT["blue"], markersize=6, label="ours")
+    _rows(axes, (row["row"] for row in rows))
+    axes.legend()
+    axes.set_xlabel("parameters (M)")
+    return render(figure, "Parameters of the rows of Table 8, as printed and in lambdanet")
+
+
+def models() -> str:
+    """Plots the parameters of all models but the tiny one against their FLOPs."""
+    figure, (axes,) = _figure(9, 5.4)
+    for kind, color in KINDS.items():
+        own = [name for name in names.list_models() if _kind(name) == kind and name != "lambda_resnet_tiny"]
+        axes.plot(*_sizes(own), "o", color=LIGHT[color], markersize=6, label=kind)
+    options = {"markersize": 12, "markerfacecolor": "none", "markeredgewidth": 1.4}
+    pretrained = _sizes(names.list_models(pretrained=True))
+    axes.plot(*pretrained, "o", color=LIGHT["ink"], label="pretrained weights", **options)
+    _logarithmic(axes, "x", "y")
+    axes.set_xlabel("FLOPs (G) for an image of the size in the table")
+    axes.set_ylabel("parameters (M)")
+    axes.legend(loc="lower right")
+    return render(figure, "Parameters of the models against their FLOPs, by their layers")
+
+
+def _sizes(models: Iterable[str]) -> tuple[list[float], list[float]]:
+    """Returns the FLOPs in billions and the parameters in millions."""
+    infos = [names.info(name) for name in models]
+    return [info.flops / 1e9 for info in infos], [info.params / 1e6 for info in infos]
+
+
+def accuracy() -> str:
+    """Plots the published accuracies against the measured speed of inference."""
+    speeds = {row["model"]: float(row["images_per_second"]) for row in _read("models.csv")}
+    figure, (axes,) = _figure(8, 4.2)
+    for name in names.list_models(pretrained=True):
+        (weights,) = names.info(name).weights
+        axes.plot(speeds[name], weights.top1, "o", color=LIGHT[KINDS[_kind(name)]])
+        options = {"textcoords": "offset points", "fontsize": 9, "ha": "right" if name in LEFT else "left"}
+        axes.annotate(name, (speeds[name], weights.top1), OFFSETS.get(name, (7, -3)), **options)
+    for kind in list(KINDS)[:3]:
+        axes.plot([], [], "o", color=LIGHT[KINDS[kind]], label=kind)
+    axes.legend(loc="upper right")
+    axes.set_xlim(right=41)
+    axes.set_xlabel("images per second, inference on a CPU")
+    axes.set_ylabel("top-1 on ImageNet (%), as published")
+    return render(figure, "Accuracy on ImageNet against the speed on a CPU, of the pretrained models")
+
+
+PLOTS = (position_lambdas, model_speed, tpu_speed, printed_sizes, table_8, models, accuracy)
+
+
+def draw(plot: Callable[[], str]) -> str:
+    """Returns the file of one of `PLOTS`."""
+    with matplotlib.rc_context(STYLE):
+        return plot()
