@@ -3,6 +3,8 @@
 
 import contextlib
 import dataclasses
+import io
+import os
 import statistics
 import sys
 import tempfile
@@ -14,8 +16,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
-from benchmarks import program, synthetic_records
+from benchmarks import program
 from lambdanet import command_line, configs, text_table
 from lambdanet.command_line import Flag, IntegerFlag
 from lambdanet.configs.recipe import Recipe
@@ -30,6 +33,12 @@ LAYERS, MAGNITUDE = 2, 10.0  # of RandAugment
 REFERENCES = {"ours": "model_garden", "ours+randaugment": "model_garden+randaugment"}
 WARMUP_BATCHES = 2  # untimed batches at the beginning of a turn
 SHUFFLE_BUFFER = 1024  # records in Model Garden's shuffle buffer
+
+# Of the synthetic pictures.
+SIZES = ((375, 500), (375, 500), (500, 375))  # the usual sizes of ImageNet's pictures
+QUALITY = 90  # about 115 kB per file; ImageNet's have 110 kB
+FILES = 16
+PER_FILE = 1024
 
 
 @dataclasses.dataclass
@@ -200,8 +209,42 @@ def _records(data_dir: str | None, pictures: int) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="lambdanet-input-") as folder:
         print(f"making {pictures} pictures", flush=True)
-        synthetic_records.write(Path(folder), pictures)
+        write_pictures(Path(folder), pictures)
         yield folder
+
+
+def write_pictures(folder: Path, pictures: int) -> None:
+    """Writes a split `train` of `FILES` files with `PER_FILE` records each; all files link to the first.
+
+    Args:
+      folder: an existing folder.
+      pictures: the number of different pictures.
+    """
+    random = np.random.default_rng(0)
+    files = [jpeg(random, *SIZES[index % len(SIZES)]) for index in range(pictures)]
+    first, *others = (folder / records.shard_name("train", index, FILES) for index in range(FILES))
+    with tf.io.TFRecordWriter(str(first)) as writer:
+        for index in range(PER_FILE):
+            writer.write(records.encode_record(files[index % pictures], index % 1000))
+    for path in others:
+        os.link(first, path)
+
+
+def jpeg(random: np.random.Generator, height: int, width: int) -> bytes:
+    """Returns a random picture with the 1/f spectrum of photographs."""
+    frequency = np.hypot(np.fft.fftfreq(height)[:, np.newaxis], np.fft.rfftfreq(width))
+    amplitude = 1 / np.maximum(frequency, 1 / max(height, width))
+
+    def field() -> np.ndarray:
+        phases = random.uniform(0, 2 * np.pi, amplitude.shape)
+        values = np.fft.irfft2(amplitude * np.exp(1j * phases), (height, width))
+        return (values - values.mean()) / values.std()
+
+    light, red, blue = 50 * field(), 15 * field(), 15 * field()
+    pixels = 120 + np.stack([light + red, light - (red + blue) / 2, light + blue], axis=-1)
+    file = io.BytesIO()
+    Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(file, "JPEG", quality=QUALITY)
+    return file.getvalue()
 
 
 def _ratio(values: list[float], others: list[float] | None) -> float | None:

@@ -2,24 +2,61 @@
 """Preprocessing of pictures for a trained model, the same as in its training."""
 
 import dataclasses
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from lambdanet import backend as K
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, check_count, check_known, invalid
-from lambdanet.models import numpy_squares
 from lambdanet.models.weights import pretrained, tensor_files, weight_files
 
 BILINEAR, BICUBIC = "bilinear", "bicubic"
 
 
-SQUARES = {BILINEAR: "central_square", BICUBIC: "pillow_square"}
+def _central_square(images: np.ndarray, size: int, crop_fraction: float) -> np.ndarray:
+    """As `tensorflow_squares.central_square`, within 1e-6."""
+    height, width = images.shape[-3:-1]
+    side = max(1, int(np.round(np.float32(crop_fraction) * np.float32(min(height, width)))))
+    square = _cropped(images, (height - side) // 2, (width - side) // 2, side)
+    pixels = _resized(square.astype(np.float32), (size, size), Image.Resampling.BILINEAR)
+    return pixels / np.float32(255)
+
+
+def _pillow_square(images: np.ndarray, size: int, crop_fraction: float) -> np.ndarray:
+    """As `tensorflow_squares.pillow_square`, bit for bit."""
+    height, width = images.shape[-3:-1]
+    shorter = math.floor(size / crop_fraction)
+    new_size = max(shorter, shorter * height // width), max(shorter, shorter * width // height)
+    resized = _resized(images, new_size, Image.Resampling.BICUBIC)
+    top, left = (round((side - size) / 2) for side in new_size)
+    return _cropped(resized, top, left, size).astype(np.float32) / np.float32(255)
+
+
+def _cropped(images: np.ndarray, top: int, left: int, side: int) -> np.ndarray:
+    return images[..., top : top + side, left : left + side, :]
+
+
+def _resized(images: np.ndarray, new_size: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
+    """Resizes uint8 or float32 pictures [..., h, w, c] to a height and width, the width first."""
+    height, width = new_size
+    planes = np.moveaxis(images, -1, -3)  # [..., c, h, w]
+    resized = np.empty([*planes.shape[:-2], height, width], images.dtype)
+    for index in np.ndindex(planes.shape[:-2]):
+        plane = Image.fromarray(planes[index])
+        for target in ((width, plane.height), (width, height)):
+            plane = plane.resize(target, resample)
+        resized[index] = plane
+    return np.moveaxis(resized, -3, -1)
+
+
+SQUARES = {BILINEAR: _central_square, BICUBIC: _pillow_square}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +122,12 @@ class Preprocessing:
 
     def square(self, images: Any) -> Any:
         """Returns float32 pixels in 0..1, [..., input_size, input_size, c], for pictures [..., h, w, c]."""
-        squares: Any = numpy_squares
+        square: Callable[[Any, int, float], Any] = SQUARES[self.interpolation]
         if _needs_tensorflow(images):
-            from lambdanet.models import tensorflow_squares as squares
-        return getattr(squares, SQUARES[self.interpolation])(images, self.input_size, self.crop_fraction)
+            from lambdanet.models import tensorflow_squares
+
+            square = tensorflow_squares.SQUARES[self.interpolation]
+        return square(images, self.input_size, self.crop_fraction)
 
     def normalize(self, pixels: Any) -> Any:
         """Returns `(pixels - mean) / std` for pixels in 0..1."""

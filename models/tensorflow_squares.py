@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Square pictures for a model, by TensorFlow; `numpy_squares` has the same without it."""
+"""Square pictures for a model, by TensorFlow; `preprocessing` has the same without it."""
 
 import math
 
@@ -52,6 +52,9 @@ def pillow_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Tens
     pixels = tf.cast(bicubic(pictures, new_size, begin, size), tf.float32) / 255.0
     pixels = tf.reshape(pixels, tf.concat([shape[:-3], [size, size], shape[-1:]], axis=0))
     return tf.ensure_shape(pixels, [*images.shape[:-3], size, size, images.shape[-1]])
+
+
+SQUARES = {"bilinear": central_square, "bicubic": pillow_square}  # by interpolation
 
 
 def checked_channels(images: tf.Tensor, accepted: list[int], wanted: str) -> tf.Tensor:

@@ -15,7 +15,7 @@ from lambdanet.backend import device
 from lambdanet.backend.device import DEVICES, Device
 from lambdanet.ops import attention, convolution, local_attention, products
 from lambdanet.ops.position_term import Form, Sizes
-from lambdanet.ops.tpu import block_diagonal, joint_logits, one_pass, pooled_queries, row_convolution
+from lambdanet.ops.tpu import block_diagonal, joint_logits, one_pass, row_convolution
 from lambdanet.ops.tpu import products as tpu_products
 
 Candidates = Callable[[Sizes], Sequence[Form]]
@@ -48,8 +48,11 @@ KERNELS = {
     "GPU": Kernels(DEVICES["GPU"]),
     "TPU": Kernels(
         device=DEVICES["TPU"],
-        position_lambdas=tuple(
-            form.candidates for form in (block_diagonal, row_convolution, pooled_queries, tpu_products)
+        position_lambdas=(
+            block_diagonal.candidates,
+            row_convolution.candidates,
+            tpu_products.pooled_candidates,
+            tpu_products.candidates,
         ),
         attend=partial(attention.attend, fold_means=False),  # the compiler folds them
         local_attention=joint_logits.attend,

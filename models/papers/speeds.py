@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 
 from lambdanet.models.papers.sizes import read_rows
 
@@ -54,12 +55,13 @@ class SpeedTable:
 IMAGES = 1024  # per training step in Table 18
 CORES = 8
 
-_ROWS = {
-    number: tuple(
-        SpeedRow(row["label"], row["model"], int(row["input_size"]), json.loads(row["printed"])) for row in rows
-    )
-    for number, rows in read_rows("paper_speeds.csv").items()
-}
+
+def _row(columns: Mapping[str, str]) -> SpeedRow:
+    printed = json.loads(columns["printed"])
+    return SpeedRow(columns["label"], columns["model"], int(columns["input_size"]), printed)
+
+
+_ROWS = {number: tuple(map(_row, rows)) for number, rows in read_rows("paper_speeds.csv").items()}
 TABLES = {
     "12": SpeedTable(
         "placement of lambda layers in a ResNet-50: inference", "infer", False, "ex/s", _ROWS["12"]

@@ -15,7 +15,7 @@ from helpers import XLA_FLAGS
 from PIL import Image
 from programs.small_model import one_convolution
 
-from benchmarks import detection, input, startup, steps, synthetic_records
+from benchmarks import detection, input, startup, steps
 from lambdanet import command_line
 from lambdanet.training.benchmark.model_contenders import Network
 from lambdanet.training.data import records
@@ -109,7 +109,7 @@ def test_wrong_arguments_are_refused(program, word, message, capsys):
 
 def test_synthetic_pictures_resemble_those_of_imagenet():
     random = np.random.default_rng(0)
-    contents = [synthetic_records.jpeg(random, 375, 500) for _ in range(3)]
+    contents = [input.jpeg(random, 375, 500) for _ in range(3)]
     assert 90_000 < np.mean([len(one) for one in contents]) < 140_000  # ImageNet's have 110 kB
     pixels = np.asarray(Image.open(io.BytesIO(contents[0])), np.float32)
     assert pixels.shape == (375, 500, 3) and 20 < pixels.std() < 80
@@ -125,7 +125,7 @@ def small(tmp_path):
     for index in range(4):
         with tf.io.TFRecordWriter(str(tmp_path / records.shard_name("train", index, 4))) as writer:
             for number in range(16):
-                writer.write(records.encode_record(synthetic_records.jpeg(random, 40, 48), number))
+                writer.write(records.encode_record(input.jpeg(random, 40, 48), number))
     return tmp_path
 
 

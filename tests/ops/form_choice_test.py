@@ -14,8 +14,7 @@ from lambdanet.ops import position_lambdas
 from lambdanet.ops.kernels import KERNELS
 from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes, TwoForms
 from lambdanet.ops.products import Product
-from lambdanet.ops.tpu import pooled_queries, products
-from lambdanet.ops.tpu.pooled_queries import PooledQueries
+from lambdanet.ops.tpu import products
 
 CPU, TPU = device.DEVICES["CPU"], device.DEVICES["TPU"]
 PRODUCTS_OF_A_TPU = (products.candidates,)
@@ -69,8 +68,8 @@ def test_queries_are_pooled_on_a_tpu_with_a_small_context():
 
     def pools_first(*sizes, kind="TPU"):
         sizes = problem(*sizes, bytes=2, geometry=Geometry(strides=2, pool_size=3))
-        forms = (pooled_queries.candidates, *PRODUCTS_OF_A_TPU) if kind == "TPU" else None
-        return isinstance(choose(sizes, kind, forms), PooledQueries)
+        forms = (products.pooled_candidates, *PRODUCTS_OF_A_TPU) if kind == "TPU" else None
+        return isinstance(choose(sizes, kind, forms), products.PooledQueries)
 
     for sizes in ((28, 256, 128), (14, 512, 128)):
         assert pools_first(*sizes) and not pools_first(*sizes, kind="CPU")

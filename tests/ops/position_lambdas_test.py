@@ -16,7 +16,7 @@ from lambdanet.ops import content_lambdas, kernels, position_lambdas, products, 
 from lambdanet.ops.position_term import Sizes
 from lambdanet.ops.products import Product, in_chunks
 from lambdanet.ops.relative_positions import PairAxis
-from lambdanet.ops.tpu import pooled_queries
+from lambdanet.ops.tpu import products as tpu_products
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if "strides" not in CASES[name]])
@@ -24,7 +24,7 @@ from lambdanet.ops.tpu import pooled_queries
 @pytest.mark.parametrize(("pool_size", "strides"), [(3, 2), (2, 2), (4, 3)])
 def test_pool_equals_average_pool(case, pools_first, pool_size, strides, monkeypatch):
     if pools_first:
-        row = dataclasses.replace(kernels.KERNELS["CPU"], position_lambdas=(pooled_queries.candidates,))
+        row = dataclasses.replace(kernels.KERNELS["CPU"], position_lambdas=(tpu_products.pooled_candidates,))
         monkeypatch.setitem(kernels.KERNELS, "CPU", row)
     arguments = dict(CASES[case])
     content = tf.random.stateless_normal([2, 3, 4], [0, 0], dtype=tf.float64)
