@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from lambdanet.detection.data.masks import decode_mask, to_coco_detections
 from lambdanet.errors import InputError, invalid
@@ -189,7 +189,7 @@ def _draw_label(
     place = free_label_place(_corners(detection["bbox"], factor), width, height, taken, size)
     color = _color(detection)
     draw.rectangle(place, fill=color)
-    ink = "black" if _luminance(color) > 140 else "white"
+    ink = "black" if ImageColor.getcolor(color, "L") > 140 else "white"
     draw.text((place[0] + PADDING - left, place[1] + PADDING - top), text, ink, font)
     return place
 
@@ -224,8 +224,3 @@ def overlap_area(one: Rectangle, other: Rectangle) -> float:
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
     return max(width, 0) * max(height, 0)
-
-
-def _luminance(color: str) -> float:
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return 0.299 * red + 0.587 * green + 0.114 * blue

@@ -133,40 +133,20 @@ def export(
     size = set_input_size(params, input_size)
     model = build_detector(params)
     kind = load_weights(model, params, found)
-    path = export_detector(params, model, out, size, names)
-    step = os.path.basename(found)
-    print(
-        f"exported the {kind} of {step} ({len(names) - 1} classes, {size[0]}x{size[1]} px, float32) to {path}"
-    )
-    return path
-
-
-def export_detector(
-    params: Any, model: keras.Model, out: str | Path, input_size: Sequence[int], class_names: Sequence[str]
-) -> str:
-    """Writes a detector of Model Garden as a SavedModel with the signatures of `DetectorModule`.
-
-    Args:
-      params: the experiment.
-      model: the model with its weights.
-      out: the folder to write; must be new or empty.
-      input_size: the height and width in pixels to which images are resized.
-      class_names: the name of each class number from 0, the background.
-
-    Returns:
-      The path of the SavedModel.
-    """
-    check_output_dir(out)
     path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
         names_file = Path(folder, "class_names.txt")
-        names_file.write_text("".join(f"{name}\n" for name in class_names), encoding="utf-8")
-        served = DetectorModule(params, model, input_size, class_names, str(names_file))
+        names_file.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+        served = DetectorModule(params, model, size, names, str(names_file))
         signatures = served.signatures()
         # Without gradients, the SavedModel is smaller and faster to write and load.
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         with atomic_dir(path) as staging:
             tf.saved_model.save(served, staging, signatures=signatures, options=options)
+    step = os.path.basename(found)
+    print(
+        f"exported the {kind} of {step} ({len(names) - 1} classes, {size[0]}x{size[1]} px, float32) to {path}"
+    )
     return path
 
 

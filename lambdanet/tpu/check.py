@@ -111,9 +111,9 @@ def check_step(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = No
         compiled.num_devices,
         step.batch,
         hbm,
-        profile.operations,
+        tuple(profile.operations),
         step.model_names,
-        profile.unbounded_loops,
+        tuple(profile.unbounded_loops),
     )
 
 

@@ -6,7 +6,7 @@ those on padding. Bytes are what an operation reads from and writes to HBM, with
 
     profile(text)
       hlo.parse            text -> Module of Computations of Instructions
-      _Walk.visit(entry)   in order, with the number of runs so far:
+      Profile.visit(entry) in order, with the number of runs so far:
         while                the body, times its trip count (trip_counts.count_trips)
         conditional          the branch with the most cycles
         call, async-start    the computation that it calls
@@ -59,24 +59,15 @@ class Cost:
     bytes: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Profile:
-    """The operations of a program in their order, and the loops with unknown trip counts."""
-
-    operations: tuple[Cost, ...]
-    unbounded_loops: tuple[str, ...]
-
-
-def profile(text: str) -> Profile:
+def profile(text: str) -> "Profile":
     """Returns the costs of an optimized HLO module; loops with unknown trip counts count once."""
-    module = hlo.parse(text)
-    walk = _Walk()
-    walk.visit(Scope(module, module.computations[module.entry], {}), 1)
-    return Profile(tuple(walk.operations), tuple(walk.unbounded_loops))
+    module, found = hlo.parse(text), Profile()
+    found.visit(Scope(module, module.computations[module.entry], {}), 1)
+    return found
 
 
-class _Walk:
-    """Collects the costs of computations, in the order in which they run."""
+class Profile:
+    """The operations of a program in the order in which they run, and the loops with unknown trip counts."""
 
     def __init__(self) -> None:
         self.operations: list[Cost] = []
@@ -84,7 +75,7 @@ class _Walk:
 
     def visit(self, scope: Scope, times: int) -> None:
         for instruction in scope.computation.instructions.values():
-            _VISITORS.get(instruction.opcode, _Walk._operation)(self, scope, instruction, times)
+            _VISITORS.get(instruction.opcode, Profile._operation)(self, scope, instruction, times)
 
     def _loop(self, scope: Scope, loop: Instruction, times: int) -> None:
         trips, constants = count_trips(loop, scope)
@@ -95,7 +86,7 @@ class _Walk:
     def _conditional(self, scope: Scope, conditional: Instruction, times: int) -> None:
         branches = []
         for name in conditional.callees.values():
-            branches.append(_Walk())
+            branches.append(Profile())
             branches[-1].visit(scope.enter(name, {}), times)
         costliest = max(branches, key=lambda branch: sum(cost.cycles for cost in branch.operations))
         self.operations += costliest.operations
@@ -125,11 +116,11 @@ class _Walk:
         )
 
 
-_VISITORS: dict[str, Callable[[_Walk, Scope, Instruction, int], None]] = {
-    "while": _Walk._loop,
-    "conditional": _Walk._conditional,
-    "call": _Walk._call,
-    "async-start": _Walk._call,
+_VISITORS: dict[str, Callable[[Profile, Scope, Instruction, int], None]] = {
+    "while": Profile._loop,
+    "conditional": Profile._conditional,
+    "call": Profile._call,
+    "async-start": Profile._call,
 }
 
 

@@ -4,7 +4,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -177,15 +177,8 @@ def _format(table: SpeedTable, figure: float) -> str:
     return f"{figure:.3f}" if table.unit == "s" else f"{figure:.0f}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """A model of a family, and the setting of its training step.
-
-    Attributes:
-      model: the name of a model in the zoo.
-      input_size: the side of the images, in pixels.
-      batch: images per core.
-    """
+class Setting(NamedTuple):
+    """A model of a family in the zoo, the side of its images in pixels, and the images per core."""
 
     model: str
     input_size: int
