@@ -10,49 +10,7 @@ import keras
 import ml_dtypes
 import numpy as np
 from keras import name_scope, ops  # noqa: F401
-from keras.ops import (  # noqa: F401
-    abs,
-    all,
-    amax,
-    arange,
-    argmax,
-    broadcast_to,
-    cast,
-    clip,
-    concatenate,
-    convert_to_numpy,
-    convert_to_tensor,
-    cos,
-    einsum,
-    exp,
-    expand_dims,
-    eye,
-    is_tensor,
-    log1p,
-    logsumexp,
-    meshgrid,
-    one_hot,
-    ones,
-    ones_like,
-    pad,
-    relu,
-    repeat,
-    reshape,
-    rsqrt,
-    shape,
-    sigmoid,
-    softmax,
-    sqrt,
-    square,
-    stack,
-    take,
-    tile,
-    transpose,
-    unstack,
-    where,
-    zeros,
-    zeros_like,
-)
+from keras.ops import *  # noqa: F403  abs, all, cast and most of the others
 from keras.tree import flatten, map_structure  # noqa: F401
 
 Tensor: TypeAlias = Any
@@ -80,13 +38,13 @@ def _keeping_float64(of_keras: Callable[..., Tensor], of_torch: Callable[..., Te
 
 cumsum = _keeping_float64(ops.cumsum, lambda x, axis: x.cumsum(axis))
 divide_no_nan = _keeping_float64(
-    ops.divide_no_nan, lambda x, y: where(y == 0, 0.0, x / where(y == 0, 1.0, y))
+    ops.divide_no_nan, lambda x, y: ops.where(y == 0, 0.0, x / ops.where(y == 0, 1.0, y))
 )
 floor = _keeping_float64(ops.floor, lambda x: x.floor())
 maximum = _keeping_float64(ops.maximum, lambda x, y: x.clamp(min=y))
 minimum = _keeping_float64(ops.minimum, lambda x, y: x.clamp(max=y))
 _mean = _keeping_float64(ops.mean, lambda x, axis, keepdims: x.mean(axis, keepdims))
-_product = _keeping_float64(ops.matmul, lambda x, y: x @ convert_to_tensor(y))
+_product = _keeping_float64(ops.matmul, lambda x, y: x @ ops.convert_to_tensor(y))
 
 
 def mean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
@@ -153,14 +111,14 @@ def batch_norm(
     Returns:
       the normalized x; the mean and the biased variance of x, [c] each, the means over the groups.
     """
-    wide = x if dtype_name(x.dtype) == "float64" else cast(x, "float32")
-    gamma, beta = (cast(parameter, wide.dtype) for parameter in (gamma, beta))
-    wide = reshape(wide, [groups, -1, *x.shape[1:]])
+    wide = x if dtype_name(x.dtype) == "float64" else ops.cast(x, "float32")
+    gamma, beta = (ops.cast(parameter, wide.dtype) for parameter in (gamma, beta))
+    wide = ops.reshape(wide, [groups, -1, *x.shape[1:]])
     axes = list(range(1, len(x.shape)))
     means = mean(wide, axes, keepdims=True)
-    variance = mean(square(wide - means), axes, keepdims=True)
-    outputs = reshape((wide - means) * (rsqrt(variance + epsilon) * gamma) + beta, x.shape)
-    return cast(outputs, x.dtype), *(mean(values, [0, *axes]) for values in (means, variance))
+    variance = mean(ops.square(wide - means), axes, keepdims=True)
+    outputs = ops.reshape((wide - means) * (ops.rsqrt(variance + epsilon) * gamma) + beta, x.shape)
+    return ops.cast(outputs, x.dtype), *(mean(values, [0, *axes]) for values in (means, variance))
 
 
 def dtype_min(dtype: Any) -> float:
@@ -243,5 +201,6 @@ def _axes(axis: Any) -> Any:
 
 
 def _same_padding(length: int, size: int, strides: int) -> list[int]:
-    padding = max((-(-length // strides) - 1) * strides + size - length, 0)
+    last = (-(-length // strides) - 1) * strides
+    padding = np.clip(last + size - length, 0, None).item()
     return [padding // 2, padding - padding // 2]
