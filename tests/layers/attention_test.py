@@ -12,7 +12,7 @@ from scipy import special
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.ops import attention, content_lambdas
+from lambdanet.ops import attention
 
 
 @pytest.mark.parametrize("options", [{}, {"map_size": (7, 5), "key_dim": 3}])
@@ -63,19 +63,6 @@ def test_linear_attention_of_features_beyond_a_float_is_finite(scale):
     assert np.isfinite(outputs).all()
 
 
-def test_linear_attention_of_one_head_is_a_content_lambda():
-    """Appendix D.3 of the paper."""
-    layer = lambdanet.LinearAttention(8, num_heads=1, key_dim=3)
-    x = images(2, 3, 4, 6)
-    outputs = layer(x.astype(np.float32))
-    queries, keys, values = (
-        tf.constant(part.reshape([2, 12, 1, -1]), tf.float32) for part in projected(layer, x)
-    )
-    keys, values = tf.einsum("bmuk->bmku", keys), tf.einsum("bmuv->bmvu", values)
-    content = content_lambdas.apply_content_lambda(tf.nn.softmax(queries), keys, values)
-    np.testing.assert_allclose(outputs, tf.reshape(content, [2, 3, 4, 8]), rtol=1e-5, atol=1e-6)
-
-
 def test_efficient_channel_attention_equals_the_loop():
     x = images(2, 3, 5, 7)
     layer = lambdanet.EfficientChannelAttention(kernel_size=5)
@@ -92,16 +79,6 @@ def test_size_of_its_kernel(channels, size):
     layer = lambdanet.EfficientChannelAttention()
     layer.build([None, None, None, channels])
     assert layer.kernel.shape == [size, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("channels", "ratio", "multiple_of", "hidden"),
-    [(64, 1 / 16, 8, 8), (256, 1 / 16, 8, 16), (144, 1 / 4, 8, 40), (6, 1 / 4, 1, 2), (8, 1 / 16, 1, 1)],
-)
-def test_hidden_width_of_squeeze_and_excitation(channels, ratio, multiple_of, hidden):
-    layer = lambdanet.SqueezeExcite(ratio, multiple_of=multiple_of)
-    layer.build([None, None, None, channels])
-    assert layer.weights[0].shape == [channels, hidden]
 
 
 @pytest.mark.parametrize(("size", "pool_size", "strides"), [((6, 7), 3, 2), ((5, 4), 5, 3), ((3, 2), 3, 1)])

@@ -59,20 +59,9 @@ class Checker(doctest.OutputChecker):
 
 @pytest.fixture(scope="module")
 def names():
-    public = {name: getattr(lambdanet, name) for name in lambdanet.__all__}
-    modules = {
-        "lambdanet": lambdanet,
-        "configs": configs,
-        "device": device,
-        "keras": keras,
-        "np": np,
-        "tf": tf,
-    }
     return {
-        **public,
-        **modules,
-        "np": np,
-        "tf": tf,
+        **{name: getattr(lambdanet, name) for name in lambdanet.__all__},
+        **{"lambdanet": lambdanet, "configs": configs, "device": device, "keras": keras, "np": np, "tf": tf},
         "recipe": configs.get_recipe("digits"),
         "model": lambdanet.create_model("lambda_resnet_tiny", num_classes=1000),
         "images": tf.zeros([1, 32, 32, 3]),

@@ -159,15 +159,3 @@ def test_refused_repositories_leave_nothing(hub, tmp_path, timm_files, arguments
         load(**arguments)
     assert "\n" not in str(raised.value)
     assert cached(tmp_path) == []
-
-
-def test_trouble_of_the_hub_leaves_nothing(hub, tmp_path, timm_files):
-    hub.files |= timm_files
-    for trouble, error, message in (
-        ("lie", InputError, "sha256 of .*model.safetensors must be"),
-        ("busy", ConnectionError, "HTTP 503"),
-    ):
-        hub.trouble = trouble
-        with pytest.raises(error, match=message):
-            load()
-        assert cached(tmp_path) == []

@@ -40,17 +40,6 @@ def refused(model, tensors, **arguments):
     return str(error.value)
 
 
-def test_every_variable_takes_other_values(mixed):
-    before = mixed.get_weights()
-    timm_rules.load(mixed, tensors_for(mixed))
-    for old, new in zip(before, mixed.get_weights(), strict=True):
-        assert np.mean(old != new) > 0.99  # all but what happens to be the same
-    after = mixed.get_weights()
-    timm_rules.load(mixed, tensors_for(mixed))
-    for one, other in zip(after, mixed.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_errors_name_tensors_that_do_not_fit(mixed):
     tensors = tensors_for(mixed)
     tensors["stages.1.0.stranger"] = tensors.pop("stages.2.1.self_attn.kv.weight")
