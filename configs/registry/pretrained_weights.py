@@ -6,10 +6,10 @@ GitHub. A revision or hash that is missing is recorded at the first download and
 `lambdanet.models.weights.pretrained`).
 """
 
+import csv
 import dataclasses
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from lambdanet.errors import unknown
 
 ALIAS = "imagenet"  # the first set of a model
 TEST_SETS = ("ReaL", "V2", "A", "R", "Sketch")  # other labels or pictures of its classes
+WEIGHTS_FILE = Path(__file__).with_name("published_weights.txt")  # separated by commas
 CLASSES_FILE = Path(__file__).with_name("imagenet_classes.txt")
 
 
@@ -107,128 +108,17 @@ class PublishedWeights:
         return False if self.sha256 else None
 
 
-_A1H = partial(PublishedWeights, tag="a1h_in1k")
-_C1 = partial(PublishedWeights, tag="c1_in1k")
+def _read(row: Mapping[str, str]) -> PublishedWeights:
+    values: dict[str, Any] = {
+        name: row[name] for name in ("model", "tag", "revision", "sha256", "release_file")
+    }
+    values |= {name: float(row[name]) for name in ("crop_fraction", "top1", "top5")}
+    values |= {name: tuple(map(float, row[name].split())) for name in ("mean", "std")}
+    values["shifted_top1"] = {name: float(row[name]) for name in TEST_SETS if row[name]}
+    return PublishedWeights(**values, input_size=int(row["input_size"]))
 
-WEIGHTS: tuple[PublishedWeights, ...] = (
-    _C1(
-        model="lambda_resnet26t",
-        release_file="lambda_resnet26t_c_256-e5a5c857.pth",
-        crop_fraction=0.94,
-        top1=79.126,
-        top5=94.554,
-        shifted_top1=dict(ReaL=85.33, V2=67.70, A=11.29, R=37.39, Sketch=26.36),
-    ),
-    _C1(
-        model="lambda_resnet26rpt_256",
-        release_file="lambda_resnet26rpt_c_256-ab00292d.pth",
-        crop_fraction=0.94,
-        top1=78.960,
-        top5=94.420,
-        shifted_top1=dict(ReaL=85.08, V2=66.84, A=10.03, R=37.13, Sketch=26.02),
-    ),
-    _A1H(
-        model="lambda_resnet50ts",
-        revision="d1104e080d2725a19db5ec2ec58f589c490d674b",
-        sha256="bcb80eaa77910c72c9c0ff9e83f99d550270fc23ab0ccac69d01e35cb269cdf8",
-        release_file="lambda_resnet50ts_a1h_256-b87370f7.pth",
-        crop_fraction=0.95,
-        top1=81.184,
-        top5=95.094,
-        shifted_top1=dict(ReaL=86.06, V2=69.59, A=19.04, R=39.67, Sketch=29.13),
-    ),
-    _A1H(
-        model="lamhalobotnet50ts_256",
-        release_file="lamhalobotnet50ts_a1h2_256-fe3d9445.pth",
-        crop_fraction=0.95,
-        top1=81.552,
-        top5=95.510,
-        shifted_top1=dict(ReaL=86.37, V2=70.79, A=23.15, R=40.67, Sketch=29.74),
-    ),
-    _A1H(
-        model="halo2botnet50ts_256",
-        release_file="halo2botnet50ts_a1h2_256-fd9c11a3.pth",
-        crop_fraction=0.95,
-        top1=82.084,
-        top5=95.658,
-        shifted_top1=dict(ReaL=86.70, V2=70.92, A=25.13, R=41.45, Sketch=30.04),
-    ),
-    _A1H(
-        model="halonet26t",
-        sha256="15ac05274358e21a16596e4e7b0c8affcdb78fcc15547c021cc598a031385458",
-        release_file="halonet26t_a1h_256-3083328c.pth",
-        crop_fraction=0.95,
-        top1=79.134,
-        top5=94.340,
-        shifted_top1=dict(ReaL=85.22, Sketch=25.74),
-    ),
-    PublishedWeights(
-        model="sehalonet33ts",
-        tag="ra2_in1k",
-        release_file="sehalonet33ts_256-87e053f9.pth",
-        crop_fraction=0.94,
-        top1=80.976,
-        top5=95.272,
-        shifted_top1=dict(ReaL=86.59, Sketch=28.78),
-    ),
-    _A1H(
-        model="halonet50ts",
-        revision="8458517e329114000af89f1caf06bfcf29f860d6",
-        release_file="halonet50ts_a1h2_256-f3a3daee.pth",
-        crop_fraction=0.94,
-        top1=81.640,
-        top5=95.612,
-        shifted_top1=dict(ReaL=86.49, Sketch=28.84),
-    ),
-    _C1(
-        model="eca_halonext26ts",
-        release_file="eca_halonext26ts_c_256-06906299.pth",
-        crop_fraction=0.94,
-        top1=79.518,
-        top5=94.582,
-        shifted_top1=dict(ReaL=85.14, Sketch=25.55),
-    ),
-    PublishedWeights(
-        model="haloregnetz_b",
-        tag="ra3_in1k",
-        release_file="haloregnetz_c_raa_256-c8ad7616.pth",
-        input_size=224,
-        crop_fraction=0.94,
-        mean=(0.5, 0.5, 0.5),
-        std=(0.5, 0.5, 0.5),
-        top1=81.058,
-        top5=95.196,
-        shifted_top1=dict(ReaL=86.49, Sketch=30.60),
-    ),
-    _C1(
-        model="botnet26t_256",
-        revision="78c4b93814894ef8e7038591935d86b67548ebb1",
-        release_file="botnet26t_c1_256-167a0e9f.pth",
-        crop_fraction=0.95,
-        top1=79.256,
-        top5=94.528,
-        shifted_top1=dict(ReaL=85.32),
-    ),
-    _A1H(
-        model="sebotnet33ts_256",
-        revision="c115c945abf6789e43e1f1475f9be9faed93e841",
-        sha256="f4e3af372c615699a90721d2f4ea89568e12dc9f12230976c6f8ea5f028455be",
-        release_file="sebotnet33ts_a1h2_256-957e3c3e.pth",
-        crop_fraction=0.94,
-        top1=81.156,
-        top5=94.840,
-        shifted_top1=dict(ReaL=86.58, Sketch=29.43),
-    ),
-    _C1(
-        model="eca_botnext26ts_256",
-        sha256="f5e716741475d191e670fff43185714ea125e13a1d411bfefd775b1e22c3db77",
-        release_file="eca_botnext26ts_c_256-95a898f6.pth",
-        crop_fraction=0.95,
-        top1=79.262,
-        top5=94.600,
-        shifted_top1=dict(ReaL=85.13),
-    ),
-)
+
+WEIGHTS = tuple(map(_read, csv.DictReader(WEIGHTS_FILE.read_text(encoding="utf-8").splitlines())))
 
 
 def weights_of(model: str) -> tuple[PublishedWeights, ...]:

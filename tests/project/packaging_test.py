@@ -24,7 +24,7 @@ BUILD_INPUTS = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "lambdane
 INSTALLED = [floor for floor in FLOORS if floor != "benchmarks"]
 DATA = {  # besides modules
     "lambdanet/py.typed",
-    "lambdanet/configs/registry/imagenet_classes.txt",
+    *(f"lambdanet/configs/registry/{name}.txt" for name in ("imagenet_classes", "published_weights")),
     *(f"lambdanet/models/{name}.csv" for name in ("paper_sizes", "paper_speeds", "sizes")),
 }
 
