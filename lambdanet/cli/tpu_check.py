@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `tpu-check`."""
 
+import functools
 import json
 import sys
 import textwrap
@@ -29,8 +30,6 @@ def _tpu_check(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def _step(values: flags.FlagValues) -> None:
-    import functools
-
     build_step = _step_builder(values)
 
     from lambdanet.tpu import largest_batch, report
@@ -54,8 +53,6 @@ def _step(values: flags.FlagValues) -> None:
 
 def _step_builder(values: flags.FlagValues) -> Any:
     """Returns the function that builds the step for a `batch_size`."""
-    import functools
-
     from lambdanet import configs
     from lambdanet.configs.recipe import override
     from lambdanet.models.names import check_model
@@ -105,8 +102,6 @@ def _families(values: flags.FlagValues) -> None:
 
 
 def _check(values: flags.FlagValues) -> Any:
-    import functools
-
     from lambdanet.tpu import check
     from lambdanet.tpu.compiler import Cache
 
