@@ -8,12 +8,7 @@ from lambdanet.backend import keras
 
 
 class _ClassLoss(keras.losses.Loss):
-    """A loss of logits with label smoothing and class weights.
-
-    Args:
-      label_smoothing: s, at least 0 and below 1.
-      class_weights: the weight of each class; empty: 1.
-    """
+    """A loss of logits with label smoothing and class weights."""
 
     def __init__(self, label_smoothing: float = 0.0, class_weights: Sequence[float] = (), **kwargs):
         super().__init__(**kwargs)
@@ -57,15 +52,6 @@ class SmoothedCrossEntropy(_ClassLoss):
       0.6931...
     """
 
-    def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        class_weights: Sequence[float] = (),
-        name: str = "cross_entropy",
-        **kwargs,
-    ):
-        super().__init__(label_smoothing, class_weights, name=name, **kwargs)
-
     def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:
         return K.softmax_cross_entropy(self.smooth_labels(labels), logits)
 
@@ -93,10 +79,9 @@ class SmoothedBinaryCrossEntropy(_ClassLoss):
         label_smoothing: float = 0.0,
         class_weights: Sequence[float] = (),
         threshold: float = 0.0,
-        name: str = "binary_cross_entropy",
         **kwargs,
     ):
-        super().__init__(label_smoothing, class_weights, name=name, **kwargs)
+        super().__init__(label_smoothing, class_weights, **kwargs)
         self.threshold = threshold
 
     def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learning rate schedules."""
 
+import dataclasses
 import math
 import pkgutil
 
@@ -11,6 +12,7 @@ from lambdanet.errors import check_known
 
 
 @keras.saving.register_keras_serializable("lambdanet")
+@dataclasses.dataclass(eq=False)
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that rises linearly from 0 to its peak and then follows a shape.
 
@@ -19,19 +21,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         cosine:               peak * (floor + (1 - floor) * (1 + cos(pi * progress)) / 2)
         exponential:          peak * decay_rate ** floor((step - warmup_steps) / decay_steps)
 
-    with progress = (step - warmup_steps) / (total_steps - warmup_steps).
-
-    Args:
-      peak: the largest learning rate.
-      total_steps: the steps of the whole run, after which the rate is constant.
-      warmup_steps: the steps of the linear rise, from 0 (none) to `total_steps`.
-      shape: a name in `SCHEDULES`.
-      floor: the end of the cosine, as a fraction of the peak.
-      decay_rate: the factor per stair of the exponential.
-      decay_steps: the steps per stair, not necessarily an integer.
-
-    Raises:
-      InputError: an unknown shape.
+    with progress = (step - warmup_steps) / (total_steps - warmup_steps). `InputError` for an unknown shape.
 
     Example:
       >>> schedule = WarmupSchedule(0.1, total_steps=100, warmup_steps=10)
@@ -39,25 +29,16 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
       [0.0, 0.05, 0.1, 0.05, 0.0]
     """
 
-    def __init__(
-        self,
-        peak: float,
-        total_steps: int,
-        warmup_steps: int = 0,
-        shape: str = "cosine",
-        floor: float = 0.0,
-        decay_rate: float = 1.0,
-        decay_steps: float = 1.0,
-    ):
-        super().__init__()
-        check_known("schedule", shape, SCHEDULES)
-        self.peak = peak
-        self.total_steps = total_steps
-        self.warmup_steps = warmup_steps
-        self.shape = shape
-        self.floor = floor
-        self.decay_rate = decay_rate
-        self.decay_steps = decay_steps
+    peak: float  # the largest learning rate
+    total_steps: int  # of the whole run, after which the rate is constant
+    warmup_steps: int = 0  # of the linear rise, from 0 (none) to `total_steps`
+    shape: str = "cosine"  # a name in `SCHEDULES`
+    floor: float = 0.0  # the end of the cosine, as a fraction of the peak
+    decay_rate: float = 1.0  # the factor per stair of the exponential
+    decay_steps: float = 1.0  # the steps per stair, not necessarily an integer
+
+    def __post_init__(self) -> None:
+        check_known("schedule", self.shape, SCHEDULES)
 
     def __call__(self, step: K.Tensor | int) -> K.Tensor:
         step = K.minimum(K.cast(step, "float32"), float(self.total_steps))
@@ -67,15 +48,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return self.peak * K.where(step < self.warmup_steps, rise, factor)
 
     def get_config(self) -> dict:
-        return {
-            "peak": self.peak,
-            "total_steps": self.total_steps,
-            "warmup_steps": self.warmup_steps,
-            "shape": self.shape,
-            "floor": self.floor,
-            "decay_rate": self.decay_rate,
-            "decay_steps": self.decay_steps,
-        }
+        return dataclasses.asdict(self)
 
 
 def constant(schedule: WarmupSchedule, after: K.Tensor) -> K.Tensor:
