@@ -117,12 +117,7 @@ def random_flip(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def random_affine(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the image after a small random rotation, zoom and shift, over black.
-
-    Args:
-      image: float32 [h, w, c].
-      seed: int64 [2].
-    """
+    """Returns an image float32 [h, w, c] after a small random rotation, zoom and shift, over black."""
     turn, zoom, shift_x, shift_y = tf.unstack(tf.random.stateless_uniform([4], seed, -1.0, 1.0))
     size = tf.cast(tf.shape(image)[:2], tf.float32)
     center_y, center_x = tf.unstack((size - 1) / 2)
@@ -140,15 +135,10 @@ def warp(
     interpolation: str = "BILINEAR",
     fill_mode: str = "CONSTANT",
 ) -> tf.Tensor:
-    """Returns an image transformed about a point and shifted, over black.
+    """Returns an image, float32 or uint8 [h, w, c], transformed about a point and shifted, over black.
 
-    The pixel at `center + p` of the result is read at `center + matrix p + shift`.
-
-    Args:
-      image: float32 or uint8 [h, w, c].
-      matrix: two rows of two numbers, for x and y.
-      center, shift: x and y in pixels.
-      interpolation, fill_mode: settings of TensorFlow's `ImageProjectiveTransformV3`.
+    The pixel at `center + p` of the result is read at `center + matrix p + shift`, in pairs of x and y, in
+    pixels. The other arguments are settings of TensorFlow's `ImageProjectiveTransformV3`.
     """
     (a, b), (c, d) = matrix
     x, y = center
@@ -169,15 +159,7 @@ def color_jitter(pixels: tf.Tensor, strength: float, seed: tf.Tensor) -> tf.Tens
     """Returns the image with brightness, contrast and saturation changed, in this order.
 
     Each is multiplied by a factor, uniform in 1 - strength ... 1 + strength: the image is blended with black,
-    with its mean gray level, and with its gray levels.
-
-    Args:
-      pixels: uint8 [h, w, 3] or [h, w, 1].
-      strength: the largest change, from 0 to 1.
-      seed: int64 [2].
-
-    Returns:
-      uint8 [h, w, 3].
+    with its mean gray level, and with its gray levels. uint8 [h, w, 3] or [h, w, 1] -> uint8 [h, w, 3].
     """
     image = tf.broadcast_to(tf.cast(pixels, tf.float32), [*pixels.shape[:2], 3])
     factors = tf.random.stateless_uniform([3], seed, 1 - strength, 1 + strength)
@@ -205,12 +187,7 @@ def mean_gray(image: tf.Tensor) -> tf.Tensor:
 def erase(pixels: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
     """Returns the image with, at a probability, a random rectangle of uniform noise (Zhong et al. 2017).
 
-    Model Garden's class needs floats in 3 channels; the paper's noise has the 256 levels of the image.
-
-    Args:
-      pixels: uint8 [h, w, c].
-      probability: the fraction of the images with a rectangle.
-      seed: int64 [2].
+    Model Garden's class needs floats in 3 channels; the paper's noise has the 256 levels of uint8 [h, w, c].
     """
     height, width, _ = pixels.shape
     chance, area, ratio, *places = tf.unstack(tf.random.stateless_uniform([5], derive_seed(seed, 0)))
@@ -227,12 +204,10 @@ def erase(pixels: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
 
 
 def rectangle(shape: Sequence[Any], begins: Any, lengths: Any) -> tf.Tensor:
-    """Returns whether pixels are in a rectangle, bool [h, w, 1]; outside of the image, it is cut off.
+    """Returns whether pixels of an image of a shape are in a rectangle, bool [h, w, 1].
 
-    Args:
-      shape: h, w and others.
-      begins: its top and left, whole numbers, float32 [2].
-      lengths: its height and width, float32 [2].
+    `begins` has its top and left, whole numbers, `lengths` its height and width, all float32. Outside of the
+    image, it is cut off.
     """
     distances = [tf.range(shape[axis], dtype=tf.float32) - begins[axis] for axis in (0, 1)]
     rows, columns = ((d >= 0) & (d < lengths[axis]) for axis, d in enumerate(distances))

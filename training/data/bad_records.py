@@ -41,17 +41,10 @@ def prepare_in_groups(
     drop_remainder: bool = False,
     fallback: Callable[[Any], tf.data.Dataset] | None = None,
 ) -> tf.data.Dataset:
-    """Prepares examples in groups, and leaves out those that fail. The result has no state and no Python.
+    """Prepares pairs of an example and its key in groups of a size, and leaves out those that fail.
 
-    Args:
-      examples: pairs of an example and its key.
-      prepare: the function that may fail.
-      size: examples per group.
-      drop_remainder: whether to drop a last group that is not full.
-      fallback: returns pairs that replace a group without valid examples, given the keys of the group.
-
-    Returns:
-      A dataset of `Group`s.
+    A group without valid examples is replaced by pairs that `fallback` returns for its keys. The result, a
+    dataset of `Group`s, has no state and no Python.
     """
     prepare = tf.function(prepare, autograph=False)  # traced once for two datasets
 
@@ -116,10 +109,7 @@ class BadRecords:
     def full_batches(self, groups: tf.data.Dataset, size: int, num_classes: int) -> tf.data.Dataset:
         """Returns the images and labels of groups; a valid example takes the place of each bad one.
 
-        Args:
-          groups: the result of `prepare_in_groups`.
-          size: examples per group.
-          num_classes: the number of classes; an integer label outside ends the run.
+        An integer label that is not below `num_classes` ends the run.
         """
 
         def fill(group: Group) -> tuple[tf.Tensor, tf.Tensor]:
@@ -138,15 +128,14 @@ class BadRecords:
         return groups.map(fill, tf.data.AUTOTUNE)
 
     def valid_only(self, groups: tf.data.Dataset, num_classes: int) -> tf.data.Dataset:
-        """Returns the images and labels of groups without the bad ones; arguments as in `full_batches`."""
+        """Returns the images and labels of groups without the bad ones; labels as in `full_batches`."""
         checked = groups.map(lambda group: self._checked(group, num_classes), tf.data.AUTOTUNE)
         return checked.filter(lambda images, labels: tf.shape(labels)[0] > 0)
 
     def leave_out(self, *folders: tuple[str, Sequence[str], int]) -> None:
         """Prints the files in folders that are no pictures, once per folder; `InputError` for too many.
 
-        Args:
-          *folders: the path of each, the files in it that are left out, and the number of all its files.
+        Each folder is its path, the files in it that are left out, and the number of all its files.
         """
         new = [folder for folder in folders if folder[1] and folder[0] not in self._left_out]
         self._left_out |= {path: len(files) for path, files, _ in new}

@@ -9,11 +9,7 @@ from lambdanet.errors import InputError, invalid
 
 
 def read_names(path: str | Path) -> list[str]:
-    """Returns the lines of a file of class names in UTF-8; only newlines end a line.
-
-    Raises:
-      InputError: the file cannot be read.
-    """
+    """Returns the lines of a file in UTF-8, ended by newlines alone; `InputError` where it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
@@ -23,9 +19,7 @@ def read_names(path: str | Path) -> list[str]:
 def check_names(names: Sequence[str], owner: str) -> None:
     """Raises `InputError` for a name that cannot be a line of a file: blank, with line breaks, or not UTF-8.
 
-    Args:
-      names: the names, in the order of the labels.
-      owner: the data with these classes, for the message.
+    The message names the owner of the classes, such as the dataset.
     """
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name.strip() or name.splitlines() != [name] or not is_utf8(name):
@@ -33,14 +27,7 @@ def check_names(names: Sequence[str], owner: str) -> None:
 
 
 def check_equal(names: Sequence[str], accepted: Sequence[str], owner: str, reference: str) -> None:
-    """Raises `InputError` for the first class that differs from the expected one.
-
-    Args:
-      names: the names, in the order of the labels.
-      accepted: the expected names.
-      owner: the data with these classes, for the message.
-      reference: the origin of the expected names, for the message.
-    """
+    """Raises `InputError` for the first class of an owner that differs from the one of a reference."""
     for index, (name, expected) in enumerate(itertools.zip_longest(names, accepted)):
         if name != expected:
             raise invalid(f"class {index} of {owner}", f"{expected!r}, as in {reference}", name)

@@ -31,7 +31,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, invalid, one_line, unknown
 from lambdanet.training.data.image_bytes import Encoded, is_decodable
 from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures
-from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
+from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source
 
 NAME = "folder"
 LAYOUT = "train/CLASS/*.jpg and validation/CLASS/*.jpg"
@@ -43,16 +43,10 @@ READERS = {
 }
 
 
-class PictureFiles:
-    """Picture files of any size with a class each: what a `sources.Source` does with their list.
+class PictureFiles(Source):
+    """Picture files of any size with a class each: what a `sources.Source` does with their list."""
 
-    Attributes:
-      channels: 3, red, green and blue.
-      class_names: the name of each class, in the order of the labels.
-    """
-
-    channels: int = 3
-    class_names: list[str]
+    channels = 3  # red, green and blue
 
     def __init__(self) -> None:
         self._files = functools.cache(self._list_files)
@@ -80,9 +74,6 @@ class PictureFiles:
 
         return Encoded(tf.cond(is_decodable(contents), lambda: contents, as_png), self.channels)
 
-    def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
-        return []
-
     def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:
         """Returns the paths of the pictures of a split, in order, and their labels."""
         raise NotImplementedError
@@ -91,12 +82,7 @@ class PictureFiles:
 class FolderSource(PictureFiles):
     """Pictures of any size in `data_dir/SPLIT/CLASS/`; a `sources.Source`. Each folder is listed once.
 
-    Args:
-      recipe: the recipe, whose `train_split` is the folder with a folder per class.
-      data_dir: the folder of the splits.
-
-    Raises:
-      InputError: there is no such folder, or it has less than two classes.
+    `InputError` where there is no such folder, or the recipe's `train_split` in it has less than two classes.
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
@@ -155,15 +141,10 @@ def open_pictures(recipe: Recipe, data_dir: str | None) -> PictureFiles:
 
 
 class TableSource(PictureFiles):
-    """The pictures in a table; a `sources.Source`.
+    """The pictures in the table `labels` of a recipe, in `data_dir` or beside it; a `sources.Source`.
 
-    Args:
-      recipe: `labels`, the file of the table, and `train_split`.
-      data_dir: the folder of the pictures; None: the table's.
-
-    Raises:
-      InputError: the table cannot be read, has other columns, contradictory rows, or less than two classes,
-        or its first picture does not exist.
+    `InputError` for a table that cannot be read, has other columns, contradictory rows, or less than two
+    classes, or whose first picture does not exist.
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):

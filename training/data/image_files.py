@@ -53,12 +53,9 @@ def find_pictures(folder: str | Path) -> tuple[list[str], list[str]]:
 
 
 def read_image(path: str | Path) -> np.ndarray:
-    """Reads an image file as uint8 RGB [h, w, 3]: the pixels that training and serving see.
+    """Reads an image file as uint8 RGB [h, w, 3], the pixels that training and serving see.
 
-    JPEG, PNG and WebP are decoded by `image_bytes.decode`, other formats as `as_decodable` says.
-
-    Raises:
-      InputError: there is no such file, or it is not a complete, readable image.
+    `InputError` where there is no such file, or it is not a complete image that `as_decodable` takes.
     """
     name = str(path)
     if not os.path.exists(name):
@@ -78,10 +75,8 @@ def as_decodable(contents: bytes) -> bytes:
     """Returns an image file in a format for `image_bytes.decode`: unchanged, or converted to PNG.
 
     GIF, BMP, TIFF, animated WebP and the other formats of Pillow become PNGs of the first frame, rotated
-    according to EXIF, with the upper 8 of 16 bits.
-
-    Raises:
-      InputError: it is no image, or its pixels have no known range, as in float TIFFs.
+    according to EXIF, with the upper 8 of 16 bits. `InputError` where it is no image, or its pixels have no
+    known range, as in float TIFFs.
     """
     if _is_decodable(contents):
         return contents
@@ -113,11 +108,7 @@ def _in_8_bits(image: Image.Image) -> Image.Image:
 
 
 def expand_folders(images: Sequence[str | Path] | str | Path) -> list[str]:
-    """Returns the paths of image files, with folders replaced by the pictures below them.
-
-    Raises:
-      InputError: there are none.
-    """
+    """Returns paths of image files, a folder replaced by the pictures below it; `InputError` for none."""
     paths: list[str] = []
     for path in map(os.path.expanduser, [images] if isinstance(images, str | Path) else images):
         if os.path.isdir(path):
@@ -140,14 +131,8 @@ def read_images(
 ) -> Iterator[tuple[str, np.ndarray | InputError]]:
     """Yields each path and its image, uint8 RGB [h, w, 3], or the error for an unreadable one.
 
-    Unreadable files are printed on stderr.
-
-    Args:
-      paths: the paths of the files.
-      show_progress: whether to show a progress bar in a terminal, for callers that print nothing meanwhile.
-
-    Raises:
-      InputError: no image can be read.
+    Unreadable files are printed on stderr; `InputError` where no image can be read. The progress bar in a
+    terminal is for callers that print nothing meanwhile.
     """
     failures = []
     for path in tqdm.tqdm(paths, unit="image", disable=None if show_progress else True, leave=False):
@@ -170,10 +155,7 @@ def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
     """Creates the folder `out` and chooses a file in it for each image.
 
     Two images with the same name get `NAME_prediction.png` and `NAME_prediction_2.png`, and none of the
-    images is overwritten.
-
-    Raises:
-      InputError: the folder cannot be created, or has a file of that name that `save_picture` did not write.
+    images is overwritten; `InputError` for a file that `save_picture` did not write.
     """
     folder = os.fspath(writable_dir(Path(out).expanduser()))
     taken = {os.path.realpath(path).casefold() for path in images}
@@ -189,26 +171,17 @@ def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
 
 
 def save_picture(picture: Image.Image, path: str) -> None:
-    """Writes a PNG completely or not at all.
-
-    Raises:
-      InputError: the file cannot be written.
-    """
+    """Writes a PNG completely or not at all; `InputError` where it cannot be written."""
     file = io.BytesIO()
     picture.save(file, format="PNG")
     write_output(Path(path), file.getvalue())
 
 
 def draw_prediction(image: np.ndarray, title: str, top: Sequence[tuple[str, float]]) -> Image.Image:
-    """Draws a picture at a readable size, with a bar per class beside it.
+    """Draws an image uint8 [h, w, 3] at a readable size, and beside it a title and a bar per class.
 
-    Args:
-      image: uint8 RGB [h, w, 3]; a small one is enlarged without smoothing.
-      title: the text above the bars, such as the name of the file.
-      top: names and probabilities in descending order; the first 20 are drawn.
-
-    Returns:
-      An RGB picture.
+    A small image is enlarged without smoothing. `top` has names and probabilities in descending order, of
+    which the first 20 are drawn.
     """
     rows = top[:MAX_ROWS]
     shown = _fit(Image.fromarray(image))

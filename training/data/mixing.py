@@ -53,14 +53,8 @@ def mix(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the sum of a batch and itself in reverse order, weighted pixel by pixel.
 
-    Args:
-      images: floats [b, h, w, c].
-      labels: integers [b], or distributions [b, num_classes].
-      shares: the weight of the other image in each pixel, float32 [h, w, 1].
-      num_classes: the number of classes.
-
-    Returns:
-      The images, and distributions float32 [b, num_classes] in which the mean of `shares` is the other label.
+    Images are floats [b, h, w, c], labels integers [b] or distributions [b, num_classes], and shares are the
+    weight of the other image in each pixel, float32 [h, w, 1]; their mean is the weight of the other label.
     """
     if labels.dtype.is_integer:
         labels = tf.one_hot(labels, num_classes)

@@ -27,13 +27,7 @@ def of_recipe(recipe: Recipe) -> Preprocessing:
 def for_training(image: Encoded | Decoded, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
     """Returns an image of training, cropped, resized and augmented as in the recipe.
 
-    Args:
-      image: a file, or pixels.
-      recipe: the size and the augmentation.
-      seed: int64 [2]; the same seed gives the same image.
-
-    Returns:
-      uint8 [input_size, input_size, c], which `normalize` takes in batches.
+    The same seed, int64 [2], gives the same image, uint8 [input_size, input_size, c], for `normalize`.
     """
     prepare = of_recipe(recipe)
     view: augment.View = pkgutil.resolve_name(AUGMENTATIONS[recipe.augmentation])

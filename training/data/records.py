@@ -25,7 +25,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, invalid
 from lambdanet.training.data import class_names
 from lambdanet.training.data.image_bytes import Encoded
-from lambdanet.training.data.sources import SINGLE_MACHINE, Example, Shard, number_records
+from lambdanet.training.data.sources import SINGLE_MACHINE, Example, Shard, Source, number_records
 
 NAME = "tfrecord"
 LAYOUT = "train-00000-of-00008 and so on, and the same of validation"
@@ -48,18 +48,12 @@ class Piece(NamedTuple):
     number: int
 
 
-class RecordsSource:
+class RecordsSource(Source):
     """Images in files of TFRecords; a `sources.Source`. Each file is counted once.
 
     The records of an epoch come from `INTERLEAVED_FILES` files at a time, in a random order of the files,
-    through a shuffle buffer. A file should therefore hold records of many classes.
-
-    Args:
-      recipe: the recipe, with the number of classes where there is no classes.txt, and the seed of the order.
-      data_dir: the folder of the files.
-
-    Raises:
-      InputError: there is no such folder, or there are no files in it.
+    through a shuffle buffer. A file should therefore hold records of many classes. The recipe has the seed,
+    and the number of classes where there is no classes.txt.
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
@@ -110,9 +104,6 @@ class RecordsSource:
     def label(self, example: Example) -> tf.Tensor:
         return parse_field(example, LABEL, [], tf.int64)
 
-    def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
-        return []
-
     def probabilities(self, example: Example) -> tf.Tensor:
         """Returns the soft label of a record, a distribution over the classes, float32 [num_classes]."""
         return parse_field(example, PROBABILITIES, [len(self.class_names)], tf.float32)
@@ -147,11 +138,7 @@ def parse_field(example: Example, field: str, shape: list[int], dtype: tf.DType)
 
 
 def find_splits(root: Path) -> dict[str, list[Path]]:
-    """Returns the files of each split, in order.
-
-    Raises:
-      InputError: one is missing.
-    """
+    """Returns the files of each split, in order; `InputError` where one is missing."""
     found: dict[str, dict[int, Path]] = {}
     totals: dict[str, int] = {}
     for path in sorted(root.iterdir()):
@@ -170,16 +157,7 @@ def find_splits(root: Path) -> dict[str, list[Path]]:
 
 
 def select_files(splits: Mapping[str, list[Path]], split: str, root: Path) -> list[Path]:
-    """Returns the files of a split, or of a part of it, such as "train[20shard:]".
-
-    Args:
-      splits: the files of each split.
-      split: a split, or a part of one.
-      root: the folder of the files, for messages.
-
-    Raises:
-      InputError: there is no such split.
-    """
+    """Returns the files of a split, or of a part of it, such as "train[20shard:]"; `root` is for messages."""
     match = _SPLIT.fullmatch(split)
     if not match:
         raise invalid(f"split of {NAME}", "a name, or a part in whole files, such as train[20shard:]", split)
@@ -200,11 +178,7 @@ def cut_pieces(files: Sequence[tuple[Path, int]], begin: int, end: int) -> list[
 
 
 def read_manifest(folder: Path) -> dict:
-    """Returns the manifest that `lambdanet pseudo-label` wrote in a folder; {} where there is none.
-
-    Raises:
-      InputError: the manifest cannot be read.
-    """
+    """Returns the manifest of `lambdanet pseudo-label`; {} without one, `InputError` for a damaged one."""
     path = folder / MANIFEST
     if not path.exists():
         return {}
@@ -220,8 +194,7 @@ def read_manifest(folder: Path) -> dict:
 def count_records(path: str | Path) -> int:
     """Returns the number of records in a file of TFRecords, damaged ones included.
 
-    Raises:
-      InputError: the file is truncated, or the length of a record is damaged: how many follow is unknown.
+    `InputError` where the file is truncated, or the length of a record is damaged.
     """
     count, at = 0, 0
     size = os.path.getsize(path)
@@ -241,13 +214,7 @@ def count_records(path: str | Path) -> int:
 
 
 def encode_record(image: bytes, label: int, probabilities: Sequence[float] = ()) -> bytes:
-    """Returns a labeled image as one record.
-
-    Args:
-      image: the bytes of an image file, such as a JPEG.
-      label: the class, from 0.
-      probabilities: the probability of every class, for a soft label.
-    """
+    """Returns a record of an image file, its class, from 0, and for a soft label, all probabilities."""
     features = {
         IMAGE: tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
         LABEL: tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
@@ -262,19 +229,14 @@ def shard_name(split: str, index: int, count: int) -> str:
     return f"{split}-{index:05d}-of-{count:05d}.tfrecord"
 
 
-def _columns(pieces: Sequence[Piece]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    paths, firsts, counts = zip(*pieces, strict=True) if pieces else ([], [], [])
-    return tf.constant(paths, tf.string), tf.constant(firsts, tf.int64), tf.constant(counts, tf.int64)
-
-
 def read_all(
     pieces: Sequence[Piece], num_parallel: int = 1, chosen: tf.Tensor | None = None
 ) -> tf.data.Dataset:
     """Returns the examples of pieces, all or the chosen ones, `num_parallel` at a time."""
-    columns = _columns(pieces)
-    if chosen is not None:
-        columns = tuple(tf.gather(column, chosen) for column in columns)
-    files = tf.data.Dataset.from_tensor_slices(columns)
+    fields = zip(*pieces, strict=True) if pieces else ([], [], [])
+    columns = map(tf.constant, fields, (tf.string, tf.int64, tf.int64))
+    chosen = tf.range(len(pieces)) if chosen is None else chosen
+    files = tf.data.Dataset.from_tensor_slices(tuple(tf.gather(column, chosen) for column in columns))
     return files.interleave(_read, num_parallel, num_parallel_calls=num_parallel, deterministic=True)
 
 

@@ -44,15 +44,10 @@ SINGLE_MACHINE = Shard()
 
 
 class Source(Protocol):
-    """Labeled images in splits. The parts of a split for different machines differ in size by one at most.
+    """Labeled images in splits. The parts of a split for different machines differ in size by one at most."""
 
-    Attributes:
-      channels: the channels of every image, 1 or 3.
-      class_names: the name of each class, in the order of the labels.
-    """
-
-    channels: int
-    class_names: list[str]
+    channels: int  # of every image, 1 or 3
+    class_names: list[str]  # in the order of the labels
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
         """Returns the number of images in a split; raises `InputError` where there is no such split."""
@@ -60,13 +55,9 @@ class Source(Protocol):
     def examples(
         self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
     ) -> tf.data.Dataset:
-        """Returns all examples of a split, in order or, with a seed (int64 scalar), in a random one.
+        """Returns the examples of a machine's part of a split, from the place `first` of their order on.
 
-        Args:
-          split: a split of the source.
-          seed: the seed of the order.
-          shard: the part that this machine reads.
-          first: the place in that order to begin with.
+        The order is fixed or, with a seed (int64 scalar), random.
         """
 
     def image(self, example: Example) -> Encoded:
@@ -77,17 +68,13 @@ class Source(Protocol):
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         """Returns the path of each folder, its files that are no pictures, and its number of files."""
+        return []
 
 
-class TfdsSource:
-    """A dataset of TensorFlow Datasets with an image named "image" and a class named "label".
+class TfdsSource(Source):
+    """The dataset of a recipe in TensorFlow Datasets, with an image named "image" and a class named "label".
 
-    Args:
-      recipe: the recipe with the name of the dataset.
-      data_dir: the folder of TFDS; None: its default, `~/tensorflow_datasets`.
-
-    Raises:
-      InputError: there is no such dataset or folder, or the dataset has no images or classes.
+    `InputError` where there is no such dataset or folder, or the dataset has no images or classes.
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
@@ -117,15 +104,11 @@ class TfdsSource:
     def label(self, example: Example) -> tf.Tensor:
         return parse_tfds(self._builder, example)["label"]
 
-    def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
-        return []
-
 
 def prepare_on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuilder:
     """Writes the data of a builder to disk where it is not there yet, and returns the builder.
 
-    Raises:
-      InputError: it has to be downloaded by hand, or its folder cannot be made.
+    `InputError` where it has to be downloaded by hand, or its folder cannot be made.
     """
     if builder.data_path.exists():
         return builder
@@ -149,11 +132,7 @@ def prepare_on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuild
 
 
 def num_examples(builder: tfds.core.DatasetBuilder, split: str, shard: Shard = SINGLE_MACHINE) -> int:
-    """Returns the number of examples in a machine's part of a split of TFDS.
-
-    Raises:
-      InputError: there is no such split.
-    """
+    """Returns the number of examples in a machine's part of a split of TFDS."""
     try:
         return builder.info.splits[_part(split, shard)].num_examples
     except (KeyError, ValueError, AssertionError) as error:
@@ -209,11 +188,7 @@ def _part(split: str, shard: Shard) -> Any:
 
 
 def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Returns the builder of a dataset of TFDS.
-
-    Raises:
-      InputError: there is no such dataset or directory.
-    """
+    """Returns the builder of a dataset of TFDS; `InputError` where there is no such dataset or folder."""
     if data_dir is not None:
         data_dir = os.path.expanduser(data_dir)
         if not tf.io.gfile.isdir(data_dir):
