@@ -26,36 +26,22 @@ Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
 class Pictures(NamedTuple):
-    """Pictures to compare two models on.
+    """Pictures to compare two models on."""
 
-    Attributes:
-      images: uint8 [n, input_size, input_size, 3].
-      name: the description, such as "pictures of digits test".
-    """
-
-    images: np.ndarray
-    name: str
+    images: np.ndarray  # uint8 [n, input_size, input_size, 3]
+    name: str  # such as "pictures of digits test"
 
 
 @dataclasses.dataclass(frozen=True)
 class Parity:
-    """A comparison of a converted model with the Keras model.
+    """A comparison of a converted model with the Keras model."""
 
-    Attributes:
-      pictures: the description of the pictures.
-      num_images: the number of pictures.
-      num_equal: the number of pictures with the same top class in both models.
-      probability_difference: the largest difference of probabilities.
-      logit_difference: the largest difference of logits.
-      logit_std: the standard deviation of the Keras model's logits.
-    """
-
-    pictures: str
+    pictures: str  # their description
     num_images: int
-    num_equal: int
-    probability_difference: float
-    logit_difference: float
-    logit_std: float
+    num_equal: int  # pictures with the same top class in both models
+    probability_difference: float  # the largest
+    logit_difference: float  # the largest
+    logit_std: float  # the standard deviation of the Keras model's logits
 
     def __str__(self) -> str:
         return (
@@ -77,17 +63,10 @@ def find_pictures(model_dir: str | Path, recipe: Recipe, data_dir: str | None) -
 
 
 def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
-    """Reads pictures from several parts of the evaluation split, which may be sorted by class.
+    """Returns up to `NUM_PICTURES` pictures from several parts of the evaluation split.
 
-    Args:
-      recipe: the recipe, with the dataset, the split and the size of the pictures.
-      data_dir: the `data_dir` of `Dataset.open`; nothing is downloaded.
-
-    Returns:
-      At most `NUM_PICTURES` readable pictures.
-
-    Raises:
-      InputError: the pictures are not on disk or cannot be read.
+    The split may be sorted by class. Nothing is downloaded; `InputError` for pictures that are not on disk or
+    cannot be read.
     """
     split, name = recipe.eval_split, f"pictures of {recipe.dataset} {recipe.eval_split}"
     if recipe.dataset not in (folder.NAME, records.NAME):

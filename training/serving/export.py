@@ -29,15 +29,12 @@ REDUCED_PRECISION = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
 
 
 def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) -> str:
-    """Exports the model trained in `model_dir` to the SavedModel `out`.
+    """Exports the model trained in `model_dir` to the SavedModel `out`, and returns its path.
 
     Args:
       model_dir: a folder written by `lambdanet train`, with at least one checkpoint.
       out: the folder to write, which must not exist or be empty.
       data_dir: the `data_dir` of training; needed only if `model_dir` lacks the class names.
-
-    Returns:
-      The path of the SavedModel.
 
     Raises:
       InputError: `model_dir` has no trained model, or `out` cannot be written.
@@ -56,20 +53,14 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
 def export_weights(
     model_name: str, weights: str | Path, out: str | Path, class_names: str | Path | None = None
 ) -> str:
-    """Exports a model of the zoo with weights whose metadata describe the preprocessing.
+    """Exports a model of the zoo with trained weights, and returns the path of the SavedModel.
 
     Args:
-      model_name: one of `list_models()`.
-      weights: as for `trained_weights.build_classifier`.
+      model_name, weights, class_names: as for `trained_weights.build_classifier`, with its errors.
       out: the folder to write, which must not exist or be empty.
-      class_names: a file with the class names, one per line; not needed for the classes of ImageNet.
-
-    Returns:
-      The path of the SavedModel.
 
     Raises:
-      InputError: the weights do not exist or lack metadata, or `out` is not empty.
-      ConnectionError: published weights are not in the cache and cannot be downloaded.
+      InputError: `out` is not empty or cannot be written.
 
     Example:
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported")

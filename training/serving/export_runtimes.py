@@ -33,24 +33,18 @@ Function = Any  # the result of `tf.function`
 def export(
     model_dir: str | Path, out: str | Path, data_dir: str | None = None, format: str = "litert"
 ) -> Parity:
-    """Exports the model trained in `model_dir` with `write`.
+    """Exports the model trained in `model_dir` with `write`, and returns its comparison with Keras.
 
-    Compares the models on `NUM_PICTURES` pictures spread over the recipe's `eval_split`, or on random ones,
-    with a message, if these are not on disk.
+    The models are compared on `NUM_PICTURES` pictures spread over the recipe's `eval_split`, or on random
+    ones, with a message, if these are not on disk.
 
     Args:
-      model_dir: a folder written by `lambdanet train`, with at least one checkpoint.
-      out: the folder to write, which must not exist or be empty.
-      data_dir: the folder of TFDS's datasets, or of the pictures of dataset `folder`; default: the
-        training's. An explicit folder must have the pictures.
+      model_dir, out: as in `serving.export.export`.
+      data_dir: the `data_dir` of training, the default. An explicit folder must have the pictures.
       format: a key of `FORMATS`.
 
-    Returns:
-      The comparison with the Keras model.
-
     Raises:
-      InputError: `model_dir` has no trained model, the model cannot be converted, `data_dir` lacks the
-        pictures, or `out` is not empty or cannot be written.
+      InputError: as `serving.export.export` and `write`, or `data_dir` lacks the pictures.
 
     Example:
       >>> export("runs/digits", "exported/digits_litert").logit_difference
@@ -68,20 +62,9 @@ def export_weights(
     class_names: str | Path | None = None,
     format: str = "litert",
 ) -> Parity:
-    """Exports a model of the zoo with trained weights, and compares it with Keras on random pictures.
+    """Exports a model of the zoo, and returns its comparison with Keras on random pictures.
 
-    Args:
-      model_name, weights, class_names: as for `trained_weights.build_classifier`.
-      out: the folder to write, which must not exist or be empty.
-      format: a key of `FORMATS`.
-
-    Returns:
-      The comparison with the Keras model.
-
-    Raises:
-      InputError: the weights do not exist or lack metadata, the model cannot be converted, or `out` is not
-        empty or cannot be written.
-      ConnectionError: the weights are not in the cache and cannot be downloaded.
+    The arguments and errors are those of `serving.export.export_weights`, and `format` a key of `FORMATS`.
 
     Example:
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported", format="onnx").num_equal
@@ -111,7 +94,7 @@ def write(
     format: str = "litert",
     pictures: Pictures | None = None,
 ) -> Parity:
-    """Converts a model, compares it with Keras, and writes it with `class_names.txt`.
+    """Converts a model, writes it with `class_names.txt`, and returns its comparison with Keras.
 
     The converted model takes `images`, uint8 RGB [1, input_size, input_size, 3], already cropped and resized,
     and returns `logits` and `probabilities`, float32 [1, num_classes].
@@ -123,9 +106,6 @@ def write(
       format: "litert"; "litert_int8", a quarter of the size, with 8-bit weights of convolutions and matrix
         products (activations stay in float32, so no pictures are needed for calibration); or "onnx".
       pictures: the pictures to compare the models on; default: random ones.
-
-    Returns:
-      The comparison with the Keras model.
 
     Raises:
       InputError: the format is unknown, the model is no classifier, a name is blank or repeated, or the
@@ -204,21 +184,13 @@ def _onnx_runner(content: bytes) -> Runner:
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """The file format of another runtime.
-
-    Attributes:
-      file: the name of the file.
-      exact: whether outputs equal Keras's up to rounding.
-      packages: the pip packages of the converter and runtime.
-      convert: converts a function with its variables to the content of the file.
-      load: returns a function that runs the content.
-    """
+    """The file format of another runtime."""
 
     file: str
-    exact: bool
-    packages: str
-    convert: Callable[[Function], bytes]
-    load: Callable[[bytes], Runner]
+    exact: bool  # whether outputs equal Keras's up to rounding
+    packages: str  # of pip, with the converter and the runtime
+    convert: Callable[[Function], bytes]  # a function with its variables -> the content of the file
+    load: Callable[[bytes], Runner]  # the content -> a function that runs it
 
 
 _to_int8 = functools.partial(_to_litert, int8=True)

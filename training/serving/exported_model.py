@@ -11,27 +11,19 @@ from lambdanet.errors import invalid, one_line
 
 
 class ExportedModel(NamedTuple):
-    """An exported classifier or detector.
+    """An exported classifier or detector."""
 
-    Attributes:
-      signatures: the functions `serving_default` and `serving_bytes`.
-      class_names: the names of the classes, by number.
-    """
-
-    signatures: Any
-    class_names: list[str]
+    signatures: Any  # the functions `serving_default` and `serving_bytes`
+    class_names: list[str]  # by number
 
 
 def load_exported_model(saved_model: str | Path, output: str, program: str) -> ExportedModel:
-    """Loads the SavedModel that a program wrote.
+    """Loads the SavedModel that a program wrote; `InputError` where there is none, or it is damaged.
 
     Args:
       saved_model: the folder of the SavedModel.
-      output: an output of its signatures, such as "probabilities".
+      output: an output of its signatures, such as "probabilities"; another program's has none of that name.
       program: the program that writes such a SavedModel, for error messages.
-
-    Raises:
-      InputError: there is no SavedModel, it is damaged, or it is not one of `program`.
     """
     path = os.path.expanduser(saved_model)
     accepted = f"a folder written by {program}"

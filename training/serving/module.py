@@ -51,8 +51,7 @@ class ClassifierModule(ServingModule):
     Args:
       model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
       preprocessing: the preprocessing of the pictures; a mean with one channel makes them gray.
-      class_names: one name per class, in the order of the logits.
-      class_names_file: a file with the names, one per line, to store in the SavedModel.
+      class_names, class_names_file: as in `ServingModule`, in the order of the logits.
 
     Raises:
       InputError: the model does not accept such images, or does not return one logit per class name.

@@ -16,17 +16,11 @@ from lambdanet.training.data import class_names as classes
 
 
 class TrainedModel(NamedTuple):
-    """A classifier with its preprocessing.
+    """A classifier with its preprocessing."""
 
-    Attributes:
-      model: normalized float32 images [b, h, w, 3] -> logits [b, num_classes].
-      preprocessing: the preprocessing of its pictures.
-      class_names: one name per class, in the order of the logits.
-    """
-
-    model: keras.Model
+    model: keras.Model  # normalized float32 images [b, h, w, 3] -> logits [b, num_classes]
     preprocessing: Preprocessing
-    class_names: list[str]
+    class_names: list[str]  # in the order of the logits
 
     def __str__(self) -> str:
         size = self.preprocessing.input_size
@@ -34,16 +28,9 @@ class TrainedModel(NamedTuple):
 
 
 def load_run(model_dir: str | Path, data_dir: str | None = None) -> TrainedModel:
-    """Loads the model of a run.
-
-    Args:
-      model_dir: a folder written by `lambdanet train`, with at least one checkpoint.
-      data_dir: the `data_dir` of training; needed only if `model_dir` lacks the class names.
-
-    Raises:
-      InputError: `model_dir` has no trained model.
-    """
+    """Loads the model of a run; arguments and errors as in `serving.export.export`."""
     # Here, so that `build_classifier` does not need the dependencies of training.
+    from lambdanet.training.data import preprocess
     from lambdanet.training.data.dataset import Dataset
     from lambdanet.training.run import model_dir as model_dirs
 
@@ -51,8 +38,7 @@ def load_run(model_dir: str | Path, data_dir: str | None = None) -> TrainedModel
     names = model_dirs.class_names(model_dir)
     if not names:
         names = Dataset.open(recipe, model_dirs.find_data_dir(model_dir, data_dir)).class_names
-    crop = (recipe.crop_fraction, recipe.interpolation)
-    return TrainedModel(model, Preprocessing(recipe.input_size, recipe.mean, recipe.std, *crop), names)
+    return TrainedModel(model, preprocess.of_recipe(recipe), names)
 
 
 def build_classifier(
