@@ -34,17 +34,11 @@ LEARNING_RATE, MOMENTUM = 1e-3, 0.9  # of the SGD in a training step
 
 @dataclasses.dataclass(frozen=True)
 class ModelCase:
-    """A setting in which models are compared, each at its own image size.
+    """A setting in which models are compared, each at its own image size."""
 
-    Attributes:
-      batch: the batch size.
-      backward: whether to run a training step, with batch statistics, gradients and SGD with momentum.
-      dtype: float32, or bfloat16 or float16 for mixed precision.
-    """
-
-    batch: int
-    backward: bool
-    dtype: str = "float32"
+    batch: int  # the batch size
+    backward: bool  # whether to run a training step: batch statistics, gradients and SGD with momentum
+    dtype: str = "float32"  # or bfloat16 or float16, for mixed precision
 
     @property
     def pass_name(self) -> str:
@@ -53,24 +47,15 @@ class ModelCase:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A setting in which contenders are compared.
+    """A setting in which layers, or forms of the position lambda, are compared."""
 
-    Attributes:
-      height, width: the size of the map.
-      channels: the channels d of the input and output.
-      batch: the batch size b.
-      scope: the scope r of a local position lambda; None for a global one.
-      backward: whether to compute the gradients of all inputs and weights.
-      dtype: the precision of the computation; float16 and bfloat16 mean mixed precision for layers.
-    """
-
-    height: int
+    height: int  # of the map
     width: int
-    channels: int
-    batch: int
-    scope: int | None
-    backward: bool
-    dtype: str = "float32"
+    channels: int  # d, of the input and output
+    batch: int  # the batch size b
+    scope: int | None  # r of a local position lambda; None for a global one
+    backward: bool  # whether to compute the gradients of all inputs and weights
+    dtype: str = "float32"  # or float16 or bfloat16: mixed precision for layers
 
     @property
     def map(self) -> str:
@@ -88,14 +73,7 @@ class Case:
 def cases(maps: Sequence[str], scopes: Sequence[str], passes: Sequence[str], dtype: str) -> list[Case]:
     """Returns all combinations of maps, scopes and passes, in this order.
 
-    Args:
-      maps: height, width, channels and batch, such as "14x14x256x8".
-      scopes: odd numbers, or "global".
-      passes: names from `PASSES`.
-      dtype: one of `DTYPES`.
-
-    Raises:
-      InputError: an argument is empty or not as described.
+    The arguments are those of `benchmark_layers`; `InputError` for one that is empty or not as described.
     """
     for name, values in (("maps", maps), ("scopes", scopes), ("passes", passes)):
         if not values:

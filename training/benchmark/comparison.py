@@ -23,20 +23,11 @@ TIMEOUT_FACTOR = 6  # a call that takes longer than this times `max_seconds` is 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """The limits of a measurement.
+    """The limits of a measurement; `InputError` for a number that is not positive."""
 
-    Attributes:
-      repeats: the number of turns per contender.
-      max_seconds: the time limit of a contender's turns in a case; a slow contender gets fewer turns.
-      threads: the number of threads per contender.
-
-    Raises:
-      InputError: a number is not positive.
-    """
-
-    repeats: int
-    max_seconds: float
-    threads: int
+    repeats: int  # turns per contender
+    max_seconds: float  # of a contender's turns in a case; a slow contender gets fewer turns
+    threads: int  # per contender
 
     def __post_init__(self) -> None:
         check_counts(repeats=self.repeats, threads=self.threads)
@@ -73,11 +64,7 @@ class _Turn:
 class Comparison:
     """The processes of contenders: one to time each, and a second to measure its memory if necessary.
 
-    A context manager, which ends the processes.
-
-    Args:
-      pythons: the interpreter of each contender, which has its library.
-      budget: the limits of the measurement.
+    A context manager, which ends the processes. `pythons` has the interpreter of each contender.
     """
 
     def __init__(self, pythons: Mapping[str, str], budget: Budget):
@@ -106,16 +93,7 @@ class Comparison:
             worker.close()
 
     def run(self, case: Case | Any, names: Sequence[str], reference: str) -> list[Measurement]:
-        """Measures contenders in a case.
-
-        Args:
-          case: the case.
-          names: the contenders, including the reference.
-          reference: the contender to compare the others with.
-
-        Returns:
-          A measurement per name, in this order.
-        """
+        """Measures contenders in a case, the reference among them, and returns a row for each of them."""
         rows = {name: Measurement(case, name, note=note_for(name, case)) for name in names}
         turns = {}
         for name, row in rows.items():

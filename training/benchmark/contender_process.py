@@ -32,13 +32,7 @@ class ContenderFailed(Exception):
 class ContenderProcess:
     """A process that runs `lambdanet.training.benchmark.worker` for one contender.
 
-    The constructor starts the process and does not wait; `about` does.
-
-    Args:
-      python: the interpreter.
-      name: the name of the contender.
-      threads: the number of threads.
-      environment: additional environment variables.
+    The constructor starts it, with additional variables in its environment, and does not wait; `about` does.
     """
 
     def __init__(self, python: str, name: str, threads: int, environment: Mapping[str, str]):
@@ -56,23 +50,14 @@ class ContenderProcess:
         )
 
     def about(self) -> dict[str, Any]:
-        """Waits until the process is ready, and returns `library`, `device` and `counts_memory`.
-
-        Raises:
-          ContenderFailed: the library is not installed, or the process does not start.
-        """
+        """Waits until the process is ready, and returns `library`, `device` and `counts_memory`."""
         return self.request("about", START_SECONDS)
 
     def request(self, do: str, timeout: float, **arguments: Any) -> dict[str, Any]:
-        """Sends a request and returns the answer.
-
-        Args:
-          do: the request: "about", "build", "time" or "memory".
-          timeout: the time limit in seconds, after which the process is killed.
-          **arguments: the arguments of the request.
+        """Sends "about", "build", "time" or "memory", and returns the answer.
 
         Raises:
-          ContenderFailed: the answer is an error, or there is none.
+          ContenderFailed: the answer is an error, or there is none in `timeout` seconds; it is killed.
         """
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(BrokenPipeError):  # the process has ended

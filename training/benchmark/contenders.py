@@ -75,13 +75,8 @@ def build(name: str, case: Case) -> Run:
 def figure_3(queries: K.Tensor, values: K.Tensor, table: K.Tensor) -> K.Tensor:
     """Applies the position lambdas by the pseudo-code of Figure 3, with the embeddings of all pairs.
 
-    Args:
-      queries: [b, height, width, h, k].
-      values: [b, height, width, v].
-      table: [r, r, k].
-
-    Returns:
-      [b, height, width, h, v].
+    Queries [b, height, width, h, k], values [b, height, width, v] and a table [r, r, k] give outputs
+    [b, height, width, h, v].
     """
     b, height, width, h, k = queries.shape
     v, size = values.shape[-1], [height, width]
@@ -102,12 +97,7 @@ def _run_position_lambdas(apply: Callable[..., K.Tensor], case: Case) -> Run:
 
 
 def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
-    """Returns a function that runs a layer with the same number of input and output channels once.
-
-    Args:
-      create: returns the layer for a case, `filters` and a `dtype` policy.
-      case: the case.
-    """
+    """Returns a function that runs a layer once, which `create` returns for a case, `filters` and `dtype`."""
     layer = create(case, filters=case.channels, dtype=policy(case.dtype))
     shape = [case.batch, case.height, case.width, case.channels]
     layer.build(shape)
@@ -169,12 +159,10 @@ def _of_values(variables: Sequence[Any], function: Callable[..., Any]) -> Callab
 def compile_runner(
     function: Callable[..., Any], arguments: Sequence[Any], layer: keras.layers.Layer | None = None
 ) -> Run:
-    """Returns a function that runs a compiled function once and waits for the result.
+    """Returns a function that runs a compiled function of tensors once and waits for the result.
 
-    Args:
-      function: a function of tensors; on JAX, it leaves variables as they are.
-      arguments: its arguments.
-      layer: the layer in it; on JAX, its weights are arguments of the compiled function, not constants.
+    On JAX, the function leaves variables as they are, and the weights of the layer in it are arguments of the
+    compiled function, not constants.
     """
     if K.ENGINE == "jax":
         import jax

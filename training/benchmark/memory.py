@@ -20,18 +20,12 @@ _PR_SET_THP_DISABLE = 41
 
 
 def peak_bytes(run: Callable[[], object], calls: int) -> int | None:
-    """Returns the peak memory of a call of `run`, minus the memory in use before it.
+    """Returns the peak memory of calls of `run` minus the memory in use before, in bytes; None if unknown.
 
     It includes results and temporary buffers, but not inputs, weights and constants. On a CPU it is resident
     memory: the high-water mark during the call, which Linux can reset, minus the size before, accurate to
     about 0.1 MiB; the process needs `ENVIRONMENT`. On a GPU it is the memory that TensorFlow has allocated.
-
-    Args:
-      run: the function, which has run before.
-      calls: the number of calls to measure; the result is their maximum.
-
-    Returns:
-      The memory in bytes, or None if it cannot be measured.
+    The function must have run before.
     """
     measure = _allocated_bytes if on_gpu() else _resident_bytes
     peaks = [measure(run) for _ in range(calls)]

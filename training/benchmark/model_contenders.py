@@ -25,19 +25,12 @@ PREFIX = "model/"
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A model, its options and its image size.
+    """A model, its options and its image size."""
 
-    Attributes:
-      text: "NAME", "NAME:KEY=VALUE,...", "NAME@SIZE" or "NAME:KEY=VALUE,...@SIZE".
-      name: the name in the zoo.
-      options: the options of `create_model`.
-      size: the side of the images, in pixels; 0: the model's default.
-    """
-
-    text: str
-    name: str
-    options: dict[str, Any]
-    size: int
+    text: str  # "NAME", "NAME:KEY=VALUE,...", "NAME@SIZE" or "NAME:KEY=VALUE,...@SIZE"
+    name: str  # in the zoo
+    options: dict[str, Any]  # of `create_model`
+    size: int  # the side of the images, in pixels; 0: the model's default
 
     @classmethod
     def parse(cls, text: str) -> "Network":

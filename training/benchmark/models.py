@@ -55,13 +55,9 @@ def benchmark_models(
       models: names of models in the zoo, optionally with options and a size: "resnet_50_llll:key_dim=8@160".
       passes: "train" (forward, backward, SGD), "infer", or both.
       batch_size: the batch size.
-      repeats: the number of turns per model.
-      max_seconds: the time limit of a model's turns in a pass; a slow model gets fewer turns.
-      dtype: "float32", or "bfloat16" or "float16" for mixed precision.
-      threads: the number of threads per process; default: the number of cores.
+      repeats, max_seconds, dtype, threads, peers_python: as in `benchmark_layers`, for a model and pass.
       peers: whether to measure timm's networks of the same names too, in PyTorch on the CPU, in eager mode
         ("timm/NAME") and compiled by `torch.compile` ("timm_compiled/NAME"). Compiling takes minutes.
-      peers_python: the Python interpreter that has timm; default: this one.
       out: the folder for `models.csv` and `models.png`; default: none.
 
     Returns:

@@ -21,11 +21,7 @@ Run = Callable[[], object]
 
 
 def start(name: str, threads: int) -> dict[str, str]:
-    """Imports the library of a contender, limits it to `threads`, and returns its version and device.
-
-    Raises:
-      ModuleNotFoundError: the library is not installed.
-    """
+    """Imports the library of a contender, limits it to `threads`, and returns its version and device."""
     about = _import_kecam(threads) if name == KECAM else _import_torch(name, threads)
     versions = [f"{package} {importlib.metadata.version(package)}" for package in cases.packages_of(name)]
     return {**about, "library": ", ".join(versions)}

@@ -97,12 +97,7 @@ def _against(timed: dict[str, Measurement], own: str, others: Sequence[str], kin
 
 
 def plots(rows: Sequence[Measurement], machine: Machine) -> dict[str, bytes]:
-    """Returns PNG files by name: the time per call, and the memory if it is known.
-
-    Args:
-      rows: the results.
-      machine: the description of the machine, for the footer.
-    """
+    """Returns PNG files by name: the time per call, and the memory if it is known."""
     passes = "full dots: forward + backward, empty dots: forward"
     footer = f"{ran_on([row.device for row in rows], machine)}, {rows[0].case.dtype}"
     times = [_dot(row, *(row.milliseconds(q) or 0.0 for q in (0.5, 0, 1))) for row in rows if row.seconds]

@@ -22,26 +22,16 @@ Machine = dict[str, Any]
 
 @dataclasses.dataclass
 class Measurement:
-    """The measurement of a contender in a case.
+    """The measurement of a contender in a case."""
 
-    Attributes:
-      case: the case of the layer or model benchmark.
-      contender: the name of the contender.
-      library, device: the library with its version, and the device.
-      seconds: the seconds per call, a sample per turn; empty if it failed.
-      peak_bytes: the peak memory of a call; None if unknown.
-      note: what is missing, or differs from the other contenders.
-      reference: the measurement of the reference in the same case and run.
-    """
-
-    case: Any
+    case: Any  # of the layer or model benchmark
     contender: str
-    library: str = ""
+    library: str = ""  # with its version
     device: str = ""
-    seconds: list[float] = dataclasses.field(default_factory=list)
-    peak_bytes: int | None = None
-    note: str = ""
-    reference: "Measurement | None" = None
+    seconds: list[float] = dataclasses.field(default_factory=list)  # per call, a sample per turn
+    peak_bytes: int | None = None  # of a call; None if unknown
+    note: str = ""  # what is missing, or differs from the other contenders
+    reference: "Measurement | None" = None  # of the reference in the same case and run
 
     def milliseconds(self, quantile: float = 0.5) -> float | None:
         """Returns a quantile of the times, by default the median."""
@@ -103,15 +93,7 @@ def round_digits(value: float | None) -> float | None:
 
 
 def announce(dtype: str, threads: int | None = None) -> Machine:
-    """Prints the machine, and a warning if it is busy.
-
-    Args:
-      dtype: the precision.
-      threads: the number of threads; default: the number of cores.
-
-    Returns:
-      The processor, cores, threads, load average, and versions.
-    """
+    """Prints and returns the machine, its threads (default: the number of cores), and whether it is busy."""
     load, backend = round(os.getloadavg()[0], 2), which_keras.keras_3_backend()
     about: Machine = {
         "cpu": _cpu(),

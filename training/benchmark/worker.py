@@ -25,12 +25,7 @@ MODULES = {"model": "model_contenders", "peer": "peers", "timm": "peers", "timm_
 
 
 class Contender:
-    """A contender and its current case; its methods answer the requests.
-
-    Args:
-      name: the name, such as "position/einsum"; its prefix selects the module, see `MODULES`.
-      threads: the number of threads.
-    """
+    """A contender, such as "position/einsum", and its current case; its methods answer the requests."""
 
     def __init__(self, name: str, threads: int):
         module = MODULES.get(name.partition("/")[0], "contenders")
