@@ -21,39 +21,22 @@ from lambdanet.training.serving.exported_model import load_classifier
 
 
 class Inputs(Protocol):
-    """Pictures in parts, each with a fixed order.
+    """Pictures in parts, each with a fixed order."""
 
-    Attributes:
-      description: a line about the pictures.
-      num_parts: the number of parts.
-      fingerprint: a hash that changes when the pictures change.
-    """
-
-    description: str
+    description: str  # a line about the pictures
     num_parts: int
-    fingerprint: str
+    fingerprint: str  # a hash that changes when the pictures change
 
     def read(self, part: int) -> Iterator[tuple[str, bytes]]:
         """Yields the name and content of each picture of a part."""
-        ...
 
 
 def open_inputs(
     data: str, split: str, data_dir: str | None, part_size: int, seed: int, bad_records: BadRecords
 ) -> Inputs:
-    """Finds the pictures.
+    """Finds the pictures for `pseudo_label`, with the arguments of the same names; `InputError` for none.
 
-    Args:
-      data: a folder of pictures, with or without subfolders; a folder of TFRecords, see `records`; or the
-        name of a TFDS dataset with images named "image".
-      split: the split of the TFRecords or dataset.
-      data_dir: the folder of TFDS's datasets.
-      part_size: the number of pictures per part.
-      seed: the random seed of the order of files in a folder, which mixes the subfolders.
-      bad_records: counts the files in a folder that are not pictures.
-
-    Raises:
-      InputError: there are no pictures.
+    The seed is that of the order of files in a folder, which mixes the subfolders.
     """
     root = Path(data).expanduser()
     if not root.is_dir():
@@ -152,24 +135,13 @@ def _digest(lines: Iterator[str] | Sequence[str]) -> str:
 
 
 class Teacher:
-    """A classifier written by `lambdanet export`.
-
-    Args:
-      saved_model: the folder of the SavedModel.
-
-    Attributes:
-      class_names: the class names, by label.
-      sha256: the hash of the graph and weights.
-
-    Raises:
-      InputError: it is not an exported classifier.
-    """
+    """A classifier written by `lambdanet export`; `InputError` where a folder has none."""
 
     def __init__(self, saved_model: str | Path):
         exported = load_classifier(saved_model)
         self._serve = exported.signatures["serving_bytes"]
-        self.class_names = exported.class_names
-        self.sha256 = _model_sha256(Path(os.path.expanduser(saved_model)))
+        self.class_names = exported.class_names  # by label
+        self.sha256 = _model_sha256(Path(os.path.expanduser(saved_model)))  # of the graph and weights
 
     def classify(self, pictures: Sequence[bytes]) -> list[np.ndarray | None]:
         """Returns the float32 probabilities of the classes per picture; None for damaged pictures."""

@@ -133,8 +133,7 @@ def _predict_parts(
             for name in parts[-1].unreadable.tolist():
                 bad_records.skip(name)
             continue
-        batches = _batches(enumerate(_pictures(inputs, part)), batch_size)
-        parts.append(_predict(model, batches, settings, bad_records))
+        parts.append(_predict(model, _pictures(inputs, part), batch_size, settings, bad_records))
         progress.save(part, parts[-1])
         tqdm.tqdm.write(f"part {part + 1} of {inputs.num_parts}: kept {len(parts[-1].labels)} pictures")
     return parts
@@ -149,23 +148,20 @@ def _pictures(inputs: Inputs, part: int) -> Iterator[tuple[str, bytes]]:
             yield name, b""  # counted as unreadable
 
 
-def _batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    while batch := list(itertools.islice(items, size)):
-        yield batch
-
-
 def _predict(
     model: Teacher,
-    batches: Iterator[list[tuple[int, tuple[str, bytes]]]],
+    pictures: Iterator[tuple[str, bytes]],
+    batch_size: int,
     settings: dict[str, Any],
     bad_records: BadRecords,
 ) -> Predictions:
-    """Returns the predictions for the pictures of a part, in batches of (position, (name, content))."""
+    """Returns the predictions for the pictures of a part."""
     positions: list[int] = []
     rows: list[np.ndarray] = []
     unreadable: list[str] = []
     histogram = np.zeros(BINS, np.int64)
-    for batch in batches:
+    numbered = enumerate(pictures)
+    while batch := list(itertools.islice(numbered, batch_size)):
         classified = model.classify([content for _, (_, content) in batch])
         for (position, (name, _)), probabilities in zip(batch, classified, strict=True):
             if probabilities is None:
@@ -226,15 +222,7 @@ def write_shard(
     copies: np.ndarray,
     seed: list[int],
 ) -> None:
-    """Writes the records of a part in a random order.
-
-    Args:
-      path: the file.
-      pictures: the names and contents of the part's pictures.
-      predictions: the predictions for its candidates.
-      copies: the number of records of each candidate, int64 [n].
-      seed: the random seed of the order.
-    """
+    """Writes the records of a part in a random order, each candidate with its number of copies, int64 [n]."""
     contents = [content for _, content in pictures]
     order = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(copies)), copies))
     with atomic_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:

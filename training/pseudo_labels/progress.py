@@ -19,34 +19,20 @@ BINS = 50  # in the histogram of confidences
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """The teacher's predictions for the candidates of a part: its pictures above the minimal confidence.
+    """The teacher's predictions for the candidates of a part: its pictures above the minimal confidence."""
 
-    Attributes:
-      places: the positions of the candidates in the part; int64 [n].
-      labels: the top class of each candidate; int64 [n].
-      confidences: the probability of that class; float32 [n].
-      probabilities: the probabilities of all classes for soft labels, float32 [n, num_classes]; else [n, 0].
-      histogram: the number of pictures per confidence, including those below the minimum; int64 [BINS].
-      unreadable: the names of damaged pictures.
-    """
-
-    places: np.ndarray
-    labels: np.ndarray
-    confidences: np.ndarray
-    probabilities: np.ndarray
-    histogram: np.ndarray
-    unreadable: np.ndarray
+    places: np.ndarray  # the positions of the candidates in the part, int64 [n]
+    labels: np.ndarray  # the top class of each candidate, int64 [n]
+    confidences: np.ndarray  # the probability of that class, float32 [n]
+    probabilities: np.ndarray  # of all classes for soft labels, float32 [n, num_classes]; else [n, 0]
+    histogram: np.ndarray  # pictures per confidence, including those below the minimum, int64 [BINS]
+    unreadable: np.ndarray  # the names of damaged pictures
 
 
 class Progress:
-    """The predictions of a run so far.
+    """The predictions of a run so far in its folder `out`.
 
-    Args:
-      out: the folder of the run.
-      settings: everything that the result depends on; an earlier run in the folder must have the same.
-
-    Raises:
-      InputError: the folder cannot be written, or has a run with other settings.
+    `InputError` where the folder cannot be written, or has a run with other settings.
     """
 
     def __init__(self, out: Path, settings: dict[str, Any]):

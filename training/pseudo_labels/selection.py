@@ -14,19 +14,12 @@ INK, BLUE, LIGHT, RED = "#111827", "#2563eb", "#bfd3fb", "#dc2626"
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """The selected candidates.
+    """The selected candidates."""
 
-    Attributes:
-      copies: the number of records of each candidate, 0 if not selected; int64 [candidates].
-      candidates: the number of candidates per class; int64 [num_classes].
-      taken: the number of selected candidates per class; int64 [num_classes].
-      per_class: the number of records of each class that has candidates.
-    """
-
-    copies: np.ndarray
-    candidates: np.ndarray
-    taken: np.ndarray
-    per_class: int
+    copies: np.ndarray  # the number of records of each candidate, 0 if not selected, int64 [candidates]
+    candidates: np.ndarray  # the number per class, int64 [num_classes]
+    taken: np.ndarray  # the number of selected candidates per class, int64 [num_classes]
+    per_class: int  # the number of records of each class that has candidates
 
 
 def balance(
@@ -65,11 +58,7 @@ def balance(
 
 
 def draw_selection(manifest: dict[str, Any]) -> bytes:
-    """Returns a PNG file with the histogram of the confidences, and the counts per class in descending order.
-
-    Args:
-      manifest: the manifest of `lambdanet pseudo-label`.
-    """
+    """Returns a PNG file of a manifest: a histogram of the confidences, and the counts per class, sorted."""
     figure = Figure(figsize=(12, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2, 3))
     _draw_confidences(left, manifest)
