@@ -16,20 +16,13 @@ class BestEpoch:
     Args:
       checkpoints: the checkpoints in a folder of their own, of which one is kept.
       patience: the number of epochs without a better one after which the run ends; 0: it never does.
-
-    Attributes:
-      epoch: the best epoch, from 1; 0 where there is none yet.
-      accuracy: its accuracy on the held-out split.
-
-    Raises:
-      InputError: the file cannot be read.
     """
 
     def __init__(self, checkpoints: Checkpoints, patience: int):
         self._checkpoints = checkpoints
         self._patience = patience
         self._file = checkpoints.directory / FILE
-        self.epoch, self.accuracy = 0, float("-inf")
+        self.epoch, self.accuracy = 0, float("-inf")  # from 1, on the held-out split; 0: none yet
         if self._file.exists():
             try:
                 kept = json.loads(self._file.read_text(encoding="utf-8"))

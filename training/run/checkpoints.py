@@ -100,19 +100,15 @@ class Checkpoints:
           InputError: the checkpoint is of another model or optimizer, no checkpoint can be read, or workers
             found different ones.
         """
-        step = self._restore()
-        if self.devices.workers_differ(step):
-            found = f"the newest checkpoint here is of step {step}, elsewhere of another"
-            raise invalid("model_dir", "a folder shared by all machines", str(self.directory.parent), found)
-        return step
-
-    def _restore(self) -> int:
         step, arrays = read_newest(self.directory)
         if step:
             self._check_fit(_path(self.directory, step), arrays)
             for name, variable in self._variables().items():
                 variable.assign(arrays[name])
             self.sums = arrays[SUMS]
+        if self.devices.workers_differ(step):
+            found = f"the newest checkpoint here is of step {step}, elsewhere of another"
+            raise invalid("model_dir", "a folder shared by all machines", str(self.directory.parent), found)
         return step
 
     def use_averages(self) -> None:
@@ -173,13 +169,9 @@ class Checkpoints:
 
 
 def read_newest(directory: Path) -> tuple[int, dict[str, np.ndarray]]:
-    """Reads the newest checkpoint that can be read, and prints which ones cannot.
+    """Reads the newest checkpoint that can be read, and prints which ones cannot; `InputError` if none can.
 
-    Returns:
-      The steps completed, and the arrays by name; 0 and none where there is no checkpoint.
-
-    Raises:
-      InputError: no checkpoint can be read.
+    Returns the steps completed, and the arrays by name; 0 and none where there is no checkpoint.
     """
     for step in reversed(_steps(directory)):
         try:
@@ -201,11 +193,7 @@ def find_old(directory: Path) -> Path | None:
 
 
 def read_old(path: Path) -> dict[str, np.ndarray]:
-    """Returns the weights in a checkpoint of tf_keras, or their averages, by their names in files.
-
-    Raises:
-      InputError: it cannot be read.
-    """
+    """Returns the weights in a checkpoint of tf_keras, or their averages, by their names in files."""
     try:
         reader = tf.train.load_checkpoint(str(path))
         graph = TrackableObjectGraph.FromString(reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH"))

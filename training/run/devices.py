@@ -29,18 +29,13 @@ EXAMPLE = '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"typ
 
 
 class Devices:
-    """The devices of a run, and the communication between the processes of several machines; here of one.
-
-    Attributes:
-      replicas: the number of devices on all machines together.
-      workers: the number of processes, each on a machine of its own.
-      worker: the number of this process, from 0.
-      chief: whether this process is the one that writes files.
-    """
+    """The devices of a run, and the communication between the processes of several machines; here of one."""
 
     def __init__(self, replicas: int = 1, workers: int = 1, worker: int = 0):
-        self.replicas, self.workers, self.worker = replicas, workers, worker
-        self.chief = worker == 0
+        self.replicas = replicas  # the number of devices on all machines together
+        self.workers = workers  # the number of processes, each on a machine of its own
+        self.worker = worker  # the number of this process, from 0
+        self.chief = worker == 0  # whether this process is the one that writes files
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Returns the context in which a model is built and trained."""
@@ -167,11 +162,7 @@ def _average_on_read(create: Callable[..., tf.Variable], **options: Any) -> tf.V
 
 
 class JaxDevices(Devices):
-    """All devices of all processes of JAX; Keras splits the batch of a process over its devices.
-
-    Args:
-      parallel: whether to use all devices; False: the first one.
-    """
+    """All devices of all processes of JAX, or the first; Keras splits the batch of a process over its own."""
 
     def __init__(self, parallel: bool):
         import jax

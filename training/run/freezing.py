@@ -14,15 +14,9 @@ BACKBONE = "backbone"  # all layers but the classifier
 def frozen_layers(model: keras.Model, recipe: Recipe) -> list[keras.layers.Layer]:
     """Returns the layers that the recipe's `freeze` names.
 
-    A pattern, such as "stem*", "c2" or "c4_block1", matches the name of a layer, or its part before an
-    underscore.
-
-    Args:
-      model: the model of the recipe.
-      recipe: `freeze`, patterns separated by commas; "backbone" is all but the classifier.
-
-    Raises:
-      InputError: a pattern matches no layer with weights, or all layers are frozen.
+    It has patterns, separated by commas. One, such as "stem*", "c2" or "c4_block1", matches the name of a
+    layer, or its part before an underscore; "backbone" is all but the classifier. `InputError` where one
+    matches no layer with weights, or all layers are frozen.
     """
     candidates = [layer for layer in model.layers if layer.weights]
     found: dict[str, keras.layers.Layer] = {}

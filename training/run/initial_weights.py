@@ -16,16 +16,8 @@ from lambdanet.training.run.model_dir import RECIPE, load_weights
 def load_initial_weights(model: keras.Model, source: str | Path, zero_head: bool = False) -> None:
     """Loads the weights of a model_dir, or the averages that it keeps, or the weights of a file.
 
-    A classifier with another number of classes keeps its initial weights.
-
-    Args:
-      model: a model of the same architecture.
-      source: a model_dir of `lambdanet train`, or weights for `create_model`.
-      zero_head: whether to set the weights of the classifier to zero.
-
-    Raises:
-      InputError: there are no such weights, or they are of another architecture.
-      ConnectionError: published weights are neither in the cache nor can be downloaded.
+    A classifier with another number of classes keeps its initial weights; with `zero_head`, it gets zeros.
+    `InputError` for weights of another architecture, and the errors of `find`.
     """
     path = find(model.name, source)
     if path.is_dir():
@@ -53,7 +45,7 @@ def find(model_name: str, source: str | Path, argument: str = "start_from", othe
 
     Raises:
       InputError: there are no such weights.
-      ConnectionError: they are neither in the cache nor can be downloaded.
+      ConnectionError: published weights are neither in the cache nor can be downloaded.
     """
     folder = Path(source).expanduser()
     if (folder / RECIPE).is_file() and not pretrained_weights.find(model_name, str(source)):

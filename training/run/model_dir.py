@@ -69,17 +69,8 @@ def claim(
 ) -> Path:
     """Creates the folder of a run with its recipe, or checks that an existing one has the same recipe.
 
-    Args:
-      model_dir: any folder; missing parents are created.
-      recipe: the recipe.
-      class_names: the names of the classes, which are saved and compared like the recipe, if there are any.
-      data_dir: the folder of the data, saved for `find_data_dir`; None: the saved one remains.
-
-    Returns:
-      The path of the folder.
-
-    Raises:
-      InputError: the folder cannot be written, or has another recipe; the message has the different fields.
+    Class names are saved and compared like the recipe, if there are any. The folder of the data is saved for
+    `find_data_dir`; where it is None, the saved one remains. Errors as in `check_model_dir`.
     """
     path = check_model_dir(model_dir, recipe)
     check_class_names(path, class_names)
@@ -101,10 +92,8 @@ def claim(
 def find_data_dir(model_dir: str | Path, data_dir: str | None = None) -> str | None:
     """Returns the folder of the data: `data_dir` if given, else the absolute path saved in training.
 
-    It is None, the default of TFDS, where training had none, or its version did not save it.
-
-    Raises:
-      InputError: the saved folder does not exist.
+    It is None, the default of TFDS, where training had none, or its version did not save it; `InputError`
+    where the saved folder does not exist.
     """
     saved = None if data_dir is not None else _saved_data_dir(Path(model_dir).expanduser())
     if saved and not tf.io.gfile.isdir(saved):
@@ -122,8 +111,7 @@ def _saved_data_dir(path: Path) -> str | None:
 def class_names(model_dir: str | Path) -> list[str]:
     """Returns the names of the classes in a model_dir; none where they were not saved.
 
-    Raises:
-      InputError: they cannot be read, or their number differs from the recipe's.
+    `InputError` where they cannot be read, or their number differs from the recipe's.
     """
     path = Path(model_dir).expanduser()
     names = classes.read_names(path / CLASSES) if _has(path / CLASSES) else []
@@ -141,11 +129,7 @@ def check_class_names(model_dir: str | Path, names: Sequence[str]) -> None:
 
 
 def load_recipe(model_dir: str | Path) -> Recipe:
-    """Returns the recipe of a model_dir.
-
-    Raises:
-      InputError: there is no such folder, or no readable recipe in it.
-    """
+    """Returns the recipe of a model_dir; `InputError` where there is no readable one."""
     path = Path(model_dir).expanduser()
     if not path.is_dir():
         raise invalid("model_dir", "a folder of `lambdanet train`", str(path), "it is not a directory")

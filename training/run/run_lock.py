@@ -22,8 +22,7 @@ FILE = ".lock"
 def locked(model_dir: Path) -> Iterator[None]:
     """Holds the lock of a model_dir, which is created if needed, and removed again if it stays empty.
 
-    Raises:
-      InputError: another run, in any process, holds the lock, or the folder cannot be written.
+    `InputError` where another run, in any process, holds the lock, or the folder cannot be written.
     """
     created = [path for path in (model_dir, *model_dir.parents) if not path.exists()]
     file, process = model_dir / FILE, os.getpid()

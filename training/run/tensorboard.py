@@ -15,13 +15,10 @@ MAX_PICTURES = 16
 
 
 class Speed(keras.callbacks.Callback):
-    """Adds `images_per_second` to the logs at the end of an epoch.
+    """Adds `images_per_second` to the logs at the end of an epoch; `batch_size` is that of all devices.
 
     The first execution of an epoch is left out where there are more, because it may compile, or wait for the
     first images.
-
-    Args:
-      batch_size: images per step on all devices.
     """
 
     takes_tensors = True
@@ -47,12 +44,7 @@ class Speed(keras.callbacks.Callback):
 
 
 class Dashboard(keras.callbacks.TensorBoard):
-    """The TensorBoard callback of Keras, with a curve for the accuracy of averaged weights.
-
-    Args:
-      folder: the folder for the files.
-      averaged: whether the moving averages of the weights are evaluated.
-    """
+    """The TensorBoard callback of Keras, with a curve for the accuracy of averaged weights, if any."""
 
     def __init__(self, folder: Path, averaged: bool):
         super().__init__(str(folder), write_graph=False, profile_batch=0)
@@ -66,13 +58,7 @@ class Dashboard(keras.callbacks.TensorBoard):
 
 
 def show_pictures(folder: Path, recipe: Recipe, images: tf.Tensor) -> None:
-    """Writes preprocessed pictures for TensorBoard, without the normalization.
-
-    Args:
-      folder: the folder for the files.
-      recipe: the recipe, with the mean and the standard deviation.
-      images: normalized pictures, float32 [b, h, w, c]; the first 16 are shown.
-    """
+    """Writes the first 16 pictures, float32 [b, h, w, c], for TensorBoard, without their normalization."""
     pixels = images[:MAX_PICTURES] * np.array(recipe.std, np.float32) + np.array(recipe.mean, np.float32)
     writer = tf.summary.create_file_writer(str(folder / "pictures"))
     with writer.as_default():

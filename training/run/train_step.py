@@ -33,9 +33,6 @@ def rematerialize(model: keras.Model) -> Callable[..., Any]:
     Activations within a block are computed again in the backward pass (Chen et al. 2016), for about a third
     more computation. Outputs, gradients, batch statistics and random numbers equal the model's.
 
-    Args:
-      model: a functional model, in which blocks follow each other.
-
     Raises:
       InputError: a layer reads something else than its own block and the output of the one before.
 

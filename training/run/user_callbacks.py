@@ -19,10 +19,7 @@ Factory = Callable[[Recipe, Path], keras.callbacks.Callback]
 def find_factories(names: Sequence[str | Factory]) -> list[Factory]:
     """Returns the functions that `--callback=module:function` names; functions are returned unchanged.
 
-    Modules in the current directory are also found.
-
-    Raises:
-      InputError: a name has another form, or its module cannot be imported or has no such function.
+    Modules in the current directory are also found; `InputError` for what is not.
     """
     return [_find(name) if isinstance(name, str) else name for name in names]
 
