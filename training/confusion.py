@@ -17,17 +17,11 @@ MAX_CELLS = 1000  # per side
 
 
 def per_class(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns a row per class.
+    """Returns a row per class, from the labels and the predicted classes of all images, integers [n].
 
-    Args:
-      labels: the class of each image, integers [n].
-      predicted: the predicted class of each image, integers [n].
-      names: the names of the classes, in the order of the labels.
-
-    Returns:
-      Dicts of `class`, `name`, `precision`, `recall`, `f1`, `support` (the number of images of the class),
-      `predicted` (the number of images predicted as it), and `mostly_taken_for`, the other class that is
-      predicted most often for its images. Divisions by zero are None.
+    A row has `class`, `name`, `precision`, `recall`, `f1`, `support` (the number of images of the class),
+    `predicted` (the number of images predicted as it), and `mostly_taken_for`, the other class that is
+    predicted most often for its images. Divisions by zero are None.
     """
     classes = np.arange(len(names))
     precision, recall, f1, support = metrics.precision_recall_fscore_support(

@@ -139,9 +139,8 @@ def _write(weights: PublishedWeights, model: keras.Model, metadata: dict[str, st
 def _model_card(published: PublishedWeights, metadata: Mapping[str, str]) -> str:
     """Returns the README of converted weights as markdown, with the header that the Hugging Face hub reads.
 
-    Args:
-      published: the published set that the weights are, or that has the same network.
-      metadata: the metadata of the converted file; what it says nothing of is left for its author to add.
+    `published` is the published set that the weights are, or that has the same network. What the metadata of
+    the converted file say nothing of is left for its author to add.
     """
     size, mean, std, crop, interpolation = (metadata[key] for key in PREPROCESSING)
     theirs = is_published(metadata)

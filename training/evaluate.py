@@ -73,15 +73,7 @@ def evaluate(
 
 
 def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
-    """Measures the accuracy and the loss of a classifier on a dataset.
-
-    Args:
-      model: images -> logits [b, num_classes].
-      batches: (images, integer labels [b]); the last batch may be partial.
-
-    Returns:
-      A dict of `examples`, `top_1`, `top_5` and `loss`, as in `evaluate`.
-    """
+    """Returns the `examples`, `top_1`, `top_5` and `loss` of a classifier; arguments as in `classify`."""
     return classify(model, batches)[0]
 
 
