@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image, ImageColor, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont
 
 from lambdanet.detection.data.masks import decode_mask, to_coco_detections
 from lambdanet.errors import InputError, invalid
@@ -189,7 +189,7 @@ def _draw_label(
     place = free_label_place(_corners(detection["bbox"], factor), width, height, taken, size)
     color = _color(detection)
     draw.rectangle(place, fill=color)
-    ink = "black" if ImageColor.getcolor(color, "L") > 140 else "white"
+    ink = "black" if Image.new("L", (1, 1), color).tobytes()[0] > 140 else "white"
     draw.text((place[0] + PADDING - left, place[1] + PADDING - top), text, ink, font)
     return place
 
