@@ -12,7 +12,7 @@ from scipy import special
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.ops import attention
+from lambdanet.ops import attention, content_lambdas
 
 
 @pytest.mark.parametrize("options", [{}, {"map_size": (7, 5), "key_dim": 3}])
@@ -61,6 +61,19 @@ def test_linear_attention_of_features_beyond_a_float_is_finite(scale):
     layer = lambdanet.LinearAttention(8, num_heads=2, feature_map="elu", dtype="mixed_float16")
     outputs = layer(tf.constant(images(1, 9, 7, 8) * scale, tf.float16))
     assert np.isfinite(outputs).all()
+
+
+def test_linear_attention_of_one_head_is_a_content_lambda():
+    """Appendix D.3 of the paper."""
+    layer = lambdanet.LinearAttention(8, num_heads=1, key_dim=3)
+    x = images(2, 3, 4, 6)
+    outputs = layer(x.astype(np.float32))
+    queries, keys, values = (
+        tf.constant(part.reshape([2, 12, 1, -1]), tf.float32) for part in projected(layer, x)
+    )
+    keys, values = tf.einsum("bmuk->bmku", keys), tf.einsum("bmuv->bmvu", values)
+    content = content_lambdas.apply_content_lambda(tf.nn.softmax(queries), keys, values)
+    np.testing.assert_allclose(outputs, tf.reshape(content, [2, 3, 4, 8]), rtol=1e-5, atol=1e-6)
 
 
 def test_efficient_channel_attention_equals_the_loop():
