@@ -9,6 +9,8 @@ const shown = columns.map((_, i) => i).filter((i) => rows.some((row) => row[i] !
 const numeric = shown.filter((i) => isNumeric[i]);
 const MODEL = 0;
 const FAMILY = 1;
+const TINY = "lambda_resnet_tiny"; // is for tests; far away from all others in a plot
+const PUBLISHED = columns.indexOf("ImageNet (%)"); // of models with pretrained weights
 const NAME = { height: 13, letter: 5.7, gap: 8 }; // pixels, of a font of 10
 const SIDES = { "top center": [0, -1], "bottom center": [0, 1], "middle right": [1, 0], "middle left": [-1, 0] };
 const isWhole = columns.map((_, i) => rows.every((row) => row[i] === null || Number.isInteger(row[i])));
@@ -33,8 +35,9 @@ const [family, familyLabel] = choice("family", "Family", [["", "all"], ...famili
 const [x, xLabel] = choice("x", "Horizontal", names);
 const [y, yLabel] = choice("y", "Vertical", names);
 const xLog = element("input", { id: "x-log", type: "checkbox", checked: true, onchange: draw });
-const yLog = element("input", { id: "y-log", type: "checkbox", onchange: draw });
-y.value = columns.indexOf("ImageNet (%)");
+const yLog = element("input", { id: "y-log", type: "checkbox", checked: true, onchange: draw });
+x.value = columns.indexOf("FLOPs (G)");
+y.value = columns.indexOf("parameters (M)");
 const plot = element("div", { className: "plot" });
 const head = element("tr");
 const body = element("tbody");
@@ -91,8 +94,11 @@ function cell(row, i) {
 
 function format(value, i) {
   if (!isNumeric[i]) return value;
-  const digits = isWhole[i] ? 0 : 2;
-  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  if (isWhole[i]) return value.toLocaleString("en");
+  const digits = columns[i].endsWith("(%)")
+    ? { minimumFractionDigits: 2, maximumFractionDigits: 2 }
+    : { minimumSignificantDigits: 3, maximumSignificantDigits: 3 };
+  return value.toLocaleString("en", digits);
 }
 
 // Returns the side of each point where its name overlaps no other point or name; none for a point without room.
@@ -116,18 +122,26 @@ function freeSides(points) {
 
 // Draws the points, then again with the names for which there is room.
 async function drawPlot(found) {
-  const points = found.filter((row) => row[x.value] !== null && row[y.value] !== null);
+  const isPlotted = (row) => row[MODEL] !== TINY && row[x.value] !== null && row[y.value] !== null;
+  const points = found.filter(isPlotted);
+  points.sort((a, b) => (a[PUBLISHED] === null) - (b[PUBLISHED] === null)); // their names and stars first
   await drawTraces(points, new Map());
   await drawTraces(points, freeSides(points));
 }
 
 // Returns a promise of the drawing.
 function drawTraces(points, sides) {
+  const style = getComputedStyle(document.body);
   const traces = families.map((name) => {
     const own = points.filter((row) => row[FAMILY] === name);
     const [left, up, hovertext] = [x.value, y.value, MODEL].map((i) => own.map((row) => row[i]));
     return {
-      name, hovertext, x: left, y: up, type: "scatter", marker: { size: 9 }, cliponaxis: false,
+      name, hovertext, x: left, y: up, type: "scatter", cliponaxis: false,
+      marker: {
+        symbol: own.map((row) => (row[PUBLISHED] === null ? "circle" : "star")),
+        opacity: 0.85, line: { width: 1, color: style.backgroundColor },
+        size: own.map((row) => (row[PUBLISHED] === null ? 8 : 13)),
+      },
       mode: sides.size ? "markers+text" : "markers", // plotly adds no names to points that had empty ones
       text: own.map((row) => (sides.get(row) ? row[MODEL] : "")),
       textposition: own.map((row) => sides.get(row) ?? "top center"), textfont: { size: 10 },
@@ -135,7 +149,10 @@ function drawTraces(points, sides) {
       hovertemplate: "%{hovertext}<br>%{x:.4~g}, %{y:.4~g}<extra></extra>",
     };
   });
-  const style = getComputedStyle(document.body);
+  traces.push({
+    name: "pretrained weights", x: [null], y: [null], type: "scatter", mode: "markers",
+    marker: { symbol: "star", size: 13, color: style.color },
+  });
   const axis = (column, log) => ({
     title: { text: columns[column] }, type: log.checked ? "log" : "linear", zeroline: false,
     gridcolor: style.getPropertyValue("--color-background-border"),

@@ -2,8 +2,9 @@
 """Sphinx extension, and a command: writes what the code and its commands determine, as tables and as pages.
 
 Tables are between markers in the README and in pages written by hand (`generate.tables`). Whole pages, one
-per model family, command or package, are written before the sources are read. `make tables` writes the tables
-and the pages of families, which are in the repository; the other pages are for Sphinx alone.
+per model family, command or package, are written before the sources are read. `make tables` writes the
+tables, the pages of families and the notebooks for Colab, which are in the repository; the rest is for
+Sphinx alone.
 """
 
 from pathlib import Path
@@ -31,10 +32,11 @@ def write_pages(app: Sphinx, config: Config) -> None:
 
 
 def write_committed(folder: Path) -> None:
-    """Writes what is in the repository: the tables, and the pages of the families."""
+    """Writes what is in the repository: the tables, the pages of the families, and two notebooks."""
     _write_all(folder, {f"{name}.md": text for name, text in models.pages().items()})
     for path in (folder.parent / "README.md", *sorted(folder.glob("*/*.md"))):
         _write(path, tables.replace(path.read_text(encoding="utf-8")))
+    _write_all(folder, notebooks.committed(folder))
 
 
 def _write_all(folder: Path, texts: dict[str, str]) -> None:

@@ -48,7 +48,7 @@ def rows() -> list[list[Any]]:
                 name,
                 family_of(name),
                 info.params / 1e6,
-                round(info.flops / 1e9, 2),
+                info.flops / 1e9,
                 info.input_size,
                 *map(accuracies.get, TESTS),
                 cpu.get(name),

@@ -4,6 +4,8 @@
 import inspect
 from types import ModuleType
 
+from rounding import three_digits
+
 from generate.pages import code, summary, table
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
@@ -41,8 +43,8 @@ def _models(names: list[str], folder: str = "") -> str:
     rows = [
         [
             f"[`{info.name}`]({folder}{family_of(info.name)}.md)" if folder else f"`{info.name}`",
-            f"{info.params / 1e6:.2f}",
-            f"{info.flops / 1e9:.2f}",
+            three_digits(info.params / 1e6),
+            three_digits(info.flops / 1e9),
             str(info.input_size),
             ", ".join(f"{weights.top1:.1f}" for weights in info.weights) or "-",
             info.source,

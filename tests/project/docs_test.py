@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The site of `make docs`: it builds without warnings, its links resolve, and the model explorer works."""
 
+import configparser
 import html
 import json
 import os
@@ -30,7 +31,7 @@ def build(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
         if path.name not in ("docs", "README.md"):
             (checkout / path.name).symlink_to(path)
     shutil.copy(ROOT / "README.md", checkout)
-    shutil.copytree(ROOT / "docs", checkout / "docs", ignore=shutil.ignore_patterns(*GENERATED))
+    shutil.copytree(ROOT / "docs", checkout / "docs", ignore=shutil.ignore_patterns(*GENERATED, "notebooks"))
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
     done = subprocess.run([*command, "docs", "site"], cwd=checkout, capture_output=True, text=True)
     return checkout / "site", done
@@ -108,8 +109,35 @@ def test_tutorials_are_notebooks_too(build):
         (path,) = build[0].glob(f"_downloads/*/{page.stem}.ipynb")
         cells = json.loads(path.read_text())["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        blocks = re.findall(r"^```python\n(.*?)\n```", page.read_text(), re.MULTILINE | re.DOTALL)
-        assert [cell for cell in code if not cell.startswith("%%bash")] == blocks
+        blocks = re.findall(
+            r"^(?:```python|<!-- cell)\n(.*?)\n(?:```|-->)", page.read_text(), re.M | re.DOTALL
+        )
+        install = [cell for cell in code if "%pip install" in cell]
+        assert [cell for cell in code if not cell.startswith("%%bash") and cell not in install] == blocks
+        assert len(install) == (ROOT / "docs" / "notebooks" / path.name).exists()
+
+
+@pytest.mark.parametrize(
+    "notebook", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem
+)
+def test_notebooks_are_current_and_open_in_colab(build, notebook):
+    """Each is what its tutorial gives, without outputs; `make tables` writes it. Its first code installs."""
+    written = build[0].parent / "docs" / "notebooks" / notebook.name
+    assert written.read_text() == notebook.read_text()
+    cells = json.loads(notebook.read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+    assert "is generated from" in "".join(cells[0]["source"])
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    source = re.search("^Source = (.*)", setup["metadata"]["project_urls"], re.MULTILINE)[1]
+    install = "".join(code[0]["source"])
+    assert f"git+{source}" in install
+    assert install.index("import google.colab") < install.index("else:") < install.index("%pip install")
+    assert not any("pip install" in "".join(cell["source"]) for cell in code[1:])
+    place = f"{urlsplit(source).path}/blob/main/docs/notebooks/{notebook.name}"
+    page = build[0] / "tutorials" / f"{notebook.stem}.html"
+    assert f"https://colab.research.google.com/github{place}" in page.read_text()
 
 
 # Run in the page: a person's clicks and inputs, and what is there after each.
@@ -133,7 +161,9 @@ addEventListener("load", () => {
   found.descending = [parameters.ariaSort, ...names()];
   parameters.querySelector("button").click();
   found.ascending = [parameters.ariaSort, ...names()];
-  found.pretrained = points();
+  const marks = document.querySelector("#explorer .plot").data.flatMap((trace) => trace.marker.symbol);
+  found.opened = [points(), marks.filter((mark) => mark === "star").length];
+  found.openedTitles = all(".xtitle, .ytitle").map((title) => title.textContent);
   input("x", option("x", "pixels"), "change");
   input("y", option("y", "FLOPs (G)"), "change");
   setTimeout(() => {
@@ -183,6 +213,8 @@ def test_explorer_sorts_filters_and_plots_models(explored):
     assert explored["descending"] == ["descending", *reversed(by_size)]
     assert set(explored["filtered"]) == set(list_models("*lambda_resnet*"))
     assert set(explored["family"]) == set(list_models("*lambda_resnet*", pretrained=True))
-    assert explored["pretrained"] == len(list_models(pretrained=True))
+    shown, legend = len(list_models()) - 1, 1  # all but lambda_resnet_tiny; the star of the legend
+    assert explored["opened"] == [shown, len(list_models(pretrained=True)) + legend]
+    assert explored["openedTitles"] == ["FLOPs (G)", "parameters (M)"]
     assert explored["titles"] == ["pixels", "FLOPs (G)"]
-    assert (explored["plotted"], explored["points"]) == (len(list_models()), len(explored["family"]))
+    assert (explored["plotted"], explored["points"]) == (shown, len(explored["family"]))
