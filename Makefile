@@ -3,17 +3,25 @@
 #
 #   make demo    train on handwritten digits, evaluate, export, predict
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
-#   make test    the whole test suite; a part of it: make test TESTFLAGS=tests/layers/attention_test.py
+#   make test    the whole test suite: test-tensorflow, test-jax and test-detection (TF Model Garden, on tf_keras);
+#                a part of it: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-m "not slow"'
 #   make test-newest   layers, models, weights and training with the newest Keras and JAX, without TensorFlow, where there is
 #                a Python 3.12 or 3.13; it is installed into .venv-newest
-#   make check   lint, and a minute of the tests nearest to what changed; before each commit
+#   make test-tensorflow-2.21   layers, models and training with TensorFlow 2.21, in .venv-2.21
+#   make coverage   make test, and the lines of the library that it ran: at least 95 %
+#   make check   lint, and the tests nearest to what changed, in a minute; before each commit
 #   make lint    ruff, mypy and the budget of lines
 #   make docs    the documentation, as static pages in docs/_build
 #   make tables  write the tables of the README and the documentation, and the pages of the model families
 #   make figures  draw the pictures of the README and the documentation
 #   make results PAGE=speed   run the commands on a page of docs/results, which write the files it shows
 #   make format  format the code with ruff
+#   make lock    write the versions of all packages to constraints.txt, with UPGRADE=--upgrade the newest
+#   make hooks   run lint on what is committed, and check the subject, at each `git commit`
+#   make release-check   build the packages, and install and try each in an empty environment
 #   make clean   remove all of these outputs, .venv included
+#
+# The versions of all packages are those in constraints.txt; `make CONSTRAINTS= ...` installs the newest that setup.cfg allows.
 
 # The first Python found for which TensorFlow 2.20 has a package; make PYTHON=... names another.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python; do \
@@ -21,11 +29,13 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python;
 	&& echo "$$python" && break; done)
 
 BIN := .venv/bin
+CONSTRAINTS ?= constraints.txt
+PIP_INSTALL := -m pip --disable-pip-version-check --no-input install --quiet
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
 ON_JAX := tests/training/train_test.py tests/training/trained_export_test.py $(patsubst %,tests/training/run/%_test.py,callbacks \
 	checkpoints devices freezing interrupted_runs losses multi_worker optimizers sizes train_step user_callbacks)
 EITHER_KERAS := tests/backend/both_kerases_test.py tests/layers/conformance_test.py
-PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
 DETECTION := $(BIN)/python -m lambdanet.detection
 SHAPES := $(DETECTION).shapes --out=demo/shapes
 SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mode=train \
@@ -40,7 +50,8 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
 	.venv-newest/bin/python -m pytest --noconftest --numprocesses=2
 
-.PHONY: demo demo-detection docs tables figures test test-newest check lint format results clean
+.PHONY: demo demo-detection docs tables figures test test-tensorflow test-jax test-detection test-newest test-tensorflow-2.21 \
+	coverage check lint format results lock hooks release-check clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
 # the training.
@@ -68,14 +79,26 @@ demo-detection: .venv/detection.stamp
 	@echo "$$WHAT_NOW_DETECTION"
 
 # A process has one backend: what training promises is tested on JAX once more. Detection needs tf_keras.
-test: .venv/dev.stamp
 ifdef TESTFLAGS
+test: .venv/dev.stamp
 	$(if $(findstring tests/detection,$(TESTFLAGS)),LAMBDANET_KERAS=tf_keras )$(PYTEST) $(TESTFLAGS)
 else
-	$(PYTEST) tests
-	KERAS_BACKEND=jax $(PYTEST) $(ON_JAX)
-	LAMBDANET_KERAS=tf_keras $(PYTEST) tests/detection $(EITHER_KERAS) tests/project/docstrings_test.py
+test: test-tensorflow test-jax test-detection
 endif
+
+test-tensorflow: .venv/dev.stamp
+	$(PYTEST) tests
+
+test-jax: .venv/dev.stamp
+	KERAS_BACKEND=jax $(PYTEST) $(ON_JAX)
+
+test-detection: .venv/dev.stamp
+	LAMBDANET_KERAS=tf_keras $(PYTEST) tests/detection $(EITHER_KERAS) tests/project/docstrings_test.py
+
+coverage: .venv/dev.stamp
+	rm -f .coverage .coverage.*
+	$(MAKE) test COVERAGE="--cov --cov-append --cov-report="
+	$(BIN)/python -m coverage report --skip-covered --fail-under=95
 
 # In float64, layers equal loops over their queries to the digits that those tests expect.
 test-newest: $(if $(NEWEST_PYTHON),.venv-newest/stamp)
@@ -87,7 +110,11 @@ else
 endif
 
 check: lint
-	$(PYTEST) --seconds=50 $$($(BIN)/python tests/changed.py)
+	$(PYTEST) --seconds=30 $$($(BIN)/python tests/changed.py)
+
+# TF Model Garden, and so the test of detection, needs TensorFlow 2.20.
+test-tensorflow-2.21: .venv-2.21/stamp
+	.venv-2.21/bin/python -m pytest --numprocesses=auto --dist=loadfile tests/layers tests/models $(ON_JAX)
 
 lint: .venv/dev.stamp
 	$(BIN)/python -m ruff check
@@ -115,22 +142,44 @@ results: docs/results/$(PAGE).md .venv/dev.stamp
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash -euxc "$$(sed -n '/^```console$$/,/^```$$/{/^```/!p}' docs/results/$(PAGE).md)"
 	cd docs && ../$(BIN)/python -m generate
 
+lock: .venv/dev.stamp
+	$(BIN)/uv pip compile --quiet --universal --python-version=3.11 --extra=dev --no-annotate \
+		--custom-compile-command="make lock" $(UPGRADE) --output-file=constraints.txt setup.cfg
+
+hooks: .venv/dev.stamp
+	$(BIN)/pre-commit install
+
+release-check: .venv/dev.stamp
+	@test -z "$(TAG)" || test "$(TAG)" = "v$$($(BIN)/python -c 'import lambdanet; print(lambdanet.__version__)')" || \
+		{ echo "the tag $(TAG) is not the version in lambdanet/__init__.py" >&2; exit 1; }
+	rm -rf dist
+	$(BIN)/python -m build --outdir=dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python .ci/try_packages.py dist/*
+
 clean:
-	rm -rf .venv .venv-newest .build docs/_build docs/_generated docs/reference/api docs/reference/commands dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-newest .venv-2.21 .build .coverage .coverage.* docs/_build docs/_generated docs/reference/api \
+		docs/reference/commands dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # Each stamp file marks a completed install, which is repeated when the requirements change. All install the TensorFlow that
 # TF Model Garden needs, so that no target replaces the TensorFlow of another.
-.venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml | .venv/bin/python
+.venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml constraints.txt \
+		| .venv/bin/python
 	@echo "installing lambdanet[$*] into .venv (minutes the first time)"
-	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --editable '.[$*]' 'tensorflow~=2.20.0'
+	@$(BIN)/python $(PIP_INSTALL) $(addprefix --constraint=,$(CONSTRAINTS)) --editable '.[$*]' 'tensorflow~=2.20.0'
 	@touch $@
 
 # Without an upper bound on any version; `make clean` is how to get newer ones.
 .venv-newest/stamp: setup.cfg pyproject.toml
 	@echo "installing lambdanet[jax] into .venv-newest"
 	@"$(NEWEST_PYTHON)" -m venv .venv-newest
-	@.venv-newest/bin/python -m pip --disable-pip-version-check --no-input install --quiet --upgrade --editable '.[jax]' \
-		keras jax hypothesis pytest pytest-xdist
+	@.venv-newest/bin/python $(PIP_INSTALL) --upgrade --editable '.[jax]' keras jax hypothesis pytest pytest-xdist
+	@touch $@
+
+.venv-2.21/stamp: setup.cfg pyproject.toml
+	@echo "installing lambdanet[train] with TensorFlow 2.21 into .venv-2.21"
+	@"$(PYTHON)" -m venv .venv-2.21
+	@.venv-2.21/bin/python $(PIP_INSTALL) --editable '.[train,onnx,timm]' 'tensorflow~=2.21.0' hypothesis pytest pytest-xdist
 	@touch $@
 
 .venv/bin/python:

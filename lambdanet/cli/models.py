@@ -19,6 +19,13 @@ def _list(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def _info(values: flags.FlagValues, arguments: list[str]) -> None:
+    if values.environment == bool(arguments):
+        raise InputError("`info` needs MODEL or --environment")
+    if values.environment:
+        from lambdanet.cli.environment import environment_rows
+
+        print(align_columns(environment_rows()))
+        return
     from lambdanet.models.names import check_model
 
     check_model(arguments[0])
@@ -96,10 +103,11 @@ COMMANDS = (
     ),
     Command(
         "info",
-        "prints the size, cost and source of a model",
+        "prints the size, cost and source of a model, or the environment",
         _info,
-        arguments=Arguments("MODEL", "a model of `lambdanet list`", 1, 1),
-        examples=("lambdanet info lambda_resnet_152",),
+        flags=(switch("environment", "versions, Keras, backend and devices, for reports of faults", False),),
+        arguments=Arguments("[MODEL]", "a model of `lambdanet list`", 0, 1),
+        examples=("lambdanet info lambda_resnet_152", "lambdanet info --environment"),
     ),
     Command(
         "table",

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from unittest import mock
 
@@ -177,7 +178,8 @@ def test_version(capsys):
         (["predict", "--saved_model=DIR"], "`predict` needs IMAGE_OR_FOLDER..."),
         (["predict", "--saved_model=DIR", "--top=many", "DIR/file"], "--top must be an integer, got 'many'"),
         (["predict", "--saved_model=DIR", "--top=0", "DIR/file"], "top must be a positive integer, got 0"),
-        (["info"], "`info` needs MODEL"),
+        (["info"], "`info` needs MODEL or --environment"),
+        (["info", "--environment", "resnet_50"], "`info` needs MODEL or --environment"),
         (["info", "qqqqqq"], "unknown model 'qqqqqq'; see `lambdanet list`"),
         (["info", "resnet_5"], "unknown model 'resnet_5'; did you mean resnet_50"),
         (["list", "a*", "b*"], "unexpected argument 'b*' of `list`"),
@@ -271,6 +273,15 @@ def test_list_and_info_print_the_size(capsys):
     endpoints = "16 channels at stride 2, 64 channels at stride 4, "
     assert shown.startswith("lambda_resnet_tiny\n")
     assert all(x in shown for x in (f"{info.params:,}", f"{info.flops:,}", "recipes     digits\n", endpoints))
+
+
+def test_environment_is_printed(monkeypatch, capsys):
+    monkeypatch.setenv("XLA_FLAGS", "--a_flag")
+    assert cli.main(["info", "--environment"]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert rows["lambdanet"].startswith(lambdanet.__version__)
+    assert (rows["keras"], rows["backend"]) == (metadata.version("keras"), "tensorflow")
+    assert rows["devices"].startswith("CPU") and rows["XLA_FLAGS"] == "--a_flag"
 
 
 def test_list_prints_a_line_per_model(capsys):
