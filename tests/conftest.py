@@ -48,8 +48,12 @@ def pytest_addoption(parser):
     parser.addoption("--seconds", type=float, default=float("inf"), help="skip the tests that begin later")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by markers
 def pytest_collection_modifyitems(config, items):
-    """Moves the one long file among the last ones to the front, unless the time is limited."""
+    """Moves the one long file among the last ones to the front, unless the time is limited; marks `peers`."""
+    for item in items:
+        if "timm" in item.fixturenames:
+            item.add_marker("peers")
     if config.getoption("seconds") == float("inf"):
         items.sort(key=lambda item: item.path.name != "train_test.py")
 

@@ -204,6 +204,7 @@ def explored(build, tmp_path_factory) -> dict:
     return {**json.loads(text), "console": re.findall("CONSOLE.*", done.stderr)}
 
 
+@pytest.mark.browser
 def test_explorer_sorts_filters_and_plots_models(explored):
     assert (explored["errors"], explored["console"]) == ([], [])
     assert explored["all"] == list_models()

@@ -31,9 +31,10 @@ from lambdanet.tpu.check import DoesNotCompile, DoesNotFit, _start_worker
 from lambdanet.tpu.report import render_report
 from lambdanet.training.run import build
 
-needs_compiler = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="the extra tpu-check is not installed"
-)
+
+def needs_compiler(test):
+    missing = importlib.util.find_spec("libtpu") is None
+    return pytest.mark.tpu(pytest.mark.skipif(missing, reason="the extra tpu-check is not installed")(test))
 
 
 FORKS = multiprocessing.get_context("forkserver")
