@@ -112,7 +112,7 @@ endif
 check: lint
 	$(PYTEST) --seconds=30 $$($(BIN)/python tests/changed.py)
 
-# TF Model Garden, and so the test of detection, needs TensorFlow 2.20.
+# TF Model Garden, and so detection, needs TensorFlow 2.20; a process with TensorFlow 2.21 and the Triton of torch crashes.
 test-tensorflow-2.21: .venv-2.21/stamp
 	.venv-2.21/bin/python -m pytest --numprocesses=auto --dist=loadfile tests/layers tests/models $(ON_JAX)
 
@@ -179,7 +179,7 @@ clean:
 .venv-2.21/stamp: setup.cfg pyproject.toml
 	@echo "installing lambdanet[train] with TensorFlow 2.21 into .venv-2.21"
 	@"$(PYTHON)" -m venv .venv-2.21
-	@.venv-2.21/bin/python $(PIP_INSTALL) --editable '.[train,onnx,timm]' 'tensorflow~=2.21.0' hypothesis pytest pytest-xdist
+	@.venv-2.21/bin/python $(PIP_INSTALL) --editable '.[train,onnx]' 'tensorflow~=2.21.0' hypothesis pytest pytest-xdist
 	@touch $@
 
 .venv/bin/python:
