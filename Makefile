@@ -153,7 +153,7 @@ release-check: .venv/dev.stamp
 	@test -z "$(TAG)" || test "$(TAG)" = "v$$($(BIN)/python -c 'import lambdanet; print(lambdanet.__version__)')" || \
 		{ echo "the tag $(TAG) is not the version in lambdanet/__init__.py" >&2; exit 1; }
 	rm -rf dist
-	$(BIN)/python -m build --outdir=dist
+	$(BIN)/python -m build --outdir=dist >/dev/null
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python .ci/try_packages.py dist/*
 

@@ -14,8 +14,9 @@ import tempfile
 import venv
 from pathlib import Path
 
-# Without a backend, a model cannot be built: that is said in one line.
 BACKENDS = ("", "tensorflow", "jax")
+# Without a backend, the last line of the error says what to install.
+WITHOUT_BACKEND = "import lambdanet\nlambdanet.LambdaLayer(8)\n"
 README = Path(__file__).parents[1] / "README.md"
 
 
@@ -50,7 +51,7 @@ def _try(package: Path, backend: str, example: str, folder: Path) -> None:
     check(installed.returncode == 0, installed)
     listed = run(command, "list", "lambda_resnet_50")
     check(listed.returncode == 0 and "lambda_resnet_50" in listed.stdout, listed)
-    (folder / "example.py").write_text(example, encoding="utf-8")
+    (folder / "example.py").write_text(example if backend else WITHOUT_BACKEND, encoding="utf-8")
     done = run(python, "example.py")
     if backend:
         check(done.returncode == 0, done)
