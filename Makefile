@@ -179,7 +179,8 @@ clean:
 .venv-2.21/stamp: setup.cfg pyproject.toml
 	@echo "installing lambdanet[train] with TensorFlow 2.21 into .venv-2.21"
 	@"$(PYTHON)" -m venv .venv-2.21
-	@.venv-2.21/bin/python $(PIP_INSTALL) --editable '.[train,onnx]' 'tensorflow~=2.21.0' hypothesis pytest pytest-xdist
+	@.venv-2.21/bin/python $(PIP_INSTALL) --editable '.[train,onnx,jax]' 'tensorflow~=2.21.0' 'tf-keras~=2.21.0' \
+		hypothesis pytest pytest-xdist
 	@touch $@
 
 .venv/bin/python:
