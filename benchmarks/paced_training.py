@@ -28,15 +28,15 @@ class Turns(keras.callbacks.Callback):
         self._answers, self._start = answers, (0.0, 0.0)
         self._steps: list[tuple[float, float]] = []  # the time of its end, the mean loss of the epoch so far
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.on_train_end()
         sys.stdin.readline()
         self._start = time.perf_counter(), time.process_time()
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._steps.append((time.perf_counter(), (logs or {})["loss"]))  # a number: the step is complete
 
-    def on_train_end(self, logs: dict | None = None) -> None:
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if not self._steps:
             return
         wall, cpu = time.perf_counter() - self._start[0], time.process_time() - self._start[1]

@@ -43,7 +43,7 @@ TABLE_A4: dict[str, dict[str, Any]] = {
 def list_experiments() -> list[str]:
     """Returns the names of all experiments, Model Garden's among them."""
 
-    def walk(registered: dict, prefix: str = "") -> list[str]:
+    def walk(registered: dict[str, Any], prefix: str = "") -> list[str]:
         found: list[str] = []
         for key, value in registered.items():
             found += walk(value, f"{prefix}{key}/") if isinstance(value, dict) else [prefix + key]

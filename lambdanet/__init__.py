@@ -7,7 +7,7 @@ layers with Keras, as `load_model` needs.
 """
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet import ops as ops
@@ -60,7 +60,7 @@ _MODULES = {name: module for module, names in _EXPORTS.items() for name in names
 __all__ = sorted([*_MODULES, "ops"])
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name == "ops":
         return importlib.import_module("lambdanet.ops")
     if name in _MODULES:

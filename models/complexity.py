@@ -14,7 +14,7 @@ maps of a block's output size.
 import math
 from collections.abc import Callable
 
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Variable, compat, keras
 from lambdanet.errors import InputError
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite
@@ -72,7 +72,7 @@ def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
     return 4 * sum(numbers.values())
 
 
-def _size(weights) -> int:
+def _size(weights: list[Variable]) -> int:
     return sum(math.prod(weight.shape) for weight in weights)
 
 
@@ -85,7 +85,7 @@ def _output_shape(layer: keras.layers.Layer) -> tuple[int, ...]:
 
 
 def _kernel_size(layer: keras.layers.Layer) -> int:
-    return _size(weight for weight in layer.weights if "kernel" in compat.variable_name(weight))
+    return _size([weight for weight in layer.weights if "kernel" in compat.variable_name(weight)])
 
 
 def _convolution(layer: keras.layers.Layer) -> int:
@@ -116,7 +116,7 @@ def _lambda_layer(layer: LambdaLayer) -> int:
     return _projections(layer) + sum(n * m * lambdas * k * u * v + n * h * k * v for m in context)
 
 
-def _attention(layer, context: int, embeddings: int, queries: int | None = None) -> int:
+def _attention(layer: keras.layers.Layer, context: int, embeddings: int, queries: int | None = None) -> int:
     """Attention to `context` positions and `embeddings` offsets; by default one query per position."""
     h, v = layer.num_heads, _output_shape(layer)[-1] // layer.num_heads
     k = layer.key_dim or (layer.filters or _input_shape(layer)[-1]) // h

@@ -6,8 +6,9 @@ Its first layer scales images by 1/255, because that library's networks take pix
 
 import dataclasses
 import sys
+from typing import Any
 
-from lambdanet.backend import keras
+from lambdanet.backend import Tensor, keras
 from lambdanet.errors import InputError
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
 
@@ -33,7 +34,9 @@ class EfficientNet(Architecture):
     input_size: int
     source: str = "keras.applications, for comparison"
 
-    def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
+    def endpoints(
+        self, images: Tensor, builder: LayerBuilder, stochastic_depth_rate: float = 0.0, **overrides: Any
+    ) -> dict[str, Any]:
         """Builds the trunk; raises `InputError` for a builder with settings, which it cannot apply."""
         if builder != LayerBuilder():
             raise InputError(

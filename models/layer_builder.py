@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Tensor, compat, keras
 from lambdanet.layers.batch_norm import (
     BATCH_NORM,
     BatchNormalization,
@@ -35,7 +35,7 @@ class LayerBuilder:
     activation: str | None = None
     symmetric_padding: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "batch_norm", {**BATCH_NORM, **self.batch_norm})
 
     def for_network(self, activation: str, symmetric_padding: bool = False) -> "LayerBuilder":
@@ -43,7 +43,9 @@ class LayerBuilder:
         activation = self.activation or activation
         return dataclasses.replace(self, activation=activation, symmetric_padding=symmetric_padding)
 
-    def convolution(self, x, filters: int, kernel_size: int, strides: int, name: str, groups: int = 1):
+    def convolution(
+        self, x: Tensor, filters: int, kernel_size: int, strides: int, name: str, groups: int = 1
+    ) -> Tensor:
         """A convolution without a bias: [b, h, w, c] -> [b, h / strides, w / strides, filters]."""
         padding = "same"
         if self.symmetric_padding and kernel_size > 1 and strides > 1:
@@ -62,7 +64,7 @@ class LayerBuilder:
         )
         return layer(x)
 
-    def norm(self, x, name: str, zero: bool = False, pooled: bool = False):
+    def norm(self, x: Tensor, name: str, zero: bool = False, pooled: bool = False) -> Tensor:
         """Batch normalization.
 
         Args:
@@ -76,23 +78,27 @@ class LayerBuilder:
         gamma_initializer = "zeros" if zero else "ones"
         return norm(gamma_initializer=gamma_initializer, **self.batch_norm, name=name)(x)
 
-    def act(self, x, name: str):
+    def act(self, x: Tensor, name: str) -> Tensor:
+        """The activation of the network."""
         return keras.layers.Activation(self.activation, name=name)(x)
 
-    def norm_act(self, x, name: str):
+    def norm_act(self, x: Tensor, name: str) -> Tensor:
+        """Batch normalization and activation, `{name}_norm` and `{name}_act`."""
         return self.act(self.norm(x, f"{name}_norm"), f"{name}_act")
 
-    def conv_norm(self, x, filters: int, kernel_size: int, strides: int, name: str):
+    def conv_norm(self, x: Tensor, filters: int, kernel_size: int, strides: int, name: str) -> Tensor:
+        """Convolution and batch normalization, `{name}_conv` and `{name}_norm`."""
         return self.norm(self.convolution(x, filters, kernel_size, strides, f"{name}_conv"), f"{name}_norm")
 
-    def conv_norm_act(self, x, filters: int, kernel_size: int, strides: int, name: str):
+    def conv_norm_act(self, x: Tensor, filters: int, kernel_size: int, strides: int, name: str) -> Tensor:
+        """Convolution, batch normalization and activation, with the same names."""
         return self.act(self.conv_norm(x, filters, kernel_size, strides, name), f"{name}_act")
 
-    def pool(self, x, pooling: str | None):
+    def pool(self, x: Tensor, pooling: str | None) -> Tensor:
         """The mean ("avg") or maximum ("max") over the map, or (None) the map: [b, h, w, c] -> [b, c]."""
         return x if pooling is None else POOLINGS[pooling](name="pool")(x)
 
-    def classifier(self, x, num_classes: int, dropout_rate: float = 0.0):
+    def classifier(self, x: Tensor, num_classes: int, dropout_rate: float = 0.0) -> Tensor:
         """Dropout, projection: [b, c] -> float32 logits [b, num_classes]; float64 under that policy."""
         is_double = keras.mixed_precision.global_policy().compute_dtype == "float64"
         if dropout_rate:
@@ -123,7 +129,7 @@ class Architecture:
         return set()
 
     def endpoints(
-        self, images, builder: LayerBuilder, stochastic_depth_rate: float = 0.0, **overrides: Any
+        self, images: Tensor, builder: LayerBuilder, stochastic_depth_rate: float = 0.0, **overrides: Any
     ) -> dict[str, Any]:
         """Builds the trunk: images [b, h, w, c] -> {"1": ..., "5": ...} at strides 2, 4, 8, 16 and 32.
 
@@ -131,6 +137,8 @@ class Architecture:
         """
         raise NotImplementedError
 
-    def embedding(self, endpoints: Mapping[str, Any], builder: LayerBuilder, pooling: str | None = "avg"):
+    def embedding(
+        self, endpoints: dict[str, Any], builder: LayerBuilder, pooling: str | None = "avg"
+    ) -> Tensor:
         """Builds what the classifier reads: the pooled last map [b, d], or without pooling [b, h, w, d]."""
         return builder.pool(endpoints["5"], pooling)

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Tensor, compat, keras
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
@@ -18,7 +18,9 @@ STEM_FILTERS = 32
 FINAL_FILTERS = 1280
 
 
-def inverted_bottleneck(builder: LayerBuilder, x, expansion: int, filters: int, strides: int, name: str):
+def inverted_bottleneck(
+    builder: LayerBuilder, x: Tensor, expansion: int, filters: int, strides: int, name: str
+) -> Tensor:
     """1x1 expansion, 3x3 depthwise convolution, linear 1x1 projection: -> [b, h / s, w / s, filters]."""
     if expansion > 1:
         x = builder.conv_norm_act(x, expansion * x.shape[-1], 1, 1, f"{name}_expand")
@@ -35,7 +37,9 @@ def inverted_bottleneck(builder: LayerBuilder, x, expansion: int, filters: int, 
     return builder.conv_norm(x, filters, 1, 1, f"{name}_project")
 
 
-def lightweight_lambda_block(builder: LayerBuilder, x, filters: int, name: str, **options: Any):
+def lightweight_lambda_block(
+    builder: LayerBuilder, x: Tensor, filters: int, name: str, **options: Any
+) -> Tensor:
     """1x1 convolution, lambda layer and linear 1x1 convolution, none of which changes the width.
 
     The text states a query depth of 32 and 4 heads. Its 3.21 M parameters fit 32 for all heads
@@ -71,7 +75,9 @@ class MobileNetV2(Architecture):
     def option_names(self) -> set[str]:
         return option_names(LambdaLayer) if "L" in "".join(self.blocks) else set()
 
-    def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
+    def endpoints(
+        self, images: Tensor, builder: LayerBuilder, stochastic_depth_rate: float = 0.0, **overrides: Any
+    ) -> dict[str, Any]:
         """Builds the trunk; the stochastic depth rate rises linearly over the blocks, up to the given one."""
         builder, options = builder.for_network("relu6"), {**self.options, **overrides}
         x = builder.conv_norm_act(images, STEM_FILTERS, 3, 2, "stem")
@@ -92,7 +98,9 @@ class MobileNetV2(Architecture):
             endpoints[str(level)] = x
         return endpoints
 
-    def embedding(self, endpoints, builder, pooling="avg"):
+    def embedding(
+        self, endpoints: dict[str, Any], builder: LayerBuilder, pooling: str | None = "avg"
+    ) -> Tensor:
         """Builds what the classifier reads: a 1x1 convolution, pooled over the map."""
         x = builder.for_network("relu6").conv_norm_act(endpoints["5"], FINAL_FILTERS, 1, 1, "final")
         return builder.pool(x, pooling)

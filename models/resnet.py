@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Tensor, compat, keras
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.layers.channel_attention import SqueezeExcite
 from lambdanet.layers.stochastic_depth import StochasticDepth
@@ -24,13 +24,13 @@ sys.setrecursionlimit(max(sys.getrecursionlimit(), 10_000))
 FILTERS = (64, 128, 256, 512)
 
 
-def vanilla_stem(builder: LayerBuilder, x, filters: int):
+def vanilla_stem(builder: LayerBuilder, x: Tensor, filters: int) -> tuple[Tensor, Tensor]:
     """7x7 convolution and max-pool (He et al. 2016); see `Stem.build`."""
     half = builder.conv_norm_act(x, filters, 7, 2, "stem")  # [b, h/2, w/2, filters]
     return half, keras.layers.MaxPooling2D(3, 2, "same", name="stem_pool")(half)
 
 
-def rs_stem(builder: LayerBuilder, x, filters: int):
+def rs_stem(builder: LayerBuilder, x: Tensor, filters: int) -> tuple[Tensor, Tensor]:
     """Three 3x3 convolutions as in ResNet-D, then a strided one instead of the max-pool (ResNet-RS)."""
     x = builder.conv_norm_act(x, filters // 2, 3, 2, "stem1")
     x = builder.conv_norm_act(x, filters // 2, 3, 1, "stem2")
@@ -38,34 +38,34 @@ def rs_stem(builder: LayerBuilder, x, filters: int):
     return half, builder.conv_norm_act(half, filters, 3, 2, "stem4")
 
 
-def patch_stem(builder: LayerBuilder, x, filters: int):
+def patch_stem(builder: LayerBuilder, x: Tensor, filters: int) -> tuple[None, Tensor]:
     """A projection of 4x4 patches that do not overlap (Vaswani et al. 2021, appendix C.3)."""
     return None, builder.conv_norm(x, filters, 4, 4, "stem")
 
 
-def strided_shortcut(builder: LayerBuilder, x, filters: int, strides: int, name: str):
+def strided_shortcut(builder: LayerBuilder, x: Tensor, filters: int, strides: int, name: str) -> Tensor:
     """A strided 1x1 convolution (He et al. 2016)."""
     return builder.conv_norm(x, filters, 1, strides, name)
 
 
-def pooled_shortcut(builder: LayerBuilder, x, filters: int, strides: int, name: str):
+def pooled_shortcut(builder: LayerBuilder, x: Tensor, filters: int, strides: int, name: str) -> Tensor:
     """A 2x2 average-pool before a 1x1 convolution, so that no position is skipped (ResNet-D)."""
     if strides > 1:
         x = compat.AveragePooling2D(2, strides, "same", name=f"{name}_pool")(x)
     return strided_shortcut(builder, x, filters, 1, name)
 
 
-def no_shortcut(builder: LayerBuilder, x, filters: int, strides: int, name: str):
+def no_shortcut(builder: LayerBuilder, x: Tensor, filters: int, strides: int, name: str) -> None:
     """None: the first block of a stage has no residual (RegNetZ in timm)."""
-    return None
+    return
 
 
-def activated_sum(builder: LayerBuilder, x, residual, name: str):
+def activated_sum(builder: LayerBuilder, x: Tensor, residual: Tensor, name: str) -> Tensor:
     """The sum of a block's output and its residual, activated (ResNet)."""
     return builder.act(compat.Add(name=f"{name}_add")([x, residual]), f"{name}_act")
 
 
-def linear_sum(builder: LayerBuilder, x, residual, name: str):
+def linear_sum(builder: LayerBuilder, x: Tensor, residual: Tensor | None, name: str) -> Tensor:
     """The sum of a block's output and its residual, if there is one (RegNetZ)."""
     return x if residual is None else compat.Add(name=f"{name}_add")([x, residual])
 
@@ -100,12 +100,12 @@ class Bottleneck:
     """
 
     operation: SpatialOperation = Convolution()
-    shortcut: Callable = pooled_shortcut
-    merge: Callable = activated_sum
+    shortcut: Callable[..., Any] = pooled_shortcut
+    merge: Callable[..., Any] = activated_sum
     channel_attention: Callable[[LayerBuilder, Any, str], Any] | None = None
     post_block: Callable[[LayerBuilder, Any, str], Any] | None = None
 
-    def __call__(self, builder: LayerBuilder, x, context: BlockContext):
+    def __call__(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> Tensor:
         """Builds a block of this kind: [b, h, w, c] -> [b, h/s, w/s, output_filters]."""
         name, residual, outputs = context.name, x, context.output_filters
         if context.index == 1:
@@ -158,7 +158,9 @@ class ResNet(Architecture):
         letters = set("".join(self.stages))
         return set().union(*(self.blocks[letter].operation.option_names() for letter in letters))
 
-    def endpoints(self, images, builder, stochastic_depth_rate=0.0, **overrides):
+    def endpoints(
+        self, images: Tensor, builder: LayerBuilder, stochastic_depth_rate: float = 0.0, **overrides: Any
+    ) -> dict[str, Any]:
         """Builds the trunk; stage c_i has the drop rate `rate * i / 5`, as in the authors' ResNet-RS code."""
         builder = builder.for_network(self.activation, self.symmetric_padding)
         blocks = {
@@ -172,7 +174,9 @@ class ResNet(Architecture):
             endpoints[str(context.stage + 2)] = x
         return endpoints
 
-    def embedding(self, endpoints, builder, pooling="avg"):
+    def embedding(
+        self, endpoints: dict[str, Any], builder: LayerBuilder, pooling: str | None = "avg"
+    ) -> Tensor:
         x, builder = endpoints["5"], builder.for_network(self.activation, self.symmetric_padding)
         if self.head_filters:
             x = builder.conv_norm_act(x, self.head_filters, 1, 1, "final")

@@ -7,10 +7,11 @@ says that lambda layers replace the last two stages, but its FLOPs fit three, "r
 
 from functools import partial
 
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Tensor, compat, keras
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.halo_attention import LocalAttention
+from lambdanet.models import spatial_ops
 from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.resnet import Bottleneck, ResNet, Stem, repeat, strided_shortcut, vanilla_stem
 from lambdanet.models.spatial_ops import Convolution, LambdaOperation, LayerOperation, SpatialOperation
@@ -23,7 +24,7 @@ class AugmentedConvolution(SpatialOperation):
     them. Where the block downsamples, a 3x3 average-pool precedes the attention.
     """
 
-    def __call__(self, builder, x, context):
+    def __call__(self, builder: LayerBuilder, x: Tensor, context: spatial_ops.BlockContext) -> Tensor:
         name, strides = f"{context.name}_spatial", context.strides
         filters = 8 * round(context.filters / 80)
         convolved = builder.convolution(x, context.filters - filters, 3, strides, f"{name}_conv")
@@ -40,7 +41,7 @@ class AugmentedConvolution(SpatialOperation):
         return keras.layers.Concatenate(name=f"{name}_concat")([convolved, x])
 
 
-def double_attention(builder: LayerBuilder, x, name: str):
+def double_attention(builder: LayerBuilder, x: Tensor, name: str) -> Tensor:
     """Linear attention beside the identity (Chen et al. 2018): one head, of half the channels."""
     channels = x.shape[-1]
     attention = LinearAttention(

@@ -4,9 +4,9 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Tensor, compat, keras
 from lambdanet.errors import InputError
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.models.layer_builder import LayerBuilder
@@ -53,7 +53,7 @@ class SpatialOperation:
         """Returns the operation for one network, with the overrides that are among its options."""
         return self
 
-    def __call__(self, builder: LayerBuilder, x, context: BlockContext):
+    def __call__(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> Tensor:
         raise NotImplementedError
 
 
@@ -63,7 +63,7 @@ class Convolution(SpatialOperation):
 
     group_size: int = 0  # channels per group (Xie et al. 2016); 0: a single group
 
-    def __call__(self, builder, x, context):
+    def __call__(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> Tensor:
         groups = context.filters // self.group_size if self.group_size else 1
         name = f"{context.name}_spatial_conv"
         return builder.convolution(x, context.filters, 3, context.strides, name, groups)
@@ -100,18 +100,18 @@ class LayerOperation(SpatialOperation):
     def option_names(self) -> set[str]:
         return option_names(self.layer)
 
-    def with_options(self, overrides):
+    def with_options(self, overrides: Mapping[str, Any]) -> Self:
         given = {name: value for name, value in overrides.items() if name in self.option_names()}
         return dataclasses.replace(self, options={**self.options, **given})
 
-    def __call__(self, builder, x, context):
+    def __call__(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> Tensor:
         x = self.layer(**self._arguments(builder, x, context))(x)
         if self.pool_size and context.strides > 1:
             name = f"{context.name}_spatial_pool"
             x = compat.AveragePooling2D(self.pool_size, context.strides, "same", name=name)(x)
         return x
 
-    def _arguments(self, builder: LayerBuilder, x, context: BlockContext) -> dict[str, Any]:
+    def _arguments(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> dict[str, Any]:
         options = {
             name: option.value(context) if isinstance(option, PerBlock) else option
             for name, option in self.options.items()
@@ -142,14 +142,14 @@ class LambdaOperation(LayerOperation):
     def option_names(self) -> set[str]:
         return super().option_names() | {"share_positions"}
 
-    def with_options(self, overrides):
+    def with_options(self, overrides: Mapping[str, Any]) -> Self:
         own = dict(overrides)
         shared = own.pop("share_positions", False)
         if shared and "position" in own:
             raise InputError("share_positions and position= exclude each other; pass only one")
         return dataclasses.replace(super().with_options(own), positions={} if shared else None)
 
-    def __call__(self, builder, x, context):
+    def __call__(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> Tensor:
         arguments = {
             "batch_norm": builder.batch_norm,
             **self._arguments(builder, x, context),

@@ -20,6 +20,7 @@ images use a part of them.
 from functools import partial
 from typing import Any
 
+from lambdanet.backend import Tensor
 from lambdanet.layers.attention import GlobalAttention
 from lambdanet.layers.centered_max_pooling import CenteredMaxPooling2D
 from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite
@@ -29,31 +30,34 @@ from lambdanet.models.resnet import Bottleneck, ResNet, Stem, linear_sum, no_sho
 from lambdanet.models.spatial_ops import Convolution, LambdaOperation, LayerOperation, PerBlock, per_stage
 
 
-def tiered_stem(builder: LayerBuilder, x, filters: int, last_strides: int = 2):
+def tiered_stem(
+    builder: LayerBuilder, x: Tensor, filters: int, last_strides: int = 2
+) -> tuple[Tensor, Tensor]:
     """3x3 convolutions of 3/8, 1/2 and all of the filters, first and last strided; see `Stem.build`."""
     x = builder.conv_norm_act(x, 3 * filters // 8, 3, 2, "stem1")
     half = builder.conv_norm_act(x, filters // 2, 3, 1, "stem2")  # [b, h/2, w/2, filters / 2]
     return half, builder.conv_norm_act(half, filters, 3, last_strides, "stem3")
 
 
-def pooled_tiered_stem(builder: LayerBuilder, x, filters: int):
+def pooled_tiered_stem(builder: LayerBuilder, x: Tensor, filters: int) -> tuple[Tensor, Tensor]:
     """The same with a max-pool instead of the last stride."""
     _, half = tiered_stem(builder, x, filters, last_strides=1)  # [b, h/2, w/2, filters]
     return half, CenteredMaxPooling2D(name="stem_pool")(half)
 
 
-def single_stem(builder: LayerBuilder, x, filters: int):
+def single_stem(builder: LayerBuilder, x: Tensor, filters: int) -> tuple[Tensor, Tensor]:
     """One strided 3x3 convolution (RegNet); its output [b, h/2, w/2, filters] is the map at stride 2."""
     half = builder.conv_norm_act(x, filters, 3, 2, "stem")
     return half, half
 
 
-def squeeze_excite(ratio: float, builder: LayerBuilder, x, name: str):
+def squeeze_excite(ratio: float, builder: LayerBuilder, x: Tensor, name: str) -> Tensor:
     """Squeeze-and-excitation with a hidden width that is a multiple of 8."""
     return SqueezeExcite(ratio, builder.kernel_regularizer, multiple_of=8, name=name)(x)
 
 
-def efficient_channel_attention(builder: LayerBuilder, x, name: str):
+def efficient_channel_attention(builder: LayerBuilder, x: Tensor, name: str) -> Tensor:
+    """A gate per channel from the channels next to it, without a hidden layer."""
     return EfficientChannelAttention(kernel_regularizer=builder.kernel_regularizer, name=name)(x)
 
 
@@ -61,6 +65,7 @@ Block = partial(Bottleneck, shortcut=strided_shortcut)
 
 
 def lambda_block(scope: int | None = 9, position_bias: bool = True) -> Bottleneck:
+    """A lambda layer, and a 2x2 average-pool where the block is strided."""
     options = {"scope": scope, "position_bias": position_bias}
     return Block(LambdaOperation(options=options, pool_size=2))
 
@@ -72,6 +77,7 @@ def halo_block(pool_size: int = 0, block: Any = Block, **options: Any) -> Bottle
 
 
 def attention_block(**options: Any) -> Bottleneck:
+    """Attention to the whole map, with 4 heads, and the same pool."""
     operation = LayerOperation(GlobalAttention, {"num_heads": 4, **options}, pool_size=2, fixed_map=True)
     return Block(operation)
 

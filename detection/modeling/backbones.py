@@ -126,11 +126,11 @@ class ZooBackbone(keras.Model):
         """The shape of each endpoint, read by Model Garden's decoders."""
         return {level: endpoint.shape for level, endpoint in self.output.items()}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return dict(self._arguments)
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "ZooBackbone":
         return cls(**config)
 
 
@@ -159,7 +159,9 @@ def model_options(config: hyperparams.Config, norm_activation: hyperparams.Confi
     }
 
 
-def _build(input_specs, backbone_config, norm_activation_config, l2_regularizer=None) -> ZooBackbone:
+def _build(
+    input_specs: Any, backbone_config: Any, norm_activation_config: Any, l2_regularizer: Any = None
+) -> ZooBackbone:
     family, config = backbone_config.type, backbone_config.get()
     check_model_id(family, config.model_id)
     if not 0 <= config.stochastic_depth_drop_rate < 1:

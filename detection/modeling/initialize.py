@@ -17,12 +17,13 @@ import tf_keras as keras
 from lambdanet.detection.modeling.backbones import ZooBackbone
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models import zoo
+from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import tensor_files, weight_files
 from lambdanet.training.run import initial_weights
 from lambdanet.training.run.model_dir import load_weights
 
 # Layers of the zoo's networks above the endpoints.
-HEAD_PREFIXES = (f"{weight_files.CLASSIFIER}/", "final_conv/", "final_norm/")
+HEAD_PREFIXES = (f"{CLASSIFIER}/", "final_conv/", "final_norm/")
 VARIABLE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"  # of the key of every variable in a checkpoint
 SLOT = "/.OPTIMIZER_SLOT/"
 TRAINER_PREFIXES = ("optimizer/", "global_step/", "save_counter/")  # of variables outside the model
@@ -119,7 +120,7 @@ def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def _arrays_of_file(file: Path, source: str, backbone: ZooBackbone) -> dict[str, np.ndarray]:
-    if file.name.endswith(weight_files.SAFETENSORS):
+    if file.name.endswith(tensor_files.SAFETENSORS):
         arrays, metadata = tensor_files.read_safetensors(file)
         _check_model(source, metadata.get("model") or backbone.name, backbone)
         return arrays

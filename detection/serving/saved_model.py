@@ -6,7 +6,7 @@ import tempfile
 import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 import tf_keras as keras
@@ -31,10 +31,10 @@ OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_dete
 class ModelGardenModule(detection_serving.DetectionModule):
     """Model Garden's export module, extended to image files and boxes in pixels of the input."""
 
-    def _build_inputs(self, image):
+    def _build_inputs(self, image: tf.Tensor) -> Any:
         return super()._build_inputs(decode(image) if image.dtype == tf.string else image)
 
-    def serve(self, images):
+    def serve(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = super().serve(images)
         size, scale = outputs["image_info"][:, 0:1, :], outputs["image_info"][:, 2:3, :]  # [b, 1, 2] each
         boxes = tf.cast(outputs["detection_boxes"], tf.float32) / tf.tile(scale, [1, 1, 2])
@@ -64,7 +64,7 @@ class DetectorModule(ServingModule):
       class_names_file: a file with the names, one per line, which is stored with the model.
     """
 
-    SIGNATURES = {**ServingModule.SIGNATURES, "serving_examples": "serve_examples"}
+    SIGNATURES: ClassVar[dict[str, str]] = {**ServingModule.SIGNATURES, "serving_examples": "serve_examples"}
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from keras.src.initializers.random_initializers import compute_fans
 from lambdanet.backend.keras_functions import average_pool, matmul
 from lambdanet.errors import InputError
 
-Shape = tuple
+Shape = tuple  # type: ignore[type-arg]
 
 
 class BaseLayer(keras.layers.Layer):
@@ -114,7 +114,7 @@ def plain_python(function: Any) -> Any:
     return function
 
 
-def variable_scope(layer: keras.layers.Layer) -> AbstractContextManager:
+def variable_scope(layer: keras.layers.Layer) -> AbstractContextManager[Any]:
     """Returns a scope for the names of variables, which Keras 3 names by itself."""
     return nullcontext()
 

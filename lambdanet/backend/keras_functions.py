@@ -16,6 +16,7 @@ from keras.tree import flatten, map_structure  # noqa: F401
 Tensor: TypeAlias = Any
 DType: TypeAlias = Any
 Variable: TypeAlias = Any
+Gradient: TypeAlias = Callable[..., Any]  # which a function with `custom_gradient` also returns
 
 
 def sum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:

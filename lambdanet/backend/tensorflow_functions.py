@@ -12,6 +12,7 @@ from tensorflow.python.ops import control_flow_util
 DType: TypeAlias = tf.DType
 Tensor: TypeAlias = tf.Tensor
 Variable: TypeAlias = tf.Variable
+Gradient: TypeAlias = Callable[..., Any]  # which a function with `custom_gradient` also returns
 Size: TypeAlias = "int | tf.Tensor"
 
 abs = tf.abs
@@ -150,8 +151,8 @@ def with_gradient_of(
         return backward(*inputs)
 
     @tf.custom_gradient
-    def run(*inputs):
-        def grad(upstream):
+    def run(*inputs: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
+        def grad(upstream: tf.Tensor) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 outputs = backward(*inputs)
@@ -172,12 +173,14 @@ def map_recomputed(
     """Stacks function(x[i], y[i], shared) for i < count, one by one, and again in the backward pass."""
 
     @tf.custom_gradient
-    def run(x, y, shared):
-        def forward(i, outputs):
+    def run(x: tf.Tensor, y: tf.Tensor, shared: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
+        def forward(i: tf.Tensor, outputs: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             return i + 1, outputs.write(i, function(x[i], y[i], shared))
 
-        def grad(upstream):
-            def backward(i, x_gradients, y_gradients, shared_gradient):
+        def grad(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            def backward(
+                i: tf.Tensor, x_gradients: Any, y_gradients: Any, shared_gradient: Any
+            ) -> tuple[Any, ...]:
                 inputs = (x[i], y[i], shared)
                 with tf.GradientTape() as tape:
                     tape.watch(inputs)
@@ -200,7 +203,7 @@ def _array(like: tf.Tensor, count: Size) -> tf.TensorArray:
     return tf.TensorArray(like.dtype, count, element_shape=like.shape[1:])
 
 
-def _repeat(count: Size, body: Callable, *state: Any) -> Sequence[Any]:
+def _repeat(count: Size, body: Callable[..., Any], *state: Any) -> Sequence[Any]:
     """Runs `body(i, *state)` for i = 0 ... count - 1, one after the other; returns the state."""
     state = (tf.constant(0), *state)
     loop = tf.while_loop(

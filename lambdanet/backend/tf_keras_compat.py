@@ -80,7 +80,7 @@ def plain_python(function: Any) -> Any:
     return tf.autograph.experimental.do_not_convert(function)
 
 
-def variable_scope(layer: keras.layers.Layer) -> AbstractContextManager:
+def variable_scope(layer: keras.layers.Layer) -> AbstractContextManager[Any]:
     """Returns a scope for the names of variables that a layer gets outside of its own call."""
     return tf.name_scope(layer.name)
 

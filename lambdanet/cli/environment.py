@@ -10,14 +10,14 @@ import lambdanet
 from lambdanet import which_keras
 from lambdanet.errors import InputError
 
-PACKAGES = ("keras", "tensorflow", "tf-keras", "jax", "jaxlib", "torch", "numpy", "safetensors", "libtpu")
-PACKAGES += ("tensorflow-datasets", "tf-models-official", "ai-edge-litert", "onnxruntime", "timm")
+CORE = ("keras", "tensorflow", "tf-keras", "jax", "jaxlib", "torch", "numpy", "safetensors", "libtpu")
+PACKAGES = (*CORE, "tensorflow-datasets", "tf-models-official", "ai-edge-litert", "onnxruntime", "timm")
 
 
 def environment_rows() -> list[tuple[str, str]]:
     """Returns names and values: versions, Keras, its backend and devices, variables that choose them."""
     rows = [
-        ("lambdanet", f"{lambdanet.__version__} in {os.path.dirname(lambdanet.__file__)}"),
+        ("lambdanet", f"{lambdanet.__version__} in {os.path.dirname(os.path.dirname(__file__))}"),
         ("Python", f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores"),
         ("Keras", which_keras.TITLES[which_keras.chosen()]),
     ]

@@ -39,7 +39,7 @@ class Attention(TableLayer):
             check_divisible(self.filters, self.num_heads)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
-    def build(self, input_shape):
+    def build(self, input_shape: compat.Shape) -> None:
         input_shape = compat.Shape(input_shape)
         if len(input_shape) != 4 or input_shape[-1] is None:
             accepted = "[b, h, w, c] with a known number of channels"
@@ -51,7 +51,7 @@ class Attention(TableLayer):
         self._build(input_shape)
         super().build(input_shape)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
         input_shape = compat.Shape(input_shape)
         return compat.Shape([*input_shape[:-1], self._output_filters(self.filters or input_shape[-1])])
 
@@ -114,7 +114,7 @@ class _MapAttention(Attention):
             map_size = tuple(check_count("map_size", size) for size in map_size)
         self.map_size = map_size
 
-    def _build(self, input_shape):
+    def _build(self, input_shape: compat.Shape) -> None:
         if self.map_size is None:
             if None in tuple(input_shape[1:3]):
                 hint = f"or set map_size of {type(self).__name__}, the largest map that its tables are for"
@@ -168,11 +168,11 @@ class GlobalAttention(_MapAttention):
       (2, 14, 10, 64)
     """
 
-    def _build(self, input_shape):
+    def _build(self, input_shape: compat.Shape) -> None:
         super()._build(input_shape)
         self._qkv = self._projections(input_shape[-1])
 
-    def call(self, inputs):
+    def call(self, inputs: K.Tensor) -> K.Tensor:
         map_size = sizes(inputs)[1:3]
         queries, keys, values = map(_flat, self._project_heads(inputs, self._qkv))  # [b * heads, n, depth]
         logits = attention.map_logits(queries, self._tables(map_size), [PairAxis(n, n) for n in map_size])
@@ -199,18 +199,20 @@ class AxialAttention(_MapAttention):
       (2, 56, 40, 64)
     """
 
-    def _build(self, input_shape):
+    def _build(self, input_shape: compat.Shape) -> None:
         super()._build(input_shape)
         self._along_height = self._projections(input_shape[-1], "height_")
         self._along_width = self._projections(self._value_dim * self.num_heads, "width_")
 
-    def call(self, inputs):
+    def call(self, inputs: K.Tensor) -> K.Tensor:
         height_table, width_table = self._tables(sizes(inputs)[1:3])
         columns = K.transpose(inputs, [0, 2, 1, 3])
         columns = self._attend_in_rows(columns, self._along_height, height_table)
         return self._attend_in_rows(K.transpose(columns, [0, 2, 1, 3]), self._along_width, width_table)
 
-    def _attend_in_rows(self, x, projections, table):
+    def _attend_in_rows(
+        self, x: K.Tensor, projections: Sequence[keras.layers.Dense], table: K.Tensor
+    ) -> K.Tensor:
         """Attends within every row of [b, rows, n, c]."""
         rows, n = sizes(x)[1:3]
         queries, keys, values = (  # [b * heads * rows, n, depth]
@@ -267,10 +269,10 @@ class LinearAttention(Attention):
         check_known("feature map", feature_map, FEATURE_MAPS)
         self.feature_map = feature_map
 
-    def _build(self, input_shape):
+    def _build(self, input_shape: compat.Shape) -> None:
         self._qkv = self._projections(input_shape[-1])
 
-    def call(self, inputs):
+    def call(self, inputs: K.Tensor) -> K.Tensor:
         map_size = sizes(inputs)[1:3]
         queries, keys, values = map(_flat, self._project_heads(inputs, self._qkv, scale=False))
         queries, keys = at_least_float32(queries), at_least_float32(keys)

@@ -39,16 +39,18 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         super().__init__(*args, **options, **kwargs)
         self.synchronized = synchronized
 
-    def call(self, inputs, training=None, mask=None):
+    def call(
+        self, inputs: K.Tensor, training: bool | None = None, mask: K.Tensor | None = None
+    ) -> Sequence[K.Tensor]:
         if self._takes_one_pass(training):
             return self._normalize_by(kernels.kernels_for_device().normalize, inputs)
         outputs = self._normalize(inputs, training, mask)
         return [outputs, K.mean(outputs, axis=[1, 2])]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "synchronized": self.synchronized}  # which tf_keras omits
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: compat.Shape) -> Any:
         b, *_, channels = compat.Shape(input_shape)
         return [compat.Shape(input_shape), compat.Shape([b, channels])]
 
@@ -105,12 +107,12 @@ class OnePassBatchNormalization(PooledBatchNormalization):
     Under tf_keras, networks have it for synchronized statistics alone, which its configuration keeps.
     """
 
-    def call(self, inputs, training=None, mask=None):
+    def call(self, inputs: K.Tensor, training: bool | None = None, mask: K.Tensor | None = None) -> K.Tensor:
         if self._takes_one_pass(training):
             return self._normalize_by(kernels.kernels_for_device().normalize, inputs)[0]
         return self._normalize(inputs, training, mask)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
         return compat.Shape(input_shape)
 
 
@@ -204,11 +206,11 @@ class ChannelAffine(Layer):
       (2, 14, 14, 64)
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def build(self, input_shape):
+    def build(self, input_shape: compat.Shape) -> None:
         channels = compat.Shape(input_shape)[-1]
         if channels is None:
             raise invalid("the number of channels", "known", tuple(input_shape))
@@ -216,10 +218,10 @@ class ChannelAffine(Layer):
         self.offset = self.add_weight(name="offset", shape=[channels], initializer="zeros")
         super().build(input_shape)
 
-    def call(self, inputs):
+    def call(self, inputs: K.Tensor) -> K.Tensor:
         return inputs * self.scale + self.offset
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
         return compat.Shape(input_shape)
 
 

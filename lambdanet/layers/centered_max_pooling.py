@@ -38,13 +38,13 @@ class CenteredMaxPooling2D(Layer):
         self.pool_size = check_scope(pool_size, "pool_size")
         self.strides = check_count("strides", strides)
 
-    def call(self, inputs):
+    def call(self, inputs: K.Tensor) -> K.Tensor:
         reach = self.pool_size // 2
         paddings = [[0, 0], [reach, reach], [reach, reach], [0, 0]]
         surrounded = K.pad(inputs, paddings, constant_values=K.dtype_min(inputs.dtype))
         return K.max_pool(surrounded, self.pool_size, self.strides, "VALID")
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
         b, *spatial, channels = compat.Shape(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
         return compat.Shape([b, *spatial, channels])

@@ -2,6 +2,7 @@
 """Channel attention: squeeze-and-excitation (Hu et al. 2018), and by a convolution (Wang et al. 2020)."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
@@ -39,19 +40,19 @@ class SqueezeExcite(Layer):
         self.multiple_of = check_count("multiple_of", multiple_of)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Sequence[Any]) -> None:
         channels = self.compute_output_shape(input_shape)[-1]
         hidden = self.multiple_of * max(1, int(channels * self.ratio / self.multiple_of + 0.5))
         self._reduce = self._projection("reduce", channels, hidden, "relu")
         self._expand = self._projection("expand", hidden, channels, "sigmoid")
         super().build(input_shape)
 
-    def call(self, inputs):
+    def call(self, inputs: K.Tensor | Sequence[K.Tensor]) -> K.Tensor:
         x, means = inputs if isinstance(inputs, (list, tuple)) else (inputs, K.mean(inputs, [1, 2]))
         gate = self._expand(self._reduce(means))[:, K.newaxis, K.newaxis]  # [b, 1, 1, c]
         return kernels.kernels_for_device().scale_channels(x, gate)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Sequence[Any]) -> compat.Shape:
         has_means = isinstance(input_shape[0], (list, tuple, compat.Shape))
         return compat.Shape(input_shape[0] if has_means else input_shape)
 
@@ -95,7 +96,7 @@ class EfficientChannelAttention(Layer):
         self.kernel_size = None if kernel_size is None else check_scope(kernel_size, "kernel_size")
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
-    def build(self, input_shape):
+    def build(self, input_shape: compat.Shape) -> None:
         size = self.kernel_size or _size_for(input_shape[-1])
         self.kernel = self.add_weight(
             name="kernel",
@@ -105,12 +106,12 @@ class EfficientChannelAttention(Layer):
         )
         super().build(input_shape)
 
-    def call(self, inputs):
+    def call(self, inputs: K.Tensor) -> K.Tensor:
         means = K.mean(inputs, axis=[1, 2])[..., K.newaxis]  # [b, c, 1]
         gate = K.sigmoid(K.conv(means, K.cast(self.kernel, means.dtype), 1, "SAME"))
         return inputs * K.transpose(gate, [0, 2, 1])[:, K.newaxis]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
         return compat.Shape(input_shape)
 
 

@@ -34,7 +34,7 @@ class _BlockAttention(Attention):
         """Returns the side of a block, the reach of its window beyond it, and the length of the tables."""
         raise NotImplementedError
 
-    def _build(self, input_shape):
+    def _build(self, input_shape: compat.Shape) -> None:
         depth = self._key_dim
         if self.positions == "concatenated":
             _check_even(depth)
@@ -44,7 +44,7 @@ class _BlockAttention(Attention):
         self.height_table = self._table("height_table", length, depth)
         self.width_table = self._table("width_table", length, depth)
 
-    def call(self, inputs):
+    def call(self, inputs: K.Tensor) -> K.Tensor:
         block_size, halo_size, _ = self._sizes()
         strides = self.strides if block_size % self.strides == 0 else 1  # of the queries that are computed
         offset_strides = 1 if self.compact_offsets else strides
@@ -150,15 +150,15 @@ class HaloAttention(_BlockAttention):
         self.positions = positions
         self.compact_offsets = compact_offsets
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
         b, *spatial, filters = super().compute_output_shape(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
         return compat.Shape([b, *spatial, filters])
 
-    def _sizes(self):
+    def _sizes(self) -> tuple[int, int, int]:
         return self.block_size, self.halo_size, 2 * (self.block_size + 2 * self.halo_size) - 1
 
-    def _output_filters(self, filters):
+    def _output_filters(self, filters: int) -> int:
         outputs = round(self.value_ratio * filters)
         if outputs != self.value_ratio * filters or outputs % self.num_heads:
             raise InputError(
@@ -217,7 +217,7 @@ class LocalAttention(_BlockAttention):
         self.scope = check_scope(scope)
         self.block_size = check_count("block_size", block_size)
 
-    def _sizes(self):
+    def _sizes(self) -> tuple[int, int, int]:
         return self.block_size, self.scope // 2, self.scope
 
 

@@ -13,6 +13,7 @@ from lambdanet.layers.layer import Layer, build_projection, rebuild_layer
 from lambdanet.layers.position_argument import RELATIVE, deserialize_position, embedding_of, without_relative
 from lambdanet.layers.position_embedding import PositionEmbedding, relative_arguments
 from lambdanet.ops import content_lambdas
+from lambdanet.ops.content_lambdas import Mask
 from lambdanet.ops.position_term import Geometry
 
 
@@ -130,14 +131,16 @@ class LambdaLayer(Layer):
         self.position: Any = embedding_of(position, depth, relative, dtype=self.dtype_policy, name="position")
         self._context_shape: compat.Shape | None = None
 
-    def __call__(self, inputs, context=None, mask=None, **kwargs):
+    def __call__(
+        self, inputs: K.Tensor, context: K.Tensor | None = None, mask: Mask = None, **kwargs: Any
+    ) -> K.Tensor:
         if not self.built and context is not None:
             self._context_shape = compat.Shape(context.shape)
         _check_mask(self, mask, inputs, context)
         # Passed even where it is None, so that Keras does not replace it by a padding mask.
         return super().__call__(inputs, context=context, mask=mask, **kwargs)
 
-    def build(self, input_shape):
+    def build(self, input_shape: compat.Shape) -> None:
         input_shape = _checked_shape(input_shape, "input")
         context_shape = _checked_shape(self._context_shape or input_shape, "context")
         if len(context_shape) != len(input_shape):
@@ -162,7 +165,13 @@ class LambdaLayer(Layer):
                 self.position.build_for(query_size, list(context_shape[1:-1]))
         super().build(input_shape)
 
-    def call(self, inputs, context=None, mask=None, training=None):
+    def call(
+        self,
+        inputs: K.Tensor,
+        context: K.Tensor | None = None,
+        mask: Mask = None,
+        training: bool | None = None,
+    ) -> K.Tensor:
         """Computes the layer.
 
         Args:
@@ -190,11 +199,11 @@ class LambdaLayer(Layer):
         if self.query_normalization == "softmax":
             queries = [K.cast(K.softmax(at_least_float32(x)), self.compute_dtype) for x in queries]
         maps = enumerate(zip(queries, keys, values, strict=True))
-        outputs = [self._apply_lambda(index, *qkv, mask, training) for index, qkv in maps]
+        outputs = [self._apply_lambda(index, qkv, mask, training) for index, qkv in maps]
         y = K.concatenate(outputs, axis=-2)  # [b, *query_size, h, v]
         return K.reshape(y, [*sizes(y)[:-2], self.num_heads * v])
 
-    def for_inference(self):
+    def for_inference(self) -> "LambdaLayer":
         """Returns a copy with folded normalizations and its own position embeddings, as constants."""
         position = self.position and {**self.position.get_config(), "constant_tables": True}
         options = {
@@ -206,21 +215,21 @@ class LambdaLayer(Layer):
         copy_folded(self, copy, ("_queries", "_keys", "_values", "position"))
         return copy
 
-    def get_build_config(self):
+    def get_build_config(self) -> dict[str, Any] | None:
         config, context_shape = super().get_build_config(), self._context_shape
         return config and {**config, "context_shape": context_shape and list(context_shape)}
 
-    def build_from_config(self, config):
+    def build_from_config(self, config: dict[str, Any]) -> None:
         if config.get("context_shape") is not None:
             self._context_shape = compat.Shape(config["context_shape"])
         super().build_from_config(config)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
         b, *spatial, channels = compat.Shape(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
         return compat.Shape([b, *spatial, self.filters or channels])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "batch_norm": dict(self.batch_norm)}
         config["position"] = self._position_kind or (self.position and self.position.serialize())
         if self._position_kind == "relative":
@@ -228,12 +237,14 @@ class LambdaLayer(Layer):
         return config
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "LambdaLayer":
         if isinstance(config.get("position"), Mapping):
             config = {**without_relative(config), "position": deserialize_position(config["position"])}
         return super().from_config(config)
 
-    def _project(self, x, projection, depth, norm=None, training=None):
+    def _project(
+        self, x: K.Tensor, projection: Any, depth: list[int], norm: Any = None, training: bool | None = None
+    ) -> list[K.Tensor]:
         """Projects and normalizes: [b, *size, c] -> a list of one [b, *size, *depth] per lambda.
 
         One spatial axis serves every kind of input, and the axis of size 1 allows the fused batch
@@ -245,28 +256,31 @@ class LambdaLayer(Layer):
         # Not slices: LiteRT can slice tensors of at most five axes.
         return K.unstack(K.reshape(y, [b, *size, self._num_lambdas, *depth]), self._num_lambdas, axis=-3)
 
-    def _apply_lambda(self, index, queries, keys, values, mask, training):
+    def _apply_lambda(self, index: int, qkv: Sequence[Any], mask: Mask, training: bool | None) -> K.Tensor:
         """Applies lambda number `index`, the sum of content and positions: [b, *query_size, h, v]."""
         if mask is not None or self.position is None:
-            return self._apply_apart(index, queries, keys, values, mask, training)
+            return self._apply_apart(index, qkv, mask, training)
         options = {"index": index, "geometry": self._geometry, "training": training}
+        queries, keys, values = qkv
         if self.content:
             options["content"] = content_lambdas.content_lambda(keys, values, self.key_normalization)
         return self.position(queries, values, **options)
 
-    def _apply_apart(self, index, queries, keys, values, mask, training):
+    def _apply_apart(self, index: int, qkv: Sequence[Any], mask: Mask, training: bool | None) -> K.Tensor:
         """Adds the outputs of content and positions instead: with a mask, each query has its own."""
-        outputs = []
+        outputs, (queries, keys, values) = [], qkv
         if self.position is not None:
             options = {"index": index, "geometry": self._geometry, "mask": mask, "training": training}
             outputs.append(self.position(queries, values, **options))
         if self.content:
-            qkv = self._geometry.pool(queries), keys, values
-            outputs.append(content_lambdas.apply_content_lambda(*qkv, self.key_normalization, mask))
+            pooled = self._geometry.pool(queries)
+            outputs.append(
+                content_lambdas.apply_content_lambda(pooled, keys, values, self.key_normalization, mask)
+            )
         return K.add_n(outputs)
 
 
-def _checked_shape(shape, what: str) -> compat.Shape:
+def _checked_shape(shape: Sequence[int | None], what: str) -> compat.Shape:
     shape = compat.Shape(shape)
     if getattr(shape, "rank", 3) is None or len(shape) not in (3, 4, 5):
         raise invalid(f"the shape of the {what}", "[b, n, c], [b, h, w, c] or [b, t, h, w, c]", tuple(shape))
@@ -276,7 +290,7 @@ def _checked_shape(shape, what: str) -> compat.Shape:
 
 
 @compat.plain_python
-def _check_mask(layer: LambdaLayer, mask, inputs, context) -> None:
+def _check_mask(layer: LambdaLayer, mask: Mask, inputs: K.Tensor, context: K.Tensor | None) -> None:
     if isinstance(mask, str):
         if mask != "causal":
             raise unknown("mask", mask, ["causal"])

@@ -10,6 +10,7 @@ from lambdanet.backend import compat, keras, tensors
 from lambdanet.errors import check_count, check_counts, check_known, check_scope, invalid
 from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import position_lambdas, products, relative_positions
+from lambdanet.ops.content_lambdas import Mask
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.relative_positions import PairAxis
 
@@ -41,7 +42,16 @@ class PositionEmbedding(TableLayer):
         """Creates the embeddings, once, for maps of these sizes."""
         raise NotImplementedError
 
-    def call(self, queries, values, index, geometry: Geometry, mask=None, content=None, training=None):
+    def call(
+        self,
+        queries: K.Tensor,
+        values: K.Tensor,
+        index: int,
+        geometry: Geometry,
+        mask: Mask = None,
+        content: K.Tensor | None = None,
+        training: bool | None = None,
+    ) -> K.Tensor:
         """Applies the position lambdas of one lambda to their queries.
 
         Args:
@@ -56,6 +66,10 @@ class PositionEmbedding(TableLayer):
         Returns:
           [b, *query_size, h, v]; with a pool, one position per window.
         """
+        table, needs_gradient = self._table_of(index, queries.dtype), training is not False
+        return self._apply_term(PositionTerm(queries, values, table, geometry, content, needs_gradient), mask)
+
+    def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
         raise NotImplementedError
 
     def serialize(self) -> dict[str, Any]:
@@ -142,7 +156,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         self.scope, self.dilation, self.map_size = own["scope"], own["dilation"], own["map_size"]
         self.resize, self.use_bias, self.implementation = resize, use_bias, implementation
 
-    def build_for(self, query_size, context_size):
+    def build_for(self, query_size: Sequence[int | None], context_size: Sequence[int | None]) -> None:
         rank = len(context_size)
         if self.table is not None:
             self._check_rank(rank)
@@ -156,26 +170,23 @@ class RelativePositionEmbedding(PositionEmbedding):
         if self.use_bias:
             self.bias = self.add_weight(name="bias", shape=[self.key_dim], initializer="zeros")
 
-    def call(self, queries, values, index, geometry, mask=None, content=None, training=None):
-        query_size, context_size = tensors.sizes(queries)[1:-2], tensors.sizes(values)[1:-2]
-        table = self._table_of(index, queries.dtype)
-        if self.scope is None:
-            table = self._fitted(table, query_size, context_size, geometry)
+    def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
+        table = self._fitted(term) if self.scope is None else term.table
         if isinstance(mask, str):
-            table = relative_positions.mask_future_offsets(table, len(query_size))
-        geometry = dataclasses.replace(geometry, dilation=self.dilation)
+            table = relative_positions.mask_future_offsets(table, len(term.query_size))
+        geometry = dataclasses.replace(term.geometry, dilation=self.dilation)
+        term = dataclasses.replace(term, table=table, geometry=geometry)
         if mask is None or isinstance(mask, str):
-            term = PositionTerm(queries, values, table, geometry, content, training is not False)
             outputs = position_lambdas.apply_term(term, self.implementation)
         else:
-            size = zip(query_size, context_size, strict=True)
+            size = zip(term.query_size, term.context_size, strict=True)
             axes = [PairAxis(n, m, 0, geometry.strides, self.dilation) for n, m in size]
             embeddings = relative_positions.expand_table(table, axes)
-            outputs = products.apply_embeddings(queries, values, embeddings, mask, content)
-        return self._with_bias(outputs, queries, geometry) if self.use_bias else outputs
+            outputs = products.apply_embeddings(term.queries, term.values, embeddings, mask, term.content)
+        return self._with_bias(outputs, term) if self.use_bias else outputs
 
-    def _with_bias(self, outputs, queries, geometry):
-        queries = geometry.pool(queries)
+    def _with_bias(self, outputs: K.Tensor, term: PositionTerm) -> K.Tensor:
+        queries = term.geometry.pool(term.queries)
         return outputs + K.einsum("...k,k->...", queries, K.cast(self.bias, queries.dtype))[..., K.newaxis]
 
     def _check_rank(self, rank: int) -> None:
@@ -194,19 +205,19 @@ class RelativePositionEmbedding(PositionEmbedding):
             raise invalid("map_size", f"an integer or {len(context_size)} of them", sizes)
         return sizes
 
-    def _fitted(self, table, query_size, context_size, geometry):
+    def _fitted(self, term: PositionTerm) -> K.Tensor:
         """Fits a global table to maps of another size."""
-        strides = geometry.query_strides
-        extents = [_largest(m, (n - 1) * strides + 1) for n, m in zip(query_size, context_size, strict=True)]
+        strides, sizes = term.geometry.query_strides, zip(term.query_size, term.context_size, strict=True)
+        extents = [_largest(m, (n - 1) * strides + 1) for n, m in sizes]
         if self.resize == "interpolate":
-            return relative_positions.resize_table(table, [2 * extent - 1 for extent in extents])
+            return relative_positions.resize_table(term.table, [2 * extent - 1 for extent in extents])
         for extent, size in zip(extents, self.map_size, strict=True):
             if isinstance(extent, int) and extent > size:
                 accepted, hint = f"at most {self.map_size}", "resize='interpolate' allows any size"
                 raise invalid("the size of the map", accepted, tuple(extents), hint)
             if K.is_tensor(extent):
                 K.check_at_most(extent, size, "the map is larger than the position table")
-        return table
+        return term.table
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -235,7 +246,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         self.num_queries: Any = num_queries
         self.num_context: Any = num_context
 
-    def build_for(self, query_size, context_size):
+    def build_for(self, query_size: Sequence[int | None], context_size: Sequence[int | None]) -> None:
         if self.table is not None:
             return
         for name, sizes in (("num_queries", query_size), ("num_context", context_size)):
@@ -247,18 +258,18 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
             setattr(self, name, check_count(name, getattr(self, name)))
         self.table = self._add_table([self.num_queries, self.num_context])
 
-    def call(self, queries, values, index, geometry, mask=None, content=None, training=None):
-        n = tensors.product(tensors.sizes(queries)[1:-2])
-        m = tensors.product(tensors.sizes(values)[1:-2])
+    def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
+        n, m = tensors.product(term.query_size), tensors.product(term.context_size)
         for positions, size, kind in ((n, self.num_queries, "query"), (m, self.num_context, "context")):
             if isinstance(positions, int) and positions > size:
                 raise invalid(f"{kind} positions", f"at most {size}, those of the table", positions)
             if K.is_tensor(positions):
                 K.check_at_most(positions, size, f"more {kind} positions than the table has")
-        embeddings = _first_pairs(self._table_of(index, queries.dtype), n, m)
+        embeddings = _first_pairs(term.table, n, m)
         if isinstance(mask, str):
             mask = K.lower_triangle(n, m)
-        return geometry.pool(products.apply_embeddings(queries, values, embeddings, mask, content))
+        outputs = products.apply_embeddings(term.queries, term.values, embeddings, mask, term.content)
+        return term.geometry.pool(outputs)
 
 
 @tensors.constant_folding

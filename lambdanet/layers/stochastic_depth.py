@@ -31,13 +31,13 @@ class StochasticDepth(Layer):
         self.seed = None if seed is None else int(seed)
         self._dropout = keras.layers.Dropout(rate, seed=self.seed, dtype=self.dtype_policy)
 
-    def build(self, input_shape):
+    def build(self, input_shape: compat.Shape) -> None:
         self._dropout.build(input_shape)
         super().build(input_shape)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: K.Tensor, training: bool | None = None) -> K.Tensor:
         kept = K.ones([K.shape(inputs)[0]] + [1] * (len(inputs.shape) - 1), inputs.dtype)
         return inputs * self._dropout(kept, training=training)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
         return compat.Shape(input_shape)

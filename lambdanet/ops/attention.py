@@ -36,12 +36,14 @@ def attend(
     """
 
     @K.custom_gradient
-    def run(queries, keys, values, bias):
+    def run(
+        queries: K.Tensor, keys: K.Tensor, values: K.Tensor, bias: K.Tensor
+    ) -> tuple[K.Tensor, K.Gradient]:
         logits = clip_to_finite(K.matmul(queries, keys, transpose_b=True) + bias)
         weights = K.cast(K.softmax(at_least_float32(logits)), values.dtype)
         outputs = K.matmul(weights, values)
 
-        def gradient(upstream):
+        def gradient(upstream: K.Tensor) -> tuple[K.Tensor, ...]:
             means = K.sum(at_least_float32(upstream) * at_least_float32(outputs), -1, keepdims=True)
             means = K.cast(means, upstream.dtype)
             if fold_means:

@@ -66,8 +66,8 @@ def gather_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
     blocks, m = num_blocks(axes), _window_size(axes)
 
     @K.custom_gradient
-    def gather(flat):
-        def grad(upstream):
+    def gather(flat: K.Tensor) -> tuple[K.Tensor, K.Gradient]:
+        def grad(upstream: K.Tensor) -> K.Tensor:
             places = _places_in_windows(tuple(axes), tuple(size))
             return K.sum(_gather_rows(K.reshape(upstream, [b, blocks * m, c]), places), axis=2)
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Content lambdas and their products with queries: global, masked and causal (Bello 2021, equation 1)."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from lambdanet import backend as K
 from lambdanet.backend.tensors import at_least_float32, product, sizes
 
 KEY_NORMALIZATIONS = ("softmax", "l2", None)
-
+Mask: TypeAlias = "K.Tensor | str | None"  # [n, m], or "causal"
 
 # exp(40) / exp(-40) is still far from the largest float32.
 _LARGEST_KEY = 40.0
@@ -23,7 +26,7 @@ def apply_content_lambda(
     keys: K.Tensor,
     values: K.Tensor,
     normalization: str | None = "softmax",
-    mask: K.Tensor | str | None = None,
+    mask: Mask = None,
 ) -> K.Tensor:
     """Applies the content lambda: one for all query positions or, with a mask, one for each.
 
@@ -68,27 +71,33 @@ def flatten_map(x: K.Tensor) -> K.Tensor:
     return K.reshape(x, [b, product(size), x_depth, y_depth])
 
 
-def _normalized(keys, normalization):
+def _normalized(keys: K.Tensor, normalization: str | None) -> K.Tensor:
     """Normalizes keys [b, m, k, u] over m."""
     if normalization == "softmax":
         return K.softmax(keys, axis=1)
     return K.l2_normalize(keys, axis=1) if normalization == "l2" else keys
 
 
-def _apply_masked(queries, weights, values, normalization, mask):
+def _apply_masked(
+    queries: K.Tensor, weights: K.Tensor, values: K.Tensor, normalization: str | None, mask: K.Tensor
+) -> K.Tensor:
     mask = K.cast(mask, queries.dtype)
     norms = _norms(weights, normalization, lambda x: K.einsum("nm,bmk->bnk", mask, x))
     similarity = K.einsum("bnhk,bmk->bnhm", K.divide_no_nan(queries, norms), weights)
     return K.einsum("bnhm,bmv->bnhv", similarity * mask[:, K.newaxis], values)
 
 
-def _apply_causal(queries, weights, values, normalization, mask):
+def _apply_causal(
+    queries: K.Tensor, weights: K.Tensor, values: K.Tensor, normalization: str | None, mask: str
+) -> K.Tensor:
     norms = _norms(weights, normalization, lambda x: K.cumsum(x, axis=1))
     lambdas = K.cumsum(weights[..., K.newaxis] * values[:, :, K.newaxis], axis=1)  # [b, n, k, v]
     return K.matmul(K.divide_no_nan(queries, norms), lambdas)
 
 
-def _norms(weights, normalization, total):
+def _norms(
+    weights: K.Tensor, normalization: str | None, total: Callable[[K.Tensor], K.Tensor]
+) -> K.Tensor | float:
     """The norm of the keys in each query's context, [b, n, 1, k], from `total`, the sum over that context."""
     if normalization == "softmax":
         return total(weights)[:, :, K.newaxis]

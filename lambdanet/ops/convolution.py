@@ -2,11 +2,13 @@
 """The lambda convolution (Figure 5), as a full and as a depthwise convolution."""
 
 import dataclasses
+from collections.abc import Callable
 
 from lambdanet import backend as K
 from lambdanet.backend import tensors
+from lambdanet.backend.device import Device, Speed
 from lambdanet.errors import invalid
-from lambdanet.ops.position_term import Form, Geometry, Sizes
+from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,12 +23,12 @@ class Convolution(Form):
     depthwise: bool = False
     has_fast_gradient = False  # TensorFlow's takes five times as long as a product's
 
-    def seconds(self, sizes, speed):
+    def seconds(self, sizes: Sizes, speed: Speed) -> float:
         lambdas = tensors.product([sizes.b, *sizes.query_size, sizes.k, sizes.v])
         arithmetic = tensors.product(sizes.scope) / speed.convolution_rate
         return lambdas * (arithmetic + sizes.bytes / speed.bandwidth)
 
-    def compute(self, term, device):
+    def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
         b, *query_size, h, k = tensors.sizes(term.queries)
         lambdas = _depthwise_lambdas(term) if self.depthwise else _lambdas(term)
         equation = "bnhk,bnvk->bnhv" if self.depthwise else "bnhk,bvnk->bnhv"
@@ -40,7 +42,7 @@ def candidates(sizes: Sizes) -> list[Form]:
     return [Convolution()] if measured else []
 
 
-def _lambdas(term):
+def _lambdas(term: PositionTerm) -> K.Tensor:
     """The lambdas [b, v, n, k] by a convolution of b * v images with u channels."""
     (b, *_, k), rank = tensors.sizes(term.queries), len(term.scope)
     _, *context_size, v, u = tensors.sizes(term.values)
@@ -50,7 +52,7 @@ def _lambdas(term):
     return K.reshape(lambdas, [b, v, tensors.product(term.query_size), k])
 
 
-def _depthwise_lambdas(term):
+def _depthwise_lambdas(term: PositionTerm) -> K.Tensor:
     """The lambdas [b, n, v, k] by a depthwise convolution along one or two axes."""
     b, *_, k = tensors.sizes(term.queries)
     _, *context_size, v, u = tensors.sizes(term.values)
@@ -63,7 +65,9 @@ def _depthwise_lambdas(term):
     return K.sum(K.reshape(lambdas, [b, tensors.product(term.query_size), v, u, k]), axis=3)
 
 
-def _depthwise(images, kernel, strides, padding, dilations):
+def _depthwise(
+    images: K.Tensor, kernel: K.Tensor, strides: list[int], padding: str, dilations: list[int]
+) -> K.Tensor:
     """`K.depthwise_conv` along one or two axes."""
     if len(strides) == 1:
         images, kernel = images[:, K.newaxis], kernel[K.newaxis]
@@ -72,7 +76,9 @@ def _depthwise(images, kernel, strides, padding, dilations):
     return K.depthwise_conv(images, kernel, [1, *strides, 1], padding, dilations=dilations)
 
 
-def _correlate(convolution, images, kernel, term):
+def _correlate(
+    convolution: Callable[..., K.Tensor], images: K.Tensor, kernel: K.Tensor, term: PositionTerm
+) -> K.Tensor:
     """Runs a convolution so that output i is centered on position `strides * i`, for every query."""
     strides, dilation, rank = term.geometry.query_strides, term.geometry.dilation, len(term.query_size)
     for axis, n in enumerate(term.query_size, start=1):

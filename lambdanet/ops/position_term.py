@@ -6,7 +6,7 @@ Letters as in `lambdanet.ops.reference`. All forms give the same numbers at diff
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lambdanet import backend as K
 from lambdanet.backend.device import Device, Speed
@@ -179,7 +179,7 @@ class TwoForms(Form):
     backward: Form
 
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
-        def run(form):
+        def run(form: Form) -> Callable[..., K.Tensor]:
             return lambda q, v, t: form.compute(
                 dataclasses.replace(term, queries=q, values=v, table=t), device
             )

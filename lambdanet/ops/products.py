@@ -144,7 +144,7 @@ def in_chunks(
     b, n, h, _ = tensors.sizes(queries)
     count = ceil_div(b, chunk)
 
-    def split(x):
+    def split(x: K.Tensor) -> K.Tensor:
         return K.reshape(pad(x, 0, 0, count * chunk - b), [count, chunk, *tensors.sizes(x)[1:]])
 
     outputs = K.map_recomputed(multiply, split(queries), split(values), embeddings, count)

@@ -44,7 +44,9 @@ def apply_position_lambdas(queries: K.Tensor, values: K.Tensor, embeddings: K.Te
     return K.einsum("bnhk,bnkv->bnhv", queries, position_lambdas)  # [b, n, h, v]
 
 
-def _apply_masked_lambdas(queries, keys, values, embeddings, mask):
+def _apply_masked_lambdas(
+    queries: K.Tensor, keys: K.Tensor, values: K.Tensor, embeddings: K.Tensor, mask: K.Tensor
+) -> K.Tensor:
     """Computes a content lambda per query, with a softmax over the context that it sees."""
     visible = K.cast(mask, "bool")[..., K.newaxis, K.newaxis]  # [n, m, 1, 1]
     keys = K.softmax(K.where(visible, keys[:, K.newaxis], K.dtype_min(keys.dtype)), axis=2)  # [b, n, m, k, u]

@@ -117,7 +117,7 @@ def check_step(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = No
     )
 
 
-def _data_parallel(mesh: Any) -> contextlib.AbstractContextManager:
+def _data_parallel(mesh: Any) -> contextlib.AbstractContextManager[Any]:
     """Returns the context in which Keras traces a step of `DataParallel` on the devices of a mesh."""
     names = [f"tpu:{number}" for number in range(mesh.size)]
     keras_mesh = K.keras.distribution.DeviceMesh((mesh.size,), [compiler.BATCH_AXIS], names)

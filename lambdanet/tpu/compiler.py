@@ -102,7 +102,7 @@ def compile_function(
     inputs: Sequence[Any],
     topology: str,
     cache: Cache | None = None,
-    parallel: Callable[[Any], contextlib.AbstractContextManager] | None = None,
+    parallel: Callable[[Any], contextlib.AbstractContextManager[Any]] | None = None,
 ) -> Compiled:
     """Compiles a function of JAX that updates its first argument, the state, in place.
 
@@ -136,7 +136,7 @@ def lower(
     function: Callable[..., Any],
     inputs: Sequence[Any],
     devices: Sequence[Any],
-    parallel: Callable[[Any], contextlib.AbstractContextManager] | None = None,
+    parallel: Callable[[Any], contextlib.AbstractContextManager[Any]] | None = None,
 ) -> Any:
     """Traces a function as `compile_function` does, for some devices; returns a `jax.stages.Lowered`."""
     import jax

@@ -74,6 +74,7 @@ class Profile:
         self.unbounded_loops: list[str] = []
 
     def visit(self, scope: Scope, times: int) -> None:
+        """Adds the operations of a computation that runs `times` times."""
         for instruction in scope.computation.instructions.values():
             _VISITORS.get(instruction.opcode, Profile._operation)(self, scope, instruction, times)
 
@@ -173,7 +174,7 @@ def convolution_flops(instruction: Instruction, inputs: tuple[int, ...], kernel:
     return flops
 
 
-def _window(attributes: str) -> dict[str, list]:
+def _window(attributes: str) -> dict[str, list[int]]:
     """Returns the settings of a window per axis, with the defaults of those that the text omits."""
     found = re.search(r"window=\{([^}]*)\}", attributes)
     texts = dict(setting.split("=") for setting in found[1].split()) if found else {}

@@ -86,14 +86,16 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) ->
 
 def _tensorflow_step(
     model: Any, mode: str, shape: tuple[int, ...], dtype: str
-) -> tuple[Callable[..., Any], tuple]:
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     images, labels = tf.TensorSpec(shape, dtype), tf.TensorSpec(shape[:1], tf.int64)
     if mode == "infer":
         return lambda x: model(x, training=False), (images,)
     return lambda x, y: model.train_step((x, y)), (images, labels)
 
 
-def _jax_step(model: Any, mode: str, shape: tuple[int, ...], dtype: str) -> tuple[Callable[..., Any], tuple]:
+def _jax_step(
+    model: Any, mode: str, shape: tuple[int, ...], dtype: str
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     import jax
 
     images, labels = jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(shape[:1], "int32")

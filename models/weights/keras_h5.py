@@ -48,10 +48,10 @@ def _variables_by_key(model: keras.Model) -> dict[str, K.Variable]:
     """The variables of a model by their keys in a file."""
     variables: list[K.Variable] = []
 
-    def make_saver(layer: keras.layers.Layer) -> Callable[[MutableMapping], None]:
+    def make_saver(layer: keras.layers.Layer) -> Callable[[MutableMapping[str, np.ndarray]], None]:
         own = compat.own_variables(layer)
 
-        def save(store: MutableMapping) -> None:
+        def save(store: MutableMapping[str, np.ndarray]) -> None:
             for index, variable in enumerate(own):
                 store[str(index)] = np.array(len(variables))
                 variables.append(variable)

@@ -30,7 +30,7 @@ PROVENANCE = {
 
 def cache_path(published: PublishedWeights) -> Path:
     """Returns the path of the converted weights in the cache."""
-    return hub.cache_dir() / f"{published.model}.{published.tag}{weight_files.SAFETENSORS}"
+    return hub.cache_dir() / f"{published.model}.{published.tag}{tensor_files.SAFETENSORS}"
 
 
 def locate(

@@ -7,6 +7,7 @@ $LAMBDANET_HOME/hub/USER--REPO@REVISION/MODEL.safetensors.
 "hf:USER/REPO@COMMIT" names a commit instead of the newest.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -43,7 +44,7 @@ def locate(model_name: str, name: str, build: Callable[..., keras.Model]) -> Pat
     if found := hub.find_cached(repository, weight_files.FOLDER_FILE, revision):
         return found
     folder = hub.cache_dir() / "hub" / f"{repository.replace('/', '--')}@{revision}"
-    path = folder / f"{model_name}{weight_files.SAFETENSORS}"
+    path = folder / f"{model_name}{tensor_files.SAFETENSORS}"
     if not path.is_file():
         try:
             return hub.fetch(repository, weight_files.FOLDER_FILE, revision)[0]
@@ -67,10 +68,8 @@ def _convert(
     pretrained_weights.get(model_name)  # timm's networks are those that it has weights for
     metadata = {"repository": repository, "source": source.location, "source_sha256": source.sha256}
     metadata |= {"source_revision": source.revision}
-    try:
+    with contextlib.suppress(hub.MissingFile):  # the weights are complete without it
         metadata |= _preprocessing(model_name, hub.fetch(repository, TIMM_CONFIG, source.revision)[0])
-    except hub.MissingFile:
-        pass  # the weights are complete without it
     tensors = tensor_files.read_tensors(checkpoint)
     classes = timm_rules.count_classes(tensors, pretrained_weights.get(model_name).num_classes)
     model = build(num_classes=classes)

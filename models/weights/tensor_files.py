@@ -59,7 +59,7 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str,
         found = hashlib.file_digest(content, "sha256").hexdigest()
         if metadata.get(SHA256, found) != found:
             raise ValueError(f"its sha256 is {found}, not {metadata[SHA256]}")
-        return {name: file.get_tensor(name) for name in file.keys()}, metadata
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
 
 
 def metadata_of(path: str | Path) -> dict[str, str]:
@@ -183,7 +183,7 @@ def import_timm() -> types.ModuleType:
 
     register = torch.library.register_fake
 
-    def register_others(op, *args, **kwargs):
+    def register_others(op: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(op, str) and op.startswith("torchvision::"):
             return lambda function: function
         return register(op, *args, **kwargs)

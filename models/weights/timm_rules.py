@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -55,6 +56,7 @@ STEM_AND_HEAD_NAMES = {
     "final_norm": "final_conv.bn",
     CLASSIFIER: "head.fc",
 }
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]  # of variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,16 +194,16 @@ def _vector(variable: str, tensor: str, shape: tuple[int, ...]) -> WeightRule:
     return WeightRule(tensor, shape, [variable], lambda t: [t])
 
 
-def _convolution(layer, shapes) -> list[WeightRule]:
+def _convolution(layer: keras.layers.Layer, shapes: Shapes) -> list[WeightRule]:
     return [_kernel("kernel", "weight", shapes["kernel"])]
 
 
-def _dense(layer, shapes) -> list[WeightRule]:
+def _dense(layer: keras.layers.Layer, shapes: Shapes) -> list[WeightRule]:
     kernel = WeightRule("weight", shapes["kernel"][::-1], ["kernel"], lambda t: [t.T])
     return [kernel, _vector("bias", "bias", shapes["bias"])]
 
 
-def _norm(layer, shapes, ours: str = "", theirs: str = "") -> list[WeightRule]:
+def _norm(layer: keras.layers.Layer, shapes: Shapes, ours: str = "", theirs: str = "") -> list[WeightRule]:
     names = {
         "gamma": "weight",
         "beta": "bias",
@@ -211,31 +213,31 @@ def _norm(layer, shapes, ours: str = "", theirs: str = "") -> list[WeightRule]:
     return [_vector(f"{ours}{a}", f"{theirs}{b}", shapes[f"{ours}{a}"]) for a, b in names.items()]
 
 
-def _squeeze_excite(layer, shapes) -> list[WeightRule]:
+def _squeeze_excite(layer: keras.layers.Layer, shapes: Shapes) -> list[WeightRule]:
     names = {"reduce": "fc1", "expand": "fc2"}
     kernels = [_kernel(f"{a}/kernel", f"{b}.weight", shapes[f"{a}/kernel"]) for a, b in names.items()]
     return kernels + [_vector(f"{a}/bias", f"{b}.bias", shapes[f"{a}/bias"]) for a, b in names.items()]
 
 
-def _efficient_channel_attention(layer, shapes) -> list[WeightRule]:
+def _efficient_channel_attention(layer: keras.layers.Layer, shapes: Shapes) -> list[WeightRule]:
     size = shapes["kernel"][0]
     return [WeightRule("conv.weight", (1, 1, size), ["kernel"], lambda t: [t.reshape(size, 1, 1)])]
 
 
-def _projections(tensor: str, shapes, *kernels: str, heads: int = 1) -> WeightRule:
+def _projections(tensor: str, shapes: Shapes, *kernels: str, heads: int = 1) -> WeightRule:
     """Projections that are concatenated in one tensor, within each of its heads."""
     present = [f"{kernel}/kernel" for kernel in kernels if f"{kernel}/kernel" in shapes]
     inputs = shapes[present[0]][0]
     widths = [shapes[kernel][1] // heads for kernel in present]
 
-    def convert(t):
+    def convert(t: np.ndarray) -> list[np.ndarray]:
         kernels = np.split(t.reshape(heads, sum(widths), inputs), np.cumsum(widths)[:-1], axis=1)
         return [kernel.reshape(-1, inputs).T for kernel in kernels]
 
     return WeightRule(tensor, (heads * sum(widths), inputs, 1, 1), present, convert)
 
 
-def _lambda_layer(layer: LambdaLayer, shapes) -> list[WeightRule]:
+def _lambda_layer(layer: LambdaLayer, shapes: Shapes) -> list[WeightRule]:
     rules = [_projections("qkv.weight", shapes, "queries", "keys", "values")]
     for ours, theirs in (("queries_norm/", "norm_q."), ("values_norm/", "norm_v.")):
         if f"{ours}gamma" in shapes:
@@ -255,8 +257,8 @@ def _lambda_layer(layer: LambdaLayer, shapes) -> list[WeightRule]:
     return rules
 
 
-def _tables(shapes, rotation: int = 0, resizable: bool = False) -> list[WeightRule]:
-    def convert(t):
+def _tables(shapes: Shapes, rotation: int = 0, resizable: bool = False) -> list[WeightRule]:
+    def convert(t: np.ndarray) -> list[np.ndarray]:
         return [np.roll(t, -rotation, axis=0) * math.sqrt(t.shape[-1])]
 
     return [
@@ -265,7 +267,7 @@ def _tables(shapes, rotation: int = 0, resizable: bool = False) -> list[WeightRu
     ]
 
 
-def _halo_attention(layer: HaloAttention, shapes) -> list[WeightRule]:
+def _halo_attention(layer: HaloAttention, shapes: Shapes) -> list[WeightRule]:
     return [
         _projections("q.weight", shapes, "queries"),
         _projections("kv.weight", shapes, "keys", "values", heads=layer.num_heads),
@@ -273,7 +275,7 @@ def _halo_attention(layer: HaloAttention, shapes) -> list[WeightRule]:
     ]
 
 
-def _global_attention(layer: GlobalAttention, shapes) -> list[WeightRule]:
+def _global_attention(layer: GlobalAttention, shapes: Shapes) -> list[WeightRule]:
     return [_projections("qkv.weight", shapes, "queries", "keys", "values"), *_tables(shapes, resizable=True)]
 
 

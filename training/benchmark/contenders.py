@@ -126,7 +126,7 @@ def _run(
 
 
 def _tensorflow_gradients(apply: Callable[..., K.Tensor], weights: Sequence[Any]) -> Callable[..., Any]:
-    def gradients(output_gradient, *inputs):
+    def gradients(output_gradient: K.Tensor, *inputs: K.Tensor) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             outputs = apply(*inputs)
@@ -138,7 +138,7 @@ def _tensorflow_gradients(apply: Callable[..., K.Tensor], weights: Sequence[Any]
 def _jax_gradients(apply: Callable[..., K.Tensor], weights: Sequence[Any]) -> Callable[..., Any]:
     import jax
 
-    def gradients(output_gradient, *inputs):
+    def gradients(output_gradient: K.Tensor, *inputs: K.Tensor) -> list[K.Tensor]:
         values = [K.convert_to_tensor(weight) for weight in weights]
         by_weights, *by_inputs = jax.vjp(_of_values(weights, apply), values, *inputs)[1](output_gradient)
         return [*by_inputs, *by_weights]
@@ -149,7 +149,7 @@ def _jax_gradients(apply: Callable[..., K.Tensor], weights: Sequence[Any]) -> Ca
 def _of_values(variables: Sequence[Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the function with the values of variables as its first argument."""
 
-    def call(values, *arguments):
+    def call(values: Sequence[Any], *arguments: Any) -> Any:
         with keras.StatelessScope(list(zip(variables, values, strict=True))):
             return function(*arguments)
 
@@ -172,7 +172,7 @@ def compile_runner(
         return lambda: jax.block_until_ready(jitted(values, *arguments))
     compiled = tf.function(function, autograph=False)
 
-    def run():
+    def run() -> Any:
         outputs = compiled(*arguments)
         tf.test.experimental.sync_devices()
         return outputs

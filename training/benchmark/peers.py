@@ -132,7 +132,7 @@ def _create_kecam_halo(case: Case, filters: int, dtype: str) -> Any:
     from keras_cv_attention_models.halonet import halonet
 
     class Softmax(keras.layers.Softmax):
-        def call(self, x):
+        def call(self, x: tf.Tensor) -> tf.Tensor:
             return tf.reshape(super().call(tf.reshape(x, [-1, *x.shape[-2:]])), tf.shape(x))
 
     keras.mixed_precision.set_global_policy(dtype)

@@ -17,7 +17,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -177,7 +177,7 @@ def cut_pieces(files: Sequence[tuple[Path, int]], begin: int, end: int) -> list[
     return pieces
 
 
-def read_manifest(folder: Path) -> dict:
+def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the manifest of `lambdanet pseudo-label`; {} without one, `InputError` for a damaged one."""
     path = folder / MANIFEST
     if not path.exists():

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -224,7 +224,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
     """Handwritten digits, 8x8 gray pixels, with the splits "train" (1442 images) and "test" (355)."""
 
     VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES = {"1.0.0": "First version."}
+    RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First version."}
 
     def _info(self) -> tfds.core.DatasetInfo:
         return self.dataset_info_from_configs(
@@ -240,7 +240,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
             disable_shuffling=False,
         )
 
-    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator]:
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator[Any]]:
         del dl_manager  # nothing to download
         return {"train": self._generate_examples(test=False), "test": self._generate_examples(test=True)}
 

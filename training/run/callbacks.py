@@ -136,11 +136,11 @@ class StopWhenDiverged(keras.callbacks.Callback):
         self._checkpoints = checkpoints
         self._loss: Any = 0.0
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self.check()
         self._loss = (logs or {}).get("loss", 0.0)
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.check()
         if not self._checkpoints.all_finite():
             self._fail("a weight is not finite")
@@ -168,7 +168,7 @@ class StopIfModelDirDeleted(keras.callbacks.Callback):
         super().__init__()
         self._path = path
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if not (self._path / model_dirs.RECIPE).exists():
             raise OSError(f"model_dir {str(self._path)!r} was deleted, with the checkpoints in it")
 
@@ -184,17 +184,17 @@ class AveragedEvaluation(keras.callbacks.Callback):
         self._checkpoints = checkpoints
         self._weights: list[Any] = []
 
-    def on_test_begin(self, logs: dict | None = None) -> None:
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._weights = [keras.ops.copy(variable) for variable in self.model.trainable_variables]
         self._checkpoints.use_averages()
 
-    def on_test_end(self, logs: dict | None = None) -> None:
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         self.restore_weights()
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._weights = []
 
-    def on_train_end(self, logs: dict | None = None) -> None:
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self._weights:
             self.restore_weights()
 
@@ -211,7 +211,7 @@ class KeepBestEpoch(keras.callbacks.Callback):
         super().__init__()
         self._best = best
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         step = int(self.model.optimizer.iterations.numpy())
         self._best.update(epoch + 1, step, (logs or {})["val_accuracy"])
         if self._best.is_out_of_patience(epoch + 1):
@@ -232,10 +232,10 @@ class HistoryFile(keras.callbacks.Callback):
         self._rows = [row for row in read_history(path) if int(row["epoch"]) <= initial_epoch]
         self._start = 0.0
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._start = time.monotonic()
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         row = {
             "epoch": epoch + 1,
             "step": int(self.model.optimizer.iterations.numpy()),
@@ -282,13 +282,13 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._first_step = initial_step  # first step of this (possibly resumed) epoch
         self._stopping = False  # agreed on by all workers
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._first_step = self._step
         if self._step % self._steps:
             for variable, value in zip(self.model.metrics_variables, self._checkpoints.sums, strict=True):
                 variable.assign(value)
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         before, self._step = self._step, self._first_step + batch + 1  # the optimizer may not have it yet
         due = self._step // self._save_every > before // self._save_every
         alone = self._checkpoints.devices.workers == 1
@@ -303,7 +303,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
             self._checkpoints.sums = self._sums
             self._save()
 
-    def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
+    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._stop.received and self._checkpoints.devices.workers == 1:
             self._stopping = True
             sync(self.model)
@@ -312,7 +312,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
             self._checkpoints.sums = self._sums
             self._save()
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._stopping = self._checkpoints.devices.any_worker(self._stop.received)
         self._checkpoints.sums = np.zeros_like(self._sums)
         self._save()

@@ -37,7 +37,7 @@ class Devices:
         self.worker = worker  # the number of this process, from 0
         self.chief = worker == 0  # whether this process is the one that writes files
 
-    def scope(self) -> contextlib.AbstractContextManager:
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Returns the context in which a model is built and trained."""
         return contextlib.nullcontext()
 
@@ -146,7 +146,7 @@ class StrategyDevices(Devices):
         return float(self._strategy.reduce(tf.distribute.ReduceOp.MEAN, numbers, axis=None))
 
     def _worker_lost(self) -> tuple[type[Exception], ...]:
-        names = "Aborted Cancelled DeadlineExceeded FailedPrecondition Internal Unavailable".split()
+        names = ["Aborted", "Cancelled", "DeadlineExceeded", "FailedPrecondition", "Internal", "Unavailable"]
         return tuple(getattr(tf.errors, f"{name}Error") for name in names)
 
 
@@ -171,7 +171,7 @@ class JaxDevices(Devices):
         super().__init__(*(count if parallel else ()))
         self._parallel = parallel
 
-    def scope(self) -> contextlib.AbstractContextManager:
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
         if not self._parallel:
             return super().scope()
         return keras.distribution.DataParallel(auto_shard_dataset=False).scope()

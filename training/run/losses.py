@@ -2,6 +2,7 @@
 """Loss and accuracy of classification, for labels as integers or as distributions over the classes."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
@@ -10,7 +11,7 @@ from lambdanet.backend import keras
 class _ClassLoss(keras.losses.Loss):
     """A loss of logits with label smoothing and class weights."""
 
-    def __init__(self, label_smoothing: float = 0.0, class_weights: Sequence[float] = (), **kwargs):
+    def __init__(self, label_smoothing: float = 0.0, class_weights: Sequence[float] = (), **kwargs: Any):
         super().__init__(**kwargs)
         self.label_smoothing = label_smoothing
         self.class_weights = tuple(class_weights)
@@ -31,7 +32,7 @@ class _ClassLoss(keras.losses.Loss):
         """Returns labels [b, num_classes] with a part of each spread over all classes."""
         return labels * (1 - self.label_smoothing) + self.label_smoothing / labels.shape[-1]
 
-    def get_config(self) -> dict:
+    def get_config(self) -> dict[str, Any]:
         own = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights}
         return {**super().get_config(), **own}
 
@@ -79,7 +80,7 @@ class SmoothedBinaryCrossEntropy(_ClassLoss):
         label_smoothing: float = 0.0,
         class_weights: Sequence[float] = (),
         threshold: float = 0.0,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(label_smoothing, class_weights, **kwargs)
         self.threshold = threshold
@@ -89,7 +90,7 @@ class SmoothedBinaryCrossEntropy(_ClassLoss):
             labels = K.cast(labels > self.threshold, "float32")
         return keras.losses.binary_crossentropy(self.smooth_labels(labels), logits, from_logits=True)
 
-    def get_config(self) -> dict:
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "threshold": self.threshold}
 
 
@@ -100,7 +101,7 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
     def __init__(self, name: str = "accuracy", dtype: object = None):
         super().__init__(_is_correct, name=name, dtype=dtype)
 
-    def get_config(self) -> dict:
+    def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}
 
 

@@ -47,7 +47,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         factor = pkgutil.resolve_name(SCHEDULES[self.shape])(self, after)
         return self.peak * K.where(step < self.warmup_steps, rise, factor)
 
-    def get_config(self) -> dict:
+    def get_config(self) -> dict[str, object]:
         return dataclasses.asdict(self)
 
 

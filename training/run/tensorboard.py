@@ -29,13 +29,13 @@ class Speed(keras.callbacks.Callback):
         # Seconds and steps at the beginning, and after the first and the last execution.
         self._ends: list[tuple[float, int]] = []
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self._ends = [(time.perf_counter(), 0)]
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         self._ends[2:] = [(time.perf_counter(), batch + 1)]
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         if len(self._ends) < 2 or logs is None:  # the epoch had no steps left
             return
         (begin, done), (end, steps) = self._ends[-2], self._ends[-1]
@@ -50,7 +50,7 @@ class Dashboard(keras.callbacks.TensorBoard):
         super().__init__(str(folder), write_graph=False, profile_batch=0)
         self._averaged = averaged
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         logs = dict(logs or {})
         if self._averaged and "val_accuracy" in logs:
             logs["ema_accuracy"] = logs["val_accuracy"]

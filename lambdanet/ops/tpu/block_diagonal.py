@@ -11,8 +11,9 @@ Letters: g positions of a group, j groups, r = h * g rows, c = g * k columns; el
 import dataclasses
 
 from lambdanet import backend as K
+from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import at_least_float32, pad, product, sizes
-from lambdanet.ops.position_term import Form, cut_axes
+from lambdanet.ops.position_term import Form, PositionTerm, Sizes, cut_axes
 from lambdanet.ops.relative_positions import expand_table
 from lambdanet.ops.tpu import LANES
 from lambdanet.ops.tpu.lookups import read_slices
@@ -29,14 +30,14 @@ MAX_FILTERS = 512  # h * v; the products that move numbers grow with the square
 class BlockDiagonal(Form):
     """Computes lambdas and outputs of eight positions in one pass, with the content and the pool."""
 
-    def seconds(self, sizes, speed):
+    def seconds(self, sizes: Sizes, speed: Speed) -> float:
         return 0.0  # the fastest wherever it is a candidate
 
-    def apply(self, term, device):
+    def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
         return _apply(term)
 
 
-def candidates(sizes):
+def candidates(sizes: Sizes) -> list[Form]:
     """Where a map is about as large as the scope, and eight queries fill a tile."""
     is_pooled, n = sizes.geometry.pool_size > 1, product(sizes.query_size)
     if sizes.query_size != sizes.context_size or not sizes.known:
@@ -49,7 +50,7 @@ def candidates(sizes):
     return [BlockDiagonal()] if fits and n in (POOLED_POSITIONS if is_pooled else POSITIONS) else []
 
 
-def _apply(term):
+def _apply(term: PositionTerm) -> K.Tensor:
     """Applies the position lambdas to their queries: [b, *output_size, h, v]."""
     b, *query_size, h, k = sizes(term.queries)
     n, v = product(query_size), term.values.shape[-2]
@@ -65,7 +66,7 @@ def _apply(term):
     return term.geometry.pool(outputs)
 
 
-def _spread(queries):
+def _spread(queries: K.Tensor) -> K.Tensor:
     """[b, n, h, k] -> [j, b, h, c], by a product with ones and zeros, which is faster than a copy."""
     b, n, h, k = sizes(queries)
     columns = GROUP * k
@@ -76,7 +77,9 @@ def _spread(queries):
 
 
 @K.custom_gradient
-def _multiply(queries, values, embeddings, content):
+def _multiply(
+    queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor, content: K.Tensor
+) -> tuple[K.Tensor, K.Gradient]:
     """[j, b, h, c], [b, m, v], [j, c, m] and [b, c, v] -> [j, b, h, g, v].
 
     The gradient computes the lambdas again, with their axes in another order: of two equal products the
@@ -89,7 +92,7 @@ def _multiply(queries, values, embeddings, content):
     lambdas = K.einsum("jcm,bmv->jbvc", embeddings, values) + K.transpose(content, [0, 2, 1])
     outputs = K.einsum("jbrc,jbvc->jbrv", blocks, lambdas)
 
-    def grad(upstream):
+    def grad(upstream: K.Tensor) -> tuple[K.Tensor, ...]:
         upstream = K.reshape(upstream, [j, b, h * GROUP, v])
         lambdas = K.einsum("bmv,jcm->jbcv", values, embeddings) + content
         by_blocks = K.reshape(K.einsum("jbrv,jbcv->jbrc", upstream, lambdas), [j, b, h, GROUP, columns])

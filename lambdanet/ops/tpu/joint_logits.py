@@ -98,7 +98,14 @@ def separate_heads(
     return K.einsum("bjnd,ndthc->btjhnc", K.concatenate([queries, block], -1), matrices)
 
 
-def _separating_matrices(tables, axes, visible, num_heads, heads, dtype):
+def _separating_matrices(
+    tables: Sequence[K.Tensor],
+    axes: Sequence[BlockAxis],
+    visible: Sequence[K.Tensor],
+    num_heads: int,
+    heads: int,
+    dtype: K.DType,
+) -> K.Tensor:
     """From queries and ones for the block to columns, for each position: [n, d + rows + columns, t, h, c]."""
     (rows, n_rows, height), (columns, n_columns, width) = map(sizes, visible)
     blocks, n, k = rows + columns, n_rows * n_columns, tables[0].shape[-1]
@@ -116,18 +123,18 @@ def _separating_matrices(tables, axes, visible, num_heads, heads, dtype):
     return K.reshape(matrices * own_head, [n, num_heads * k + blocks, tiles, heads, LANES])
 
 
-def _tiles(keys, values, tiles):
+def _tiles(keys: K.Tensor, values: K.Tensor, tiles: int) -> K.Tensor:
     """Puts the keys and the values of the heads of a tile side by side: [b * t, height, width, c]."""
     depths = [x.shape[-1] // tiles for x in (keys, values)]
 
-    def tile(number):
+    def tile(number: int) -> K.Tensor:
         own = [x[..., number * n : (number + 1) * n] for x, n in zip((keys, values), depths, strict=True)]
         return pad(K.concatenate(own, -1), 3, 0, LANES - sum(depths))
 
     return attention.split_heads(K.concatenate([tile(number) for number in range(tiles)], -1), tiles)
 
 
-def _selections(tiles, heads, depth, width, dtype):
+def _selections(tiles: int, heads: int, depth: int, width: int, dtype: K.DType) -> tuple[K.Tensor, K.Tensor]:
     """Ones from the columns of a head to its values, and from the sum of its weights: [t, h, c, v] each."""
     own_head = packed_heads.head_mask(tiles * heads, tiles * width, dtype)
     own_head = K.reshape(own_head, [tiles, heads, 1, tiles * width])
@@ -136,7 +143,9 @@ def _selections(tiles, heads, depth, width, dtype):
     return K.tile(to_value, [1, tiles]) * own_head, to_sum * own_head
 
 
-def _attend_in_tiles(queries, context, pairs, depth, width):
+def _attend_in_tiles(
+    queries: K.Tensor, context: K.Tensor, pairs: K.Tensor, depth: int, width: int
+) -> K.Tensor:
     """Attends: [b, t, j, h, n, c], [g, m, c] and [m, c] -> [b * j, n, v].
 
     Args:
@@ -149,14 +158,14 @@ def _attend_in_tiles(queries, context, pairs, depth, width):
     to_value, to_sum = _selections(tiles, heads, depth, width, dtype)
     is_key, one = K.arange(c) < depth, K.one_hot(0, c, dtype=dtype)
 
-    def keys_and_values(context):
+    def keys_and_values(context: K.Tensor) -> tuple[K.Tensor, K.Tensor]:
         return K.where(is_key, context, pairs), K.where(is_key, one, context)
 
-    def weigh(logits, largest):
+    def weigh(logits: K.Tensor, largest: K.Tensor) -> K.Tensor:
         return K.cast(K.exp(at_least_float32(logits) - at_least_float32(largest)), dtype)
 
     @K.custom_gradient
-    def run(queries, context):
+    def run(queries: K.Tensor, context: K.Tensor) -> tuple[K.Tensor, K.Gradient]:
         keys, values = keys_and_values(context)
         logits = attention.clip_to_finite(K.matmul(queries, keys, transpose_b=True))  # [g, r, m]
         largest = K.amax(logits, -1, keepdims=True)
@@ -165,7 +174,7 @@ def _attend_in_tiles(queries, context, pairs, depth, width):
         sums = products[..., v:]
         outputs = products[..., :v] / sums
 
-        def gradient(upstream):
+        def gradient(upstream: K.Tensor) -> tuple[K.Tensor, K.Tensor]:
             upstream /= sums
             upstream = K.concatenate([upstream, upstream * outputs], -1)
             places = K.concatenate([to_value, -to_sum], -1)

@@ -33,19 +33,19 @@ def normalize(
     pixels = K.cast(h * w, gamma.dtype)
     size = K.cast(b, gamma.dtype) / groups * pixels
 
-    def split(sums):  # [b, c] -> [g, b / g, c]
+    def split(sums: K.Tensor) -> K.Tensor:  # [b, c] -> [g, b / g, c]
         return K.reshape(sums, [groups, -1, c])
 
-    def by_example(values):  # [g, c] -> [b, c]
+    def by_example(values: K.Tensor) -> K.Tensor:  # [g, c] -> [b, c]
         if groups == 1:
             return values  # [1, c]
         return K.reshape(K.broadcast_to(values[:, K.newaxis], [groups, b // groups, c]), [b, c])
 
-    def by_pixel(values):  # [g, c] -> [b, 1, 1, c]
+    def by_pixel(values: K.Tensor) -> K.Tensor:  # [g, c] -> [b, 1, 1, c]
         return by_example(values)[:, K.newaxis, K.newaxis]
 
     @K.custom_gradient
-    def normalized(x, gamma, beta):
+    def normalized(x: K.Tensor, gamma: K.Tensor, beta: K.Tensor) -> tuple[tuple[K.Tensor, ...], K.Gradient]:
         wide = K.cast(x, gamma.dtype)
         means = K.mean(wide, [1, 2])
         squares = K.mean(K.square(wide), [1, 2])
@@ -55,7 +55,9 @@ def normalize(
         scale = gamma * precision
         offset = beta - mean * scale
 
-        def grad(upstream, upstream_means, _mean, _variance):
+        def grad(
+            upstream: K.Tensor, upstream_means: K.Tensor, _mean: K.Tensor, _variance: K.Tensor
+        ) -> tuple[K.Tensor, ...]:
             upstream, upstream_means = (K.cast(g, gamma.dtype) for g in (upstream, upstream_means))
             wide = K.cast(x, gamma.dtype)
             sums = K.sum(upstream, [1, 2]) + upstream_means

@@ -10,10 +10,11 @@ import dataclasses
 import math
 
 from lambdanet import backend as K
+from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import at_least_float32, ceil_div, pad, product, sizes
 from lambdanet.ops import pooling, products
 from lambdanet.ops.blocking import num_blocks
-from lambdanet.ops.position_term import Form, cut_axes
+from lambdanet.ops.position_term import Form, PositionTerm, Sizes, cut_axes
 from lambdanet.ops.products import Product, in_chunks
 from lambdanet.ops.relative_positions import PairAxis, expand_table
 from lambdanet.ops.tpu.lookups import multiply_windows, read_slices
@@ -27,7 +28,7 @@ class TpuProduct(Product):
 
     gather, read_first = staticmethod(multiply_windows), staticmethod(read_slices)
 
-    def apply(self, term, device):
+    def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
         axes = cut_axes(term, self.block)
         operands = (*self.operands(term, axes), term.content, num_blocks(axes))
         if self.query_first:
@@ -41,13 +42,13 @@ class TpuProduct(Product):
 class PooledQueries(Form):
     """Contracts the queries of a pool first, on maps of known size."""
 
-    def seconds(self, sizes, speed):
+    def seconds(self, sizes: Sizes, speed: Speed) -> float:
         strides, pool_size = sizes.geometry.strides, sizes.geometry.pool_size
         counts = tuple(ceil_div(n, strides) for n in sizes.query_size)
         pooled = dataclasses.replace(sizes, query_size=counts, k=sizes.k * pool_size ** len(counts))
         return Product(query_first=True).seconds(pooled, speed)
 
-    def apply(self, term, device):
+    def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
         b, *size, h, k = sizes(term.queries)
         v, geometry = term.values.shape[-2], term.geometry
         pools = [pooling.Windows.with_same_padding(n, geometry.pool_size, geometry.strides) for n in size]
@@ -65,17 +66,24 @@ class PooledQueries(Form):
         return pooling.divide_by_count(K.reshape(outputs, [b, *counts, h, v]), pools)
 
 
-def pooled_candidates(sizes):
+def pooled_candidates(sizes: Sizes) -> list[Form]:
     """Returns `PooledQueries` for maps of known size with a pool."""
     return [PooledQueries()] if sizes.geometry.pool_size > 1 and sizes.known else []
 
 
-def candidates(sizes):
+def candidates(sizes: Sizes) -> list[Form]:
     """Returns the candidates of `lambdanet.ops.products`."""
     return [TpuProduct(form.query_first, form.block) for form in products.candidates(sizes)]
 
 
-def query_first(queries, values, embeddings, content=None, blocks=1, chunk=None):
+def query_first(
+    queries: K.Tensor,
+    values: K.Tensor,
+    embeddings: K.Tensor,
+    content: K.Tensor | None = None,
+    blocks: int = 1,
+    chunk: int | None = None,
+) -> K.Tensor:
     """Contracts k first; the compiler chooses what to transpose.
 
     The content lambda [b, k, v] is k more positions of the context, with the columns of the identity as
@@ -92,12 +100,14 @@ def query_first(queries, values, embeddings, content=None, blocks=1, chunk=None)
     return in_chunks(_query_first, queries, values, embeddings, chunk)
 
 
-def _query_first(queries, values, embeddings):
+def _query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
     similarity = K.einsum("bnhk,nkm->bhnm", queries, embeddings)
     return K.einsum("bhnm,bmv->bnhv", similarity, values)
 
 
-def lambda_first(queries, values, embeddings, content=None, blocks=1):
+def lambda_first(
+    queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor, content: K.Tensor | None, blocks: int
+) -> K.Tensor:
     """Contracts m first by matrix products, a few keys at a time, and k by elementwise products.
 
     With h and v as outer axes and positions inside, the sum over the groups of keys and then within a group

@@ -14,10 +14,11 @@ c channels (context positions of a group and a window, times u), l lanes (keys, 
 import dataclasses
 
 from lambdanet import backend as K
+from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import at_least_float32, ceil_div, pad, round_up, sizes
 from lambdanet.ops import products
 from lambdanet.ops.blocking import BlockAxis, window_positions
-from lambdanet.ops.position_term import Form, Geometry
+from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes
 from lambdanet.ops.relative_positions import PairAxis, expand_table
 from lambdanet.ops.tpu import LANES
 from lambdanet.ops.tpu.lookups import read_slices
@@ -32,16 +33,16 @@ MIN_IMAGES = 1024  # of one channel; fewer, as in detection, are faster in block
 class RowConvolution(Form):
     """Computes the lambdas of blocks of rows and columns by convolutions, with the content."""
 
-    def seconds(self, sizes, speed):
+    def seconds(self, sizes: Sizes, speed: Speed) -> float:
         """A little less than products with the context first, which it replaces where they are fastest."""
         forms = [form for form in products.candidates(sizes) if not form.query_first]
         return (1 - 1e-9) * min(form.seconds(sizes, speed) for form in forms)
 
-    def apply(self, term, device):
+    def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
         return _apply(term)
 
 
-def candidates(sizes):
+def candidates(sizes: Sizes) -> list[Form]:
     """Where many images of one channel on two axes are higher than a window."""
     if sizes.geometry != Geometry() or len(sizes.scope) != 2 or not sizes.known:
         return []
@@ -49,7 +50,7 @@ def candidates(sizes):
     return [RowConvolution()] if many and ROWS * _num_taps(sizes) <= sizes.context_size[0] else []
 
 
-def _apply(term):
+def _apply(term: PositionTerm) -> K.Tensor:
     """Applies the position lambdas to their queries: [b, height, width, h, v]."""
     b, height, width, h, k = sizes(term.queries)
     v, keys = term.values.shape[-2], round_up(k, KEYS)
@@ -73,18 +74,18 @@ def _apply(term):
     return K.reshape(outputs, [b, groups * ROWS, blocks * COLUMNS, h, v])[:, :height, :width]
 
 
-def _num_taps(term):
+def _num_taps(term: PositionTerm | Sizes) -> int:
     """The taps of the kernel for a term, or for its sizes."""
     return 2 * ceil_div(term.scope[0] // 2, ROWS) + 1
 
 
-def _columns(term, blocks):
+def _columns(term: PositionTerm, blocks: int) -> BlockAxis:
     """The blocks of columns, each with its window."""
     s = term.scope[1]
     return BlockAxis(COLUMNS, COLUMNS + s - 1, -(s // 2), count=blocks, step=COLUMNS)
 
 
-def _images(term, groups, blocks):
+def _images(term: PositionTerm, groups: int, blocks: int) -> K.Tensor:
     """Cuts the values into groups of rows and windows of columns: [b, g, v * j, c]."""
     height, width = term.context_size
     groups = max(groups, ceil_div(height, ROWS))
@@ -99,7 +100,7 @@ def _images(term, groups, blocks):
     return K.reshape(images, [b, groups, v * blocks, places.shape[1] * u])
 
 
-def _kernel(term, keys):
+def _kernel(term: PositionTerm, keys: int) -> K.Tensor:
     """Spreads the table over pairs of positions: [t, 1, c, keys * positions]."""
     taps, (k, u) = _num_taps(term), term.table.shape[2:]
     axes = [PairAxis(ROWS, taps * ROWS, -(taps // 2) * ROWS), _columns(term, 1)]
@@ -110,7 +111,7 @@ def _kernel(term, keys):
     return K.reshape(pairs, [taps, 1, channels, keys * POSITIONS])
 
 
-def _group_queries(queries, groups, blocks, keys):
+def _group_queries(queries: K.Tensor, groups: int, blocks: int, keys: int) -> list[K.Tensor]:
     """Cuts queries into blocks, and lays keys and positions along the lanes: tiles [g, 1, j, h, b, l]."""
     b, height, width, h, k = sizes(queries)
     queries = pad(pad(queries, 1, 0, groups * ROWS - height), 2, 0, blocks * COLUMNS - width)
