@@ -24,7 +24,6 @@ def program(
       *accepted: the flags.
       models: whether positional arguments are the argument `models` of the function.
     """
-
     positional = Arguments("[MODEL...]", "models (default: four of different families)", 0, float("inf"))
 
     def run_with_flags(values: flags.FlagValues, arguments: list[str]) -> None:

@@ -85,11 +85,10 @@ def _processes(
         keras.utils.set_random_seed(0)
         weight_files.save(build.build_model(override(configs.get_recipe(RECIPE), settings)), weights)
         changes = (f"start_from={weights}", f"learning_rate={LEARNING_RATE}", f"epochs={epochs}")
-        processes = {}
+        processes, program = {}, str(ROOT / "benchmarks" / "paced_training.py")
         for name, environment in engines.items():
             process = subprocess.Popen(
-                [sys.executable, "-P", str(ROOT / "benchmarks" / "paced_training.py"), RECIPE]
-                + [str(folder / name), *settings, *changes],
+                [sys.executable, "-P", program, RECIPE, str(folder / name), *settings, *changes],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stack.enter_context((folder / f"{name}.txt").open("w")),

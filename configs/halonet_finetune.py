@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HaloNets fine-tuned from ImageNet-21k on ImageNet, 8 epochs: Vaswani et al. (2021), C.3 and Table A3.
+r"""HaloNets fine-tuned from ImageNet-21k on ImageNet, 8 epochs: Vaswani et al. (2021), C.3 and Table A3.
 
-    lambdanet train --recipe=halonet_finetune:halonet_h4_base128@384 --model_dir=DIR --data_dir=DIR \\
+    lambdanet train --recipe=halonet_finetune:halonet_h4_base128@384 --model_dir=DIR --data_dir=DIR \
         --set=start_from=MODEL_DIR
 
 MODEL_DIR is a run of `halonet_21k`, or a file of weights. Rows are named `model@size`. The paper's top-1 at

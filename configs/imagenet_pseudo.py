@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ImageNet with pseudo-labeled images: Bello (2021), section 5.3, F.3 and the last column of Table 18.
+r"""ImageNet with pseudo-labeled images: Bello (2021), section 5.3, F.3 and the last column of Table 18.
 
     lambdanet pseudo-label --saved_model=SAVED_MODEL --data=PICTURES --out=PSEUDO --per_class=130000
-    lambdanet train --recipe=imagenet_pseudo:lambda_resnet_152@288 --model_dir=DIR --data_dir=DIR \\
+    lambdanet train --recipe=imagenet_pseudo:lambda_resnet_152@288 --model_dir=DIR --data_dir=DIR \
         --set=pseudo_labels=PSEUDO
 
 Rows are named `model@size` and have the hyperparameters of the same row in `imagenet_350`, as in the paper.

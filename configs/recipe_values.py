@@ -150,13 +150,13 @@ def _plain(field: str, value: object) -> object:
         return tuple(_plain(field, v) for v in value)
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _plain(f"{field}[{key!r}]", v) for key, v in value.items()}
-    if value is None or isinstance(value, bool | str) or _is_number(value) and math.isfinite(value):
+    if value is None or isinstance(value, bool | str) or (_is_number(value) and math.isfinite(value)):
         return value
     raise invalid(field, "a number, text, True, False, None or a list of them", value)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, float) or type(value) is int and value in INTEGERS
+    return isinstance(value, float) or (type(value) is int and value in INTEGERS)
 
 
 _ACCEPTED = {

@@ -117,6 +117,7 @@ class ZooTaskMixin:
     _logging_dir: str
 
     def build_model(self) -> keras.Model:
+        """Builds the model from checked settings."""
         check_model(self.task_config.model)
         model = super().build_model()  # type: ignore[misc]
         mask_head = getattr(model, "mask_head", None)
@@ -125,16 +126,19 @@ class ZooTaskMixin:
         return model
 
     def initialize(self, model: keras.Model) -> None:
+        """Assigns the weights of `init_checkpoint`."""
         source = self.task_config.init_checkpoint
         if source and not initialize.load_zoo_weights(model.backbone, source):
             with initialize.verified_checkpoint(source, model, self.task_config.init_checkpoint_modules):
                 super().initialize(model)  # type: ignore[misc]
 
     def build_inputs(self, *args: Any, **options: Any) -> tf.data.Dataset:
+        """Builds the dataset, with the decoder of exported models."""
         with records.use_shared_decoder():
             return super().build_inputs(*args, **options)  # type: ignore[misc]
 
     def build_metrics(self, training: bool = True) -> list[Any]:
+        """Builds the metrics, without annotations of earlier runs."""
         generated = os.path.join(self._logging_dir or "", "annotation.json")
         if not training and self._logging_dir and tf.io.gfile.exists(generated):
             tf.io.gfile.remove(generated)
@@ -143,6 +147,8 @@ class ZooTaskMixin:
 
 
 class DetectionMixin(ZooTaskMixin):
+    """Evaluates a detector of the zoo, also on batches without images."""
+
     coco_metric: Any
 
     def validation_step(self, inputs: Any, model: keras.Model, metrics: list[Any] | None = None) -> Any:

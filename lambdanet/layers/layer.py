@@ -3,7 +3,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from lambdanet import backend as K
 from lambdanet import which_keras
@@ -21,7 +21,7 @@ class Layer(compat.BaseLayer):
         the other Keras.
     """
 
-    INFERENCE_OPTIONS: dict[str, Any] = {}  # of a copy for inference
+    INFERENCE_OPTIONS: ClassVar[dict[str, Any]] = {}  # of a copy for inference
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         _check_call(self, K.flatten([args, kwargs]))
@@ -57,7 +57,7 @@ class TableLayer(Layer):
       **kwargs: arguments of a Keras layer.
     """
 
-    INFERENCE_OPTIONS = {"constant_tables": True}
+    INFERENCE_OPTIONS: ClassVar[dict[str, Any]] = {"constant_tables": True}
 
     def __init__(self, constant_tables: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
@@ -93,7 +93,7 @@ def copy_weights(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
     copy.set_weights(layer.get_weights())
 
 
-def build_sublayer(layer: keras.layers.Layer, input_shape: Sequence[int | None]) -> keras.layers.Layer:
+def build_sublayer(layer: keras.layers.Layer, input_shape: compat.Shape) -> keras.layers.Layer:
     """Creates the variables of a sublayer now, under its own name, and returns it.
 
     A layer that builds its sublayers in its own `build` has all its variables as soon as its input shape is

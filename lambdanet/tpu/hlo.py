@@ -77,7 +77,7 @@ class Instruction:
     @property
     def callees(self) -> dict[str, str]:
         """The computations that it refers to, by role: "calls", "body", "condition", "branch 0"."""
-        by_role = {role: name for role, name in _CALLED.findall(self.attributes)}
+        by_role = dict(_CALLED.findall(self.attributes))
         branches = _BRANCHES.search(self.attributes)
         names = _OPERAND.findall(branches[1]) if branches else []
         return by_role | {f"branch {index}": name for index, name in enumerate(names)}

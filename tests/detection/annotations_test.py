@@ -54,7 +54,7 @@ def _object(index=0, **changes):
 
 
 @pytest.mark.parametrize(
-    "content, message",
+    ("content", "message"),
     [
         (_object(segmentation=[]), r"40: segmentation must be polygons .* got \[\]; .*include_mask=false"),
         (_object(segmentation=None), r"annotation 40: segmentation .* got None; .*mask="),

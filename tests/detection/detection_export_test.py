@@ -117,7 +117,9 @@ def test_exported_model_has_the_averaged_weights(run, params, model, loaded, pic
         np.testing.assert_allclose(found[name], outputs[name], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("mode, steps, done", [("train", 3, True), ("train", 4, False), ("eval", 3, False)])
+@pytest.mark.parametrize(
+    ("mode", "steps", "done"), [("train", 3, True), ("train", 4, False), ("eval", 3, False)]
+)
 def test_is_finished(run, mode, steps, done):
     """The run has a checkpoint of step 3."""
     params = _params(f",trainer.train_steps={steps}")

@@ -74,7 +74,7 @@ def test_area_of_a_shape(name):
     assert coverage.sum() == pytest.approx(fraction * 40**2, rel=0.04)
 
 
-@pytest.mark.parametrize("split, count", [("train", TRAIN), ("val", VAL)])
+@pytest.mark.parametrize(("split", "count"), [("train", TRAIN), ("val", VAL)])
 def test_pycocotools_reads_the_annotations(dataset, split, count, capsys):
     """Boxes and areas agree with the masks; there are images without objects and with a crowd alone."""
     coco = COCO(os.path.join(dataset, "annotations", f"instances_{split}.json"))

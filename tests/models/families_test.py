@@ -60,7 +60,7 @@ def test_save_and_load_under_mixed_precision(name, tmp_path):
     assert output_types(loaded) == output_types(model)
 
 
-@pytest.mark.parametrize("name", (*FAMILIES, "resnet_50_axial_attention", "haloregnetz_b"))
+@pytest.mark.parametrize("name", [*FAMILIES, "resnet_50_axial_attention", "haloregnetz_b"])
 def test_initial_values_are_drawn_by_numpy(name, monkeypatch):
     """So a seed gives the same ones on every backend, and JAX compiles no program for each shape."""
 

@@ -44,7 +44,7 @@ def with_pillow(picture, size, crop_fraction):
     if image.height <= 2 * image.width:  # else Pillow 13 begins with the height
         assert by_width.resize((width, height), Image.Resampling.BICUBIC) == at_once
     image = by_width.resize((width, height), Image.Resampling.BICUBIC)
-    left, top = (int(round((side - size) / 2)) for side in image.size)
+    left, top = (round((side - size) / 2) for side in image.size)
     return np.asarray(image.crop((left, top, left + size, top + size)))
 
 

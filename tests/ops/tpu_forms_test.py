@@ -63,7 +63,7 @@ def on_tpu(form, term):
 
 
 def by_the_paper(geometry, queries, values, table, content):
-    b, *size, h, k = queries.shape
+    b, *size, h, _k = queries.shape
     embeddings = reference.gather_embeddings(table, size, values.shape[1:-2])
     queries, values = (tf.reshape(x, [b, -1, *x.shape[-2:]]) for x in (queries, values))
     outputs = reference.apply_position_lambdas(queries, values, embeddings)

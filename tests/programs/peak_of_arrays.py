@@ -7,7 +7,7 @@ from lambdanet.training.benchmark.memory import peak_bytes
 
 
 def run():
-    a = np.ones(2**21)  # noqa: F841  16 MiB
+    a = np.ones(2**21)  # 16 MiB
     a = None  # noqa: F841
     b, c = np.ones(2**20), np.ones(2**20)  # noqa: F841
 

@@ -34,16 +34,19 @@ PROGRAMS |= {"lambdanet.tpu.largest_batch:largest_batch", "lambdanet.tpu.steps:r
 PROGRAMS |= {f"benchmarks.{topic}:benchmark_{topic}" for topic in ("input", "startup", "steps")}
 
 
+IS_DETECTION = os.environ.get("LAMBDANET_KERAS") == "tf_keras"  # which needs it, in another process
+FLOORS = [floor for floor in source_tree.FLOORS if (floor == "detection") == IS_DETECTION]
+FILES = [path for floor in FLOORS for path in source_tree.files_of(floor)]
+
+
 def _examples() -> dict[str, str]:
     """Returns the docstrings with examples, as `module:name`."""
     found = {}
-    is_detection = os.environ.get("LAMBDANET_KERAS") == "tf_keras"  # which needs it, in another process
-    floors = [floor for floor in source_tree.FLOORS if (floor == "detection") == is_detection]
-    for path in (path for floor in floors for path in source_tree.files_of(floor)):
+    for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                if ">>>" in (text := ast.get_docstring(node) or ""):
-                    found[f"{source_tree.module_of(path)}:{getattr(node, 'name', '')}"] = text
+            documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            if documented and ">>>" in (text := ast.get_docstring(node) or ""):
+                found[f"{source_tree.module_of(path)}:{getattr(node, 'name', '')}"] = text
     return found
 
 
@@ -96,3 +99,22 @@ def test_example_of_a_program_has_its_arguments(name):
     assert calls
     for call in calls:
         signature.bind(*call.args, **{keyword.arg: keyword.value for keyword in call.keywords})
+
+
+def _undescribed_methods(kind):
+    """Yields the public methods of a class without a docstring, except those of another package's class."""
+    foreign = [base for base in kind.__mro__ if not base.__module__.startswith(("benchmarks.", "lambdanet."))]
+    inherited = {name for base in foreign for name in vars(base)}
+    for name, method in vars(kind).items():
+        is_method = isinstance(method, classmethod | property | staticmethod) or inspect.isfunction(method)
+        if is_method and name[0] != "_" and name not in inherited and not inspect.getdoc(getattr(kind, name)):
+            yield f"{kind.__module__}.{kind.__name__}.{name}"
+
+
+def test_methods_of_public_classes_are_described():
+    modules = [importlib.import_module(source_tree.module_of(path)) for path in FILES]
+    classes = [
+        (module, kind) for module in modules for kind in filter(inspect.isclass, vars(module).values())
+    ]
+    own = [kind for module, kind in classes if kind.__module__ == module.__name__ and kind.__name__[0] != "_"]
+    assert own and not [method for kind in own for method in _undescribed_methods(kind)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Continuous integration: each command of a workflow is a target that anybody can run, and none is forgotten."""
+"""Continuous integration: each command of a workflow is a target that anybody can run; none is forgotten."""
 
 import configparser
 import itertools

@@ -293,7 +293,7 @@ def test_recipes_of_steps():
 
 
 @pytest.mark.parametrize(
-    "words, message",
+    ("words", "message"),
     [
         (["--model=resnet_50", "--topology=v9:2x2"], "unknown topology 'v9:2x2'; did you mean .*v3:2x2"),
         (["--recipe=imagenet_350:lambda_resnet_15"], "unknown recipe .*imagenet_350:lambda_resnet_152"),

@@ -40,7 +40,7 @@ def test_convolution_flops_without_padding():
 
 
 @pytest.mark.parametrize(
-    "text, size, in_hbm",
+    ("text", "size", "in_hbm"),
     [
         ("f32[10]", 40, True),
         ("bf16[3,100]{1,0:T(8,128)(2,1)}", 8 * 128 * 2, True),
@@ -55,7 +55,7 @@ def test_array_bytes_with_tile_padding(text, size, in_hbm):
 
 
 @pytest.mark.parametrize(
-    "op_name, layer",
+    ("op_name", "layer"),
     [
         ("gradient_tape/net/stem_norm/mul", "stem_norm"),
         ("net/stem_norm/mul", "stem_norm"),

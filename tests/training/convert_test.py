@@ -301,11 +301,11 @@ def test_pytorch_files(tmp_path):
         np.testing.assert_array_equal(found["a.weight"], weight)
         np.testing.assert_array_equal(found["a.half"], weight)
         assert found["a.counter"] == 3
-    with zipfile.ZipFile(tmp_path / "plain.pth") as plain:
-        with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as bomb:
-            for part in plain.infolist():
-                content = bytes(10**7) if part.filename.endswith("data/0") else plain.read(part)
-                bomb.writestr(part.filename, content)
+    packed = zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(tmp_path / "plain.pth") as plain, packed as bomb:
+        for part in plain.infolist():
+            content = bytes(10**7) if part.filename.endswith("data/0") else plain.read(part)
+            bomb.writestr(part.filename, content)
     torch.save({"a.weight": torch.zeros(1, dtype=torch.float16).expand(10**6, 10**5)}, tmp_path / "wide.pth")
     for file, message in {"bomb.pth": "is damaged, or has more", "wide.pth": "not dense"}.items():
         with pytest.raises(InputError, match=message):

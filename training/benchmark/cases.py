@@ -42,6 +42,7 @@ class ModelCase:
 
     @property
     def pass_name(self) -> str:
+        """The name of the pass, "infer" or "train"."""
         return MODEL_PASSES[self.backward]
 
 
@@ -59,14 +60,17 @@ class Case:
 
     @property
     def map(self) -> str:
+        """The map and the batch, as in the flag --maps."""
         return f"{self.height}x{self.width}x{self.channels}x{self.batch}"
 
     @property
     def scope_name(self) -> str:
+        """The scope as a word."""
         return "global" if self.scope is None else str(self.scope)
 
     @property
     def pass_name(self) -> str:
+        """The name of the pass."""
         return PASSES[self.backward]
 
 

@@ -36,6 +36,7 @@ class Budget:
 
     @property
     def timeout(self) -> float:
+        """The seconds after which a call is stopped."""
         return TIMEOUT_FACTOR * self.max_seconds
 
 

@@ -36,7 +36,7 @@ class ContenderProcess:
     """
 
     def __init__(self, python: str, name: str, threads: int, environment: Mapping[str, str]):
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         number, folder = str(threads), str(Path(errors.__file__).resolve().parents[1])
         names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         variables = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}

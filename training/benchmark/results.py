@@ -46,6 +46,7 @@ class Measurement:
         return self._share(self.reference, self, Measurement.milliseconds)
 
     def add_note(self, note: str) -> None:
+        """Appends a remark to the note."""
         self.note = "; ".join(filter(None, [self.note, note]))
 
     def note_device_mismatch(self) -> None:

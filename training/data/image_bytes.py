@@ -68,9 +68,11 @@ class Decoded:
     image: tf.Tensor
 
     def pixels(self) -> tf.Tensor:
+        """Returns the image."""
         return tf.convert_to_tensor(self.image)
 
     def crop(self, choose_window: ChooseWindow) -> tf.Tensor:
+        """Returns a window of the image."""
         top, left, height, width = tf.unstack(choose_window(tf.shape(self.image)))
         return self.pixels()[top : top + height, left : left + width]
 

@@ -147,7 +147,7 @@ def read_images(
 
 
 def escape_unprintable(text: str) -> str:
-    """Returns a text with line breaks and other unprintable characters as escapes, such as `\\n`."""
+    r"""Returns a text with line breaks and other unprintable characters as escapes, such as `\n`."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

@@ -48,7 +48,7 @@ def open_inputs(
     return FileInputs(root, part_size, seed, bad_records)
 
 
-class FileInputs:
+class FileInputs(Inputs):
     """Picture files below a folder, in a random order."""
 
     def __init__(self, root: Path, part_size: int, seed: int, bad_records: BadRecords):
@@ -73,7 +73,7 @@ class FileInputs:
                 yield name, b""  # reported as unreadable
 
 
-class RecordInputs:
+class RecordInputs(Inputs):
     """TFRecord files with `image/encoded`."""
 
     def __init__(self, root: Path, split: str, part_size: int):
@@ -93,7 +93,7 @@ class RecordInputs:
         return _read(records.read_all(self._parts[part]), parse)
 
 
-class TfdsInputs:
+class TfdsInputs(Inputs):
     """A split of a TFDS dataset with images named "image"."""
 
     def __init__(self, name: str, split: str, data_dir: str | None, part_size: int):

@@ -48,18 +48,22 @@ class Progress:
             raise InputError(f"out {str(out)!r} cannot be read or written ({error})") from None
 
     def has(self, part: int) -> bool:
+        """Whether a part has predictions."""
         return self._file(part).exists()
 
     def save(self, part: int, predictions: Predictions) -> None:
+        """Writes the predictions of a part at once."""
         content = io.BytesIO()
         np.savez(content, **dataclasses.asdict(predictions))
         write_atomic(self._file(part), content.getvalue())
 
     def load(self, part: int) -> Predictions:
+        """Returns the predictions of a part."""
         with np.load(self._file(part)) as arrays:
             return Predictions(**arrays)
 
     def remove(self) -> None:
+        """Removes all predictions, after the end of the run."""
         shutil.rmtree(self._folder)
 
     def _file(self, part: int) -> Path:

@@ -35,7 +35,7 @@ def create(factories: Sequence[Factory], recipe: Recipe, model_dir: Path) -> lis
 
 
 def _find(name: str) -> Any:
-    module, colon, function = name.partition(":")
+    module, _, function = name.partition(":")
     if not module or not function:
         raise invalid("callback", "module:function", name)
     if os.getcwd() not in sys.path:

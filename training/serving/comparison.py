@@ -91,12 +91,14 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
 
 
 def random_pictures(input_size: int) -> Pictures:
+    """Returns `NUM_PICTURES` pictures of noise."""
     random = np.random.default_rng(0)
     shape = (NUM_PICTURES, input_size, input_size, 3)
     return Pictures(random.integers(0, 256, shape, dtype=np.uint8), "random pictures")
 
 
 def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Parity:
+    """Returns the differences between the outputs of a classifier and of its converted form."""
     expected, found = [], []
     for image in tqdm(pictures.images[:, np.newaxis], "comparing with Keras", disable=None, leave=False):
         expected.append(classify(tf.constant(image)))

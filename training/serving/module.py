@@ -2,6 +2,7 @@
 """The TensorFlow module of an exported classifier: pictures in, probabilities and names out."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -26,7 +27,7 @@ class ServingModule(tf.Module):
     """
 
     # Signature -> method.
-    SIGNATURES = {"serving_default": "serve_images", "serving_bytes": "serve_bytes"}
+    SIGNATURES: ClassVar[dict[str, str]] = {"serving_default": "serve_images", "serving_bytes": "serve_bytes"}
 
     def __init__(self, name: str, class_names: Sequence[str], class_names_file: str):
         super().__init__(name=name)

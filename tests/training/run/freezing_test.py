@@ -5,6 +5,7 @@ The same run trains on images of several sizes.
 """
 
 import dataclasses
+import itertools
 import signal
 
 import keras
@@ -178,5 +179,5 @@ def test_first_adam_step_of_unfrozen_layers_is_the_rate(small_network, data_dir,
 
     monkeypatch.setattr(callbacks.SaveCheckpoints, "on_train_batch_end", record)
     train(dataclasses.replace(RECIPE, **settings), tmp_path / "run", data_dir)
-    steps = [np.median(np.abs(after - before)) for before, after in zip(seen[:-1], seen[1:], strict=True)]
+    steps = [np.median(np.abs(after - before)) for before, after in itertools.pairwise(seen)]
     assert steps[:3] == [0, 0, 0] and steps[3] == pytest.approx(0.01, rel=0.01)

@@ -47,7 +47,7 @@ def data_dir(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name, splits in DATASETS.items():
             builder = tfds.builder(name, data_dir=path)
-            made = {split: examples for split in splits}
+            made = dict.fromkeys(splits, examples)
             patch.setattr(
                 type(builder),
                 "_split_generators",

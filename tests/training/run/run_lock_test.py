@@ -129,9 +129,9 @@ def test_file_system_without_locks_prints_warning(tmp_path, monkeypatch, capsys)
 
 
 def test_folder_that_cannot_be_created_is_named():
-    with pytest.raises(InputError, match="model_dir '/proc/lambdanet/run' cannot be written: "):
-        with locked(Path("/proc/lambdanet/run")):
-            raise AssertionError
+    message = "model_dir '/proc/lambdanet/run' cannot be written: "
+    with pytest.raises(InputError, match=message), locked(Path("/proc/lambdanet/run")):
+        raise AssertionError
 
 
 def test_training_in_locked_folder_changes_nothing(tmp_path):
