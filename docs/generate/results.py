@@ -131,7 +131,7 @@ def tpu_of_both_backends() -> str:
         ]
         for report in sorted(reports, key=lambda report: (report["flops"], report["topology"]))
     ]
-    header = "step, topology, images per core, ms, HBM (GiB), HBM traffic (GB), all-reduces".split(", ")
+    header = ["step", "topology", "images per core", "ms", "HBM (GiB)", "HBM traffic (GB)", "all-reduces"]
     return table(header, rows)
 
 
