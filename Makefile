@@ -32,8 +32,8 @@ BIN := .venv/bin
 CONSTRAINTS ?= constraints.txt
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install --quiet
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
-ON_JAX := tests/training/train_test.py tests/training/trained_export_test.py $(patsubst %,tests/training/run/%_test.py,callbacks \
-	checkpoints devices freezing interrupted_runs losses multi_worker optimizers sizes train_step user_callbacks)
+ON_JAX := tests/training/train_test.py tests/training/trained_export_test.py tests/training/data/bad_records_test.py $(patsubst %,tests/training/run/%_test.py,callbacks \
+	checkpoints devices freezing interrupted_runs losses multi_worker optimizers run_lock sizes train_step user_callbacks)
 EITHER_KERAS := tests/backend/both_kerases_test.py tests/layers/conformance_test.py
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
 DETECTION := $(BIN)/python -m lambdanet.detection
