@@ -1,29 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LambdaResNets (Bello 2021, Table 19), and their baselines, ResNet-RS (Bello et al. 2021).
+"""LambdaResNets (Bello 2021, Table 19): ResNet-RS with lambda layers in c4 and c5.
 
-LambdaResNets are ResNet-RS with lambda layers in c4 and c5. The blocks of c4 that the table lists are counted
-from 1, the strided one. Only c2 and c3 have squeeze-and-excitation: with this placement, the sizes are as in
-Table 13. Table 16 names the last two stages, but its FLOPs fit lambda layers in the last three.
+The blocks of c4 that the table lists are counted from 1, the strided one. Only c2 and c3 have
+squeeze-and-excitation: with this placement, the sizes are as in Table 13. Table 16 names the last two
+stages, but its FLOPs fit lambda layers in the last three.
 """
 
 from collections.abc import Collection
 from functools import partial
 
-from lambdanet.models.resnet import Bottleneck, ResNet, Stem, repeat, rs_stem
+from lambdanet.models.resnet import Bottleneck, ResNet, Stem, rs_stem
+from lambdanet.models.resnet_rs import DEPTHS, INPUT_SIZES
 from lambdanet.models.spatial_ops import LambdaOperation
-
-# Blocks in c2, c3, c4 and c5.
-DEPTHS = {
-    50: (3, 4, 6, 3),
-    101: (3, 4, 23, 3),
-    152: (3, 8, 36, 3),
-    200: (3, 24, 36, 3),
-    270: (4, 29, 53, 4),
-    350: (4, 36, 72, 4),
-    420: (4, 44, 87, 4),
-}
-# The largest images each depth is trained at in the paper (Table 20); the paper does not train depth 200.
-INPUT_SIZES = {50: 160, 101: 192, 152: 288, 200: 256, 270: 256, 350: 320, 420: 320}
 
 # Table 19: the blocks of c4 that have a lambda layer.
 C4_LAMBDAS = {
@@ -46,18 +34,7 @@ def _stages(depth: int, c4_lambdas: Collection[int], c3: str = "C") -> tuple[str
     return "C" * c2_blocks, c3 * c3_blocks, c4_letters, "L" * c5_blocks
 
 
-def _baselines(suffix: str, se_ratio: float) -> dict[str, ResNet]:
-    return {
-        f"resnet_rs_{depth}{suffix}": ResNet(
-            repeat("CCCC", depths), "Tables 5, 13, 18", INPUT_SIZES[depth], se_ratios=(se_ratio,) * 4
-        )
-        for depth, depths in DEPTHS.items()
-    }
-
-
 MODELS = {
-    **_baselines("", 1 / 4),
-    **_baselines("_no_se", 0),
     **{
         f"lambda_resnet_{depth}": Lambda(_stages(depth, blocks), "Table 19", INPUT_SIZES[depth])
         for depth, blocks in C4_LAMBDAS.items()

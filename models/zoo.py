@@ -29,6 +29,7 @@ from lambdanet.models import (
     mobilenet_v2,
     names,
     resnet_50,
+    resnet_rs,
     timm_networks,
 )
 from lambdanet.models.inference import InferenceModel  # noqa: F401, so that Keras loads one
@@ -38,6 +39,7 @@ from lambdanet.models.weights import pretrained, weight_files
 
 MODELS: dict[str, Architecture] = {
     **resnet_50.MODELS,
+    **resnet_rs.MODELS,
     **lambda_resnet.MODELS,
     **mobilenet_v2.MODELS,
     **halonet.MODELS,
