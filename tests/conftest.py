@@ -114,6 +114,16 @@ def quick_graphs():
     trace_quickly(False)
 
 
+@pytest.fixture
+def no_values(monkeypatch):
+    """Leaves the variables of models that are only counted without values, which take most of the time."""
+    import keras
+
+    from lambdanet.backend import compat
+
+    monkeypatch.setattr(compat, "without_values", lambda: keras.StatelessScope(initialize_variables=False))
+
+
 @pytest.fixture(scope="session")
 def timm():
     """The module timm, for comparisons; the extra `timm` installs it."""
