@@ -11,7 +11,7 @@ import pytest
 from helpers import ENGINES, program
 from programs import run_on_engine
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.slow]
 
 TOLERANCE = 1e-5  # of the largest number of an array, or of 1
 # Keras 3 averages the biased variance of a batch, tf_keras n / (n - 1) times as much.

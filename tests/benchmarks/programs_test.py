@@ -47,6 +47,7 @@ def test_startup_is_relative_to_the_baseline(monkeypatch, capsys):
     assert list(map(float, model[1:])) == [1, 0.33, 3, 3]
 
 
+@pytest.mark.slow
 def test_both_backends_train_equally_in_turns(monkeypatch, capsys):
     """Each from the same weights."""
     settings = "train_split=train[:320] eval_split=test[:8] input_size=8 global_batch_size=16"

@@ -347,6 +347,7 @@ def two_devices(trained, tmp_path_factory):
     return folder, json.loads(lines[0].removeprefix("RESULT ")), done.stdout
 
 
+@pytest.mark.slow
 def test_two_devices_share_batch_statistics(two_devices):
     _, result, _ = two_devices
     assert result["replicas"] == 2
@@ -357,6 +358,7 @@ def test_two_devices_share_batch_statistics(two_devices):
     assert result["traces"] == [0, 1]  # once per device
 
 
+@pytest.mark.slow
 def test_last_batch_may_leave_a_device_without_images(two_devices):
     """Three images in batches of two: the detections equal those of one device."""
     _, result, _ = two_devices
@@ -364,6 +366,7 @@ def test_last_batch_may_leave_a_device_without_images(two_devices):
     assert result["boxes"] < 0.01 < 1 < result["largest"]  # pixels
 
 
+@pytest.mark.slow
 def test_run_can_resume_from_its_model_dir(two_devices, trained):
     folder, result, shown = two_devices
     assert f"tensors from {trained}; not used: logits/bias, logits/kernel" in shown
@@ -380,6 +383,7 @@ def test_retinanet_step_lowers_the_loss():
     assert np.isfinite(losses).all() and losses[2] < losses[0]
 
 
+@pytest.mark.slow
 def test_model_gardens_driver_with_experiments_imported(tmp_path):
     """The program in the docstring of `lambdanet.detection`, in a process of its own."""
     code = re.search(r":\n\n((?:    .*\n|\n)+)", detection.__doc__)[1]

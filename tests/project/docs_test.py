@@ -19,6 +19,8 @@ from source_tree import ROOT
 from lambdanet import cli, configs
 from lambdanet.models.names import info, list_models
 
+pytestmark = pytest.mark.slow  # the build
+
 GENERATED = ("_build", "_generated", "api", "commands")  # folders below docs that are not in the repository
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

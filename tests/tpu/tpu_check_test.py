@@ -203,6 +203,7 @@ def test_command_with_a_small_model(topology, mode, top, check_small_model):
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_parallel_step_of_jax_has_the_operations_of_tensorflow(check_small_model, monkeypatch):
     one = check_small_model("v5e:2x2", "train", TOP, "tensorflow")
     monkeypatch.setattr(check, "multiprocessing", multiprocessing)  # with its own environment
@@ -225,6 +226,7 @@ def test_parallel_step_of_jax_has_the_operations_of_tensorflow(check_small_model
         ("accumulate_steps=2", [3]),  # of the gradients of each part, and of the loss
     ],
 )
+@pytest.mark.slow
 def test_collectives_of_a_parallel_step(change, num_all_reduces, check_small_model, monkeypatch):
     monkeypatch.setattr(check, "multiprocessing", multiprocessing)
     found = check_small_model("v5e:2x2", "train", TOP, "jax", f"--set={change}")["collectives"]
@@ -239,6 +241,7 @@ def test_process_has_the_keras_of_its_parent(monkeypatch):
         check.check_in_process(functools.partial(steps.recipe_step, configs.get_recipe("digits")), "v5e:2x2")
 
 
+@pytest.mark.slow
 def test_compiled_step_is_the_step_of_train(tmp_path):
     """On two devices, with averages, accumulation and bfloat16: equal inputs, outputs and operations."""
     with (

@@ -208,6 +208,7 @@ def test_checkpoint_of_tensorflow_is_evaluated_on_jax(run, capfd):
     assert found == pytest.approx(expected, abs=2e-4)
 
 
+@pytest.mark.slow
 def test_run_with_tf_keras_starts_another(run, tmp_path, capsys):
     """It is evaluated and exported as before; training it further is refused."""
     recipe = dataclasses.replace(model_dirs.load_recipe(run[0]), ema_decay=0.9)

@@ -32,6 +32,7 @@ def run(tmp_path_factory, data_dir):
 
 
 @pytest.mark.parametrize("format", ["saved_model", "litert", "onnx"])
+@pytest.mark.slow
 def test_run_is_exported_by_one_command(run, tmp_path, format):
     out = tmp_path / "out"
     words = ["export", f"--model_dir={run}", f"--out={out}", f"--format={format}"]

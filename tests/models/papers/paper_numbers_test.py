@@ -134,6 +134,7 @@ def test_gradient_step_and_copy(name):
         "lambda_resnet_420",
     ],
 )
+@pytest.mark.slow
 def test_counts_of_a_built_model(name):
     """A model has the sizes that its layers have, counted as for the table, each built once."""
     info, row = lambdanet.model_info(name, input_size=64), model_sizes.row(name, input_size=64)

@@ -123,6 +123,7 @@ def test_contenders_run_in_half_precision(name, monkeypatch):
     assert all(np.isfinite(tf.cast(x, tf.float32)).all() for x in [*forward, *gradients])
 
 
+@pytest.mark.slow
 def test_contenders_compute_the_same_on_jax(tmp_path):
     command = program("benchmark_outputs.py", tmp_path / "jax.npz")
     command["env"] |= ENGINES["jax"]
@@ -365,6 +366,7 @@ def test_plots_have_a_dot_per_result():
     assert report.plots([Measurement(SMALL, "position/auto", note="none")], MACHINE) == {}
 
 
+@pytest.mark.slow
 def test_command_prints_and_writes_measurements(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(comparison, "TURN_SECONDS", 0.01)
     words = ["benchmark", "layers", "--maps=16x16x16x4", "--scopes=3,global", "--passes=forward,both"]

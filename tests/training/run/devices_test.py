@@ -31,6 +31,7 @@ def shown(tmp_path_factory):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_two_devices_have_the_losses_of_one(shown):
     result = json.loads(shown.splitlines()[-1])
     for one, two in zip(result["one"], result["two"], strict=True):
@@ -39,16 +40,19 @@ def test_two_devices_have_the_losses_of_one(shown):
     assert result["sums"] < 1e-6  # of the gradients of parts of a batch
 
 
+@pytest.mark.slow
 def test_run_on_two_devices_resumes_exactly(shown):
     result = json.loads(shown.splitlines()[-1])
     assert "stopped by SIGTERM at step 2, which is saved" in result["stopped"]
     assert result["resumed"] == 0
 
 
+@pytest.mark.slow
 def test_moving_averages_are_means_over_devices(shown):
     assert json.loads(shown.splitlines()[-1])["averages"] < 1e-6
 
 
+@pytest.mark.slow
 def test_output_has_batch_size_per_device_and_loss(shown):
     rate = "in float32; the learning rate rises to 0.01"
     assert f"batches of 16 images, 8 on each of 2 devices, {rate}\n" in shown
@@ -56,6 +60,7 @@ def test_output_has_batch_size_per_device_and_loss(shown):
     assert "the loss has label smoothing of 0.1 and weight decay of 0.0005\n" in shown
 
 
+@pytest.mark.slow
 def test_deterministic_run_with_steps_per_execution(shown):
     assert json.loads(shown.splitlines()[-1])["three"] == 0
 

@@ -55,6 +55,7 @@ def _last_words(folder, time, worker):
     return [line for line in _log(folder, time, worker).splitlines() if line.startswith("lambdanet: ")]
 
 
+@pytest.mark.slow
 def test_killed_worker_stops_other_and_both_resume(folder, ended):
     assert (ended["statuses"][0], ended["reached"][0]) == ([75, -9], 6)
     (said,) = _last_words(folder, 0, 0)
@@ -63,6 +64,7 @@ def test_killed_worker_stops_other_and_both_resume(folder, ended):
     assert "worker 1 of 2, from 0, at step 6\n" in _log(folder, 1, 1)
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_worker_stops_all_at_same_step(folder, ended):
     step = 16  # the end of the epoch, where workers agree on stopping
     assert (ended["statuses"][1], ended["reached"][1]) == ([75, 75], step)
@@ -71,6 +73,7 @@ def test_sigterm_to_one_worker_stops_all_at_same_step(folder, ended):
         assert said.startswith(f"lambdanet: stopped by SIGTERM at step {step}, which is saved")
 
 
+@pytest.mark.slow
 def test_only_chief_writes_and_prints(folder, ended):
     files = ["checkpoints", "classes.txt", "data_dir.txt", "history.csv", "logs", "recipe.json"]
     assert sorted(file.name for file in (folder / "run").iterdir()) == files
@@ -83,6 +86,7 @@ def test_only_chief_writes_and_prints(folder, ended):
     assert "Epoch" not in _log(folder, 0, 1) and "batches" not in _log(folder, 0, 1)
 
 
+@pytest.mark.slow
 def test_losses_and_weights_equal_one_device(folder, ended, monkeypatch):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
     shares = [Dataset.open(RECIPE, str(folder)).train(shard=Shard(index, 2, 2)) for index in range(2)]
