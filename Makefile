@@ -110,7 +110,9 @@ else
 endif
 
 check: lint
-	$(PYTEST) --seconds=30 $$($(BIN)/python tests/changed.py)
+	$(PYTEST) --seconds=30 -m "not slow" $$($(BIN)/python tests/changed.py)
+	@tests=$$($(BIN)/python tests/changed.py detection); test -z "$$tests" || \
+		LAMBDANET_KERAS=tf_keras $(PYTEST) --seconds=15 $$tests
 
 # TF Model Garden, and so detection, needs TensorFlow 2.20; a process with TensorFlow 2.21 and the Triton of torch crashes.
 test-tensorflow-2.21: .venv-2.21/stamp

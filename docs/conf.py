@@ -24,7 +24,7 @@ extensions = [
     "generate.mathml",
 ]
 # index.md includes contents.md.
-exclude_patterns = ["_build", "_generated", "generate", "figures", "contents.md"]
+exclude_patterns = ["_build", "_generated", "generate", "figures", "contents.md", "pypi.md"]
 smartquotes = False  # of options such as --recipe
 default_role = "py:obj"  # `LambdaLayer` in a docstring is a link if it is documented, and code if not
 

@@ -163,10 +163,14 @@ def import_keras_3() -> ModuleType:
 
     Raises:
       InputError: the backend that KERAS_BACKEND or `~/.keras/keras.json` names, by default TensorFlow, is not
-        installed.
+        installed, or there is none of this name.
     """
     try:
         import keras
+    except ValueError as error:
+        accepted = f"{', '.join(BACKENDS[:-1])} or {BACKENDS[-1]}"
+        name = str(error).rpartition(" ")[2]
+        raise invalid("the backend of Keras (KERAS_BACKEND)", accepted, name) from None
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in BACKENDS:

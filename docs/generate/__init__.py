@@ -16,7 +16,7 @@ from lambdanet import which_keras
 
 which_keras.take = lambda *args: None  # detection is described beside the rest; no layer of it is built
 
-from generate import api, commands, explorer, models, notebooks, tables  # noqa: E402
+from generate import api, commands, explorer, models, notebooks, repository, tables  # noqa: E402
 
 WRITERS = (api, commands)  # modules whose `pages` returns whole pages
 
@@ -32,11 +32,13 @@ def write_pages(app: Sphinx, config: Config) -> None:
 
 
 def write_committed(folder: Path) -> None:
-    """Writes what is in the repository: the tables, the pages of the families, and two notebooks."""
+    """Writes what is in the repository: tables, the pages of families and for PyPI, and two notebooks."""
     _write_all(folder, {f"{name}.md": text for name, text in models.pages().items()})
     for path in (folder.parent / "README.md", *sorted(folder.glob("*/*.md"))):
         _write(path, tables.replace(path.read_text(encoding="utf-8")))
     _write_all(folder, notebooks.committed(folder))
+    readme = (folder.parent / "README.md").read_text(encoding="utf-8")
+    _write(folder / "pypi.md", repository.absolute(readme, ""))
 
 
 def _write_all(folder: Path, texts: dict[str, str]) -> None:

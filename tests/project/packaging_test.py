@@ -20,7 +20,7 @@ from source_tree import FLOORS, ROOT
 
 import lambdanet
 
-BUILD_INPUTS = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "lambdanet")
+BUILD_INPUTS = ("LICENSE", "README.md", "docs", "pyproject.toml", "setup.cfg", "lambdanet")
 INSTALLED = [floor for floor in FLOORS if floor != "benchmarks"]
 DATA = {  # besides modules
     "lambdanet/py.typed",
@@ -112,7 +112,7 @@ def test_the_metadata(built):
     metadata = _metadata(built[1])
     assert (metadata["Name"], metadata["Version"]) == ("lambdanet", lambdanet.__version__)
     assert (metadata["Requires-Python"], metadata["License-Expression"]) == (">=3.11", "Apache-2.0")
-    assert (ROOT / "README.md").read_text().strip() == metadata.get_payload().strip()
+    assert (ROOT / "docs" / "pypi.md").read_text().strip() == metadata.get_payload().strip()
 
 
 def _requirements(wheel: Path, *extras: str) -> dict[str, Requirement]:

@@ -62,5 +62,5 @@ def test_one_address_of_the_repository():
     config.read(ROOT / "setup.cfg")
     address = re.search("Source = (.*)", config["metadata"]["project_urls"])[1]
     pages = [ROOT / "README.md", ROOT / "RELEASE.md", ROOT / "setup.cfg", *ROOT.glob("docs/**/*.md")]
-    found = re.findall(r"github\.com/(\w+/lambdanet)\b", "".join(page.read_text() for page in pages))
+    found = re.findall(r"github\.com/([\w.-]+/lambdanet)\b", "".join(page.read_text() for page in pages))
     assert set(found) == {address.removeprefix("https://github.com/")}
