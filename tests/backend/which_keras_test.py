@@ -105,6 +105,11 @@ def test_backend_that_a_part_does_not_support(module, message, no_choice):
             "the backend of Keras, jax, is not installed: pip install 'lambdanet[jax]', or set "
             "KERAS_BACKEND=tensorflow",
         ),
+        (
+            "pytorch",
+            which_keras.BACKENDS,
+            "the backend of Keras (KERAS_BACKEND) must be tensorflow, jax or torch, got 'pytorch'",
+        ),
     ],
 )
 def test_backend_that_is_not_installed(backend, installed, message):
