@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lambdanet.training.run import callbacks, model_dir
+from lambdanet.training.run import history, model_dir
 
 COLUMNS = ("epoch", "step", "learning_rate", "loss", "accuracy", "val_loss", "val_accuracy")
 
@@ -14,7 +14,7 @@ def assert_same_run(left: Path, right: Path) -> None:
     """Asserts that two runs have the same trained weights and the same history, except for its times."""
     for a, b in zip(weights(left), weights(right), strict=True):
         np.testing.assert_array_equal(a, b)
-    rows, expected = (callbacks.read_history(path / model_dir.HISTORY) for path in (left, right))
+    rows, expected = (history.read_history(path / model_dir.HISTORY) for path in (left, right))
     rows, expected = ([[row[name] for name in COLUMNS] for row in found] for found in (rows, expected))
     np.testing.assert_array_equal(rows, expected)
 

@@ -15,7 +15,7 @@ from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.models.inference import for_inference
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.run.devices import create_devices
+from lambdanet.training.run.create_devices import create_devices
 from lambdanet.training.run.model_dir import check_class_names, find_data_dir, load_trained_model
 
 which_keras.take("keras", "evaluate", ("tensorflow", "jax"))

@@ -10,7 +10,7 @@ from lambdanet.errors import invalid
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import model_dir as model_dirs
-from lambdanet.training.run.devices import create_devices
+from lambdanet.training.run.create_devices import create_devices
 from lambdanet.training.run.preemption import StopRequest
 from lambdanet.training.run.run import Run, TrainOptions
 from lambdanet.training.run.run_lock import locked

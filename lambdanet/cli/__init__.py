@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 import lambdanet
 from lambdanet import command_line
-from lambdanet.cli import benchmark, models, tpu_check, training
+from lambdanet.cli import benchmark, exported, models, tpu_check, training
 from lambdanet.command_line import HELP, Command, align_columns, run_command
 from lambdanet.errors import check_known
 
 COMMANDS: tuple[Command, ...] = (
     *models.COMMANDS,
     *training.COMMANDS,
+    *exported.COMMANDS,
     *benchmark.COMMANDS,
     *tpu_check.COMMANDS,
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands recipe, train, evaluate, export, predict and pseudo-label."""
+"""The commands on recipes and runs: recipe, train, evaluate and export."""
 
 import dataclasses
 import importlib
@@ -13,14 +13,12 @@ from lambdanet.command_line import (
     Arguments,
     Command,
     Flag,
-    FloatFlag,
     IntegerFlag,
     RepeatedFlag,
     align_columns,
-    given_flags,
     switch,
 )
-from lambdanet.errors import InputError, Unfinished, check_known
+from lambdanet.errors import InputError, check_known
 from lambdanet.which_keras import use_backend
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ def _train(values: flags.FlagValues, arguments: list[str]) -> None:
 
     from lambdanet.training import train
 
-    options = {flag.name: values[flag.name].value for flag in (_MAX_BAD_RECORDS, *_TRAIN_FLAGS)}
+    options = {flag.name: values[flag.name].value for flag in (MAX_BAD_RECORDS, *_TRAIN_FLAGS)}
     result = train.train(recipe, values.model_dir, values.data_dir, **options)
     line = f"{result['model_dir']}: epoch {result['epoch']}, step {result['step']}"
     if "val_accuracy" in result:  # missing if the history was removed
@@ -117,21 +115,6 @@ def _export(values: flags.FlagValues, arguments: list[str]) -> None:
         exporter.export_weights(values.model, values.weights, values.out, values.class_names, **options)
 
 
-def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.training.serving import predict
-
-    results = predict.predict(values.saved_model, arguments, values.out, values.top)
-    failures = sum("error" in result for result in results)
-    if failures:
-        raise Unfinished(f"{failures} of {len(results)} images cannot be read")
-
-
-def _pseudo_label(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.training.pseudo_labels import label
-
-    label.pseudo_label(**given_flags(values, _PSEUDO_FLAGS))
-
-
 _FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
 _BACKENDS = ("tensorflow", "jax")
 _BACKEND = Flag(
@@ -146,7 +129,7 @@ _DATA_DIR = Flag(
     "folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else "
     "~/tensorflow_datasets)",
 )
-_MAX_BAD_RECORDS = IntegerFlag(
+MAX_BAD_RECORDS = IntegerFlag(
     "max_bad_records",
     "N",
     "largest number of unreadable images, and of other files, to leave out (default: 100 images, and a tenth "
@@ -178,25 +161,6 @@ _TRAIN_FLAGS = (
     switch("deterministic", "make runs of the same recipe bitwise reproducible; slower", default=False),
 )
 
-_PSEUDO_FLAGS = (
-    Flag("saved_model", "DIR", "folder that `lambdanet export` wrote: the teacher", required=True),
-    Flag("data", "DATA", "folder of pictures or TFRecords, or a TFDS dataset", required=True),
-    Flag("out", "DIR", "folder for TFRecords, manifest.json and pseudo_labels.png", required=True),
-    Flag("split", "SPLIT", "split of the TFRecords or dataset (default: train)"),
-    Flag("data_dir", "DIR", "folder of TFDS's datasets (default: ~/tensorflow_datasets)"),
-    FloatFlag("min_confidence", "P", "smallest accepted probability of the top class (default: 0.3)"),
-    IntegerFlag(
-        "per_class",
-        "N",
-        "records per class: the most confident, with copies if there are fewer (default: the mean)",
-    ),
-    Flag("label_mode", "MODE", "soft (the default: the probabilities of all classes) or hard"),
-    IntegerFlag("batch_size", "N", "pictures per batch (default: 64)"),
-    IntegerFlag("shard_size", "N", "pictures per file (default: 1024)"),
-    IntegerFlag("seed", "N", "random seed (default: 0)"),
-    _MAX_BAD_RECORDS,
-)
-
 _SET = RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated", default=())
 
 COMMANDS = (
@@ -223,7 +187,7 @@ COMMANDS = (
             ),
             Flag("model_dir", "DIR", "folder for the run's recipe, checkpoints and logs", required=True),
             _DATA_DIR,
-            _MAX_BAD_RECORDS,
+            MAX_BAD_RECORDS,
             _BACKEND,
             *_TRAIN_FLAGS,
             _SET,
@@ -244,7 +208,7 @@ COMMANDS = (
         flags=(
             _MODEL_DIR,
             _DATA_DIR,
-            _MAX_BAD_RECORDS,
+            MAX_BAD_RECORDS,
             _BACKEND,
             Flag("split", "SPLIT", "split of the dataset (default: the recipe's eval_split)"),
             Flag("out", "DIR", "folder for classes.csv and confusion.png (default: none)"),
@@ -283,31 +247,5 @@ COMMANDS = (
             "lambdanet export --model=lambda_resnet50ts --weights=imagenet --out=/tmp/imagenet_model",
             "lambdanet export --model=lambda_resnet26t --weights=imagenet --out=/tmp/onnx --format=onnx",
         ),
-    ),
-    Command(
-        "predict",
-        "prints the top classes of image files with an exported model",
-        _predict,
-        flags=(
-            Flag("saved_model", "DIR", "folder that `lambdanet export` wrote", required=True),
-            Flag(
-                "out",
-                "PATH",
-                "folder for pictures with predictions, or a .csv or .jsonl file (default: none)",
-            ),
-            IntegerFlag("top", "N", "number of classes to print (default: 5)", default=5),
-        ),
-        arguments=Arguments("IMAGE_OR_FOLDER...", "image files, and folders of them", 1, float("inf")),
-        examples=(
-            "lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/pictures seven.png",
-            "lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/digits.csv /tmp/photos",
-        ),
-    ),
-    Command(
-        "pseudo-label",
-        "labels pictures with an exported model, as balanced training data",
-        _pseudo_label,
-        flags=_PSEUDO_FLAGS,
-        examples=("lambdanet pseudo-label --saved_model=/tmp/model --data=/tmp/pictures --out=/tmp/pseudo",),
     ),
 )

@@ -23,7 +23,7 @@ from small_model import ONE_BLOCK, plain_model  # noqa: E402
 from lambdanet import configs  # noqa: E402
 from lambdanet.errors import Preempted  # noqa: E402
 from lambdanet.models import zoo  # noqa: E402
-from lambdanet.training.run import callbacks, model_dir  # noqa: E402
+from lambdanet.training.run import callbacks, history, model_dir  # noqa: E402
 from lambdanet.training.train import train  # noqa: E402
 
 folder = sys.argv[1]
@@ -46,7 +46,7 @@ recipe = dataclasses.replace(
 
 def run(name, recipe=recipe, **how):
     train(recipe, f"{folder}/{name}", folder, **how)
-    rows = callbacks.read_history(pathlib.Path(f"{folder}/{name}/history.csv"))
+    rows = history.read_history(pathlib.Path(f"{folder}/{name}/history.csv"))
     losses = [[float(row["loss"]), float(row["val_loss"])] for row in rows]
     return losses, model_dir.load_weights(f"{folder}/{name}")[1]
 

@@ -18,7 +18,7 @@ from lambdanet import configs
 from lambdanet.errors import InputError, Preempted
 from lambdanet.models import zoo
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.run import build, callbacks, model_dir
+from lambdanet.training.run import build, callbacks, history, model_dir
 from lambdanet.training.train import train
 
 EPOCHS = 4
@@ -81,7 +81,7 @@ def test_run_writes_recipe_checkpoints_history_and_logs(finished):
         "logs",
         "recipe.json",
     ]
-    rows = callbacks.read_history(path / "history.csv")
+    rows = history.read_history(path / "history.csv")
     assert [int(row["step"]) for row in rows] == [4 * epoch for epoch in range(1, EPOCHS + 1)]
     assert (result["epoch"], result["step"]) == (EPOCHS, 4 * EPOCHS)
     assert result["val_accuracy"] == float(rows[-1]["val_accuracy"])
@@ -102,7 +102,7 @@ def test_resumed_run_has_same_dropout(finished, data_dir, tmp_path, monkeypatch)
             patch.setattr(callbacks.SaveCheckpoints, event, stop)
             with pytest.raises(Preempted, match=f"stopped by SIGTERM at step {step}, which is saved"):
                 train(RECIPE, tmp_path, data_dir)
-        assert len(callbacks.read_history(tmp_path / "history.csv")) == 1
+        assert len(history.read_history(tmp_path / "history.csv")) == 1
     train(RECIPE, tmp_path, data_dir)
     assert_same_run(tmp_path, finished[0])
 

@@ -18,6 +18,7 @@ from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import (
     callbacks,
     freezing,
+    history,
     initial_weights,
     tensorboard,
     user_callbacks,
@@ -147,7 +148,7 @@ class Run:
 
     def report(self) -> dict[str, Any]:
         """Returns the last row of the history, the best epoch, and the epoch and step reached."""
-        rows = callbacks.read_history(self._path / model_dirs.HISTORY)
+        rows = history.read_history(self._path / model_dirs.HISTORY)
         last = {name: float(value) for name, value in rows[-1].items() if value} if rows else {}
         if self._best is not None:
             last |= {"best_epoch": self._best.epoch, "best_val_accuracy": self._best.accuracy}

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from lambdanet import configs
 from lambdanet.errors import InputError, Preempted
-from lambdanet.training.run import callbacks, tensorboard
+from lambdanet.training.run import callbacks, history, tensorboard
 from lambdanet.training.run.build import create_metrics
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.optimizers import with_options
@@ -85,7 +85,7 @@ def test_nonfinite_weights_are_not_saved(tmp_path):
     with pytest.raises(InputError, match="a weight is not finite at step 4, .* of step 2 is kept"):
         _fit(model, [spoil, *_callbacks(RECIPE, tmp_path, checkpoints, 0)])
     assert checkpoints.steps() == [2]
-    assert [row["epoch"] for row in callbacks.read_history(tmp_path / "history.csv")] == ["1"]
+    assert [row["epoch"] for row in history.read_history(tmp_path / "history.csv")] == ["1"]
     again = _run(tmp_path)[1]
     assert again.restore() == 2 and again.all_finite()
 
@@ -93,7 +93,7 @@ def test_nonfinite_weights_are_not_saved(tmp_path):
 def test_history_has_epoch_step_rate_and_results(tmp_path):
     model, checkpoints = _run(tmp_path)
     _fit(model, _callbacks(RECIPE, tmp_path, checkpoints, 0))
-    rows = callbacks.read_history(tmp_path / "history.csv")
+    rows = history.read_history(tmp_path / "history.csv")
     assert [(row["epoch"], row["step"], float(row["learning_rate"])) for row in rows] == [
         ("1", "2", 0.025),  # of the second step, counted from 0: 0.1 * 1 / 4
         ("2", "4", 0.075),
@@ -138,15 +138,15 @@ def test_history_of_resumed_run_has_each_epoch_once(tmp_path):
 def test_invalid_history_is_rejected(tmp_path, content):
     (tmp_path / "history.csv").write_bytes(content)
     with pytest.raises(InputError, match="history.csv' is not the history of a run, .*; remove it") as caught:
-        callbacks.HistoryFile(tmp_path / "history.csv", 0)
+        history.HistoryFile(tmp_path / "history.csv", 0)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
 def test_history_with_empty_cells_and_infinite_losses(tmp_path):
     (tmp_path / "history.csv").write_text("epoch,loss,val_loss\n1,0.5\n2,inf,\n3,1,nan\n")
-    assert [row["epoch"] for row in callbacks.read_history(tmp_path / "history.csv")] == ["1", "2", "3"]
+    assert [row["epoch"] for row in history.read_history(tmp_path / "history.csv")] == ["1", "2", "3"]
     (tmp_path / "history.csv").write_text("")
-    assert callbacks.read_history(tmp_path / "history.csv") == []
+    assert history.read_history(tmp_path / "history.csv") == []
 
 
 def test_evaluation_uses_averages_and_training_weights(tmp_path):
@@ -165,7 +165,7 @@ def test_evaluation_uses_averages_and_training_weights(tmp_path):
     for got, weight in zip(model.get_weights(), weights[-1], strict=True):
         np.testing.assert_allclose(got, weight, rtol=1e-5)
     model.set_weights(averages)
-    loss = float(callbacks.read_history(tmp_path / "history.csv")[-1]["val_loss"])
+    loss = float(history.read_history(tmp_path / "history.csv")[-1]["val_loss"])
     assert loss == pytest.approx(model.evaluate(IMAGES, LABELS, verbose=0)[0], abs=1e-5)
 
     resumed, checkpoints = _run(tmp_path, use_ema=True)
@@ -193,7 +193,7 @@ def test_tensorboard_has_speed_averages_and_pictures(tmp_path):
     _fit(model, _callbacks(dataclasses.replace(RECIPE, ema_decay=0.5), tmp_path, checkpoints, 0))
     events = EventAccumulator(str(tmp_path / "logs" / "train"))
     events.Reload()
-    rows = callbacks.read_history(tmp_path / "history.csv")
+    rows = history.read_history(tmp_path / "history.csv")
     for tag, column in (("ema_accuracy", "val_accuracy"), ("images_per_second", "images_per_second")):
         shown = [float(tf.make_ndarray(event.tensor_proto)) for event in events.Tensors(f"epoch_{tag}")]
         assert shown == pytest.approx([float(row[column]) for row in rows], rel=1e-4)
@@ -244,14 +244,14 @@ def test_stop_request_saves_and_stops(tmp_path, step):
         ask = _AtStep(step, lambda model: signal.raise_signal(signal.SIGTERM))
         _fit(model, [ask, *_callbacks(RECIPE, tmp_path, checkpoints, 0, stop=stop)], epochs=3)
     assert checkpoints.steps() == [2, step]
-    rows = callbacks.read_history(tmp_path / "history.csv")
+    rows = history.read_history(tmp_path / "history.csv")
     assert len(rows) == 1  # a completed epoch is evaluated when the run resumes
 
 
 def test_resumed_epoch_continues_its_metrics(tmp_path):
     model, checkpoints = _run(tmp_path)
     _fit(model, _callbacks(RECIPE, tmp_path, checkpoints, 0), epochs=2)
-    whole = callbacks.read_history(tmp_path / "history.csv")
+    whole = history.read_history(tmp_path / "history.csv")
 
     model, checkpoints = _run(tmp_path / "again")
     _fit(model, _callbacks(RECIPE, tmp_path / "again", checkpoints, 0, save_every=3), epochs=2)
@@ -261,7 +261,7 @@ def test_resumed_epoch_continues_its_metrics(tmp_path):
     resumed = callbacks.create_callbacks(RECIPE, tmp_path / "again", checkpoints, 3, 2, 1000, StopRequest())
     rest = (IMAGES[4:], LABELS[4:])
     model.fit(*rest, batch_size=4, initial_epoch=1, epochs=2, verbose=0, callbacks=resumed)
-    last = callbacks.read_history(tmp_path / "again" / "history.csv")[-1]
+    last = history.read_history(tmp_path / "again" / "history.csv")[-1]
     for name in ("step", "loss", "accuracy", "learning_rate"):
         assert last[name] == whole[-1][name]
 

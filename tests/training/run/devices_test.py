@@ -9,7 +9,7 @@ import pytest
 from helpers import program
 
 from lambdanet.errors import InputError
-from lambdanet.training.run import devices
+from lambdanet.training.run import create_devices
 
 # Arguments, and the reason in the message; the tests have no TPU.
 UNREACHABLE = {
@@ -67,7 +67,7 @@ def test_deterministic_run_with_steps_per_execution(shown):
 
 def test_unknown_distribute_is_rejected():
     with pytest.raises(InputError, match="unknown distribute 'mirored'; did you mean mirrored"):
-        devices.create_devices("mirored", 8)
+        create_devices.create_devices("mirored", 8)
 
 
 @ON_TENSORFLOW
@@ -75,17 +75,17 @@ def test_indivisible_batch_is_rejected(monkeypatch):
     gpus = [type("Device", (), {"name": f"/gpu:{number}"}) for number in range(3)]
     monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda kind: gpus)
     with pytest.raises(InputError, match="global_batch_size must be a multiple of 3, .*=auto, got 64"):
-        devices.create_devices("auto", 64)
+        create_devices.create_devices("auto", 64)
 
 
 @pytest.mark.parametrize(("name", "tpu", "reason"), UNREACHABLE[keras.backend.backend()])
 def test_unreachable_tpu_is_rejected_in_one_line(name, tpu, reason):
     with pytest.raises(InputError, match=f"tpu must be local on .*, got {reason}") as error:
-        devices.create_devices(name, 8, tpu)
+        create_devices.create_devices(name, 8, tpu)
     assert "\n" not in str(error.value)
 
 
 def test_tpu_with_other_distribute_is_rejected():
     message = "distribute must be auto or tpu where a tpu is given, got 'mirrored'"
     with pytest.raises(InputError, match=message):
-        devices.create_devices("mirrored", 8, "local")
+        create_devices.create_devices("mirrored", 8, "local")

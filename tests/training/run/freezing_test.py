@@ -20,7 +20,7 @@ from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
-from lambdanet.training.run import callbacks, freezing, initial_weights, run
+from lambdanet.training.run import callbacks, freezing, history, initial_weights, run
 from lambdanet.training.run.build import build_model
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.optimizers import with_options
@@ -103,9 +103,7 @@ def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, mon
         layers = [layer for layer in self.model.layers if layer.weights]
         seen.append([all(map(np.array_equal, x.get_weights(), begin[x.name])) for x in layers])
 
-    monkeypatch.setattr(
-        callbacks.HistoryFile, "on_epoch_end", _first(record, callbacks.HistoryFile.on_epoch_end)
-    )
+    monkeypatch.setattr(history.HistoryFile, "on_epoch_end", _first(record, history.HistoryFile.on_epoch_end))
     sizes, read = [], Dataset.train
 
     def record_size(self, step, *arguments):

@@ -17,7 +17,7 @@ from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard
-from lambdanet.training.run import build, callbacks, devices, model_dir
+from lambdanet.training.run import build, create_devices, history, model_dir
 from lambdanet.training.run.checkpoints import Checkpoints
 
 EPOCHS, BATCH = 6, 16
@@ -100,7 +100,7 @@ def test_losses_and_weights_equal_one_device(folder, ended, monkeypatch):
     build.compile_model(RECIPE, model, build.build_optimizer(RECIPE, 4))
     steps = {"epochs": epochs, "steps_per_epoch": 4}
     losses = model.fit(batches.take(4 * epochs), **steps, shuffle=False, verbose=0).history["loss"]
-    rows = callbacks.read_history(folder / "run" / "history.csv")
+    rows = history.read_history(folder / "run" / "history.csv")
     assert [float(row["loss"]) for row in rows] == pytest.approx(losses, rel=1e-4)
     assert [int(row["step"]) for row in rows] == [4 * epoch for epoch in range(1, epochs + 1)]
 
@@ -134,5 +134,5 @@ def test_invalid_tf_config_is_rejected(monkeypatch, config):
     with pytest.raises(
         InputError, match=r"variable TF_CONFIG must be .* such as \{\"cluster\".*, got '"
     ) as error:
-        devices.create_devices("multi_worker", 8)
+        create_devices.create_devices("multi_worker", 8)
     assert "\n" not in str(error.value)

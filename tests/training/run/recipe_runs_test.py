@@ -14,7 +14,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from lambdanet import configs
-from lambdanet.training.run import callbacks, model_dir
+from lambdanet.training.run import history, model_dir
 from lambdanet.training.run.schedules import WarmupSchedule
 from lambdanet.training.train import train
 
@@ -81,7 +81,7 @@ def test_recipe_trains_and_loads(data_dir, two_operations, tmp_path, monkeypatch
     classes = {"cross_entropy": recipe.num_classes, "binary_cross_entropy": 2}[recipe.loss]
     assert result["loss"] > 0.5 * math.log(classes)  # that of an untrained model is about math.log(classes)
 
-    (row,) = callbacks.read_history(tmp_path / "history.csv")
+    (row,) = history.read_history(tmp_path / "history.csv")
     rate = WarmupSchedule(recipe.learning_rate, 2, 1, recipe.schedule)(1)
     assert float(row["learning_rate"]) == pytest.approx(float(rate), rel=1e-3)
     model, loaded = model_dir.load_trained_model(tmp_path)
