@@ -38,6 +38,9 @@ class Recipe:
     dropout_rate: Annotated[float, v.RATE, "fraction of the features dropped before the classifier"] = 0.0
     stochastic_depth_rate: Annotated[float, v.RATE, "probability of skipping a block of the last stage"] = 0.0
     bn_momentum: Annotated[float, v.RATE, "fraction of the moving statistics kept at each step"] = 0.9
+    position_stddev: Annotated[
+        float, v.NOT_NEGATIVE, "standard deviation of a lambda layer's position embeddings at the start"
+    ] = 1.0
     sync_batch_norm: Annotated[bool, "batch statistics over all devices instead of each device"] = False
     mixed_precision: Annotated[bool, "compute in bfloat16, keep variables in float32"] = False
     start_from: Annotated[str, "model_dir or initial weights; empty: random weights"] = ""

@@ -9,6 +9,7 @@ from typing import Any, Self
 from lambdanet.backend import Tensor, compat, keras
 from lambdanet.errors import InputError
 from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.layers.layer import copied_config
 from lambdanet.models.layer_builder import LayerBuilder
 
 Layer = Callable[..., keras.layers.Layer]
@@ -160,9 +161,10 @@ class LambdaOperation(LayerOperation):
         if self.positions is not None:
             if context.map_size not in self.positions:
                 own: Any = LambdaLayer(**arguments).position
-                config = {**own.get_config(), "name": f"position_{len(self.positions) + 1}"}
+                config = {**copied_config(own), "name": f"position_{len(self.positions) + 1}"}
                 self.positions[context.map_size] = type(own).from_config(config)
             arguments["position"] = self.positions[context.map_size]
+            arguments.pop("embeddings_initializer", None)  # the shared embedding's own
         return LambdaLayer(**arguments)(x)
 
 

@@ -15,7 +15,7 @@ LAYERS = {
     "HaloAttention": partial(HaloAttention, 4, 2, 4, value_ratio=2.0),
     "HaloAttention_added": partial(HaloAttention, 8, 2, 4, key_dim=3, positions="added", mask_padding=False),
     "LambdaLayer": partial(LambdaLayer, 8, num_heads=2, key_dim=4, scope=5),
-    "LambdaLayer_u": partial(LambdaLayer, 8, num_heads=2, intra_depth=2, scope=3),
+    "LambdaLayer_u": partial(LambdaLayer, 8, 2, intra_depth=2, scope=3, embeddings_initializer="ones"),
     "LambdaLayer_conv": partial(LambdaLayer, 8, scope=5, implementation="conv"),
     "LinearAttention": partial(LinearAttention, 8, num_heads=2),
     "LinearAttention_elu": partial(LinearAttention, 8, 2, feature_map="elu"),

@@ -42,9 +42,8 @@ class Layer(compat.BaseLayer):
         bases = filter(lambda base: issubclass(base, Layer) and "__init__" in vars(base), type(self).__mro__)
         names = [name for base in bases for name in inspect.getfullargspec(vars(base)["__init__"]).args[1:]]
         config = super().get_config() | {name: getattr(self, name) for name in names}
-        if "kernel_regularizer" in config:
-            config["kernel_regularizer"] = keras.regularizers.serialize(config["kernel_regularizer"])
-        return config
+        kinds = {"kernel_regularizer": keras.regularizers, "embeddings_initializer": keras.initializers}
+        return config | {name: kinds[name].serialize(config[name]) for name in kinds.keys() & config.keys()}
 
 
 class TableLayer(Layer):

@@ -7,12 +7,12 @@ from typing import Any
 from lambdanet import which_keras
 from lambdanet.backend import compat
 from lambdanet.errors import InputError, invalid, unknown
+from lambdanet.layers.argument_checks import relative_arguments
 from lambdanet.layers.position_embedding import (
     SHARED,
     PositionEmbedding,
     RelativePositionEmbedding,
     UnstructuredPositionEmbedding,
-    relative_arguments,
 )
 
 KINDS = ("relative", "unstructured", None)
@@ -25,6 +25,7 @@ def embedding_of(
     position: str | PositionEmbedding | None,
     depth: Mapping[str, Any],
     relative: Mapping[str, Any],
+    embeddings_initializer: Any,
     **kwargs: Any,
 ) -> PositionEmbedding | None:
     """Returns the embedding that the argument `position` of a lambda layer names or is.
@@ -34,15 +35,17 @@ def embedding_of(
       depth: `key_dim`, `intra_depth` and `num_lambdas`.
       relative: the arguments of a relative embedding, as of `relative_arguments`. Those that are not the
         defaults must equal a given embedding's.
+      embeddings_initializer: the initializer of the embedding; None with a given one, which has its own.
       **kwargs: arguments of a Keras layer.
 
     Raises:
       InputError: for another position, or arguments that contradict it.
     """
+    arguments = {**depth, "embeddings_initializer": embeddings_initializer, **kwargs}
     if position == "relative":
-        return RelativePositionEmbedding(**depth, **relative, **kwargs)
+        return RelativePositionEmbedding(**arguments, **relative)
     if position == "unstructured":
-        return UnstructuredPositionEmbedding(**depth, **kwargs)
+        return UnstructuredPositionEmbedding(**arguments)
     if isinstance(position, str):
         raise unknown("position", position, [name for name in KINDS if name])
     if position is None:
@@ -59,13 +62,17 @@ def embedding_of(
         sides = (given,) * len(own) if isinstance(own, tuple) else given  # of a map
         if given != defaults[name] and own not in (given, sides):
             raise invalid(f"{argument} beside a position embedding", f"{own!r}, as in the embedding", given)
+    if embeddings_initializer is not None:
+        accepted = "None, as the embedding has its own"
+        raise invalid("embeddings_initializer beside a position embedding", accepted, embeddings_initializer)
     position.num_users += 1
     return position
 
 
 def without_relative(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the configuration of a lambda layer without the arguments that a given embedding has itself."""
-    return {name: value for name, value in config.items() if name not in RELATIVE}
+    own = {*RELATIVE, "embeddings_initializer"}
+    return {name: value for name, value in config.items() if name not in own}
 
 
 def deserialize_position(config: Mapping[str, Any]) -> PositionEmbedding:

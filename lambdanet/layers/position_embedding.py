@@ -7,14 +7,14 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras, tensors
-from lambdanet.errors import check_count, check_counts, check_known, check_scope, invalid
+from lambdanet.errors import check_count, check_counts, invalid
+from lambdanet.layers.argument_checks import own_initializer, relative_arguments
 from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import position_lambdas, products, relative_positions
 from lambdanet.ops.content_lambdas import Mask
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.relative_positions import PairAxis
 
-RESIZES = ("slice", "interpolate")
 SHARED = "shared_object_id"  # Keras's key for objects that several layers share
 
 
@@ -26,15 +26,28 @@ class PositionEmbedding(TableLayer):
       intra_depth: u, where an embedding is a [k, u] matrix.
       num_lambdas: the lambdas per position, each with its own embeddings: 1, or the number of heads of a
         multi-head lambda layer.
+      embeddings_initializer: the initializer of the table, an initializer of Keras or the name of one. None:
+        normal with a standard deviation of 1 (appendix F.2).
       **kwargs: `constant_tables`, and arguments of a Keras layer.
+
+    Raises:
+      InputError: for arguments outside these ranges.
     """
 
-    def __init__(self, key_dim: int = 16, intra_depth: int = 1, num_lambdas: int = 1, **kwargs: Any):
+    def __init__(
+        self,
+        key_dim: int = 16,
+        intra_depth: int = 1,
+        num_lambdas: int = 1,
+        embeddings_initializer: Any = None,
+        **kwargs: Any,
+    ):
         # Computes in the precision of the lambda layer that uses it.
         super().__init__(autocast=False, **kwargs)
         self.key_dim, self.intra_depth, self.num_lambdas = check_counts(
             key_dim=key_dim, intra_depth=intra_depth, num_lambdas=num_lambdas
         )
+        self.embeddings_initializer = own_initializer(embeddings_initializer)
         self.num_users = 0  # lambda layers that have it as an argument
         self.table: Any = None  # until the first `build_for`
 
@@ -79,10 +92,10 @@ class PositionEmbedding(TableLayer):
         return config if self.num_users < 2 else {**config, SHARED: id(self)}
 
     def _add_table(self, shape: Sequence[int]) -> K.Variable:
-        """Adds an embedding for each index of `shape`, initialized from N(0, 1) (appendix F.2)."""
+        """Adds an embedding for each index of `shape`."""
         lambdas = [self.num_lambdas] if self.num_lambdas > 1 else []
         depth = [self.key_dim] + ([self.intra_depth] if self.intra_depth > 1 else [])
-        initializer = compat.RandomNormal(stddev=1.0)
+        initializer = self.embeddings_initializer or compat.RandomNormal(stddev=1.0)
         self.built = True  # Keras 3 runs a model once without compiling it if a layer is not built
         return self.add_weight(name="table", shape=[*lambdas, *shape, *depth], initializer=initializer)
 
@@ -93,29 +106,6 @@ class PositionEmbedding(TableLayer):
         return table if self.intra_depth > 1 else table[..., K.newaxis]
 
 
-def relative_arguments(
-    scope: int | None = 23,
-    dilation: int = 1,
-    map_size: int | Sequence[int] | None = None,
-    resize: str = "slice",
-    use_bias: bool = False,
-    implementation: str = "auto",
-) -> dict[str, Any]:
-    """Returns the arguments of a `RelativePositionEmbedding` by name, checked, which has their meaning."""
-    dilation = check_count("dilation", dilation)
-    scope = None if scope is None else check_scope(scope)
-    if scope is None and dilation > 1:
-        raise invalid("dilation", "1 with scope=None, the whole map", dilation)
-    check_known("resize", resize, RESIZES)
-    check_known("implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS))
-    if isinstance(map_size, Sequence):
-        map_size = tuple(check_count("map_size", size) for size in map_size)
-    elif map_size is not None:
-        map_size = check_count("map_size", map_size)
-    arguments = {"scope": scope, "dilation": dilation, "map_size": map_size, "resize": resize}
-    return {**arguments, "use_bias": use_bias, "implementation": implementation}
-
-
 @keras.saving.register_keras_serializable(package="lambdanet")
 class RelativePositionEmbedding(PositionEmbedding):
     """Translation-equivariant embeddings of the offset between query and context on a grid.
@@ -123,7 +113,7 @@ class RelativePositionEmbedding(PositionEmbedding):
     Lambda layers that have the same object as `position` share its table (Table 4 of the paper).
 
     Args:
-      key_dim, intra_depth, num_lambdas: as in `PositionEmbedding`.
+      key_dim, intra_depth, num_lambdas, embeddings_initializer: as in `PositionEmbedding`.
       scope: r, odd: a query sees r positions along each axis; None: the whole map.
       dilation: the distance between positions that a query sees; 1 for the scope None.
       map_size: for the scope None, the size of the map that the table is for, an integer or one per axis;
@@ -225,7 +215,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
     """One embedding per pair of a query and a context position, for inputs that are no grid: [n, m, k].
 
     Args:
-      key_dim, intra_depth, num_lambdas: as in `PositionEmbedding`.
+      key_dim, intra_depth, num_lambdas, embeddings_initializer: as in `PositionEmbedding`.
       num_queries: n; default: as in the first input.
       num_context: m; default: as in the first input.
 

@@ -53,6 +53,31 @@ def test_initialization_is_the_papers():
         assert weights[name].numpy().std() == pytest.approx(stddev, rel=0.05)
 
 
+@pytest.mark.parametrize("position", ["relative", "unstructured"])
+def test_initializer_of_positions(position):
+    """Layers that share an initializer have different values; a copy, also for inference, has it too."""
+    initializer = keras.initializers.RandomNormal(stddev=0.01)
+    options = {"position": position, "embeddings_initializer": initializer}
+    layers = [lambdanet.LambdaLayer(8, scope=7, **options) for _ in range(2)]
+    layers.append(lambdanet.LambdaLayer.from_config(layers[0].get_config()))
+    tables = []
+    for layer in layers:
+        layer(images(1, 7, 7, 8))
+        tables.append(weights_by_name(layer)["position/table"].numpy())
+        assert tables[-1].std() == pytest.approx(0.01, rel=0.1)
+        assert layer.for_inference().position.embeddings_initializer.stddev == 0.01
+    assert not np.isclose(tables[0], tables[1]).all()
+    assert layers[2].get_config() == layers[0].get_config()
+
+
+def test_initializer_of_shared_positions():
+    initializer = keras.initializers.Constant(0.5)
+    options = {"share_positions": True, "embeddings_initializer": initializer}
+    model = lambdanet.create_model("lambda_resnet_tiny", input_size=32, **options)
+    embeddings = {x.position for x in model.layers if isinstance(x, lambdanet.LambdaLayer)}
+    assert {np.array(embedding.table).mean() for embedding in embeddings} == {0.5}
+
+
 @pytest.mark.parametrize(
     ("arguments", "inputs", "message"),
     [
@@ -237,12 +262,20 @@ def test_unbuilt_layer_is_serialized_and_cloned():
         ({"position": None, "content": False}, "needs content, positions or both"),
         ({"key_normalization": "l1"}, "key_normalization must be one of .* got 'l1'"),
         ({"query_normalization": "l2"}, "query_normalization must be 'softmax' or None, got 'l2'"),
+        *(
+            (
+                {"embeddings_initializer": value},
+                "embeddings_initializer must be a Keras initializer or",
+            )
+            for value in ("nrmal", 0.1, {"class_name": "RandomNormal", "config": {"std": 0.1}})
+        ),
+        ({"embeddings_initializer": tf_keras.initializers.Zeros()}, "embeddings_initializer is a tf_keras Z"),
         ({"resize": "crop"}, "unknown resize 'crop'"),
         ({"scope": None, "map_size": 0}, "map_size must be a positive integer, got 0"),
         ({"strides": 0}, "strides must be a positive integer, got 0"),
         ({"scope": None, "dilation": 3}, "dilation must be 1 with scope=None, .* got 3"),
         *(
-            ({"position": EMBEDDING, name: value}, f"{name} beside a position embedding must be {own}, as in")
+            ({"position": EMBEDDING, name: value}, f"{name} beside a position embedding must be {own}, as ")
             for name, value, own in [
                 ("scope", 7, "5"),
                 ("dilation", 2, "1"),
@@ -250,6 +283,7 @@ def test_unbuilt_layer_is_serialized_and_cloned():
                 ("resize", "interpolate", "'slice'"),
                 ("position_bias", True, "False"),
                 ("implementation", "einsum", "'auto'"),
+                ("embeddings_initializer", "ones", "None"),
             ]
         ),
     ],

@@ -14,7 +14,7 @@ from PIL import Image
 from programs.small_model import ONE_BLOCK, small_model
 from training_runs import assert_same_run, saved_steps
 
-from lambdanet import configs
+from lambdanet import LambdaLayer, configs
 from lambdanet.errors import InputError, Preempted
 from lambdanet.models import zoo
 from lambdanet.training.data.dataset import Dataset
@@ -190,6 +190,15 @@ def test_weight_decay_of_kernels_only():
     expected = 0.1 * sum(np.square(kernel).sum() for kernel in kernels)
     assert float(sum(model.losses)) == pytest.approx(expected, rel=1e-5)
     assert not build.build_model(dataclasses.replace(RECIPE, weight_decay=0.0)).losses
+
+
+def test_standard_deviation_of_positions_of_recipe():
+    recipe = dataclasses.replace(RECIPE, position_stddev=0.01)
+    layers = build.build_model(recipe)._flatten_layers()
+    tables = [np.array(x.position.table) for x in layers if isinstance(x, LambdaLayer)]
+    assert tables and all(table.std() == pytest.approx(0.01, rel=0.1) for table in tables)
+    with pytest.raises(InputError, match="'resnet_50' has no option 'embeddings_initializer'"):
+        build.build_model(dataclasses.replace(recipe, model="resnet_50"))
 
 
 def test_batch_norm_momentum_of_recipe():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.recipe_values import LOSSES, OPTIMIZERS
 from lambdanet.errors import invalid
@@ -52,6 +52,8 @@ def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
         "kernel_regularizer": _kernel_regularizer(recipe),
         "batch_norm": {"momentum": recipe.bn_momentum, "synchronized": recipe.sync_batch_norm},
     }
+    if recipe.position_stddev != 1:  # that of the layers
+        arguments["embeddings_initializer"] = compat.RandomNormal(stddev=recipe.position_stddev)
     for key in recipe.model_options:
         if key in arguments or key in ("features_only", "weights"):
             raise invalid("model_options", "options of the model's layers", key)
