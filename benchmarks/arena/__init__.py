@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lambda layers beside other operators on controlled tasks."""
