@@ -86,6 +86,7 @@ class Command:
       notes: returns further help; called only for `--help`.
       module: the module to run with `python -m`; empty for a command of `lambdanet`.
       extra: the extra of the package that installs what the command imports.
+      remainder: a flag with many values; options after `--` are such values.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Command:
     notes: Callable[[], str] = str
     module: str = ""
     extra: str = "train"
+    remainder: str = ""
 
     @property
     def invocation(self) -> str:
@@ -142,6 +144,10 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
     for flag in command.flags:
         flag.define(flag.name, flag.default, flag.help, flag_values=values)
     see = f"`{command.invocation} --help`"
+    if command.remainder and "--" in argv:
+        at = argv.index("--")
+        if all(word.startswith("--") for word in argv[at + 1 : at + 2]):
+            argv = [*argv[:at], *(f"--{command.remainder}={word}" for word in argv[at + 1 :])]
     try:
         arguments = values([command.name, *argv])[1:]
     except flags.UnrecognizedFlagError as error:
@@ -242,7 +248,8 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
         package = (error.name or "").partition(".")[0]
         if package == "lambdanet":
             raise
-        extra = {"official": "detection", "tf_keras": "detection", "jax": "jax"}.get(package, extra)
+        extras = {"apache_beam": "beam", "official": "detection", "tf_keras": "detection", "jax": "jax"}
+        extra = extras.get(package, extra)
         return _fail(name, f"{error}; install it with pip install 'lambdanet[{extra}]'", 1)
     except (Unfinished, OSError) as error:
         return _fail(name, str(error), 1)

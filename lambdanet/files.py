@@ -37,11 +37,28 @@ def write_atomic(path: str | Path, content: bytes | str) -> None:
     Raises:
       OSError: it cannot be written; a file that was there before stays as it was.
     """
+    content = content.encode() if isinstance(content, str) else content
+    if "://" in str(path):
+        _write_remote(str(path), content)
+        return
     with atomic_file(path) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.write_bytes(content)
 
 
-def write_output(path: Path, content: bytes | str) -> None:
+def _write_remote(path: str, content: bytes) -> None:
+    """Writes a file to a remote file system, such as gs://, and then renames it."""
+    import tensorflow as tf
+
+    temporary = f"{path}.{uuid.uuid4().hex[:8]}.partial"
+    try:
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write(content)
+        tf.io.gfile.rename(temporary, path, overwrite=True)
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error
+
+
+def write_output(path: str | Path, content: bytes | str) -> None:
     """Writes a file that the user asked for, completely or not at all, and makes its folder.
 
     Raises:
@@ -50,7 +67,8 @@ def write_output(path: Path, content: bytes | str) -> None:
     if isinstance(content, bytes) and content.startswith(b"\x89PNG"):
         content = content[:33] + PNG_MARK + content[33:]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if "://" not in str(path):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)
     except OSError as error:
         raise InputError(f"out {str(path)!r} cannot be written ({error.strerror or error})") from error

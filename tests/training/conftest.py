@@ -38,3 +38,16 @@ def two_blocks():
 def data_dir(tmp_path_factory):
     """A folder of TFDS, in which the first run of all files prepares the digits."""
     return str(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def color_teacher(tmp_path_factory):
+    """An exported classifier of red, green and blue, whose logits are the scaled means of the channels."""
+    import keras
+
+    from lambdanet.training.serving.export import export_saved_model
+
+    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Rescaling(2.0)]
+    model = keras.Sequential([keras.Input([None, None, 3]), *layers])
+    out = tmp_path_factory.mktemp("teacher") / "colors"
+    return export_saved_model(model, out, 8, (0.5,) * 3, (0.5,) * 3, ("red", "green", "blue"))

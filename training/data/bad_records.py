@@ -81,6 +81,14 @@ def describe_left_out(folder: str, files: Sequence[str], total: int) -> str:
     return f"{len(files)} of {total} files in {folder!r} are no pictures, such as {files[0]!r}"
 
 
+def check_number(names: Sequence[str], limit: int) -> None:
+    """Raises `InputError` for more names of bad records than a limit."""
+    if len(names) > limit:
+        raise InputError(
+            f"{len(names)} records cannot be read, the last of them {names[-1]}; max_bad_records is {limit}"
+        )
+
+
 class BadRecords:
     """Counts and prints the records that were skipped.
 
@@ -155,10 +163,7 @@ class BadRecords:
         self.names.append(name)
         count = len(self.names)
         print(f"skipped {name}: it cannot be read ({count} of at most {self.limit} bad records)", flush=True)
-        if count > self.limit:
-            raise InputError(
-                f"{count} records cannot be read, the last of them {name}; max_bad_records is {self.limit}"
-            )
+        check_number(self.names, self.limit)
 
     @contextlib.contextmanager
     def as_input_errors(self) -> Iterator[None]:

@@ -177,14 +177,7 @@ class TableSource(PictureFiles):
 
 def _read(path: str) -> list[dict[str, str]]:
     """Returns the rows of a table as texts; `InputError` where it has other columns, or empty fields."""
-    ending = os.path.splitext(path)[1].lower()
-    if ending not in READERS or not os.path.isfile(path):
-        hint = "its path begins at the current folder, not at the data_dir"
-        raise invalid("labels", "an existing .csv or .parquet file", path, hint)
-    try:
-        table = READERS[ending](path)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise invalid("labels", "a readable .csv or .parquet file", path, one_line(error)) from None
+    table = _load(path, "labels")
     if any(table.column_names.count(name) != 1 for name in COLUMNS):
         raise invalid(f"columns of {path!r}", ", ".join(COLUMNS), table.column_names)
     rows = [{name: row[name] or "" for name in COLUMNS} for row in _as_texts(table, path).to_pylist()]
@@ -194,6 +187,33 @@ def _read(path: str) -> list[dict[str, str]]:
     if not rows:
         raise invalid(f"rows of {path!r}", "one or more", 0)
     return rows
+
+
+def read_files(path: str, split: str) -> list[str]:
+    """Returns the files in a table to predict, of which only the column `file` is needed.
+
+    With a column `split`, they are those of one split. `InputError` where there are none.
+    """
+    table = _load(path, "data")
+    if table.column_names.count("file") != 1:
+        raise invalid(f"columns of {path!r}", "with one that is named file", table.column_names)
+    rows = _as_texts(table, path).to_pylist()
+    files = [row["file"] for row in rows if row["file"] and row.get("split", split) == split]
+    if not files:
+        raise invalid("split", f"one with files in {path!r}", split)
+    return files
+
+
+def _load(path: str, name: str) -> pyarrow.Table:
+    """Returns the table in the file that an argument names."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in READERS or not os.path.isfile(path):
+        hint = "its path begins at the current folder, not at the data_dir"
+        raise invalid(name, "an existing .csv or .parquet file", path, hint)
+    try:
+        return READERS[ending](path)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise invalid(name, "a readable .csv or .parquet file", path, one_line(error)) from None
 
 
 def _checked(rows: list[dict[str, str]], path: str, root: str, recipe: Recipe) -> list[dict[str, str]]:
@@ -219,10 +239,10 @@ def _checked(rows: list[dict[str, str]], path: str, root: str, recipe: Recipe) -
 
 def _as_texts(table: pyarrow.Table, path: str) -> pyarrow.Table:
     """Returns the columns as texts; `InputError` for other types, such as floats, whose NaN is no label."""
-    table = table.select(COLUMNS)
+    table = table.select([name for name in COLUMNS if name in table.column_names])
     try:
         if not any(pyarrow.types.is_floating(column.type) for column in table.columns):
-            return table.cast(pyarrow.schema(TEXTS))
+            return table.cast(pyarrow.schema([(name, TEXTS[name]) for name in table.column_names]))
     except pyarrow.ArrowException:
         pass
     types = {field.name: str(field.type) for field in table.schema}

@@ -12,10 +12,10 @@ the order of the labels; without that file, they are numbers. A part of a split 
 
 import functools
 import json
-import os
 import re
 import struct
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -166,7 +166,7 @@ def select_files(splits: Mapping[str, list[Path]], split: str, root: Path) -> li
     return splits[match["name"]][begin:end]
 
 
-def cut_pieces(files: Sequence[tuple[Path, int]], begin: int, end: int) -> list[Piece]:
+def cut_pieces(files: Sequence[tuple[str | Path, int]], begin: int, end: int) -> list[Piece]:
     """Returns the parts of files, given with their numbers of records, that hold records `begin` to `end`."""
     pieces, at = [], 0
     for path, count in files:
@@ -177,18 +177,19 @@ def cut_pieces(files: Sequence[tuple[Path, int]], begin: int, end: int) -> list[
     return pieces
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Returns the manifest of `lambdanet pseudo-label`; {} without one, `InputError` for a damaged one."""
-    path = folder / MANIFEST
-    if not path.exists():
+    path = f"{folder}/{MANIFEST}"
+    if not tf.io.gfile.exists(path):
         return {}
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        with tf.io.gfile.GFile(path, "rb") as file:
+            manifest = json.loads(file.read())
         if not isinstance(manifest, dict):
             raise ValueError(f"{type(manifest).__name__} instead of an object")
         return manifest
-    except (OSError, ValueError) as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error}") from None
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise InputError(f"{path!r} cannot be read: {error}") from None
 
 
 def count_records(path: str | Path) -> int:
@@ -197,8 +198,8 @@ def count_records(path: str | Path) -> int:
     `InputError` where the file is truncated, or the length of a record is damaged.
     """
     count, at = 0, 0
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
+    size = tf.io.gfile.stat(str(path)).length
+    with tf.io.gfile.GFile(str(path), "rb") if "://" in str(path) else open(path, "rb") as file:
         while header := file.read(8):
             # The length, its checksum of 4 bytes, the record, and its checksum.
             length = struct.unpack("<Q", header.ljust(8, b"\0"))[0]
@@ -215,13 +216,38 @@ def count_records(path: str | Path) -> int:
 
 def encode_record(image: bytes, label: int, probabilities: Sequence[float] = ()) -> bytes:
     """Returns a record of an image file, its class, from 0, and for a soft label, all probabilities."""
-    features = {
-        IMAGE: tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
-        LABEL: tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
+    image_feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image]))
+    features = {IMAGE: image_feature} | label_features(label, probabilities)
+    return serialize(features)
+
+
+def serialize(features: Mapping[str, tf.train.Feature]) -> bytes:
+    """Returns an example as a record, with the features in the order of their names."""
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    return example.SerializeToString(deterministic=True)
+
+
+def label_features(label: int, probabilities: Sequence[float] = ()) -> dict[str, tf.train.Feature]:
+    """Returns the features of a class and, where they are given, of the probabilities of all classes."""
+    features = {LABEL: tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))}
     if len(probabilities):
         features[PROBABILITIES] = tf.train.Feature(float_list=tf.train.FloatList(value=probabilities))
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    return features
+
+
+def write_records(path: str, contents: Iterable[bytes]) -> None:
+    """Writes a file of records completely or not at all; `InputError` where it cannot be written."""
+    temporary = f"{path}.partial-{uuid.uuid4().hex[:8]}"
+    try:
+        with tf.io.TFRecordWriter(temporary) as writer:
+            for content in contents:
+                writer.write(content)
+        tf.io.gfile.rename(temporary, path, overwrite=True)
+    except tf.errors.OpError as error:
+        raise InputError(f"out {path!r} cannot be written ({error.message})") from None
+    finally:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.remove(temporary)
 
 
 def shard_name(split: str, index: int, count: int) -> str:

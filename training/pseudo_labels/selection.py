@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selects the same number of pictures per class (Xie et al. 2020, section 3.1), and plots the selection."""
+"""Selects the same number of pictures of each class (Xie et al. 2020, section 3.1), and plots the selection.
 
-import dataclasses
+Candidates are compared by keys of 64 bits: the smaller one has the higher confidence or, where they are
+equal, the first name. No worker holds all candidates of a class: it keeps the keys of those in its parts that
+can still be among the first, and the first of these are the selection.
+"""
+
 import io
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,50 +15,62 @@ from matplotlib.figure import Figure
 MAX_NAMES = 25  # class names that fit under the bars
 INK, BLUE, LIGHT, RED = "#111827", "#2563eb", "#bfd3fb", "#dc2626"
 
-
-@dataclasses.dataclass(frozen=True)
-class Selection:
-    """The selected candidates."""
-
-    copies: np.ndarray  # the number of records of each candidate, 0 if not selected, int64 [candidates]
-    candidates: np.ndarray  # the number per class, int64 [num_classes]
-    taken: np.ndarray  # the number of selected candidates per class, int64 [num_classes]
-    per_class: int  # the number of records of each class that has candidates
+RANK_BITS = 33  # of a key; the rest is for the bits of a float32 from 0 to 2
 
 
-def balance(
-    labels: np.ndarray, confidences: np.ndarray, num_classes: int, per_class: int | None, seed: int
-) -> Selection:
-    """Selects the most confident pictures of each class, with copies if a class has too few.
+class Selection(NamedTuple):
+    """The selected candidates of a class."""
+
+    last_key: int  # of the selected candidates; none has a larger key
+    copies: int  # the number of records of each
+    more: np.ndarray  # the keys of those with one more, sorted, uint64
+    taken: int  # the number of selected candidates
+
+
+def candidate_keys(confidences: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Returns the keys of candidates, uint64 [n]: the first is the most confident.
 
     Args:
-      labels: the classes of the candidates, [n].
-      confidences: the probabilities of these classes, [n]; the first of equal candidates is preferred.
-      num_classes: the number of classes.
-      per_class: the number of records per class; default: the mean over classes that have candidates, which
-        keeps the total.
-      seed: the random seed of the copies; the numbers of copies within a class differ by one at most.
+      confidences: the probabilities of their classes, float32 [n].
+      ranks: their places among all pictures by name, int64 [n].
 
     Example:
-      >>> balance(np.array([0, 0, 0, 1]), np.array([0.9, 0.5, 0.7, 0.8]), 2, 2, seed=0).copies
-      array([1, 0, 1, 2])
+      >>> np.argsort(candidate_keys(np.array([0.5, 0.9, 0.9], np.float32), np.array([0, 2, 1]))).tolist()
+      [2, 1, 0]
     """
-    candidates = np.bincount(labels, minlength=num_classes)
-    if per_class is None:
-        per_class = max(1, round(len(labels) / max(1, int(np.count_nonzero(candidates)))))
-    copies = np.zeros(len(labels), np.int64)
-    order = np.lexsort((np.arange(len(labels)), -confidences, labels))
-    ends = np.cumsum(candidates)
-    for label, end in enumerate(ends):
-        members = order[end - candidates[label] : end]
-        if len(members) >= per_class:
-            copies[members[:per_class]] = 1
-        elif len(members):
-            copies[members] = per_class // len(members)
-            more = np.random.default_rng([seed, label]).permutation(members)[: per_class % len(members)]
-            copies[more] += 1
-    taken = np.bincount(labels[copies > 0], minlength=num_classes)
-    return Selection(copies, candidates, taken, per_class)
+    bits = np.asarray(confidences, np.float32).view(np.uint32).astype(np.uint64)
+    return ((np.uint64(1 << 30) - bits) << np.uint64(RANK_BITS)) | np.asarray(ranks, np.uint64)
+
+
+def keep_first(labels: np.ndarray, keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the labels and keys of the first `count` candidates of each class, sorted by both."""
+    order = np.lexsort((keys, labels))
+    labels, keys = labels[order], keys[order]
+    kept = np.arange(len(labels)) - np.searchsorted(labels, labels) < count
+    return labels[kept], keys[kept]
+
+
+def select(keys: np.ndarray, label: int, per_class: int, seed: int) -> Selection:
+    """Returns the selection of a class, with copies if it has too few candidates.
+
+    Args:
+      keys: the first `per_class` keys of the class, sorted, uint64 [n].
+      label: the class.
+      per_class: the number of records.
+      seed: the random seed of the copies; the numbers of copies differ by one at most.
+    """
+    more = np.random.default_rng([seed, label]).permutation(keys)[: per_class % len(keys)]
+    return Selection(int(keys[-1]), per_class // len(keys), np.sort(more), len(keys))
+
+
+def count_copies(keys: np.ndarray, labels: np.ndarray, selections: dict[int, Selection]) -> np.ndarray:
+    """Returns the number of records of each candidate of any class, int64 [n]; 0 if it is not selected."""
+    copies = np.zeros(len(keys), np.int64)
+    for label in np.unique(labels).tolist():
+        selection, members = selections[label], labels == label
+        number = selection.copies + np.isin(keys[members], selection.more)
+        copies[members] = np.where(keys[members] <= np.uint64(selection.last_key), number, 0)
+    return copies
 
 
 def draw_selection(manifest: dict[str, Any]) -> bytes:

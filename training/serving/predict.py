@@ -65,8 +65,7 @@ def predict(
             continue
         outputs = classifier.signatures["serving_default"](images=tf.constant(image[np.newaxis]))
         probabilities = outputs["probabilities"][0].numpy()
-        best = np.argsort(-probabilities, kind="stable")[:top]
-        classes = [(classifier.class_names[index], float(probabilities[index])) for index in best]
+        classes = top_classes(probabilities, classifier.class_names, top)
         if picture is not None:
             drawing = image_files.draw_prediction(image, os.path.basename(path), classes)
             image_files.save_picture(drawing, picture)
@@ -77,6 +76,12 @@ def predict(
         write_output(file, write_table(results).encode(errors="backslashreplace"))
         print(f"wrote the predictions of {sum('top' in result for result in results)} images to {out}")
     return results
+
+
+def top_classes(probabilities: np.ndarray, class_names: Sequence[str], top: int) -> list[tuple[str, float]]:
+    """Returns the names and probabilities of the first classes, in descending order."""
+    best = np.argsort(-probabilities, kind="stable")[:top]
+    return [(class_names[index], float(probabilities[index])) for index in best]
 
 
 def _csv(results: Sequence[dict[str, Any]]) -> str:

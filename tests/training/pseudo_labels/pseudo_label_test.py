@@ -2,11 +2,11 @@
 """Tests of pseudo-labels with a teacher of colors: selection, files, resumption, and training."""
 
 import dataclasses
+import functools
 import json
 import shutil
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,24 +19,25 @@ from lambdanet.errors import InputError
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.pseudo_labels import label, selection
-from lambdanet.training.pseudo_labels.inputs import Teacher
-from lambdanet.training.pseudo_labels.label import pseudo_label
-from lambdanet.training.serving.export import export_saved_model
+from lambdanet.training.inference.classifier import Classifier
+from lambdanet.training.pseudo_labels import selection
+from lambdanet.training.pseudo_labels.label import pseudo_label as label_in_processes
+
+pseudo_label = functools.partial(
+    label_in_processes, beam_options=["--direct_num_workers=1"]
+)  # in this process
 
 NAMES = ("red", "green", "blue")
+ANSWER = Path(__file__).parents[2] / "saved" / "pseudo_labels.json"
 # Pictures per color with confident predictions, and gray ones without.
 CONFIDENT = {"red": 12, "green": 5, "blue": 2}
 GRAY = 4
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory):
-    """A classifier whose logits are the scaled means of the channels."""
-    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Rescaling(2.0)]
-    model = keras.Sequential([keras.Input([None, None, 3]), *layers])
-    out = tmp_path_factory.mktemp("teacher") / "colors"
-    return export_saved_model(model, out, 8, (0.5,) * 3, (0.5,) * 3, NAMES)
+def teacher(color_teacher):
+    """The classifier of colors."""
+    return color_teacher
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def pictures(tmp_path_factory):
 
 
 def _write(path, color):
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.tile(np.asarray(color, np.uint8), (9, 12, 1))).save(path)
 
 
@@ -74,9 +75,9 @@ def _cut(path):
 
 
 def _records(folder):
-    """Returns the label, probabilities and color of each record."""
+    """Returns the label, probabilities and color of each record in a file, or in the files of a folder."""
     found = []
-    for path in sorted(folder.glob("*.tfrecord")):
+    for path in sorted(folder.glob("*.tfrecord")) if folder.is_dir() else [folder]:
         for text in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             features = tf.train.Example.FromString(text).features.feature
             image = tf.io.decode_image(features["image/encoded"].bytes_list.value[0], channels=3)
@@ -128,28 +129,28 @@ def test_same_call_does_nothing_and_other_settings_are_rejected(labeled, teacher
 @pytest.mark.parametrize("when", ["predicting", "writing"])
 def test_interrupted_run_resumes(labeled, teacher, pictures, tmp_path, monkeypatch, when):
     """Finished parts and files are kept, and the result equals that of an uninterrupted run."""
-    same = {"min_confidence": 0.5, "per_class": 4, "shard_size": 10}
+    same = {"min_confidence": 0.5, "per_class": 4, "shard_size": 10, "batch_size": 4}
     seen = []
-    classify, write = Teacher.classify, label.write_shard
+    classify, write = Classifier.classify, records.write_records
 
     def interrupted_classify(self, contents):
         seen.append(len(contents))
         if sum(seen) > 15:
-            raise KeyboardInterrupt
+            raise InputError("stop")
         return classify(self, contents)
 
-    def interrupted_write(path, *rest):
-        if path.name.startswith("pseudo-00001"):
-            path.with_name(f".{path.name}.partial").write_bytes(b"half of it")
-            raise KeyboardInterrupt
-        write(path, *rest)
+    def interrupted_write(path, contents):
+        if "pseudo-00001" in path:
+            Path(f"{path}.partial").write_bytes(b"half of it")
+            raise InputError("stop")
+        write(path, contents)
 
     with monkeypatch.context() as patch:
         if when == "predicting":
-            patch.setattr(Teacher, "classify", interrupted_classify)
+            patch.setattr(Classifier, "classify", interrupted_classify)
         else:
-            patch.setattr(label, "write_shard", interrupted_write)
-        with pytest.raises(KeyboardInterrupt):
+            patch.setattr(records, "write_records", interrupted_write)
+        with pytest.raises(InputError, match="^stop$"):
             pseudo_label(teacher, str(pictures), tmp_path, **same)
     assert not (tmp_path / "manifest.json").exists()
     kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()}
@@ -160,15 +161,59 @@ def test_interrupted_run_resumes(labeled, teacher, pictures, tmp_path, monkeypat
     def counted(self, contents):
         return again.extend(contents) or classify(self, contents)
 
-    monkeypatch.setattr(Teacher, "classify", counted)
+    monkeypatch.setattr(Classifier, "classify", counted)
     assert pseudo_label(teacher, str(pictures), tmp_path, **same) == labeled[1]
-    assert len(again) == (labeled[1]["seen"] - 10 if when == "predicting" else 0)
+    assert len(again) == (labeled[1]["seen"] - 10 * len(kept) if when == "predicting" else 0)
     for file, time in kept.items():
         assert file.suffix == ".npz" or file.stat().st_mtime_ns == time
     names = [shard["file"] for shard in labeled[1]["shards"]]
     assert sorted(file.name for file in tmp_path.glob("*.tfrecord")) == names
     for name in names:
         assert (tmp_path / name).read_bytes() == (labeled[0] / name).read_bytes()
+
+
+def test_records_equal_those_of_the_loop_before_beam(teacher, tmp_path):
+    """The saved answer was written by the program that predicted and selected in one loop."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for channel, (name, count) in enumerate(CONFIDENT.items()):
+        for index in range(count):
+            color = np.zeros(3, np.uint8)
+            color[channel] = 255 - 6 * index
+            _write(data / name / f"{index:02d}.{('png', 'bmp')[index % 2]}", color)
+    for index in range(GRAY):
+        _write(data / "gray" / f"{index}.png", np.full(3, 100 + index))
+    (data / "broken.jpg").write_bytes(b"nothing")
+    for number, answer in enumerate(json.loads(ANSWER.read_text())):
+        out = tmp_path / str(number)
+        source = data if "split" not in answer["settings"] else tmp_path / "0"
+        pseudo_label(teacher, str(source), out, **answer["settings"])
+        shards = sorted(out.glob("*.tfrecord"))
+        assert [" ".join(_names(shard)) for shard in shards] == answer["shards"]
+
+
+def _names(shard):
+    """Yields the label of each record in a file, and the color and number of its picture."""
+    for label, _, color in _records(shard):
+        yield f"{label}:{NAMES[int(np.argmax(color))]}{(255 - int(color.max())) // 6:02d}"
+
+
+def test_first_name_is_taken_where_confidences_are_equal(teacher, tmp_path):
+    for name in ("b.png", "a.png", "c.png"):  # equal colors, and one pixel that says which it is
+        pixels = np.zeros([8, 8, 3], np.uint8)
+        pixels[..., 0] = 250
+        pixels[0, "abc".index(name[0]), 0] = 249
+        (tmp_path / "data").mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "data" / name)
+    pseudo_label(teacher, str(tmp_path / "data"), tmp_path / "out", per_class=2, shard_size=1)
+    files = sorted((tmp_path / "out").glob("*.tfrecord"))
+    images = {
+        tf.train.Example.FromString(next(tf.data.TFRecordDataset(str(file)).as_numpy_iterator()))
+        .features.feature["image/encoded"]
+        .bytes_list.value[0]
+        for file in files
+    }
+    assert images == {(tmp_path / "data" / name).read_bytes() for name in ("a.png", "b.png")}
 
 
 def test_too_many_other_files_raise(teacher, tmp_path, capsys):
@@ -260,15 +305,17 @@ def test_pictures_of_records_and_datasets(teacher, labeled, tmp_path):
     assert digits["seen"] == 30 and sum(row["candidates"] for row in digits["per_class"].values()) == 30
 
 
-def test_balance_takes_the_most_confident_and_copies_evenly():
+def test_selection_takes_the_most_confident_and_copies_evenly():
     labels = np.array([0, 0, 0, 0, 1, 1, 3])
-    confidences = np.array([0.5, 0.9, 0.7, 0.9, 0.4, 0.6, 0.8])
-    selected = selection.balance(labels, confidences, 4, 3, seed=0)
-    assert selected.copies[:4].tolist() == [0, 1, 1, 1]
-    assert sorted(selected.copies[4:6].tolist()) == [1, 2] and selected.copies[6] == 3
-    assert selected.candidates.tolist() == [4, 2, 0, 1] and selected.taken.tolist() == [3, 2, 0, 1]
-    mean = selection.balance(labels, confidences, 4, None, seed=0)
-    assert mean.per_class == 2 and mean.copies.sum() == 6  # 7 of 3 classes
+    confidences = np.array([0.5, 0.9, 0.7, 0.9, 0.4, 0.6, 0.8], np.float32)
+    keys = selection.candidate_keys(confidences, np.arange(7))
+    firsts = selection.keep_first(labels, keys, 3)
+    assert firsts[0].tolist() == [0, 0, 0, 1, 1, 3]
+    chosen = {label: selection.select(firsts[1][firsts[0] == label], label, 3, 0) for label in (0, 1, 3)}
+    copies = selection.count_copies(keys, labels, chosen)
+    assert copies[:4].tolist() == [0, 1, 1, 1]
+    assert sorted(copies[4:6].tolist()) == [1, 2] and copies[6] == 3
+    assert [chosen[label].taken for label in (0, 1, 3)] == [3, 2, 1]
 
 
 PSEUDO = dataclasses.replace(

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of predictions in files: formats, kinds of inputs, and their order."""
+
+import csv
+import functools
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from lambdanet import cli
+from lambdanet.errors import InputError
+from lambdanet.training.data import records
+from lambdanet.training.inference.predict import predict_files
+from lambdanet.training.serving.predict import predict
+
+predict_files = functools.partial(predict_files, beam_options=["--direct_num_workers=1"])
+COLORS = {"a/1.png": (255, 0, 0), "a/2.bmp": (0, 200, 0), "b/3.png": (0, 0, 150)}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Three pictures in two folders, and a damaged one."""
+    root = tmp_path_factory.mktemp("pictures")
+    for name, color in COLORS.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.tile(np.uint8(color), (4, 5, 1))).save(root / name)
+    (root / "c.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing more")
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(color_teacher, pictures):
+    """What `predict` finds for single pictures: the top classes of each name."""
+    found = predict(color_teacher, [str(pictures / name) for name in COLORS], top=2)
+    return dict(zip(COLORS, (result["top"] for result in found), strict=True))
+
+
+def _lines(folder, ending):
+    return [line for path in sorted(folder.glob(f"*.{ending}")) for line in path.read_text().splitlines()]
+
+
+def test_json_lines_of_a_folder(color_teacher, pictures, expected, tmp_path, capsys):
+    command = ["predict", f"--saved_model={color_teacher}", f"--out={tmp_path}", "--format=jsonl", "--top=2"]
+    options = ["--shard_size=3", "--batch_size=2", "--", "--direct_num_workers=1"]
+    assert cli.main([*command, str(pictures), *options]) == 0
+    assert capsys.readouterr().out.endswith("predictions of 3 pictures in 2 files; 1 unreadable\n")
+    lines = [json.loads(line) for line in _lines(tmp_path, "jsonl")]
+    assert [line["image"] for line in lines] == [*COLORS, "c.jpg"]
+    for line in lines[:3]:
+        names, probabilities = zip(*expected[line["image"]], strict=True)
+        assert tuple(line["classes"]) == names
+        np.testing.assert_allclose(line["probabilities"], probabilities, rtol=1e-6)
+    assert lines[3] == {"image": "c.jpg", "error": "it cannot be read"}
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["seen"] == 4 and manifest["unreadable"] == ["c.jpg"]
+    assert sum(manifest["confidences"]["counts"]) == 3
+    files = [f"predictions-0000{number}-of-00002.jsonl" for number in (0, 1)]
+    sizes = [{"file": file, "pictures": size} for file, size in zip(files, (3, 1), strict=True)]
+    assert manifest["shards"] == sizes
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", *files]
+    before = [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())]
+    assert cli.main([*command, str(pictures), *options]) == 0
+    assert "already finished: predictions of 3 pictures" in capsys.readouterr().out
+    assert [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())] == before
+
+
+def test_records_have_all_probabilities(color_teacher, pictures, expected, tmp_path):
+    predict_files(color_teacher, str(pictures), tmp_path, "tfrecord")
+    (file,) = tmp_path.glob("*.tfrecord")
+    found = {}
+    for text in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+        fields = tf.train.Example.FromString(text).features.feature
+        (name,), (text,) = (fields[key].bytes_list.value for key in ("image/filename", "image/class/text"))
+        (label,) = fields["image/class/label"].int64_list.value
+        found[name.decode()] = (
+            text.decode(),
+            label,
+            list(fields["image/class/probabilities"].float_list.value),
+        )
+    assert list(found) == list(COLORS)
+    for index, (name, (text, label, probabilities)) in enumerate(found.items()):
+        assert (text, label) == (expected[name][0][0], index)
+        assert probabilities[label] == pytest.approx(expected[name][0][1]) and len(probabilities) == 3
+
+
+def _records_of(pictures, root):
+    root.mkdir()
+    for number, name in enumerate(("a/1.png", "b/3.png")):
+        path = str(root / records.shard_name("train", number, 2))
+        records.write_records(path, [records.encode_record((pictures / name).read_bytes(), 0)])
+    return root
+
+
+def _table_of(pictures, path):
+    path.write_text("file,split\na/1.png,train\nb/3.png,train\na/2.bmp,test\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("pattern", ["a/1.png", "b/3.png"]),
+        ("files", ["a/1.png", "b/3.png"]),
+        ("records", ["train-00000-of-00002.tfrecord:0", "train-00001-of-00002.tfrecord:0"]),
+        ("pattern of records", ["train-00000-of-00002.tfrecord:0", "train-00001-of-00002.tfrecord:0"]),
+        ("table", ["a/1.png", "b/3.png"]),
+        ("dataset", []),
+    ],
+)
+def test_inputs(color_teacher, pictures, tmp_path, kind, names):
+    options = {}
+    if kind == "pattern":
+        data = str(pictures / "**" / "*.png")
+    elif kind == "files":
+        data = [str(pictures / "b" / "3.png"), str(pictures / "a" / "1.png")]
+    elif "records" in kind:
+        root = _records_of(pictures, tmp_path / "records")
+        data = str(root / "train-*") if "pattern" in kind else str(root)
+    elif kind == "table":
+        data, options = str(_table_of(pictures, tmp_path / "t.csv")), {"data_dir": str(pictures)}
+    else:
+        tfds.builder("digits", data_dir=str(tmp_path)).download_and_prepare()
+        data, options = "digits", {"data_dir": str(tmp_path), "split": "test[:2]"}
+    predict_files(color_teacher, data, tmp_path / "out", "csv", top=1, **options)
+    rows = list(csv.DictReader(_lines(tmp_path / "out", "csv")))
+    found = [row["image"].removeprefix(f"{pictures}/") for row in rows]
+    if kind == "dataset":
+        assert len(found) == 2 and all(".tfrecord-" in name and ":" in name for name in found)
+    else:
+        assert found == names and [row["class"] for row in rows] == ["red", "blue"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("none/*.png", r"data must be a folder of TFRecords or pictures .*, got 'none/\*.png'"),
+        ("none/a.png", "data must be a folder of pictures or TFRecords, a table, .*, got 'none/a.png'"),
+        ("none.csv", "data must be an existing .csv or .parquet file, got 'none.csv'"),
+        ("digts", "unknown dataset 'digts'; did you mean digits"),
+    ],
+)
+def test_wrong_data_is_one_line(color_teacher, tmp_path, data, message):
+    with pytest.raises(InputError, match=message) as caught:
+        predict_files(color_teacher, data, tmp_path / "out", "csv")
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--split=train"], "--split is for predictions in files; it needs --format"),
+        (["--", "--runner=DirectRunner"], "--beam_options is for predictions in files; it needs --format"),
+        (["--format=csv"], "--format needs --out, a folder"),
+        (["--format=xml", "--out=out"], "unknown format 'xml'; accepted: csv, jsonl, tfrecord"),
+    ],
+)
+def test_wrong_flags_are_one_line(color_teacher, pictures, capsys, flags, message):
+    command = ["predict", f"--saved_model={color_teacher}", str(pictures / "a" / "1.png"), *flags]
+    assert cli.main(command) == 2
+    assert capsys.readouterr().err == f"lambdanet: error: {message}\n"

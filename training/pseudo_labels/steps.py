@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of the Beam pipeline after the predictions: the selection of pictures, and their records."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import tensorflow as tf
+from apache_beam.pvalue import AsDict, AsSingleton, PCollection
+from apache_beam.transforms.combiners import ToList
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+from lambdanet.errors import InputError
+from lambdanet.training.data import records
+from lambdanet.training.inference.inputs import Part
+from lambdanet.training.inference.progress import Progress, Summary, merge_summaries
+from lambdanet.training.pseudo_labels.selection import (
+    Selection,
+    candidate_keys,
+    count_copies,
+    keep_first,
+    select,
+)
+
+BUFFER = 1 << 20  # candidates of a bundle before those that cannot be selected are dropped
+Selections = dict[int, Selection]
+
+
+@dataclasses.dataclass(frozen=True)
+class WriteLabels:
+    """Writes the records of the selected pictures of all parts, and saves the counts."""
+
+    folder: str
+    progress: Progress
+    num_classes: int
+    min_confidence: float
+    per_class: int | None
+    seed: int
+
+    def __call__(self, parts: PCollection[Part]) -> None:
+        summary = AsSingleton(parts | beam.Map(self._summarize) | beam.CombineGlobally(merge_summaries))
+        once = parts.pipeline | "Once" >> beam.Create([None])
+        per_class = AsSingleton(once | beam.Map(self._records_per_class, summary))
+        selections = AsDict(
+            parts
+            | beam.ParDo(FirstCandidates(self.progress), per_class)
+            | beam.GroupByKey()
+            | beam.Map(self._select, per_class)
+        )
+        used = parts | "Used" >> beam.FlatMap(self._number_if_used, selections) | ToList()
+        shards = parts | "Write" >> beam.FlatMap(self._write, selections, AsSingleton(used))
+        _ = (
+            shards
+            | "Shards" >> ToList()
+            | "Result" >> beam.Map(self._save_result, summary, per_class, selections)
+        )
+
+    def _summarize(self, part: Part) -> Summary:
+        return self.progress.summarize(part.number, self.num_classes)
+
+    def _records_per_class(self, _: None, summary: Summary) -> int:
+        """Returns the number of records per class; `InputError` where no class has a candidate."""
+        total, classes = int(np.sum(summary.candidates)), int(np.count_nonzero(summary.candidates))
+        if not total:
+            raise InputError(
+                f"no confidence reaches {self.min_confidence:g}; give a lower --min_confidence, or other "
+                "pictures"
+            )
+        return self.per_class or max(1, round(total / classes))
+
+    def _select(self, candidates: tuple[int, Iterable[np.ndarray]], per_class: int) -> tuple[int, Selection]:
+        label, arrays = candidates
+        first = np.zeros(0, np.uint64)
+        for keys in arrays:
+            first = np.sort(np.concatenate([first, keys]))[:per_class]
+        return label, select(first, label, per_class, self.seed)
+
+    def _copies(self, part: Part, selections: Selections) -> np.ndarray:
+        labels, keys = _read_candidates(self.progress, part)
+        return count_copies(keys, labels, selections)
+
+    def _number_if_used(self, part: Part, selections: Selections) -> Iterator[int]:
+        if self._copies(part, selections).any():
+            yield part.number
+
+    def _write(self, part: Part, selections: Selections, used: list[int]) -> Iterator[dict[str, Any]]:
+        """Writes the records of a part in a random order, unless its file exists, and yields its row."""
+        if part.number not in used:
+            return
+        copies = self._copies(part, selections)
+        name = records.shard_name(records.PSEUDO, sorted(used).index(part.number), len(used))
+        path = f"{self.folder}/{name}"
+        if not tf.io.gfile.exists(path):
+            order = np.random.default_rng([self.seed, part.number]).permutation(
+                np.repeat(np.arange(len(copies)), copies)
+            )
+            records.write_records(path, self._encode(part, order))
+        with tf.io.gfile.GFile(path, "rb") as file:
+            sha256 = hashlib.sha256(file.read()).hexdigest()
+        yield {"file": name, "records": int(copies.sum()), "sha256": sha256}
+
+    def _encode(self, part: Part, order: np.ndarray) -> Iterator[bytes]:
+        contents = [picture.content for picture in part.read()]
+        with self.progress.open(part.number) as predictions:
+            fields = [predictions[name] for name in ("places", "labels", "probabilities")]
+        for place, label, probabilities in zip(*(field[order] for field in fields), strict=True):
+            yield records.encode_record(contents[place], int(label), probabilities)
+
+    def _save_result(
+        self, shards: list[dict[str, Any]], summary: Summary, per_class: int, selections: Selections
+    ) -> None:
+        counts = [
+            {
+                "candidates": count,
+                "taken": selections[label].taken if count else 0,
+                "records": per_class if count else 0,
+            }
+            for label, count in enumerate(summary.candidates.tolist())
+        ]
+        result = {
+            **summary.as_json(),
+            "records_of_each_class": per_class,
+            "per_class": counts,
+            "shards": sorted(shards, key=lambda shard: shard["file"]),
+        }
+        self.progress.save_result(result)
+
+
+class FirstCandidates(beam.DoFn):
+    """Collects the keys of the first candidates of each class in a bundle of parts."""
+
+    def __init__(self, progress: Progress):
+        self._progress = progress
+
+    def start_bundle(self) -> None:
+        """Forgets the bundle before."""
+        self._labels, self._keys = [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
+        self._size, self._per_class = 0, 0
+
+    def process(self, part: Part, per_class: int) -> None:
+        """Adds the candidates of a part."""
+        self._per_class = per_class
+        labels, keys = _read_candidates(self._progress, part)
+        self._labels.append(labels)
+        self._keys.append(keys)
+        self._size += len(keys)
+        if self._size > BUFFER:
+            self._drop()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        """Yields each class and its keys, sorted."""
+        self._drop()
+        (labels,), (keys,) = self._labels, self._keys
+        found, begins = np.unique(labels, return_index=True)
+        for label, members in zip(found.tolist(), np.split(keys, begins[1:]), strict=True):
+            yield GlobalWindows.windowed_value_at_end_of_window((label, members))
+
+    def _drop(self) -> None:
+        kept = keep_first(np.concatenate(self._labels), np.concatenate(self._keys), self._per_class)
+        self._labels, self._keys, self._size = [kept[0]], [kept[1]], 0
+
+
+def _read_candidates(progress: Progress, part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the labels and keys of the candidates in a part."""
+    with progress.open(part.number) as predictions:
+        return predictions["labels"], candidate_keys(predictions["confidences"], predictions["ranks"])
