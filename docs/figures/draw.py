@@ -10,14 +10,22 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-sys.path.insert(0, str(FOLDER.parent))  # of `rounding`
+sys.path[:0] = [str(FOLDER.parent), str(FOLDER.parents[1])]  # of `rounding` and `benchmarks`
 
+import abilities  # noqa: E402
 import button  # noqa: E402
 import layer  # noqa: E402
 import plots  # noqa: E402
 import speed  # noqa: E402
 
-FIGURES = {"layer": layer.draw, "speed": speed.draw, "colab": button.draw}
+FIGURES = {
+    "layer": layer.draw,
+    "pointer_grid": abilities.draw_pointer,
+    "recall": abilities.draw_recall,
+    "in_context_recall": abilities.draw_in_context_recall,
+    "speed": speed.draw,
+    "colab": button.draw,
+}
 
 
 def main(folder: Path) -> None:

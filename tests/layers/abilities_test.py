@@ -20,6 +20,7 @@ from lambdanet.backend import device, keras
 from lambdanet.ops import reference
 
 TASKS = constructions.SOLUTIONS
+PAGE = ROOT / "docs" / "explanation" / "what_each_half_can_do.md"
 FORMS = ("auto", *lambdanet.ops.IMPLEMENTATIONS)
 # Without the half that the task does not need: content would add the mean color to that of a pointer.
 HALVES = {"pointer grid": {"content": False}, "recall": {"position": None}, "in-context recall": {}}
@@ -87,6 +88,7 @@ def test_solved_on_every_engine(engine):
     done = subprocess.run(command, **options, check=False)
     counts = re.findall(r"([\d,]+) +([\d,]+)$", done.stdout, re.MULTILINE)
     assert len(counts) == len(TASKS), done.stderr
+    assert done.stdout.strip() in PAGE.read_text(encoding="utf-8")
     assert all(right == asked for right, asked in counts)
 
 
