@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks.arena`: trains operators on controlled tasks, and appends a row per training."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("KERAS_BACKEND", "jax")  # faster for small networks on a CPU
+
+from benchmarks import program
+from benchmarks.arena import plan, training
+from benchmarks.arena.tasks import TASKS
+from lambdanet import command_line, text_table
+from lambdanet.command_line import Flag, IntegerFlag, ListFlag, switch
+from lambdanet.errors import check_counts, check_known
+from lambdanet.training.benchmark import results
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "arena.csv"
+LEFT = ["task", "setting", "cells run", "cells left", "hours left"]
+
+
+def run_arena(
+    tasks: list[str] | None = None, out: str = str(RESULTS), cells: int | None = None, plan_only: bool = False
+) -> None:
+    """Runs the cells of the plan that have no row yet, and appends one for each.
+
+    Args:
+      tasks: the tasks; default: all.
+      out: the file of results.
+      cells: the number of cells after which to stop; default: all.
+      plan_only: whether to print what is left instead.
+
+    Raises:
+      InputError: a task is unknown, or the number of cells is not positive.
+    """
+    for task in tasks or ():
+        check_known("task", task, tuple(TASKS))
+    if cells is not None:
+        check_counts(cells=cells)
+    path = Path(out)
+    rows = plan.read_rows(path)
+    if plan_only:
+        print(text_table.render(LEFT, plan.summarize(rows, tasks or ())), end="")
+        return
+    machine = "{cpu}, {backend}".format_map(results.announce("float32"))
+    for number, cell in enumerate(plan.remaining_cells(rows, tasks or ()), start=1):
+        row = training.train(cell, machine)
+        training.append_row(path, row)
+        rows[cell] = {name: str(value) for name, value in row.items()}
+        shown = (
+            "{task} {operator} {settings} seed {seed} rate {learning_rate}: {test_accuracy} in {seconds} s"
+        )
+        print(shown.format_map(row), flush=True)
+        if number == cells:
+            break
+
+
+COMMAND = program(
+    "arena",
+    "trains operators on controlled tasks, and resumes where it stopped",
+    run_arena,
+    ListFlag("tasks", "NAME,...", "tasks (default: all)"),
+    Flag("out", "FILE", "file of results (default: docs/results/arena.csv)"),
+    IntegerFlag("cells", "N", "trainings after which to stop (default: all)"),
+    switch("plan_only", "print what is left and its hours instead"),
+)
+
+if __name__ == "__main__":
+    sys.exit(command_line.main(COMMAND))

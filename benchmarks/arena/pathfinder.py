@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures after Pathfinder (Linsley et al. 2018), of 32x32 pixels: dashed curves and marks."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+SIDE = 32
+DASHES, DISTRACTORS = 6, 3  # the dashes of both curves; the number of curves with two dashes
+STEP = 4.2  # pixels from the beginning of a dash to that of the next
+BEND = 0.35  # standard deviation of the change of the direction from dash to dash, in radians
+MARGIN = 1  # pixels between curves
+POINTS = np.linspace(0, 2.4, 8)  # along a dash, in pixels
+
+
+class Curve(NamedTuple):
+    """The pixels of a curve, [n, 2], and those of its ends."""
+
+    pixels: np.ndarray
+    ends: tuple[np.ndarray, np.ndarray]
+
+
+def pictures(number: int, kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Draws pictures as maps of 2x2 pixels in ink and in marks, [number, 16, 16, 8], and answers.
+
+    Args:
+      number: the number of pictures.
+      kind: "connected": two marks, and whether both are on one curve; "segment": a mark, and whether each
+        place on one of the two long curves is on the one with the mark.
+      seed: the seed.
+    """
+    random = np.random.default_rng(seed)
+    ink, marks = (np.zeros([number, SIDE, SIDE], np.float32) for _ in range(2))
+    connected = random.integers(2, size=number)
+    owner = np.full([number, SIDE // 2, SIDE // 2], -1)
+    for i in range(number):
+        curves = _curves(random)
+        for curve in curves:
+            ink[i][*curve.pixels.T] = 1
+        first, second, *_ = curves
+        ends = [first.ends[0]]
+        if kind == "connected":
+            ends.append(first.ends[1] if connected[i] else second.ends[0])
+        for row, column in ends:
+            marks[i, max(0, row - 1) : row + 2, max(0, column - 1) : column + 2] = 1
+        for answer, curve in ((0, second), (1, first)):
+            owner[i][*(curve.pixels // 2).T] = answer
+    return _patches(np.stack([ink, marks], axis=-1)), connected if kind == "connected" else owner
+
+
+def _curves(random: np.random.Generator) -> list[Curve]:
+    """Draws two long curves and the short ones, which do not touch."""
+    while True:
+        taken, curves = np.zeros([SIDE, SIDE], bool), []
+        for dashes in (DASHES, DASHES, *[2] * DISTRACTORS):
+            for _ in range(50):
+                curve = _curve(random, dashes, taken)
+                if curve is not None:
+                    break
+            else:
+                break
+            for row, column in curve.pixels:
+                taken[
+                    max(0, row - MARGIN) : row + MARGIN + 1, max(0, column - MARGIN) : column + MARGIN + 1
+                ] = True
+            curves.append(curve)
+        if len(curves) == 2 + DISTRACTORS:
+            return curves
+
+
+def _curve(random: np.random.Generator, dashes: int, taken: np.ndarray) -> Curve | None:
+    """Draws a curve; None if it leaves the picture, touches another one or nearly turns back."""
+    directions = random.uniform(0, 2 * np.pi) + np.cumsum(random.normal(0, BEND, size=dashes))
+    steps = np.stack([np.sin(directions), np.cos(directions)], axis=-1)
+    starts = random.uniform(0, SIDE, size=2) + STEP * np.append(np.zeros([1, 2]), np.cumsum(steps, 0)[:-1], 0)
+    points = starts[:, np.newaxis] + POINTS[:, np.newaxis] * steps[:, np.newaxis]  # [dashes, n, 2]
+    pixels = np.floor(points).astype(int)
+    flat = pixels.reshape([-1, 2])
+    if flat.min() < 0 or flat.max() >= SIDE or taken[*flat.T].any():
+        return None
+    far = np.linalg.norm(starts[:, np.newaxis] - starts, axis=-1) + STEP * np.eye(dashes)
+    if far.min() < 0.9 * STEP:
+        return None
+    return Curve(np.unique(flat, axis=0), (pixels[0, 0], pixels[-1, -1]))
+
+
+def _patches(x: np.ndarray) -> np.ndarray:
+    """Moves 2x2 pixels into channels: [n, h, w, c] -> [n, h / 2, w / 2, 4 c]."""
+    n, height, width, c = x.shape
+    x = x.reshape([n, height // 2, 2, width // 2, 2, c]).transpose([0, 1, 3, 2, 4, 5])
+    return x.reshape([n, height // 2, width // 2, 4 * c])

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of the arena: which setups run, in which order, with which learning rates and seeds."""
+
+import csv
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.arena.operators import OPERATORS
+from benchmarks.arena.settings import Setup
+from benchmarks.arena.tasks import TASKS
+
+LEARNING_RATES = (3e-4, 1e-3, 3e-3, 1e-2)  # all with seed 0; the best on validation data for the others
+SEEDS = range(5)
+# The headline: tasks whose cells run together, the searches for learning rates first.
+PHASES = (
+    ("pointer", "recall"),
+    ("in_context",),
+    ("digits", "pointer_permuted"),
+    ("segment",),
+    ("connected",),
+    ("segment_permuted",),
+    ("pointing_digits", "relations"),
+)
+
+
+class Factor(NamedTuple):
+    """A series of settings of an operator on a task.
+
+    Attributes:
+      name: the setting.
+      task, operator: their names.
+      values: its values; the usual one is a row of the headline.
+      usual: the usual value.
+      paper: the direction in the paper, with its table; empty where the paper has none.
+    """
+
+    name: str
+    task: str
+    operator: str
+    values: tuple[float | str | None, ...]
+    usual: float | str | None
+    paper: str = ""
+
+    def setups(self) -> list[Setup]:
+        """Returns the setups without the usual one."""
+        return [Setup(self.task, self.operator, f"{self.name}={value}") for value in self.values]
+
+
+FACTORS = (
+    *(
+        Factor("position_stddev", task, "lambda_both", (0.02, 0.1), 1, "1 (appendix F.2); timm's 0.02")
+        for task in ("recall", "in_context", "pointer", "segment")
+    ),
+    Factor("key_dim", "recall", "lambda_content", (8, 32, 64), 16, "more is better (Table 8)"),
+    Factor("key_dim", "pointer", "lambda_position", (4, 8), 16, "more is better (Table 8)"),
+    Factor("num_heads", "recall", "lambda_content", (1, 2), 4, "4 and more are best (Table 8)"),
+    Factor("scope", "segment", "lambda_position", (3, 11), 7, "more is better up to 23 (Table 10)"),
+    Factor("key_normalization", "recall", "lambda_content", ("l2", None), "softmax", "softmax (Table 11)"),
+    Factor("placement", "segment", "lambda_both", ("OCC", "CCO", "CCC"), "OOO", "late stages (Table 12)"),
+    *(Factor("pairs", "recall", operator, (4, 8, 16), 32) for operator in OPERATORS),
+    *(Factor("parameters", "pointer", operator, (5_000, 60_000), 20_000) for operator in OPERATORS),
+)
+
+Row = dict[str, str]
+
+
+class Cell(NamedTuple):
+    """A training: a setup, a seed and a learning rate; in the file of results, a row."""
+
+    setup: Setup
+    seed: int
+    learning_rate: float
+
+    @classmethod
+    def of(cls, row: Row) -> "Cell":
+        setup = Setup(row["task"], row["operator"], row["settings"])
+        return cls(setup, int(row["seed"]), float(row["learning_rate"]))
+
+
+def has_form(setup: Setup) -> bool:
+    """Returns whether the operator exists for the task; not all have a causal form."""
+    return bool(OPERATORS[setup.operator].causal) or not setup.task.causal
+
+
+def phases(tasks: Sequence[str] = ()) -> list[list[Setup]]:
+    """Returns the setups of the plan, or of some tasks, by phase: the headline, then the factors."""
+    headline = [[Setup(task, operator) for task in phase for operator in OPERATORS] for phase in PHASES]
+    every = [*headline, *(factor.setups() for factor in FACTORS)]
+    chosen = [[s for s in phase if has_form(s) and s.task_name in (tasks or TASKS)] for phase in every]
+    return [phase for phase in chosen if phase]
+
+
+def read_rows(path: Path) -> dict[Cell, Row]:
+    """Returns the rows of a file of results by cell; none without the file."""
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        return {Cell.of(row): row for row in csv.DictReader(file)}
+
+
+def best_learning_rate(setup: Setup, rows: dict[Cell, Row]) -> float | None:
+    """Returns the learning rate with the best validation accuracy of seed 0; None before all have run.
+
+    Of equal ones, it is the one that reached 90 % first, or the smallest.
+    """
+
+    def rank(rate: float) -> tuple[float, float]:
+        row = rows[Cell(setup, 0, rate)]
+        return float(row["validation_accuracy"]), -float(row["steps_to_90"] or "inf")
+
+    done = [rate for rate in LEARNING_RATES if Cell(setup, 0, rate) in rows]
+    return max(done, key=rank) if len(done) == len(LEARNING_RATES) else None
+
+
+def remaining_cells(rows: dict[Cell, Row], tasks: Sequence[str] = ()) -> Iterator[Cell]:
+    """Yields the cells without a row, in order; the caller adds rows while it iterates."""
+    for phase in phases(tasks):
+        for setup, rate in itertools.product(phase, LEARNING_RATES):
+            if Cell(setup, 0, rate) not in rows:
+                yield Cell(setup, 0, rate)
+        for seed, setup in itertools.product(SEEDS[1:], phase):
+            rate = best_learning_rate(setup, rows)
+            assert rate is not None
+            if Cell(setup, seed, rate) not in rows:
+                yield Cell(setup, seed, rate)
+
+
+def seeds_done(setup: Setup, rows: dict[Cell, Row]) -> list[Row]:
+    """Returns the rows of a setup at its best learning rate, by seed."""
+    rate = best_learning_rate(setup, rows)
+    cells = [Cell(setup, seed, rate) for seed in SEEDS] if rate else []
+    return [rows[cell] for cell in cells if cell in rows]
+
+
+def cells_left(setup: Setup, rows: dict[Cell, Row]) -> int:
+    """Returns the number of cells of a setup that have no row."""
+    searched = sum(Cell(setup, 0, rate) in rows for rate in LEARNING_RATES)
+    return len(LEARNING_RATES) - searched + len(SEEDS) - max(1, len(seeds_done(setup, rows)))
+
+
+def summarize(rows: dict[Cell, Row], tasks: Sequence[str] = ()) -> list[list[str]]:
+    """Returns a row per task and setting: cells that have run, cells left, and their hours.
+
+    The hours are estimated from the rows of the setup, else of the task, else of all.
+    """
+    table = []
+    for name, group in itertools.groupby(
+        itertools.chain(*phases(tasks)), lambda setup: (setup.task_name, setup.settings.partition("=")[0])
+    ):
+        setups = list(group)
+        left = {setup: cells_left(setup, rows) for setup in setups}
+        hours = sum(number * _seconds(setup, rows) for setup, number in left.items()) / 3600
+        total = len(setups) * (len(LEARNING_RATES) + len(SEEDS) - 1)
+        missing = sum(left.values())
+        table.append([*name, str(total - missing), str(missing), f"{hours:.1f}"])
+    return table
+
+
+def _seconds(setup: Setup, rows: dict[Cell, Row]) -> float:
+    for part in ((setup.task_name, setup.operator, setup.settings), (setup.task_name,), ()):
+        known = [float(row["seconds"]) for cell, row in rows.items() if cell.setup[: len(part)] == part]
+        if known:
+            return statistics.mean(known)
+    return float("nan")
