@@ -96,7 +96,8 @@ def predict_files(
     progress = Progress(folder, settings)
     shards = Shards(folder, format, top, class_names, len(inputs.parts))
     task = pipeline.Task(absolute(saved_model), batch_size, bad_records.limit, progress, write=shards.write)
-    pipeline.run(inputs, task, functools.partial(_summarize, progress), bad_records, beam_options)
+    job = pipeline.Job(inputs, task, functools.partial(_summarize, progress), beam_options)
+    pipeline.run(job, bad_records)
     result = progress.result()
     manifest = {
         "format": format,

@@ -4,7 +4,6 @@
 import contextlib
 import io
 import json
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import write_output
 
-FOLDER, SETTINGS, RESULT, RUN = ".progress", "settings.json", "result.json", "run"
+FOLDER, SETTINGS, RESULT = ".progress", "settings.json", "result.json"
 BINS = 50  # in the histogram of confidences
 
 
@@ -86,7 +85,6 @@ class Progress:
     def __init__(self, out: str, settings: dict[str, Any]):
         self._out = out
         self._settings = settings
-        self._run = ""  # the name of this run, which its workers know
         self.folder = f"{out}/{FOLDER}"
 
     def begin(self) -> None:
@@ -98,8 +96,6 @@ class Progress:
         except (OSError, tf.errors.OpError, json.JSONDecodeError) as error:
             raise InputError(f"out {self._out!r} cannot be read or written ({error})") from None
         self.write(SETTINGS, json.dumps(self._settings, indent=2) + "\n")
-        self._run = uuid.uuid4().hex
-        self.write(RUN, self._run)
 
     def has(self, part: int) -> bool:
         """Returns whether a part has predictions."""
@@ -144,19 +140,6 @@ class Progress:
         """Returns the content of a file."""
         with tf.io.gfile.GFile(f"{self.folder}/{name}", "rb") as file:
             return file.read()
-
-    def stop(self) -> None:
-        """Makes all workers stop before their next batch."""
-        self.write(RUN, "")
-
-    def check(self) -> None:
-        """Raises `InputError` where this run was stopped, or another one began in the folder."""
-        try:
-            is_current = self.read(RUN).decode() == self._run
-        except tf.errors.NotFoundError:
-            is_current = False
-        if not is_current:
-            raise InputError("the run was stopped, or another one began in the same folder")
 
     def remove(self) -> None:
         """Removes all files, after the end of the run."""

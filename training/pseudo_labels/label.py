@@ -105,7 +105,7 @@ def pseudo_label(
         absolute(saved_model), batch_size, bad_records.limit, progress, min_confidence, label_mode == "soft"
     )
     write = WriteLabels(folder, progress, len(class_names), min_confidence, per_class, seed)
-    pipeline.run(inputs, task, write, bad_records, beam_options)
+    pipeline.run(pipeline.Job(inputs, task, write, beam_options), bad_records)
     manifest = _manifest(class_names, settings, progress.result())
     write_output(f"{folder}/{PLOT}", selection.draw_selection(manifest))
     write_output(f"{folder}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n")

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 from programs.kill_once import KillOnce
 
-from lambdanet.errors import InputError, Preempted
+from lambdanet.errors import InputError
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.inference import pipeline
 from lambdanet.training.inference.inputs import open_inputs
@@ -43,8 +44,16 @@ def labeled(color_teacher, pictures, tmp_path_factory):
     return out
 
 
-def _contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".png"}
+def _records(folder):
+    """Returns the label, picture and probabilities of each record."""
+    files = sorted(map(str, folder.glob("*.tfrecord")))
+    for text in tf.data.TFRecordDataset(files).as_numpy_iterator():
+        fields = tf.train.Example.FromString(text).features.feature
+        (label,), (picture,) = (
+            fields["image/class/label"].int64_list.value,
+            fields["image/encoded"].bytes_list.value,
+        )
+        yield label, picture, fields["image/class/probabilities"].float_list.value
 
 
 @pytest.mark.slow
@@ -73,7 +82,10 @@ def test_killed_run_continues_and_writes_the_same_records(color_teacher, picture
         patch.setattr(Progress, "save", lambda self, part, rows: saved.append(part) or save(self, part, rows))
         pseudo_label(color_teacher, str(pictures), tmp_path, **SETTINGS, beam_options=IN_PROCESS)
     assert not {f"part-{number:06d}.npz" for number in saved} & {path.name for path in written}
-    assert _contents(tmp_path) == _contents(labeled)
+    found, expected = (list(_records(folder)) for folder in (tmp_path, labeled))
+    assert [record[:2] for record in found] == [record[:2] for record in expected]
+    for (*_, left), (*_, right) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-5)  # `quick_graphs` round otherwise
 
 
 @pytest.mark.slow
@@ -84,41 +96,10 @@ def test_parts_of_a_killed_worker_are_repeated(color_teacher, pictures, tmp_path
     progress = Progress(str(tmp_path), {})
     kill = KillOnce(tmp_path / "killed", number=2)
     task = pipeline.Task(str(color_teacher), 2, bad_records.limit, progress, write=kill)
-    pipeline.run(inputs, task, lambda parts: None, bad_records, ["--direct_num_workers=2"])
+    pipeline.run(pipeline.Job(inputs, task, str, ["--direct_num_workers=2"]), bad_records)
     assert kill.marker.exists()
     assert progress.finished() == set(range(7)) and bad_records.names == ["20.png"]
-    printed = capsys.readouterr()
-    assert (
-        printed.err.count("a worker process was killed; the parts that it did not finish are repeated") == 1
-    )
-    assert printed.out.endswith("21 of 21 pictures, " + printed.out.rpartition(" pictures, ")[2])
-
-
-def test_sigterm_stops_after_a_batch_and_another_call_continues(color_teacher, pictures, labeled, tmp_path):
-    save = Progress.save
-
-    def save_and_stop(self, part, rows):
-        save(self, part, rows)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(2 * pipeline.POLL_SECONDS)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Progress, "save", save_and_stop)
-        with pytest.raises(Preempted, match="stopped by SIGTERM; the same command continues the run"):
-            pseudo_label(color_teacher, str(pictures), tmp_path, **SETTINGS, beam_options=IN_PROCESS)
-    assert 1 <= len(list(tmp_path.glob(".progress/*.npz"))) < 7
-    pseudo_label(color_teacher, str(pictures), tmp_path, **SETTINGS, beam_options=IN_PROCESS)
-    assert _contents(tmp_path) == _contents(labeled)
-
-
-def test_workers_of_an_earlier_run_stop(tmp_path):
-    first, second = (Progress(str(tmp_path), {"seed": 0}) for _ in range(2))
-    first.begin()
-    first.check()
-    second.begin()
-    with pytest.raises(InputError, match="the run was stopped, or another one began in the same folder"):
-        first.check()
-    second.check()
+    assert capsys.readouterr().err == "a worker process was killed; what it did not finish is repeated\n"
 
 
 @pytest.mark.parametrize(
