@@ -239,7 +239,8 @@ def _arrows(*offsets: tuple[int, int]) -> list[np.ndarray]:
 
 def _one_question(inputs: np.ndarray, position: tuple[int, ...], answers: Sequence[int]) -> Examples:
     asked = np.full(inputs.shape[:-1], -1)
-    asked[:, *position] = answers
+    for example, answer in zip(asked, answers, strict=True):
+        example[position] = answer
     return Examples(inputs, asked)
 
 

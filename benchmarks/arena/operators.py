@@ -43,7 +43,7 @@ class CausalAttention(GlobalAttention):
         n = inputs.shape[1]
         queries, keys, values = (x[:, :, 0] for x in self._project_heads(inputs, self._qkv))
         offsets = np.arange(n) - np.arange(n)[:, np.newaxis]
-        tables = K.take(self._tables([n, 1])[0], offsets + n - 1)  # [n, m, k]
+        tables = K.take(self._tables([n, 1])[0], offsets + n - 1, axis=0)  # [n, m, k]
         logits = K.einsum("bnk,bmk->bnm", queries, keys) + K.einsum("bnk,nmk->bnm", queries, tables)
         weights = K.softmax(K.where(offsets > 0, -1e9, logits))
         outputs = K.matmul(weights, values)[:, :, K.newaxis]  # [b * heads, n, 1, v]

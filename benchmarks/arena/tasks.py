@@ -82,7 +82,7 @@ def _permute(x: np.ndarray, order: np.ndarray) -> np.ndarray:
 def pointer() -> Task:
     """The color of the cell that an arrow points to."""
     shape = (SIDE, SIDE, COLORS + len(ARROWS))
-    return Task("pointer grid", _generated(pointer_grid), shape, COLORS, 1, 20_000, 15)
+    return Task("pointer grid", _generated(pointer_grid), shape, COLORS, 1, 20_000, 10)
 
 
 def recall_pairs(pairs: int = 32) -> Task:
@@ -94,7 +94,7 @@ def recall_pairs(pairs: int = 32) -> Task:
         inputs, answers = _generated(recall, pairs=pairs)(number, split, seed)
         return Examples(inputs.reshape([number, *shape]), answers.reshape([number, *shape[:2]]))
 
-    return Task(f"recall, {pairs} pairs", draw, shape, RECALL_SYMBOLS, 1, 30_000, 20)
+    return Task(f"recall, {pairs} pairs", draw, shape, RECALL_SYMBOLS, 1, 30_000, 15)
 
 
 def in_context() -> Task:
@@ -102,7 +102,7 @@ def in_context() -> Task:
     length = 64
     draw = _generated(in_context_recall, length=length)
     shape = (length, 3 * TOKENS + 1)
-    return Task("in-context recall", draw, shape, 2 * TOKENS, 2, 20_000, 20, causal=True)
+    return Task("in-context recall", draw, shape, 2 * TOKENS, 2, 20_000, 15, causal=True)
 
 
 def relations() -> Task:
@@ -173,7 +173,7 @@ def digits() -> Task:
         chosen = chosen if split == "train" else np.arange(len(labels))
         return Examples(pictures[chosen][..., np.newaxis], labels[chosen])
 
-    return Task("digits", draw, (8, 8, 1), 10, 2, 20_000, 15, pooled=True)
+    return Task("digits", draw, (8, 8, 1), 10, 2, 20_000, 10, pooled=True)
 
 
 def pointing_digits() -> Task:
