@@ -15,7 +15,7 @@ from helpers import XLA_FLAGS
 from PIL import Image
 from programs.small_model import one_convolution
 
-from benchmarks import detection, input, startup, steps
+from benchmarks import detection, input, predictions, selection, startup, steps
 from lambdanet import command_line
 from lambdanet.training.benchmark.model_contenders import Network
 from lambdanet.training.data import records
@@ -161,3 +161,24 @@ def test_ratio_is_the_median_over_the_rounds():
     assert row["images_per_second"] == 20 and row["cpu_ms_per_image"] == 100
     assert row["times_as_fast_as_model_garden"] == 2 and row["cpu_time_by_model_garden"] == 0.5
     assert theirs.columns(None)["times_as_fast_as_model_garden"] is None
+
+
+def test_selection_prints_a_row_per_number(capsys):
+    assert (
+        command_line.main(selection.COMMAND, ["--predictions=5000,9000", "--per_class=2", "--processes=1"])
+        == 0
+    )
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    assert [line.split()[0] for line in lines] == ["5000", "9000"]
+    assert all(float(cell) > 0 for line in lines for cell in line.split())
+
+
+@pytest.mark.slow
+def test_predictions_are_relative_to_the_model_alone(monkeypatch, capsys):
+    monkeypatch.setattr(predictions, "_measure_alone", lambda threads: 1000.0 if threads == "all" else 600.0)
+    monkeypatch.setattr(predictions, "MODEL", "lambda_resnet_tiny")
+    assert command_line.main(predictions.COMMAND, ["--pictures=70"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
+    for (*_, speed, ratio, memory), alone in zip(rows, (1000, 1200), strict=True):
+        assert float(ratio) == pytest.approx(float(speed) / alone, abs=2e-3)
+        assert float(memory) > 100

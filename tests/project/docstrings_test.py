@@ -26,12 +26,21 @@ PROGRAMS = {
     *(f"serving.export:{name}" for name in ("export", "export_saved_model", "export_weights")),
     *(f"serving.export_runtimes:{name}" for name in ("export", "export_weights")),
     "serving.predict:predict",
-    *("train:train", "evaluate:evaluate", "convert:convert", "pseudo_labels.label:pseudo_label"),
+    *(
+        "train:train",
+        "evaluate:evaluate",
+        "convert:convert",
+        "pseudo_labels.label:pseudo_label",
+        "inference.predict:predict_files",
+    ),
 }
 PROGRAMS = {f"lambdanet.training.{name}" for name in PROGRAMS}
 PROGRAMS |= {f"lambdanet.tpu.{name}" for name in ("check:compile_step", "hlo:parse")}
 PROGRAMS |= {"lambdanet.tpu.largest_batch:largest_batch", "lambdanet.tpu.steps:recipe_step"}
-PROGRAMS |= {f"benchmarks.{topic}:benchmark_{topic}" for topic in ("input", "startup", "steps")}
+PROGRAMS |= {
+    f"benchmarks.{topic}:benchmark_{topic}"
+    for topic in ("input", "predictions", "selection", "startup", "steps")
+}
 
 
 IS_DETECTION = os.environ.get("LAMBDANET_KERAS") == "tf_keras"  # which needs it, in another process

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import logging
@@ -60,7 +61,7 @@ class PredictPart(beam.DoFn):
         self._shared = Shared()
 
     def setup(self) -> None:
-        """Loads the classifier once per process."""
+        """Shares the classifier among the threads of a process."""
         self._worker = self._shared.acquire(lambda: _Worker(self._task))
 
     def process(self, part: Part) -> Iterator[Part]:
@@ -75,8 +76,11 @@ class _Worker:
 
     def __init__(self, task: Task):
         self._task = task
-        self._classifier = Classifier(task.saved_model, task.batch_size)
         self._unreadable: list[str] = []
+
+    @functools.cached_property
+    def _classifier(self) -> Classifier:
+        return Classifier(self._task.saved_model, self._task.batch_size)
 
     def predict(self, part: Part) -> None:
         pictures: list[tuple[int, str]] = []

@@ -16,7 +16,7 @@ from lambdanet.training.inference.classifier import model_sha256
 from lambdanet.training.inference.inputs import open_inputs
 from lambdanet.training.inference.progress import BINS, Progress, check_settings
 from lambdanet.training.pseudo_labels import selection
-from lambdanet.training.pseudo_labels.steps import WriteLabels
+from lambdanet.training.pseudo_labels.steps import SelectLabels, WriteLabels
 from lambdanet.training.serving.exported_model import load_classifier
 
 LABEL_MODES = ("hard", "soft")
@@ -104,8 +104,8 @@ def pseudo_label(
     task = pipeline.Task(
         absolute(saved_model), batch_size, bad_records.limit, progress, min_confidence, label_mode == "soft"
     )
-    write = WriteLabels(folder, progress, len(class_names), min_confidence, per_class, seed)
-    pipeline.run(pipeline.Job(inputs, task, write, beam_options), bad_records)
+    select = SelectLabels(progress, len(class_names), min_confidence, per_class, seed)
+    pipeline.run(pipeline.Job(inputs, task, WriteLabels(folder, select), beam_options), bad_records)
     manifest = _manifest(class_names, settings, progress.result())
     write_output(f"{folder}/{PLOT}", selection.draw_selection(manifest))
     write_output(f"{folder}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n")

@@ -4,7 +4,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -26,38 +26,40 @@ from lambdanet.training.pseudo_labels.selection import (
     select,
 )
 
-BUFFER = 1 << 20  # candidates of a bundle before those that cannot be selected are dropped
+BUFFER = 1 << 18  # candidates of a bundle before those that cannot be selected are dropped
 Selections = dict[int, Selection]
 
 
-@dataclasses.dataclass(frozen=True)
-class WriteLabels:
-    """Writes the records of the selected pictures of all parts, and saves the counts."""
+class Selected(NamedTuple):
+    """Side inputs of the steps after the selection."""
 
-    folder: str
+    summary: AsSingleton
+    per_class: AsSingleton
+    selections: AsDict
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectLabels:
+    """Selects the same number of candidates of each class from the predictions of all parts."""
+
     progress: Progress
     num_classes: int
     min_confidence: float
     per_class: int | None
     seed: int
 
-    def __call__(self, parts: PCollection[Part]) -> None:
+    def __call__(self, parts: PCollection[Part]) -> Selected:
+        """Adds the steps."""
         summary = AsSingleton(parts | beam.Map(self._summarize) | beam.CombineGlobally(merge_summaries))
         once = parts.pipeline | "Once" >> beam.Create([None])
         per_class = AsSingleton(once | beam.Map(self._records_per_class, summary))
-        selections = AsDict(
+        selections = (
             parts
             | beam.ParDo(FirstCandidates(self.progress), per_class)
             | beam.GroupByKey()
             | beam.Map(self._select, per_class)
         )
-        used = parts | "Used" >> beam.FlatMap(self._number_if_used, selections) | ToList()
-        shards = parts | "Write" >> beam.FlatMap(self._write, selections, AsSingleton(used))
-        _ = (
-            shards
-            | "Shards" >> ToList()
-            | "Result" >> beam.Map(self._save_result, summary, per_class, selections)
-        )
+        return Selected(summary, per_class, AsDict(selections))
 
     def _summarize(self, part: Part) -> Summary:
         return self.progress.summarize(part.number, self.num_classes)
@@ -79,8 +81,23 @@ class WriteLabels:
             first = np.sort(np.concatenate([first, keys]))[:per_class]
         return label, select(first, label, per_class, self.seed)
 
+
+@dataclasses.dataclass(frozen=True)
+class WriteLabels:
+    """Writes the records of the selected pictures of all parts, and saves the counts."""
+
+    folder: str
+    select: SelectLabels
+
+    def __call__(self, parts: PCollection[Part]) -> None:
+        """Adds the steps."""
+        selected = self.select(parts)
+        used = parts | "Used" >> beam.FlatMap(self._number_if_used, selected.selections) | ToList()
+        shards = parts | "Write" >> beam.FlatMap(self._write, selected.selections, AsSingleton(used))
+        _ = shards | "Shards" >> ToList() | "Result" >> beam.Map(self._save_result, *selected)
+
     def _copies(self, part: Part, selections: Selections) -> np.ndarray:
-        labels, keys = _read_candidates(self.progress, part)
+        labels, keys = _read_candidates(self.select.progress, part)
         return count_copies(keys, labels, selections)
 
     def _number_if_used(self, part: Part, selections: Selections) -> Iterator[int]:
@@ -95,9 +112,8 @@ class WriteLabels:
         name = records.shard_name(records.PSEUDO, sorted(used).index(part.number), len(used))
         path = f"{self.folder}/{name}"
         if not tf.io.gfile.exists(path):
-            order = np.random.default_rng([self.seed, part.number]).permutation(
-                np.repeat(np.arange(len(copies)), copies)
-            )
+            places = np.repeat(np.arange(len(copies)), copies)
+            order = np.random.default_rng([self.select.seed, part.number]).permutation(places)
             records.write_records(path, self._encode(part, order))
         with tf.io.gfile.GFile(path, "rb") as file:
             sha256 = hashlib.sha256(file.read()).hexdigest()
@@ -105,7 +121,7 @@ class WriteLabels:
 
     def _encode(self, part: Part, order: np.ndarray) -> Iterator[bytes]:
         contents = [picture.content for picture in part.read()]
-        with self.progress.open(part.number) as predictions:
+        with self.select.progress.open(part.number) as predictions:
             fields = [predictions[name] for name in ("places", "labels", "probabilities")]
         for place, label, probabilities in zip(*(field[order] for field in fields), strict=True):
             yield records.encode_record(contents[place], int(label), probabilities)
@@ -127,7 +143,7 @@ class WriteLabels:
             "per_class": counts,
             "shards": sorted(shards, key=lambda shard: shard["file"]),
         }
-        self.progress.save_result(result)
+        self.select.progress.save_result(result)
 
 
 class FirstCandidates(beam.DoFn):
@@ -156,8 +172,9 @@ class FirstCandidates(beam.DoFn):
         self._drop()
         (labels,), (keys,) = self._labels, self._keys
         found, begins = np.unique(labels, return_index=True)
-        for label, members in zip(found.tolist(), np.split(keys, begins[1:]), strict=True):
-            yield GlobalWindows.windowed_value_at_end_of_window((label, members))
+        ends = [*begins[1:], len(keys)][: len(found)]
+        for label, begin, end in zip(found.tolist(), begins, ends, strict=True):
+            yield GlobalWindows.windowed_value_at_end_of_window((label, keys[begin:end]))
 
     def _drop(self) -> None:
         kept = keep_first(np.concatenate(self._labels), np.concatenate(self._keys), self._per_class)
