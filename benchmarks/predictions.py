@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m benchmarks.predictions`: pictures per second of `pseudo-label` and of `model.predict` alone."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -22,12 +23,15 @@ from lambdanet.training.serving.export import export_saved_model
 
 MODEL, SIDE, NUM_CLASSES, BATCH_SIZE = "lambda_resnet26t", 96, 10, 64
 ROOT = Path(__file__).parents[1]
+SHARD_SIZE = 256  # the rate is that between the first and the last part
 # Prints the pictures per second on batches that are prepared.
 ALONE = f"""
-import time, numpy as np, lambdanet
+import sys, time, numpy as np, lambdanet
 model = lambdanet.create_model({MODEL!r}, num_classes={NUM_CLASSES}, input_size={SIDE})
-images = np.random.default_rng(0).normal(size=[{BATCH_SIZE} * 16, {SIDE}, {SIDE}, 3]).astype(np.float32)
+images = np.random.default_rng(0).normal(size=[{BATCH_SIZE} * 40, {SIDE}, {SIDE}, 3]).astype(np.float32)
 model.predict(images[:{BATCH_SIZE}], {BATCH_SIZE}, verbose=0)
+print("ready", flush=True)
+sys.stdin.readline()
 begin = time.monotonic()
 model.predict(images, {BATCH_SIZE}, verbose=0)
 print(len(images) / (time.monotonic() - begin))
@@ -39,8 +43,8 @@ def benchmark_predictions(
 ) -> list[dict[str, str]]:
     """Compares `pseudo-label` with 1 and 2 processes, and of an earlier checkout, with `model.predict` alone.
 
-    They take turns on the same drawn pictures, JPEGs of 96 pixels. The ratio is to `model.predict` on the
-    same number of threads: with 2 processes, on one thread, twice.
+    They take turns on the same drawn pictures, JPEGs of 96 pixels. The ratio is to the same number of
+    processes with `model.predict` at the same time, which share the cores alike.
 
     Args:
       pictures: the number of pictures.
@@ -48,8 +52,8 @@ def benchmark_predictions(
       before: the checkout, which runs in the same environment; default: none.
 
     Returns:
-      The rows of the table: pictures per second, with the start of all processes; and the largest resident
-      set of a process in MB.
+      The rows of the table: pictures per second while predicting, and with the start of all processes, the
+      selection and the records; and the largest resident set of a process in MB.
 
     Raises:
       InputError: an argument is not as described, or a process fails.
@@ -61,30 +65,36 @@ def benchmark_predictions(
     if before is not None and not Path(before, "lambdanet").is_dir():
         raise invalid("before", "the folder of a checkout", before)
     results.announce("float32")
-    alone: dict[str, list[float]] = {"all": [], "1": []}
-    turns: dict[str, list[tuple[float, float]]] = {}
+    alone: dict[str, list[float]] = {"1": [], "2": []}
+    turns: dict[str, list[tuple[float, float, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         _draw(Path(folder, "pictures"), pictures)
         names = [str(number) for number in range(NUM_CLASSES)]
         model = zoo.create_model(MODEL, num_classes=NUM_CLASSES, input_size=SIDE)
         export_saved_model(model, f"{folder}/model", SIDE, (0.5,) * 3, (0.5,) * 3, names)
         for number in range(rounds):
-            for threads, rates in alone.items():
-                rates.append(_measure_alone(threads))
-            for processes in ("before", "1", "2") if before else ("1", "2"):
-                root = Path(before) if before and processes == "before" else ROOT
-                measured = _measure(folder, f"{processes}_{number}", root, processes, pictures)
-                turns.setdefault(processes, []).append(measured)
+            for processes, rates in alone.items():
+                rates.append(_measure_alone(int(processes)))
+            for program in ("before", "1", "2") if before else ("1", "2"):
+                root = Path(before) if before and program == "before" else ROOT
+                found = _measure(folder, f"{program}_{number}", root, program, pictures)
+                turns.setdefault(program, []).append(found)
     rows = [
-        {"program": f"model.predict, {threads} threads", "pictures per s": f"{np.median(rates):.1f}"}
-        for threads, rates in alone.items()
+        {"program": "model.predict", "processes": processes, "pictures per s": f"{np.median(rates):.1f}"}
+        for processes, rates in alone.items()
     ]
-    for processes, found in turns.items():
-        base = 2 * np.array(alone["1"]) if processes == "2" else np.array(alone["all"])
-        speeds, memory = np.array(found).T
-        name = "pseudo-label before" if processes == "before" else f"pseudo-label, {processes} processes"
-        row = {"program": name, "pictures per s": f"{np.median(speeds):.1f}"}
-        rows.append(row | {"x": f"{np.median(speeds / base):.3f}", "MB": f"{memory.max():.0f}"})
+    for program, measured in turns.items():
+        processes = "1" if program == "before" else program
+        speeds, with_start, memory = np.array(measured).T
+        row = {
+            "program": f"pseudo-label{' before' * (program == 'before')}",
+            "processes": processes,
+            "pictures per s": f"{np.median(speeds):.1f}",
+            "x": f"{np.median(speeds / alone[processes]):.3f}",
+            "with start": f"{np.median(with_start):.1f}",
+            "MB": f"{memory.max():.0f}",
+        }
+        rows.append(row)
     print(text_table.render(list(rows[-1]), [[row.get(key, "") for key in rows[-1]] for row in rows]), end="")
     return rows
 
@@ -99,29 +109,51 @@ def _draw(folder: Path, count: int) -> None:
         noise.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(path, quality=90)
 
 
-def _measure_alone(threads: str) -> float:
-    limit = {} if threads == "all" else {"TF_NUM_INTRAOP_THREADS": threads}
-    environment = os.environ | limit | {"KERAS_BACKEND": "tensorflow", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", ALONE]
-    return float(subprocess.run(command, env=environment, capture_output=True, check=True).stdout.split()[-1])
+def _measure_alone(count: int) -> float:
+    """Returns the pictures per second of processes with `model.predict` at the same time."""
+    threads = str(max(1, (os.cpu_count() or 1) // count))
+    environment = {"TF_NUM_INTRAOP_THREADS": threads, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": str(ROOT)}
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", ALONE],
+                    env=os.environ | environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+            for _ in range(count)
+        ]
+        for process in processes:
+            assert process.stdout and process.stdout.readline() == b"ready\n"
+        for process in processes:
+            assert process.stdin
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        return sum(float(process.communicate()[0]) for process in processes)
 
 
-def _measure(folder: str, out: str, root: Path, processes: str, pictures: int) -> tuple[float, float]:
-    """Returns the pictures per second of `pseudo-label` in a checkout, and the memory of a process in MB."""
+def _measure(folder: str, out: str, root: Path, processes: str, pictures: int) -> tuple[float, float, float]:
+    """Returns pictures per second of `pseudo-label`, those with its start, and its memory in MB."""
     paths = [f"--saved_model={folder}/model", f"--data={folder}/pictures", f"--out={folder}/{out}"]
-    settings = ["--min_confidence=0", f"--batch_size={BATCH_SIZE}"]
+    settings = ["--min_confidence=0", f"--batch_size={BATCH_SIZE}", f"--shard_size={SHARD_SIZE}"]
     workers = [] if processes == "before" else [f"--direct_num_workers={processes}"]
     command = [sys.executable, "-P", "-m", "lambdanet.cli", "pseudo-label", *paths, *settings, *workers]
+    parts: dict[int, float] = {}
     begin, memory = time.monotonic(), 0.0
-    with subprocess.Popen(
-        command, env=os.environ | {"PYTHONPATH": str(root)}, stdout=subprocess.DEVNULL
-    ) as process:
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            time.sleep(0.5)
+            time.sleep(0.2)
             memory = max(memory, largest_resident_mb(process.pid))
+            parts.setdefault(sum(1 for _ in Path(folder, out, ".progress").glob("*.npz")), time.monotonic())
     if process.returncode:
         raise InputError(f"`pseudo-label` in {str(root)!r} ended with status {process.returncode}")
-    return pictures / (time.monotonic() - begin), memory
+    (first, from_first), *_, (last, to_last) = sorted(item for item in parts.items() if item[0])
+    speed = SHARD_SIZE * (last - first) / (to_last - from_first)
+    return speed, pictures / (time.monotonic() - begin), memory
 
 
 COMMAND = program(

@@ -175,10 +175,12 @@ def test_selection_prints_a_row_per_number(capsys):
 
 @pytest.mark.slow
 def test_predictions_are_relative_to_the_model_alone(monkeypatch, capsys):
-    monkeypatch.setattr(predictions, "_measure_alone", lambda threads: 1000.0 if threads == "all" else 600.0)
+    monkeypatch.setattr(predictions, "_measure_alone", lambda processes: 1000.0 * processes)
     monkeypatch.setattr(predictions, "MODEL", "lambda_resnet_tiny")
+    monkeypatch.setattr(predictions, "SHARD_SIZE", 2)
     assert command_line.main(predictions.COMMAND, ["--pictures=70"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
-    for (*_, speed, ratio, memory), alone in zip(rows, (1000, 1200), strict=True):
-        assert float(ratio) == pytest.approx(float(speed) / alone, abs=2e-3)
+    for (_, processes, speed, ratio, with_start, memory), count in zip(rows, (1, 2), strict=True):
+        assert int(processes) == count and 0 < float(with_start) < float(speed)
+        assert float(ratio) == pytest.approx(float(speed) / 1000 / count, abs=2e-3)
         assert float(memory) > 100

@@ -67,7 +67,7 @@ class RecordsSource(Source):
         self._pieces = functools.cache(self._find_pieces)
         self._seed = recipe.seed
         self.manifest = read_manifest(self._root)
-        self._counts = {shard["file"]: shard["records"] for shard in self.manifest.get("shards", ())}
+        self._counts = manifest_counts(self.manifest)
         self.channels = 3
         self.class_names = self._class_names(recipe)
         self.soft = self.manifest.get("labels") == "soft"
@@ -190,6 +190,11 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         return manifest
     except (OSError, ValueError, tf.errors.OpError) as error:
         raise InputError(f"{path!r} cannot be read: {error}") from None
+
+
+def manifest_counts(manifest: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the number of records of each file in a manifest."""
+    return {shard["file"]: shard["records"] for shard in manifest.get("shards", ()) if "records" in shard}
 
 
 def count_records(path: str | Path) -> int:

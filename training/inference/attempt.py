@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -28,27 +29,28 @@ INPUT_ERROR, DONE = "InputError: ", "done"
 def run(job: Any, num_workers: int, watch: Watch) -> bool:
     """Runs a `Job`, and returns whether it is finished; its processes share the cores."""
     threads = max(1, (os.cpu_count() or 1) // max(1, num_workers))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lambdanet.training.inference.attempt"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env={THREADS: str(threads), **os.environ},
-    )
-    with process:
-        assert process.stdin and process.stdout
-        try:
-            process.stdin.write(cloudpickle.dumps(job))
-            process.stdin.flush()
-            while process.poll() is None:
-                time.sleep(POLL_SECONDS)
+    with tempfile.TemporaryDirectory() as temporary:  # Beam leaves files of processes that are killed
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lambdanet.training.inference.attempt"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={THREADS: str(threads), **os.environ, "TMPDIR": temporary},
+        )
+        with process:
+            assert process.stdin and process.stdout
+            try:
+                process.stdin.write(cloudpickle.dumps(job))
+                process.stdin.flush()
+                while process.poll() is None:
+                    time.sleep(POLL_SECONDS)
+                    watch.update()
                 watch.update()
-            watch.update()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        outcome = process.stdout.read().decode(errors="replace")
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            outcome = process.stdout.read().decode(errors="replace")
     if outcome.startswith(INPUT_ERROR):
         raise InputError(outcome.removeprefix(INPUT_ERROR))
     if outcome and outcome != DONE:

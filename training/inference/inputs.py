@@ -193,7 +193,8 @@ def _size(path: str) -> int:
 
 
 def _cut_records(paths: Sequence[str | Path], split: str, data: str, part_size: int) -> Inputs:
-    files = [(str(path), records.count_records(path)) for path in paths]
+    counts = records.manifest_counts(records.read_manifest(os.path.dirname(paths[0])))
+    files = [(str(path), counts.get(os.path.basename(path)) or records.count_records(path)) for path in paths]
     count = sum(number for _, number in files)
     if not count:
         raise invalid("split", f"one with images in {data!r}", split)

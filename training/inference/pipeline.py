@@ -22,7 +22,9 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
     WorkerOptions,
 )
+from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 from apache_beam.pvalue import PCollection
+from apache_beam.runners.runner import create_runner
 from apache_beam.utils.shared import Shared
 
 from lambdanet.errors import InputError, Unfinished, one_line, unknown
@@ -113,10 +115,12 @@ class Job:
 
     def execute(self) -> None:
         """Runs the pipeline; `InputError` where a worker raised it."""
+        largest = max(part.size for part in self.inputs.parts)
+        task = dataclasses.replace(self.task, batch_size=min(self.task.batch_size, largest))
         try:
             with beam.Pipeline(options=self.options()) as pipeline:
                 parts = pipeline | beam.Create(self.inputs.parts) | beam.Reshuffle()
-                self.finish(parts | "Predict" >> beam.ParDo(PredictPart(self.task)))
+                self.finish(parts | "Predict" >> beam.ParDo(PredictPart(task)))
         except Exception as error:
             # Beam adds the step to the message, or passes on the traceback of a process as a text.
             text = f"InputError: {error}" if isinstance(error, InputError) else str(error)
@@ -173,9 +177,11 @@ def _parse_options(given: Sequence[str], num_parts: int) -> PipelineOptions:
     standard, direct = options.view_as(StandardOptions), options.view_as(DirectOptions)
     standard.runner = standard.runner or LOCAL
     try:
-        beam.Pipeline(options=options)
+        problems = PipelineOptionsValidator(options, create_runner(standard.runner)).validate()
     except (ImportError, ValueError) as error:
-        raise InputError(f"options of Beam: {one_line(error)}") from None
+        problems = [one_line(error)]
+    if problems:
+        raise InputError(f"options of Beam: {' '.join(problems)}")
     if standard.runner == LOCAL and (others := sorted(named.keys() - accepted.keys())):
         raise unknown("option of Beam", others[0], accepted)
     if standard.runner == LOCAL:  # Beam raises what it would log

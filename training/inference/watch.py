@@ -13,7 +13,7 @@ from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.inference.inputs import Inputs
 from lambdanet.training.inference.progress import Progress
 
-POLL_SECONDS = 0.5
+POLL_SECONDS, REMOTE_POLL_SECONDS = 0.5, 10.0
 LINE_SECONDS = 30.0  # between lines where there is no terminal
 
 
@@ -54,10 +54,11 @@ class Watch:
     def in_background(self) -> Iterator[None]:
         """Updates until the context ends; the worker raises the error of too many unreadable pictures."""
         ended = threading.Event()
+        seconds = REMOTE_POLL_SECONDS if "://" in self._progress.folder else POLL_SECONDS
 
         def update() -> None:
             with contextlib.suppress(InputError):
-                while not ended.wait(POLL_SECONDS):
+                while not ended.wait(seconds):
                     self.update()
 
         thread = threading.Thread(target=update)
