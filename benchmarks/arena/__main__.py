@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m benchmarks.arena`: trains operators on controlled tasks, and appends a row per training."""
 
-import os
 import sys
 from pathlib import Path
-
-os.environ.setdefault("KERAS_BACKEND", "jax")  # faster for small networks on a CPU
 
 from benchmarks import program
 from benchmarks.arena import plan, training

@@ -3,6 +3,7 @@
 
 import csv
 import itertools
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -122,10 +123,10 @@ def remaining_cells(rows: dict[Cell, Row], tasks: Sequence[str] = ()) -> Iterato
             if Cell(setup, 0, rate) not in rows:
                 yield Cell(setup, 0, rate)
         for seed, setup in itertools.product(SEEDS[1:], phase):
-            rate = best_learning_rate(setup, rows)
-            assert rate is not None
-            if Cell(setup, seed, rate) not in rows:
-                yield Cell(setup, seed, rate)
+            best = best_learning_rate(setup, rows)
+            assert best is not None
+            if Cell(setup, seed, best) not in rows:
+                yield Cell(setup, seed, best)
 
 
 def seeds_done(setup: Setup, rows: dict[Cell, Row]) -> list[Row]:
@@ -144,7 +145,7 @@ def cells_left(setup: Setup, rows: dict[Cell, Row]) -> int:
 def summarize(rows: dict[Cell, Row], tasks: Sequence[str] = ()) -> list[list[str]]:
     """Returns a row per task and setting: cells that have run, cells left, and their hours.
 
-    The hours are estimated from the rows of the setup, else of the task, else of all.
+    Hours are estimated from the rows of the setup, else from those of the operator, else from all.
     """
     table = []
     for name, group in itertools.groupby(
@@ -160,8 +161,14 @@ def summarize(rows: dict[Cell, Row], tasks: Sequence[str] = ()) -> list[list[str
 
 
 def _seconds(setup: Setup, rows: dict[Cell, Row]) -> float:
-    for part in ((setup.task_name, setup.operator, setup.settings), (setup.task_name,), ()):
-        known = [float(row["seconds"]) for cell, row in rows.items() if cell.setup[: len(part)] == part]
-        if known:
-            return statistics.mean(known)
-    return float("nan")
+    """Returns the seconds of a training: those of the setup, else in proportion to the work."""
+
+    def work(of: Setup) -> int:
+        return of.task.epochs * of.task.mixers * math.prod(of.task.shape[:-1])
+
+    measured = [(cell.setup, float(row["seconds"])) for cell, row in rows.items()]
+    own = [seconds for of, seconds in measured if of == setup]
+    rates = {of: [s / work(of) for other, s in measured if other == of] for of in dict(measured)}
+    same = [rate for of, found in rates.items() if of.operator == setup.operator for rate in found]
+    every = [rate for found in rates.values() for rate in found]
+    return statistics.mean(own or [work(setup) * rate for rate in same or every] or [math.nan])

@@ -13,6 +13,7 @@ FOLDER = Path(__file__).parent
 sys.path[:0] = [str(FOLDER.parent), str(FOLDER.parents[1])]  # of `rounding` and `benchmarks`
 
 import abilities  # noqa: E402
+import arena  # noqa: E402
 import button  # noqa: E402
 import layer  # noqa: E402
 import plots  # noqa: E402
@@ -30,7 +31,7 @@ FIGURES = {
 
 def main(folder: Path) -> None:
     texts = {name: draw().render() for name, draw in FIGURES.items()}
-    texts |= {plot.__name__: plots.draw(plot) for plot in plots.PLOTS}
+    texts |= {plot.__name__: plots.draw(plot) for plot in (*plots.PLOTS, *arena.PLOTS)}
     for name, text in texts.items():
         (folder / f"{name}.svg").write_text(text, encoding="utf-8")
 

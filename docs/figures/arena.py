@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plots of the arena of operators, of docs/results/arena.csv."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from plots import RESULTS, render
+from svg import LIGHT
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.arena import plan, summary
+from benchmarks.arena.operators import OPERATORS
+from benchmarks.arena.settings import Setup
+from benchmarks.arena.training import STEPS
+
+STYLES = {  # of operators: color, style of the line
+    "convolution": ("faint", "-"),
+    "depthwise": ("faint", "--"),
+    "squeeze_excite": ("faint", ":"),
+    "local_attention": ("orange", "-"),
+    "halo_attention": ("orange", "--"),
+    "global_attention": ("purple", "-"),
+    "linear_attention": ("purple", "--"),
+    "lambda_content": ("green", "-"),
+    "lambda_position": ("blue", "--"),
+    "lambda_both": ("blue", "-"),
+}
+ROWS = plan.read_rows(RESULTS / "arena.csv")
+MAX_PANELS = 4
+SERIES = {
+    ("pointer", "parameters"): "parameters",
+    ("recall", "key_dim"): "key depth",
+    ("recall", "pairs"): "pairs",
+}
+
+
+def arena_steps() -> str:
+    """Plots the validation accuracy of the operators over the steps, on the first tasks of the plan."""
+    searched = [
+        setup.task_name
+        for phase in plan.phases()
+        for setup in phase
+        if not setup.settings and plan.best_learning_rate(setup, ROWS)
+    ]
+    tasks = list(dict.fromkeys(searched))[:MAX_PANELS]
+    drawing, panels = _figure(len(tasks))
+    for axes, task in zip(panels, tasks, strict=True):
+        for operator in OPERATORS:
+            rows = plan.seeds_done(Setup(task, operator), ROWS)
+            if curves := [[100 * float(part) for part in row["validation_curve"].split()] for row in rows]:
+                mean = np.mean(curves, axis=0)
+                _line(axes, operator, STEPS * np.arange(1, len(mean) + 1), mean)
+        axes.set_title(Setup(task, "convolution").task.title, fontweight="bold", fontsize=11, loc="left")
+        axes.set_xlabel("steps")
+        axes.set_ylim(0, 102)
+    panels[0].set_ylabel("accuracy on validation data (%)")
+    panels[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
+    return render(drawing, "Validation accuracy of the operators over the steps of training")
+
+
+def arena_sizes() -> str:
+    """Plots the accuracy over parameters, key depth and pairs, of the series that have run."""
+    shown = {key: lines for key in SERIES if (lines := _series(*key))}
+    drawing, panels = _figure(len(shown))
+    for axes, ((task, name), lines) in zip(panels, shown.items(), strict=True):
+        for operator, points in lines.items():
+            _line(axes, operator, *zip(*sorted(points), strict=True))
+        axes.set_title(f"{Setup(task, 'convolution').task.title.partition(',')[0]}", loc="left")
+        axes.set_xlabel(SERIES[task, name])
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_ylim(0, 102)
+    panels[0].set_ylabel("accuracy (%)")
+    panels[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
+    return render(drawing, "Accuracy of the operators over parameters, key depth and pairs")
+
+
+def _series(task: str, name: str) -> dict[str, list[tuple[float, float]]]:
+    """Returns the values and accuracies of a factor, by operator, where several have run."""
+    lines = {}
+    for factor in plan.FACTORS:
+        if (factor.task, factor.name) == (task, name):
+            setups = [Setup(task, factor.operator), *factor.setups()]
+            means = [summary.mean(setup, ROWS) for setup in setups]
+            pairs = zip((factor.usual, *factor.values), means, strict=True)
+            points = [(float(value), 100 * mean) for value, mean in pairs if mean is not None]
+            if len(points) > 1:
+                lines[factor.operator] = points
+    return lines
+
+
+def _figure(num_panels: int) -> tuple[Figure, list[Axes]]:
+    figure = Figure((4 * num_panels + 2, 3.6), layout="constrained")
+    return figure, list(figure.subplots(1, num_panels, squeeze=False)[0])
+
+
+def _line(axes: Axes, operator: str, x: object, y: object) -> None:
+    color, style = STYLES[operator]
+    title = OPERATORS[operator].title
+    axes.plot(x, y, style, color=LIGHT[color], linewidth=1.6, marker="o", markersize=3, label=title)
+
+
+PLOTS = (
+    *([arena_steps] if any(plan.seeds_done(setup, ROWS) for setup in plan.phases()[0]) else []),
+    *([arena_sizes] if any(_series(*key) for key in SERIES) else []),
+)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of the arena of operators, of docs/results/arena.csv and benchmarks/arena."""
+
+import statistics
+import sys
+from pathlib import Path
+
+from rounding import three_digits
+
+from generate.pages import RESULTS, read_csv, table
+from generate.results import MISSING
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.arena import plan, summary
+from benchmarks.arena.operators import OPERATORS
+from benchmarks.arena.settings import Setup
+
+ROWS = plan.read_rows(RESULTS / "arena.csv")
+HEADLINE = [setup for phase in plan.phases() for setup in phase if not setup.settings]
+
+
+def headline() -> str:
+    """Returns the mean accuracy of each operator on the tasks that separate operators."""
+    tasks = [task for task in _tasks() if summary.separates(task, ROWS)]
+    cells = [
+        [OPERATORS[name].title, *(_percent(summary.mean(Setup(task, name), ROWS)) for task in tasks)]
+        for name in OPERATORS
+    ]
+    return table(["accuracy (%)", *(_title(task) for task in tasks)], cells) if tasks else MISSING
+
+
+def without_separation() -> str:
+    """Returns the tasks on which all operators are about equal."""
+    same = [_title(task) for task in _tasks() if not summary.separates(task, ROWS)]
+    return f"Tasks that separate nothing: {', '.join(same) or 'none'}."
+
+
+def tasks() -> str:
+    """Returns a table per task: prediction, accuracy, difference to the lambda layer, and steps."""
+    expected, parts = summary.predictions(), []
+    for task in _tasks():
+        cells = [_line(setup, expected[setup]) for setup in HEADLINE if setup.task_name == task]
+        header = ["operator", "predicted", "accuracy (%)", "", "minus lambda, both", "steps to 90 %"]
+        header += ["learning rate", "seeds", "reason for the prediction"]
+        parts.append(f"### {_title(task).capitalize()}\n\n{table(header, cells)}")
+    return "\n".join(parts) or MISSING
+
+
+def _line(setup: Setup, expected: summary.Prediction) -> list[str]:
+    mean, rate = summary.mean(setup, ROWS), plan.best_learning_rate(setup, ROWS)
+    done = plan.seeds_done(setup, ROWS)
+    steps = [float(row["steps_to_90"]) for row in done if row["steps_to_90"]]
+    is_right = mean is not None and expected.lowest <= mean <= expected.highest
+    return [
+        OPERATORS[setup.operator].title,
+        f"{100 * expected.lowest:.0f} to {100 * expected.highest:.0f}",
+        _interval(summary.interval([*summary.accuracies(setup, ROWS).values()])) if done else "-",
+        ("right" if is_right else "wrong") if done else "not run",
+        _interval(summary.difference(setup, ROWS)),
+        f"{statistics.median(steps):.0f}" if steps and len(steps) == len(done) else "-",
+        str(rate or "-"),
+        str(len(done)),
+        expected.why,
+    ]
+
+
+def costs() -> str:
+    """Returns parameters, FLOPs, time and memory of the networks of each task that has run."""
+    memory = {(row["task"], row["operator"]): row["mib"] for row in read_csv("arena_memory.csv")}
+    cells = []
+    for setup in HEADLINE:
+        if row := summary.first_row(setup, ROWS):
+            flops = three_digits(float(row["flops"]) / 1e6)
+            mib = three_digits(memory.get((row["task"], row["operator"]), "-"))
+            numbers = [f"{int(row['parameters']):,}", flops, three_digits(row["step_ms"]), mib]
+            cells.append([_title(setup.task_name), OPERATORS[setup.operator].title, *numbers])
+    return table(["task", "operator", "parameters", "MFLOPs", "step (ms)", "MiB"], cells) or MISSING
+
+
+def factors() -> str:
+    """Returns the accuracy over the values of each factor that has run."""
+    cells = []
+    for factor in plan.FACTORS:
+        setups = [Setup(factor.task, factor.operator), *factor.setups()]
+        values = [_percent(summary.mean(setup, ROWS)) for setup in setups]
+        if any(value != "-" for value in values[1:]):
+            pairs = zip((factor.usual, *factor.values), values, strict=True)
+            shown = ", ".join(f"{name}: {value}" for name, value in pairs)
+            title = OPERATORS[factor.operator].title
+            cells.append([f"`{factor.name}`", _title(factor.task), title, factor.paper, shown])
+    header = ["factor", "task", "operator", "in the paper", "accuracy (%)"]
+    return table(header, cells) if cells else MISSING
+
+
+def missing() -> str:
+    """Returns the part of the plan that has not run."""
+    cells = [row for row in plan.summarize(ROWS) if row[3] != "0"]
+    return table(["task", "setting", "trainings run", "left", "hours left"], cells) if cells else "Nothing."
+
+
+def machine() -> str:
+    """Returns a sentence on the machine and the time of all rows."""
+    rows = ROWS.values()
+    hours = sum(float(row["seconds"]) for row in rows) / 3600
+    machines = ", ".join(sorted({row["machine"] for row in rows}))
+    versions = ", ".join(sorted({row["version"] for row in rows}))
+    return f"{len(rows)} trainings, {hours:.1f} processor hours on {machines}; lambdanet {versions}."
+
+
+def _tasks() -> list[str]:
+    """Returns the tasks of which an operator has been searched, in the order of the plan."""
+    done = [s.task_name for s in HEADLINE if plan.best_learning_rate(s, ROWS) is not None]
+    return list(dict.fromkeys(done))
+
+
+def _title(task: str) -> str:
+    return Setup(task, "convolution").task.title
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _interval(found: tuple[float, float | None] | None) -> str:
+    if found is None:
+        return "-"
+    mean, half = found
+    return f"{100 * mean:.1f}" + ("" if half is None else f" ± {100 * half:.1f}")
