@@ -150,7 +150,7 @@ def test_what_a_floor_imports_is_required(built, floor):
         "core": ("tensorflow",),
         "backend": ("tensorflow", "jax", "torch", "detection"),
         "models": ("tensorflow", "keras-hub"),
-        "training": ("tensorflow", "jax", "demo", "train", "onnx", "detection"),
+        "training": ("tensorflow", "jax", "demo", "train", "onnx", "detection", "beam"),
         "tpu": ("tpu-check", "tensorflow", "demo"),
         "detection": ("detection",),
         "cli": ("demo",),

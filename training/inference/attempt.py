@@ -7,6 +7,7 @@ that began it ends.
 
 import contextlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,8 +16,6 @@ import threading
 import time
 import traceback
 from typing import Any
-
-import cloudpickle
 
 from lambdanet.errors import InputError
 from lambdanet.training.inference.watch import POLL_SECONDS, Watch
@@ -41,7 +40,7 @@ def run(job: Any, num_workers: int, watch: Watch) -> bool:
         with process:
             assert process.stdin and process.stdout
             try:
-                process.stdin.write(cloudpickle.dumps(job))
+                process.stdin.write(pickle.dumps(job))
                 process.stdin.flush()
                 while process.poll() is None:
                     time.sleep(POLL_SECONDS)
@@ -60,7 +59,7 @@ def run(job: Any, num_workers: int, watch: Watch) -> bool:
 
 def main() -> None:
     """Runs the job that it reads from stdin, and writes the outcome to stdout: DONE, or an error."""
-    job = cloudpickle.load(sys.stdin.buffer)
+    job = pickle.load(sys.stdin.buffer)
     with os.fdopen(os.dup(1), "w") as stdout:
         os.dup2(2, 1)
         threading.Thread(target=_end_with_parent, daemon=True).start()
