@@ -33,36 +33,36 @@ class Factor(NamedTuple):
     Attributes:
       name: the setting.
       task, operator: their names.
-      values: its values; the usual one is a row of the headline.
-      usual: the usual value.
-      paper: the direction in the paper, with its table; empty where the paper has none.
+      values: its values; those of a factor of the paper in the order of the paper's accuracies, best last.
+      usual: the value that rows of the headline have.
+      paper: where the paper has that order; empty if it does not.
     """
 
     name: str
     task: str
     operator: str
     values: tuple[float | str | None, ...]
-    usual: float | str | None
+    usual: float | str
     paper: str = ""
 
     def setups(self) -> list[Setup]:
-        """Returns the setups without the usual one."""
-        return [Setup(self.task, self.operator, f"{self.name}={value}") for value in self.values]
+        """Returns a setup for each value."""
+        settings = ["" if value == self.usual else f"{self.name}={value}" for value in self.values]
+        return [Setup(self.task, self.operator, each) for each in settings]
 
 
+SHRINKING = ("recall", "in_context", "pointer", "segment")
 FACTORS = (
-    *(
-        Factor("position_stddev", task, "lambda_both", (0.02, 0.1), 1, "1 (appendix F.2); timm's 0.02")
-        for task in ("recall", "in_context", "pointer", "segment")
-    ),
-    Factor("key_dim", "recall", "lambda_content", (8, 32, 64), 16, "more is better (Table 8)"),
-    Factor("key_dim", "pointer", "lambda_position", (4, 8), 16, "more is better (Table 8)"),
-    Factor("num_heads", "recall", "lambda_content", (1, 2), 4, "4 and more are best (Table 8)"),
-    Factor("scope", "segment", "lambda_position", (3, 11), 7, "more is better up to 23 (Table 10)"),
-    Factor("key_normalization", "recall", "lambda_content", ("l2", None), "softmax", "softmax (Table 11)"),
-    Factor("placement", "segment", "lambda_both", ("OCC", "CCO", "CCC"), "OOO", "late stages (Table 12)"),
-    *(Factor("pairs", "recall", operator, (4, 8, 16), 32) for operator in OPERATORS),
-    *(Factor("parameters", "pointer", operator, (5_000, 60_000), 20_000) for operator in OPERATORS),
+    *(Factor("position_stddev", task, "lambda_both", (1, 0.1, 0.02), 1) for task in SHRINKING),
+    Factor("key_dim", "recall", "lambda_content", (8, 16, 32, 64), 16, "Table 8"),
+    Factor("key_dim", "pointer", "lambda_position", (4, 8, 16), 16, "Table 8"),
+    Factor("num_heads", "recall", "lambda_content", (1, 2, 4), 4, "Table 8"),
+    Factor("scope", "segment", "lambda_position", (3, 7, 11), 7, "Table 10"),
+    Factor("key_normalization", "recall", "lambda_content", (None, "l2", "softmax"), "softmax", "Table 11"),
+    Factor("use_batch_norm", "pointer", "lambda_position", (False, True), True, "Table 11"),
+    Factor("placement", "segment", "lambda_both", ("CCC", "OCC", "CCO", "OOO"), "OOO", "Table 12"),
+    *(Factor("pairs", "recall", operator, (4, 8, 16, 32), 32) for operator in OPERATORS),
+    *(Factor("parameters", "pointer", operator, (5_000, 20_000, 60_000), 20_000) for operator in OPERATORS),
 )
 
 Row = dict[str, str]
@@ -89,8 +89,10 @@ def has_form(setup: Setup) -> bool:
 def phases(tasks: Sequence[str] = ()) -> list[list[Setup]]:
     """Returns the setups of the plan, or of some tasks, by phase: the headline, then the factors."""
     headline = [[Setup(task, operator) for task in phase for operator in OPERATORS] for phase in PHASES]
-    every = [*headline, *(factor.setups() for factor in FACTORS)]
-    chosen = [[s for s in phase if has_form(s) and s.task_name in (tasks or TASKS)] for phase in every]
+    others = [[setup for setup in factor.setups() if setup.settings] for factor in FACTORS]
+    chosen = [
+        [s for s in phase if has_form(s) and s.task_name in (tasks or TASKS)] for phase in headline + others
+    ]
     return [phase for phase in chosen if phase]
 
 

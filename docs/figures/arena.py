@@ -84,10 +84,9 @@ def _series(task: str, name: str) -> dict[str, list[tuple[float, float]]]:
     lines = {}
     for factor in plan.FACTORS:
         if (factor.task, factor.name) == (task, name):
-            setups = [Setup(task, factor.operator), *factor.setups()]
-            means = [summary.mean(setup, ROWS) for setup in setups]
-            pairs = zip((factor.usual, *factor.values), means, strict=True)
-            points = [(float(value), 100 * mean) for value, mean in pairs if mean is not None]
+            means = [summary.mean(setup, ROWS) for setup in factor.setups()]
+            pairs = zip(factor.values, means, strict=True)
+            points = [(float(value or 0), 100 * mean) for value, mean in pairs if mean is not None]
             if len(points) > 1:
                 lines[factor.operator] = points
     return lines

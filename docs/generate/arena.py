@@ -79,18 +79,24 @@ def costs() -> str:
 
 
 def factors() -> str:
-    """Returns the accuracy over the values of each factor that has run."""
+    """Returns the accuracy over the values of each factor, and whether its order is the paper's."""
     cells = []
     for factor in plan.FACTORS:
-        setups = [Setup(factor.task, factor.operator), *factor.setups()]
-        values = [_percent(summary.mean(setup, ROWS)) for setup in setups]
-        if any(value != "-" for value in values[1:]):
-            pairs = zip((factor.usual, *factor.values), values, strict=True)
-            shown = ", ".join(f"{name}: {value}" for name, value in pairs)
-            title = OPERATORS[factor.operator].title
-            cells.append([f"`{factor.name}`", _title(factor.task), title, factor.paper, shown])
-    header = ["factor", "task", "operator", "in the paper", "accuracy (%)"]
+        means = [summary.mean(setup, ROWS) for setup in factor.setups()]
+        if sum(mean is not None for mean in means) > 1:
+            pairs = zip(factor.values, map(_percent, means), strict=True)
+            series = ", ".join(f"{value}: {mean}" for value, mean in pairs)
+            titles = [_title(factor.task), OPERATORS[factor.operator].title]
+            cells.append([f"`{factor.name}`", *titles, series, factor.paper, _agreement(factor, means)])
+    header = ["factor", "task", "operator", "accuracy (%)", "in the paper", "the last is better, as there"]
     return table(header, cells) if cells else MISSING
+
+
+def _agreement(factor: plan.Factor, means: list[float | None]) -> str:
+    first, last = means[0], means[-1]
+    if not factor.paper or first is None or last is None:
+        return "-"
+    return "equal" if abs(last - first) < 0.01 else "yes" if last > first else "no"
 
 
 def missing() -> str:
