@@ -58,7 +58,7 @@ def arena_steps() -> str:
         axes.set_xlabel("steps")
         axes.set_ylim(0, 102)
     panels[0].set_ylabel("accuracy on validation data (%)")
-    panels[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
+    _legend(panels[-1])
     return render(drawing, "Validation accuracy of the operators over the steps of training")
 
 
@@ -69,13 +69,13 @@ def arena_sizes() -> str:
     for axes, ((task, name), lines) in zip(panels, shown.items(), strict=True):
         for operator, points in lines.items():
             _line(axes, operator, *zip(*sorted(points), strict=True))
-        axes.set_title(f"{Setup(task, 'convolution').task.title.partition(',')[0]}", loc="left")
+        axes.set_title(Setup(task, "convolution").task.title.partition(",")[0], loc="left")
         axes.set_xlabel(SERIES[task, name])
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(0, 102)
     panels[0].set_ylabel("accuracy (%)")
-    panels[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
+    _legend(panels[-1])
     return render(drawing, "Accuracy of the operators over parameters, key depth and pairs")
 
 
@@ -97,10 +97,16 @@ def _figure(num_panels: int) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(1, num_panels, squeeze=False)[0])
 
 
-def _line(axes: Axes, operator: str, x: object, y: object) -> None:
+def _line(axes: Axes, operator: str, x: object, y: object, label: str = "") -> None:
     color, style = STYLES[operator]
-    title = OPERATORS[operator].title
-    axes.plot(x, y, style, color=LIGHT[color], linewidth=1.6, marker="o", markersize=3, label=title)
+    axes.plot(x, y, style, color=LIGHT[color], linewidth=1.6, marker="o", markersize=3, label=label)
+
+
+def _legend(axes: Axes) -> None:
+    """Names all operators beside the last panel."""
+    for operator, row in OPERATORS.items():
+        _line(axes, operator, [], [], row.title)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
 
 
 PLOTS = (
