@@ -60,7 +60,7 @@ def run(job: Any, num_workers: int, watch: Watch) -> bool:
 def main() -> None:
     """Runs the job that it reads from stdin, and writes the outcome to stdout: DONE, or an error."""
     job = pickle.load(sys.stdin.buffer)
-    with os.fdopen(os.dup(1), "w") as stdout:
+    with os.fdopen(os.dup(1), "w", errors="backslashreplace") as stdout:
         os.dup2(2, 1)
         threading.Thread(target=_end_with_parent, daemon=True).start()
         threading.excepthook = _end_after_worker

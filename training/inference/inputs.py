@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures to predict, in parts: files of a folder, a pattern or a table, TFRecords, or a TFDS dataset."""
 
+import contextlib
 import dataclasses
 import functools
 import glob
@@ -69,7 +70,7 @@ def open_inputs(
       bad_records: the limit for files that are no pictures.
 
     Raises:
-      InputError: there are no pictures, or too many other files.
+      InputError: an item of `data` has no pictures, or there are too many other files.
     """
     items = [os.path.expanduser(item) for item in ([data] if isinstance(data, str) else data)]
     if len(items) == 1:
@@ -82,16 +83,26 @@ def open_inputs(
         if os.sep not in item and not os.path.exists(item) and not glob.has_magic(item):
             return _cut_dataset(item, split, data_dir, part_size)
     found = {item: _expand(item) for item in items}
+    for item, (pictures, others) in found.items():
+        if not pictures and others and len(items) == 1 and glob.has_magic(item) and not os.path.isdir(item):
+            return _cut_records(others, split, item, part_size)
+        if not pictures:
+            raise invalid("data", f"a folder of TFRecords or pictures ({', '.join(ENDINGS)})", item)
     names = [name for pictures, _ in found.values() for name in pictures]
-    if not names and len(items) == 1 and glob.has_magic(items[0]) and found[items[0]][1]:
-        return _cut_records(found[items[0]][1], split, items[0], part_size)
-    if not names:
-        raise invalid("data", f"a folder of TFRecords or pictures ({', '.join(ENDINGS)})", data)
     bad_records.leave_out(*((item, rest, len(some) + len(rest)) for item, (some, rest) in found.items()))
     root = items[0] if len(items) == 1 and os.path.isdir(items[0]) else ""
     return _cut_files(
         root, [os.path.relpath(name, root) if root else name for name in names], part_size, seed
     )
+
+
+def check_apart(data: str | Sequence[str], out: str) -> None:
+    """Raises `InputError` where the folder `out` is within one of `data`, whose files it would change."""
+    for item in [data] if isinstance(data, str) else data:
+        if os.path.isdir(root := Path(item).expanduser()) and Path(out).resolve().is_relative_to(
+            root.resolve()
+        ):
+            raise invalid("out", f"a folder outside of the data in {item!r}", out)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,11 +116,12 @@ class FilePart(Part):
     def read(self) -> Iterator[Picture]:
         """Yields the pictures."""
         for rank, name in zip(self.ranks, self.names, strict=True):
-            path = os.path.join(self.root, name)
-            try:
-                content = _read_remote(path) if "://" in path else Path(path).read_bytes()
-            except (OSError, tf.errors.OpError):
-                content = b""
+            path, content = os.path.join(self.root, name), b""
+            with contextlib.suppress(OSError, tf.errors.OpError):
+                if "://" in path:
+                    content = _read_remote(path)
+                elif os.path.isfile(path):  # a pipe would be read forever
+                    content = Path(path).read_bytes()
             yield _picture(rank, name, content)
 
 
@@ -193,6 +205,8 @@ def _size(path: str) -> int:
 
 
 def _cut_records(paths: Sequence[str | Path], split: str, data: str, part_size: int) -> Inputs:
+    if not paths:
+        raise invalid("split", f"one with files in {data!r}", split)
     counts = records.manifest_counts(records.read_manifest(os.path.dirname(paths[0])))
     files = [(str(path), counts.get(os.path.basename(path)) or records.count_records(path)) for path in paths]
     count = sum(number for _, number in files)
@@ -233,7 +247,8 @@ def _expand(item: str) -> tuple[list[str], list[str]]:
         return find_pictures(item)
     if glob.has_magic(item) and not os.path.exists(item):
         paths = tf.io.gfile.glob(item) if "://" in item else glob.glob(item, recursive=True)
-        files = sorted(path for path in paths if not tf.io.gfile.isdir(path))
+        is_dir = tf.io.gfile.isdir if "://" in item else os.path.isdir
+        files = sorted(path for path in paths if not is_dir(path))
         pictures = [path for path in files if path.lower().endswith(ENDINGS)]
         return pictures, [path for path in files if not path.lower().endswith(ENDINGS)]
     if "://" not in item and not os.path.isfile(item):

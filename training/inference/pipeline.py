@@ -27,12 +27,12 @@ from apache_beam.pvalue import PCollection
 from apache_beam.runners.runner import create_runner
 from apache_beam.utils.shared import Shared
 
-from lambdanet.errors import InputError, Unfinished, one_line, unknown
+from lambdanet.errors import InputError, Unfinished, check_natural, one_line, unknown
 from lambdanet.training.data.bad_records import BadRecords, check_number
 from lambdanet.training.inference import attempt
 from lambdanet.training.inference.classifier import Classifier
 from lambdanet.training.inference.inputs import Inputs, Part
-from lambdanet.training.inference.progress import Progress, select_candidates
+from lambdanet.training.inference.progress import Progress, checksum, select_candidates
 from lambdanet.training.inference.watch import Watch
 
 LOCAL = "DirectRunner"  # without a name, Beam downloads another local runner
@@ -85,13 +85,13 @@ class _Worker:
         return Classifier(self._task.saved_model, self._task.batch_size)
 
     def predict(self, part: Part) -> None:
-        pictures: list[tuple[int, str]] = []
+        pictures: list[tuple[int, str, int]] = []
         rows: list[np.ndarray | None] = []
         progress, reading = self._task.progress, part.read()
         while batch := list(itertools.islice(reading, self._task.batch_size)):
             rows += self._classifier.classify([picture.content for picture in batch])
-            pictures += [(picture.rank, picture.name) for picture in batch]
-        names = [name for _, name in pictures]
+            pictures += [(picture.rank, picture.name, checksum(picture.content)) for picture in batch]
+        names = [name for _, name, _ in pictures]
         self._unreadable += [name for name, row in zip(names, rows, strict=True) if row is None]
         check_number(self._unreadable, self._task.max_bad_records)
         if self._task.write:
@@ -126,6 +126,8 @@ class Job:
             text = f"InputError: {error}" if isinstance(error, InputError) else str(error)
             if found := re.findall(r"InputError: (.*?)(?: \[while running [^\n]*)?(?:\n|$)", text):
                 raise InputError(found[-1]) from None
+            if text.startswith("KeyboardInterrupt"):
+                raise KeyboardInterrupt from None
             raise
 
 
@@ -165,6 +167,9 @@ def run(job: Job, bad_records: BadRecords) -> None:
 
 def _parse_options(given: Sequence[str], num_parts: int) -> PipelineOptions:
     """Returns Beam's options with our defaults; `InputError` for flags that Beam does not know."""
+    for before, word in zip(["", *given], given, strict=False):
+        if word == "--" or not (word.startswith("-") or (before.startswith("-") and "=" not in before)):
+            raise InputError(f"option of Beam: unexpected {word!r}")
     output = io.StringIO()
     try:
         with contextlib.redirect_stderr(output):
@@ -175,7 +180,8 @@ def _parse_options(given: Sequence[str], num_parts: int) -> PipelineOptions:
         problem = output.getvalue().strip().splitlines()[-1].partition("error: ")[2]
         raise InputError(f"option of Beam: {problem}") from None
     standard, direct = options.view_as(StandardOptions), options.view_as(DirectOptions)
-    standard.runner = standard.runner or LOCAL
+    if (standard.runner or LOCAL).lower() in (LOCAL.lower(), "direct"):
+        standard.runner = LOCAL
     try:
         problems = PipelineOptionsValidator(options, create_runner(standard.runner)).validate()
     except (ImportError, ValueError) as error:
@@ -187,6 +193,7 @@ def _parse_options(given: Sequence[str], num_parts: int) -> PipelineOptions:
     if standard.runner == LOCAL:  # Beam raises what it would log
         options.view_as(WorkerOptions).default_sdk_harness_log_level = "CRITICAL"
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    check_natural("direct_num_workers", direct.direct_num_workers)
     words = [word.partition("=")[0] for word in given]
     if "--direct_num_workers" not in words:
         direct.direct_num_workers = min(os.cpu_count() or 1, num_parts)

@@ -19,8 +19,8 @@ from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.inference import pipeline
 from lambdanet.training.inference.classifier import model_sha256
-from lambdanet.training.inference.inputs import Part, open_inputs
-from lambdanet.training.inference.progress import BINS, Progress, check_settings, merge_summaries
+from lambdanet.training.inference.inputs import Part, check_apart, open_inputs
+from lambdanet.training.inference.progress import BINS, Progress, Summary, check_settings, merge_summaries
 from lambdanet.training.serving.exported_model import load_classifier
 from lambdanet.training.serving.predict import TABLES, top_classes
 
@@ -51,7 +51,7 @@ def predict_files(
       saved_model: a folder written by `lambdanet export`.
       data: a folder of pictures or TFRecords, a table with a column `file`, or the name of a TFDS dataset; or
         picture files, folders, and patterns such as "photos/**/*.jpg".
-      out: the folder for the files and `manifest.json`.
+      out: the folder for the files and `manifest.json`, not within `data`.
       format: "csv", a row per picture and class; "jsonl", a line per picture; or "tfrecord", a record per
         picture with `image/filename`, the top class (`image/class/label` and `image/class/text`), and the
         probabilities of all classes (`image/class/probabilities`).
@@ -79,8 +79,9 @@ def predict_files(
     check_known("format", format, FORMATS)
     bad_records = BadRecords(max_bad_records)
     class_names = load_classifier(saved_model).class_names
-    inputs = open_inputs(data, split, data_dir, shard_size, None, bad_records)
     folder = absolute(out)
+    check_apart(data, folder)
+    inputs = open_inputs(data, split, data_dir, shard_size, None, bad_records)
     settings = {
         "model_sha256": model_sha256(str(saved_model)),
         "data": inputs.description,
@@ -97,19 +98,20 @@ def predict_files(
     shards = Shards(folder, format, top, class_names, len(inputs.parts))
     task = pipeline.Task(absolute(saved_model), batch_size, bad_records.limit, progress, write=shards.write)
     job = pipeline.Job(inputs, task, functools.partial(_summarize, progress), beam_options)
-    pipeline.run(job, bad_records)
-    result = progress.result()
-    manifest = {
-        "format": format,
-        "classes": class_names,
-        "settings": settings,
-        "seen": sum(result["histogram"]) + len(result["unreadable"]),
-        "unreadable": result["unreadable"],
-        "confidences": {"bins": BINS, "counts": result["histogram"]},
-        "shards": [{"file": shards.name(part), "pictures": part.size} for part in inputs.parts],
-    }
-    write_output(f"{folder}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n")
-    progress.remove()
+    with progress.locked():
+        pipeline.run(job, bad_records)
+        result = progress.result()
+        manifest = {
+            "format": format,
+            "classes": class_names,
+            "settings": settings,
+            "seen": sum(result["histogram"]) + len(result["unreadable"]),
+            "unreadable": result["unreadable"],
+            "confidences": {"bins": BINS, "counts": result["histogram"]},
+            "shards": [{"file": shards.name(part), "pictures": part.size} for part in inputs.parts],
+        }
+        write_output(f"{folder}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n")
+        progress.remove()
     print(_describe(manifest))
     return manifest
 
@@ -127,8 +129,13 @@ def _summarize(progress: Progress, parts: PCollection[Part]) -> None:
     _ = (
         summaries
         | beam.CombineGlobally(merge_summaries)
-        | "Result" >> beam.Map(lambda summary: progress.save_result(summary.as_json()))
+        | "Result" >> beam.Map(functools.partial(_save_result, progress))
     )
+
+
+def _save_result(progress: Progress, summary: Summary) -> None:
+    summary.check_readable()
+    progress.save_result(summary.as_json())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,21 +4,24 @@
 import contextlib
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from lambdanet.errors import InputError, invalid
+from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import write_output
+from lambdanet.training.run.run_lock import locked
 
 FOLDER, SETTINGS, RESULT = ".progress", "settings.json", "result.json"
 BINS = 50  # in the histogram of confidences
 
 
 def select_candidates(
-    pictures: Sequence[tuple[int, str]],
+    pictures: Sequence[tuple[int, str, int]],
     rows: Sequence[np.ndarray | None],
     min_confidence: float,
     soft: bool,
@@ -26,7 +29,7 @@ def select_candidates(
     """Returns what is kept of the predictions for the pictures of a part.
 
     Args:
-      pictures: the rank and name of each picture.
+      pictures: the rank, name and `checksum` of each picture.
       rows: the probabilities of the classes per picture; None for unreadable ones.
       min_confidence: the smallest probability of the top class of a candidate for a label.
       soft: whether to keep the probabilities of all classes.
@@ -35,6 +38,7 @@ def select_candidates(
       places: the positions of the candidates in the part, int64 [n].
       ranks: the ranks of the candidates, int64 [n].
       labels: the top class of each candidate, int64 [n].
+      checksums: those of the candidates, int64 [n].
       confidences: the probability of that class, float32 [n].
       probabilities: those of all classes, float32 [n, num_classes]; else [n, 0].
       histogram: pictures per confidence, including those that are no candidates, int64 [BINS].
@@ -48,13 +52,19 @@ def select_candidates(
     table = table.reshape(len(places), -1 if len(places) else 0)
     return {
         "places": places,
-        "ranks": np.array([rank for rank, _ in pictures], np.int64)[places],
+        "ranks": np.array([rank for rank, _, _ in pictures], np.int64)[places],
+        "checksums": np.array([number for _, _, number in pictures], np.int64)[places],
         "labels": table.argmax(axis=1) if len(places) else places,
         "confidences": confidences[places],
         "probabilities": table if soft else table[:, :0],
         "histogram": np.bincount(bins, minlength=BINS),
-        "unreadable": np.array([name for _, name in pictures], np.str_)[~readable],
+        "unreadable": np.array([name for _, name, _ in pictures], np.str_)[~readable],
     }
+
+
+def checksum(content: bytes) -> int:
+    """Returns a number that differs where a picture was changed."""
+    return zlib.crc32(content)
 
 
 class Summary(NamedTuple):
@@ -63,6 +73,12 @@ class Summary(NamedTuple):
     histogram: np.ndarray  # pictures per confidence, int64 [BINS]
     candidates: np.ndarray  # those per class, int64 [num_classes]
     unreadable: list[tuple[int, list[str]]]  # the number of each part, and the names in it
+
+    def check_readable(self) -> None:
+        """Raises `InputError` where no picture can be read."""
+        count = sum(len(names) for _, names in self.unreadable)
+        if count and not self.histogram.sum():
+            raise InputError(f"none of {count} pictures can be read")
 
     def as_json(self) -> dict[str, list[Any]]:
         """Returns the histogram, and the unreadable pictures in the order of the parts."""
@@ -87,19 +103,23 @@ class Progress:
         self._settings = settings
         self.folder = f"{out}/{FOLDER}"
 
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Keeps other runs out of a local folder; `InputError` where one is in it."""
+        return contextlib.nullcontext() if "://" in self._out else locked(Path(self._out), "out")
+
     def begin(self) -> None:
         """Writes the settings; `InputError` where that fails, or the folder has a run with other settings."""
         file = f"{self.folder}/{SETTINGS}"
         try:
             if tf.io.gfile.exists(file):
                 check_settings(self._out, json.loads(self.read(SETTINGS)), self._settings)
-        except (OSError, tf.errors.OpError, json.JSONDecodeError) as error:
+        except (OSError, tf.errors.OpError, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"out {self._out!r} cannot be read or written ({error})") from None
         self.write(SETTINGS, json.dumps(self._settings, indent=2) + "\n")
 
     def has(self, part: int) -> bool:
         """Returns whether a part has predictions."""
-        return tf.io.gfile.exists(f"{self.folder}/{_file(part)}")
+        return self.exists(part_file(part))
 
     def finished(self) -> set[int]:
         """Returns the numbers of the parts that have predictions."""
@@ -110,13 +130,23 @@ class Progress:
         """Writes the predictions of a part at once."""
         content = io.BytesIO()
         np.savez(content, **predictions)
-        self.write(_file(part), content.getvalue())
+        self.write(part_file(part), content.getvalue())
 
     @contextlib.contextmanager
     def open(self, part: int) -> Iterator[Mapping[str, np.ndarray]]:
-        """Yields the predictions of a part, of which only the arrays that are used are read."""
-        with tf.io.gfile.GFile(f"{self.folder}/{_file(part)}", "rb") as file, np.load(file) as arrays:
-            yield arrays
+        """Yields the predictions of a part, of which only the arrays that are used are read.
+
+        `InputError` for a damaged file.
+        """
+        path = f"{self.folder}/{part_file(part)}"
+        try:
+            with tf.io.gfile.GFile(path, "rb") as file, np.load(file) as arrays:
+                yield arrays
+        except InputError:
+            raise
+        except Exception as error:  # NumPy raises many kinds for a damaged file
+            problem = f"{path!r} is damaged ({one_line(error)})"
+            raise InputError(f"{problem}; remove it to predict its pictures again") from None
 
     def summarize(self, part: int, num_classes: int) -> Summary:
         """Returns the counts of a part."""
@@ -132,6 +162,10 @@ class Progress:
         """Returns what `save_result` wrote."""
         return json.loads(self.read(RESULT))
 
+    def exists(self, name: str) -> bool:
+        """Returns whether a file exists."""
+        return tf.io.gfile.exists(f"{self.folder}/{name}")
+
     def write(self, name: str, content: bytes | str) -> None:
         """Writes a file completely or not at all; `InputError` where it cannot be written."""
         write_output(f"{self.folder}/{name}", content)
@@ -146,13 +180,16 @@ class Progress:
         tf.io.gfile.rmtree(self.folder)
 
 
-def check_settings(out: str, saved: dict[str, Any], settings: dict[str, Any]) -> None:
+def check_settings(out: str, saved: Any, settings: dict[str, Any]) -> None:
     """Raises `InputError` if an earlier run in the folder has other settings."""
+    if not isinstance(saved, dict) or saved.keys() != settings.keys():
+        raise InputError(f"out {out!r} has files of another command or version; give another folder")
     for name, value in settings.items():
         if saved.get(name) != value:
             hint = "continue with the same settings, or give another folder"
             raise invalid(name, f"{saved.get(name)!r} as in the run in {out!r}", value, hint)
 
 
-def _file(part: int) -> str:
+def part_file(part: int) -> str:
+    """Returns the name of the file of a part."""
     return f"part-{part:06d}.npz"

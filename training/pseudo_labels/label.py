@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lambdanet.errors import check_counts, check_known, invalid
+from lambdanet.errors import check_counts, check_known, check_natural, invalid
 from lambdanet.files import absolute, write_output
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
@@ -21,6 +21,7 @@ from lambdanet.training.serving.exported_model import load_classifier
 
 LABEL_MODES = ("hard", "soft")
 PLOT = "pseudo_labels.png"
+MAX_PARTS = 99_999  # in five digits, as in the names of the files
 
 
 def pseudo_label(
@@ -76,6 +77,7 @@ def pseudo_label(
     check_counts(batch_size=batch_size, shard_size=shard_size)
     if per_class is not None:
         check_counts(per_class=per_class)
+    check_natural("seed", seed)
     check_known("label_mode", label_mode, LABEL_MODES)
     if not 0 <= min_confidence <= 1:
         raise invalid("min_confidence", "from 0 to 1", min_confidence)
@@ -85,6 +87,9 @@ def pseudo_label(
         raise invalid("out", f"a folder apart from the data in {data!r}", str(out))
     class_names = load_classifier(saved_model).class_names
     inputs = open_inputs(data, split, data_dir, shard_size, seed, bad_records)
+    if len(inputs.parts) > MAX_PARTS:
+        least = -(-sum(part.size for part in inputs.parts) // MAX_PARTS)
+        raise invalid("shard_size", f"{least} or more for so many pictures", shard_size)
     folder = absolute(out)
     settings = {
         "teacher_sha256": model_sha256(str(saved_model)),
@@ -105,11 +110,12 @@ def pseudo_label(
         absolute(saved_model), batch_size, bad_records.limit, progress, min_confidence, label_mode == "soft"
     )
     select = SelectLabels(progress, len(class_names), min_confidence, per_class, seed)
-    pipeline.run(pipeline.Job(inputs, task, WriteLabels(folder, select), beam_options), bad_records)
-    manifest = _manifest(class_names, settings, progress.result())
-    write_output(f"{folder}/{PLOT}", selection.draw_selection(manifest))
-    write_output(f"{folder}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n")
-    progress.remove()
+    with progress.locked():
+        pipeline.run(pipeline.Job(inputs, task, WriteLabels(folder, select), beam_options), bad_records)
+        manifest = _manifest(class_names, settings, progress.result())
+        write_output(f"{folder}/{PLOT}", selection.draw_selection(manifest))
+        write_output(f"{folder}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n")
+        progress.remove()
     print(summarize(manifest))
     return manifest
 

@@ -3,6 +3,7 @@
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from lambdanet.errors import InputError
 from lambdanet.training.data import records
 from lambdanet.training.inference.inputs import Part
-from lambdanet.training.inference.progress import Progress, Summary, merge_summaries
+from lambdanet.training.inference.progress import Progress, Summary, checksum, merge_summaries, part_file
 from lambdanet.training.pseudo_labels.selection import (
     Selection,
     candidate_keys,
@@ -66,6 +67,7 @@ class SelectLabels:
 
     def _records_per_class(self, _: None, summary: Summary) -> int:
         """Returns the number of records per class; `InputError` where no class has a candidate."""
+        summary.check_readable()
         total, classes = int(np.sum(summary.candidates)), int(np.count_nonzero(summary.candidates))
         if not total:
             raise InputError(
@@ -105,26 +107,32 @@ class WriteLabels:
             yield part.number
 
     def _write(self, part: Part, selections: Selections, used: list[int]) -> Iterator[dict[str, Any]]:
-        """Writes the records of a part in a random order, unless its file exists, and yields its row."""
+        """Writes the records of a part in a random order, unless that was done before, and yields its row."""
         if part.number not in used:
             return
         copies = self._copies(part, selections)
         name = records.shard_name(records.PSEUDO, sorted(used).index(part.number), len(used))
-        path = f"{self.folder}/{name}"
-        if not tf.io.gfile.exists(path):
+        path, progress = f"{self.folder}/{name}", self.select.progress
+        row = f"{name}-{checksum(copies.tobytes())}.json"
+        if not (tf.io.gfile.exists(path) and progress.exists(row)):
             places = np.repeat(np.arange(len(copies)), copies)
             order = np.random.default_rng([self.select.seed, part.number]).permutation(places)
             records.write_records(path, self._encode(part, order))
-        with tf.io.gfile.GFile(path, "rb") as file:
-            sha256 = hashlib.sha256(file.read()).hexdigest()
-        yield {"file": name, "records": int(copies.sum()), "sha256": sha256}
+            with tf.io.gfile.GFile(path, "rb") as file:
+                sha256 = hashlib.sha256(file.read()).hexdigest()
+            shard = {"file": name, "records": int(copies.sum()), "sha256": sha256}
+            progress.write(row, json.dumps(shard))
+        yield json.loads(progress.read(row))
 
     def _encode(self, part: Part, order: np.ndarray) -> Iterator[bytes]:
-        contents = [picture.content for picture in part.read()]
+        pictures = list(part.read())
         with self.select.progress.open(part.number) as predictions:
-            fields = [predictions[name] for name in ("places", "labels", "probabilities")]
-        for place, label, probabilities in zip(*(field[order] for field in fields), strict=True):
-            yield records.encode_record(contents[place], int(label), probabilities)
+            fields = [predictions[name] for name in ("places", "labels", "probabilities", "checksums")]
+        for place, label, probabilities, number in zip(*(field[order] for field in fields), strict=True):
+            if place >= len(pictures) or checksum(pictures[place].content) != number:
+                where = f"{self.select.progress.folder}/{part_file(part.number)}"
+                raise InputError(f"pictures were changed after they were predicted; remove {where!r}")
+            yield records.encode_record(pictures[place].content, int(label), probabilities)
 
     def _save_result(
         self, shards: list[dict[str, Any]], summary: Summary, per_class: int, selections: Selections
