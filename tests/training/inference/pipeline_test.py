@@ -114,6 +114,9 @@ def test_parts_of_a_killed_worker_are_repeated(color_teacher, pictures, tmp_path
             "--direct_num_worker=2",
             "unknown option of Beam 'direct_num_worker'; did you mean direct_num_workers",
         ),
+        ("--direct_num_workers=-1", "direct_num_workers must be zero or a positive integer, got -1"),
+        ("word", "option of Beam: unexpected 'word'"),
+        ("--", "option of Beam: unexpected '--'"),
     ],
 )
 def test_wrong_option_of_beam_is_one_line(color_teacher, pictures, tmp_path, option, message):

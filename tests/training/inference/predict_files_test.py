@@ -4,6 +4,7 @@
 import csv
 import functools
 import json
+import os
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from PIL import Image
 from lambdanet import cli
 from lambdanet.errors import InputError
 from lambdanet.training.data import records
+from lambdanet.training.inference.classifier import Classifier
 from lambdanet.training.inference.predict import predict_files
+from lambdanet.training.run.run_lock import locked
 from lambdanet.training.serving.predict import predict
 
 predict_files = functools.partial(predict_files, beam_options=["--direct_num_workers=1"])
@@ -147,6 +150,50 @@ def test_wrong_data_is_one_line(color_teacher, tmp_path, data, message):
     with pytest.raises(InputError, match=message) as caught:
         predict_files(color_teacher, data, tmp_path / "out", "csv")
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_pattern_without_pictures_beside_others_is_rejected(color_teacher, pictures, tmp_path):
+    with pytest.raises(InputError, match=r"data must be a folder of TFRecords or pictures .*'.*/no\*.png'"):
+        predict_files(color_teacher, [str(pictures), f"{pictures}/no*.png"], tmp_path / "out", "csv")
+
+
+def test_output_within_data_is_rejected(color_teacher, pictures):
+    with pytest.raises(InputError, match="out must be a folder outside of the data in"):
+        predict_files(color_teacher, str(pictures), pictures / "a" / "out", "csv")
+    assert not (pictures / "a" / "out").exists()
+
+
+def test_unreadable_names_and_pipes_alone_are_one_line(color_teacher, tmp_path, capsys):
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    (data / "a\n.png").touch()
+    with open(os.fsencode(data) + b"/\xff.png", "wb"):
+        pass
+    os.mkfifo(data / "pipe.png")
+    with pytest.raises(InputError, match="^none of 3 pictures can be read$"):
+        predict_files(color_teacher, f"{data}/*", out, "csv")
+    assert not (out / "manifest.json").exists() and not (out / ".lock").exists()
+
+
+def test_interrupt_within_beam_ends_the_command(color_teacher, pictures, tmp_path, monkeypatch, capsys):
+    def interrupted(self, contents):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Classifier, "classify", interrupted)
+    command = [
+        "predict",
+        f"--saved_model={color_teacher}",
+        f"--out={tmp_path}",
+        "--format=csv",
+        str(pictures),
+    ]
+    assert cli.main([*command, "--direct_num_workers=1"]) == 130
+    assert capsys.readouterr().err == "lambdanet: interrupted\n"
+
+
+def test_second_run_in_a_folder_is_rejected(color_teacher, pictures, tmp_path):
+    with locked(tmp_path), pytest.raises(InputError, match="^out .* is in use by process"):
+        predict_files(color_teacher, str(pictures), tmp_path, "csv")
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,54 @@ def test_interrupted_run_resumes(labeled, teacher, pictures, tmp_path, monkeypat
         assert (tmp_path / name).read_bytes() == (labeled[0] / name).read_bytes()
 
 
+@pytest.fixture
+def unfinished(teacher, pictures, tmp_path, monkeypatch):
+    """A run that ended before its first records, with its call and a copy of the pictures."""
+    data, out = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(pictures / "red", data)
+    same = {"data": str(data), "out": out, "min_confidence": 0.5, "per_class": 4}
+
+    def interrupted(path, contents):
+        raise InputError("stop")
+
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="^stop$"):
+        patch.setattr(records, "write_records", interrupted)
+        pseudo_label(teacher, **same)
+    return same
+
+
+def test_pictures_that_change_after_their_prediction_are_rejected(teacher, unfinished):
+    picture = Path(unfinished["data"]) / "00.png"
+    content = picture.read_bytes()
+    picture.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(
+        InputError, match="pictures were changed after they were predicted; remove '(.*)'"
+    ) as caught:
+        pseudo_label(teacher, **unfinished)
+    Path(str(caught.value).split("'")[1]).unlink()
+    assert pseudo_label(teacher, **unfinished)["seen"] == CONFIDENT["red"]
+
+
+def test_damaged_progress_is_one_line(teacher, unfinished):
+    progress = unfinished["out"] / ".progress"
+    _cut(part := progress / "part-000000.npz")
+    with pytest.raises(InputError, match=r"part-000000.npz' is damaged \(.*\); remove it"):
+        pseudo_label(teacher, **unfinished)
+    part.unlink()
+    (progress / "settings.json").write_text("[]")
+    with pytest.raises(InputError, match="out .* has files of another command or version"):
+        pseudo_label(teacher, **unfinished)
+
+
+def test_files_of_another_run_are_not_kept(teacher, unfinished):
+    file = unfinished["out"] / "pseudo-00000-of-00001.tfrecord"
+    file.write_bytes(b"nothing")
+    manifest = pseudo_label(teacher, **unfinished)
+    assert (
+        manifest["shards"][0]["file"] == file.name and len(_records(file)) == manifest["shards"][0]["records"]
+    )
+
+
 def test_records_equal_those_of_the_loop_before_beam(teacher, tmp_path):
     """The saved answer was written by the program that predicted and selected in one loop."""
     data = tmp_path / "data"
