@@ -18,6 +18,7 @@ from typing import Any
 
 from absl import flags, logging
 
+from lambdanet import text_table
 from lambdanet.errors import InputError, Preempted, Unfinished, invalid, unknown
 
 HELP = ("--help", "-h")
@@ -187,23 +188,10 @@ def format_help(command: Command) -> str:
     parts = [line, f"`{command.name}` {command.summary}."]
     if command.options:
         rows = [(str(option), option.help) for option in command.options]
-        parts.append(f"arguments and flags:\n{align_columns(rows)}")
+        parts.append(f"arguments and flags:\n{text_table.align_columns(rows)}")
     parts.append(command.notes())
     parts.append("\n".join(["examples:", *(f"  {example}" for example in command.examples)]))
     return "\n\n".join(filter(None, parts))
-
-
-def align_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Returns rows of cells as indented lines of aligned columns.
-
-    Example:
-      >>> print(align_columns([("list", "lists the models"), ("pseudo-label", "labels pictures")]))
-        list          lists the models
-        pseudo-label  labels pictures
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join(f"  {line}" for line in lines)
 
 
 _ACCEPTED = {

@@ -55,3 +55,16 @@ def check_format(table_format: str) -> str:
 
 def _is_number(cell: str) -> bool:
     return cell == "-" or cell.replace(",", "").replace(".", "", 1).isdigit()
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
+    """Returns rows of cells as indented lines of aligned columns.
+
+    Example:
+      >>> print(align_columns([("list", "lists the models"), ("pseudo-label", "labels pictures")]))
+        list          lists the models
+        pseudo-label  labels pictures
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join(f"  {line}" for line in lines)

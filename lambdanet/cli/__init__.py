@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import lambdanet
 from lambdanet import command_line
 from lambdanet.cli import benchmark, exported, models, tpu_check, training
-from lambdanet.command_line import HELP, Command, align_columns, run_command
+from lambdanet.command_line import HELP, Command, run_command
 from lambdanet.errors import check_known
+from lambdanet.text_table import align_columns
 
 COMMANDS: tuple[Command, ...] = (
     *models.COMMANDS,

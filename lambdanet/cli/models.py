@@ -3,8 +3,9 @@
 
 from absl import flags
 
-from lambdanet.command_line import Arguments, Command, Flag, align_columns, switch
+from lambdanet.command_line import Arguments, Command, Flag, switch
 from lambdanet.errors import InputError, check_known
+from lambdanet.text_table import align_columns
 
 
 def _list(values: flags.FlagValues, arguments: list[str]) -> None:

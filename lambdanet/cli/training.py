@@ -15,10 +15,10 @@ from lambdanet.command_line import (
     Flag,
     IntegerFlag,
     RepeatedFlag,
-    align_columns,
     switch,
 )
 from lambdanet.errors import InputError, check_known
+from lambdanet.text_table import align_columns
 from lambdanet.which_keras import use_backend
 
 if TYPE_CHECKING:
