@@ -102,7 +102,7 @@ def in_context() -> Task:
     length = 64
     draw = _generated(in_context_recall, length=length)
     shape = (length, 3 * TOKENS + 1)
-    return Task("in-context recall", draw, shape, TOKENS, 2, 20_000, 15, causal=True)
+    return Task("in-context recall", draw, shape, TOKENS, 2, 20_000, 40, causal=True)
 
 
 def relations() -> Task:

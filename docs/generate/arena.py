@@ -111,7 +111,9 @@ def machine() -> str:
     hours = sum(float(row["seconds"]) for row in rows) / 3600
     machines = ", ".join(sorted({row["machine"] for row in rows}))
     versions = ", ".join(sorted({row["version"] for row in rows}))
-    return f"{len(rows)} trainings, {hours:.1f} processor hours on {machines}; lambdanet {versions}."
+    planned = len(ROWS) + sum(int(row[3]) for row in plan.summarize(ROWS))
+    share = f"{len(rows):,} of {planned:,} trainings of the plan have run"
+    return f"{share}, in {hours:.1f} processor hours on {machines}; lambdanet {versions}."
 
 
 def _tasks() -> list[str]:
