@@ -25,7 +25,7 @@ def run_arena(
       tasks: the tasks; default: all.
       out: the file of results.
       cells: the number of cells after which to stop; default: all.
-      plan_only: whether to print what is left instead.
+      plan_only: whether to print what is left, and train nothing.
 
     Raises:
       InputError: a task is unknown, or the number of cells is not positive.
@@ -59,7 +59,7 @@ COMMAND = program(
     ListFlag("tasks", "NAME,...", "tasks (default: all)"),
     Flag("out", "FILE", "file of results (default: docs/results/arena.csv)"),
     IntegerFlag("cells", "N", "trainings after which to stop (default: all)"),
-    switch("plan_only", "print what is left and its hours instead"),
+    switch("plan_only", "print what is left and its hours, and train nothing"),
 )
 
 if __name__ == "__main__":

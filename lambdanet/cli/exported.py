@@ -5,7 +5,7 @@ from absl import flags
 
 from lambdanet.cli.training import MAX_BAD_RECORDS
 from lambdanet.command_line import Arguments, Command, Flag, FloatFlag, IntegerFlag, RepeatedFlag, given_flags
-from lambdanet.errors import InputError, Unfinished
+from lambdanet.errors import InputError, Unfinished, invalid
 
 
 def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -26,6 +26,8 @@ def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
 def _predict_files(values: flags.FlagValues, arguments: list[str]) -> None:
     if not values.out:
         raise InputError("--format needs --out, a folder")
+    if values.out.endswith((".csv", ".jsonl")):
+        raise invalid("out", "a folder with --format", values.out)
     from lambdanet.training.inference import predict
 
     given = given_flags(values, _DATA_FLAGS)

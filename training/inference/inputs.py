@@ -79,6 +79,8 @@ def open_inputs(
             return _cut_records(records.select_files(splits, split, Path(item)), split, item, part_size)
         if os.path.splitext(item)[1].lower() in folder.READERS:
             root = os.path.expanduser(data_dir or os.path.dirname(item))
+            if data_dir is not None and not tf.io.gfile.isdir(root):
+                raise invalid("data_dir", "an existing folder", data_dir)
             return _cut_files(root, folder.read_files(item, split), part_size, seed)
         if os.sep not in item and not os.path.exists(item) and not glob.has_magic(item):
             return _cut_dataset(item, split, data_dir, part_size)
@@ -86,6 +88,8 @@ def open_inputs(
     for item, (pictures, others) in found.items():
         if not pictures and others and len(items) == 1 and glob.has_magic(item) and not os.path.isdir(item):
             return _cut_records(others, split, item, part_size)
+        if not pictures and not others and glob.has_magic(item) and not os.path.isdir(item):
+            raise invalid("data", "a pattern that matches files", item)
         if not pictures:
             raise invalid("data", f"a folder of TFRecords or pictures ({', '.join(ENDINGS)})", item)
     names = [name for pictures, _ in found.values() for name in pictures]
@@ -226,7 +230,12 @@ def _cut_records(paths: Sequence[str | Path], split: str, data: str, part_size: 
 
 
 def _cut_dataset(name: str, split: str, data_dir: str | None, part_size: int) -> Inputs:
-    builder = sources.prepare_on_disk(sources.open_tfds(name, data_dir))
+    try:
+        builder = sources.prepare_on_disk(sources.open_tfds(name, data_dir))
+    except InputError as error:
+        if str(error).startswith("unknown dataset"):
+            raise InputError(f"there is no file or folder {name!r}, and it is an {error}") from None
+        raise
     info = builder.info
     if "image" not in info.features or not isinstance(info.features["image"], tfds.features.Image):
         raise invalid(f"the features of dataset {name}", "with an image named 'image'", list(info.features))

@@ -11,6 +11,7 @@ import math
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -151,7 +152,7 @@ def run(job: Job, bad_records: BadRecords) -> None:
     direct, runner = options.view_as(DirectOptions), options.view_as(StandardOptions).runner
     with contextlib.closing(Watch(job.inputs, job.task.progress, bad_records)) as watch:
         if runner != LOCAL or direct.direct_running_mode != MULTI_PROCESSING:
-            with watch.in_background():
+            with watch.in_background(), _temporary_files():
                 job.execute()
             watch.update()
             return
@@ -163,6 +164,18 @@ def run(job: Job, bad_records: BadRecords) -> None:
         f"worker processes were killed {ATTEMPTS} times, perhaps for want of memory; the same command "
         "continues the run"
     )
+
+
+@contextlib.contextmanager
+def _temporary_files() -> Iterator[None]:
+    """Removes the temporary files that Beam leaves."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
 
 
 def _parse_options(given: Sequence[str], num_parts: int) -> PipelineOptions:

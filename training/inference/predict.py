@@ -90,14 +90,15 @@ def predict_files(
         "top": top,
         "shard_size": shard_size,
     }
-    if manifest := records.read_manifest(folder):
-        check_settings(folder, manifest.get("settings", {}), settings)
-        print(f"already finished: {_describe(manifest)}")
-        return manifest
     progress = Progress(folder, settings)
     shards = Shards(folder, format, top, class_names, len(inputs.parts))
     task = pipeline.Task(absolute(saved_model), batch_size, bad_records.limit, progress, write=shards.write)
     job = pipeline.Job(inputs, task, functools.partial(_summarize, progress), beam_options)
+    job.options()
+    if manifest := records.read_manifest(folder):
+        check_settings(folder, manifest.get("settings", {}), settings)
+        print(f"already finished: {_describe(manifest)}")
+        return manifest
     with progress.locked():
         pipeline.run(job, bad_records)
         result = progress.result()

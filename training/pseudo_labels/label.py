@@ -101,17 +101,19 @@ def pseudo_label(
         "shard_size": shard_size,
         "seed": seed,
     }
-    if manifest := records.read_manifest(folder):
-        check_settings(folder, manifest.get("settings", {}), settings)
-        print(f"already finished: {summarize(manifest)}")
-        return manifest
     progress = Progress(folder, settings)
     task = pipeline.Task(
         absolute(saved_model), batch_size, bad_records.limit, progress, min_confidence, label_mode == "soft"
     )
     select = SelectLabels(progress, len(class_names), min_confidence, per_class, seed)
+    job = pipeline.Job(inputs, task, WriteLabels(folder, select), beam_options)
+    job.options()
+    if manifest := records.read_manifest(folder):
+        check_settings(folder, manifest.get("settings", {}), settings)
+        print(f"already finished: {summarize(manifest)}")
+        return manifest
     with progress.locked():
-        pipeline.run(pipeline.Job(inputs, task, WriteLabels(folder, select), beam_options), bad_records)
+        pipeline.run(job, bad_records)
         manifest = _manifest(class_names, settings, progress.result())
         write_output(f"{folder}/{PLOT}", selection.draw_selection(manifest))
         write_output(f"{folder}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n")

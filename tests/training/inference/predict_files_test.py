@@ -140,10 +140,13 @@ def test_inputs(color_teacher, pictures, tmp_path, kind, names):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("none/*.png", r"data must be a folder of TFRecords or pictures .*, got 'none/\*.png'"),
+        ("none/*.png", r"data must be a pattern that matches files, got 'none/\*.png'"),
         ("none/a.png", "data must be a folder of pictures or TFRecords, a table, .*, got 'none/a.png'"),
         ("none.csv", "data must be an existing .csv or .parquet file, got 'none.csv'"),
-        ("digts", "unknown dataset 'digts'; did you mean digits"),
+        (
+            "digts",
+            "there is no file or folder 'digts', and it is an unknown dataset 'digts'",
+        ),
     ],
 )
 def test_wrong_data_is_one_line(color_teacher, tmp_path, data, message):
