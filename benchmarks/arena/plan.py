@@ -77,6 +77,7 @@ class Cell(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> "Cell":
+        """Returns the cell of a row."""
         setup = Setup(row["task"], row["operator"], row["settings"])
         return cls(setup, int(row["seed"]), float(row["learning_rate"]))
 

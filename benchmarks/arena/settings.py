@@ -28,14 +28,17 @@ class Setup(NamedTuple):
 
     @property
     def task(self) -> Task:
+        """The task, with its settings."""
         return _task(self)
 
     @property
     def parameters(self) -> int:
+        """The number of parameters of the network."""
         return int(self._values().get("parameters", self.task.parameters))
 
     @property
     def placement(self) -> str:
+        """A letter per mixer, or empty where all are the operator."""
         return str(self._values().get("placement", ""))
 
     @property
