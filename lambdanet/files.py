@@ -58,6 +58,18 @@ def _write_remote(path: str, content: bytes) -> None:
         raise OSError(error.message) from error
 
 
+def read_remote(path: str) -> bytes:
+    """Returns the content of a file, which may be on a remote file system.
+
+    Raises:
+      tf.errors.OpError: it cannot be read.
+    """
+    import tensorflow as tf
+
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
 def write_output(path: str | Path, content: bytes | str) -> None:
     """Writes a file that the user asked for, completely or not at all, and makes its folder.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each half of a lambda layer can do: the lambdas of three tasks, whose weights are set by hand."""
+"""Draws the lambdas of three tasks whose weights are set by hand."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each half of a lambda layer can do, by weights set by hand, and what it cannot, by equal answers."""
+"""Tests of what each half of a lambda layer can do, by weights set by hand, and cannot, by equal answers."""
 
 import os
 import re
@@ -129,7 +129,7 @@ def test_content_alone_cannot_follow_pointers(make):
     layers = [point_wise(), make(), point_wise(), make()]
     first, second = answers_to(examples, *layers)
     np.testing.assert_allclose(first, second, atol=1e-5)
-    # A layer that sees positions tells them apart.
+    # A layer with positions answers them differently.
     first, second = answers_to(examples, point_wise(), position_alone())
     assert np.abs(first - second).max() > 1e-2
 

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, invalid
+from lambdanet.files import read_remote
 from lambdanet.training.data import class_names
 from lambdanet.training.data.image_bytes import Encoded
 from lambdanet.training.data.sources import SINGLE_MACHINE, Example, Shard, Source, number_records
@@ -183,8 +184,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if not tf.io.gfile.exists(path):
         return {}
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            manifest = json.loads(file.read())
+        manifest = json.loads(read_remote(path))
         if not isinstance(manifest, dict):
             raise ValueError(f"{type(manifest).__name__} instead of an object")
         return manifest

@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from lambdanet.errors import InputError, invalid
+from lambdanet.files import read_remote
 from lambdanet.training.data import folder, records, sources
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures
@@ -123,7 +124,7 @@ class FilePart(Part):
             path, content = os.path.join(self.root, name), b""
             with contextlib.suppress(OSError, tf.errors.OpError):
                 if "://" in path:
-                    content = _read_remote(path)
+                    content = read_remote(path)
                 elif os.path.isfile(path):  # a pipe would be read forever
                     content = Path(path).read_bytes()
             yield _picture(rank, name, content)
@@ -182,11 +183,6 @@ def _read_records(
         except tf.errors.InvalidArgumentError:
             content = b""
         yield example["name"].numpy().decode(), int(example["number"]), content
-
-
-def _read_remote(path: str) -> bytes:
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return file.read()
 
 
 def _cut_files(root: str, names: Iterable[str], part_size: int, seed: int | None) -> Inputs:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import io
 import itertools
+import json
 import logging
 import math
 import os
@@ -29,11 +30,13 @@ from apache_beam.runners.runner import create_runner
 from apache_beam.utils.shared import Shared
 
 from lambdanet.errors import InputError, Unfinished, check_natural, one_line, unknown
+from lambdanet.files import write_output
+from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords, check_number
 from lambdanet.training.inference import attempt
 from lambdanet.training.inference.classifier import Classifier
 from lambdanet.training.inference.inputs import Inputs, Part
-from lambdanet.training.inference.progress import Progress, checksum, select_candidates
+from lambdanet.training.inference.progress import Progress, check_settings, checksum, select_candidates
 from lambdanet.training.inference.watch import Watch
 
 LOCAL = "DirectRunner"  # without a name, Beam downloads another local runner
@@ -132,14 +135,40 @@ class Job:
             raise
 
 
+def run_once(
+    job: Job,
+    bad_records: BadRecords,
+    make_manifest: Callable[[dict[str, Any]], dict[str, Any]],
+    describe: Callable[[dict[str, Any]], str],
+) -> dict[str, Any]:
+    """Runs a job as `run` does, unless its folder has a manifest, and returns the manifest.
+
+    `make_manifest` makes it from what the last step of the pipeline has saved, and `describe` the line about
+    it that is printed. `InputError` where the manifest has other settings, or the folder is in use.
+    """
+    job.options()
+    progress = job.task.progress
+    if manifest := records.read_manifest(progress.out):
+        check_settings(progress.out, manifest.get("settings", {}), progress.settings)
+        print(f"already finished: {describe(manifest)}")
+        return manifest
+    with progress.locked():
+        run(job, bad_records)
+        manifest = make_manifest(progress.result())
+        write_output(f"{progress.out}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n")
+        progress.remove()
+    print(describe(manifest))
+    return manifest
+
+
 def run(job: Job, bad_records: BadRecords) -> None:
     """Runs a job, and prints its progress and the unreadable pictures.
 
     Local processes of Beam are repeated where they are killed. They end with this process.
 
     Args:
-      job: the pictures, the work on them, and the options of Beam; default: its local runner, with as many
-        processes as cores.
+      job: the pictures, the work on them, and the options of Beam; default: its local runner, with one
+        process per core.
       bad_records: counts the unreadable pictures of all workers.
 
     Raises:

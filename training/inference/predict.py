@@ -3,7 +3,6 @@
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.inference import pipeline
 from lambdanet.training.inference.classifier import model_sha256
 from lambdanet.training.inference.inputs import Part, check_apart, open_inputs
-from lambdanet.training.inference.progress import BINS, Progress, Summary, check_settings, merge_summaries
+from lambdanet.training.inference.progress import BINS, Progress, Summary, merge_summaries
 from lambdanet.training.serving.exported_model import load_classifier
 from lambdanet.training.serving.predict import TABLES, top_classes
 
@@ -62,8 +61,8 @@ def predict_files(
       shard_size: the number of pictures per file.
       max_bad_records: the largest number of unreadable pictures, and of files that are not pictures, to leave
         out; default: 100 pictures, and a tenth of all files.
-      beam_options: flags of Beam, such as "--runner=FlinkRunner"; default: its local runner, with as many
-        processes as cores.
+      beam_options: flags of Beam, such as "--runner=FlinkRunner"; default: its local runner, with one
+        process per core.
 
     Returns:
       The manifest: settings, classes, files, unreadable pictures, and the histogram of confidences.
@@ -94,15 +93,9 @@ def predict_files(
     shards = Shards(folder, format, top, class_names, len(inputs.parts))
     task = pipeline.Task(absolute(saved_model), batch_size, bad_records.limit, progress, write=shards.write)
     job = pipeline.Job(inputs, task, functools.partial(_summarize, progress), beam_options)
-    job.options()
-    if manifest := records.read_manifest(folder):
-        check_settings(folder, manifest.get("settings", {}), settings)
-        print(f"already finished: {_describe(manifest)}")
-        return manifest
-    with progress.locked():
-        pipeline.run(job, bad_records)
-        result = progress.result()
-        manifest = {
+
+    def make_manifest(result: dict[str, Any]) -> dict[str, Any]:
+        return {
             "format": format,
             "classes": class_names,
             "settings": settings,
@@ -111,10 +104,8 @@ def predict_files(
             "confidences": {"bins": BINS, "counts": result["histogram"]},
             "shards": [{"file": shards.name(part), "pictures": part.size} for part in inputs.parts],
         }
-        write_output(f"{folder}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n")
-        progress.remove()
-    print(_describe(manifest))
-    return manifest
+
+    return pipeline.run_once(job, bad_records, make_manifest, _describe)
 
 
 def _describe(manifest: dict[str, Any]) -> str:

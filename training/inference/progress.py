@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import write_output
+from lambdanet.files import read_remote, write_output
 from lambdanet.training.run.run_lock import locked
 
 FOLDER, SETTINGS, RESULT = ".progress", "settings.json", "result.json"
@@ -99,23 +99,23 @@ class Progress:
     """The unfinished run in a folder `out`, local or remote."""
 
     def __init__(self, out: str, settings: dict[str, Any]):
-        self._out = out
-        self._settings = settings
+        self.out = out
+        self.settings = settings
         self.folder = f"{out}/{FOLDER}"
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keeps other runs out of a local folder; `InputError` where one is in it."""
-        return contextlib.nullcontext() if "://" in self._out else locked(Path(self._out), "out")
+        return contextlib.nullcontext() if "://" in self.out else locked(Path(self.out), "out")
 
     def begin(self) -> None:
         """Writes the settings; `InputError` where that fails, or the folder has a run with other settings."""
         file = f"{self.folder}/{SETTINGS}"
         try:
             if tf.io.gfile.exists(file):
-                check_settings(self._out, json.loads(self.read(SETTINGS)), self._settings)
+                check_settings(self.out, json.loads(self.read(SETTINGS)), self.settings)
         except (OSError, tf.errors.OpError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"out {self._out!r} cannot be read or written ({error})") from None
-        self.write(SETTINGS, json.dumps(self._settings, indent=2) + "\n")
+            raise InputError(f"out {self.out!r} cannot be read or written ({error})") from None
+        self.write(SETTINGS, json.dumps(self.settings, indent=2) + "\n")
 
     def has(self, part: int) -> bool:
         """Returns whether a part has predictions."""
@@ -172,8 +172,7 @@ class Progress:
 
     def read(self, name: str) -> bytes:
         """Returns the content of a file."""
-        with tf.io.gfile.GFile(f"{self.folder}/{name}", "rb") as file:
-            return file.read()
+        return read_remote(f"{self.folder}/{name}")
 
     def remove(self) -> None:
         """Removes all files, after the end of the run."""

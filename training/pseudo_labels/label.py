@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lambdanet pseudo-label`: writes TFRecords of the pictures that a teacher labels with confidence."""
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.inference import pipeline
 from lambdanet.training.inference.classifier import model_sha256
 from lambdanet.training.inference.inputs import open_inputs
-from lambdanet.training.inference.progress import BINS, Progress, check_settings
+from lambdanet.training.inference.progress import BINS, Progress
 from lambdanet.training.pseudo_labels import selection
 from lambdanet.training.pseudo_labels.steps import SelectLabels, WriteLabels
 from lambdanet.training.serving.exported_model import load_classifier
@@ -61,8 +60,8 @@ def pseudo_label(
       seed: the random seed of the order within a file, and of the copies.
       max_bad_records: the largest number of unreadable pictures, and of files that are not pictures, to leave
         out; default: 100 pictures, and a tenth of all files.
-      beam_options: flags of Beam, such as "--runner=FlinkRunner"; default: its local runner, with as many
-        processes as cores.
+      beam_options: flags of Beam, such as "--runner=FlinkRunner"; default: its local runner, with one
+        process per core.
 
     Returns:
       The manifest: settings, counts per class, files, and the histogram of confidences.
@@ -89,7 +88,7 @@ def pseudo_label(
     inputs = open_inputs(data, split, data_dir, shard_size, seed, bad_records)
     if len(inputs.parts) > MAX_PARTS:
         least = -(-sum(part.size for part in inputs.parts) // MAX_PARTS)
-        raise invalid("shard_size", f"{least} or more for so many pictures", shard_size)
+        raise invalid("shard_size", f"{least} or more for this number of pictures", shard_size)
     folder = absolute(out)
     settings = {
         "teacher_sha256": model_sha256(str(saved_model)),
@@ -107,19 +106,13 @@ def pseudo_label(
     )
     select = SelectLabels(progress, len(class_names), min_confidence, per_class, seed)
     job = pipeline.Job(inputs, task, WriteLabels(folder, select), beam_options)
-    job.options()
-    if manifest := records.read_manifest(folder):
-        check_settings(folder, manifest.get("settings", {}), settings)
-        print(f"already finished: {summarize(manifest)}")
-        return manifest
-    with progress.locked():
-        pipeline.run(job, bad_records)
-        manifest = _manifest(class_names, settings, progress.result())
+
+    def make_manifest(result: dict[str, Any]) -> dict[str, Any]:
+        manifest = _manifest(class_names, settings, result)
         write_output(f"{folder}/{PLOT}", selection.draw_selection(manifest))
-        write_output(f"{folder}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n")
-        progress.remove()
-    print(summarize(manifest))
-    return manifest
+        return manifest
+
+    return pipeline.run_once(job, bad_records, make_manifest, summarize)
 
 
 def summarize(manifest: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from lambdanet.errors import InputError
+from lambdanet.files import read_remote
 from lambdanet.training.data import records
 from lambdanet.training.inference.inputs import Part
 from lambdanet.training.inference.progress import Progress, Summary, checksum, merge_summaries, part_file
@@ -95,7 +96,8 @@ class WriteLabels:
         """Adds the steps."""
         selected = self.select(parts)
         used = parts | "Used" >> beam.FlatMap(self._number_if_used, selected.selections) | ToList()
-        shards = parts | "Write" >> beam.FlatMap(self._write, selected.selections, AsSingleton(used))
+        files = AsSingleton(used | beam.Map(_number_files))
+        shards = parts | "Write" >> beam.FlatMap(self._write, selected.selections, files)
         _ = shards | "Shards" >> ToList() | "Result" >> beam.Map(self._save_result, *selected)
 
     def _copies(self, part: Part, selections: Selections) -> np.ndarray:
@@ -106,20 +108,19 @@ class WriteLabels:
         if self._copies(part, selections).any():
             yield part.number
 
-    def _write(self, part: Part, selections: Selections, used: list[int]) -> Iterator[dict[str, Any]]:
+    def _write(self, part: Part, selections: Selections, files: dict[int, int]) -> Iterator[dict[str, Any]]:
         """Writes the records of a part in a random order, unless that was done before, and yields its row."""
-        if part.number not in used:
+        if part.number not in files:
             return
         copies = self._copies(part, selections)
-        name = records.shard_name(records.PSEUDO, sorted(used).index(part.number), len(used))
+        name = records.shard_name(records.PSEUDO, files[part.number], len(files))
         path, progress = f"{self.folder}/{name}", self.select.progress
         row = f"{name}-{checksum(copies.tobytes())}.json"
         if not (tf.io.gfile.exists(path) and progress.exists(row)):
             places = np.repeat(np.arange(len(copies)), copies)
             order = np.random.default_rng([self.select.seed, part.number]).permutation(places)
             records.write_records(path, self._encode(part, order))
-            with tf.io.gfile.GFile(path, "rb") as file:
-                sha256 = hashlib.sha256(file.read()).hexdigest()
+            sha256 = hashlib.sha256(read_remote(path)).hexdigest()
             shard = {"file": name, "records": int(copies.sum()), "sha256": sha256}
             progress.write(row, json.dumps(shard))
         yield json.loads(progress.read(row))
@@ -187,6 +188,11 @@ class FirstCandidates(beam.DoFn):
     def _drop(self) -> None:
         kept = keep_first(np.concatenate(self._labels), np.concatenate(self._keys), self._per_class)
         self._labels, self._keys, self._size = [kept[0]], [kept[1]], 0
+
+
+def _number_files(parts: list[int]) -> dict[int, int]:
+    """Returns the number of the file of each part."""
+    return {part: number for number, part in enumerate(sorted(parts))}
 
 
 def _read_candidates(progress: Progress, part: Part) -> tuple[np.ndarray, np.ndarray]:
