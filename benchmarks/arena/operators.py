@@ -54,13 +54,22 @@ complexity.MULTIPLY_ADDS[CausalAttention] = complexity.MULTIPLY_ADDS[GlobalAtten
 
 
 def convolution(filters: int) -> Mixer:
-    return keras.layers.Conv2D(filters, 3, padding="same", use_bias=False)
+    return lambda x: keras.layers.Conv2D(filters, _kernel(3, x), padding="same", use_bias=False)(x)
 
 
 def depthwise(filters: int) -> Mixer:
     """A depthwise convolution after a projection, as all other operators begin with one."""
-    layers = keras.layers.Dense(filters), keras.layers.DepthwiseConv2D(7, padding="same", use_bias=False)
-    return lambda x: layers[1](layers[0](x))
+
+    def mix(x: K.Tensor) -> K.Tensor:
+        x = keras.layers.Dense(filters)(x)
+        return keras.layers.DepthwiseConv2D(_kernel(7, x), padding="same", use_bias=False)(x)
+
+    return mix
+
+
+def _kernel(size: int, x: K.Tensor) -> list[int]:
+    """Returns the size of a kernel, without the weights that would see nothing on a map of width 1."""
+    return [size, size if x.shape[2] > 1 else 1]
 
 
 def squeeze_excite(filters: int) -> Mixer:

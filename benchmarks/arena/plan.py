@@ -19,7 +19,7 @@ SEEDS = range(5)
 PHASES = (
     ("pointer", "recall"),
     ("in_context",),
-    ("digits", "pointer_permuted"),
+    ("digits", "mnist1d", "pointer_permuted"),
     ("segment",),
     ("connected",),
     ("segment_permuted",),

@@ -152,28 +152,52 @@ def _pictures(kind: str, number: int, split: str, seed: int) -> Examples:
     return Examples(pool.inputs[chosen], pool.answers[chosen])
 
 
+Labeled = tuple[np.ndarray, np.ndarray]  # inputs and labels
+
+
 @functools.cache
-def _digits() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns scikit-learn's pictures of digits, [n, 8, 8] in 0 to 1, and their labels, by split."""
+def _signals() -> dict[str, Labeled]:
+    """Returns the signals of MNIST-1D, [n, 40, 1, 1], by split; the test set is the published one."""
+    from mnist1d.data import make_dataset
+
+    data = make_dataset()
+    signals, tested = (data[name].reshape([-1, 40, 1, 1]).astype(np.float32) for name in ("x", "x_test"))
+    parts = zip(np.split(signals, [3500]), np.split(data["y"], [3500]), strict=True)
+    return dict(zip(SPLITS, [*parts, (tested, data["y_test"])], strict=True))
+
+
+@functools.cache
+def _digits() -> dict[str, Labeled]:
+    """Returns scikit-learn's pictures of digits, [n, 8, 8, 1] in 0 to 1, by split."""
     from sklearn.datasets import load_digits
 
     pictures, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
-    pictures, labels = pictures[order].reshape([-1, 8, 8]).astype(np.float32) / 16, labels[order]
+    pictures, labels = pictures[order].reshape([-1, 8, 8, 1]).astype(np.float32) / 16, labels[order]
     cuts = (1097, 1397)
     return dict(zip(SPLITS, zip(np.split(pictures, cuts), np.split(labels, cuts), strict=True), strict=True))
 
 
-def digits() -> Task:
-    """The digit of a picture of 8x8 pixels."""
+def _draw_from(pools: Callable[[], dict[str, Labeled]]) -> Draw:
+    """Returns the function `draw` of given examples: random ones to train on, else all of the split."""
 
     def draw(number: int, split: str, seed: int) -> Examples:
-        pictures, labels = _digits()[split]
+        inputs, labels = pools()[split]
         chosen = np.random.default_rng(seed).integers(len(labels), size=number)
         chosen = chosen if split == "train" else np.arange(len(labels))
-        return Examples(pictures[chosen][..., np.newaxis], labels[chosen])
+        return Examples(inputs[chosen], labels[chosen])
 
-    return Task("digits", draw, (8, 8, 1), 10, 2, 20_000, 10, pooled=True)
+    return draw
+
+
+def digits() -> Task:
+    """The digit of a picture of 8x8 pixels."""
+    return Task("digits", _draw_from(_digits), (8, 8, 1), 10, 2, 20_000, 10, pooled=True)
+
+
+def mnist1d() -> Task:
+    """The digit of a signal of MNIST-1D (Greydanus and Kobak 2020): 40 values, as a map of width 1."""
+    return Task("MNIST-1D", _draw_from(_signals), (40, 1, 1), 10, 2, 20_000, 20, pooled=True)
 
 
 def pointing_digits() -> Task:
@@ -198,6 +222,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "recall": recall_pairs,
     "in_context": in_context,
     "digits": digits,
+    "mnist1d": mnist1d,
     "pointer_permuted": lambda: permuted(pointer()),
     "segment": segment,
     "segment_permuted": lambda: permuted(segment()),
