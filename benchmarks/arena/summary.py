@@ -10,7 +10,7 @@ from typing import NamedTuple
 from scipy import stats
 
 from benchmarks.arena.operators import OPERATORS
-from benchmarks.arena.plan import Cell, Row, best_learning_rate, seeds_done
+from benchmarks.arena.plan import Cell, Row, best_learning_rate, phases, seeds_done
 from benchmarks.arena.settings import Setup
 
 REFERENCE = "lambda_both"  # of differences
@@ -61,6 +61,12 @@ def difference(setup: Setup, rows: dict[Cell, Row]) -> tuple[float, float | None
     own, other = (accuracies(s, rows) for s in (setup, setup._replace(operator=REFERENCE)))
     paired = [own[seed] - other[seed] for seed in own if seed in other]
     return interval(paired) if paired and setup.operator != REFERENCE else None
+
+
+def searched(rows: dict[Cell, Row]) -> list[str]:
+    """Returns the tasks of which an operator has been searched, in the order of the plan."""
+    headline = [setup for phase in phases() for setup in phase if not setup.settings]
+    return list(dict.fromkeys(s.task_name for s in headline if best_learning_rate(s, rows)))
 
 
 def separates(task: str, rows: dict[Cell, Row]) -> bool:

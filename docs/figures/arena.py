@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from plots import RESULTS, render
+from plots import RESULTS, name_rows, render
 from svg import LIGHT
 
 sys.path.append(str(Path(__file__).parents[2]))
@@ -38,15 +38,39 @@ SERIES = {
 }
 
 
+def arena_results() -> str:
+    """Plots accuracies with their intervals beside the predictions, for the tasks that separate operators."""
+    shown = [task for task in summary.searched(ROWS) if summary.separates(task, ROWS)]
+    figure = Figure((1.9 * len(shown) + 2, 3.4), layout="constrained")
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    expected = summary.predictions()
+    for axes, task in zip(panels, shown, strict=True):
+        for number, operator in enumerate(OPERATORS):
+            setup = Setup(task, operator)
+            if found := [100 * accuracy for accuracy in summary.accuracies(setup, ROWS).values()]:
+                predicted = [100 * expected[setup].lowest, 100 * expected[setup].highest]
+                mean, half = summary.interval(found)
+                axes.plot(
+                    predicted,
+                    [number, number],
+                    color=LIGHT["line"],
+                    linewidth=7,
+                    zorder=1,
+                    solid_capstyle="butt",
+                )
+                style = {"color": LIGHT[STYLES[operator][0]], "markersize": 5, "linewidth": 1.6}
+                axes.errorbar(mean, number, xerr=half, fmt="o", **style)
+        axes.set_title(_title(task), fontweight="bold", fontsize=10, loc="left")
+        axes.set_xlim(-4, 104)
+        axes.set_xticks([0, 50, 100])
+    name_rows(panels[0], (operator.title for operator in OPERATORS.values()))
+    panels[0].set_xlabel("accuracy (%)", loc="left")
+    return render(figure, "Accuracy of ten operators on controlled tasks, and what was predicted")
+
+
 def arena_steps() -> str:
     """Plots the validation accuracy of the operators over the steps, on the first tasks of the plan."""
-    searched = [
-        setup.task_name
-        for phase in plan.phases()
-        for setup in phase
-        if not setup.settings and plan.best_learning_rate(setup, ROWS)
-    ]
-    tasks = list(dict.fromkeys(searched))[:MAX_PANELS]
+    tasks = summary.searched(ROWS)[:MAX_PANELS]
     drawing, panels = _figure(len(tasks))
     for axes, task in zip(panels, tasks, strict=True):
         for operator in OPERATORS:
@@ -54,7 +78,7 @@ def arena_steps() -> str:
             if curves := [[100 * float(part) for part in row["validation_curve"].split()] for row in rows]:
                 mean = np.mean(curves, axis=0)
                 _line(axes, operator, STEPS * np.arange(1, len(mean) + 1), mean)
-        axes.set_title(Setup(task, "convolution").task.title, fontweight="bold", fontsize=11, loc="left")
+        axes.set_title(_title(task), fontweight="bold", fontsize=11, loc="left")
         axes.set_xlabel("steps")
         axes.set_ylim(0, 102)
     panels[0].set_ylabel("accuracy on validation data (%)")
@@ -69,7 +93,7 @@ def arena_sizes() -> str:
     for axes, ((task, name), lines) in zip(panels, shown.items(), strict=True):
         for operator, points in lines.items():
             _line(axes, operator, *zip(*sorted(points), strict=True))
-        axes.set_title(Setup(task, "convolution").task.title.partition(",")[0], loc="left")
+        axes.set_title(_title(task).partition(",")[0], loc="left")
         axes.set_xlabel(SERIES[task, name])
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
@@ -77,6 +101,10 @@ def arena_sizes() -> str:
     panels[0].set_ylabel("accuracy (%)")
     _legend(panels[-1])
     return render(drawing, "Accuracy of the operators over parameters, key depth and pairs")
+
+
+def _title(task: str) -> str:
+    return Setup(task, "convolution").task.title
 
 
 def _series(task: str, name: str) -> dict[str, list[tuple[float, float]]]:
@@ -110,6 +138,6 @@ def _legend(axes: Axes) -> None:
 
 
 PLOTS = (
-    *([arena_steps] if any(plan.seeds_done(setup, ROWS) for setup in plan.phases()[0]) else []),
+    *([arena_results, arena_steps] if summary.searched(ROWS) else []),
     *([arena_sizes] if any(_series(*key) for key in SERIES) else []),
 )

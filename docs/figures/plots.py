@@ -105,7 +105,7 @@ def _logarithmic(axes: Axes, *which: str) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def _rows(axes: Axes, labels: Iterable[str]) -> None:
+def name_rows(axes: Axes, labels: Iterable[str]) -> None:
     """Names the rows of a plot, the first at the top."""
     labels = list(labels)
     axes.set_yticks(range(len(labels)), labels)
@@ -142,7 +142,7 @@ def model_speed() -> str:
         speed = float(row["images_per_second"])
         axes.barh(number, speed, 0.7, color=LIGHT[KINDS[_kind(row["model"])]])
         axes.text(speed + 2, number, three_digits(speed), va="center", fontsize=10)
-    _rows(axes, (f"{row['model']}, {row['image_size']}" for row in rows))
+    name_rows(axes, (f"{row['model']}, {row['image_size']}" for row in rows))
     _color_legend(axes)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("images per second, inference with one image per call; beside the names: pixels")
@@ -185,7 +185,7 @@ def tpu_speed() -> str:
                 fontsize=8,
                 color=LIGHT["faint"],
             )
-    _rows(axes, (f"{row['model']}, {row['pixels']}" for row in rows))
+    name_rows(axes, (f"{row['model']}, {row['pixels']}" for row in rows))
     _logarithmic(axes, "x")
     axes.legend(loc="lower right")
     axes.set_xlabel("images per second and core in training, estimated; beside the names: pixels")
@@ -236,7 +236,7 @@ def table_8() -> str:
     options = {"markersize": 11, "markerfacecolor": "none", "markeredgewidth": 1.6}
     axes.plot(printed, numbers, "o", color=LIGHT["orange"], label="the paper", **options)
     axes.plot(ours, numbers, "o", color=LIGHT["blue"], markersize=6, label="ours")
-    _rows(axes, (row["row"] for row in rows))
+    name_rows(axes, (row["row"] for row in rows))
     axes.legend()
     axes.set_xlabel("parameters (M)")
     return render(figure, "Parameters of the rows of Table 8, as printed and in lambdanet")

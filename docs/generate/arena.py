@@ -22,7 +22,7 @@ HEADLINE = [setup for phase in plan.phases() for setup in phase if not setup.set
 
 def headline() -> str:
     """Returns the mean accuracy of each operator on the tasks that separate operators."""
-    tasks = [task for task in _tasks() if summary.separates(task, ROWS)]
+    tasks = [task for task in summary.searched(ROWS) if summary.separates(task, ROWS)]
     cells = [
         [OPERATORS[name].title, *(_percent(summary.mean(Setup(task, name), ROWS)) for task in tasks)]
         for name in OPERATORS
@@ -32,14 +32,14 @@ def headline() -> str:
 
 def without_separation() -> str:
     """Returns the tasks on which all operators are about equal."""
-    same = [_title(task) for task in _tasks() if not summary.separates(task, ROWS)]
+    same = [_title(task) for task in summary.searched(ROWS) if not summary.separates(task, ROWS)]
     return f"Tasks that separate nothing: {', '.join(same) or 'none'}."
 
 
 def tasks() -> str:
     """Returns a table per task: prediction, accuracy, difference to the lambda layer, and steps."""
     expected, parts = summary.predictions(), []
-    for task in _tasks():
+    for task in summary.searched(ROWS):
         cells = [_line(setup, expected[setup]) for setup in HEADLINE if setup.task_name == task]
         header = ["operator", "predicted", "accuracy (%)", "", "minus lambda, both", "steps to 90 %"]
         header += ["learning rate", "seeds", "reason for the prediction"]
@@ -114,12 +114,6 @@ def machine() -> str:
     planned = len(ROWS) + sum(int(row[3]) for row in plan.summarize(ROWS))
     share = f"{len(rows):,} of {planned:,} trainings of the plan have run"
     return f"{share}, in {hours:.1f} processor hours on {machines}; lambdanet {versions}."
-
-
-def _tasks() -> list[str]:
-    """Returns the tasks of which an operator has been searched, in the order of the plan."""
-    done = [s.task_name for s in HEADLINE if plan.best_learning_rate(s, ROWS) is not None]
-    return list(dict.fromkeys(done))
 
 
 def _title(task: str) -> str:
