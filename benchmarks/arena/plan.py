@@ -20,8 +20,8 @@ PHASES = (
     ("pointer", "recall"),
     ("in_context",),
     ("digits", "mnist1d", "pointer_permuted"),
-    ("segment",),
     ("connected",),
+    ("segment",),
     ("segment_permuted",),
     ("pointing_digits", "relations"),
 )

@@ -130,13 +130,13 @@ def same_objects(number: int, seed: int = 0, side: int = 12) -> Examples:
 def segment() -> Task:
     """Whether a patch of a curve belongs to the one that has the mark."""
     draw = partial(_pictures, "segment")
-    return Task("Pathfinder, segments", draw, (SIDE, SIDE, 8), 2, 3, 30_000, 20)
+    return Task("Pathfinder, segments", draw, (SIDE, SIDE, 8), 2, 3, 30_000, 10)
 
 
 def connected() -> Task:
     """Whether two marks are at the ends of the same curve."""
     draw = partial(_pictures, "connected")
-    return Task("Pathfinder, connected", draw, (SIDE, SIDE, 8), 2, 3, 30_000, 30, pooled=True)
+    return Task("Pathfinder, connected", draw, (SIDE, SIDE, 8), 2, 3, 30_000, 20, pooled=True)
 
 
 @functools.cache
