@@ -26,9 +26,10 @@ from benchmarks.arena.constructions import (
 
 SPLITS = ("train", "validation", "test")
 SIDE = 16  # of most maps
-PICTURES = {"train": 12000, "validation": 1000, "test": 2000}  # of Pathfinder
+PICTURES = {"train": 12000, "validation": 500, "test": 2000}  # of Pathfinder
 
 Draw = Callable[[int, str, int], Examples]
+Labeled = tuple[np.ndarray, np.ndarray]  # inputs and answers
 
 
 class Task(NamedTuple):
@@ -129,30 +130,20 @@ def same_objects(number: int, seed: int = 0, side: int = 12) -> Examples:
 
 def segment() -> Task:
     """Whether a patch of a curve belongs to the one that has the mark."""
-    draw = partial(_pictures, "segment")
+    draw = _draw_from(partial(_pictures, "segment"))
     return Task("Pathfinder, segments", draw, (SIDE, SIDE, 8), 2, 3, 30_000, 10)
 
 
 def connected() -> Task:
     """Whether two marks are at the ends of the same curve."""
-    draw = partial(_pictures, "connected")
+    draw = _draw_from(partial(_pictures, "connected"))
     return Task("Pathfinder, connected", draw, (SIDE, SIDE, 8), 2, 3, 30_000, 20, pooled=True)
 
 
 @functools.cache
-def _pool(kind: str, split: str) -> Examples:
-    return Examples(*pathfinder.pictures(PICTURES[split], kind, seed=SPLITS.index(split)))
-
-
-def _pictures(kind: str, number: int, split: str, seed: int) -> Examples:
-    """Draws from the pictures of a split; of a validation or test set, the first ones."""
-    pool = _pool(kind, split)
-    chosen = np.random.default_rng(seed).integers(PICTURES[split], size=number)
-    chosen = chosen if split == "train" else np.arange(number) % PICTURES[split]
-    return Examples(pool.inputs[chosen], pool.answers[chosen])
-
-
-Labeled = tuple[np.ndarray, np.ndarray]  # inputs and labels
+def _pictures(kind: str) -> dict[str, Labeled]:
+    """Returns pictures of Pathfinder by split."""
+    return {name: pathfinder.pictures(PICTURES[name], kind, seed) for seed, name in enumerate(SPLITS)}
 
 
 @functools.cache
@@ -182,10 +173,11 @@ def _draw_from(pools: Callable[[], dict[str, Labeled]]) -> Draw:
     """Returns the function `draw` of given examples: random ones to train on, else all of the split."""
 
     def draw(number: int, split: str, seed: int) -> Examples:
-        inputs, labels = pools()[split]
-        chosen = np.random.default_rng(seed).integers(len(labels), size=number)
-        chosen = chosen if split == "train" else np.arange(len(labels))
-        return Examples(inputs[chosen], labels[chosen])
+        examples = Examples(*pools()[split])
+        if split != "train":
+            return examples
+        chosen = np.random.default_rng(seed).integers(len(examples.answers), size=number)
+        return Examples(*(x[chosen] for x in examples))
 
     return draw
 
