@@ -28,7 +28,7 @@ def run_arena(
       plan_only: whether to print what is left, and train nothing.
 
     Raises:
-      InputError: a task is unknown, or the number of cells is not positive.
+      InputError: a task is unknown, the number of cells is not positive, or `out` is another file.
     """
     for task in tasks or ():
         check_known("task", task, tuple(TASKS))
@@ -39,6 +39,7 @@ def run_arena(
     if plan_only:
         print(text_table.render(LEFT, plan.summarize(rows, tasks or ())), end="")
         return
+    path.parent.mkdir(parents=True, exist_ok=True)
     machine = "{cpu}, {backend}".format_map(results.announce("float32"))
     for number, cell in enumerate(plan.remaining_cells(rows, tasks or ()), start=1):
         row = training.train(cell, machine)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from benchmarks.arena.operators import OPERATORS
 from benchmarks.arena.settings import Setup
 from benchmarks.arena.tasks import TASKS
+from lambdanet.errors import InputError
 
 LEARNING_RATES = (3e-4, 1e-3, 3e-3, 1e-2)  # all with seed 0; the best on validation data for the others
 SEEDS = range(5)
@@ -98,11 +99,18 @@ def phases(tasks: Sequence[str] = ()) -> list[list[Setup]]:
 
 
 def read_rows(path: Path) -> dict[Cell, Row]:
-    """Returns the rows of a file of results by cell; none without the file."""
-    if not path.exists():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        return {Cell.of(row): row for row in csv.DictReader(file)}
+    """Returns the rows of a file of results by cell; none without the file, and none for a line cut off.
+
+    Raises:
+      InputError: the file is another one.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    rows = csv.DictReader(line for line in lines if line.endswith("\n"))
+    if rows.fieldnames and not {*Setup._fields[1:], "seed", "learning_rate"} <= set(rows.fieldnames):
+        raise InputError(
+            f"{path} is not a file of the arena's results; its first line is {lines[0].strip()!r}"
+        )
+    return {Cell.of(row): row for row in rows}
 
 
 def best_learning_rate(setup: Setup, rows: dict[Cell, Row]) -> float | None:
@@ -159,7 +167,8 @@ def summarize(rows: dict[Cell, Row], tasks: Sequence[str] = ()) -> list[list[str
         hours = sum(number * _seconds(setup, rows) for setup, number in left.items()) / 3600
         total = len(setups) * (len(LEARNING_RATES) + len(SEEDS) - 1)
         missing = sum(left.values())
-        table.append([*name, str(total - missing), str(missing), f"{hours:.1f}"])
+        known = "-" if math.isnan(hours) else f"{hours:.1f}"
+        table.append([*name, str(total - missing), str(missing), known])
     return table
 
 

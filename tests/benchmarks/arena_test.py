@@ -169,7 +169,7 @@ def test_run_resumes_and_repeats_itself(monkeypatch, tmp_path, capsys):
     out = tmp_path / "arena.csv"
     assert command_line.main(arena.COMMAND, [f"--out={out}", "--cells=2"]) == 0
     with out.open("a") as file:
-        file.write("small,convolution,,0,0.0")  # of a process that was killed
+        file.write(f"small,convolution,,0,{plan.LEARNING_RATES[2]},1")  # of a process that was killed
     assert command_line.main(arena.COMMAND, [f"--out={out}"]) == 0
     rows = list(csv.DictReader(out.read_text().splitlines()))
     rates = [str(rate) for rate in plan.LEARNING_RATES]
@@ -188,6 +188,22 @@ def test_run_resumes_and_repeats_itself(monkeypatch, tmp_path, capsys):
 def test_unknown_task_is_an_error(capsys):
     assert command_line.main(arena.COMMAND, ["--tasks=pointers"]) == 2
     assert "unknown task 'pointers'; did you mean pointer" in capsys.readouterr().err
+
+
+def test_foreign_file_is_an_error_and_kept(tmp_path, capsys):
+    out = tmp_path / "layers.csv"
+    out.write_text("layer,ms\nlambda,3\n")
+    assert command_line.main(arena.COMMAND, [f"--out={out}"]) == 2
+    assert "layers.csv is not a file of the arena's results; its first line is 'layer,ms'" in (
+        capsys.readouterr().err
+    )
+    assert out.read_text() == "layer,ms\nlambda,3\n"
+
+
+def test_convolution_on_a_map_of_width_1_has_no_unused_weights():
+    for operator, weights in (("convolution", 3 * 5 * 4), ("depthwise", 5 * 4 + 4 + 7 * 4)):
+        x = keras.Input([40, 1, 5])
+        assert keras.Model(x, OPERATORS[operator].on_map(4)(x)).count_params() == weights
 
 
 def test_predictions_cover_the_headline():
