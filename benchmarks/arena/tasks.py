@@ -137,7 +137,7 @@ def segment() -> Task:
 def connected() -> Task:
     """Whether two marks are at the ends of the same curve."""
     draw = _draw_from(partial(_pictures, "connected"))
-    return Task("Pathfinder, connected", draw, (SIDE, SIDE, 8), 2, 3, 30_000, 20, pooled=True)
+    return Task("Pathfinder, connected", draw, (SIDE, SIDE, 8), 2, 3, 30_000, 12, pooled=True)
 
 
 @functools.cache
@@ -206,7 +206,7 @@ def pointing_digits() -> Task:
         places = 1 + (pointer > 3) + (pointer > 6)
         return Examples(quarters.reshape([number, 16, 16, 1]), labels[chosen[range(number), places]])
 
-    return Task("pointing digits", draw, (SIDE, SIDE, 1), 10, 3, 30_000, 30, pooled=True)
+    return Task("pointing digits", draw, (SIDE, SIDE, 1), 10, 3, 30_000, 15, pooled=True)
 
 
 TASKS: dict[str, Callable[..., Task]] = {
