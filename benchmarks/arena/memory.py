@@ -11,7 +11,7 @@ from benchmarks import program
 from benchmarks.arena import plan, training
 from benchmarks.arena.network import build_network
 from benchmarks.arena.settings import Setup
-from lambdanet import command_line
+from lambdanet import command_line, files, text_table
 from lambdanet.backend import keras
 from lambdanet.errors import InputError
 
@@ -26,10 +26,12 @@ def measure_memory() -> None:
     """
     if keras.backend.backend() != "jax":
         raise InputError("memory is measured with KERAS_BACKEND=jax")
-    RESULTS.unlink(missing_ok=True)
-    for setup in (setup for phase in plan.phases() for setup in phase if not setup.settings):
-        row = {"task": setup.task_name, "operator": setup.operator, "mib": f"{activation_mib(setup):.1f}"}
-        training.append_row(RESULTS, row)
+    headline = [setup for phase in plan.phases() for setup in phase if not setup.settings]
+    rows = [
+        {"task": setup.task_name, "operator": setup.operator, "mib": f"{activation_mib(setup):.1f}"}
+        for setup in headline
+    ]
+    files.write_atomic(RESULTS, text_table.to_csv(rows))
 
 
 def activation_mib(setup: Setup) -> float:

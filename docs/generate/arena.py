@@ -78,6 +78,18 @@ def costs() -> str:
     return table(["task", "operator", "parameters", "MFLOPs", "step (ms)", "MiB"], cells) or MISSING
 
 
+def initialization() -> str:
+    """Returns the accuracy of the lambda layer over standard deviations of its position embeddings."""
+    series, cells = [factor for factor in plan.FACTORS if factor.name == "position_stddev"], []
+    for factor in series:
+        alone = [Setup(factor.task, operator) for operator in ("lambda_content", "lambda_position")]
+        found = [summary.accuracies(setup, ROWS).values() for setup in (*factor.setups(), *alone)]
+        if all(found):
+            cells.append([_title(factor.task), *(_interval(summary.interval([*each])) for each in found)])
+    values = [f"both, σ = {value}" for value in series[0].values]
+    return table(["accuracy (%)", *values, "content alone", "position alone"], cells) if cells else MISSING
+
+
 def factors() -> str:
     """Returns the accuracy over the values of each factor, and whether its order is the paper's."""
     cells = []
