@@ -100,7 +100,7 @@ def factors() -> str:
             series = ", ".join(f"{value}: {mean}" for value, mean in pairs)
             titles = [_title(factor.task), OPERATORS[factor.operator].title]
             cells.append([f"`{factor.name}`", *titles, series, factor.paper, _agreement(factor, means)])
-    header = ["factor", "task", "operator", "accuracy (%)", "in the paper", "the last is better, as there"]
+    header = ["factor", "task", "operator", "accuracy (%)", "paper", "agrees"]
     return table(header, cells) if cells else MISSING
 
 
