@@ -92,7 +92,7 @@ def arena_sizes() -> str:
     drawing, panels = _figure(len(shown))
     for axes, ((task, name), lines) in zip(panels, shown.items(), strict=True):
         for operator, points in lines.items():
-            _line(axes, operator, *zip(*sorted(points), strict=True))
+            _line(axes, operator, *zip(*sorted(points), strict=True), marker="o")
         axes.set_title(_title(task).partition(",")[0], loc="left")
         axes.set_xlabel(SERIES[task, name])
         axes.set_xscale("log", base=2)
@@ -125,15 +125,15 @@ def _figure(num_panels: int) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(1, num_panels, squeeze=False)[0])
 
 
-def _line(axes: Axes, operator: str, x: object, y: object, label: str = "") -> None:
+def _line(axes: Axes, operator: str, x: object, y: object, marker: str = "", label: str = "") -> None:
     color, style = STYLES[operator]
-    axes.plot(x, y, style, color=LIGHT[color], linewidth=1.6, marker="o", markersize=3, label=label)
+    axes.plot(x, y, style, color=LIGHT[color], linewidth=1.6, marker=marker, markersize=3, label=label)
 
 
 def _legend(axes: Axes) -> None:
     """Names all operators beside the last panel."""
     for operator, row in OPERATORS.items():
-        _line(axes, operator, [], [], row.title)
+        _line(axes, operator, [], [], label=row.title)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
 
 
