@@ -48,16 +48,9 @@ def arena_results() -> str:
         for number, operator in enumerate(OPERATORS):
             setup = Setup(task, operator)
             if found := [100 * accuracy for accuracy in summary.accuracies(setup, ROWS).values()]:
-                predicted = [100 * expected[setup].lowest, 100 * expected[setup].highest]
+                lowest, highest, _ = expected[setup]
                 mean, half = summary.interval(found)
-                axes.plot(
-                    predicted,
-                    [number, number],
-                    color=LIGHT["line"],
-                    linewidth=7,
-                    zorder=1,
-                    solid_capstyle="butt",
-                )
+                axes.hlines(number, 100 * lowest, 100 * highest, LIGHT["line"], linewidth=7, zorder=1)
                 style = {"color": LIGHT[STYLES[operator][0]], "markersize": 5, "linewidth": 1.6}
                 axes.errorbar(mean, number, xerr=half, fmt="o", **style)
         axes.set_title(_title(task), fontweight="bold", fontsize=10, loc="left")

@@ -86,7 +86,7 @@ def initialization() -> str:
         found = [summary.accuracies(setup, ROWS).values() for setup in (*factor.setups(), *alone)]
         if all(found):
             cells.append([_title(factor.task), *(_interval(summary.interval([*each])) for each in found)])
-    values = [f"both, σ = {value}" for value in series[0].values]
+    values = [f"both, stddev {value}" for value in series[0].values]
     return table(["accuracy (%)", *values, "content alone", "position alone"], cells) if cells else MISSING
 
 
