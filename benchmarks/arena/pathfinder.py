@@ -25,8 +25,8 @@ def pictures(number: int, kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndar
 
     Args:
       number: the number of pictures.
-      kind: "connected": two marks, and whether both are on one curve; "segment": a mark, and whether each
-        place on one of the two long curves is on the one with the mark.
+      kind: "connected": two marks, and whether both are on one curve, which their distance does not tell;
+        "segment": a mark, and whether each place on one of the two long curves is on the one with the mark.
       seed: the seed.
     """
     random = np.random.default_rng(seed)
@@ -34,18 +34,30 @@ def pictures(number: int, kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndar
     connected = random.integers(2, size=number)
     owner = np.full([number, SIDE // 2, SIDE // 2], -1)
     for i in range(number):
-        curves = _curves(random)
+        curves, ends = _curves(random), None
+        while kind == "connected" and not (ends := _equally_far(*curves[:2])):
+            curves = _curves(random)
         for curve in curves:
             ink[i][*curve.pixels.T] = 1
         first, second, *_ = curves
-        ends = [first.ends[0]]
-        if kind == "connected":
-            ends.append(first.ends[1] if connected[i] else second.ends[0])
-        for row, column in ends:
+        start, end, other = ends or (first.ends[0],) * 3
+        for row, column in (start, end if connected[i] else other):
             marks[i, max(0, row - 1) : row + 2, max(0, column - 1) : column + 2] = 1
         for answer, curve in ((0, second), (1, first)):
             owner[i][*(curve.pixels // 2).T] = answer
     return _patches(np.stack([ink, marks], axis=-1)), connected if kind == "connected" else owner
+
+
+def _equally_far(first: Curve, second: Curve) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Returns both ends of the first curve, and an end of the second as far from the one as the other is.
+
+    Without this, the distance of two marks would tell whether they are connected. None if there is none.
+    """
+    for start, end in (first.ends, first.ends[::-1]):
+        for other in second.ends:
+            if abs(np.linalg.norm(start - end) - np.linalg.norm(start - other)) < 1:
+                return start, end, other
+    return None
 
 
 def _curves(random: np.random.Generator) -> list[Curve]:

@@ -6,6 +6,7 @@ import csv
 import keras
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 
 from benchmarks.arena import __main__ as arena
 from benchmarks.arena import network, pathfinder, plan, summary, training
@@ -109,6 +110,14 @@ def test_marked_curve_is_connected_and_the_other_apart():
         assert (owner[i] == 0).sum() >= 8 and ink[i].sum() > (owner[i] >= 0).sum()
     inputs, connected = pathfinder.pictures(10, "connected")
     assert {0, 1} == set(connected) and inputs.shape == (10, 16, 16, 8)
+
+
+def test_distance_of_the_marks_does_not_tell_whether_they_are_connected():
+    inputs, connected = pathfinder.pictures(400, "connected")
+    marks = inputs.reshape([400, 16, 16, 4, 2])[..., 1].max(axis=3)
+    distances = np.array([pdist(np.argwhere(x)).max() for x in marks])
+    apart = [distances[connected == answer] for answer in (0, 1)]
+    assert abs(np.subtract(*map(np.mean, apart))) < 0.5 and abs(np.subtract(*map(np.std, apart))) < 0.5
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
