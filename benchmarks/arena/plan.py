@@ -53,6 +53,7 @@ class Factor(NamedTuple):
 
 
 SHRINKING = ("recall", "in_context", "pointer", "segment")
+BATCH_NORM = ("pointer", "segment")
 FACTORS = (
     *(Factor("position_stddev", task, "lambda_both", (1, 0.1, 0.02), 1) for task in SHRINKING),
     Factor("key_dim", "recall", "lambda_content", (8, 16, 32, 64), 16, "Table 8"),
@@ -60,7 +61,10 @@ FACTORS = (
     Factor("num_heads", "recall", "lambda_content", (1, 2, 4), 4, "Table 8"),
     Factor("scope", "segment", "lambda_position", (3, 7, 11), 7, "Table 10"),
     Factor("key_normalization", "recall", "lambda_content", (None, "l2", "softmax"), "softmax", "Table 11"),
-    Factor("use_batch_norm", "pointer", "lambda_position", (False, True), True, "Table 11"),
+    *(
+        Factor("use_batch_norm", task, "lambda_position", (False, True), True, "Table 11")
+        for task in BATCH_NORM
+    ),
     Factor("placement", "segment", "lambda_both", ("CCC", "OCC", "CCO", "OOO"), "OOO", "Table 12"),
     *(Factor("pairs", "recall", operator, (4, 8, 16, 32), 32) for operator in OPERATORS),
     *(Factor("parameters", "pointer", operator, (5_000, 20_000, 60_000), 20_000) for operator in OPERATORS),

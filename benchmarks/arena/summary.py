@@ -64,15 +64,16 @@ def difference(setup: Setup, rows: dict[Cell, Row]) -> tuple[float, float | None
 
 
 def searched(rows: dict[Cell, Row]) -> list[str]:
-    """Returns the tasks of which an operator has been searched, in the order of the plan."""
+    """Returns the tasks of which all operators have been searched, in the order of the plan."""
     headline = [setup for phase in phases() for setup in phase if not setup.settings]
-    return list(dict.fromkeys(s.task_name for s in headline if best_learning_rate(s, rows)))
+    unknown = {setup.task_name for setup in headline if best_learning_rate(setup, rows) is None}
+    return [name for name in dict.fromkeys(s.task_name for s in headline) if name not in unknown]
 
 
 def separates(task: str, rows: dict[Cell, Row]) -> bool:
-    """Returns whether the operators of a task, as far as they have run, differ."""
+    """Returns whether the operators of a task that has been searched differ."""
     found = [value for name in OPERATORS if (value := mean(Setup(task, name), rows)) is not None]
-    return bool(found) and max(found) - min(found) >= SEPARATES
+    return max(found) - min(found) >= SEPARATES
 
 
 def first_row(setup: Setup, rows: dict[Cell, Row]) -> Row | None:

@@ -87,7 +87,7 @@ def pointer() -> Task:
 
 
 def recall_pairs(pairs: int = 32) -> Task:
-    """The value that stands beside a key in another position; the positions are a map, in any order."""
+    """The value that stands beside a key in another position; rows of a map have pairs, then keys."""
     height = 2 ** ((2 * pairs).bit_length() // 2)
     shape = (height, 2 * pairs // height, 2 * RECALL_SYMBOLS)
 
