@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 SIDE = 32
-DASHES, DISTRACTORS = 6, 3  # the dashes of both curves; the number of curves with two dashes
+DASHES = {"segment": 6, "connected": 4}  # of both curves
+DISTRACTORS = 3  # curves with two dashes
 STEP = 4.2  # pixels from the beginning of a dash to that of the next
 BEND = 0.35  # standard deviation of the change of the direction from dash to dash, in radians
 MARGIN = 1  # pixels between curves
@@ -34,9 +35,9 @@ def pictures(number: int, kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndar
     connected = random.integers(2, size=number)
     owner = np.full([number, SIDE // 2, SIDE // 2], -1)
     for i in range(number):
-        curves, ends = _curves(random), None
+        curves, ends = _curves(random, DASHES[kind]), None
         while kind == "connected" and not (ends := _equally_far(*curves[:2])):
-            curves = _curves(random)
+            curves = _curves(random, DASHES[kind])
         for curve in curves:
             ink[i][*curve.pixels.T] = 1
         first, second, *_ = curves
@@ -55,18 +56,18 @@ def _equally_far(first: Curve, second: Curve) -> tuple[np.ndarray, np.ndarray, n
     """
     for start, end in (first.ends, first.ends[::-1]):
         for other in second.ends:
-            if abs(np.linalg.norm(start - end) - np.linalg.norm(start - other)) < 1:
+            if abs(np.linalg.norm(start - end) - np.linalg.norm(start - other)) < 0.5:
                 return start, end, other
     return None
 
 
-def _curves(random: np.random.Generator) -> list[Curve]:
+def _curves(random: np.random.Generator, dashes: int) -> list[Curve]:
     """Draws two long curves and the short ones, which do not touch."""
     while True:
         taken, curves = np.zeros([SIDE, SIDE], bool), []
-        for dashes in (DASHES, DASHES, *[2] * DISTRACTORS):
+        for length in (dashes, dashes, *[2] * DISTRACTORS):
             for _ in range(50):
-                curve = _curve(random, dashes, taken)
+                curve = _curve(random, length, taken)
                 if curve is not None:
                     break
             else:
