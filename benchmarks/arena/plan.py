@@ -20,9 +20,9 @@ SEEDS = range(5)
 PHASES = (
     ("pointer", "recall"),
     ("in_context",),
-    ("digits", "mnist1d", "pointer_permuted"),
-    ("connected",),
     ("segment",),
+    ("connected",),
+    ("digits", "mnist1d", "pointer_permuted"),
     ("segment_permuted",),
     ("pointing_digits", "relations"),
 )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from scipy import stats
 
 from benchmarks.arena.operators import OPERATORS
-from benchmarks.arena.plan import Cell, Row, best_learning_rate, phases, seeds_done
+from benchmarks.arena.plan import Cell, Row, best_learning_rate, has_form, phases, seeds_done
 from benchmarks.arena.settings import Setup
 
 REFERENCE = "lambda_both"  # of differences
@@ -64,16 +64,16 @@ def difference(setup: Setup, rows: dict[Cell, Row]) -> tuple[float, float | None
 
 
 def searched(rows: dict[Cell, Row]) -> list[str]:
-    """Returns the tasks of which all operators have been searched, in the order of the plan."""
+    """Returns the tasks of which an operator has been searched, in the order of the plan."""
     headline = [setup for phase in phases() for setup in phase if not setup.settings]
-    unknown = {setup.task_name for setup in headline if best_learning_rate(setup, rows) is None}
-    return [name for name in dict.fromkeys(s.task_name for s in headline) if name not in unknown]
+    return list(dict.fromkeys(s.task_name for s in headline if best_learning_rate(s, rows)))
 
 
 def separates(task: str, rows: dict[Cell, Row]) -> bool:
-    """Returns whether the operators of a task that has been searched differ."""
-    found = [value for name in OPERATORS if (value := mean(Setup(task, name), rows)) is not None]
-    return max(found) - min(found) >= SEPARATES
+    """Returns whether the operators of a task differ, or have not all run."""
+    means = [mean(setup, rows) for name in OPERATORS if has_form(setup := Setup(task, name))]
+    found = [value for value in means if value is not None]
+    return len(found) < len(means) or max(found) - min(found) >= SEPARATES
 
 
 def first_row(setup: Setup, rows: dict[Cell, Row]) -> Row | None:

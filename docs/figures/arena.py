@@ -48,10 +48,11 @@ def arena_results() -> str:
         for number, operator in enumerate(OPERATORS):
             setup = Setup(task, operator)
             if found := [100 * accuracy for accuracy in summary.accuracies(setup, ROWS).values()]:
-                lowest, highest, _ = expected[setup]
                 mean, half = summary.interval(found)
-                axes.hlines(number, 100 * lowest, 100 * highest, LIGHT["line"], linewidth=7, zorder=1)
-                style = {"color": LIGHT[STYLES[operator][0]], "markersize": 5, "linewidth": 1.6}
+                if setup in expected:
+                    lowest, highest, _ = expected[setup]
+                    axes.hlines(number, 100 * lowest, 100 * highest, LIGHT["line"], linewidth=7, zorder=1)
+                style = {"color": LIGHT[_style(operator)[0]], "markersize": 5, "linewidth": 1.6}
                 axes.errorbar(mean, number, xerr=half, fmt="o", **style)
         axes.set_title(_title(task), fontweight="bold", fontsize=10, loc="left")
         axes.set_xlim(-4, 104)
@@ -96,6 +97,10 @@ def arena_sizes() -> str:
     return render(drawing, "Accuracy of the operators over parameters, key depth and pairs")
 
 
+def _style(operator: str) -> tuple[str, str]:
+    return STYLES.get(operator, ("ink", "-"))
+
+
 def _title(task: str) -> str:
     return Setup(task, "convolution").task.title
 
@@ -119,7 +124,7 @@ def _figure(num_panels: int) -> tuple[Figure, list[Axes]]:
 
 
 def _line(axes: Axes, operator: str, x: object, y: object, marker: str = "", label: str = "") -> None:
-    color, style = STYLES[operator]
+    color, style = _style(operator)
     axes.plot(x, y, style, color=LIGHT[color], linewidth=1.6, marker=marker, markersize=3, label=label)
 
 

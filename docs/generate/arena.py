@@ -40,28 +40,30 @@ def tasks() -> str:
     """Returns a table per task: prediction, accuracy, difference to the lambda layer, and steps."""
     expected, parts = summary.predictions(), []
     for task in summary.searched(ROWS):
-        cells = [_line(setup, expected[setup]) for setup in HEADLINE if setup.task_name == task]
+        cells = [_line(setup, expected.get(setup)) for setup in HEADLINE if setup.task_name == task]
         header = ["operator", "predicted", "accuracy (%)", "", "minus lambda, both", "steps to 90 %"]
         header += ["learning rate", "seeds", "reason for the prediction"]
         parts.append(f"### {_title(task).capitalize()}\n\n{table(header, cells)}")
     return "\n".join(parts) or MISSING
 
 
-def _line(setup: Setup, expected: summary.Prediction) -> list[str]:
+def _line(setup: Setup, expected: summary.Prediction | None) -> list[str]:
     mean, rate = summary.mean(setup, ROWS), plan.best_learning_rate(setup, ROWS)
     done = plan.seeds_done(setup, ROWS)
     steps = [float(row["steps_to_90"]) for row in done if row["steps_to_90"]]
-    is_right = mean is not None and expected.lowest <= mean <= expected.highest
+    outcome = "not run" if mean is None else "-"
+    if expected and mean is not None:
+        outcome = "right" if expected.lowest <= mean <= expected.highest else "wrong"
     return [
         OPERATORS[setup.operator].title,
-        f"{100 * expected.lowest:.0f} to {100 * expected.highest:.0f}",
+        f"{100 * expected.lowest:.0f} to {100 * expected.highest:.0f}" if expected else "-",
         _interval(summary.interval([*summary.accuracies(setup, ROWS).values()])) if done else "-",
-        ("right" if is_right else "wrong") if done else "not run",
+        outcome,
         _interval(summary.difference(setup, ROWS)),
         f"{statistics.median(steps):.0f}" if steps and len(steps) == len(done) else "-",
         str(rate or "-"),
         str(len(done)),
-        expected.why,
+        expected.why if expected else "",
     ]
 
 
