@@ -26,10 +26,9 @@ def measure_memory() -> None:
     """
     if keras.backend.backend() != "jax":
         raise InputError("memory is measured with KERAS_BACKEND=jax")
-    headline = [setup for phase in plan.phases() for setup in phase if not setup.settings]
     rows = [
         {"task": setup.task_name, "operator": setup.operator, "mib": f"{activation_mib(setup):.1f}"}
-        for setup in headline
+        for setup in plan.headline()
     ]
     files.write_atomic(RESULTS, text_table.to_csv(rows))
 

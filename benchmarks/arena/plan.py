@@ -71,6 +71,7 @@ FACTORS = (
 )
 
 Row = dict[str, str]
+CELL = {"task", "operator", "settings", "seed", "learning_rate"}  # columns
 
 
 class Cell(NamedTuple):
@@ -102,6 +103,11 @@ def phases(tasks: Sequence[str] = ()) -> list[list[Setup]]:
     return [phase for phase in chosen if phase]
 
 
+def headline() -> list[Setup]:
+    """Returns the setups of the headline, which have no settings."""
+    return [setup for phase in phases() for setup in phase if not setup.settings]
+
+
 def read_rows(path: Path) -> dict[Cell, Row]:
     """Returns the rows of a file of results by cell; none without the file, and none for a line cut off.
 
@@ -110,7 +116,7 @@ def read_rows(path: Path) -> dict[Cell, Row]:
     """
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     rows = csv.DictReader(line for line in lines if line.endswith("\n"))
-    if rows.fieldnames and not {*Setup._fields[1:], "seed", "learning_rate"} <= set(rows.fieldnames):
+    if rows.fieldnames and not CELL <= set(rows.fieldnames):
         raise InputError(
             f"{path} is not a file of the arena's results; its first line is {lines[0].strip()!r}"
         )

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from scipy import stats
 
 from benchmarks.arena.operators import OPERATORS
-from benchmarks.arena.plan import Cell, Row, best_learning_rate, has_form, phases, seeds_done
+from benchmarks.arena.plan import Cell, Row, best_learning_rate, has_form, headline, seeds_done
 from benchmarks.arena.settings import Setup
+from benchmarks.arena.tasks import TASKS
 
 REFERENCE = "lambda_both"  # of differences
 SEPARATES = 0.1  # the least difference between the best and the worst operator of a task that tells something
@@ -65,8 +66,12 @@ def difference(setup: Setup, rows: dict[Cell, Row]) -> tuple[float, float | None
 
 def searched(rows: dict[Cell, Row]) -> list[str]:
     """Returns the tasks of which an operator has been searched, in the order of the plan."""
-    headline = [setup for phase in phases() for setup in phase if not setup.settings]
-    return list(dict.fromkeys(s.task_name for s in headline if best_learning_rate(s, rows)))
+    return list(dict.fromkeys(s.task_name for s in headline() if best_learning_rate(s, rows)))
+
+
+def title(task: str) -> str:
+    """Returns the name of a task in tables and plots."""
+    return TASKS[task]().title
 
 
 def separates(task: str, rows: dict[Cell, Row]) -> bool:

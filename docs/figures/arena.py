@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from plots import RESULTS, name_rows, render
+from plots import RESULTS, name_rows, new_figure, render
 from svg import LIGHT
 
 sys.path.append(str(Path(__file__).parents[2]))
@@ -41,8 +40,7 @@ SERIES = {
 def arena_results() -> str:
     """Plots accuracies with their intervals beside the predictions, for the tasks that separate operators."""
     shown = [task for task in summary.searched(ROWS) if summary.separates(task, ROWS)]
-    figure = Figure((1.9 * len(shown) + 2, 3.4), layout="constrained")
-    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    figure, panels = new_figure(1.9 * len(shown) + 2, 3.4, len(shown), sharey=True)
     expected = summary.predictions()
     for axes, task in zip(panels, shown, strict=True):
         for number, operator in enumerate(OPERATORS):
@@ -54,7 +52,7 @@ def arena_results() -> str:
                     axes.hlines(number, 100 * lowest, 100 * highest, LIGHT["line"], linewidth=7, zorder=1)
                 style = {"color": LIGHT[_style(operator)[0]], "markersize": 5, "linewidth": 1.6}
                 axes.errorbar(mean, number, xerr=half, fmt="o", **style)
-        axes.set_title(_title(task), fontweight="bold", fontsize=10, loc="left")
+        axes.set_title(summary.title(task), fontweight="bold", fontsize=10, loc="left")
         axes.set_xlim(-4, 104)
         axes.set_xticks([0, 50, 100])
     name_rows(panels[0], (operator.title for operator in OPERATORS.values()))
@@ -65,14 +63,14 @@ def arena_results() -> str:
 def arena_steps() -> str:
     """Plots the validation accuracy of the operators over the steps, on the first tasks of the plan."""
     tasks = summary.searched(ROWS)[:MAX_PANELS]
-    drawing, panels = _figure(len(tasks))
+    drawing, panels = new_figure(4 * len(tasks) + 2, 3.6, len(tasks))
     for axes, task in zip(panels, tasks, strict=True):
         for operator in OPERATORS:
             rows = plan.seeds_done(Setup(task, operator), ROWS)
             if curves := [[100 * float(part) for part in row["validation_curve"].split()] for row in rows]:
                 mean = np.mean(curves, axis=0)
                 _line(axes, operator, STEPS * np.arange(1, len(mean) + 1), mean)
-        axes.set_title(_title(task), fontweight="bold", fontsize=11, loc="left")
+        axes.set_title(summary.title(task), fontweight="bold", fontsize=11, loc="left")
         axes.set_xlabel("steps")
         axes.set_ylim(0, 102)
     panels[0].set_ylabel("accuracy on validation data (%)")
@@ -83,11 +81,11 @@ def arena_steps() -> str:
 def arena_sizes() -> str:
     """Plots the accuracy over parameters, key depth and pairs, of the series that have run."""
     shown = {key: lines for key in SERIES if (lines := _series(*key))}
-    drawing, panels = _figure(len(shown))
+    drawing, panels = new_figure(4 * len(shown) + 2, 3.6, len(shown))
     for axes, ((task, name), lines) in zip(panels, shown.items(), strict=True):
         for operator, points in lines.items():
             _line(axes, operator, *zip(*sorted(points), strict=True), marker="o")
-        axes.set_title(_title(task).partition(",")[0], loc="left")
+        axes.set_title(summary.title(task).partition(",")[0], loc="left")
         axes.set_xlabel(SERIES[task, name])
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
@@ -101,10 +99,6 @@ def _style(operator: str) -> tuple[str, str]:
     return STYLES.get(operator, ("ink", "-"))
 
 
-def _title(task: str) -> str:
-    return Setup(task, "convolution").task.title
-
-
 def _series(task: str, name: str) -> dict[str, list[tuple[float, float]]]:
     """Returns the values and accuracies of a factor, by operator, where several have run."""
     lines = {}
@@ -116,11 +110,6 @@ def _series(task: str, name: str) -> dict[str, list[tuple[float, float]]]:
             if len(points) > 1:
                 lines[factor.operator] = points
     return lines
-
-
-def _figure(num_panels: int) -> tuple[Figure, list[Axes]]:
-    figure = Figure((4 * num_panels + 2, 3.6), layout="constrained")
-    return figure, list(figure.subplots(1, num_panels, squeeze=False)[0])
 
 
 def _line(axes: Axes, operator: str, x: object, y: object, marker: str = "", label: str = "") -> None:

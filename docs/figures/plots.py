@@ -91,10 +91,12 @@ def _read(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+def new_figure(
+    width: float, height: float, columns: int = 1, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
     """Returns a figure of a size in inches, of 96 pixels each, and its axes."""
     figure = Figure((width, height), layout="constrained")
-    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+    return figure, list(figure.subplots(1, columns, sharey=sharey, squeeze=False)[0])
 
 
 def _logarithmic(axes: Axes, *which: str) -> None:
@@ -116,7 +118,7 @@ def name_rows(axes: Axes, labels: Iterable[str]) -> None:
 def position_lambdas() -> str:
     """Plots the time of the forms of position lambdas on five maps."""
     rows = [row for row in _read("layers.csv") if row["contender"].startswith("position/")]
-    figure, panels = _figure(10, 3.8, 2)
+    figure, panels = new_figure(10, 3.8, 2)
     for axes, pass_name, title in zip(
         panels, ("forward", "both"), ("forward", "forward and backward"), strict=True
     ):
@@ -137,7 +139,7 @@ def position_lambdas() -> str:
 def model_speed() -> str:
     """Plots the images per second of models on a CPU."""
     rows = sorted(_read("models.csv"), key=lambda row: -float(row["images_per_second"]))
-    figure, (axes,) = _figure(8, 5.6)
+    figure, (axes,) = new_figure(8, 5.6)
     for number, row in enumerate(rows):
         speed = float(row["images_per_second"])
         axes.barh(number, speed, 0.7, color=LIGHT[KINDS[_kind(row["model"])]])
@@ -167,7 +169,7 @@ def _color_legend(axes: Axes) -> None:
 def tpu_speed() -> str:
     """Plots the images per second of training on a core, as the TPU compiler estimates them."""
     rows = _read("tpu.csv")
-    figure, (axes,) = _figure(8, 4.2)
+    figure, (axes,) = new_figure(8, 4.2)
     for chip, color in {"v3": "faint", "v5e": "blue", "v6e": "orange"}.items():
         speeds = {
             number: 1000 * float(row["batch of a core"]) / float(row[f"step on {chip} (ms)"])
@@ -201,7 +203,7 @@ def printed_sizes() -> str:
         for row in _read("tables.csv")
         if "-" not in (row["parameters (M), paper"], row["parameters (M), ours"])
     ]
-    figure, (axes,) = _figure(8, 4)
+    figure, (axes,) = new_figure(8, 4)
     points = [(float(row["parameters (M), paper"]), float(row["parameters (M), ours"]), row) for row in rows]
     for verdict, color in {"equal": "blue", "within rounding": "green", "differs": "orange"}.items():
         own = [point for point in points if _verdict(point[2]) == verdict]
@@ -228,7 +230,7 @@ def _verdict(row: dict[str, str]) -> str:
 def table_8() -> str:
     """Plots the parameters of the rows of Table 8, the longest of the papers' tables."""
     rows = [row for row in _read("tables.csv") if row["table"] == "8"][1:]  # without the baseline
-    figure, (axes,) = _figure(8, 4.2)
+    figure, (axes,) = new_figure(8, 4.2)
     printed = [float(row["parameters (M), paper"]) for row in rows]
     ours = [float(row["parameters (M), ours"]) for row in rows]
     numbers = range(len(rows))
@@ -244,7 +246,7 @@ def table_8() -> str:
 
 def models() -> str:
     """Plots the parameters of all models but the tiny one against their FLOPs."""
-    figure, (axes,) = _figure(9, 5.4)
+    figure, (axes,) = new_figure(9, 5.4)
     for kind, color in KINDS.items():
         own = [name for name in names.list_models() if _kind(name) == kind and name != "lambda_resnet_tiny"]
         axes.plot(*_sizes(own), "o", color=LIGHT[color], markersize=6, label=kind)
@@ -267,7 +269,7 @@ def _sizes(models: Iterable[str]) -> tuple[list[float], list[float]]:
 def accuracy() -> str:
     """Plots the published accuracies against the measured speed of inference."""
     speeds = {row["model"]: float(row["images_per_second"]) for row in _read("models.csv")}
-    figure, (axes,) = _figure(8, 4.2)
+    figure, (axes,) = new_figure(8, 4.2)
     for name in names.list_models(pretrained=True):
         (weights,) = names.info(name).weights
         axes.plot(speeds[name], weights.top1, "o", color=LIGHT[KINDS[_kind(name)]])

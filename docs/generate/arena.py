@@ -17,7 +17,7 @@ from benchmarks.arena.operators import OPERATORS
 from benchmarks.arena.settings import Setup
 
 ROWS = plan.read_rows(RESULTS / "arena.csv")
-HEADLINE = [setup for phase in plan.phases() for setup in phase if not setup.settings]
+HEADLINE = plan.headline()
 
 
 def headline() -> str:
@@ -27,12 +27,12 @@ def headline() -> str:
         [OPERATORS[name].title, *(_percent(summary.mean(Setup(task, name), ROWS)) for task in tasks)]
         for name in OPERATORS
     ]
-    return table(["accuracy (%)", *(_title(task) for task in tasks)], cells) if tasks else MISSING
+    return table(["accuracy (%)", *(summary.title(task) for task in tasks)], cells) if tasks else MISSING
 
 
 def without_separation() -> str:
     """Returns the tasks on which all operators are about equal."""
-    same = [_title(task) for task in summary.searched(ROWS) if not summary.separates(task, ROWS)]
+    same = [summary.title(task) for task in summary.searched(ROWS) if not summary.separates(task, ROWS)]
     return f"Tasks that separate nothing: {', '.join(same) or 'none'}."
 
 
@@ -40,10 +40,11 @@ def tasks() -> str:
     """Returns a table per task: prediction, accuracy, difference to the lambda layer, and steps."""
     expected, parts = summary.predictions(), []
     for task in summary.searched(ROWS):
+        title = summary.title(task)
         cells = [_line(setup, expected.get(setup)) for setup in HEADLINE if setup.task_name == task]
         header = ["operator", "predicted", "accuracy (%)", "", "minus lambda, both", "steps to 90 %"]
         header += ["learning rate", "seeds", "reason for the prediction"]
-        parts.append(f"### {_title(task).capitalize()}\n\n{table(header, cells)}")
+        parts.append(f"### {title[0].upper()}{title[1:]}\n\n{table(header, cells)}")
     return "\n".join(parts) or MISSING
 
 
@@ -76,7 +77,7 @@ def costs() -> str:
             flops = three_digits(float(row["flops"]) / 1e6)
             mib = three_digits(memory.get((row["task"], row["operator"]), "-"))
             numbers = [f"{int(row['parameters']):,}", flops, three_digits(row["step_ms"]), mib]
-            cells.append([_title(setup.task_name), OPERATORS[setup.operator].title, *numbers])
+            cells.append([summary.title(setup.task_name), OPERATORS[setup.operator].title, *numbers])
     return table(["task", "operator", "parameters", "MFLOPs", "step (ms)", "MiB"], cells) or MISSING
 
 
@@ -87,7 +88,8 @@ def initialization() -> str:
         alone = [Setup(factor.task, operator) for operator in ("lambda_content", "lambda_position")]
         found = [summary.accuracies(setup, ROWS).values() for setup in (*factor.setups(), *alone)]
         if all(found):
-            cells.append([_title(factor.task), *(_interval(summary.interval([*each])) for each in found)])
+            intervals = [_interval(summary.interval([*each])) for each in found]
+            cells.append([summary.title(factor.task), *intervals])
     values = [f"both, stddev {value}" for value in series[0].values]
     return table(["accuracy (%)", *values, "content alone", "position alone"], cells) if cells else MISSING
 
@@ -100,7 +102,7 @@ def factors() -> str:
         if sum(mean is not None for mean in means) > 1:
             pairs = zip(factor.values, map(_percent, means), strict=True)
             series = ", ".join(f"{value}: {mean}" for value, mean in pairs)
-            titles = [_title(factor.task), OPERATORS[factor.operator].title]
+            titles = [summary.title(factor.task), OPERATORS[factor.operator].title]
             cells.append([f"`{factor.name}`", *titles, series, factor.paper, _agreement(factor, means)])
     header = ["factor", "task", "operator", "accuracy (%)", "paper", "agrees"]
     return table(header, cells) if cells else MISSING
@@ -128,10 +130,6 @@ def machine() -> str:
     planned = len(ROWS) + sum(int(row[3]) for row in plan.summarize(ROWS))
     share = f"{len(rows):,} of {planned:,} trainings of the plan have run"
     return f"{share}, in {hours:.1f} processor hours on {machines}; lambdanet {versions}."
-
-
-def _title(task: str) -> str:
-    return Setup(task, "convolution").task.title
 
 
 def _percent(value: float | None) -> str:

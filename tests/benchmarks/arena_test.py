@@ -218,9 +218,7 @@ def test_convolution_on_a_map_of_width_1_has_no_unused_weights():
 def test_predictions_cover_the_headline():
     path = arena.RESULTS.parents[2] / "benchmarks" / "arena" / "predictions.csv"
     rows = list(csv.DictReader(path.read_text().splitlines()))
-    headline = {
-        (setup.task_name, setup.operator) for phase in plan.phases() for setup in phase if not setup.settings
-    }
+    headline = {(setup.task_name, setup.operator) for setup in plan.headline()}
     assert {(row["task"], row["operator"]) for row in rows} == headline
     assert all(0 <= float(row["lowest"]) <= float(row["highest"]) <= 1 and row["why"] for row in rows)
 
