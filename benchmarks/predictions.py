@@ -141,18 +141,21 @@ def _measure(folder: str, out: str, root: Path, processes: str, pictures: int) -
     settings = ["--min_confidence=0", f"--batch_size={BATCH_SIZE}", f"--shard_size={SHARD_SIZE}"]
     workers = [] if processes == "before" else [f"--direct_num_workers={processes}"]
     command = [sys.executable, "-P", "-m", "lambdanet.cli", "pseudo-label", *paths, *settings, *workers]
-    parts: dict[int, float] = {}
+    progress = Path(folder, out, ".progress")
+    parts: dict[str, float] = {}  # when each was written
     begin, memory = time.monotonic(), 0.0
     environment = os.environ | {"PYTHONPATH": str(root)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
             time.sleep(0.2)
             memory = max(memory, largest_resident_mb(process.pid))
-            parts.setdefault(sum(1 for _ in Path(folder, out, ".progress").glob("*.npz")), time.monotonic())
+            with contextlib.suppress(FileNotFoundError):  # removed at the end
+                parts |= {path.name: path.stat().st_mtime for path in progress.glob("*.npz")}
     if process.returncode:
         raise InputError(f"`pseudo-label` in {str(root)!r} ended with status {process.returncode}")
-    (first, from_first), *_, (last, to_last) = sorted(item for item in parts.items() if item[0])
-    speed = SHARD_SIZE * (last - first) / (to_last - from_first)
+    if len(parts) < 2:
+        raise invalid("pictures", f"more than {SHARD_SIZE}, for a rate between two parts", pictures)
+    speed = SHARD_SIZE * (len(parts) - 1) / (max(parts.values()) - min(parts.values()))
     return speed, pictures / (time.monotonic() - begin), memory
 
 
