@@ -78,7 +78,8 @@ def _curves(random: np.random.Generator, dashes: int) -> list[Curve]:
                 ] = True
             curves.append(curve)
         if len(curves) == 2 + DISTRACTORS:
-            return curves
+            # In any order: the second of the long ones makes way for the first, and is nearer to the border.
+            return [*(curves[k] for k in random.permutation(2)), *curves[2:]]
 
 
 def _curve(random: np.random.Generator, dashes: int, taken: np.ndarray) -> Curve | None:
