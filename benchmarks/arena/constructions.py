@@ -206,13 +206,17 @@ def two_arrows() -> Examples:
     return _one_question(board_inputs(colors, _arrows((0, 1), (0, -1)) * 2), (2, 2), [0, 1, 1, 0])
 
 
+# Two pairs: either value with either key, in either order.
+PAIR_KEYS = np.array([[0, 1], [0, 1], [1, 0], [1, 0]])
+PAIR_VALUES = np.array([[0, 1], [1, 0], [0, 1], [1, 0]])
+
+
 def two_pairs() -> Examples:
     """Returns four sequences of two pairs and the first key: either value, with the pairs in either order.
 
     Answers of a single lambda layer of position alone, of any scope, have y_1 + y_4 = y_2 + y_3.
     """
-    keys, values = np.array([[0, 1], [0, 1], [1, 0], [1, 0]]), np.array([[0, 1], [1, 0], [0, 1], [1, 0]])
-    inputs = pair_inputs(np.append(keys, [[0]] * 4, axis=1), np.append(values, [[-1]] * 4, axis=1))
+    inputs = pair_inputs(np.append(PAIR_KEYS, [[0]] * 4, axis=1), np.append(PAIR_VALUES, [[-1]] * 4, axis=1))
     return _one_question(inputs, (2,), [0, 1, 1, 0])
 
 
@@ -221,8 +225,7 @@ def two_neighbors() -> Examples:
 
     Answers of a single lambda layer, even with content and positions, have y_1 + y_4 = y_2 + y_3.
     """
-    keys, values = np.array([[0, 1], [0, 1], [1, 0], [1, 0]]), np.array([[0, 1], [1, 0], [0, 1], [1, 0]])
-    tokens = np.stack([keys, TOKENS + values], axis=-1).reshape([4, 4])
+    tokens = np.stack([PAIR_KEYS, TOKENS + PAIR_VALUES], axis=-1).reshape([4, 4])
     return _one_question(token_inputs(np.append(tokens, [[0]] * 4, axis=1)), (4,), [0, 1, 1, 0])
 
 

@@ -34,7 +34,8 @@ class Factor(NamedTuple):
     Attributes:
       name: the setting.
       task, operator: their names.
-      values: its values; those of a factor of the paper in the order of the paper's accuracies, best last.
+      values: its values; those of a factor of the paper from its lowest accuracy to its highest, or as its
+        accuracies and text go on where it does not have a value.
       usual: the value that rows of the headline have.
       paper: where the paper has that order; empty if it does not.
     """
@@ -52,13 +53,14 @@ class Factor(NamedTuple):
         return [Setup(self.task, self.operator, each) for each in settings]
 
 
-SHRINKING = ("recall", "in_context", "pointer", "segment")
+STDDEV_TASKS = ("recall", "in_context", "pointer", "segment")
 BATCH_NORM = ("pointer", "segment")
 FACTORS = (
-    *(Factor("position_stddev", task, "lambda_both", (1, 0.1, 0.02), 1) for task in SHRINKING),
+    *(Factor("position_stddev", task, "lambda_both", (1, 0.1, 0.02), 1) for task in STDDEV_TASKS),
     Factor("key_dim", "recall", "lambda_content", (8, 16, 32, 64), 16, "Table 8"),
     Factor("key_dim", "pointer", "lambda_position", (4, 8, 16), 16, "Table 8"),
     Factor("num_heads", "recall", "lambda_content", (1, 2, 4), 4, "Table 8"),
+    Factor("multi_head", "recall", "lambda_content", (False, True), False),
     Factor("scope", "segment", "lambda_position", (3, 7, 11), 7, "Table 10"),
     Factor("key_normalization", "recall", "lambda_content", (None, "l2", "softmax"), "softmax", "Table 11"),
     *(

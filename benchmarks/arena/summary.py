@@ -69,19 +69,17 @@ def searched(rows: dict[Cell, Row]) -> list[str]:
     return list(dict.fromkeys(s.task_name for s in headline() if best_learning_rate(s, rows)))
 
 
+def separating(rows: dict[Cell, Row]) -> list[str]:
+    """Returns the tasks of `searched` whose operators differ, or have not all run."""
+    return [task for task in searched(rows) if _separates(task, rows)]
+
+
 def title(task: str) -> str:
     """Returns the name of a task in tables and plots."""
     return TASKS[task]().title
 
 
-def separates(task: str, rows: dict[Cell, Row]) -> bool:
-    """Returns whether the operators of a task differ, or have not all run."""
+def _separates(task: str, rows: dict[Cell, Row]) -> bool:
     means = [mean(setup, rows) for name in OPERATORS if has_form(setup := Setup(task, name))]
     found = [value for value in means if value is not None]
     return len(found) < len(means) or max(found) - min(found) >= SEPARATES
-
-
-def first_row(setup: Setup, rows: dict[Cell, Row]) -> Row | None:
-    """Returns the row of seed 0 at the best learning rate, for what does not depend on the seed."""
-    rate = best_learning_rate(setup, rows)
-    return None if rate is None else rows[Cell(setup, 0, rate)]

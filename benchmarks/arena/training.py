@@ -29,8 +29,7 @@ def train(cell: Cell, machine: str = "", epochs: int | None = None) -> dict[str,
     """Trains a network, and returns the row of its cell.
 
     Data, their order and initial weights depend on the seed alone. The validation accuracy is measured after
-    each epoch; the test accuracy once, at the end. Times are of the processor, so that other programs on the
-    machine do not matter.
+    each epoch; the test accuracy once, at the end. Times are of the processor.
     """
     start, task = time.process_time(), cell.setup.task
     model, reset = _compiled(cell.setup)

@@ -39,7 +39,7 @@ SERIES = {
 
 def arena_results() -> str:
     """Plots accuracies with their intervals beside the predictions, for the tasks that separate operators."""
-    shown = [task for task in summary.searched(ROWS) if summary.separates(task, ROWS)]
+    shown = summary.separating(ROWS)
     figure, panels = new_figure(1.9 * len(shown) + 2, 3.4, len(shown), sharey=True)
     expected = summary.predictions()
     for axes, task in zip(panels, shown, strict=True):

@@ -15,6 +15,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.arena import plan, summary
 from benchmarks.arena.operators import OPERATORS
 from benchmarks.arena.settings import Setup
+from benchmarks.arena.tasks import TASKS
 
 ROWS = plan.read_rows(RESULTS / "arena.csv")
 HEADLINE = plan.headline()
@@ -22,18 +23,19 @@ HEADLINE = plan.headline()
 
 def headline() -> str:
     """Returns the mean accuracy of each operator on the tasks that separate operators."""
-    tasks = [task for task in summary.searched(ROWS) if summary.separates(task, ROWS)]
+    tasks = summary.separating(ROWS)
     cells = [
         [OPERATORS[name].title, *(_percent(summary.mean(Setup(task, name), ROWS)) for task in tasks)]
         for name in OPERATORS
     ]
+    cells.append(["chance", *(_percent(1 / TASKS[task]().classes) for task in tasks)])
     return table(["accuracy (%)", *(summary.title(task) for task in tasks)], cells) if tasks else MISSING
 
 
 def without_separation() -> str:
     """Returns the tasks on which all operators are about equal."""
-    same = [summary.title(task) for task in summary.searched(ROWS) if not summary.separates(task, ROWS)]
-    return f"Tasks that separate nothing: {', '.join(same) or 'none'}."
+    same = [task for task in summary.searched(ROWS) if task not in summary.separating(ROWS)]
+    return f"Tasks that separate nothing: {', '.join(map(summary.title, same)) or 'none'}."
 
 
 def tasks() -> str:
@@ -42,8 +44,8 @@ def tasks() -> str:
     for task in summary.searched(ROWS):
         title = summary.title(task)
         cells = [_line(setup, expected.get(setup)) for setup in HEADLINE if setup.task_name == task]
-        header = ["operator", "predicted", "accuracy (%)", "", "minus lambda, both", "steps to 90 %"]
-        header += ["learning rate", "seeds", "reason for the prediction"]
+        header = ["operator", "predicted", "accuracy (%)", "prediction", "minus lambda, both"]
+        header += ["steps to 90 %", "learning rate", "seeds", "reason for the prediction"]
         parts.append(f"### {title[0].upper()}{title[1:]}\n\n{table(header, cells)}")
     return "\n".join(parts) or MISSING
 
@@ -73,10 +75,11 @@ def costs() -> str:
     memory = {(row["task"], row["operator"]): row["mib"] for row in read_csv("arena_memory.csv")}
     cells = []
     for setup in HEADLINE:
-        if row := summary.first_row(setup, ROWS):
-            flops = three_digits(float(row["flops"]) / 1e6)
-            mib = three_digits(memory.get((row["task"], row["operator"]), "-"))
-            numbers = [f"{int(row['parameters']):,}", flops, three_digits(row["step_ms"]), mib]
+        if rows := [row for cell, row in ROWS.items() if cell.setup == setup]:
+            flops = three_digits(float(rows[0]["flops"]) / 1e6)
+            step_ms = statistics.median(float(row["step_ms"]) for row in rows)
+            mib = three_digits(memory.get((setup.task_name, setup.operator), "-"))
+            numbers = [f"{int(rows[0]['parameters']):,}", flops, three_digits(step_ms), mib]
             cells.append([summary.title(setup.task_name), OPERATORS[setup.operator].title, *numbers])
     return table(["task", "operator", "parameters", "MFLOPs", "step (ms)", "MiB"], cells) or MISSING
 

@@ -245,4 +245,4 @@ def test_interval_is_paired_over_shared_seeds():
     assert plan.best_learning_rate(setup, rows) == 1e-3
     assert summary.accuracies(setup, rows) == pytest.approx({0: 0.1, 1: 0.2, 2: 0.3})
     assert summary.difference(setup, rows) == pytest.approx((-0.5, 0), abs=1e-6)
-    assert plan.cells_left(setup, rows) == 2 and summary.separates("pointer", rows)
+    assert plan.cells_left(setup, rows) == 2 and summary.separating(rows) == ["pointer"]
