@@ -42,14 +42,7 @@ def train(cell: Cell, machine: str = "", epochs: int | None = None) -> dict[str,
         weights = asked / asked.mean()
         model.optimizer.learning_rate = cell.learning_rate * _schedule(epoch / epochs)
         before = time.process_time()
-        model.fit(
-            inputs,
-            answers.clip(0),
-            sample_weight=weights,
-            batch_size=BATCH,
-            shuffle=False,
-            verbose=0,
-        )
+        model.fit(inputs, answers.clip(0), BATCH, sample_weight=weights, shuffle=False, verbose=0)
         seconds.append(time.process_time() - before)
         curve.append(_accuracy(model, validation))
     solved = [STEPS * (number + 1) for number, accuracy in enumerate(curve) if accuracy >= SOLVED]
