@@ -63,8 +63,8 @@ class LambdaLayer(Layer):
         that `lambdanet.for_inference` folds into them.
       embeddings_initializer: the initializer of the position embeddings, an initializer of Keras or its name.
         None: normal with a standard deviation of 1, as in the paper. The position lambda then begins as a sum
-        with weights of size 1, beside a content lambda that is a mean: on a recall task, small networks then
-        hardly learn to use the content. 0.02 to 0.1 avoid that (measured in docs/results/arena.md).
+        with weights of size 1, beside a content lambda that is a mean: small networks hardly learn recall.
+        0.02 to 0.1 avoid that, but make in-context recall less certain (measured in docs/results/arena.md).
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
     Raises:
