@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plots of the arena of operators, of docs/results/arena.csv."""
 
+import math
 import sys
 from pathlib import Path
 
@@ -29,7 +30,7 @@ STYLES = {  # of operators: color, style of the line
     "lambda_both": ("blue", "-"),
 }
 ROWS = plan.read_rows(RESULTS / "arena.csv")
-MAX_PANELS = 4
+MAX_PANELS = 4  # beside each other
 SERIES = {
     ("pointer", "parameters"): "parameters",
     ("recall", "key_dim"): "key depth",
@@ -40,9 +41,12 @@ SERIES = {
 def arena_results() -> str:
     """Plots accuracies with their intervals beside the predictions, for the tasks that separate operators."""
     shown = summary.separating(ROWS)
-    figure, panels = new_figure(1.9 * len(shown) + 2, 3.4, len(shown), sharey=True)
+    rows = math.ceil(len(shown) / MAX_PANELS)
+    figure, panels = new_figure(1.9 * MAX_PANELS + 2, 3.4 * rows, MAX_PANELS, rows, sharey=True)
     expected = summary.predictions()
-    for axes, task in zip(panels, shown, strict=True):
+    for axes in panels[len(shown) :]:
+        axes.set_axis_off()
+    for axes, task in zip(panels, shown, strict=False):
         for number, operator in enumerate(OPERATORS):
             setup = Setup(task, operator)
             if found := [100 * accuracy for accuracy in summary.accuracies(setup, ROWS).values()]:
@@ -56,7 +60,7 @@ def arena_results() -> str:
         axes.set_xlim(-4, 104)
         axes.set_xticks([0, 50, 100])
     name_rows(panels[0], (operator.title for operator in OPERATORS.values()))
-    panels[0].set_xlabel("accuracy (%)", loc="left")
+    panels[-MAX_PANELS].set_xlabel("accuracy (%)", loc="left")
     return render(figure, "Accuracy of ten operators on controlled tasks, and what was predicted")
 
 

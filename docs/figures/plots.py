@@ -92,11 +92,11 @@ def _read(name: str) -> list[dict[str, str]]:
 
 
 def new_figure(
-    width: float, height: float, columns: int = 1, sharey: bool = False
+    width: float, height: float, columns: int = 1, rows: int = 1, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
     """Returns a figure of a size in inches, of 96 pixels each, and its axes."""
     figure = Figure((width, height), layout="constrained")
-    return figure, list(figure.subplots(1, columns, sharey=sharey, squeeze=False)[0])
+    return figure, list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
 
 
 def _logarithmic(axes: Axes, *which: str) -> None:
