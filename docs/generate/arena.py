@@ -71,11 +71,12 @@ def _line(setup: Setup, expected: summary.Prediction | None) -> list[str]:
 
 
 def costs() -> str:
-    """Returns parameters, FLOPs, time and memory of the networks of each task that has run."""
+    """Returns parameters, FLOPs, time and memory of the networks of each task in `headline`."""
     memory = {(row["task"], row["operator"]): row["mib"] for row in read_csv("arena_memory.csv")}
-    cells = []
+    cells, shown = [], summary.separating(ROWS)
     for setup in HEADLINE:
-        if rows := [row for cell, row in ROWS.items() if cell.setup == setup]:
+        rows = [row for cell, row in ROWS.items() if cell.setup == setup]
+        if rows and setup.task_name in shown:
             flops = three_digits(float(rows[0]["flops"]) / 1e6)
             step_ms = statistics.median(float(row["step_ms"]) for row in rows)
             mib = three_digits(memory.get((setup.task_name, setup.operator), "-"))
