@@ -35,7 +35,7 @@ def headline() -> str:
 def without_separation() -> str:
     """Returns the tasks on which all operators are about equal."""
     same = [task for task in summary.searched(ROWS) if task not in summary.separating(ROWS)]
-    return f"Tasks that separate nothing: {', '.join(map(summary.title, same)) or 'none'}."
+    return f"Tasks that separate nothing: {'; '.join(map(summary.title, same)) or 'none'}."
 
 
 def tasks() -> str:
