@@ -92,6 +92,7 @@ def arena_sizes() -> str:
         axes.set_title(summary.title(task).partition(",")[0], loc="left")
         axes.set_xlabel(SERIES[task, name])
         axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted({value for points in lines.values() for value, _ in points}))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(0, 102)
     panels[0].set_ylabel("accuracy (%)")
