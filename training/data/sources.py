@@ -110,7 +110,7 @@ def prepare_on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuild
 
     `InputError` where it has to be downloaded by hand, or its folder cannot be made.
     """
-    if builder.data_path.exists():
+    if builder.info.initialized:
         return builder
     try:
         builder.data_path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,14 +120,14 @@ def prepare_on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuild
             f"({error.strerror or error}); --data_dir names another folder"
         ) from None
     print(f"preparing dataset {builder.info.full_name} in {builder.data_dir}", flush=True)
-    config = tfds.download.DownloadConfig(try_download_gcs=False)
     try:
-        with _quiet_tfds():
-            builder.download_and_prepare(download_config=config)
+        with _quiet_tfds(), contextlib.suppress(FileExistsError):  # another process was faster
+            builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
     except AssertionError as error:
         if not builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
             raise
         raise InputError(f"dataset {builder.name} has to be downloaded by hand: {one_line(error)}") from None
+    builder.info.read_from_directory(builder.data_path)
     return builder
 
 

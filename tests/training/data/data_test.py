@@ -16,7 +16,7 @@ from lambdanet import cli, configs
 from lambdanet.errors import InputError
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.folder import FolderSource
-from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
+from lambdanet.training.data.sources import SINGLE_MACHINE, Digits, Shard, prepare_on_disk
 
 FIELDS = {"epochs": 3, "global_batch_size": 20, "train_split": "train[:200]", "input_size": 8}
 RECIPE = dataclasses.replace(configs.get_recipe("digits"), **FIELDS)
@@ -58,6 +58,25 @@ def _assert_equal(left, right):
     for (images, labels), (other_images, other_labels) in zip(left, right, strict=True):
         np.testing.assert_array_equal(labels, other_labels)
         np.testing.assert_array_equal(images, other_images)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_another_process_prepares_the_data_first(tmp_path, monkeypatch, when):
+    """Both then read the same."""
+    first, second = Digits(data_dir=tmp_path), Digits(data_dir=tmp_path)
+    if when == "before":
+        prepare_on_disk(first)
+    else:
+        split = second._split_generators
+        monkeypatch.setattr(
+            second, "_split_generators", lambda *args: prepare_on_disk(first) and split(*args)
+        )
+    for builder in (first, prepare_on_disk(second)):
+        assert {name: len(builder.as_dataset(name)) for name in ("train", "test")} == {
+            "train": 1442,
+            "test": 355,
+        }
+    assert [path.name for path in (tmp_path / "digits").iterdir()] == ["1.0.0"]
 
 
 def test_digits_are_those_of_scikit_learn(data_dir):
