@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -110,7 +110,8 @@ def prepare_on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuild
 
     `InputError` where it has to be downloaded by hand, or its folder cannot be made.
     """
-    if builder.info.initialized:
+    if builder.data_path.exists():
+        builder.info.read_from_directory(builder.data_path)  # another process may have written it
         return builder
     try:
         builder.data_path.parent.mkdir(parents=True, exist_ok=True)
@@ -224,7 +225,6 @@ class Digits(tfds.core.GeneratorBasedBuilder):
     """Handwritten digits, 8x8 gray pixels, with the splits "train" (1442 images) and "test" (355)."""
 
     VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First version."}
 
     def _info(self) -> tfds.core.DatasetInfo:
         return self.dataset_info_from_configs(
