@@ -10,7 +10,7 @@
 #   make test-tensorflow-2.21   layers, models and training with TensorFlow 2.21, in .venv-2.21
 #   make coverage   make test, and the lines of the library that it ran: at least 95 %
 #   make check   lint, and the tests nearest to what changed, in a minute; before each commit
-#   make lint    ruff, mypy and the budget of lines
+#   make lint    ruff, mypy and the budgets of tokens
 #   make docs    the documentation, as static pages in docs/_build
 #   make tables  write the tables of the README and the documentation, and the pages of the model families
 #   make figures  draw the pictures of the README and the documentation
@@ -122,7 +122,7 @@ lint: .venv/dev.stamp
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy
-	$(BIN)/python tests/count_lines.py
+	$(BIN)/python tests/count_tokens.py
 
 format: .venv/dev.stamp
 	$(BIN)/python -m ruff check --fix
