@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet import ops as ops
+    from lambdanet.freed_memory import keep_memory as keep_memory
     from lambdanet.layers.attention import AxialAttention as AxialAttention
     from lambdanet.layers.attention import GlobalAttention as GlobalAttention
     from lambdanet.layers.attention import LinearAttention as LinearAttention
@@ -40,6 +41,7 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "lambdanet.freed_memory": ("keep_memory",),
     "lambdanet.layers.attention": ("AxialAttention", "GlobalAttention", "LinearAttention"),
     "lambdanet.layers.batch_norm": ("ChannelAffine", "PooledBatchNormalization"),
     "lambdanet.layers.centered_max_pooling": ("CenteredMaxPooling2D",),

@@ -20,6 +20,7 @@ from absl import flags, logging
 
 from lambdanet import text_table
 from lambdanet.errors import InputError, Preempted, Unfinished, invalid, unknown
+from lambdanet.freed_memory import keep_for_tensorflow
 
 HELP = ("--help", "-h")
 GOOGLE = "0x1ae0"  # as the vendor of a PCI device
@@ -215,6 +216,7 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
     """
     # Level 3 hides TensorFlow's log lines about processors and missing GPUs; errors are raised anyway.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    keep_for_tensorflow()
     _spare_search_for_tpu()
     _leave_modules_alone()
     _prepare_streams()

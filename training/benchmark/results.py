@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lambdanet import which_keras
+from lambdanet import freed_memory, which_keras
 
 BUSY_LOAD = 0.5  # from this load average on, times are noisy
 QUANTILES = {"ms_median": 0.5, "ms_min": 0, "ms_quartile_1": 0.25, "ms_quartile_3": 0.75, "ms_max": 1}
@@ -103,10 +103,12 @@ def announce(dtype: str, threads: int | None = None) -> Machine:
         "load_before": load,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
+        "allocator": freed_memory.allocator(backend),
         "tensorflow": importlib.metadata.version("tensorflow"),
         "backend": f"{backend} {importlib.metadata.version(backend)}",
     }
-    print("{cpu}, {cores} cores, {threads} threads; {backend}".format_map(about), dtype, sep=", ")
+    machine = "{cpu}, {cores} cores, {threads} threads; {backend}; {allocator}".format_map(about)
+    print(machine, dtype, sep=", ")
     if load >= BUSY_LOAD:
         print(
             f"the machine is busy (load {load}): times are noisy, and too long for\n"
