@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from lambdanet.configs import recipe_values as v
-from lambdanet.errors import InputError, check_known, invalid
+from lambdanet.errors import InputError, check_known, invalid, unreadable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -250,7 +250,7 @@ def read_json(path: str | Path) -> Recipe:
     try:
         return from_json(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:  # no permission, no text, no JSON, or no recipe
-        raise InputError(f"{str(path)!r} cannot be read: {error}") from None
+        raise unreadable(path, error) from None
 
 
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:

@@ -92,7 +92,7 @@ def check_rules(recipe: Any) -> None:
     """
     for field, accepts, accepted in _RULES:
         if not accepts(recipe):
-            raise invalid(field, accepted.format(recipe), getattr(recipe, field))
+            raise invalid(field, accepted.format(recipe), getattr(recipe, field), _HINTS.get(field, ""))
     accepted_options = OPTIMIZERS[recipe.optimizer].options
     for option, value in recipe.optimizer_options.items():
         check_known(f"option of optimizer {recipe.optimizer}", option, accepted_options)
@@ -174,6 +174,8 @@ _OPTIONS = {
     "nesterov": Limit(lambda v: isinstance(v, bool), "True or False"),
     "rho": Limit(lambda v: _is_number(v) and RATE.accepts(v), RATE.accepted),
 }
+
+_HINTS = {"warmup_epochs": "for a short run, add --set=warmup_epochs=0"}
 
 # Rules between fields, in the order in which they are checked.
 _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (

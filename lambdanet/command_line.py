@@ -10,7 +10,7 @@ import os
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from logging import LogRecord
 from pathlib import Path
@@ -89,6 +89,7 @@ class Command:
       module: the module to run with `python -m`; empty for a command of `lambdanet`.
       extra: the extra of the package that installs what the command imports.
       remainder: a flag with many values; options after `--` are such values.
+      fields: returns the names that `--set=NAME=VALUE` accepts; called only for an unknown flag.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Command:
     module: str = ""
     extra: str = "train"
     remainder: str = ""
+    fields: Callable[[], Collection[str]] = tuple
 
     @property
     def invocation(self) -> str:
@@ -153,6 +155,10 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
     try:
         arguments = values([command.name, *argv])[1:]
     except flags.UnrecognizedFlagError as error:
+        if error.flagname in command.fields():
+            value = error.flagvalue.partition("=")[2] or "VALUE"
+            hint = f"did you mean --set={error.flagname}={value}?"
+            raise InputError(f"unknown flag of `{command.name}` '--{error.flagname}'; {hint}") from None
         accepted = ["--help", *(f"--{flag.name}" for flag in command.flags)]
         raise unknown(f"flag of `{command.name}`", f"--{error.flagname}", accepted, see) from None
     except flags.IllegalFlagValueError as error:
@@ -212,7 +218,7 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
       extra: the extra of the package that installs what the program imports.
 
     Returns:
-      0, or 2 for an `InputError`, 75 for `Preempted`, 130 for an interrupt, and 1 for other errors.
+      0, or 2 for an `InputError`, 75 for `Preempted`, 130 for Ctrl-C, and 1 for other errors.
     """
     # Level 3 hides TensorFlow's log lines about processors and missing GPUs; errors are raised anyway.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -228,7 +234,7 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
     except InputError as error:
         return _fail(name, str(error), 2)
     except Preempted as stopped:
-        return _fail(name, str(stopped), 75)
+        return _fail(name, str(stopped), stopped.status)
     except KeyboardInterrupt:
         return _fail(name, "interrupted", 130)
     except BrokenPipeError:  # as in `lambdanet list | head -1`

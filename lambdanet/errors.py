@@ -19,10 +19,17 @@ class InputError(ValueError):
 
 
 class Preempted(Exception):
-    """Training that stopped on SIGTERM, after saving a checkpoint.
+    """Training that stopped on SIGTERM or Ctrl-C, after saving a checkpoint.
 
-    The command line prints the message and exits with status 75, which means: try again.
+    The command line prints the message and exits with `status`.
+
+    Attributes:
+      status: 75, which means: try again; 130 after Ctrl-C, which ends loops of a shell, too.
     """
+
+    def __init__(self, message: str, status: int = 75) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Unfinished(Exception):
@@ -54,6 +61,13 @@ def one_line(error: BaseException) -> str:
     if text.startswith("in user code:"):  # AutoGraph's traceback, before the message
         text = text.rpartition(f"{type(error).__name__}: ")[2]
     return text.partition(" Call arguments received by layer")[0] or type(error).__name__
+
+
+def unreadable(path: object, error: Exception) -> InputError:
+    """Returns the error for a file that does not exist, or cannot be read for another reason."""
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{str(path)!r} does not exist")
+    return InputError(f"{str(path)!r} cannot be read: {error}")
 
 
 def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> InputError:

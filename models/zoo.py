@@ -176,6 +176,10 @@ def _check_overrides(
 ) -> None:
     """Raises `InputError` for an override that is no option; names the nearest of `others`."""
     for override in overrides:
+        if override == "include_top":
+            raise InputError(
+                "include_top is num_classes=0 here, for the embedding, or features_only=True, for maps"
+            )
         if override not in architecture.option_names():
             near = "".join(
                 f" (did you mean {other}?)" for other in difflib.get_close_matches(override, others, n=1)

@@ -2,6 +2,7 @@
 """Per-class results of a classifier: a table, and a picture of the confusion matrix."""
 
 import io
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,7 +83,9 @@ def draw(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str], title:
     axes.set_ylabel("class", fontsize=14)
     axes.set_title(title, fontsize=14)
     file = io.BytesIO()
-    figure.savefig(file, format="png")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # an emoji in a class's name
+        figure.savefig(file, format="png")
     return file.getvalue()
 
 

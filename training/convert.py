@@ -30,6 +30,7 @@ def convert(
     checkpoint: str | Path | None = None,
     out: str | Path | None = None,
     revision: str | None = None,
+    as_published: bool = False,
 ) -> Path:
     """Converts a trained network of timm, and compares it with timm if that is installed.
 
@@ -38,16 +39,17 @@ def convert(
       checkpoint: a file of weights, `.safetensors` or from PyTorch; None: the published one, downloaded from
         the Hugging Face hub.
       out: a new or empty folder; None: the cache, from which `create_model(model_name, weights="imagenet")`
-        loads the weights. Other weights than the published ones are rejected there; where the sha256 of
-        these is not known, a printed line says that the file is taken for them.
+        loads the weights. Other weights than the published ones are rejected there.
       revision: the revision of the repository on the hub; None: the known one.
+      as_published: whether a checkpoint is taken for the published one where the sha256 of that is not
+        known. Without it, such a checkpoint needs `out`.
 
     Returns:
       The folder, or the file in the cache.
 
     Raises:
       InputError: the model is unknown, the file is damaged, of another network, or for the cache not the
-        published one, or `out` is not empty.
+        published one, or not known to be it, or `out` is not empty.
       ConnectionError: the download failed; the message has a remedy.
 
     Example:
@@ -69,7 +71,7 @@ def convert(
     source = source or pretrained.local_source(path)
     classes = timm_rules.count_classes(tensors, weights.num_classes)
     if out is None and (checkpoint or revision):
-        _check_published(weights, path, source, classes)
+        _check_published(weights, path, source, classes, as_published)
     with tqdm(desc=f"building {model_name}", total=3, disable=None, leave=False) as bar:
         model = zoo.create_model(model_name, num_classes=classes)
         bar.update()
@@ -87,18 +89,21 @@ def convert(
     return _write(weights, model, metadata, out)
 
 
-def _check_published(weights: PublishedWeights, path: Path, source: Source, classes: int) -> None:
-    """Rejects other weights than the published ones for the cache; where that is unknown, prints a line."""
+def _check_published(
+    weights: PublishedWeights, path: Path, source: Source, classes: int, as_published: bool
+) -> None:
+    """Rejects weights for the cache that are not the published ones, or may be others without a flag."""
     origin = pretrained.provenance(weights, source, classes)
     elsewhere = "--out=DIR converts other weights"
     if origin == "no":
         hint = "; ".join(filter(None, (elsewhere, pretrained.remedy(weights))))
         name = f"that of the published file of {weights.model}, with {weights.num_classes} classes"
         raise invalid(f"sha256 of {str(path)!r}", name, source.sha256, hint)
-    if origin == "not known":
-        print(
-            f'taken as {weights.tag}, which weights="imagenet" loads for {weights.model} from now on: '
-            f"the sha256 of the published file is not known here; {elsewhere}"
+    if origin == "not known" and not as_published:
+        raise InputError(
+            f'{str(path)!r} may be other weights than {weights.tag}, which weights="imagenet" loads for '
+            f"{weights.model}: the sha256 of the published file is not known here; {elsewhere}, and "
+            f"--as_published takes a file that you have from {weights.page}"
         )
 
 

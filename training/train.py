@@ -39,7 +39,7 @@ def train(
     Raises:
       InputError: the recipe, an option, a folder or the dataset cannot be used, another run uses
         `model_dir`, or the loss is no longer finite.
-      Preempted: the run received SIGTERM and is saved, or another worker was lost.
+      Preempted: the run received SIGTERM or Ctrl-C and is saved, or another worker was lost.
       OSError: `model_dir` can no longer be written; the last checkpoint is kept.
 
     Example:

@@ -69,6 +69,7 @@ def check_annotations(
     categories = _check_categories(path, content["categories"], num_classes)
     found = {"images": len(sizes), "objects": 0, "crowds": 0, "categories": len(categories), "left_out": 0}
     seen: set[int] = set()
+    outside: list[InputError] = []
     for annotation in content["annotations"]:
         where = _where(path, annotation, seen)
         if annotation["image_id"] not in sizes:
@@ -77,10 +78,18 @@ def check_annotations(
             accepted = f"one of {sorted(categories)}"
             raise invalid(f"{where}: category_id", accepted, annotation["category_id"])
         size = sizes[annotation["image_id"]]
-        found["left_out"] += _check_box(where, annotation.get("bbox"), size)
+        box = _check_box(where, annotation.get("bbox"))
+        overhang = _overhang(box, size)
+        if not overhang <= BOX_TOLERANCE:  # NaN too
+            accepted = f"inside the image of {size[1]}x{size[0]} pixels"
+            outside.append(invalid(f"{where}: bbox [x, y, width, height]", accepted, box))
+        found["left_out"] += overhang > 0 or min(box[2:]) <= 0
         if masks:
             _check_mask(where, annotation, size)
         found["crowds" if annotation["iscrowd"] else "objects"] += 1
+    if outside:
+        count = f"{len(outside)} of {len(content['annotations'])} boxes are not"
+        raise InputError(f"{outside[0]}; {count}, and the conversion would drop them")
     return found
 
 
@@ -150,16 +159,19 @@ def _check_categories(
 ) -> dict[Any, str]:
     """Checks the categories; returns the name of each by its id."""
     names = {}
+    numbers = [category.get("id") for category in categories if isinstance(category, dict)]
+    needed = 1 + max([number for number in numbers if isinstance(number, int)], default=0)
     for category in categories:
         if not isinstance(category, dict) or not {"id", "name"} <= category.keys():
             raise invalid(f"{path}: category", "an object with id and name", category)
         number, name = category["id"], category["name"]
         where = f"{path}: id of category {name!r}"
         if not isinstance(number, int) or number < 1:
-            raise invalid(where, "a positive integer (0 is the background)", number)
+            hint = "where ids begin with 0, add 1 to each id and each category_id"
+            raise invalid(where, "a positive integer (0 is the background)", number, hint)
         if num_classes is not None and number >= num_classes:
             accepted = f"less than num_classes={num_classes}, which counts the background"
-            raise invalid(where, accepted, number, f"num_classes={number + 1} would do")
+            raise invalid(where, accepted, number, f"num_classes={needed} would do")
         names[number] = name
     check_names(list(names.values()), f"the categories of {path}")
     return names
@@ -178,17 +190,18 @@ def _where(path: str, annotation: Any, seen: set[int]) -> str:
     return where
 
 
-def _check_box(where: str, box: Any, size: tuple[int, int]) -> bool:
-    """Rejects a box outside its image; returns whether the converter drops the object."""
-    height, width = size
+def _check_box(where: str, box: Any) -> list[float]:
+    """Returns a box; rejects what is not four numbers."""
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(n, int | float) for n in box):
         raise invalid(f"{where}: bbox", "[x, y, width, height] in pixels", box)
+    return box
+
+
+def _overhang(box: list[float], size: tuple[int, int]) -> float:
+    """Returns the pixels by which a box crosses the edge of its image; at most 0 inside."""
+    height, width = size
     x, y, box_width, box_height = box
-    overhang = max(-x, -y, x + box_width - width, y + box_height - height)
-    if not overhang <= BOX_TOLERANCE:  # rejects NaN too
-        accepted = f"inside the image of {width}x{height} pixels"
-        raise invalid(f"{where}: bbox [x, y, width, height]", accepted, box)
-    return box_width <= 0 or box_height <= 0 or x + box_width > width or y + box_height > height
+    return max(-x, -y, x + box_width - width, y + box_height - height)
 
 
 def _check_mask(where: str, annotation: Mapping[str, Any], size: tuple[int, int]) -> None:
@@ -199,6 +212,9 @@ def _check_mask(where: str, annotation: Mapping[str, Any], size: tuple[int, int]
             raise invalid(name, 'run lengths {"counts": ..., "size": ...} for a crowd', mask, hint)
         if list(mask["size"]) != list(size):
             raise invalid(f"{name}.size", f"{list(size)}, the height and width of its image", mask["size"])
+    elif isinstance(mask, dict):
+        hint = "run lengths need iscrowd=1; for one object, write the outline of its mask as polygons"
+        raise invalid(name, "polygons [[x, y, x, y, x, y, ...], ...]", mask, hint)
     elif not mask or not isinstance(mask, list) or not all(map(_is_polygon, mask)):
         raise invalid(name, "polygons [[x, y, x, y, x, y, ...], ...]", mask, hint)
 

@@ -85,7 +85,7 @@ def _convert(values: flags.FlagValues, arguments: list[str]) -> None:
 
     from lambdanet.training import convert
 
-    path = convert.convert(arguments[0], values.checkpoint, values.out, values.revision)
+    path = convert.convert(arguments[0], values.checkpoint, values.out, values.revision, values.as_published)
     print(f"converted {arguments[0]}: {path}")
 
 
@@ -138,6 +138,11 @@ COMMANDS = (
                 'folder for weights, metadata and model card (default: the cache, for weights="imagenet")',
             ),
             Flag("revision", "COMMIT", "commit of the hub's repository (default: the tested one)"),
+            switch(
+                "as_published",
+                "take FILE for the published weights where their sha256 is not known here",
+                False,
+            ),
         ),
         arguments=Arguments("MODEL", "a model of `lambdanet list --pretrained`", 1, 1),
         examples=(

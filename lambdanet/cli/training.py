@@ -36,6 +36,12 @@ def _recipe(name: str, assignments: Iterable[str]) -> "Recipe":
     return recipe
 
 
+def _fields() -> list[str]:
+    from lambdanet.configs.recipe import field_types
+
+    return list(field_types())
+
+
 def _print_recipe(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.configs.recipe import to_json
 
@@ -181,6 +187,7 @@ COMMANDS = (
         "train",
         "trains a recipe; run the same command again to resume",
         _train,
+        fields=_fields,
         flags=(
             Flag(
                 "recipe", "NAME", "the recipe to train, such as digits, or a file recipe.json", required=True

@@ -87,9 +87,10 @@ def download(published: PublishedWeights, revision: str = "") -> tuple[Path, Sou
     try:
         path, source = hub.fetch(published.repository, published.file, revision or known or hub.NEWEST)
     except ConnectionError as error:
+        flag = "" if published.sha256 or first else " --as_published"
         raise ConnectionError(
             f"{error}; download it where there is a network, and run "
-            f"`lambdanet convert {published.model} --checkpoint=FILE`"
+            f"`lambdanet convert {published.model} --checkpoint=FILE{flag}`"
         ) from None
     if sha256 not in ("", source.sha256):
         raise invalid(f"sha256 of {source.location}", sha256, source.sha256, remedy(published))

@@ -60,6 +60,8 @@ def find_file(model_name: str, weights: str | Path, argument: str = "weights", o
     )
     missing = str(weights) == pretrained_weights.ALIAS
     hint = f"none are published for {model_name}: see `lambdanet list --pretrained`" if missing else ""
+    if path.suffix == ".keras":
+        hint = "load it by keras.models.load_model, and write its weights by weight_files.save"
     raise invalid(argument, accepted, str(weights), hint)
 
 
@@ -69,7 +71,8 @@ def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | Non
     Args:
       model: a model of the zoo.
       path: the path of the file, which ends in ".safetensors".
-      metadata: texts about them: mean, std, crop, interpolation, classes, license, source.
+      metadata: texts about them, of which `preprocess_for` reads input_size, mean, std, crop_fraction and
+        interpolation, as in the file `metadata.json` of `lambdanet convert`; others are kept.
 
     Raises:
       InputError: the path has another ending.

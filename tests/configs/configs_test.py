@@ -85,7 +85,10 @@ def test_override_takes_the_last_assignment():
         ("crop_fraction=1.5", "crop_fraction must be a number above 0 and at most 1, got 1.5"),
         ("std=0,1,1", "std must be one number above 0 per channel, got (0.0, 1.0, 1.0)"),
         ("mean=0.5", "std must be as long as mean, which is (0.5,), got (0.376, 0.376, 0.376)"),
-        ("warmup_epochs=1000", "warmup_epochs must be at most epochs, which is 40, got 1000.0"),
+        (
+            "warmup_epochs=1000",
+            "warmup_epochs must be at most epochs, which is 40, got 1000.0; for a short run, ",
+        ),
         ("seed=-1", "seed must be an integer from 0 to below 2**31, got -1"),
         ("optimizer=sdg", "unknown optimizer 'sdg'; did you mean sgd"),
         ("schedule=cosin", "unknown schedule 'cosin'; did you mean cosine"),

@@ -59,7 +59,7 @@ def _object(index=0, **changes):
         (_object(segmentation=[]), r"40: segmentation must be polygons .* got \[\]; .*include_mask=false"),
         (_object(segmentation=None), r"annotation 40: segmentation .* got None; .*mask="),
         (_object(segmentation=[[1, 2, 3, 4]]), r"segmentation must be polygons .* got \[\[1, 2, 3, 4\]\]$"),
-        (_object(segmentation=MASK), r"40: segmentation must be polygons .* got {'size': \[10, 20\]"),
+        (_object(segmentation=MASK), r"40: segmentation must be polygons .* got {'size': .*need iscrowd=1"),
         (_object(1, segmentation=SQUARE), r"41: segmentation must be run lengths .* crowd, got \[\[2, 1"),
         (_object(1, segmentation={**MASK, "size": [20, 10]}), r"41: segmentation.size must be \[10, 20\]"),
         (_object(bbox=[15, 1, 8, 4]), r"40: bbox .* inside the image of 20x10 pixels, got \[15, 1, 8, 4\]"),
@@ -69,7 +69,10 @@ def _object(index=0, **changes):
         (_object(1, image_id=8), r"annotation 41: image_id must be the id of an image in this file, got 8"),
         (_object(1, category_id=2), r"annotation 41: category_id must be one of \[1, 3\], got 2"),
         (_object(1, id=40), r"annotation 40: id must be unique, got 40"),
-        (_changed("categories", 0, id=0), r"id of category 'cat' must be a positive integer .* got 0"),
+        (
+            _changed("categories", 0, id=0),
+            r"id of category 'cat' must be a positive integer .* got 0; .* add 1 to each",
+        ),
         (_changed("categories", 1, name="dog\nhouse"), r"class 1 of the categories of .* got 'dog\\nhouse'"),
         (_changed("categories", 0, name=3), r"class 0 of the categories of .* must be a name of one line"),
         (_changed("images", 0, height=0), r"image 7: .*height, width.* must be .* got \(0, 20\)"),
@@ -93,6 +96,24 @@ def test_check_rejects_class_ids_beyond_the_model(tmp_path):
     with pytest.raises(InputError, match="'dog' must be less than num_classes=3, .* got 3; num_classes=4"):
         annotations.check_annotations(path, num_classes=3)
     annotations.check_annotations(path, num_classes=4)
+
+
+def test_check_names_number_of_classes_for_all_ids(tmp_path):
+    """With the ids 1 to 5, a model for the first three needs two more, not one."""
+    categories = [{"id": number, "name": f"class {number}"} for number in range(1, 6)]
+    path = _write(tmp_path, {**GOOD, "categories": categories})
+    with pytest.raises(InputError, match="'class 4' must be less than .* got 4; num_classes=6 would do"):
+        annotations.check_annotations(path, num_classes=4)
+    annotations.check_annotations(path, num_classes=6)
+
+
+def test_check_counts_boxes_beyond_the_edge(tmp_path):
+    content = copy.deepcopy(GOOD)
+    first = content["annotations"][0]
+    for number in range(3):
+        content["annotations"].append({**first, "id": 50 + number, "bbox": [15, 1, 8, 4]})
+    with pytest.raises(InputError, match="annotation 50: bbox .*; 3 of 5 boxes are not, and the conversion"):
+        annotations.check_annotations(_write(tmp_path, content))
 
 
 def test_check_rejects_missing_images(tmp_path):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `lambdanet`, whose training, of a small network, kills itself after step 6."""
+"""The command `lambdanet`, whose training, of a small network, sends itself a signal at a step.
+
+The signal is $KILL_WITH, by default SIGKILL, and the step $KILL_AT, by default 6."""
 
 import os
 import signal
@@ -20,10 +22,16 @@ def main():
 
     original = callbacks.SaveCheckpoints.on_train_batch_end
 
+    number = signal.Signals[os.environ.get("KILL_WITH", "SIGKILL")]
+    step = int(os.environ.get("KILL_AT", "6"))
+
     def kill(self, batch, logs=None):
-        original(self, batch, logs)
-        if int(self.model.optimizer.iterations) == 6:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if number == signal.SIGKILL:
+            original(self, batch, logs)
+        if int(self.model.optimizer.iterations) == step:
+            os.kill(os.getpid(), number)
+        if number != signal.SIGKILL:
+            original(self, batch, logs)
 
     callbacks.SaveCheckpoints.on_train_batch_end = kill
     cli.main(sys.argv[1:])

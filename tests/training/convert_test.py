@@ -178,7 +178,7 @@ def test_message_without_network(home, capsys):
     assert "cannot be fetched: " in message
     assert f"/timm/{NAME}.c1_in1k/resolve/main/model.safetensors" in message
     assert "; download it where there is a network, and run" in message
-    assert f"`lambdanet convert {NAME} --checkpoint=FILE`" in message
+    assert f"`lambdanet convert {NAME} --checkpoint=FILE --as_published`" in message
 
 
 def test_progress_bar_in_terminal(conversion):
@@ -218,13 +218,18 @@ def test_nonempty_folder_is_refused(converted, capsys):
     assert "is not empty" in capsys.readouterr().err
 
 
+def test_checkpoint_of_unknown_origin_needs_flag(checkpoint, home, capsys):
+    assert cli.main(["convert", NAME, f"--checkpoint={checkpoint}"]) == 2
+    message = capsys.readouterr().err
+    assert 'may be other weights than c1_in1k, which weights="imagenet" loads' in message
+    assert "--out=DIR converts other weights" in message and "--as_published takes a file" in message
+    assert not list(home.glob("*.safetensors"))
+
+
 def test_logits_are_compared_with_timm(checkpoint, model, home, timm, capsys):
-    path = convert(NAME, checkpoint)
+    path = convert(NAME, checkpoint, as_published=True)
     assert path == home / f"{NAME}.c1_in1k.safetensors"
-    taken, told = capsys.readouterr().out.splitlines()
-    assert taken.startswith(
-        f'taken as c1_in1k, which weights="imagenet" loads for {NAME} from now on: the sha256'
-    )
+    told = capsys.readouterr().out.strip()
     assert told.startswith("logits of 2 random images differ from timm 1.")
     assert float(told.split("at most ")[1].split()[0]) < 1e-4
     assert tensor_files.metadata_of(path)["compared"] == told

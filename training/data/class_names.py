@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from lambdanet.errors import InputError, invalid
+from lambdanet.errors import invalid, unreadable
 
 
 def read_names(path: str | Path) -> list[str]:
@@ -13,7 +13,7 @@ def read_names(path: str | Path) -> list[str]:
     try:
         return Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error}") from None
+        raise unreadable(path, error) from None
 
 
 def check_names(names: Sequence[str], owner: str) -> None:

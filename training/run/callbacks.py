@@ -289,5 +289,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._checkpoints.save(self._step)
         if self._stopping:
             raise Preempted(
-                f"stopped by SIGTERM at step {self._step}, which is saved; the same command resumes there"
+                f"stopped by {self._stop.name} at step {self._step}, which is saved; "
+                "the same command resumes there",
+                self._stop.status,
             )

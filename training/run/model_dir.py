@@ -41,7 +41,8 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
     """Checks that a recipe, or any, can be trained in a model_dir; returns its path and writes nothing.
 
     Raises:
-      InputError: the folder cannot be written, has another recipe, or has checkpoints of tf_keras.
+      InputError: the folder cannot be written, has another recipe, files that are not a run's, or checkpoints
+        of tf_keras.
     """
     path = Path(model_dir).expanduser()
     parent = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -51,7 +52,12 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
     if not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"{failure}: no permission to write to {str(parent)!r}")
     if checkpoints.find_old(path / CHECKPOINTS):
-        words = (f"--recipe={path / RECIPE}", "--model_dir=DIR", f"--set=start_from={path}")
+        words = (
+            f"--recipe={path / RECIPE}",
+            "--data_dir=DATA",
+            "--model_dir=DIR",
+            f"--set=start_from={path}",
+        )
         raise InputError(
             f"model_dir {str(path)!r} was trained with tf_keras, and cannot be continued with Keras 3; this "
             f"starts a new run from its weights: {shlex.join(['lambdanet', 'train', *words])}"
@@ -60,8 +66,27 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
         pairs = recipes.differences(load_recipe(path), recipe).items()
         fields = "; ".join(f"{field} is {old!r} there and {new!r} here" for field, (old, new) in pairs)
         if fields:
-            raise InputError(f"model_dir {str(path)!r} was made with another recipe: {fields}")
+            start = shlex.quote(f"--set=start_from={path}")
+            raise InputError(
+                f"model_dir {str(path)!r} was made with another recipe: {fields}; repeat its settings, or "
+                f"give another --model_dir, where {start} starts from its weights"
+            )
+    if recipe and not _has(path / RECIPE):
+        _check_no_other_files(path)
     return path
+
+
+def _check_no_other_files(path: Path) -> None:
+    """Raises `InputError` for a folder that is not a run's and has files of others."""
+    others = sorted(file.name for file in path.glob("*") if not _is_of_run(file))
+    if others:
+        accepted = "a new or empty folder, or that of a run"
+        raise invalid("model_dir", accepted, str(path), f"it has no {RECIPE}, but {others[0]!r}")
+
+
+def _is_of_run(file: Path) -> bool:
+    own = (CHECKPOINTS, BEST, HISTORY, LOGS, CLASSES, DATA_DIR)
+    return file.name.startswith(".") or file.suffix == ".log" or file.name in own
 
 
 def claim(

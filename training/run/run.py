@@ -253,7 +253,8 @@ class Run:
         num_pseudo = recipe.num_pseudo_labels
         pseudo = f", {num_pseudo} of them with pseudo-labels" if num_pseudo else ""
         precision = "bfloat16" if recipe.mixed_precision else "float32"
-        rate = f"the learning rate rises to {recipe.learning_rate:g}"
+        verb = "rises to" if recipe.warmup_epochs else "begins at"
+        rate = f"the learning rate {verb} {recipe.learning_rate:g}"
         print(f"batches of {batch} images{each}{machines}{pseudo}, in {precision}; {rate}", flush=True)
         smoothing, decay = recipe.label_smoothing, recipe.weight_decay
         place = ", each step" if recipe.decays_in_steps else " and"

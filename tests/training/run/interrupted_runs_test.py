@@ -15,6 +15,7 @@ from training_runs import assert_same_run, saved_steps, weights
 
 from lambdanet import cli, configs
 from lambdanet.training.run import callbacks, model_dir
+from lambdanet.training.run.preemption import StopRequest
 from lambdanet.training.train import train
 
 EPOCHS = 3
@@ -68,6 +69,42 @@ def _at_step(monkeypatch, step, action):
         original(self, batch, logs)
 
     monkeypatch.setattr(callbacks.SaveCheckpoints, "on_train_batch_end", act)
+
+
+def test_ctrl_c_in_first_epoch_saves_its_step(finished, data_dir, tmp_path, capsys):
+    command = program("train_until_killed.py", *_command(tmp_path, data_dir))
+    command["env"] |= {"KILL_WITH": "SIGINT", "KILL_AT": "2"}
+    done = subprocess.run(**command, capture_output=True)
+    assert done.returncode == 130
+    assert done.stderr.splitlines() == [
+        "stopping after this step, which is saved first; Ctrl-C again ends at once",
+        "killed: stopped by Ctrl-C at step 2, which is saved; the same command resumes there",
+    ]
+    assert saved_steps(tmp_path) == [2]
+
+    train(RECIPE, tmp_path, data_dir)
+    assert f"after epoch 0 of {EPOCHS} and 2 of 4 steps, step 2" in capsys.readouterr().out
+    assert_same_run(tmp_path, finished)
+
+
+def test_second_ctrl_c_ends_at_once():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.received
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ignored_ctrl_c_remains_ignored():
+    """As in a script's background process."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGINT)
+        assert not stop.received
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_run_stopped_by_sigterm_resumes_at_same_step(finished, data_dir, tmp_path, monkeypatch, capsys):

@@ -48,9 +48,20 @@ def test_other_recipe_is_rejected_with_differences(tmp_path):
         assert str(caught.value) == (
             f"model_dir '{tmp_path}' was made with another recipe: model_options is {{}} there and "
             f"{{'scope': 5}} here; epochs is {RECIPE.epochs} there and 7 here; optimizer is 'sgd' there and "
-            "'adam' here"
+            f"'adam' here; repeat its settings, or give another --model_dir, where --set=start_from={tmp_path} "
+            "starts from its weights"
         )
     assert (tmp_path / "recipe.json").read_bytes() == before
+
+
+def test_folder_of_other_things_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    for function in (model_dir.check_model_dir, model_dir.claim):
+        with pytest.raises(InputError, match="it has no recipe.json, but 'thesis.tex'"):
+            function(tmp_path, RECIPE)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    (tmp_path / "thesis.tex").rename(tmp_path / "train.log")  # of the shell, for the output
+    model_dir.claim(tmp_path, RECIPE)
 
 
 @pytest.mark.parametrize("inside", ["", "below", "below/that"])
