@@ -48,8 +48,8 @@ def test_other_recipe_is_rejected_with_differences(tmp_path):
         assert str(caught.value) == (
             f"model_dir '{tmp_path}' was made with another recipe: model_options is {{}} there and "
             f"{{'scope': 5}} here; epochs is {RECIPE.epochs} there and 7 here; optimizer is 'sgd' there and "
-            f"'adam' here; repeat its settings, or give another --model_dir, where --set=start_from={tmp_path} "
-            "starts from its weights"
+            f"'adam' here; repeat its settings, or give another --model_dir, where "
+            f"--set=start_from={tmp_path} starts from its weights"
         )
     assert (tmp_path / "recipe.json").read_bytes() == before
 
