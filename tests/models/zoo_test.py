@@ -192,6 +192,7 @@ def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
         ({"name": "lambda_resnet_51"}, "unknown model 'lambda_resnet_51'; did you mean lambda_resnet_5"),
         ({"name": "mobilenet_v2", "key_dim": 8}, "its options: none"),
         ({"name": "resnet_50", "key_dim": 8}, "model 'resnet_50' has no option 'key_dim'; its options: none"),
+        ({"include_top": False}, "include_top is num_classes=0 here"),
         ({"key_dims": 8}, "no option 'key_dims'; its options: .*key_dim"),
         ({"num_class": 8}, r"no option 'num_class' \(did you mean num_classes\?\); its options: .*key_dim"),
         ({"num_classes": -1}, "num_classes must be zero or a positive integer, got -1"),

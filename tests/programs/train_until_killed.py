@@ -34,7 +34,7 @@ def main():
             original(self, batch, logs)
 
     callbacks.SaveCheckpoints.on_train_batch_end = kill
-    cli.main(sys.argv[1:])
+    sys.exit(cli.main(sys.argv[1:]))
 
 
 command_line.exit_status("killed", main)

@@ -36,6 +36,11 @@ def test_csv_of_any_names_can_be_read_back():
     assert (read[3]["precision"], read[3]["recall"], read[3]["support"]) == ("", "", "0")
 
 
+def test_emoji_in_name_gives_no_warning():
+    """Warnings are errors here; Matplotlib's fonts have no emoji."""
+    assert confusion.draw(LABELS, PREDICTED, ["cat \N{CAT FACE}", *NAMES[1:]], "title")
+
+
 @pytest.mark.parametrize("classes", [2, 10, 60, 1000, 2500])
 def test_picture_has_cell_per_predicted_class(classes):
     labels = np.arange(classes)

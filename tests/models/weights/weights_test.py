@@ -228,6 +228,12 @@ def test_weights_that_name_no_file(name):
     assert len(message) < 600
 
 
+def test_keras_file_as_weights_names_the_remedy():
+    assert "; load it by keras.models.load_model, and write its weights by weight_files.save" in refused(
+        "network.keras"
+    )
+
+
 @pytest.mark.parametrize("name", ["imagenet", "mine"])
 @pytest.mark.parametrize("variable", ["LAMBDANET_HOME", "HOME"])
 def test_a_home_that_is_a_file_is_refused(file, monkeypatch, variable, name):

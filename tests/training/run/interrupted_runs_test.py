@@ -78,7 +78,7 @@ def test_ctrl_c_in_first_epoch_saves_its_step(finished, data_dir, tmp_path, caps
     assert done.returncode == 130
     assert done.stderr.splitlines() == [
         "stopping after this step, which is saved first; Ctrl-C again ends at once",
-        "killed: stopped by Ctrl-C at step 2, which is saved; the same command resumes there",
+        "lambdanet: stopped by Ctrl-C at step 2, which is saved; the same command resumes there",
     ]
     assert saved_steps(tmp_path) == [2]
 
