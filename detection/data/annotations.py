@@ -79,17 +79,16 @@ def check_annotations(
             raise invalid(f"{where}: category_id", accepted, annotation["category_id"])
         size = sizes[annotation["image_id"]]
         box = _check_box(where, annotation.get("bbox"))
-        overhang = _overhang(box, size)
-        if not overhang <= BOX_TOLERANCE:  # NaN too
+        if not _overhang(box, size) <= BOX_TOLERANCE:  # NaN too
             accepted = f"inside the image of {size[1]}x{size[0]} pixels"
             outside.append(invalid(f"{where}: bbox [x, y, width, height]", accepted, box))
-        found["left_out"] += overhang > 0 or min(box[2:]) <= 0
+        found["left_out"] += _is_dropped(box, size)
         if masks:
             _check_mask(where, annotation, size)
         found["crowds" if annotation["iscrowd"] else "objects"] += 1
     if outside:
         count = f"{len(outside)} of {len(content['annotations'])} boxes are not"
-        raise InputError(f"{outside[0]}; {count}, and the conversion would drop them")
+        raise InputError(f"{outside[0]}; {count}; the conversion drops those that end outside")
     return found
 
 
@@ -202,6 +201,13 @@ def _overhang(box: list[float], size: tuple[int, int]) -> float:
     height, width = size
     x, y, box_width, box_height = box
     return max(-x, -y, x + box_width - width, y + box_height - height)
+
+
+def _is_dropped(box: list[float], size: tuple[int, int]) -> bool:
+    """Returns whether Model Garden's converter drops an object: its box is empty, or ends outside."""
+    height, width = size
+    x, y, box_width, box_height = box
+    return box_width <= 0 or box_height <= 0 or x + box_width > width or y + box_height > height
 
 
 def _check_mask(where: str, annotation: Mapping[str, Any], size: tuple[int, int]) -> None:

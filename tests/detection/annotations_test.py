@@ -112,7 +112,9 @@ def test_check_counts_boxes_beyond_the_edge(tmp_path):
     first = content["annotations"][0]
     for number in range(3):
         content["annotations"].append({**first, "id": 50 + number, "bbox": [15, 1, 8, 4]})
-    with pytest.raises(InputError, match="annotation 50: bbox .*; 3 of 5 boxes are not, and the conversion"):
+    with pytest.raises(
+        InputError, match="annotation 50: bbox .*; 3 of 5 boxes are not; the conversion drops"
+    ):
         annotations.check_annotations(_write(tmp_path, content))
 
 

@@ -119,12 +119,13 @@ def test_invalid_history_ends_run_before_training(small_network, data_dir, tmp_p
     assert not saved_steps(tmp_path) and (tmp_path / "history.csv").read_bytes() == b"\xff\xfe"
 
 
-def test_diverging_loss_ends_run(small_network, data_dir, tmp_path):
+def test_diverging_loss_ends_run(small_network, data_dir, tmp_path, capsys):
     recipe = dataclasses.replace(RECIPE, learning_rate=1e30, warmup_epochs=0)
     with pytest.raises(
         InputError, match=r"training diverged: .* at step \d+, .* no checkpoint was written yet"
     ):
         train(recipe, tmp_path, data_dir)
+    assert "the learning rate begins at 1e+30\n" in capsys.readouterr().out
     assert not saved_steps(tmp_path) and not (tmp_path / "history.csv").exists()
 
 
