@@ -241,11 +241,24 @@ def others():
     rgb, shown = rgba[..., :3], on_white(rgba[..., :3].astype(int), rgba[..., 3:].astype(int))
     opaque, transparent = Image.fromarray(rgb), Image.fromarray(rgba)
     later = Image.fromarray(255 - rgb)
-    yield "PNG with EXIF, which is not read", png(rgb, 8, 2, chunk(b"eXIf", exif(6, ">"))), rgb, True
+    for turn in range(1, 9):
+        upright = turned(rgb, turn)
+        for order in "<>":
+            chunks = chunk(b"tEXt", b"eXIf\0EXIF"), chunk(b"eXIf", exif(turn, order))
+            yield f"PNG turned {turn}, {order}", png(rgb, 8, 2, *chunks), upright, True
+    behind = png(rgb, 8, 2)[:-12] + chunk(b"eXIf", exif(6)) + chunk(b"IEND", b"")
+    yield "PNG with EXIF behind its pixels", behind, turned(rgb, 6), True
+    yield "PNG with EXIF cut off", png(rgb, 8, 2, chunk(b"eXIf", exif(6)[:6])), rgb, True
+    yield "PNG with the name of EXIF in a text", png(rgb, 8, 2, chunk(b"tEXt", b"eXIf\0EXIF")), rgb, True
     exact = {"lossless": True, "exact": True}
     yield "WebP lossless", saved(opaque, "WEBP", **exact), rgb, True
     yield "WebP RGBA", saved(transparent, "WEBP", **exact), shown, True
-    yield "WebP with EXIF, which is not read", saved(opaque, "WEBP", **exact, exif=exif(8)), rgb, True
+    for turn in range(1, 9):
+        for before in (b"", b"Exif\0\0"):
+            contents = saved(opaque, "WEBP", **exact, exif=before + exif(turn))
+            yield f"WebP turned {turn}, {before!r}", contents, turned(rgb, turn), True
+    turned_alpha = on_white(turned(rgba, 8)[..., :3].astype(int), turned(rgba, 8)[..., 3:].astype(int))
+    yield "WebP RGBA turned 8", saved(transparent, "WEBP", **exact, exif=exif(8)), turned_alpha, True
     lossy = saved(Image.fromarray(smooth(3)), "WEBP", quality=90)
     yield "WebP lossy", lossy, as_pillow_reads_it(lossy), True
     animated = saved(opaque, "WEBP", **exact, save_all=True, append_images=[later], duration=100)

@@ -123,7 +123,7 @@ def _check_file(where: str, picture: str, size: tuple[int, int], listed: dict[st
     try:
         with _open_binary(picture) as file, Image.open(file) as image:
             exif = Image.Exif()
-            exif.load(image.info.get("exif", b"") if image.format == "JPEG" else b"")
+            exif.load(image.info.get("exif", b""))
             found = image.size if exif.get(ORIENTATION, 1) >= 5 else image.size[::-1]
     except Exception as error:  # Pillow raises many kinds for damaged files
         raise InputError(f"{where}: file {picture!r} is not an image ({one_line(error)})") from None
@@ -144,7 +144,7 @@ def check_size(where: str, annotated: tuple[int, int], found: tuple[int, int]) -
     Args:
       where: the name of the image in the message.
       annotated: the annotated height and width in pixels.
-      found: the height and width of the file, of a JPEG rotated upright by its EXIF orientation.
+      found: the height and width of the file, rotated upright by its EXIF orientation.
     """
     if tuple(annotated) != tuple(found):
         raise InputError(

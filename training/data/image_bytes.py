@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoder of image files for training, evaluation, prediction, serving and detection.
 
-It is made of TensorFlow operations, so that exported models contain it. JPEGs are rotated according to EXIF,
-and transparent pictures get a white background.
+It is made of TensorFlow operations, so that exported models contain it. Pictures are rotated according
+to EXIF, and transparent pictures get a white background.
 """
 
 import dataclasses
@@ -24,6 +24,7 @@ PLAIN_JPEG = (
     r"\x00(\x0c\x03\x01[\x00-\x11]\x02[\x00-\x11]\x03|\x08\x01\x01)[\x00-\x11]\x00[\x00-\x3f]\C*"
 )
 EXIF_MARKER = r"\C*Exif\x00\x00\C*"  # also among pixels
+EXIF_CHUNK = r"\C*(eXIf|EXIF)\C*"  # of PNG and of WebP; also among pixels
 
 # Keeps rare steps in separate functions: inlined, they slow down every JPEG, even if they do not run, and
 # every start of a pipeline.
@@ -80,8 +81,8 @@ class Decoded:
 def decode(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:
     """Decodes one JPEG, PNG or still WebP file.
 
-    Gray, palette and CMYK become RGB, 16-bit PNG keeps its upper 8 bits, a JPEG is turned upright as its EXIF
-    orientation says, and a transparent picture is laid on white (see `on_white`).
+    Gray, palette and CMYK become RGB, 16-bit PNG keeps its upper 8 bits, a picture is turned upright as its
+    EXIF orientation says, and a transparent picture is laid on white (see `on_white`).
 
     Args:
       contents: the bytes of the file, a string scalar.
@@ -115,7 +116,8 @@ def _decode_any(contents: tf.Tensor) -> tf.Tensor:
         return _with_alpha(tf.io.decode_webp(contents)[0])
 
     def decode_others() -> tf.Tensor:
-        return on_white(tf.cond(is_png, lambda: _decode_png(contents), decode_webp))
+        image = on_white(tf.cond(is_png, lambda: _decode_png(contents), decode_webp))
+        return _rotate_upright(image, _chunk_orientation(contents))
 
     def decode_jpeg() -> tf.Tensor:
         return _rotate_upright(_decode_jpeg(contents), orientation(contents))
@@ -177,6 +179,19 @@ def _read_orientation(contents: tf.Tensor) -> tf.Tensor:
     return _orientation_of_exif(_find_exif(contents))
 
 
+def _chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
+    """Returns the EXIF orientation of a PNG or WebP file, as `orientation` of a JPEG."""
+    has_chunk = tf.strings.regex_full_match(contents, EXIF_CHUNK)
+    return tf.cond(has_chunk, lambda: _read_chunk_orientation(contents), lambda: tf.constant(1))
+
+
+@_not_inlined
+def _read_chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
+    exif = _find_exif_chunk(contents)
+    begin = tf.where(_starts_with(exif, b"Exif\0\0"), 6, 0)  # as some programs write it into WebP
+    return _orientation_of_exif(_bytes(exif, begin, 1 << 16))
+
+
 def _rotate_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     """Undoes an EXIF orientation by a transposition, then flips left to right and top to bottom."""
 
@@ -218,6 +233,32 @@ def _find_exif(contents: tf.Tensor) -> tf.Tensor:
     _, begin, _ = tf.while_loop(
         lambda at, _, more: more & (at + 8 <= size), step, (first, size, tf.constant(True))
     )
+    return _bytes(contents, begin, 1 << 16)
+
+
+def _find_exif_chunk(contents: tf.Tensor) -> tf.Tensor:
+    """Returns the EXIF data of a PNG or WebP file, a string scalar; empty where there is none.
+
+    A chunk of PNG is its length, name, data and checksum, one of WebP its name, length and data, of which the
+    length is rounded up to an even number.
+    """
+    size = _size(contents)
+    is_png = _starts_with(contents, PNG)
+    name = tf.where(is_png, b"eXIf", b"EXIF")
+    name_at = tf.where(is_png, 4, 0)
+    powers = tf.where(is_png, [1 << 24, 1 << 16, 1 << 8, 1], [1, 1 << 8, 1 << 16, 1 << 24])
+
+    def step(at: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Reads a chunk; returns the begin of the next one, and the begin of EXIF."""
+        number = _bytes(contents, at + tf.cast(4 - name_at, tf.int64), 4)
+        digits = tf.cast(tf.io.decode_raw(number, tf.uint8), tf.int64)
+        length = tf.reduce_sum(digits * tf.cast(powers, tf.int64))
+        found = tf.equal(_bytes(contents, at + tf.cast(name_at, tf.int64), 4), name)
+        behind = tf.where(is_png, length + 4, length + length % 2)
+        return at + 8 + behind, tf.where(found, at + 8, size)
+
+    first = tf.where(is_png, tf.constant(8, tf.int64), 12)  # after the signature
+    _, begin = tf.while_loop(lambda at, begin: (begin == size) & (at + 8 <= size), step, (first, size))
     return _bytes(contents, begin, 1 << 16)
 
 
