@@ -30,7 +30,17 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python;
 
 BIN := .venv/bin
 CONSTRAINTS ?= constraints.txt
-PIP_INSTALL := -m pip --disable-pip-version-check --no-input install --quiet
+# uv installs all packages: it is as fast as a disk, and builds in isolation, whichever pip Python comes with. In an empty home
+# and behind a proxy it needs --system-certs.
+UV := $(shell sed -n 's/^uv==//p' constraints.txt)
+UV_INSTALL := $(BIN)/uv pip install --quiet --system-certs
+ifdef PIP_FIND_LINKS
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+endif
+# PyTorch without CUDA, a tenth of the size, where its index answers within five seconds.
+TORCH_INDEX := https://download.pytorch.org/whl/cpu/torch/
+TORCH_BACKEND = $(shell $(BIN)/python -c "import urllib.request; urllib.request.urlopen('$(TORCH_INDEX)', timeout=5)" 2>/dev/null \
+	&& echo --torch-backend=cpu || echo "$(TORCH_INDEX) does not answer: PyTorch from PyPI has 4.5 GB of CUDA on Linux" >&2)
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
 ON_JAX := tests/training/train_test.py tests/training/trained_export_test.py tests/training/data/bad_records_test.py $(patsubst %,tests/training/run/%_test.py,callbacks \
 	checkpoints devices freezing interrupted_runs losses multi_worker optimizers run_lock sizes train_step user_callbacks)
@@ -166,24 +176,29 @@ clean:
 # Each stamp file marks a completed install, which is repeated when the requirements change. All install the TensorFlow that
 # TF Model Garden needs, so that no target replaces the TensorFlow of another.
 .venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml constraints.txt \
-		| .venv/bin/python
+		| .venv/bin/uv
 	@echo "installing lambdanet[$*] into .venv (minutes the first time)"
-	@$(BIN)/python $(PIP_INSTALL) $(addprefix --constraint=,$(CONSTRAINTS)) --editable '.[$*]' 'tensorflow~=2.20.0'
+	@$(UV_INSTALL) --python=$(BIN)/python $(if $(filter dev,$*),$(TORCH_BACKEND)) $(addprefix --constraint=,$(CONSTRAINTS)) \
+		--editable '.[$*]' 'tensorflow~=2.20.0'
 	@touch $@
 
 # Without an upper bound on any version; `make clean` is how to get newer ones.
-.venv-newest/stamp: setup.cfg pyproject.toml
+.venv-newest/stamp: setup.cfg pyproject.toml | .venv/bin/uv
 	@echo "installing lambdanet[jax] into .venv-newest"
 	@"$(NEWEST_PYTHON)" -m venv .venv-newest
-	@.venv-newest/bin/python $(PIP_INSTALL) --upgrade --editable '.[jax]' keras jax hypothesis pytest pytest-xdist
+	@$(UV_INSTALL) --python=.venv-newest/bin/python --upgrade --editable '.[jax]' keras jax hypothesis pytest pytest-xdist
 	@touch $@
 
-.venv-2.21/stamp: setup.cfg pyproject.toml
+.venv-2.21/stamp: setup.cfg pyproject.toml | .venv/bin/uv
 	@echo "installing lambdanet[train] with TensorFlow 2.21 into .venv-2.21"
 	@"$(PYTHON)" -m venv .venv-2.21
-	@.venv-2.21/bin/python $(PIP_INSTALL) --editable '.[train,onnx,jax]' 'tensorflow~=2.21.0' 'tf-keras~=2.21.0' \
+	@$(UV_INSTALL) --python=.venv-2.21/bin/python --editable '.[train,onnx,jax]' 'tensorflow~=2.21.0' 'tf-keras~=2.21.0' \
 		hypothesis pytest pytest-xdist
 	@touch $@
+
+# Also in an environment that pip made before.
+.venv/bin/uv: | .venv/bin/python
+	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet uv==$(UV)
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found; name one: make PYTHON=/path/to/python" >&2; exit 1; }
