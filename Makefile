@@ -175,7 +175,7 @@ clean:
 
 # Each stamp file marks a completed install, which is repeated when the requirements change. All install the TensorFlow that
 # TF Model Garden needs, so that no target replaces the TensorFlow of another.
-.venv/demo.stamp .venv/test.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml constraints.txt \
+.venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml constraints.txt \
 		| .venv/bin/uv
 	@echo "installing lambdanet[$*] into .venv (minutes the first time)"
 	@$(UV_INSTALL) --python=$(BIN)/python $(if $(filter dev,$*),$(TORCH_BACKEND)) $(addprefix --constraint=,$(CONSTRAINTS)) \

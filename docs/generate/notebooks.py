@@ -23,6 +23,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 from sphinx.application import Sphinx
 
+import lambdanet
 from generate import repository
 
 FOLDER = "_generated/notebooks"
@@ -40,7 +41,7 @@ try:
 except ImportError:
     print("not in Colab: this runs with the lambdanet that is installed")
 else:
-    %pip install -q "lambdanet[train] @ git+{}\""""
+    %pip install -q "lambdanet[train] @ {}\""""
 # Commands that stay text in the notebooks of `RUN_IN_COLAB`: their first cell of code installs, and the
 # variables of a shell end with its cell.
 TEXT = ("pip install", "tensorboard", "export JAX_")
@@ -80,7 +81,8 @@ def keras_3_on_tpu() -> str:
 
 
 def _button(name: str) -> str:
-    return f"[![Run in Colab](../figures/colab.svg)]({repository.colab(f'docs/{COMMITTED}/{name}.ipynb')})"
+    address = repository.colab(f"docs/{COMMITTED}/{name}.ipynb")
+    return f"[![Run in Colab](../figures/colab.svg)]({address})" if address else ""
 
 
 def _read(path: Path) -> NotebookNode:
@@ -99,15 +101,22 @@ def _read(path: Path) -> NotebookNode:
             wait = f'test -d {OWN_PICTURES} || {{ echo "{OWN_PICTURES} is not there yet"; exit 0; }}'
             cell.source = cell.source.replace("%%bash\n", f"%%bash\n{wait}\n")
     if runs_all:
-        page = f"{repository.address()}/blob/main/docs/tutorials/{path.name}"
-        notebook.cells[
-            0
-        ].source += f"\n\nThis notebook is generated from [a page of the documentation]({page})."
-        notebook.cells.insert(1, new_code_cell(INSTALL.format(repository.address())))
+        page = repository.absolute(f"[docs/tutorials/{path.name}]({path.name})", "docs/tutorials")
+        notebook.cells[0].source += f"\n\nThis notebook is generated from {page}."
+        notebook.cells.insert(1, new_code_cell(_install()))
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
         cell.metadata.pop("lines_to_next_cell", None)
     return notebook
+
+
+def _install() -> str:
+    """Returns the cell that installs lambdanet in Colab."""
+    if repository.address():
+        return INSTALL.format(f"git+{repository.address()}")
+    wheel = f"file:///content/lambdanet-{lambdanet.__version__}-py3-none-any.whl"
+    hint = "# In Colab, first upload the wheel that `pip wheel --no-deps .` makes in a clone."
+    return f"{hint}\n{INSTALL.format(wheel)}"
 
 
 def _as_text(block: re.Match[str]) -> str:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The site of `make docs`: it builds without warnings, its links resolve, and the model explorer works."""
 
-import configparser
 import html
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,9 +16,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from source_tree import ROOT
 
+import lambdanet
 from lambdanet import cli, configs
 from lambdanet.models.names import info, list_models
 
+REPOSITORY = runpy.run_path(str(ROOT / "docs" / "generate" / "repository.py"))
 pytestmark = pytest.mark.slow  # the build
 
 GENERATED = ("_build", "_generated", "api", "commands")  # folders below docs that are not in the repository
@@ -130,16 +132,15 @@ def test_notebooks_are_current_and_open_in_colab(build, notebook):
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
     assert "is generated from" in "".join(cells[0]["source"])
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    source = re.search("^Source = (.*)", setup["metadata"]["project_urls"], re.MULTILINE)[1]
     install = "".join(code[0]["source"])
-    assert f"git+{source}" in install
+    address = REPOSITORY["address"]()
+    place = address or f"file:///content/lambdanet-{lambdanet.__version__}"
+    assert place in install
     assert install.index("import google.colab") < install.index("else:") < install.index("%pip install")
     assert not any("pip install" in "".join(cell["source"]) for cell in code[1:])
-    place = f"{urlsplit(source).path}/blob/main/docs/notebooks/{notebook.name}"
     page = build[0] / "tutorials" / f"{notebook.stem}.html"
-    assert f"https://colab.research.google.com/github{place}" in page.read_text()
+    colab = REPOSITORY["colab"](f"docs/notebooks/{notebook.name}") or "https://colab.research.google.com"
+    assert (colab in page.read_text()) == bool(address)
 
 
 # Run in the page: a person's clicks and inputs, and what is there after each.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Continuous integration: each command of a workflow is a target that anybody can run; none is forgotten."""
 
-import configparser
 import itertools
 import re
+import runpy
 
 import pytest
 import yaml
@@ -45,7 +45,8 @@ def test_workflows_run_what_has_to_pass():
     run = (ROOT / ".ci" / "run").read_text()
     needed = set(re.findall(r"^make ([\w-]+)", run, re.MULTILINE))
     parts = set(re.search(r"^test: (test-.*)", MAKEFILE, re.MULTILINE)[1].split())
-    assert needed == {"test", "test-newest", "lint"}
+    assert needed == {"demo", "test", "test-newest", "lint"}
+    needed.remove("demo")  # as a user does: before the tests, in the same clone
     lanes = {"test-tensorflow-2.21", "coverage", "release-check"}
     assert targets(WORKFLOWS["test"]) == (needed - {"test"}) | parts | lanes
     assert targets(WORKFLOWS["weekly"]) == needed
@@ -57,10 +58,37 @@ def test_tests_run_on_every_python():
     assert WORKFLOWS["test"]["jobs"]["test"]["strategy"]["matrix"]["python"] == classifiers
 
 
-def test_one_address_of_the_repository():
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    address = re.search("Source = (.*)", config["metadata"]["project_urls"])[1]
-    pages = [ROOT / "README.md", ROOT / "RELEASE.md", ROOT / "setup.cfg", *ROOT.glob("docs/**/*.md")]
-    found = re.findall(r"github\.com/([\w.-]+/lambdanet)\b", "".join(page.read_text() for page in pages))
-    assert set(found) == {address.removeprefix("https://github.com/")}
+def test_an_address_makes_links_appear(tmp_path, monkeypatch):
+    """They are left out without one; the only place of the address is setup.cfg."""
+    repository = runpy.run_path(str(ROOT / "docs" / "generate" / "repository.py"))
+    monkeypatch.setitem(repository["address"].__globals__, "ROOT", tmp_path)
+    text = "![a](b.svg)[see [1]](../README.md#x) [site](https://keras.io)"
+    setup = "[metadata]\nname = lambdanet\n"
+    (tmp_path / "setup.cfg").write_text(setup)
+    assert repository["absolute"](text, "docs") == "see [1] [site](https://keras.io)"
+    assert repository["badges"]() == repository["colab"]("a.ipynb") == ""
+
+    place = "https://github.com/me/lambdanet"
+    (tmp_path / "setup.cfg").write_text(f"{setup}project_urls =\n    Source = {place}\n")
+    assert repository["absolute"](text, "docs") == (
+        f"![a]({place}/raw/main/docs/b.svg)[see [1]]({place}/blob/main/README.md#x) [site](https://keras.io)"
+    )
+    assert (
+        f"{place}/actions" in repository["badges"]()
+        and "https://me.github.io/lambdanet" in repository["badges"]()
+    )
+    colab = "https://colab.research.google.com/github/me/lambdanet/blob/main/a.ipynb"
+    assert repository["colab"]("a.ipynb") == colab
+
+
+def test_no_page_has_a_placeholder_for_an_address():
+    read = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("docs/notebooks/*"),
+        ROOT / "setup.cfg",
+    ]
+    assert len(read) > 50
+    for page in read:
+        is_for_maintainers = page.name == "RELEASE.md"  # which says what to write
+        assert is_for_maintainers or not re.search(r"OUR_ORG|github\.com/[A-Z_]+/", page.read_text()), page
