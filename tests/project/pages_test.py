@@ -121,6 +121,18 @@ def test_targets_and_extras_exist(page):
             assert set(extras.split(",")) <= set(setup["options.extras_require"]), extras
 
 
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_extras_of_an_environment_agree(page):
+    """`[tpu]` and `[tpu-check]` need different versions of libtpu."""
+    installed: set[str] = set()
+    for line in _lines(PAGES[page]):
+        if "-m venv" in line:
+            installed = set()
+        for extras in re.findall(r"pip install .*\.\[([\w,-]+)\]", line):
+            installed |= set(extras.split(","))
+        assert not {"tpu", "tpu-check"} <= installed, line
+
+
 def test_every_command_is_on_a_page():
     used = {program for text in PAGES.values() for program, _ in _commands(text)}
     assert used == set(COMMANDS)
