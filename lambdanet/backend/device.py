@@ -4,10 +4,13 @@
 import contextlib
 import contextvars
 import dataclasses
+import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from lambdanet import backend as K
-from lambdanet.errors import check_known
+from lambdanet.errors import check_known, invalid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,40 +39,109 @@ class Device:
     Attributes:
       training: the speed of a forward and a backward pass, per forward pass.
       inference: the speed of a forward pass alone.
-      max_intermediate_bytes: the size above which an intermediate result is computed in chunks.
-      chunk_bytes: the size of such a chunk.
+      max_lambda_bytes: the size above which position lambdas are computed in chunks.
+      max_similarity_bytes: the size above which products of queries and embeddings are computed in chunks.
+      chunk_bytes: the size of such a chunk, which should fit into a cache.
+      slack: of the forms whose estimated time is at most this many times the shortest, the one with the
+        least memory is chosen.
     """
 
     training: Speed
     inference: Speed
-    max_intermediate_bytes: float
+    max_lambda_bytes: float
+    max_similarity_bytes: float
     chunk_bytes: float
+    slack: float = 1.0
 
     def speed(self, needs_gradient: bool, by_xla: bool) -> Speed:
         """Returns the speed of the forward pass where it was measured: alone, and not compiled by XLA."""
         return self.training if needs_gradient or by_xla else self.inference
 
-    def chunk(self, count: int, bytes_each: int) -> int | None:
-        """Returns how many of `count` intermediate results to compute at a time; None for all."""
-        if count == 1 or count * bytes_each <= self.max_intermediate_bytes:
+    def chunk(self, count: int, bytes_each: int, max_bytes: float) -> int | None:
+        """Returns how many of `count` intermediate results to compute at a time; None for all.
+
+        All chunks but the last have the same size: 10 results of which 4 fit are computed as 4, 4 and 2.
+
+        Args:
+          count: the number of intermediate results.
+          bytes_each: the size of one of them.
+          max_bytes: the size of all of them that needs no chunks.
+        """
+        if count == 1 or count * bytes_each <= max_bytes:
             return None
-        return max(1, int(self.chunk_bytes / bytes_each))
+        largest = max(1, int(self.chunk_bytes / bytes_each))
+        num_chunks = -(-count // largest)
+        return -(-count // num_chunks)
 
 
-# CPU: two cores with AVX-512, least-squares fits to 44 measured forms and blocks on maps of 7 to 64, and 200
-# of the forward pass alone on maps of 7 to 96. TPU: a v3 core, from its memory bandwidth and the 128 x 128
-# tiles of its arrays and matrix unit; the choices agree with the TPU compiler's own estimates. GPU: in the
-# proportions of an A100, not measured. RUNTIME: LiteRT and ONNX Runtime on a CPU, where the convolution took
-# 1.3 to 3.4 times as long as products.
-_CPU = Speed(rate=8.5e10, elementwise_rate=1.2e9, bandwidth=2.2e9)
-_CPU_FORWARD = Speed(rate=1.3e11, elementwise_rate=1.8e9, bandwidth=6.6e9, convolution_rate=1e11)
+# The rates of a CPU in both passes and in a forward pass, by `python -m benchmarks.rates` on two cores with
+# AVX-512 and oneDNN.
+_CPU = (
+    Speed(rate=5.6e10, elementwise_rate=5.5e8, bandwidth=1.7e9),
+    Speed(rate=1.6e11, elementwise_rate=1.2e9, bandwidth=5.2e9, convolution_rate=1.3e11),
+)
+# The same where TensorFlow does not use oneDNN: from the times of an EPYC 7003, which has no AVX-512, and of the
+# processor above with TF_ENABLE_ONEDNN_OPTS=0. On both, the choices take at most 1.14 times the shortest time.
+_CPU_WITHOUT_ONEDNN = (
+    Speed(rate=4e10, elementwise_rate=2.4e8, bandwidth=7e8),
+    Speed(rate=1.1e11, elementwise_rate=3.8e8, bandwidth=1.7e9, convolution_rate=2.8e10),
+)
+# Replaces these rates: those of both passes, and those of a forward pass, in the order of `Speed`.
+RATES = "LAMBDANET_CPU_RATES"
+# With one of these instructions, TensorFlow uses oneDNN, unless TF_ENABLE_ONEDNN_OPTS says otherwise.
+_ONEDNN_INSTRUCTIONS = frozenset({"amx_tile", "avx512_bf16", "avx512_vnni", "avx_vnni"})
+
+
+def cpu_speeds() -> tuple[Speed, Speed]:
+    """Returns the speed of both passes and of a forward pass on this CPU.
+
+    They are those of the environment variable LAMBDANET_CPU_RATES, or else a measured row, chosen by the
+    instructions of the processor alone, so that a run can be repeated to the bit.
+
+    Raises:
+      InputError: the variable is not eight positive numbers with commas between them.
+    """
+    text = os.environ.get(RATES)
+    if text:
+        try:
+            rates = [float(number) for number in text.split(",")]
+        except ValueError:
+            rates = []
+        if len(rates) != 8 or min(rates) <= 0:
+            raise invalid(RATES, "eight positive numbers, as `python -m benchmarks.rates` prints them", text)
+        return Speed(*rates[:4]), Speed(*rates[4:])
+    if K.ENGINE == "tensorflow" and not _uses_onednn():
+        return _CPU_WITHOUT_ONEDNN
+    return _CPU
+
+
+def _uses_onednn() -> bool:
+    """Whether TensorFlow computes by oneDNN, which is also the answer where the instructions are unknown."""
+    setting = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
+    if setting:
+        return setting != "0"
+    try:
+        processors = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return True
+    flags = re.search(r"^flags\s*:(.*)$", processors, re.MULTILINE)
+    if flags is None:  # not an x86 processor
+        return True
+    return not _ONEDNN_INSTRUCTIONS.isdisjoint(flags[1].split())
+
+
+# TPU: a v3 core, from its memory bandwidth and the 128 x 128 tiles of its arrays and matrix unit; the choices
+# agree with the TPU compiler's own estimates. GPU: in the proportions of an A100, not measured. RUNTIME:
+# LiteRT and ONNX Runtime on a CPU, where the convolution took 1.3 to 3.4 times as long as products.
+_RUNTIME = Speed(rate=8.5e10, elementwise_rate=1.2e9, bandwidth=2.2e9)
+_RUNTIME_FORWARD = Speed(rate=1.3e11, elementwise_rate=1.8e9, bandwidth=6.6e9)
 _GPU = Speed(rate=1e13, elementwise_rate=1.5e11, bandwidth=2.5e11)
 _TPU = Speed(rate=1e13, elementwise_rate=6e10, bandwidth=1.5e11, tile=128)
 DEVICES = {
-    "CPU": Device(_CPU, _CPU_FORWARD, max_intermediate_bytes=1.2e8, chunk_bytes=1.2e7),
-    "RUNTIME": Device(_CPU, dataclasses.replace(_CPU_FORWARD, convolution_rate=1.0), 1.2e8, 1.2e7),
-    "GPU": Device(_GPU, _GPU, max_intermediate_bytes=1e9, chunk_bytes=2.5e8),
-    "TPU": Device(_TPU, _TPU, max_intermediate_bytes=1e9, chunk_bytes=2.5e8),
+    "CPU": Device(*cpu_speeds(), 1.2e8, max_similarity_bytes=6e6, chunk_bytes=6e6, slack=1.05),
+    "RUNTIME": Device(_RUNTIME, _RUNTIME_FORWARD, 1.2e8, max_similarity_bytes=1.2e8, chunk_bytes=1.2e7),
+    "GPU": Device(_GPU, _GPU, 1e9, max_similarity_bytes=1e9, chunk_bytes=2.5e8),
+    "TPU": Device(_TPU, _TPU, 1e9, max_similarity_bytes=1e9, chunk_bytes=2.5e8),
 }
 
 

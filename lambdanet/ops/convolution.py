@@ -28,6 +28,10 @@ class Convolution(Form):
         arithmetic = tensors.product(sizes.scope) / speed.convolution_rate
         return lambdas * (arithmetic + sizes.bytes / speed.bandwidth)
 
+    def memory(self, sizes: Sizes, device: Device) -> float:
+        """Counts the lambdas and their transposition."""
+        return 2 * tensors.product([sizes.b, *sizes.query_size, sizes.k, sizes.v]) * sizes.bytes
+
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
         b, *query_size, h, k = tensors.sizes(term.queries)
         lambdas = _depthwise_lambdas(term) if self.depthwise else _lambdas(term)

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from lambdanet import backend as K
+from lambdanet.backend.device import Device, Speed
 from lambdanet.errors import check_known
 from lambdanet.ops import kernels, products
 from lambdanet.ops.convolution import Convolution
@@ -81,13 +82,26 @@ def apply_term(term: PositionTerm, implementation: str = "auto") -> K.Tensor:
 
 @functools.lru_cache(maxsize=4096)
 def choose_form(sizes: Sizes, implementation: str, kernel: kernels.Kernels, by_xla: bool) -> Form:
-    """Returns the form with the shortest estimated time of those that `implementation` names."""
+    """Returns one of the forms that `implementation` names, by its estimated time and memory.
+
+    Of those whose time is within the slack of the device, it is the one with the least memory.
+    """
     speed = kernel.device.speed(sizes.needs_gradient, by_xla)
     candidates = [FORMS[implementation]] if implementation in FORMS else kernel.position_lambdas
     forms = itertools.chain.from_iterable(applicable(sizes) for applicable in candidates)
-    form = min(forms, key=lambda form: form.seconds(sizes, speed))
+    form = choose_fastest(list(forms), sizes, speed, kernel.device)
     if form.has_fast_gradient or implementation in FORMS:
         return form
     # A gradient may be taken all the same, as by fine-tuning with `training=False`.
     sizes = dataclasses.replace(sizes, needs_gradient=True)
     return TwoForms(form, choose_form(sizes, implementation, kernel, by_xla))
+
+
+def choose_fastest(forms: Sequence[Form], sizes: Sizes, speed: Speed, device: Device) -> Form:
+    """Returns the form with the least memory of those whose time is within the slack of the device."""
+    seconds = {form: form.seconds(sizes, speed) for form in forms}
+    shortest = min(seconds.values())
+    if device.slack == 1.0:
+        return next(form for form in forms if seconds[form] == shortest)
+    fast = [form for form in forms if seconds[form] <= device.slack * shortest]
+    return min(fast, key=lambda form: (form.memory(sizes, device), seconds[form]))

@@ -159,6 +159,10 @@ class Form:
         """Returns the estimated time on a device, for comparisons; without content and pool."""
         raise NotImplementedError
 
+    def memory(self, sizes: Sizes, device: Device) -> float:
+        """Returns the estimated bytes of a step beyond inputs and outputs, for comparisons."""
+        raise NotImplementedError
+
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
         """Applies the position lambdas at every query, without content and pool: [b, *query_size, h, v]."""
         raise NotImplementedError

@@ -59,11 +59,33 @@ class Product(Form):
             arithmetic = groups * n * m * p.k * p.v / speed.rate
         return arithmetic + stored * p.bytes / speed.bandwidth
 
-    def chunk(self, sizes: Sizes, device: Device) -> int | None:
-        """Returns how many blocks of the batch fit into memory; None for all of them."""
+    def memory(self, sizes: Sizes, device: Device) -> float:
+        """Counts the intermediate result and its transpose, windows and embeddings, and the gradients of all.
+
+        The backward pass of `lambda_first` reuses the memory of its lambdas.
+        """
         groups, n, m = self._groups(sizes)
+        chunk = self.chunk(sizes, device) or groups
+        copies = 4 if self.query_first and sizes.needs_gradient else 2
+        windows = groups * m * sizes.v if self.block else 0
+        kept = (windows + n * sizes.k * m) * sizes.bytes
+        return copies * chunk * self._bytes_of_group(sizes) + (2 * kept if sizes.needs_gradient else kept)
+
+    def chunk(self, sizes: Sizes, device: Device) -> int | None:
+        """Returns how many blocks of the batch fit into a chunk; None for all of them.
+
+        Chunks of similarities that fit into a cache take no more time than all of them at once. The lambdas
+        of all blocks are one large product, which chunks cut into slower ones.
+        """
+        groups, _, _ = self._groups(sizes)
+        max_bytes = device.max_similarity_bytes if self.query_first else device.max_lambda_bytes
+        return device.chunk(groups, self._bytes_of_group(sizes), max_bytes)
+
+    def _bytes_of_group(self, sizes: Sizes) -> int:
+        """The size of the similarities, or else of the lambdas, of one block of one example."""
+        _, n, m = self._groups(sizes)
         numbers = sizes.h * m if self.query_first else sizes.k * sizes.v
-        return device.chunk(groups, n * sizes.bytes * numbers)
+        return n * numbers * sizes.bytes
 
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
         axes = cut_axes(term, self.block)
@@ -142,7 +164,11 @@ def in_chunks(
     if chunk is None:
         return multiply(queries, values, embeddings)
     b, n, h, _ = tensors.sizes(queries)
-    count = ceil_div(b, chunk)
+    if K.is_tensor(b):  # unknown: fewer than one chunk are not padded to a whole one
+        chunk = K.maximum(K.minimum(chunk, b), 1)
+        count = K.maximum(ceil_div(b, chunk), 1)  # of no examples too
+    else:
+        count = ceil_div(b, chunk)
 
     def split(x: K.Tensor) -> K.Tensor:
         return K.reshape(pad(x, 0, 0, count * chunk - b), [count, chunk, *tensors.sizes(x)[1:]])

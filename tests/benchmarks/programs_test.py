@@ -2,6 +2,7 @@
 """The benchmarks of maintainers: the start of models, training steps, detectors, and the input."""
 
 import csv
+import dataclasses
 import io
 import itertools
 import sys
@@ -15,8 +16,12 @@ from helpers import XLA_FLAGS
 from PIL import Image
 from programs.small_model import one_convolution
 
-from benchmarks import detection, input, predictions, selection, startup, steps
+from benchmarks import detection, input, predictions, rates, selection, startup, steps
 from lambdanet import command_line
+from lambdanet.backend import device
+from lambdanet.ops import convolution, products
+from lambdanet.ops.position_term import Sizes
+from lambdanet.training.benchmark import cases
 from lambdanet.training.benchmark.model_contenders import Network
 from lambdanet.training.data import records
 
@@ -184,3 +189,31 @@ def test_predictions_are_relative_to_the_model_alone(monkeypatch, capsys):
         assert int(processes) == count and 0 < float(with_start) < float(speed)
         assert float(ratio) == pytest.approx(float(speed) / 1000 / count, abs=2e-3)
         assert float(memory) > 100
+
+
+def test_rates_are_those_of_a_processor_that_keeps_to_them(capsys):
+    """Times that are exactly the estimates by known rates give these rates."""
+    true = device.Speed(3e10, 9e8, 4e9, 5e10)
+    timings = []
+    for case in cases.cases(["14x14x64x2", "28x28x64x2", "40x40x64x1"], ["23"], ["forward"], "float32"):
+        size = (case.height, case.width)
+        sizes = Sizes(case.batch, size, size, (23, 23), 4, 16, 16, needs_gradient=False)
+        forms = [*products.candidates(sizes), *convolution.candidates(sizes)]
+        timings += [rates.Timing(case, sizes, form, form.seconds(sizes, true)) for form in forms]
+    fitted = rates.fit(timings, device.DEVICES["CPU"].inference)
+    for rate, expected in zip(dataclasses.astuple(fitted)[:4], dataclasses.astuple(true)[:4], strict=True):
+        assert rate == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.slow
+def test_rates_are_printed_as_a_setting(monkeypatch, capsys, tmp_path):
+    file = tmp_path / "rates.csv"
+    arguments = ["--maps=7x7x64x1,9x9x64x1", "--repeats=1", f"--out={file}"]
+    assert command_line.main(rates.COMMAND, arguments) == 0
+    name, _, setting = capsys.readouterr().out.splitlines()[-1].removeprefix("export ").partition("=")
+    monkeypatch.setenv(name, setting)
+    training, inference = device.cpu_speeds()
+    assert min(*dataclasses.astuple(training), *dataclasses.astuple(inference)) > 0
+    rows = list(csv.DictReader(io.StringIO(file.read_text())))
+    assert {row["pass"] for row in rows} == {"both", "forward"}
+    assert min(float(row["milliseconds"]) for row in rows) > 0

@@ -134,10 +134,16 @@ def test_content_alone_cannot_follow_pointers(make):
     assert np.abs(first - second).max() > 1e-2
 
 
+def assert_equal_to_rounding(first, second):
+    """Sums of the same numbers, in the order that a processor's kernels have for each length of the input."""
+    units = np.abs(first - second).max() / np.spacing(np.abs(first).max())
+    assert units <= 64  # of the last place of the largest answer
+
+
 @pytest.mark.parametrize("make", [position_alone, partial(keras.layers.Conv2D, 12, 3, padding="same")])
 def test_a_small_scope_cannot_follow_long_pointers(make):
     first, second = answers_to(constructions.cells_beyond_3x3(), point_wise(), make())
-    np.testing.assert_array_equal(first, second)
+    assert_equal_to_rounding(first, second)
 
 
 @pytest.mark.parametrize("make", [position_alone, partial(keras.layers.Conv1D, 12, 3, padding="same")])
@@ -145,7 +151,7 @@ def test_positions_cannot_recall_beyond_their_reach(make):
     """Two layers see two positions far, at three the answers differ."""
     layers = [point_wise(), make(), point_wise(), make()]
     first, second = answers_to(constructions.pairs_beyond(2), *layers)
-    np.testing.assert_array_equal(first, second)
+    assert_equal_to_rounding(first, second)
     first, second = answers_to(constructions.pairs_beyond(1), *layers)
     assert np.abs(first - second).max() > 1e-5
     first, second = answers_to(constructions.pairs_beyond(2), point_wise(), lambda_layer())

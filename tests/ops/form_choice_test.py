@@ -13,7 +13,7 @@ from lambdanet.errors import InputError
 from lambdanet.ops import position_lambdas
 from lambdanet.ops.kernels import KERNELS
 from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes, TwoForms
-from lambdanet.ops.products import Product
+from lambdanet.ops.products import Product, in_chunks
 from lambdanet.ops.tpu import products
 
 CPU, TPU = device.DEVICES["CPU"], device.DEVICES["TPU"]
@@ -95,8 +95,71 @@ def test_large_maps_are_in_blocks_and_chunks():
         assert choose(problem(7, 512, 8), kind).block is None
     form = Product(True, (8, 8))
     for batch in (8, None):
-        assert form.chunk(problem(64, 256, batch), CPU) == int(1.2e7 / (64 * 4 * 900 * 4))
+        chunk = form.chunk(problem(64, 256, batch), CPU)
+        bytes_each = 64 * 4 * 900 * 4
+        assert CPU.chunk_bytes / 2 < chunk * bytes_each <= CPU.chunk_bytes
     assert Product(True).chunk(problem(14, 256, 8), CPU) is None
+    assert Product(False, (8, 8)).chunk(problem(64, 256, 1), CPU) is None
+
+
+def test_chunks_have_equal_sizes():
+    """Of 10 results, of which 4 fit into a chunk, and of 9."""
+    cpu = dataclasses.replace(CPU, chunk_bytes=4.0)
+    assert cpu.chunk(10, 1, max_bytes=4) == 4 and cpu.chunk(9, 1, max_bytes=4) == 3
+    assert cpu.chunk(4, 1, max_bytes=4) is None and cpu.chunk(3, 100, max_bytes=4) == 1
+
+
+def test_fewer_examples_than_a_chunk_are_not_padded():
+    """The batch is unknown, so the chunk is that of 8 examples."""
+    shapes = []
+
+    def multiply(queries, values, embeddings):
+        shapes.append(tf.shape(queries)[0])
+        return tf.einsum("bnhk,nkm,bmv->bnhv", queries, embeddings, values)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 2, 2, 3]), tf.TensorSpec([None, 4, 3])], autograph=False
+    )
+    def run(queries, values):
+        return in_chunks(multiply, queries, values, tf.ones([2, 3, 4]), 5)
+
+    for batch in (0, 1, 5, 7):
+        assert run(tf.ones([batch, 2, 2, 3]), tf.ones([batch, 4, 3])).shape == (batch, 2, 2, 3)
+
+
+def test_memory_decides_between_forms_of_nearly_equal_time():
+    class Fixed(Form):
+        def __init__(self, time, size):
+            self.seconds = lambda sizes, speed: time
+            self.memory = lambda sizes, device: size
+
+    small, fast, slow = Fixed(1.04, 1), Fixed(1.0, 3), Fixed(1.2, 0)
+    for slack, best in ((1.0, fast), (1.05, small), (1.3, slow)):
+        here = dataclasses.replace(CPU, slack=slack)
+        assert position_lambdas.choose_fastest([fast, small, slow], None, None, here) is best
+
+
+def test_rates_of_the_environment(monkeypatch):
+    monkeypatch.setenv("LAMBDANET_CPU_RATES", "1,2,3,4,5,6,7,8")
+    assert device.cpu_speeds() == (device.Speed(1, 2, 3, 4), device.Speed(5, 6, 7, 8))
+    for text in ("1,2", "1,2,3,4,5,6,7,x", "1,2,3,4,5,6,7,-8"):
+        monkeypatch.setenv("LAMBDANET_CPU_RATES", text)
+        with pytest.raises(InputError, match=f"LAMBDANET_CPU_RATES must be eight .*{text}"):
+            device.cpu_speeds()
+
+
+def test_rates_follow_whether_tensorflow_uses_onednn(monkeypatch):
+    monkeypatch.delenv("LAMBDANET_CPU_RATES", raising=False)
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    with_onednn = device.cpu_speeds()
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    assert device.cpu_speeds() != with_onednn
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
+    for flags, expected in (("fpu avx2 avx512_vnni", True), ("fpu avx2 avx512f", False)):
+        monkeypatch.setattr(
+            device.Path, "read_text", lambda path, flags=flags: f"model: 1\nflags\t\t: {flags}\n"
+        )
+        assert (device.cpu_speeds() == with_onednn) == expected
 
 
 def test_assume_sets_the_kind_of_device():

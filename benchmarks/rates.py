@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks.rates`: the rates of this CPU, by which layers choose their form."""
+
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from scipy import optimize
+
+from benchmarks import program
+from lambdanet import command_line
+from lambdanet.backend import device
+from lambdanet.backend.device import Device, Speed
+from lambdanet.command_line import Flag, IntegerFlag, ListFlag
+from lambdanet.errors import check_counts
+from lambdanet.files import write_output
+from lambdanet.ops import convolution, products
+from lambdanet.ops.position_lambdas import choose_fastest
+from lambdanet.ops.position_term import Form, PositionTerm, Sizes
+from lambdanet.text_table import to_csv
+from lambdanet.training.benchmark import results
+from lambdanet.training.benchmark.cases import HEADS, KEY_DIM, Case, cases
+
+MAPS = ("7x7x512x8", "14x14x256x8", "20x20x128x8", "28x28x128x8", "40x40x128x2", "56x56x64x1", "64x64x256x1")
+SCOPE = 23
+PRUNED = 3.0  # forms whose estimate is this many times the shortest are not measured
+MIN_SECONDS = 0.006  # of a turn
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """The seconds that a form takes in a case."""
+
+    case: Case
+    sizes: Sizes
+    form: Form
+    seconds: float
+
+
+def measure_rates(
+    maps: Sequence[str] = MAPS, repeats: int = 3, out: str | None = None
+) -> tuple[Speed, Speed]:
+    """Measures the forms of position lambdas, and fits the rates of this CPU to them.
+
+    Takes minutes, and the machine must be idle. Prints a row per map and pass: the form that takes the least
+    time, the form that the fitted rates choose, and its time relative to the least. The last line sets the
+    rates for programs that are started after it.
+
+    Args:
+      maps: as in `benchmark_layers`.
+      repeats: the number of turns per form.
+      out: the CSV file for all timings; default: none.
+
+    Returns:
+      The rates of both passes, and those of a forward pass.
+
+    Raises:
+      InputError: an argument is not as described.
+
+    Example:
+      >>> training, inference = measure_rates(["14x14x256x8"], repeats=1)
+    """
+    check_counts(repeats=repeats)
+    todo = cases(maps, [str(SCOPE)], ["both", "forward"], "float32")
+    results.announce("float32")
+    speeds = []
+    rows: list[dict[str, Any]] = []
+    here = device.DEVICES["CPU"]
+    for backward, start in ((True, here.training), (False, here.inference)):
+        timings = []
+        for case in todo:
+            if case.backward == backward:
+                timings += measure_case(case, here, repeats)
+        speed = fit(timings, start)
+        speeds.append(speed)
+        fitted = dataclasses.replace(here, training=speed, inference=speed)
+        for case in dict.fromkeys(timing.case for timing in timings):
+            print(summary([timing for timing in timings if timing.case == case], fitted), flush=True)
+        rows += [_columns(timing, speed) for timing in timings]
+    if out is not None:
+        write_output(out, to_csv(rows))
+    numbers = [f"{number:.2g}" for speed in speeds for number in dataclasses.astuple(speed)[:4]]
+    print(f"export {device.RATES}={','.join(numbers)}")
+    return speeds[0], speeds[1]
+
+
+def measure_case(case: Case, cpu: Device, repeats: int) -> list[Timing]:
+    """Returns the times of all forms of a case that may be chosen; the forms take turns."""
+    b, height, width, v = case.batch, case.height, case.width, case.channels // HEADS
+    random = np.random.default_rng(0)
+    shapes = [b, height, width, HEADS, KEY_DIM], [b, height, width, v, 1], [SCOPE, SCOPE, KEY_DIM, 1]
+    inputs = [tf.constant(random.standard_normal(shape), tf.float32) for shape in shapes]
+    sizes = PositionTerm(*inputs, needs_gradient=case.backward).sizes
+    forms: list[Form] = [*products.candidates(sizes)]
+    if not case.backward:
+        forms += convolution.candidates(sizes)
+    speed = cpu.speed(case.backward, by_xla=False)
+    limit = PRUNED * min(form.seconds(sizes, speed) for form in forms)
+    forms = [form for form in forms if form.seconds(sizes, speed) <= limit]
+    runs = {form: _compile(form, cpu, case.backward) for form in forms}
+    seconds: dict[Form, list[float]] = {form: [] for form in forms}
+    for run in runs.values():
+        run(*inputs)
+    for _ in range(repeats):
+        for form, run in runs.items():
+            seconds[form].append(_time(run, inputs))
+    return [Timing(case, sizes, form, statistics.median(times)) for form, times in seconds.items()]
+
+
+def _compile(form: Form, cpu: Device, backward: bool) -> Callable[..., Any]:
+    """Returns a function of queries, values and table: the outputs, or all gradients."""
+
+    def compute(*inputs: tf.Tensor) -> tf.Tensor:
+        return form.compute(PositionTerm(*inputs, needs_gradient=backward), cpu)
+
+    def differentiate(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = compute(*inputs)
+        return tape.gradient(outputs, inputs)
+
+    return tf.function(differentiate if backward else compute, autograph=False, reduce_retracing=True)
+
+
+def _time(run: Callable[..., Any], inputs: Sequence[tf.Tensor]) -> float:
+    """Returns the seconds per call, after a call that is not timed."""
+    run(*inputs)
+    calls = 0
+    start = time.perf_counter()
+    while time.perf_counter() - start < MIN_SECONDS or calls == 0:
+        run(*inputs)
+        calls += 1
+    return (time.perf_counter() - start) / calls
+
+
+def fit(timings: Sequence[Timing], start: Speed) -> Speed:
+    """Returns the rates with the least error of the logarithm of the time.
+
+    Forms near the fastest of their case count most, as only they are chosen.
+    """
+    fastest: dict[Case, float] = {}
+    for timing in timings:
+        fastest[timing.case] = min(timing.seconds, fastest.get(timing.case, timing.seconds))
+
+    def speed(logarithms: np.ndarray) -> Speed:
+        return Speed(*np.exp(logarithms).tolist())
+
+    def error(logarithms: np.ndarray) -> float:
+        total = 0.0
+        for timing in timings:
+            estimate = timing.form.seconds(timing.sizes, speed(logarithms))
+            weight = (fastest[timing.case] / timing.seconds) ** 2
+            total += weight * abs(np.log(estimate / timing.seconds))
+        return total
+
+    rates = np.log(dataclasses.astuple(start)[:4])
+    for _ in range(3):  # from where the simplex has shrunk too early
+        rates = optimize.minimize(error, rates, method="Nelder-Mead", options={"maxiter": 2000}).x
+    return speed(rates)
+
+
+def summary(timings: Sequence[Timing], fitted: Device) -> str:
+    """Returns a line with the fastest form of a case, and the one that is chosen by the fitted rates."""
+    best = min(timings, key=lambda timing: timing.seconds)
+    by_form = {timing.form: timing for timing in timings}
+    case = timings[0].case
+    speed = fitted.speed(case.backward, by_xla=False)
+    chosen = by_form[choose_fastest(list(by_form), timings[0].sizes, speed, fitted)]
+    ratio = chosen.seconds / best.seconds
+    return (
+        f"{case.map} {case.pass_name}: of {len(timings)} forms, {best.form} is the fastest, "
+        f"{1e3 * best.seconds:.1f} ms; the choice {chosen.form} takes {ratio:.2f} times as long"
+    )
+
+
+def _columns(timing: Timing, speed: Speed) -> dict[str, Any]:
+    """Returns the row of the CSV file."""
+    return {
+        "map": timing.case.map,
+        "pass": timing.case.pass_name,
+        "form": str(timing.form),
+        "milliseconds": 1e3 * timing.seconds,
+        "estimated_milliseconds": 1e3 * timing.form.seconds(timing.sizes, speed),
+    }
+
+
+COMMAND = program(
+    "rates",
+    "fits the rates of this CPU, by which layers choose their form, to measured times",
+    measure_rates,
+    ListFlag("maps", "MAP,...", "HEIGHTxWIDTHxCHANNELSxBATCH (default: seven from 7x7 to 64x64)"),
+    IntegerFlag("repeats", "N", "turns per form (default: 3)"),
+    Flag("out", "FILE", "the CSV file for all timings"),
+)
+
+if __name__ == "__main__":
+    sys.exit(command_line.main(COMMAND))
