@@ -11,6 +11,7 @@ import time
 import warnings
 from pathlib import Path
 
+import environment_header
 import pytest
 from engines import ENGINES
 from source_tree import ROOT
@@ -31,17 +32,23 @@ _MIMALLOC = Path(sysconfig.get_path("purelib"), "cmeel.prefix", "lib", "libmimal
 if _MIMALLOC.exists():
     os.environ.setdefault("LD_PRELOAD", str(_MIMALLOC))
     os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")  # zeroing huge pages costs more than it saves
-_CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-for _threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):  # of TensorFlow, and of PyTorch
-    os.environ.setdefault(_threads, str(_CORES_EACH))
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # one process uses all cores anyway
+    _CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    for _threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):  # of TensorFlow, and of PyTorch
+        os.environ.setdefault(_threads, str(_CORES_EACH))
 
 
 _START = time.monotonic()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
     """One more than there are cores, for the time in which one waits for a process or a disk."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_report_header():
+    return environment_header.lines()
 
 
 def pytest_addoption(parser):

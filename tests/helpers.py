@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from engines import ENGINES, XLA_FLAGS  # noqa: F401
+from engines import ENGINES, xla_flags  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import XLA_FLAGS
+from helpers import xla_flags
 from PIL import Image
 from programs.small_model import one_convolution
 
@@ -60,7 +60,7 @@ def test_both_backends_train_equally_in_turns(monkeypatch, capsys):
     monkeypatch.setattr(steps, "SETTLE_SECONDS", 0)
     monkeypatch.setattr(steps, "NUM_LOSSES", 3)  # with so few images, rounding grows
     for backend in steps.ENGINES:
-        monkeypatch.setitem(steps.ENGINES, backend, steps.ENGINES[backend] | {"XLA_FLAGS": XLA_FLAGS})
+        monkeypatch.setitem(steps.ENGINES, backend, steps.ENGINES[backend] | {"XLA_FLAGS": xla_flags()})
     rows = steps.benchmark_steps(epochs=1)
     assert [row["engine"] for row in rows] == ["TensorFlow", "JAX"]
     assert [float(row["difference of 3 losses"]) < 1e-4 for row in rows] == [True] * 2
