@@ -7,6 +7,7 @@
 #                a part of it: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-m "not slow"'
 #   make test-newest   layers, models, weights and training with the newest Keras and JAX, without TensorFlow, where there is
 #                a Python 3.12 or 3.13; it is installed into .venv-newest
+#   make test-plain-cpu   make test as on a processor with AVX2 and nothing newer
 #   make test-tensorflow-2.21   layers, models and training with TensorFlow 2.21, in .venv-2.21
 #   make coverage   make test, and the lines of the library that it ran: at least 95 %
 #   make check   lint, and the tests nearest to what changed, in a minute; before each commit
@@ -60,7 +61,7 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
 	.venv-newest/bin/python -m pytest --noconftest --numprocesses=2
 
-.PHONY: demo demo-detection docs tables figures test test-tensorflow test-jax test-detection test-newest test-tensorflow-2.21 \
+.PHONY: demo demo-detection docs tables figures test test-tensorflow test-jax test-detection test-newest test-plain-cpu test-tensorflow-2.21 \
 	coverage check lint format results lock hooks release-check clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
@@ -104,6 +105,9 @@ test-jax: .venv/dev.stamp
 
 test-detection: .venv/dev.stamp
 	LAMBDANET_KERAS=tf_keras $(PYTEST) tests/detection $(EITHER_KERAS) tests/project/docstrings_test.py
+
+test-plain-cpu: .venv/dev.stamp
+	$(BIN)/python tests/plain_cpu.py $(MAKE) test
 
 coverage: .venv/dev.stamp
 	rm -f .coverage .coverage.*

@@ -95,7 +95,8 @@ def measure_case(case: Case, cpu: Device, repeats: int) -> list[Timing]:
     random = np.random.default_rng(0)
     shapes = [b, height, width, HEADS, KEY_DIM], [b, height, width, v, 1], [SCOPE, SCOPE, KEY_DIM, 1]
     inputs = [tf.constant(random.standard_normal(shape), tf.float32) for shape in shapes]
-    sizes = PositionTerm(*inputs, needs_gradient=case.backward).sizes
+    queries, values, table = inputs
+    sizes = PositionTerm(queries, values, table, needs_gradient=case.backward).sizes
     forms: list[Form] = [*products.candidates(sizes)]
     if not case.backward:
         forms += convolution.candidates(sizes)
@@ -115,8 +116,8 @@ def measure_case(case: Case, cpu: Device, repeats: int) -> list[Timing]:
 def _compile(form: Form, cpu: Device, backward: bool) -> Callable[..., Any]:
     """Returns a function of queries, values and table: the outputs, or all gradients."""
 
-    def compute(*inputs: tf.Tensor) -> tf.Tensor:
-        return form.compute(PositionTerm(*inputs, needs_gradient=backward), cpu)
+    def compute(queries: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+        return form.compute(PositionTerm(queries, values, table, needs_gradient=backward), cpu)
 
     def differentiate(*inputs: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:

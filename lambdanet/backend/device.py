@@ -80,8 +80,9 @@ _CPU = (
     Speed(rate=5.6e10, elementwise_rate=5.5e8, bandwidth=1.7e9),
     Speed(rate=1.6e11, elementwise_rate=1.2e9, bandwidth=5.2e9, convolution_rate=1.3e11),
 )
-# The same where TensorFlow does not use oneDNN: from the times of an EPYC 7003, which has no AVX-512, and of the
-# processor above with TF_ENABLE_ONEDNN_OPTS=0. On both, the choices take at most 1.14 times the shortest time.
+# The same where TensorFlow does not use oneDNN: from the times of an EPYC 7003, which has no AVX-512, and of
+# the processor above with TF_ENABLE_ONEDNN_OPTS=0. On both, the choices take at most 1.14 times the shortest
+# time.
 _CPU_WITHOUT_ONEDNN = (
     Speed(rate=4e10, elementwise_rate=2.4e8, bandwidth=7e8),
     Speed(rate=1.1e11, elementwise_rate=3.8e8, bandwidth=1.7e9, convolution_rate=2.8e10),
@@ -109,10 +110,15 @@ def cpu_speeds() -> tuple[Speed, Speed]:
             rates = []
         if len(rates) != 8 or min(rates) <= 0:
             raise invalid(RATES, "eight positive numbers, as `python -m benchmarks.rates` prints them", text)
-        return Speed(*rates[:4]), Speed(*rates[4:])
+        return _speed(rates[:4]), _speed(rates[4:])
     if K.ENGINE == "tensorflow" and not _uses_onednn():
         return _CPU_WITHOUT_ONEDNN
     return _CPU
+
+
+def _speed(rates: list[float]) -> Speed:
+    rate, elementwise_rate, bandwidth, convolution_rate = rates
+    return Speed(rate, elementwise_rate, bandwidth, convolution_rate)
 
 
 def _uses_onednn() -> bool:

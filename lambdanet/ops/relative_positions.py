@@ -124,8 +124,8 @@ def resize_table(table: K.Tensor, lengths: Sequence[Size]) -> K.Tensor:
         positions = K.arange(length, dtype="float32") * step
         distances = K.abs(positions[:, K.newaxis] - K.arange(r, dtype="float32"))
         weights = K.cast(K.maximum(1.0 - distances, 0.0), table.dtype)  # [length, r]
-        # A product, as the gradient of the einsum "r...,lr->...l" is wrong in half precision where TensorFlow 2.20
-        # computes by oneDNN with AMX.
+        # A product: the gradient of the einsum "r...,lr->...l" is wrong in half precision where TensorFlow
+        # 2.20 computes by oneDNN with AMX.
         _, *rest = tensors.sizes(table)
         products = K.matmul(weights, K.reshape(table, [r, tensors.product(rest)]))
         table = K.reshape(K.transpose(products, [1, 0]), [*rest, length])
