@@ -177,7 +177,8 @@ class RelativePositionEmbedding(PositionEmbedding):
 
     def _with_bias(self, outputs: K.Tensor, term: PositionTerm) -> K.Tensor:
         queries = term.geometry.pool(term.queries)
-        return outputs + K.einsum("...k,k->...", queries, K.cast(self.bias, queries.dtype))[..., K.newaxis]
+        # No einsum with an ellipsis; see `relative_positions.resize_table`.
+        return outputs + K.matmul(queries, K.cast(self.bias, queries.dtype)[:, K.newaxis])
 
     def _check_rank(self, rank: int) -> None:
         depth_axes = 1 + (self.intra_depth > 1) + (self.num_lambdas > 1)

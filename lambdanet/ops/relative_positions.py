@@ -118,16 +118,13 @@ def resize_table(table: K.Tensor, lengths: Sequence[Size]) -> K.Tensor:
       table: [r, ..., k] or [r, ..., k, u].
       lengths: the new length along each axis of offsets.
     """
-    rank = len(lengths)
-    for length, r in zip(lengths, list(table.shape), strict=False):
+    # Each axis has a letter: with an ellipsis, TensorFlow 2.20 returns wrong gradients in half precision, by
+    # oneDNN on processors with AMX or AVX512-FP16 instructions.
+    axes = "abcde"[: len(table.shape)]
+    for axis, length, r in zip(axes, lengths, list(table.shape), strict=False):
         step = (r - 1) / K.cast(K.maximum(length - 1, 1), "float32")
         positions = K.arange(length, dtype="float32") * step
         distances = K.abs(positions[:, K.newaxis] - K.arange(r, dtype="float32"))
         weights = K.cast(K.maximum(1.0 - distances, 0.0), table.dtype)  # [length, r]
-        # A product: the gradient of the einsum "r...,lr->...l" is wrong in half precision where TensorFlow
-        # 2.20 computes by oneDNN with AMX.
-        _, *rest = tensors.sizes(table)
-        products = K.matmul(weights, K.reshape(table, [r, tensors.product(rest)]))
-        table = K.reshape(K.transpose(products, [1, 0]), [*rest, length])
-    depth_axes = list(range(len(table.shape) - rank))
-    return K.transpose(table, [axis + len(depth_axes) for axis in range(rank)] + depth_axes)
+        table = K.einsum(f"{axes},l{axis}->{axes.replace(axis, 'l')}", table, weights)
+    return table

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, with_gradients
+from helpers import images, product_error, relative_error, with_gradients
 from layer_table import LAYERS
 
 import lambdanet
@@ -123,6 +123,21 @@ ROUNDINGS = 4  # of a result, compared with one of each input
 def test_half_precision_stays_near_float32(make, policy):
     """Outputs and gradients, and no infinity for inputs fifty times as large.
 
+    A layer is a chain of products, so its error is some times that of one product in the same precision: up
+    to 11 where sums are rounded, and up to 18 where their last bits are dropped, always in one direction.
+    """
+    keras.utils.set_random_seed(8)
+    dtype = policy.removeprefix("mixed_")
+    x = tf.cast(tf.cast(images(2, 9, 7, 8), dtype), tf.float32)
+    full, half = make(), make(dtype=policy)
+    for layer in (full, half):
+        layer.build(x.shape)
+    random = np.random.default_rng(1)  # for biases and averages, which are zeros
+    weights = [w if np.any(w) else random.normal(0, 0.03, w.shape) for w in full.get_weights()]
+    results = []
+    for layer in (full, half):
+        layer.set_weights(weights)
+
     The error is compared with that of the same layer in float32 when its weights and inputs alone are rounded
     to half precision, which every processor rounds alike. How a processor rounds sums adds to it.
     """
@@ -139,16 +154,9 @@ def test_half_precision_stays_near_float32(make, policy):
         def function(x, *_):
             return tf.cast(layer(x), tf.float32)
 
-        return with_gradients(function, [x, *layer.trainable_weights], tf.square)
-
-    expected = outputs_and_gradients(full, x)
-    results = outputs_and_gradients(half, x)
-    by_rounding = outputs_and_gradients(rounded, tf.cast(tf.cast(x, dtype), tf.float32))
-    unit = float(ml_dtypes.finfo(dtype).eps)
-    for exact, result, least in zip(expected, results, by_rounding, strict=True):
-        error = np.linalg.norm(result - exact)
-        allowed = np.linalg.norm(least - exact) + unit * np.linalg.norm(exact)
-        assert error < ROUNDINGS * allowed
+        results.append(with_gradients(function, [x, *layer.trainable_weights], tf.square))
+    for expected, result in zip(*results, strict=True):
+        assert relative_error(result, expected) < 24 * product_error(dtype)
     assert half(x).dtype == half.compute_dtype != half.variable_dtype
     assert all(weight.dtype == tf.float32 for weight in half.weights)
     assert np.isfinite(tf.cast(half(50 * x, training=True), tf.float32)).all()
