@@ -3,7 +3,6 @@
 
 import json
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -116,9 +115,6 @@ def test_integers_of_numpy_are_python_integers_in_the_config(make):
     assert json.loads(json.dumps(same)) == json.loads(json.dumps(config))
 
 
-ROUNDINGS = 4  # of a result, compared with one of each input
-
-
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_half_precision_stays_near_float32(make, policy):
     """Outputs and gradients, and no infinity for inputs fifty times as large.
@@ -138,20 +134,7 @@ def test_half_precision_stays_near_float32(make, policy):
     for layer in (full, half):
         layer.set_weights(weights)
 
-    The error is compared with that of the same layer in float32 when its weights and inputs alone are rounded
-    to half precision, which every processor rounds alike. How a processor rounds sums adds to it.
-    """
-    keras.utils.set_random_seed(8)
-    dtype = policy.removeprefix("mixed_")
-    x = images(2, 9, 7, 8)
-    full, half, rounded = make(), make(dtype=policy), make()
-    for layer in (full, half, rounded):
-        layer.build(x.shape)
-    half.set_weights(full.get_weights())
-    rounded.set_weights([tf.cast(tf.cast(weight, dtype), tf.float32) for weight in full.get_weights()])
-
-    def outputs_and_gradients(layer, x):
-        def function(x, *_):
+        def function(x, *_, layer=layer):
             return tf.cast(layer(x), tf.float32)
 
         results.append(with_gradients(function, [x, *layer.trainable_weights], tf.square))

@@ -19,7 +19,7 @@ def run(*command, **variables):
 
 def test_header_names_processor_and_versions_without_xdist():
     """And the hook for the number of workers does not need xdist."""
-    arguments = ["-p", "no:xdist", "--collect-only", "tests/project/build_file_test.py"]
+    arguments = ["-p", "no:xdist", "--collect-only", __file__]
     done = run(sys.executable, "-m", "pytest", *arguments, XLA_FLAGS="--xla_cpu_max_isa=AVX2")
     assert done.returncode == 0, done.stdout
     for title in ("processor:", "instructions:", "versions: keras on "):
