@@ -49,7 +49,7 @@ def test_workflows_run_what_has_to_pass():
     needed.remove("demo")  # as a user does: before the tests, in the same clone
     lanes = {"test-tensorflow-2.21", "coverage", "release-check"}
     assert targets(WORKFLOWS["test"]) == (needed - {"test"}) | parts | lanes
-    assert targets(WORKFLOWS["weekly"]) == needed
+    assert targets(WORKFLOWS["weekly"]) == needed | {"test-plain-cpu"}
     assert (targets(WORKFLOWS["docs"]), targets(WORKFLOWS["release"])) == ({"docs"}, {"release-check"})
 
 

@@ -370,7 +370,7 @@ def test_weights_without_metadata_are_rejected(tiny_weights, tmp_path):
     for file, names, message in (
         (path, None, "class_names must be a file with the class names, one per line, got None"),
         (path, tmp_path / "two.txt", "number of lines in '.*two.txt' must be 7, one per class, got 2"),
-        (path, tmp_path / "none.txt", "cannot be read"),
+        (path, tmp_path / "none.txt", "none.txt' does not exist"),
         (
             tmp_path / "keras.weights.h5",
             None,
