@@ -42,6 +42,9 @@ def remembered_arguments(thing):
 
 inspect.getfullargspec = remembered_arguments
 
+# Beside TensorFlow, Triton crashes the process; PyTorch for CUDA brings it, and can do without.
+sys.modules["triton"] = None
+
 # Optional packages, and the package that imports them for functions that no test calls.
 OPTIONAL = {"jax": "tensorflow", "googleapiclient": "tensorflow", "pandas": "tf_keras"}
 if os.environ.get("KERAS_BACKEND") == "jax":  # TensorFlow imports Keras, which imports JAX
