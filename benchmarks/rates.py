@@ -149,7 +149,8 @@ def fit(timings: Sequence[Timing], start: Speed) -> Speed:
         fastest[timing.case] = min(timing.seconds, fastest.get(timing.case, timing.seconds))
 
     def speed(logarithms: np.ndarray) -> Speed:
-        return Speed(*np.exp(logarithms).tolist())
+        # A rate that no timing depends on wanders, and must stay finite.
+        return Speed(*np.exp(np.clip(logarithms, 0, 100)).tolist())
 
     def error(logarithms: np.ndarray) -> float:
         total = 0.0
