@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rounding import three_digits
 
+from generate import measured
 from generate.pages import RESULTS, read_csv, table
 from lambdanet.models.names import list_models, render_table
 from lambdanet.models.papers.sizes import TABLES
@@ -142,13 +143,17 @@ def tpu_totals() -> str:
 
 
 def peers() -> str:
-    """Returns the comparison with other libraries, with links from the README."""
+    """Returns the comparison with other libraries, with links from the README, and when it was measured."""
+    return f"{_peers().rstrip()}\n\n{measured.libraries()}"
+
+
+def _peers() -> str:
     return _plain(read_csv("peers.csv")) or MISSING
 
 
 def libraries() -> str:
     """Returns the comparison with other libraries, with links from the page of results."""
-    return peers().replace("](", "](../../")
+    return _peers().replace("](", "](../../")
 
 
 def pretrained() -> str:

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the files of docs/results measured: the commit, and the code of rooms (docs/results/measured.csv).
+
+    cd docs && python -m generate.measured speed tpu
+
+records that the files of these pages measured the code of the last commit; `make results` calls it. A page
+says whether the rooms have changed since, whichever clone it is written in.
+"""
+
+import csv
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from generate.pages import RESULTS, code, read_csv
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests"))
+
+from count_tokens import code_tokens  # noqa: E402
+
+LAYERS = ("lambdanet/backend", "lambdanet/ops", "lambdanet/layers")
+MODELS = (*LAYERS, "models")
+TRAINING = (*MODELS, "configs", "training/data", "training/run")
+# Page of results -> file or folder of results -> the rooms that it measured.
+PAGES = {
+    "tables": {"tables.csv": MODELS},
+    "speed": {
+        "layers.csv": LAYERS,
+        "models.csv": MODELS,
+        "timm": MODELS,
+        "operations.csv": MODELS,
+        "predictions.txt": ("training/inference", "training/serving"),
+        "selection.txt": ("training/pseudo_labels",),
+    },
+    "libraries": {"peers.csv": LAYERS},
+    "tpu": {"tpu.csv": MODELS, "tpu_check.txt": MODELS, "tpu_of_both_backends": TRAINING},
+    "accuracy": {"digits.txt": TRAINING, "digits.csv": TRAINING, "shapes.txt": (*MODELS, "detection")},
+    "arena": {"arena.csv": (*LAYERS, "benchmarks/arena"), "arena_memory.csv": (*LAYERS, "benchmarks/arena")},
+}
+
+
+def fingerprint(sources: Iterable[str]) -> str:
+    """Returns a short hash of the code of files; comments, docstrings and white space do not count."""
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update("\n".join(code_tokens(source)).encode())
+    return digest.hexdigest()[:12]
+
+
+def room_now(room: str) -> str:
+    """Returns the fingerprint of a room's files as they are in this folder."""
+    return fingerprint(path.read_text(encoding="utf-8") for path in sorted((ROOT / room).rglob("*.py")))
+
+
+def room_at(commit: str, room: str) -> str:
+    """Returns the fingerprint of a room's files as they were committed."""
+    names = sorted(_git("ls-tree", "-r", "--name-only", commit, "--", f"{room}/").splitlines(), key=Path)
+    return fingerprint(_git("show", f"{commit}:{name}") for name in names if name.endswith(".py"))
+
+
+def record(page: str, commit: str = "HEAD") -> None:
+    """Writes that the files of a page measured the code of a commit.
+
+    Args:
+      page: a key of `PAGES`.
+      commit: the commit; its code must be that of this folder, unless it is named.
+    """
+    short = _git("rev-parse", "--short=7", commit).strip()
+    rows = [row for row in read_csv("measured.csv") if row["file"] not in PAGES[page]]
+    for file, rooms in PAGES[page].items():
+        for room in rooms:
+            found = room_at(commit, room)
+            if commit == "HEAD" and found != room_now(room):
+                sys.exit(f"{room} has changes that are not committed: commit them, then measure")
+            rows.append({"file": file, "commit": short, "room": room, "code": found})
+    rows.sort(key=lambda row: row["file"])
+    with (RESULTS / "measured.csv").open("w", encoding="utf-8", newline="") as output:
+        writer = csv.DictWriter(output, ["file", "commit", "room", "code"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def line(*files: str) -> str:
+    """Returns a sentence on when files were measured, and what has changed since."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for file in files:
+        rows = [row for row in read_csv("measured.csv") if row["file"] == file]
+        changed = tuple(row["room"] for row in rows if row["code"] != room_now(row["room"]))
+        groups.setdefault(changed, []).append(f"`{file}` at `{rows[0]['commit']}`")
+    sentences = []
+    for changed, names in groups.items():
+        since = f"before changes of {code(changed)}" if changed else "with the code of today"
+        sentences.append(f"Measured {since}: {', '.join(names)}.")
+    return f"*{' '.join(sentences)}*"
+
+
+def _page(name: str) -> str:
+    return line(*PAGES[name])
+
+
+def tables() -> str:
+    """Returns the sentence of the page with the papers' tables."""
+    return _page("tables")
+
+
+def speed() -> str:
+    """Returns the sentence of the page on speed."""
+    return _page("speed")
+
+
+def libraries() -> str:
+    """Returns the sentence of the page on other libraries, whose times are those of the layers."""
+    return line("peers.csv", "layers.csv")
+
+
+def tpu() -> str:
+    """Returns the sentence of the page on TPUs."""
+    return _page("tpu")
+
+
+def accuracy() -> str:
+    """Returns the sentence of the page on accuracy."""
+    return _page("accuracy")
+
+
+def arena() -> str:
+    """Returns the sentence of the page on operators."""
+    return _page("arena")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], check=True, capture_output=True, text=True, cwd=ROOT, encoding="utf-8"
+    ).stdout
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        record(name)
