@@ -3,19 +3,22 @@
 #
 #   make demo    train on handwritten digits, evaluate, export, predict
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
-#   make test    the whole test suite: test-tensorflow, test-jax and test-detection (TF Model Garden, on tf_keras);
-#                a part of it: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-m "not slow"'
+#   make test    layers, models, weights, training, export and commands: test-tensorflow and test-jax
+#   make test-rest   the tests that need more: PyTorch and timm, tf_keras and TF Model Garden, Beam, the TPU compiler, the
+#                documentation or a browser (test-peers and test-detection)
+#   make test-all   both
+#                a part of them: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-m "not slow"'
 #   make test-newest   layers, models, weights and training with the newest Keras and JAX, without TensorFlow, where there is
 #                a Python 3.12 or 3.13; it is installed into .venv-newest
-#   make test-plain-cpu   make test as on a processor with AVX2 and nothing newer
+#   make test-plain-cpu   make test-all as on a processor with AVX2 and nothing newer
 #   make test-tensorflow-2.21   layers, models and training with TensorFlow 2.21, in .venv-2.21
-#   make coverage   make test, and the lines of the library that it ran: at least 95 %
+#   make coverage   make test-all, and the lines of the library that it ran: at least 95 %
 #   make check   lint, and the tests nearest to what changed, in a minute; before each commit
 #   make lint    ruff, mypy and the budgets of tokens
 #   make docs    the documentation, as static pages in docs/_build
 #   make tables  write the tables of the README and the documentation, and the pages of the model families
 #   make figures  draw the pictures of the README and the documentation
-#   make results PAGE=speed   run the commands on a page of docs/results, which write the files it shows
+#   make results PAGE=speed   run the commands on a page of docs/results, which write the files it shows, and record the commit
 #   make format  format the code with ruff
 #   make lock    write the versions of all packages to constraints.txt, with UPGRADE=--upgrade the newest
 #   make hooks   run lint on what is committed, and check the subject, at each `git commit`
@@ -61,8 +64,8 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
 	.venv-newest/bin/python -m pytest --noconftest --numprocesses=2
 
-.PHONY: demo demo-detection docs tables figures test test-tensorflow test-jax test-detection test-newest test-plain-cpu test-tensorflow-2.21 \
-	coverage check lint format results lock hooks release-check clean
+.PHONY: demo demo-detection docs tables figures test test-rest test-all test-tensorflow test-jax test-peers test-detection \
+	test-newest test-plain-cpu test-tensorflow-2.21 coverage check lint format results lock hooks release-check clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
 # the training.
@@ -91,27 +94,38 @@ demo-detection: .venv/detection.stamp
 
 # A process has one backend: what training promises is tested on JAX once more. Detection needs tf_keras.
 ifdef TESTFLAGS
-test: .venv/dev.stamp
+test: .venv/test.stamp
+	$(PYTEST) $(TESTFLAGS)
+
+test-rest: .venv/dev.stamp
 	$(if $(findstring tests/detection,$(TESTFLAGS)),LAMBDANET_KERAS=tf_keras )$(PYTEST) $(TESTFLAGS)
 else
-test: test-tensorflow test-jax test-detection
+test: test-tensorflow test-jax
+
+test-rest: test-peers test-detection
 endif
 
-test-tensorflow: .venv/dev.stamp
-	$(PYTEST) tests
+test-all: test test-rest
 
-test-jax: .venv/dev.stamp
-	KERAS_BACKEND=jax $(PYTEST) $(ON_JAX)
+test-tensorflow: .venv/test.stamp
+	$(PYTEST) -m "not rest" tests
+
+test-jax: .venv/test.stamp
+	KERAS_BACKEND=jax $(PYTEST) -m "not rest" $(ON_JAX)
+
+test-peers: .venv/dev.stamp
+	$(PYTEST) -m rest tests
+	KERAS_BACKEND=jax $(PYTEST) -m rest $(ON_JAX)
 
 test-detection: .venv/dev.stamp
 	LAMBDANET_KERAS=tf_keras $(PYTEST) tests/detection $(EITHER_KERAS) tests/project/docstrings_test.py
 
 test-plain-cpu: .venv/dev.stamp
-	$(BIN)/python tests/plain_cpu.py $(MAKE) test
+	$(BIN)/python tests/plain_cpu.py $(MAKE) test-all
 
 coverage: .venv/dev.stamp
 	rm -f .coverage .coverage.*
-	$(MAKE) test COVERAGE="--cov --cov-append --cov-report="
+	$(MAKE) test-all COVERAGE="--cov --cov-append --cov-report="
 	$(BIN)/python -m coverage report --skip-covered --fail-under=95
 
 # In float64, layers equal loops over their queries to the digits that those tests expect.
@@ -156,7 +170,7 @@ figures: demo demo-detection
 # The commands are in the console blocks of the page.
 results: docs/results/$(PAGE).md .venv/dev.stamp
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash -euxc "$$(sed -n '/^```console$$/,/^```$$/{/^```/!p}' docs/results/$(PAGE).md)"
-	cd docs && ../$(BIN)/python -m generate
+	cd docs && ../$(BIN)/python -m generate.measured $(PAGE) && ../$(BIN)/python -m generate
 
 lock: .venv/dev.stamp
 	$(BIN)/uv pip compile --quiet --universal --python-version=3.11 --extra=dev --no-annotate \
@@ -179,7 +193,7 @@ clean:
 
 # Each stamp file marks a completed install, which is repeated when the requirements change. All install the TensorFlow that
 # TF Model Garden needs, so that no target replaces the TensorFlow of another.
-.venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml constraints.txt \
+.venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/test.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml constraints.txt \
 		| .venv/bin/uv
 	@echo "installing lambdanet[$*] into .venv (minutes the first time)"
 	@$(UV_INSTALL) --python=$(BIN)/python $(if $(filter dev,$*),$(TORCH_BACKEND)) $(addprefix --constraint=,$(CONSTRAINTS)) \

@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 
 import environment_header
+import lanes
 import pytest
 from engines import ENGINES
 from source_tree import ROOT
@@ -51,16 +52,33 @@ def pytest_report_header():
     return environment_header.lines()
 
 
+def pytest_terminal_summary(terminalreporter, config):
+    """Says what other lanes have besides what ran."""
+    for line in lanes.left_out(config.option.markexpr):
+        terminalreporter.write_line(line)
+
+
 def pytest_addoption(parser):
     parser.addoption("--seconds", type=float, default=float("inf"), help="skip the tests that begin later")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Leaves out files of `make test-rest` in `make test`, and where what they need is not installed."""
+    if collection_path.suffix != ".py" or lanes.needs(collection_path) is None:
+        return None
+    if config.option.markexpr == lanes.TEST or lanes.missing(collection_path):
+        return True
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by markers
 def pytest_collection_modifyitems(config, items):
-    """Moves the one long file among the last ones to the front, unless the time is limited; marks `peers`."""
+    """Moves the one long file among the last ones to the front, unless the time is limited; marks `rest`."""
     for item in items:
         if "timm" in item.fixturenames:
             item.add_marker("peers")
+        if lanes.needs(item.path) or any(map(item.get_closest_marker, lanes.MARKERS)):
+            item.add_marker("rest")
     if config.getoption("seconds") == float("inf"):
         items.sort(key=lambda item: item.path.name != "train_test.py")
 

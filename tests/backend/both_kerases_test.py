@@ -88,5 +88,29 @@ def test_models_of_both_in_one_process():
     assert np.isfinite(teacher.fit(IMAGES, student(IMAGES), verbose=0).history["loss"]).all()
 
 
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda: lambdanet.GlobalAttention(8)(other.Input([4, 4, 8])), "an input of GlobalAttention is a {}"),
+        (lambda: lambdanet.LambdaLayer()(other.Input([4, 4, 8])), "an input of LambdaLayer is a {}"),
+        (
+            lambda: lambdanet.LambdaLayer(8)(tf.ones([1, 4, 8]), context=other.Input([4, 8])),
+            "an input of LambdaLayer is a {}",
+        ),
+        (
+            lambda: lambdanet.LambdaLayer(embeddings_initializer=other.initializers.Zeros()),
+            "embeddings_initializer is a {} Z",
+        ),
+        (
+            lambda: lambdanet.create_model("lambda_resnet_tiny", kernel_regularizer=other.regularizers.L2()),
+            "kernel_regularizer is a {} L2",
+        ),
+    ],
+)
+def test_arguments_of_the_other_keras_are_rejected(use, message):
+    with pytest.raises(InputError, match=message.format("tf_keras" if KERAS == "keras" else "Keras 3")):
+        use()
+
+
 def fails(images):
     raise ValueError("a reason of its own")

@@ -5,7 +5,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 from helpers import assert_equal_with_gradients
 from naive_layers import images, naive_attention, offsets_of, projected, weights_of
 from scipy import special
@@ -159,11 +158,6 @@ def test_arguments_that_are_rejected(make, message):
             "known height and .*; or set map_size of",
         ),
         (lambdanet.GlobalAttention(8, map_size=4), tf.ones([1, 4, 5, 8]), "width .* at most 4, .* got 5"),
-        (
-            lambdanet.GlobalAttention(8),
-            tf_keras.Input([4, 4, 8]),
-            "an input of GlobalAttention is a tf_keras",
-        ),
     ],
 )
 def test_inputs_that_are_rejected(layer, inputs, message):

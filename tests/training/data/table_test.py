@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of labeled pictures: the same images as in class folders, and tables that cannot be used."""
 
+import csv
 import dataclasses
 import itertools
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 import pytest
 from helpers import noise
 from PIL import Image
+from pyarrow import parquet
 
 from lambdanet import configs
 from lambdanet.errors import InputError
@@ -34,8 +36,12 @@ def pictures(tmp_path_factory):
 
 
 def _write(path, rows, columns=("file", "label", "split")):
-    table = pd.DataFrame(rows, columns=columns)
-    table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
+    if path.suffix == ".parquet":
+        records = [dict(zip(columns, row, strict=True)) for row in rows]
+        parquet.write_table(pa.Table.from_pylist(records), path)
+    else:
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([columns, *rows])
     return dataclasses.replace(RECIPE, labels=str(path))
 
 
@@ -52,10 +58,10 @@ def test_table_reads_what_class_folders_do(pictures, tmp_path):
 
 def test_parquet_equals_csv(pictures, tmp_path):
     recipes = (_write(tmp_path / f"x.{end}", ROWS) for end in ("csv", "parquet"))
-    csv, parquet = (TableSource(recipe, str(pictures)) for recipe in recipes)
+    first, second = (TableSource(recipe, str(pictures)) for recipe in recipes)
     for split in ("train", "validation"):
-        assert csv._files(split) == parquet._files(split)
-    assert csv._files("train")[1] == [0, 0, 1, 1]
+        assert first._files(split) == second._files(split)
+    assert first._files("train")[1] == [0, 0, 1, 1]
     beside = Dataset.open(_write(pictures / "labels.csv", ROWS))  # paths begin at the table
     assert beside.num_examples("train") == 4
 

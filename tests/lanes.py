@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests `make test` has: those that the extra `test` is enough for; `make test-rest` has the others."""
+
+import importlib.util
+from pathlib import Path
+
+from source_tree import ROOT
+
+# What the tests of a folder or file need besides, and the modules by which it is known to be installed.
+FILES = {
+    "backend/backend_test.py": ("tf_keras", ["tf_keras"]),
+    "backend/both_kerases_test.py": ("tf_keras", ["tf_keras"]),
+    "backend/engines_test.py": ("tf_keras and PyTorch", ["tf_keras", "torch"]),
+    "benchmarks": ("Apache Beam and PyTorch", ["apache_beam", "mnist1d", "torch"]),
+    "detection": ("TF Model Garden", ["official", "tf_keras"]),
+    "models/timm_networks_test.py": ("timm", ["timm"]),
+    "models/weights/timm_weights_test.py": ("timm", ["timm"]),
+    "project": ("the tools of development", ["sphinx", "yaml"]),
+    "tpu": ("the TPU compiler", ["libtpu"]),
+    "training/data/picture_routes_test.py": ("Apache Beam", ["apache_beam"]),
+    "training/inference": ("Apache Beam", ["apache_beam"]),
+    "training/pseudo_labels": ("Apache Beam", ["apache_beam"]),
+}
+# What single tests with a marker need.
+MARKERS = {
+    "browser": "Chromium",
+    "engines": "tf_keras and PyTorch",
+    "peers": "timm, PyTorch or lucidrains' layer",
+    "tpu": "the TPU compiler",
+}
+# The expression of pytest's option -m with which `make test` runs.
+TEST = "not rest"
+
+
+def needs(path: Path) -> tuple[str, list[str]] | None:
+    """Returns what a test file needs besides the extra `test`, in words and as modules; None: nothing."""
+    name = path.relative_to(ROOT / "tests").as_posix()
+    for start, found in FILES.items():
+        if name == start or name.startswith(f"{start}/"):
+            return found
+    return None
+
+
+def missing(path: Path) -> list[str]:
+    """Returns the modules that a test file needs, and that are not installed."""
+    _, modules = needs(path) or ("", [])
+    return [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+def left_out(expression: str) -> list[str]:
+    """Returns the lines on what did not run, and why, at the end of a run.
+
+    Args:
+      expression: the value of -m.
+    """
+    if expression == "rest":
+        return ["`make test` has the other tests: layers, models, weights, training, export and commands"]
+    if expression == TEST:
+        words = sorted({words for words, _ in FILES.values()} | set(MARKERS.values()))
+        return [f"`make test-rest` has the other tests, which need {'; '.join(words)}"]
+    lines = []
+    for path in sorted((ROOT / "tests").glob("**/*_test.py")):
+        if absent := missing(path):
+            lines.append(f"not run: {path.relative_to(ROOT)}, which needs {', '.join(absent)}")
+    return lines
