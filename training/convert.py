@@ -15,11 +15,12 @@ from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import absolute, atomic_dir, check_output_dir, writable_dir
 from lambdanet.models import zoo
-from lambdanet.models.weights import pretrained, tensor_files, timm_rules, weight_files
+from lambdanet.models.weights import pretrained, tensor_files, timm_rules, trained_classes, weight_files
 from lambdanet.models.weights.hub import Source, cache_dir
 from lambdanet.models.weights.pretrained import PROVENANCE, accuracies
 from lambdanet.models.weights.tensor_files import import_timm
 from lambdanet.models.weights.weight_files import is_published
+from lambdanet.training.data.class_names import read_class_map
 
 TOLERANCE = 1e-3  # of the largest logit
 PREPROCESSING = ("input_size", "mean", "std", "crop_fraction", "interpolation")
@@ -31,6 +32,7 @@ def convert(
     out: str | Path | None = None,
     revision: str | None = None,
     as_published: bool = False,
+    class_map: str | Path | None = None,
 ) -> Path:
     """Converts a trained network of timm, and compares it with timm if that is installed.
 
@@ -43,6 +45,8 @@ def convert(
       revision: the revision of the repository on the hub; None: the known one.
       as_published: whether a checkpoint is taken for the published one where the sha256 of that is not
         known. Without it, such a checkpoint needs `out`.
+      class_map: a file with the names of the classes in the order of the logits, one per line, which are kept
+        with the weights; None: those in a `config.json` of timm beside the checkpoint, if there are any.
 
     Returns:
       The folder, or the file in the cache.
@@ -70,6 +74,7 @@ def convert(
     tensors = tensor_files.read_tensors(path)
     source = source or pretrained.local_source(path)
     classes = timm_rules.count_classes(tensors, weights.num_classes)
+    names = _class_names(path, classes, class_map)
     if out is None and (checkpoint or revision):
         _check_published(weights, path, source, classes, as_published)
     with tqdm(desc=f"building {model_name}", total=3, disable=None, leave=False) as bar:
@@ -84,9 +89,24 @@ def convert(
     if checkpoint is None and not revision:
         pretrained.record_first_download(weights, source)
     metadata = {**pretrained.metadata(weights, source, classes), "compared": compared}
+    metadata |= trained_classes.as_metadata(names)
     if out is None:
         return pretrained.save_to_cache(weights, model, metadata)
     return _write(weights, model, metadata, out)
+
+
+def _class_names(checkpoint: Path, count: int, class_map: str | Path | None) -> list[str]:
+    """Returns the names of the classes of a checkpoint, one for each; none where they are not known."""
+    config = checkpoint.with_name(trained_classes.TIMM_CONFIG)
+    if class_map is not None:
+        names, owner = read_class_map(class_map), str(class_map)
+    elif config.is_file():
+        names, owner = trained_classes.names_in_config(config), str(config)
+    else:
+        return []
+    if names and len(names) != count:
+        raise invalid(f"the number of names in {owner!r}", f"{count}, as in {str(checkpoint)!r}", len(names))
+    return names
 
 
 def _check_published(

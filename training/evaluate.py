@@ -16,7 +16,7 @@ from lambdanet.models.inference import for_inference
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run.create_devices import create_devices
-from lambdanet.training.run.model_dir import check_class_names, find_data_dir, load_trained_model
+from lambdanet.training.run.model_dir import classes_of, find_data_dir, load_trained_model
 
 which_keras.take("keras", "evaluate", ("tensorflow", "jax"))
 
@@ -58,8 +58,8 @@ def evaluate(
     data_dir = find_data_dir(model_dir, data_dir)
     create_devices("one_device", global_batch_size=1)  # on JAX, TensorFlow leaves the GPU to it
     model, recipe = load_trained_model(model_dir)
-    dataset = Dataset.open(recipe, data_dir, BadRecords(max_bad_records), split)
-    check_class_names(model_dir, dataset.class_names)
+    classes = classes_of(model_dir)
+    dataset = Dataset.open(recipe, data_dir, BadRecords(max_bad_records), split, classes, some_classes=True)
     files = {"classes.csv": b"class,name,precision,", "confusion.png": MARKED_PNG}
     folder = None if out is None else writable_dir(Path(out).expanduser(), files)  # before the long part
     with dataset.bad_records.as_input_errors():

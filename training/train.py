@@ -8,6 +8,7 @@ from typing import Any
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
 from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.class_names import Classes, read_class_map
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.create_devices import create_devices
@@ -17,7 +18,11 @@ from lambdanet.training.run.run_lock import locked
 
 
 def train(
-    recipe: Recipe, model_dir: str | Path, data_dir: str | None = None, **options: Any
+    recipe: Recipe,
+    model_dir: str | Path,
+    data_dir: str | None = None,
+    class_map: str | Path | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Trains a recipe with `keras.Model.fit`, from the newest checkpoint in its folder if there is one.
 
@@ -30,6 +35,8 @@ def train(
       model_dir: the folder for the recipe, the checkpoints and the logs of the run.
       data_dir: the folder of TFDS, or of the pictures or records; None: the run's, if `model_dir` has
         one, else the default of TFDS, `~/tensorflow_datasets`.
+      class_map: a file with the names of the classes in the order of their labels, one per line, as timm's;
+        None: those of the run, if `model_dir` has one, else the order of the data.
       **options: the attributes of `TrainOptions`, such as `save_every` and `distribute`.
 
     Returns:
@@ -55,7 +62,12 @@ def train(
     lock = locked(path) if devices.chief else contextlib.nullcontext()
     with devices.raise_if_worker_lost(), lock, devices.scope():
         with devices.chief_first():
-            dataset = Dataset.open(recipe, data_dir, bad_records, recipe.held_out_split or None)
+            classes = model_dirs.classes_of(path)
+            if class_map is not None:
+                names = read_class_map(class_map)
+                classes = Classes(f"class_map {str(class_map)!r}", len(names), names)
+            held_out = recipe.held_out_split or None
+            dataset = Dataset.open(recipe, data_dir, bad_records, held_out, classes)
             model_dirs.check_model_dir(path, dataset.recipe)
             model_dirs.check_class_names(path, dataset.class_names)
             dataset.check()

@@ -85,7 +85,14 @@ def _convert(values: flags.FlagValues, arguments: list[str]) -> None:
 
     from lambdanet.training import convert
 
-    path = convert.convert(arguments[0], values.checkpoint, values.out, values.revision, values.as_published)
+    path = convert.convert(
+        arguments[0],
+        values.checkpoint,
+        values.out,
+        values.revision,
+        values.as_published,
+        values.class_map,
+    )
     print(f"converted {arguments[0]}: {path}")
 
 
@@ -142,6 +149,11 @@ COMMANDS = (
                 "as_published",
                 "take FILE for the published weights where their sha256 is not known here",
                 False,
+            ),
+            Flag(
+                "class_map",
+                "FILE",
+                "names of the classes in the order of the logits, one per line, to keep with the weights",
             ),
         ),
         arguments=Arguments("MODEL", "a model of `lambdanet list --pretrained`", 1, 1),

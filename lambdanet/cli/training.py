@@ -148,6 +148,11 @@ _TRAIN_FLAGS = (
         "auto (the default: all GPUs), one_device, mirrored, multi_worker (with TF_CONFIG) or tpu",
         default="auto",
     ),
+    Flag(
+        "class_map",
+        "FILE",
+        "names of the classes in the order of their labels, one per line, as timm's (default: the data's)",
+    ),
     Flag("tpu", "TPU", "local, the name of a TPU in Google Cloud, or grpc://HOST:PORT (default: none)"),
     IntegerFlag(
         "save_every", "STEPS", "steps between checkpoints within an epoch (default: 1000)", default=1000

@@ -18,11 +18,11 @@ from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import writable_dir
-from lambdanet.models.weights import hub, tensor_files, timm_rules, weight_files
+from lambdanet.models.weights import hub, tensor_files, timm_rules, trained_classes, weight_files
 
 PREFIX = "hf:"
 NAME = re.compile(r"hf:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w.-]*))?")
-TIMM_FILE, TIMM_CONFIG = "model.safetensors", "config.json"
+TIMM_FILE = "model.safetensors"
 
 
 def locate(model_name: str, name: str, build: Callable[..., keras.Model]) -> Path:
@@ -69,7 +69,9 @@ def _convert(
     metadata = {"repository": repository, "source": source.location, "source_sha256": source.sha256}
     metadata |= {"source_revision": source.revision}
     with contextlib.suppress(hub.MissingFile):  # the weights are complete without it
-        metadata |= _preprocessing(model_name, hub.fetch(repository, TIMM_CONFIG, source.revision)[0])
+        config = hub.fetch(repository, trained_classes.TIMM_CONFIG, source.revision)[0]
+        metadata |= _preprocessing(model_name, config)
+        metadata |= trained_classes.as_metadata(trained_classes.names_in_config(config))
     tensors = tensor_files.read_tensors(checkpoint)
     classes = timm_rules.count_classes(tensors, pretrained_weights.get(model_name).num_classes)
     model = build(num_classes=classes)
@@ -103,4 +105,4 @@ def _preprocessing(model_name: str, config: Path) -> dict[str, str]:
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise InputError(f"{TIMM_CONFIG} of the weights cannot be read ({type(error).__name__})") from None
+        raise InputError(f"config.json of the weights cannot be read ({type(error).__name__})") from None

@@ -3,9 +3,9 @@
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -87,9 +87,7 @@ def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | Non
     tensor_files.write_safetensors(path, arrays, {"model": model.name, **(metadata or {})})
 
 
-def load_weights(
-    model: keras.Model, path: Path, whole: keras.Model | None = None, other_classes: bool = False
-) -> None:
+def load_weights(model: keras.Model, path: Path, whole: keras.Model | None = None) -> None:
     """Loads the weights of a file into a model, all of them or none.
 
     Tables and the first kernel are adapted as in `assign_weights`.
@@ -98,35 +96,67 @@ def load_weights(
       model: a model of the zoo.
       path: the path of the file.
       whole: the same model with its classifier, if `model` returns features; the file's weights of the
-        classifier are left out.
-      other_classes: whether the classifier keeps its weights if the file's is for another number of classes;
-        with published weights it always does.
+        classifier are left out. The classifier keeps its weights, too, if a published one is for another
+        number of classes.
 
     Raises:
       InputError: the file is damaged, or tensors do not fit; the message names them.
     """
     whole = whole or model
-    metadata: Mapping[str, str] = {}
-    reading: contextlib.AbstractContextManager[Mapping[str, Array]]
-    if path.name.endswith(H5):
-        reading = keras_h5.open_arrays(path, whole)
-    else:
-        tensors, metadata = tensor_files.read_safetensors(path)
-        if (trained := metadata.get("model", model.name)) != model.name:
-            raise InputError(f"{str(path)!r} does not fit {model.name!r}: it has the weights of {trained!r}")
-        reading = contextlib.nullcontext(tensors)
     left_out = weights_by_name(whole).keys() - weights_by_name(model).keys()
-    with reading as arrays:
-        if other_classes or is_published(metadata):
-            left_out |= other_head(model, arrays)
+    with open_arrays(whole, path) as (arrays, metadata):
+        if is_published(metadata) and count_classes(arrays) != count_classes(weights_by_name(model)):
+            left_out |= classifier(model).keys()
         assign_weights(model, arrays, repr(str(path)), left_out)
 
 
-def other_head(model: keras.Model, arrays: Mapping[str, Array]) -> set[str]:
-    """Returns the names of a model's classifier, if that of the arrays is for another number of classes."""
-    head = {n: v for n, v in weights_by_name(model).items() if n.startswith(f"{CLASSIFIER}/")}
-    differs = any(name in arrays and arrays[name].shape != v.shape for name, v in head.items())
-    return set(head) if differs else set()
+@contextlib.contextmanager
+def open_arrays(model: keras.Model, path: Path) -> Iterator[tuple[Mapping[str, Array], Mapping[str, str]]]:
+    """Opens a file of weights, and yields its arrays by name, and its metadata.
+
+    `InputError` for a damaged file, or one with the weights of another model.
+    """
+    if path.name.endswith(H5):
+        with keras_h5.open_arrays(path, model) as arrays:
+            yield arrays, {}
+        return
+    tensors, metadata = tensor_files.read_safetensors(path)
+    if (trained := metadata.get("model", model.name)) != model.name:
+        raise InputError(f"{str(path)!r} does not fit {model.name!r}: it has the weights of {trained!r}")
+    yield tensors, metadata
+
+
+def classifier(model: keras.Model) -> dict[str, K.Variable]:
+    """Returns the weights of a model's classifier by their names in files; none if it has no classifier."""
+    weights = weights_by_name(model)
+    return {name: weight for name, weight in weights.items() if name.startswith(f"{CLASSIFIER}/")}
+
+
+def count_classes(arrays: Mapping[str, Any]) -> int:
+    """Returns the number of classes of arrays or variables by name; 0 without a classifier."""
+    kernel = arrays.get(f"{CLASSIFIER}/kernel")
+    return 0 if kernel is None else int(kernel.shape[-1])
+
+
+def with_columns(
+    model: keras.Model, arrays: Mapping[str, Array], columns: Sequence[int | None]
+) -> dict[str, Array]:
+    """Returns arrays whose classifier has other columns, such as classes in another order.
+
+    Args:
+      model: the model for which they are.
+      arrays: the weights of the same architecture, with any number of classes, by name.
+      columns: for each class of the model its column in the arrays; None: as in the model.
+    """
+    changed = dict(arrays)
+    kept = [number for number, column in enumerate(columns) if column is not None]
+    taken = [column for column in columns if column is not None]
+    for name, variable in classifier(model).items():
+        if name in arrays and arrays[name].shape[:-1] == tuple(variable.shape[:-1]):
+            values = K.convert_to_numpy(variable).copy()
+            values[..., kept] = np.asarray(arrays[name])[..., taken]
+            changed[name] = values
+    return changed
 
 
 def is_published(metadata: Mapping[str, str]) -> bool:

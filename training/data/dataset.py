@@ -18,8 +18,9 @@ from lambdanet.errors import invalid
 from lambdanet.training.data import folder, mixing, preprocess, records
 from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
 from lambdanet.training.data.batches import FOREVER, TrainingStream, concat_batches
-from lambdanet.training.data.class_names import check_equal, check_names, is_utf8
+from lambdanet.training.data.class_names import Classes, check_equal, check_names, is_utf8
 from lambdanet.training.data.records import RecordsSource
+from lambdanet.training.data.reordered import in_order
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source, TfdsSource
 
 MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
@@ -55,6 +56,8 @@ class Dataset:
         data_dir: str | None = None,
         bad_records: BadRecords | None = None,
         eval_split: str | None = None,
+        classes: Classes | None = None,
+        some_classes: bool = False,
     ) -> "Dataset":
         """Opens the dataset of a recipe. Nothing is downloaded before the images are counted or read.
 
@@ -64,6 +67,9 @@ class Dataset:
             pictures or records.
           bad_records: the count of unreadable images; None: a new one.
           eval_split: the split for evaluation; None: the recipe's `eval_split`.
+          classes: the classes that the dataset must have, in the order of the labels that are read; None, or
+            without names: those of the dataset, in its own order.
+          some_classes: whether the dataset may have only some of them, as for evaluation.
 
         Raises:
           InputError: there is no such dataset or folder, or the dataset does not fit the recipe.
@@ -75,6 +81,9 @@ class Dataset:
             records.NAME: RecordsSource,
         }
         source = sources.get(recipe.dataset, TfdsSource)(recipe, data_dir)
+        if classes and classes.names:
+            source = in_order(source, classes, some_classes)
+            check_equal(source.class_names, classes.names, "the data", classes.owner)
         if not recipe.num_classes:
             recipe = dataclasses.replace(recipe, num_classes=len(source.class_names))
         _check_fit(source, recipe)
@@ -192,14 +201,15 @@ class Dataset:
         return _ahead(batches.cache() if cached else batches, autotune=not cached)
 
     @functools.cached_property
-    def _pseudo_labels(self) -> RecordsSource:
+    def _pseudo_labels(self) -> Source:
         """The images with pseudo-labels; `InputError` where their classes differ from the dataset's."""
         folder = self.recipe.pseudo_labels
         if not folder:
             hint = "--set=pseudo_labels=DIR sets it"
             raise invalid("pseudo_labels", "a folder that `lambdanet pseudo-label` wrote", folder, hint)
-        source = RecordsSource(self.recipe, folder)
         owner, reference = f"pseudo_labels {folder!r}", f"dataset {self.recipe.dataset}"
+        classes = Classes(reference, len(self.class_names), self.class_names)
+        source = in_order(RecordsSource(self.recipe, folder), classes)
         check_equal(source.class_names, self.class_names, owner, reference)
         return source
 

@@ -106,7 +106,6 @@ class RecordsSource(Source):
         return parse_field(example, LABEL, [], tf.int64)
 
     def probabilities(self, example: Example) -> tf.Tensor:
-        """Returns the soft label of a record, a distribution over the classes, float32 [num_classes]."""
         return parse_field(example, PROBABILITIES, [len(self.class_names)], tf.float32)
 
     def _class_names(self, recipe: Recipe) -> list[str]:

@@ -48,6 +48,7 @@ class Source(Protocol):
 
     channels: int  # of every image, 1 or 3
     class_names: list[str]  # in the order of the labels
+    soft: bool = False  # whether the examples have probabilities
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
         """Returns the number of images in a split; raises `InputError` where there is no such split."""
@@ -65,6 +66,10 @@ class Source(Protocol):
 
     def label(self, example: Example) -> tf.Tensor:
         """Returns the class of an example, int64."""
+
+    def probabilities(self, example: Example) -> tf.Tensor:
+        """Returns the soft label of an example, a distribution over the classes, float32 [num_classes]."""
+        return tf.one_hot(self.label(example), len(self.class_names))
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         """Returns the path of each folder, its files that are no pictures, and its number of files."""

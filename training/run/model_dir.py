@@ -146,6 +146,14 @@ def class_names(model_dir: str | Path) -> list[str]:
     return names
 
 
+def classes_of(model_dir: str | Path) -> classes.Classes:
+    """Returns the classes of a model_dir; without names, and with 0 classes, where nothing was saved."""
+    names = class_names(model_dir)
+    path = Path(model_dir).expanduser()
+    count = len(names) or (load_recipe(path).num_classes if _has(path / RECIPE) else 0)
+    return classes.Classes(repr(str(model_dir)), count, names)
+
+
 def check_class_names(model_dir: str | Path, names: Sequence[str]) -> None:
     """Raises `InputError` for the first class of the data that differs from a model_dir's."""
     trained = class_names(model_dir)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.errors import check_counts, invalid
+from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import (
     callbacks,
@@ -120,7 +121,13 @@ class Run:
         recipe = self._recipe
         self.step = self._checkpoints.restore()
         if recipe.start_from and self.step == 0:
-            initial_weights.load_initial_weights(self._model, recipe.start_from, recipe.zero_head)
+            names = self._dataset.class_names
+            classes = Classes("the data", len(names), names)
+            kept = initial_weights.load_initial_weights(
+                self._model, recipe.start_from, recipe.zero_head, classes
+            )
+            if kept and self._devices.chief:
+                print(kept, flush=True)
             self._checkpoints.reset_averages()
         self._devices.prepare(self._model)
         self._freeze(self._epoch())  # after loading: it changes the order of a layer's weights

@@ -6,12 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from lambdanet import backend as K
 from lambdanet.backend import keras
-from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing import Preprocessing, of_weights
 from lambdanet.models.weights import pretrained, tensor_files, weight_files
+from lambdanet.models.weights.trained_classes import names_of
 from lambdanet.training.data import class_names as classes
 
 
@@ -50,7 +51,8 @@ def build_classifier(
       model_name: one of `list_models()`.
       weights: "imagenet", "hf:USER/REPO", a folder of `lambdanet convert`, or a safetensors file whose
         metadata has input_size, mean and std (see `lambdanet.models.weights.weight_files.save`).
-      class_names: a file with the class names, one per line; not needed for the classes of ImageNet.
+      class_names: a file with the class names, one per line; not needed for the classes of ImageNet, and for
+        weights that have names. Names of the weights in another order are matched; others replace them.
 
     Raises:
       InputError: the weights do not exist or lack metadata, or the names do not fit.
@@ -58,20 +60,36 @@ def build_classifier(
     """
     path = pretrained.locate(model_name, weights, partial(zoo.create_model, model_name))
     preprocessing = of_weights(path)
-    names = _class_names(tensor_files.metadata_of(path), class_names)
+    metadata = tensor_files.metadata_of(path)
+    known = names_of(metadata)
+    names = known if class_names is None else _read_names(class_names, metadata)
+    if not names:
+        raise invalid("class_names", "a file with the class names, one per line", class_names)
     classes.check_names(names, "the model")
     model = zoo.create_model(model_name, num_classes=len(names), weights=path)
+    if known and class_names is not None:
+        _match(model, names, known, str(class_names))
     return TrainedModel(model, preprocessing, names)
 
 
-def _class_names(metadata: Mapping[str, str], file: str | Path | None) -> list[str]:
-    """Returns the class names of a file, or ImageNet's."""
+def _read_names(file: str | Path, metadata: Mapping[str, str]) -> list[str]:
+    """Returns the names in a file, which must be as many as the weights have classes, if that is known."""
+    names = classes.read_names(Path(file).expanduser())
     count = int(metadata.get("num_classes", 0))
-    if file is not None:
-        names = classes.read_names(Path(file).expanduser())
-        if count not in (0, len(names)):
-            raise invalid(f"the number of lines in {str(file)!r}", f"{count}, one per class", len(names))
-        return names
-    if weight_files.is_published(metadata) and count == len(pretrained_weights.imagenet_class_names()):
-        return pretrained_weights.imagenet_class_names()
-    raise invalid("class_names", "a file with the class names, one per line", file)
+    if count not in (0, len(names)):
+        raise invalid(f"the number of lines in {str(file)!r}", f"{count}, one per class", len(names))
+    return names
+
+
+def _match(model: keras.Model, names: list[str], known: list[str], file: str) -> None:
+    """Brings the columns of a classifier in the order of the names in a file, which may also be new names."""
+    forms, known_forms = classes.normalized(names), classes.normalized(known)
+    if forms == known_forms:
+        return
+    if set(forms) != set(known_forms):
+        print(f"the names in {file!r} replace those of the weights, in their order", flush=True)
+        return
+    print(f"the names in {file!r} are those of the weights in another order: matched by name", flush=True)
+    columns = [known_forms.index(form) for form in forms]
+    for variable in weight_files.classifier(model).values():
+        variable.assign(K.convert_to_numpy(variable)[..., columns])
