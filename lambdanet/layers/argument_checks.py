@@ -13,7 +13,7 @@ from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import product
 from lambdanet.errors import InputError, check_count, check_known, check_scope, invalid, unknown
 from lambdanet.ops import position_lambdas
-from lambdanet.ops.content_lambdas import Mask
+from lambdanet.ops.content_lambdas import Mask, as_boolean
 
 RESIZES = ("slice", "interpolate")
 
@@ -63,8 +63,8 @@ def checked_shape(shape: Sequence[int | None], what: str) -> compat.Shape:
 
 
 @compat.plain_python
-def check_mask(layer: Any, mask: Mask, inputs: K.Tensor, context: K.Tensor | None) -> None:
-    """Checks the mask with which a lambda layer is called."""
+def check_mask(layer: Any, mask: Mask, inputs: K.Tensor, context: K.Tensor | None) -> Mask:
+    """Checks the mask with which a lambda layer is called, and returns one of booleans or integers."""
     if isinstance(mask, str):
         if mask != "causal":
             raise unknown("mask", mask, ["causal"])
@@ -78,6 +78,12 @@ def check_mask(layer: Any, mask: Mask, inputs: K.Tensor, context: K.Tensor | Non
         context_map = checked_shape((inputs if context is None else context).shape, "context")
         query_map = layer.compute_output_shape(checked_shape(inputs.shape, "input"))
         expected = [None if None in size else product(size) for _, *size, _ in (query_map, context_map)]
-        shape = (mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)).shape
+        values: K.Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
+        shape = values.shape
         if len(shape) != 2 or any(n != m for n, m in zip(shape, expected, strict=True) if n and m):
             raise invalid("mask", f"'causal' or of the shape [n, m] = {expected}", tuple(shape))
+        if shape[0] is None and not K.is_tensor(values):
+            accepted = f"'causal' or one for the whole batch, of the shape [n, m] = {expected}"
+            raise invalid("mask", accepted, tuple(shape), "an Input has its first axis for the batch")
+        return as_boolean(values) if "float" in K.dtype_name(values.dtype) else values
+    return mask

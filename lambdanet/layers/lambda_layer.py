@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras
+from lambdanet.backend import KERAS, compat, keras
 from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
 from lambdanet.errors import InputError, check_count, check_counts, check_divisible, invalid
 from lambdanet.layers.argument_checks import check_mask, checked_shape, relative_arguments
@@ -145,9 +145,12 @@ class LambdaLayer(Layer):
     ) -> K.Tensor:
         if not self.built and context is not None:
             self._context_shape = compat.Shape(context.shape)
-        check_mask(self, mask, inputs, context)
-        # Passed even where it is None, so that Keras does not replace it by a padding mask.
-        return super().__call__(inputs, context=context, mask=mask, **kwargs)
+        mask = check_mask(self, mask, inputs, context)
+        options = {"context": context, "mask": mask}
+        if KERAS == "keras":  # a layer that replaces this one in a model need not know these arguments
+            options = {name: value for name, value in options.items() if value is not None}
+        # tf_keras would replace a mask that is not given by a padding mask.
+        return super().__call__(inputs, **options, **kwargs)
 
     def build(self, input_shape: compat.Shape) -> None:
         input_shape = checked_shape(input_shape, "input")
@@ -188,14 +191,15 @@ class LambdaLayer(Layer):
           context: the source of keys and values, [b, *context_size, c'], of the same rank; default: the
             inputs.
           mask: the context positions m that a query n sees, for the whole batch: "causal" for those up to n
-            in raster order, or 0 and 1 as [n, m].
+            in raster order, or booleans or integers as [n, m]; 0 and 1 alone if they are floating-point.
           training: whether batch normalizations use the statistics of the batch; False also chooses forms
             that are fast without a gradient.
 
         Returns:
           [b, *query_size, d]; with strides, of the positions that they keep.
         """
-        mask = mask if mask is None or isinstance(mask, str) else K.convert_to_tensor(mask)
+        if mask is not None and not isinstance(mask, str):
+            mask = K.cast(K.convert_to_tensor(mask), "bool")
         context = inputs if context is None else context
         if self._geometry.query_strides > 1:
             every = slice(None, None, self.strides)
@@ -240,8 +244,11 @@ class LambdaLayer(Layer):
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "batch_norm": dict(self.batch_norm)}
-        config["position"] = self._position_kind or (self.position and self.position.serialize())
-        if self._position_kind == "relative":
+        kind = self._position_kind
+        if self.position is not None and self.position.num_users > 1:
+            kind = None  # another layer has taken it from this one
+        config["position"] = kind or (self.position and self.position.serialize())
+        if kind == "relative":
             config["map_size"] = self.position.map_size  # the first input's by now, if it was None
         return config
 

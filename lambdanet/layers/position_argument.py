@@ -42,10 +42,14 @@ def embedding_of(
       InputError: for another position, or arguments that contradict it.
     """
     arguments = {**depth, "embeddings_initializer": embeddings_initializer, **kwargs}
+    own: PositionEmbedding | None = None
     if position == "relative":
-        return RelativePositionEmbedding(**arguments, **relative)
-    if position == "unstructured":
-        return UnstructuredPositionEmbedding(**arguments)
+        own = RelativePositionEmbedding(**arguments, **relative)
+    elif position == "unstructured":
+        own = UnstructuredPositionEmbedding(**arguments)
+    if own is not None:
+        own.num_users = 1
+        return own
     if isinstance(position, str):
         raise unknown("position", position, [name for name in KINDS if name])
     if position is None:

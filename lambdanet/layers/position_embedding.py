@@ -48,7 +48,7 @@ class PositionEmbedding(TableLayer):
             key_dim=key_dim, intra_depth=intra_depth, num_lambdas=num_lambdas
         )
         self.embeddings_initializer = own_initializer(embeddings_initializer)
-        self.num_users = 0  # lambda layers that have it as an argument
+        self.num_users = 0  # the lambda layers that have it
         self.table: Any = None  # until the first `build_for`
 
     def build_for(self, query_size: Sequence[int | None], context_size: Sequence[int | None]) -> None:

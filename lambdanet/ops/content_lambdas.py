@@ -5,13 +5,39 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from lambdanet import backend as K
+from lambdanet.backend import compat
 from lambdanet.backend.tensors import at_least_float32, product, sizes
+from lambdanet.errors import invalid
 
 KEY_NORMALIZATIONS = ("softmax", "l2", None)
 Mask: TypeAlias = "K.Tensor | str | None"  # [n, m], or "causal"
 
 # exp(40) / exp(-40) is still far from the largest float32.
 _LARGEST_KEY = 40.0
+
+
+def as_boolean(mask: K.Tensor) -> K.Tensor:
+    """Returns a mask as booleans; integers other than 0 are true.
+
+    Raises:
+      InputError: for a floating-point type, unless its values are known and are 0 and 1 alone. 0 hides a
+        position here, while in an additive mask it shows one.
+    """
+    dtype = K.dtype_name(mask.dtype)
+    if "float" in dtype and not _has_two_values(mask):
+        accepted = "of booleans or integers, or of 0 and 1 alone"
+        raise invalid("mask", accepted, dtype, "`mask >= 0` is that of an additive mask")
+    return K.cast(mask, "bool")
+
+
+@compat.plain_python
+def _has_two_values(mask: K.Tensor) -> bool:
+    """Returns whether a mask is known to have no values but 0 and 1."""
+    try:
+        values = K.convert_to_numpy(mask)
+    except Exception:  # each backend has its own for symbolic tensors
+        return False
+    return bool(((values == 0) | (values == 1)).all())
 
 
 def content_lambda(keys: K.Tensor, values: K.Tensor, normalization: str | None = "softmax") -> K.Tensor:
@@ -35,9 +61,9 @@ def apply_content_lambda(
       keys: [b, *context_size, k, u], not yet normalized.
       values: [b, *context_size, v, u].
       normalization: the normalization of each key channel over the context, one of `KEY_NORMALIZATIONS`.
-      mask: None, or 0 and 1 for each query and context position, [n, m], or "causal" for the context m <= n
-        of a sequence, by sums that are linear in n. Each query then normalizes over its own context, and a
-        softmax clips keys to +-40: its sums need no maximum over the whole context, on which a causal
+      mask: None, or of two values for each query and context position, [n, m], or "causal" for the context
+        m <= n of a sequence, by sums that are linear in n. Each query then normalizes over its own context,
+        and a softmax clips keys to +-40: its sums need no maximum over the whole context, on which a causal
         output must not depend.
 
     Returns:
@@ -81,7 +107,7 @@ def _normalized(keys: K.Tensor, normalization: str | None) -> K.Tensor:
 def _apply_masked(
     queries: K.Tensor, weights: K.Tensor, values: K.Tensor, normalization: str | None, mask: K.Tensor
 ) -> K.Tensor:
-    mask = K.cast(mask, queries.dtype)
+    mask = K.cast(K.cast(mask, "bool"), queries.dtype)
     norms = _norms(weights, normalization, lambda x: K.einsum("nm,bmk->bnk", mask, x))
     similarity = K.einsum("bnhk,bmk->bnhm", K.divide_no_nan(queries, norms), weights)
     return K.einsum("bnhm,bmv->bnhv", similarity * mask[:, K.newaxis], values)

@@ -200,7 +200,8 @@ def apply_embeddings(
     _, *context_size, v, u = tensors.sizes(values)
     n, m = product(query_size), product(context_size)
     if mask is not None:
-        embeddings = embeddings * K.repeat(K.cast(mask, embeddings.dtype), u, axis=1)[:, K.newaxis]
+        mask = K.cast(K.cast(mask, "bool"), embeddings.dtype)
+        embeddings = embeddings * K.repeat(mask, u, axis=1)[:, K.newaxis]
     values = K.reshape(K.einsum("...vu->...uv", values), [b, m * u, v])
     outputs = query_first(K.reshape(queries, [b, n, h, k]), values, embeddings)
     outputs = K.reshape(outputs, [b, *query_size, h, v])

@@ -9,6 +9,7 @@ depth, u intra-depth, r scope of the relative positions.
 from collections.abc import Sequence
 
 from lambdanet import backend as K
+from lambdanet.ops.content_lambdas import as_boolean
 
 
 def apply_lambdas(
@@ -25,7 +26,8 @@ def apply_lambdas(
       keys: [b, m, k, u], before the softmax.
       values: [b, m, v, u].
       embeddings: [n, m, k, u], one for each pair of positions; see `gather_embeddings`.
-      mask: 1 where query n sees context position m, else 0, [n, m]; None: every query sees everything.
+      mask: true or 1 where query n sees context position m, else false or 0, [n, m]; None: every query sees
+        everything. `InputError` for a floating-point type, unless it is known to have only 0 and 1.
 
     Returns:
       [b, n, h, v].
@@ -48,7 +50,7 @@ def _apply_masked_lambdas(
     queries: K.Tensor, keys: K.Tensor, values: K.Tensor, embeddings: K.Tensor, mask: K.Tensor
 ) -> K.Tensor:
     """Computes a content lambda per query, with a softmax over the context that it sees."""
-    visible = K.cast(mask, "bool")[..., K.newaxis, K.newaxis]  # [n, m, 1, 1]
+    visible = as_boolean(mask)[..., K.newaxis, K.newaxis]  # [n, m, 1, 1]
     keys = K.softmax(K.where(visible, keys[:, K.newaxis], K.dtype_min(keys.dtype)), axis=2)  # [b, n, m, k, u]
     weights = K.where(visible, keys + embeddings, 0)  # [b, n, m, k, u]
     lambdas = K.einsum("bnmku,bmvu->bnkv", weights, values)  # [b, n, k, v]

@@ -12,6 +12,7 @@ from position_cases import average_pool
 import lambdanet
 from lambdanet.backend import device
 from lambdanet.errors import InputError
+from lambdanet.ops import reference
 
 
 @pytest.mark.parametrize("kind", ["CPU", "TPU"])
@@ -209,14 +210,74 @@ def test_calls_that_are_rejected(arguments, message):
         lambdanet.LambdaLayer(8)(images(1, 4, 8), **arguments)
 
 
+VISIBLE = np.tri(4, dtype=bool)
+ADDITIVE = np.where(VISIBLE, 0.0, -1e9).astype("float32")
+FLOATS = "mask must be of booleans or integers, or of 0 and 1 alone, got '{}'; `mask >= 0` is that of"
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "float16", "float32", "float64"])
+@pytest.mark.parametrize("arguments", [{}, {"position": None}, {"content": False}])
+def test_masks_of_two_values_are_read_alike(dtype, arguments):
+    layer = lambdanet.LambdaLayer(8, scope=5, **arguments)
+    x = images(2, 4, 8)
+    expected = layer(x, mask=VISIBLE)
+    np.testing.assert_array_equal(layer(x, mask=VISIBLE.astype(dtype)), expected)
+    np.testing.assert_array_equal(layer(x, mask=tf.constant(VISIBLE.astype(dtype))), expected)
+    np.testing.assert_array_equal(layer(x, mask=VISIBLE.astype(dtype).tolist()), expected)
+
+
+def test_integers_other_than_0_are_true():
+    layer = lambdanet.LambdaLayer(8, scope=5)
+    x = images(2, 4, 8)
+    np.testing.assert_array_equal(layer(x, mask=-3 * VISIBLE.astype(int)), layer(x, mask=VISIBLE))
+
+
+@pytest.mark.parametrize(
+    "values", [ADDITIVE, np.where(VISIBLE, 0.0, -np.inf), 0.5 * VISIBLE, np.where(VISIBLE, 1.0, np.nan)]
+)
+def test_masks_of_other_values_are_refused(values):
+    layer = lambdanet.LambdaLayer(8, scope=5)
+    x = images(2, 4, 8)
+    with pytest.raises(InputError, match=FLOATS.format(values.dtype)):
+        layer(x, mask=values)
+    random = np.random.default_rng(0).normal
+    queries, keys, table = random(size=[1, 4, 2, 3]), random(size=[1, 4, 3, 1]), random(size=[4, 4, 3, 1])
+    with pytest.raises(InputError, match=FLOATS.format(values.dtype)):
+        reference.apply_lambdas(queries, keys, keys, table, mask=values)
+    layer(x, mask=ADDITIVE >= 0)
+
+
+def test_mask_of_floats_is_refused_where_its_values_are_not_known():
+    layer = lambdanet.LambdaLayer(8, scope=5)
+    call = tf.function(lambda x, mask: layer(x, mask=mask), autograph=False)
+    x = images(2, 4, 8)
+    layer(x)
+    with pytest.raises(InputError, match=FLOATS.format("float32")):
+        call(x, tf.cast(VISIBLE, tf.float32))
+    np.testing.assert_allclose(call(x, tf.constant(VISIBLE)), layer(x, mask=VISIBLE), atol=1e-6)
+    inputs = keras.Input([4, 8])
+    with pytest.raises(InputError, match=FLOATS.format("float32")):
+        layer(inputs, mask=keras.Input(batch_shape=[4, 4]))
+
+
+@pytest.mark.parametrize("length", [4, None])
+def test_mask_per_example_is_refused_when_the_model_is_built(length):
+    layer = lambdanet.LambdaLayer(8, scope=5)
+    whole = r"mask must be 'causal' or one for the whole batch, .*, got \(None, .*an Input has its first axis"
+    with pytest.raises(InputError, match=whole):
+        layer(keras.Input([length, 8]), mask=keras.Input([length], dtype="bool"))
+    mask = keras.Input(batch_shape=[4, 4], dtype="bool")
+    assert layer(keras.Input([4, 8]), mask=mask).shape == (None, 4, 8)
+
+
 def test_mask_of_all_positions_with_strides_is_refused():
     """Also in a graph with unknown sizes, as far as they are known; with all unknown, the mask is used."""
     layer = lambdanet.LambdaLayer(8, scope=3, strides=2)
-    x, mask = images(2, 3, 5, 8), np.tri(15, dtype="float32")
+    x, mask = images(2, 3, 5, 8), np.tri(15, dtype=bool)
     with pytest.raises(InputError, match=MASK.format("6, 15", "15, 15")):
         layer(x, mask=mask)
     strided = mask.reshape(3, 5, 15)[::2, ::2].reshape(6, 15)
-    specs = tf.TensorSpec([None, None, 5, 8]), tf.TensorSpec([None, None])
+    specs = tf.TensorSpec([None, None, 5, 8]), tf.TensorSpec([None, None], tf.bool)
     call = tf.function(lambda x, mask: layer(x, mask=mask))
     np.testing.assert_allclose(
         call.get_concrete_function(*specs)(x, tf.constant(strided)), layer(x, mask=strided), atol=1e-6
