@@ -31,7 +31,10 @@ SIZES = Limit(lambda v: all(s.is_integer() and SIZE.accepts(s) for s in v), "int
 CLASSES = Limit(lambda v: v >= 0, "a positive integer, or 0 for the dataset's")
 MEANS = Limit(lambda v: bool(v) and all(map(math.isfinite, v)), "one number per channel")
 DEVIATIONS = Limit(lambda v: bool(v) and all(map(POSITIVE.accepts, v)), "one number above 0 per channel")
-WEIGHTS = Limit(lambda v: all(map(NOT_NEGATIVE.accepts, v)), "one number of at least 0 per class")
+WEIGHTS = Limit(
+    lambda v: not v or (max(v) > 0 and all(0 <= weight < 1e38 for weight in v)),
+    "one number from 0 to below 1e38 per class, not all 0",
+)
 SEED = Limit(lambda v: 0 <= v < 2**31, "an integer from 0 to below 2**31")
 
 

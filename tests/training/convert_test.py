@@ -291,6 +291,7 @@ def test_wrong_files_write_nothing(checkpoint, tmp_path, home):
     assert not (tmp_path / "out").exists() and not home.exists()
 
 
+@pytest.mark.peers
 def test_pytorch_files(tmp_path):
     torch = pytest.importorskip("torch")
     weight, counter = torch.arange(6.0).reshape(2, 3), torch.tensor(3)
@@ -323,6 +324,7 @@ def test_pytorch_files(tmp_path):
         tensor_files.read_tensors(tmp_path / "none.pth")
 
 
+@pytest.mark.peers
 def test_nothing_in_a_file_is_run(tmp_path):
     torch = pytest.importorskip("torch")
 

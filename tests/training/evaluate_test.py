@@ -208,9 +208,11 @@ def test_checkpoint_of_tensorflow_is_evaluated_on_jax(run, capfd):
     assert found == pytest.approx(expected, abs=2e-4)
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_run_with_tf_keras_starts_another(run, tmp_path, capsys):
     """It is evaluated and exported as before; training it further is refused."""
+    pytest.importorskip("tf_keras")
     recipe = dataclasses.replace(model_dirs.load_recipe(run[0]), ema_decay=0.9)
     (tmp_path / "recipe.json").write_text(to_json(recipe))
     old = tmp_path / "a run"

@@ -7,6 +7,7 @@ images are known from the group itself, and no later group moves.
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,13 @@ from lambdanet.errors import InputError, invalid
 
 DEFAULT_LIMIT = 100
 DEFAULT_SHARE = 0.1
+# What macOS, Windows, NAS, ext4 and Python make, in small letters; names that begin with a dot are hidden.
+OF_SYSTEMS = {
+    *("__macosx", "icon\r"),
+    *("$recycle.bin", "system volume information", "thumbs.db", "desktop.ini"),
+    *("@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot"),
+    *("lost+found", "__pycache__"),
+}
 PARALLEL_GROUPS = 2  # each prepares its images on all threads
 
 Example = dict[str, tf.Tensor]  # with "name", and perhaps its "number" in the file of that name
@@ -76,9 +84,16 @@ def _prepare_valid(pairs: tf.data.Dataset, prepare: Prepare, first: int, size: i
     return prepared.ignore_errors().batch(size)
 
 
+def is_of_system(path: str) -> bool:
+    """Returns whether a file or folder is one that an operating system, a NAS or Python makes by itself."""
+    return os.path.basename(path).casefold() in OF_SYSTEMS
+
+
 def describe_left_out(folder: str, files: Sequence[str], total: int) -> str:
     """Returns a line on the files in a folder that are no pictures, with an example."""
-    return f"{len(files)} of {total} files in {folder!r} are no pictures, such as {files[0]!r}"
+    heic = any(file.lower().endswith((".heic", ".heif")) for file in files)
+    hint = " (HEIC has to be converted, to JPEG for example)" if heic else ""
+    return f"{len(files)} of {total} files in {folder!r} are no pictures, such as {files[0]!r}{hint}"
 
 
 def check_number(names: Sequence[str], limit: int) -> None:
@@ -143,15 +158,17 @@ class BadRecords:
     def leave_out(self, *folders: tuple[str, Sequence[str], int]) -> None:
         """Prints the files in folders that are no pictures, once per folder; `InputError` for too many.
 
-        Each folder is its path, the files in it that are left out, and the number of all its files.
+        Each folder is its path, the files in it that are left out, and the number of all its files. What
+        systems make by themselves (`is_of_system`) does not count towards the limit.
         """
         new = [folder for folder in folders if folder[1] and folder[0] not in self._left_out]
-        self._left_out |= {path: len(files) for path, files, _ in new}
+        strange = {path: sum(not is_of_system(file) for file in files) for path, files, _ in new}
+        self._left_out |= strange
         count = sum(self._left_out.values())
         for path, files, total in new:
             found = describe_left_out(path, files, total)
             limit = self._max_files
-            too_many = len(files) > DEFAULT_SHARE * total if limit is None else count > limit
+            too_many = strange[path] > DEFAULT_SHARE * total if limit is None else count > limit
             if too_many:
                 raise InputError(f"{found}; --max_bad_records={count} or more leaves them out")
             print(f"left out: {found}", flush=True)

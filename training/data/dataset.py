@@ -127,7 +127,7 @@ class Dataset:
         return self.source.num_examples(split, shard)
 
     def check(self) -> None:
-        """Finds errors before training starts, and prints the files in both splits that are no pictures.
+        """Finds errors before training starts, and prints files that are left out, or in both splits.
 
         Raises:
           InputError: a split is missing or too small, too many files are no pictures, or the pseudo-labels
@@ -135,7 +135,14 @@ class Dataset:
         """
         self._streams(0, SINGLE_MACHINE)  # counts the images of training, opens the pseudo-labels
         self.num_examples(self.eval_split)
-        self._leave_out_files(self.eval_split, self.recipe.train_split)
+        train = self.recipe.train_split
+        self._leave_out_files(self.eval_split, train)
+        self.source.check_readable(self.eval_split)
+        if self.eval_split == train:
+            print(f"the accuracy is measured on {train}, the pictures of training", flush=True)
+        elif repeated := self.source.repeated(self.eval_split, train):
+            found = f"{len(repeated)} pictures of {self.eval_split} are in {train} too"
+            print(f"{found}, such as {repeated[0]!r}: the accuracy is too good", flush=True)
 
     def train(self, initial_step: int = 0, shard: Shard = SINGLE_MACHINE) -> tf.data.Dataset:
         """Returns the shuffled and augmented batches of training, from a step to the recipe's last epoch.

@@ -5,8 +5,9 @@
     PICTURES/train/dog/*.jpg    PICTURES/validation/dog/*.jpg
 
 The top folders are the splits, and the folders in `train` are the classes, in the order of their names. A
-class may have nested folders. Files without one of the `ENDINGS` are named and left out; hidden ones are
-ignored.
+class may have nested folders. Files without one of the `ENDINGS`, and what systems make, are named and left
+out; hidden ones are ignored. Without any folder but `train`, one of five pictures of each class, in the order
+of their names, is for evaluation, and the others are for training.
 
 A table is a csv or parquet file with the columns file, label and split:
 
@@ -19,6 +20,7 @@ labels of the training split, in the order of their names, or of their values if
 repeated, but a file has one label, and is not both in the splits of training and evaluation.
 """
 
+import filecmp
 import functools
 import os
 import unicodedata
@@ -29,12 +31,14 @@ from pyarrow import csv, parquet
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, invalid, one_line, unknown
+from lambdanet.training.data.bad_records import is_of_system
 from lambdanet.training.data.image_bytes import Encoded, is_decodable
-from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures
+from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures, read_image
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source
 
 NAME = "folder"
 LAYOUT = "train/CLASS/*.jpg and validation/CLASS/*.jpg"
+HELD_OUT_STRIDE = 5  # one of five pictures is for evaluation where there is no folder for it
 COLUMNS = ("file", "label", "split")
 TEXTS = {name: pyarrow.string() for name in COLUMNS}  # or "07" would become the number 7
 READERS = {
@@ -74,6 +78,15 @@ class PictureFiles(Source):
 
         return Encoded(tf.cond(is_decodable(contents), lambda: contents, as_png), self.channels)
 
+    def check_readable(self, split: str) -> None:
+        for path in map(os.fsdecode, self._files(split)[0]):
+            try:
+                read_image(path)
+                return
+            except InputError as error:
+                problem = error
+        raise InputError(f"no picture of split {split!r} can be read; the last: {problem}")
+
     def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:
         """Returns the paths of the pictures of a split, in order, and their labels."""
         raise NotImplementedError
@@ -95,16 +108,48 @@ class FolderSource(PictureFiles):
         if not self._splits:
             raise invalid("data_dir", accepted, data_dir, "it has no folders")
         self._pictures = functools.cache(self._find_pictures)
-        train = self._split_folder(recipe.train_split)
+        self._pictures = functools.cache(self._find_pictures)
+        self._train = recipe.train_split
+        # The evaluation split that is made of the pictures for training, as there is no folder for one.
+        self._made = ""
+        if self._splits == [self._train] and recipe.eval_split not in self._splits:
+            self._made = recipe.eval_split
+        train = self._split_folder(self._train)
         self.class_names = _folders(train)
+        hint = _nearest_data_dir(train, self._train)
+        if self._train in self.class_names and hint:
+            raise invalid("data_dir", f"the folder with {self._train!r}", data_dir, hint)
         if len(self.class_names) < 2:
-            raise invalid(f"classes in {train!r}", "two or more folders", self.class_names)
+            raise invalid(f"classes in {train!r}", "two or more folders", self.class_names, hint)
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
+        split = self._train if split == self._made else split
         found = self._pictures(split)
-        return [(folder, others, len(paths) + len(others)) for folder, paths, others in found]
+        left_out = [(folder, others, len(paths) + len(others)) for folder, paths, others in found]
+        root = self._split_folder(split)
+        names = os.listdir(root)
+        of_system = [os.path.join(root, name) for name in sorted(names) if is_of_system(name)]
+        return [*left_out, (root, of_system, len(names))]
+
+    def repeated(self, split: str, other: str) -> list[str]:
+        """Returns the pictures of a split that another split has in the same class, under the same name."""
+        first, second = (
+            {(label, os.path.basename(path)): path for path, label in zip(*self._files(name), strict=True)}
+            for name in (split, other)
+        )
+        common = first.keys() & second.keys()
+        return sorted(
+            os.fsdecode(first[key]) for key in common if filecmp.cmp(first[key], second[key], shallow=False)
+        )
 
     def _split_folder(self, split: str) -> str:
+        if split not in self._splits:
+            if hint := _nearest_data_dir(self._root, self._train):
+                raise invalid("data_dir", f"the folder with {split!r}", self._root, hint)
+            only = self._splits[0]
+            if len(self._splits) == 1 and len(_folders(os.path.join(self._root, only))) > 1:
+                accepted = f"a folder in {self._root!r}"
+                raise invalid("train_split", accepted, split, f"--set=train_split={only} takes its folders")
         check_known(f"split in {self._root!r}:", split, self._splits)
         return os.path.join(self._root, split)
 
@@ -115,12 +160,34 @@ class FolderSource(PictureFiles):
         for label, (folder, pictures, others) in enumerate(self._pictures(split)):
             if others and not pictures:
                 raise invalid(f"pictures in {folder!r}", f"names that end in {', '.join(ENDINGS)}", others[0])
+            if not pictures and split == self._train:
+                hint = "remove the folder, or put pictures in it"
+                raise invalid(f"class {self.class_names[label]!r}", "one with pictures", folder, hint)
             paths += map(os.fsencode, pictures)
             labels += [label] * len(pictures)
         return paths, labels
 
     def _find_pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
         """Returns the folder of each class in a split, its pictures, and its other files."""
+        if not self._made:
+            return self._all_pictures(split)
+        every = self._all_pictures(self._train)
+        if split == self._made:
+            found: list[tuple[str, list[str], list[str]]] = [
+                (folder, held_out(pictures), []) for folder, pictures, _ in every
+            ]
+            number, total = sum(len(row[1]) for row in found), sum(len(row[1]) for row in every)
+            which = f"one of {HELD_OUT_STRIDE} pictures of each class, {number} of {total}"
+            print(f"no folder {split!r} in {self._root!r}: {split} is {which}", flush=True)
+            return found
+        rest = [set(held_out(pictures)) for _, pictures, _ in every]
+        return [
+            (folder, [picture for picture in pictures if picture not in held], others)
+            for (folder, pictures, others), held in zip(every, rest, strict=True)
+        ]
+
+    def _all_pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
+        """Returns the same without the split that is made of the pictures for training."""
         root = self._split_folder(split)
         found = _folders(root)
         for name in found:
@@ -132,7 +199,28 @@ class FolderSource(PictureFiles):
 
 def _folders(path: str) -> list[str]:
     with os.scandir(path) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        names = [entry.name for entry in entries if entry.is_dir()]
+    return sorted(name for name in names if not name.startswith(".") and not is_of_system(name))
+
+
+def held_out(pictures: list[str]) -> list[str]:
+    """Returns the pictures of a class that are held out where there is no folder for evaluation.
+
+    One of `HELD_OUT_STRIDE` by their order, the last where there are fewer, and none of a single picture.
+    """
+    few = pictures[1:][-1:]
+    return pictures[HELD_OUT_STRIDE - 1 :: HELD_OUT_STRIDE] or few
+
+
+def _nearest_data_dir(root: str, split: str) -> str:
+    """Returns a hint on the folder above or below that has a folder of the split's name with classes."""
+    root = os.path.abspath(root)
+    for folder in (os.path.dirname(root), root, *(os.path.join(root, name) for name in _folders(root))):
+        classes = os.path.join(folder, split)
+        names = _folders(classes) if os.path.isdir(classes) else []
+        if len(names) > 1 and split not in names:
+            return f"--data_dir={folder} has {split!r}"
+    return ""
 
 
 def open_pictures(recipe: Recipe, data_dir: str | None) -> PictureFiles:

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import MARKED_PNG, check_replaceable, writable_dir, write_output
-from lambdanet.training.data.bad_records import describe_left_out
+from lambdanet.training.data.bad_records import describe_left_out, is_of_system
 from lambdanet.training.data.image_bytes import JPEG, PNG, RIFF, WEBP, decode
 
 # All in pixels.
@@ -31,18 +31,24 @@ INK, FAINT, TRACK, FIRST, OTHERS = "#111827", "#6b7280", "#eef1f5", "#2563eb", "
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")  # of pictures in a folder
 
 
-def find_pictures(folder: str | Path) -> tuple[list[str], list[str]]:
+def find_pictures(folder: str | Path, above: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """Returns the paths of the pictures below a folder, by their names, and of all other files there.
 
-    Hidden files and folders are ignored. A link to a folder is one of the other files.
+    `above` has the real paths of the folders from which this one was reached.
+
+    Hidden files and folders are ignored. A folder that a system makes is one of the other files, and so is a
+    link to a folder that contains it; other links are followed.
     """
     pictures, others = [], []
+    above = [*above, os.path.realpath(folder)]
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name.startswith("."):
                 continue
-            if entry.is_dir(follow_symlinks=False):
-                below = find_pictures(entry.path)
+            if is_of_system(entry.name) or (entry.is_symlink() and _contains(entry.path, above)):
+                others.append(entry.path)
+            elif entry.is_dir():
+                below = find_pictures(entry.path, above)
                 pictures += below[0]
                 others += below[1]
             elif entry.name.lower().endswith(ENDINGS) and entry.is_file():
@@ -50,6 +56,12 @@ def find_pictures(folder: str | Path) -> tuple[list[str], list[str]]:
             else:
                 others.append(entry.path)
     return pictures, others
+
+
+def _contains(link: str, folders: Sequence[str]) -> bool:
+    """Returns whether a link leads to a folder that contains one of the folders, or is one."""
+    target = os.path.join(os.path.realpath(link), "")
+    return any(os.path.join(folder, "").startswith(target) for folder in folders)
 
 
 def read_image(path: str | Path) -> np.ndarray:

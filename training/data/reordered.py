@@ -46,6 +46,12 @@ class Reordered(Source):
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         return self._source.left_out(split)
 
+    def check_readable(self, split: str) -> None:
+        self._source.check_readable(split)
+
+    def repeated(self, split: str, other: str) -> list[str]:
+        return self._source.repeated(split, other)
+
     def probabilities(self, example: Example) -> tf.Tensor:
         columns = [[number] for number in self._numbers]
         return tf.scatter_nd(columns, self._source.probabilities(example), [len(self.class_names)])

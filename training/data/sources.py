@@ -75,6 +75,14 @@ class Source(Protocol):
         """Returns the path of each folder, its files that are no pictures, and its number of files."""
         return []
 
+    def check_readable(self, split: str) -> None:
+        """Raises `InputError` where none of the picture files of a split can be read."""
+        return
+
+    def repeated(self, split: str, other: str) -> list[str]:
+        """Returns the names of images of a split that are in another one too, where that can be seen."""
+        return []
+
 
 class TfdsSource(Source):
     """The dataset of a recipe in TensorFlow Datasets, with an image named "image" and a class named "label".

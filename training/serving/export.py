@@ -43,7 +43,7 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
       >>> export("runs/digits", "exported/digits")
       >>> served = tf.saved_model.load("exported/digits")
     """
-    check_output_dir(out)
+    _check_out(out)
     trained = trained_weights.load_run(model_dir, data_dir)
     path = _save(trained.model, out, trained.preprocessing, trained.class_names)
     print(f"exported {trained} to {path}")
@@ -65,7 +65,7 @@ def export_weights(
     Example:
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported")
     """
-    check_output_dir(out)
+    _check_out(out)
     trained = trained_weights.build_classifier(model_name, weights, class_names)
     path = _save(trained.model, out, trained.preprocessing, trained.class_names)
     print(f"exported {trained} to {path}")
@@ -112,10 +112,17 @@ def export_saved_model(
       >>> model = lambdanet.create_model("lambda_resnet_tiny", num_classes=2)
       >>> export_saved_model(model, "exported", 32, [0.5] * 3, [0.5] * 3, ["cat", "dog"])
     """
-    check_output_dir(out)
+    _check_out(out)
     check_classifier(model, class_names)
     preprocessing = Preprocessing(input_size, tuple(mean), tuple(std), crop_fraction, interpolation)
     return _save(model, out, preprocessing, class_names)
+
+
+def _check_out(out: str | Path) -> None:
+    """Raises `InputError` for a folder with something in it, or that TensorFlow cannot load from."""
+    check_output_dir(out)
+    if any(sign in absolute(out) for sign in "*?["):
+        raise invalid("out", "a path without *, ? and [, a pattern for TensorFlow", str(out))
 
 
 def check_classifier(model: keras.Model, class_names: Sequence[str]) -> None:

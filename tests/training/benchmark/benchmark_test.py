@@ -241,6 +241,7 @@ def test_process_survives_failing_case_and_ends_at_limit(worker):
     assert not worker.is_alive()
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -264,6 +265,7 @@ def test_process_that_does_not_start_gives_the_reason(tmp_path, spoil, message):
     worker.close()
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("name", PEER_PACKAGES)
 def test_peer_runs_or_names_the_missing_package(name):
     worker = ContenderProcess(sys.executable, name, 1, memory.ENVIRONMENT)

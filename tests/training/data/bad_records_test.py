@@ -148,9 +148,10 @@ def test_leave_out_up_to_a_tenth_of_folder(capsys):
         bad.leave_out(("cats", ["cats/1.heic"], 17))
         bad.leave_out(("dogs", ["dogs/1.heic", "dogs/2.heic"], 20))
         bad.leave_out(("cows", [], 3))
+    hint = "(HEIC has to be converted, to JPEG for example)"
     assert capsys.readouterr().out.splitlines() == [
-        "left out: 1 of 17 files in 'cats' are no pictures, such as 'cats/1.heic'",
-        "left out: 2 of 20 files in 'dogs' are no pictures, such as 'dogs/1.heic'",
+        f"left out: 1 of 17 files in 'cats' are no pictures, such as 'cats/1.heic' {hint}",
+        f"left out: 2 of 20 files in 'dogs' are no pictures, such as 'dogs/1.heic' {hint}",
     ]
     with pytest.raises(InputError, match="2 of 19 files in 'hens' .*; --max_bad_records=5 or more leaves"):
         bad.leave_out(("hens", ["hens/1.heic", "hens/2.heic"], 19))

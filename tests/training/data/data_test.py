@@ -245,6 +245,7 @@ def test_machines_have_different_augmentation(tmp_path):
         Image.fromarray(pixels[kind]).save(tmp_path / "train" / str(kind) / f"{number}.png")
     small = {"num_classes": 2, "input_size": 8, "global_batch_size": 4, "epochs": 1, "warmup_epochs": 0}
     recipe = dataclasses.replace(configs.get_recipe("folder"), randaugment_layers=0, **small)
+    recipe = dataclasses.replace(recipe, eval_split="train")
     left, right = (_batches(recipe, "train", str(tmp_path), **_shard(index, 2, 2))[0] for index in range(2))
     np.testing.assert_array_equal(left[1], right[1])  # the same two pictures in the same order
     assert np.abs(left[0] - right[0]).max() > 0.1
@@ -275,7 +276,8 @@ def test_folder_shards_have_equal_sizes_and_all_classes(tmp_path):
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    source = FolderSource(configs.get_recipe("folder"), str(tmp_path))
+    recipe = dataclasses.replace(configs.get_recipe("folder"), eval_split="train")
+    source = FolderSource(recipe, str(tmp_path))
     shares = [Shard(index, 3, 3) for index in range(3)]
     read = [[bytes(e["name"].numpy()).decode() for e in source.examples("train", None, s)] for s in shares]
     assert sorted(sum(read, [])) == [str(tmp_path / name) for name in names]

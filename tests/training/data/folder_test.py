@@ -134,7 +134,7 @@ def test_weights_of_other_model_are_rejected(trained):
         ([], "data_dir must be .* with train/CLASS.*, got .*; it has no folders"),
         (["cats", "dogs"], "unknown split in .* 'train'; .*cats"),
         (["train/cat", "validation/cat"], "classes in .*train' must be two or more folders, got .'cat'"),
-        (["train/cat", "train/dog"], "unknown split in .* 'validation'; .*train"),
+        (["train/cat", "train/dog"], "split of dataset folder must be .* got 'validation'"),
         (["train/cat", "train/dog", "validation/cow"], "unknown class in .*validation' 'cow'; .*cat"),
         (["train/cat", "train/dog", "validation/dog"], "split of dataset folder must be .* got 'validation'"),
     ],
@@ -174,7 +174,8 @@ def unknown_endings(tmp_path):
 
 def _left_out(folder, split):
     folder = folder / split / "red"
-    return f"20 of 24 files in '{folder}' are no pictures, such as '{folder / '00.heic'}'"
+    found = f"20 of 24 files in '{folder}' are no pictures, such as '{folder / '00.heic'}'"
+    return f"{found} (HEIC has to be converted, to JPEG for example)"
 
 
 def test_training_ends_where_class_loses_most_files(unknown_endings, tmp_path, capsys):

@@ -61,10 +61,11 @@ class _SeededTensorFlow:
         return getattr(tf, name)
 
 
+@pytest.mark.rest  # of TF Model Garden
 @pytest.mark.parametrize(("layers", "magnitude"), [(1, 0.0), (1, 6.3), (1, 10.0), (1, 31.0), (3, 8.0)])
 def test_policy_equals_model_garden(layers, magnitude):
     """To the bit, for every operation, on an image with a channel of one level."""
-    from official.vision.ops import augment
+    augment = pytest.importorskip("official.vision.ops.augment")
 
     image = np.array(Image.fromarray(noise(6, 8, 3)).resize((48, 37), Image.BICUBIC))
     image[..., 2] = 77

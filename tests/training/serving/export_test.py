@@ -316,15 +316,14 @@ def embedding():
 
 
 def tf_keras_model():
-    import tf_keras
-
+    tf_keras = pytest.importorskip("tf_keras")
     return tf_keras.Sequential([tf_keras.Input([None, None, 3])])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (lambda: {"model": tf_keras_model()}, "tf_keras Sequential"),
+        pytest.param(lambda: {"model": tf_keras_model()}, "tf_keras Sequential", marks=pytest.mark.rest),
         (lambda: {"model": keras.layers.Dense(7)}, "model must be a Keras model, got <"),
         (lambda: {"model": small_model(last="softmax")}, "must be logits, got probabilities"),
         (lambda: {"model": small_model(6)}, r"must be logits \[b, 7\] for 7 class names, got \(None, 6\)"),
