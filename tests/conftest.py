@@ -64,7 +64,11 @@ def pytest_addoption(parser):
 
 def pytest_ignore_collect(collection_path, config):
     """Leaves out files of `make test-rest` in `make test`, and where what they need is not installed."""
-    if collection_path.suffix != ".py" or lanes.needs(collection_path) is None:
+    if collection_path.suffix != ".py":
+        return None
+    if config.option.markexpr == "rest" and not lanes.may_have_rest(collection_path):
+        return True
+    if lanes.needs(collection_path) is None:
         return None
     if config.option.markexpr == lanes.TEST or lanes.missing(collection_path):
         return True

@@ -2,6 +2,7 @@
 """Which tests `make test` has: those that the extra `test` is enough for; `make test-rest` has the others."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 from source_tree import ROOT
@@ -39,6 +40,14 @@ def needs(path: Path) -> tuple[str, list[str]] | None:
         if name == start or name.startswith(f"{start}/"):
             return found
     return None
+
+
+def may_have_rest(path: Path) -> bool:
+    """Returns whether a file may have tests of `make test-rest`: by its path, or by a marker in its text."""
+    if needs(path):
+        return True
+    markers = "|".join([*MARKERS, "rest"])
+    return bool(re.search(rf"\bmark\.({markers})\b|[(,] ?timm\b", path.read_text(encoding="utf-8")))
 
 
 def missing(path: Path) -> list[str]:

@@ -40,8 +40,9 @@ def evaluate(
         `eval_split`.
       max_bad_records: the largest number of unreadable images, and of files that are no pictures, to name and
         leave out; None: 100 images, and a tenth of the files of each class.
-      out: a folder for `classes.csv`, with precision and recall per class, and for `confusion.png`, the
-        confusion matrix; None: they are not written. Only files that `evaluate` wrote are replaced.
+      out: a folder for `classes.csv`, with precision and recall per class, `wrong.csv`, the images that are
+        classified wrongly, and `confusion.png`, the confusion matrix; None: they are not written. Only files
+        that `evaluate` wrote are replaced.
 
     Returns:
       A dict of `dataset`, `split`, `examples`, `top_1`, `top_5` (both in 0..1; with five classes or
@@ -60,7 +61,11 @@ def evaluate(
     model, recipe = load_trained_model(model_dir)
     classes = classes_of(model_dir)
     dataset = Dataset.open(recipe, data_dir, BadRecords(max_bad_records), split, classes, some_classes=True)
-    files = {"classes.csv": b"class,name,precision,", "confusion.png": MARKED_PNG}
+    files = {
+        "classes.csv": b"class,name,precision,",
+        "wrong.csv": b"image,class,predicted",
+        "confusion.png": MARKED_PNG,
+    }
     folder = None if out is None else writable_dir(Path(out).expanduser(), files)  # before the long part
     with dataset.bad_records.as_input_errors():
         measured, labels, predicted = classify(for_inference(model), dataset.eval(), dataset.eval_steps())
@@ -69,6 +74,7 @@ def evaluate(
     print(line)
     if folder:
         _write(folder, labels, predicted, dataset.class_names, f"{recipe.model}, {line}")
+        _write_wrong(folder / "wrong.csv", dataset, labels, predicted)
     return result
 
 
@@ -117,6 +123,17 @@ def _write(folder: Path, labels: np.ndarray, predicted: np.ndarray, names: list[
     write_output(folder / "classes.csv", text_table.to_csv(rows))
     write_output(folder / "confusion.png", confusion.draw(labels, predicted, names, title))
     print(f"per class: {folder / 'classes.csv'}; confusion matrix: {folder / 'confusion.png'}")
+
+
+def _write_wrong(path: Path, dataset: Dataset, labels: np.ndarray, predicted: np.ndarray) -> None:
+    names = dataset.class_names
+    rows = [
+        [image, names[label], names[taken]]
+        for image, label, taken in zip(dataset.eval_names(), labels, predicted, strict=True)
+        if label != taken
+    ]
+    write_output(path, text_table.render(["image", "class", "predicted"], rows, "csv"))
+    print(f"{len(rows)} wrong images: {path}")
 
 
 def summary(result: dict[str, Any], num_classes: int) -> str:

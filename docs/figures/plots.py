@@ -3,6 +3,7 @@
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -116,24 +117,25 @@ def name_rows(axes: Axes, labels: Iterable[str]) -> None:
 
 
 def position_lambdas() -> str:
-    """Plots the time of the forms of position lambdas on five maps."""
+    """Plots the time and memory of the forms of position lambdas on five maps."""
     rows = [row for row in _read("layers.csv") if row["contender"].startswith("position/")]
-    figure, panels = new_figure(10, 3.8, 2)
-    for axes, pass_name, title in zip(
-        panels, ("forward", "both"), ("forward", "forward and backward"), strict=True
-    ):
+    figure, panels = new_figure(10, 7, 2, 2)
+    passes = {"forward": "forward", "both": "forward and backward"}
+    measures = {"ms_median": "milliseconds", "peak_mib": "MiB at the peak"}
+    shown = itertools.product(measures.items(), passes.items())
+    for axes, ((column, unit), (pass_name, title)) in zip(panels, shown, strict=True):
         for form, (color, line) in FORMS.items():
             own = [row for row in rows if (row["contender"], row["pass"]) == (f"position/{form}", pass_name)]
             maps = [f"{row['height']}×{row['width']}\nd={row['channels']}, b={row['batch']}" for row in own]
             options = {"linewidth": 3.5, "zorder": 1.5} if form == "auto" else {"linewidth": 1.6}
-            times = [float(row["ms_median"]) for row in own]
-            axes.plot(maps, times, line, color=LIGHT[color], marker="o", markersize=4, label=form, **options)
+            values = [float(row[column] or "nan") for row in own]
+            axes.plot(maps, values, line, color=LIGHT[color], marker="o", markersize=4, label=form, **options)
         axes.set_title(title, fontweight="bold", fontsize=11, loc="left")
+        axes.set_ylabel(unit)
         axes.tick_params(axis="x", labelsize=8)
         _logarithmic(axes, "y")
-    panels[0].set_ylabel("milliseconds")
     panels[1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
-    return render(figure, "Time of the forms of position lambdas on five maps; auto is among the fastest")
+    return render(figure, "Time and memory of the forms of position lambdas on five maps")
 
 
 def model_speed() -> str:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the files of docs/results measured: the commit, and the code of rooms (docs/results/measured.csv).
 
-    cd docs && python -m generate.measured speed tpu
+    cd docs && python -m generate.measured speed tpu.csv
 
-records that the files of these pages measured the code of the last commit; `make results` calls it. A page
-says whether the rooms have changed since, whichever clone it is written in.
+records that the files of a page, or one file, measured the code of the last commit; `make results` calls it.
+A page says whether the rooms have changed since, whichever clone it is written in.
 """
 
 import csv
@@ -61,21 +61,18 @@ def room_at(commit: str, room: str) -> str:
     return fingerprint(_git("show", f"{commit}:{name}") for name in names if name.endswith(".py"))
 
 
-def record(page: str, commit: str = "HEAD") -> None:
-    """Writes that the files of a page measured the code of a commit.
-
-    Args:
-      page: a key of `PAGES`.
-      commit: the commit; its code must be that of this folder, unless it is named.
-    """
-    short = _git("rev-parse", "--short=7", commit).strip()
-    rows = [row for row in read_csv("measured.csv") if row["file"] not in PAGES[page]]
-    for file, rooms in PAGES[page].items():
+def record(name: str) -> None:
+    """Writes that the files of a page of `PAGES`, or one file, measured the code of the last commit."""
+    every = {file: rooms for page in PAGES.values() for file, rooms in page.items()}
+    measured = PAGES.get(name) or {name: every[name]}
+    commit = _git("rev-parse", "--short=7", "HEAD").strip()
+    rows = [row for row in read_csv("measured.csv") if row["file"] not in measured]
+    for file, rooms in measured.items():
         for room in rooms:
-            found = room_at(commit, room)
-            if commit == "HEAD" and found != room_now(room):
+            found = room_at("HEAD", room)
+            if found != room_now(room):
                 sys.exit(f"{room} has changes that are not committed: commit them, then measure")
-            rows.append({"file": file, "commit": short, "room": room, "code": found})
+            rows.append({"file": file, "commit": commit, "room": room, "code": found})
     rows.sort(key=lambda row: row["file"])
     with (RESULTS / "measured.csv").open("w", encoding="utf-8", newline="") as output:
         writer = csv.DictWriter(output, ["file", "commit", "room", "code"], lineterminator="\n")

@@ -31,7 +31,7 @@ OWN = {
     "models with lambda layers": "[{models}](models/names.py), the paper's among them",
     "pretrained, with lambda layers": "[{pretrained}](configs/registry/pretrained_weights.py), timm's",
     "training step of one layer, 64x64, CPU": "[{time}](docs/results/layers.csv)",
-    "peak memory of that step": "[{memory}](docs/results/layers.csv), spent on speed",
+    "peak memory of that step": "[{memory}](docs/results/layers.csv)",
     "TPU": "[compiles, not run](tests/tpu/tpu_check_test.py)",
     "detection": "[Mask R-CNN, RetinaNet](tests/detection/experiments_test.py)",
     "export": "[SavedModel, LiteRT, ONNX](tests/training/serving/export_runtimes_test.py)",

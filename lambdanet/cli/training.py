@@ -223,7 +223,7 @@ COMMANDS = (
             MAX_BAD_RECORDS,
             _BACKEND,
             Flag("split", "SPLIT", "split of the dataset (default: the recipe's eval_split)"),
-            Flag("out", "DIR", "folder for classes.csv and confusion.png (default: none)"),
+            Flag("out", "DIR", "folder for classes.csv, wrong.csv and confusion.png (default: none)"),
         ),
         examples=(
             "lambdanet evaluate --model_dir=/tmp/digits --out=/tmp/digits_evaluation",

@@ -11,6 +11,7 @@ from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import Size, at_least_float32, sizes
 from lambdanet.errors import check_count, check_divisible, check_known, invalid
+from lambdanet.layers.argument_checks import OF_ZOO
 from lambdanet.layers.layer import TableLayer, build_projection
 from lambdanet.ops import attention, kernels
 from lambdanet.ops.relative_positions import PairAxis
@@ -131,7 +132,7 @@ class _MapAttention(Attention):
             largest = table.shape[0] // 2 + 1
             if isinstance(size, int) and size > largest:
                 accepted = f"at most {largest}, that of map_size={self.map_size} in {type(self).__name__}"
-                raise invalid(f"the {name} of the map", accepted, size)
+                raise invalid(f"the {name} of the map", accepted, size, OF_ZOO)
             if K.is_tensor(size):
                 K.check_at_most(size, largest, f"the map's {name} is larger than in map_size")
         return [self._read(table, self.compute_dtype) for table in tables]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import KERAS, compat, keras
+from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
 from lambdanet.errors import InputError, check_count, check_counts, check_divisible, invalid
 from lambdanet.layers.argument_checks import check_mask, checked_shape, relative_arguments
@@ -146,11 +146,8 @@ class LambdaLayer(Layer):
         if not self.built and context is not None:
             self._context_shape = compat.Shape(context.shape)
         mask = check_mask(self, mask, inputs, context)
-        options = {"context": context, "mask": mask}
-        if KERAS == "keras":  # a layer that replaces this one in a model need not know these arguments
-            options = {name: value for name, value in options.items() if value is not None}
-        # tf_keras would replace a mask that is not given by a padding mask.
-        return super().__call__(inputs, **options, **kwargs)
+        # Passed even where it is None, so that Keras does not replace it by a padding mask.
+        return super().__call__(inputs, context=context, mask=mask, **kwargs)
 
     def build(self, input_shape: compat.Shape) -> None:
         input_shape = checked_shape(input_shape, "input")

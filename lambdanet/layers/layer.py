@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import compat, keras, tensors
-from lambdanet.errors import invalid
+from lambdanet.errors import InputError, invalid
 
 FUNCTIONS = ("activation", "initializer", "regularizer", "constraint")  # arguments of Keras's layers
 
@@ -67,8 +67,26 @@ class TableLayer(Layer):
         return tensors.cast(K.constant_of(table) if self.constant_tables else table, dtype)
 
 
+def check_plain(layer: keras.layers.Layer, action: str) -> None:
+    """Checks that no part of a layer or model has LoRA or is quantized, as its weights are then others.
+
+    `InputError` names the first such part, and the action that needs plain weights.
+    """
+    for part in compat.sublayers(layer):
+        changes = [getattr(part, "lora_enabled", False) and "LoRA", getattr(part, "quantization_mode", None)]
+        if change := next(filter(None, changes), None):
+            raise InputError(
+                f"{action} needs plain weights, but {part.name!r} of {layer.name!r} has {change}: merge or "
+                "remove it first"
+            )
+
+
 def rebuild_layer(layer: keras.layers.Layer, config: Mapping[str, Any]) -> Any:
-    """Returns a layer of the same class and name with another configuration, built for the same inputs."""
+    """Returns a layer of the same class and name with another configuration, built for the same inputs.
+
+    `InputError` where a part of it has LoRA or is quantized.
+    """
+    check_plain(layer, "the form for inference")
     copy = type(layer).from_config(config)
     with compat.variable_scope(copy):
         copy.build_from_config(layer.get_build_config())

@@ -8,7 +8,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras, tensors
 from lambdanet.errors import check_count, check_counts, invalid
-from lambdanet.layers.argument_checks import own_initializer, relative_arguments
+from lambdanet.layers.argument_checks import OF_ZOO, own_initializer, relative_arguments
 from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import position_lambdas, products, relative_positions
 from lambdanet.ops.content_lambdas import Mask
@@ -204,8 +204,8 @@ class RelativePositionEmbedding(PositionEmbedding):
             return relative_positions.resize_table(term.table, [2 * extent - 1 for extent in extents])
         for extent, size in zip(extents, self.map_size, strict=True):
             if isinstance(extent, int) and extent > size:
-                accepted, hint = f"at most {self.map_size}", "resize='interpolate' allows any size"
-                raise invalid("the size of the map", accepted, tuple(extents), hint)
+                hint = f"resize='interpolate' allows any size; {OF_ZOO}"
+                raise invalid("the size of the map", f"at most {self.map_size}", tuple(extents), hint)
             if K.is_tensor(extent):
                 K.check_at_most(extent, size, "the map is larger than the position table")
         return term.table

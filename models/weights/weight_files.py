@@ -15,6 +15,7 @@ from lambdanet.backend import compat, keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
 from lambdanet.layers.attention import AxialAttention, GlobalAttention
+from lambdanet.layers.layer import check_plain
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import keras_h5, tensor_files
@@ -72,10 +73,11 @@ def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | Non
       model: a model of the zoo.
       path: the path of the file, which ends in ".safetensors".
       metadata: texts about them, of which `preprocess_for` reads input_size, mean, std, crop_fraction and
-        interpolation, as in the file `metadata.json` of `lambdanet convert`; others are kept.
+        interpolation, as in the file `metadata.json` of `lambdanet convert`, and `lambdanet export` the names
+        in classes, a list in JSON; others are kept.
 
     Raises:
-      InputError: the path has another ending.
+      InputError: the path has another ending, or a layer has LoRA or is quantized, which cannot be loaded.
 
     Example:
       >>> save(model, "mine.safetensors", {"mean": "0.485, 0.456, 0.406", "license": "Apache-2.0"})
@@ -83,6 +85,7 @@ def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | Non
     """
     if not str(path).endswith(SAFETENSORS):
         raise invalid("path", f"a {SAFETENSORS} file", str(path))
+    check_plain(model, "a file of weights")
     arrays = {name: variable.numpy() for name, variable in weights_by_name(model).items()}
     tensor_files.write_safetensors(path, arrays, {"model": model.name, **(metadata or {})})
 

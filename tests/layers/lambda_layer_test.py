@@ -12,6 +12,7 @@ from position_cases import average_pool
 import lambdanet
 from lambdanet.backend import device
 from lambdanet.errors import InputError
+from lambdanet.models.weights import weight_files
 from lambdanet.ops import reference
 
 
@@ -296,6 +297,30 @@ def test_causal_mask_of_a_resized_table_with_unknown_sizes(size):
     )
     mask = np.tri(np.prod(size), dtype="float32")
     np.testing.assert_allclose(call(x), layer(x, mask=mask), atol=1e-5)
+
+
+def test_a_table_taken_from_a_layer_is_saved_with_both(tmp_path):
+    first = lambdanet.LambdaLayer(8, scope=3)
+    inputs = keras.Input([6, 8])
+    x = first(inputs)
+    model = keras.Model(inputs, lambdanet.LambdaLayer(8, scope=3, position=first.position)(x))
+    model.save(tmp_path / "shared.keras")
+    loaded = keras.models.load_model(tmp_path / "shared.keras")
+    one, two = (x for x in loaded.layers if isinstance(x, lambdanet.LambdaLayer))
+    assert one.position is two.position
+    np.testing.assert_array_equal(loaded(images(2, 6, 8)), model(images(2, 6, 8)))
+
+
+def test_adapters_are_named_where_plain_weights_are_needed(tmp_path):
+    inputs = keras.Input([6, 8])
+    model = keras.Model(inputs, lambdanet.LambdaLayer(8, scope=3, name="mixer")(inputs), name="small")
+    model.get_layer("mixer")._queries.enable_lora(2)
+    with pytest.raises(InputError, match="form for inference needs .* 'queries' of 'mixer' has LoRA: merge"):
+        lambdanet.for_inference(model)
+    path = tmp_path / "small.safetensors"
+    with pytest.raises(InputError, match="file of weights needs .* 'queries' of 'small' has LoRA: merge or"):
+        weight_files.save(model, path)
+    assert not path.exists()
 
 
 def test_unbuilt_layer_is_serialized_and_cloned():

@@ -133,6 +133,32 @@ def test_extras_of_an_environment_agree(page):
         assert not {"tpu", "tpu-check"} <= installed, line
 
 
+# What the commands on a page need, beside those that a bare installation runs.
+EXTRAS = {
+    **{f"lambdanet {name}": "train" for name in ("train", "evaluate", "predict", "export", "convert")},
+    **{f"lambdanet benchmark {name}": "train" for name in ("layers", "models")},
+    "lambdanet pseudo-label": "beam",
+    "lambdanet tpu-check": "tpu-check",
+}
+
+
+@pytest.mark.parametrize("page", sorted(name for name in PAGES if name.startswith("docs/how-to/")))
+def test_a_guide_names_the_extras_of_its_commands(page):
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = setup["options.extras_require"]
+    named = set(",".join(re.findall(r"\[([\w,-]+)\]", PAGES[page])).split(",")) & set(extras)
+    for _ in extras:  # an extra may contain another
+        texts = "\n".join(extras[name] for name in named)
+        inside = re.findall(r"^lambdanet\[([\w,-]+)\]", texts, re.MULTILINE)
+        named |= set(",".join(inside).split(",")) & set(extras)
+    needed = {
+        "detection" if program.startswith("python -m lambdanet.detection") else EXTRAS.get(program)
+        for program, _ in _commands(PAGES[page])
+    }
+    assert needed - {None} <= named
+
+
 def test_every_command_is_on_a_page():
     used = {program for text in PAGES.values() for program, _ in _commands(text)}
     assert used == set(COMMANDS)

@@ -148,13 +148,17 @@ def test_other_split_with_class_table(run, tmp_path, capsys):
     assert sum(int(row["support"]) for row in rows) == sum(int(row["predicted"]) for row in rows) == 100
     right = sum(float(row["recall"] or 0) * int(row["support"]) for row in rows)
     assert right == pytest.approx(100 * result["top_1"], abs=1e-3)
+    with (tmp_path / "new" / "folder" / "wrong.csv").open() as file:
+        wrong = list(csv.DictReader(file))
+    assert len(wrong) == round(100 - 100 * result["top_1"])
+    assert all(row["class"] != row["predicted"] and "digits-train" in row["image"] for row in wrong)
     with Image.open(tmp_path / "new" / "folder" / "confusion.png") as picture:
         assert picture.size == (1300, 1300)
     assert "confusion.png" in capsys.readouterr().out
     with pytest.raises(InputError, match="classes.csv' cannot be written"):
         evaluate(*run, split="train[:100]", out=tmp_path / "new" / "folder" / "classes.csv")
     evaluate(*run, split="train[:99]", out=tmp_path / "new" / "folder")  # replaces its own files
-    for name in ("classes.csv", "confusion.png"):
+    for name in ("classes.csv", "wrong.csv", "confusion.png"):
         (tmp_path / name).write_text("class,mine\n")
         with pytest.raises(InputError, match=f"{name}' exists, and this command did not write it"):
             evaluate(*run, split="train[:100]", out=tmp_path)

@@ -226,7 +226,8 @@ class BadRecords:
                 if len(wrong):
                     name = np.append(names, b"of a fallback")[min(places[wrong[0]], len(names))]
                     name = name.decode(errors="replace")
-                    raise invalid(f"label of record {name!r}", "the number of a class", int(labels[0]))
+                    accepted = "the number of a class, from 0 on"
+                    raise invalid(f"label of record {name!r}", accepted, int(labels[0]))
             except InputError as error:
                 self._problem = str(error)
                 raise

@@ -207,6 +207,14 @@ class Dataset:
         cached = cache and 4 * count * len(recipe.mean) * recipe.input_size**2 <= MAX_CACHED_BYTES
         return _ahead(batches.cache() if cached else batches, autotune=not cached)
 
+    def eval_names(self) -> list[str]:
+        """Returns the names of the images that `eval` gave, in its order, after it was read."""
+        names, bad = [], set(self.bad_records.names)
+        for example in self.source.examples(self.eval_split, None).as_numpy_iterator():
+            name = example["name"].decode(errors="replace")
+            names.append(f"{name}:{example['number']}" if "number" in example else name)
+        return [name for name in names if name not in bad]
+
     @functools.cached_property
     def _pseudo_labels(self) -> Source:
         """The images with pseudo-labels; `InputError` where their classes differ from the dataset's."""

@@ -267,7 +267,8 @@ def _read(path: str) -> list[dict[str, str]]:
     """Returns the rows of a table as texts; `InputError` where it has other columns, or empty fields."""
     table = _load(path, "labels")
     if any(table.column_names.count(name) != 1 for name in COLUMNS):
-        raise invalid(f"columns of {path!r}", ", ".join(COLUMNS), table.column_names)
+        hint = "separated by commas, not by semicolons" if ";" in "".join(table.column_names) else ""
+        raise invalid(f"columns of {path!r}", ", ".join(COLUMNS), table.column_names, hint)
     rows = [{name: row[name] or "" for name in COLUMNS} for row in _as_texts(table, path).to_pylist()]
     for number, row in enumerate(rows, start=1):
         if not all(map(str.strip, row.values())):
@@ -301,7 +302,8 @@ def _load(path: str, name: str) -> pyarrow.Table:
     try:
         return READERS[ending](path)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise invalid(name, "a readable .csv or .parquet file", path, one_line(error)) from None
+        hint = f"{one_line(error)}; a spreadsheet has to save it as CSV in UTF-8"
+        raise invalid(name, "a readable .csv or .parquet file", path, hint) from None
 
 
 def _checked(rows: list[dict[str, str]], path: str, root: str, recipe: Recipe) -> list[dict[str, str]]:

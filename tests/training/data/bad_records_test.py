@@ -183,7 +183,7 @@ def test_label_outside_of_classes_ends_run(label):
     bad = BadRecords()
     groups = prepare_in_groups(examples.enumerate().map(lambda place, one: (one, place)), _label_alone, 3)
     batches = bad.full_batches(groups, 3, num_classes=2)
-    message = f"label of record 'second' must be the number of a class, got {label}"
+    message = f"label of record 'second' must be the number of a class, from 0 on, got {label}"
     with pytest.raises(InputError, match=message), bad.as_input_errors():
         list(batches)
 

@@ -147,6 +147,9 @@ def test_class_map_gives_the_order(pictures, trained, tmp_path, capsys):
     assert evaluate(tmp_path / "run", out=tmp_path / "evaluation")["top_1"] == before > 0.5
     rows = (tmp_path / "evaluation" / "classes.csv").read_text().splitlines()[1:]
     assert [row.split(",")[1] for row in rows] == order
+    wrong = (tmp_path / "evaluation" / "wrong.csv").read_text().splitlines()
+    assert wrong[0] == "image,class,predicted" and len(wrong) == 1 + round(9 * (1 - before))
+    assert all(f"/validation/{row.split(',')[1]}/" in row for row in wrong[1:])
 
     batches = Dataset.open(RECIPE, str(pictures), classes=model_dir.classes_of(tmp_path / "run")).eval()
     labels = np.concatenate([labels for _, labels in batches.as_numpy_iterator()])

@@ -103,6 +103,23 @@ def test_labels_of_parquet_may_have_other_types(pictures, tmp_path, labels, name
     assert Dataset.open(_write(tmp_path / "x.parquet", rows), str(pictures)).class_names == names
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("file;label;split\na.png;cat;train\n", "must be file, label, split, got .*; separated by commas"),
+        (
+            "file,label,split\na.png,K\xe4fer,train\n",
+            "a readable .csv .*; a spreadsheet has to save it as",
+        ),
+    ],
+)
+def test_tables_of_a_spreadsheet_have_a_hint(pictures, tmp_path, content, message):
+    path = tmp_path / "labels.csv"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(InputError, match=message):
+        Dataset.open(dataclasses.replace(RECIPE, labels=str(path)), str(pictures))
+
+
 def test_labels_of_parquet_are_no_floats(pictures, tmp_path):
     recipe = _write(tmp_path / "x.parquet", [(file, float("nan"), split) for file, _, split in ROWS])
     with pytest.raises(InputError, match="columns of .* must be texts or integers, got .*'label': 'double'"):
