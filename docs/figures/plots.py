@@ -126,7 +126,7 @@ def position_lambdas() -> str:
     for axes, ((column, unit), (pass_name, title)) in zip(panels, shown, strict=True):
         for form, (color, line) in FORMS.items():
             own = [row for row in rows if (row["contender"], row["pass"]) == (f"position/{form}", pass_name)]
-            maps = [f"{row['height']}×{row['width']}\nd={row['channels']}, b={row['batch']}" for row in own]
+            maps = [f"{row['height']}×{row['width']}\nd={row['channels']}\nb={row['batch']}" for row in own]
             options = {"linewidth": 3.5, "zorder": 1.5} if form == "auto" else {"linewidth": 1.6}
             values = [float(row[column] or "nan") for row in own]
             axes.plot(maps, values, line, color=LIGHT[color], marker="o", markersize=4, label=form, **options)
