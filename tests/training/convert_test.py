@@ -4,6 +4,7 @@
 import hashlib
 import json
 import re
+import shutil
 import socket
 import zipfile
 from pathlib import Path
@@ -20,7 +21,7 @@ from lambdanet import cli
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError
 from lambdanet.models.preprocessing import from_metadata
-from lambdanet.models.weights import pretrained, tensor_files, timm_rules, weight_files
+from lambdanet.models.weights import pretrained, tensor_files, timm_rules, trained_classes, weight_files
 from lambdanet.training.convert import convert
 from lambdanet.training.run import initial_weights
 
@@ -289,6 +290,27 @@ def test_wrong_files_write_nothing(checkpoint, tmp_path, home):
     with pytest.raises(InputError, match="revision must be empty with a checkpoint, got 'main'"):
         convert(NAME, checkpoint, tmp_path / "out", "main")
     assert not (tmp_path / "out").exists() and not home.exists()
+
+
+@pytest.mark.parametrize("given", ["class_map", "config.json"])
+def test_names_of_classes_are_kept_with_the_weights(checkpoint, tmp_path, capsys, given):
+    path, names = tmp_path / "model.safetensors", [f"class {number}" for number in range(1000)]
+    shutil.copy(checkpoint, path)
+    words = ["convert", NAME, f"--checkpoint={path}", f"--out={tmp_path / 'out'}"]
+    if given == "class_map":
+        (tmp_path / "map.txt").write_text("\n".join(names))
+        words.append(f"--class_map={tmp_path / 'map.txt'}")
+    else:
+        (tmp_path / "config.json").write_text(json.dumps({"architecture": NAME, "label_names": names}))
+    assert cli.main(words) == 0
+    metadata = tensor_files.metadata_of(tmp_path / "out" / weight_files.FOLDER_FILE)
+    assert trained_classes.names_of(metadata) == names
+
+    capsys.readouterr()
+    (tmp_path / "map.txt").write_text("cat\ndog\n")
+    words = [*words[:3], f"--out={tmp_path / 'other'}", f"--class_map={tmp_path / 'map.txt'}"]
+    assert cli.main(words) == 2
+    assert "must be 1000, as in " in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
 @pytest.mark.peers

@@ -13,12 +13,13 @@ import lambdanet
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing import BICUBIC, Preprocessing
-from lambdanet.models.weights import tensor_files, timm_rules, weight_files
+from lambdanet.models.weights import tensor_files, timm_rules, trained_classes, weight_files
 
 NAME, CLASSES = "lambda_resnet26t", 4
 CONFIG = {
     "architecture": NAME,
     "num_classes": CLASSES,
+    "label_names": ["cat", "dog", "bird", "fish"],
     "pretrained_cfg": {
         "input_size": [3, 96, 96],
         "interpolation": "bicubic",
@@ -109,6 +110,7 @@ def test_a_checkpoint_of_timm(model, hub, tmp_path, timm_files):
     assert lambdanet.preprocess_for(NAME, "hf:me/pets") == Preprocessing(
         96, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9, BICUBIC
     )
+    assert trained_classes.names_of(metadata) == ["cat", "dog", "bird", "fish"]
     assert metadata["num_classes"] == "4" and metadata["source_revision"] == COMMIT
     assert metadata["source"].endswith("/me/pets/resolve/main/model.safetensors")
 

@@ -419,6 +419,26 @@ def test_recipe_without_pseudo_labels_is_rejected(own, changes, message):
         Dataset.open(dataclasses.replace(PSEUDO, **changes), own).train()
 
 
+@pytest.mark.parametrize("labels", ["hard", "soft"])
+def test_pseudo_labels_in_another_order_are_matched_by_name(labeled, own, tmp_path, capsys, labels):
+    """Their numbers, and the columns of soft labels, become those of the dataset."""
+    shutil.copytree(labeled[0], tmp_path, dirs_exist_ok=True)
+    order = ["blue", "red", "green"]
+    (tmp_path / "classes.txt").write_text("\n".join(order))
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "labels": labels, "classes": order}))
+    dataset = Dataset.open(dataclasses.replace(PSEUDO, pseudo_labels=str(tmp_path)), own)
+    source = dataset._pseudo_labels
+    assert "the data has the classes of dataset tfrecord in another order" in capsys.readouterr().out
+    assert (source.class_names, source.soft) == (list(NAMES), labels == "soft")
+    examples = list(source.examples(records.PSEUDO, None))
+    numbers = [NAMES.index(name) for name in order]  # in the dataset, by the number in the records
+    for example, (label, probabilities, _) in zip(examples, _records(tmp_path), strict=True):
+        assert int(source.label(example)) == numbers[label]
+        np.testing.assert_array_equal(np.take(source.probabilities(example), numbers), probabilities)
+    assert len(list(dataset.train())) == 10
+
+
 def test_pseudo_labels_of_other_classes_are_rejected(labeled, own, tmp_path):
     shutil.copytree(labeled[0], tmp_path, dirs_exist_ok=True)
     (tmp_path / "classes.txt").write_text("red\ngreen\nviolet\n")
