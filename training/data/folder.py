@@ -143,7 +143,7 @@ class FolderSource(PictureFiles):
         )
 
     def _split_folder(self, split: str) -> str:
-        if split not in self._splits:
+        if split == self._train and split not in self._splits:
             if hint := _nearest_data_dir(self._root, self._train):
                 raise invalid("data_dir", f"the folder with {split!r}", self._root, hint)
             only = self._splits[0]
