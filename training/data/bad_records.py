@@ -161,7 +161,8 @@ class BadRecords:
         Each folder is its path, the files in it that are left out, and the number of all its files. What
         systems make by themselves (`is_of_system`) does not count towards the limit.
         """
-        new = [folder for folder in folders if folder[1] and folder[0] not in self._left_out]
+        by_path = {folder[0]: folder for folder in folders if folder[1]}
+        new = [folder for path, folder in by_path.items() if path not in self._left_out]
         strange = {path: sum(not is_of_system(file) for file in files) for path, files, _ in new}
         self._left_out |= strange
         count = sum(self._left_out.values())

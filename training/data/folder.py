@@ -150,6 +150,9 @@ class FolderSource(PictureFiles):
             if len(self._splits) == 1 and len(_folders(os.path.join(self._root, only))) > 1:
                 accepted = f"a folder in {self._root!r}"
                 raise invalid("train_split", accepted, split, f"--set=train_split={only} takes its folders")
+            problem = unknown(f"split in {self._root!r}:", split, self._splits)
+            wanted = os.path.join(self._root, split)
+            raise InputError(f"{problem}; if these are the classes, put them into {wanted!r}")
         check_known(f"split in {self._root!r}:", split, self._splits)
         return os.path.join(self._root, split)
 

@@ -122,6 +122,9 @@ def test_without_validation_one_of_five_pictures_is_held_out(tmp_path, capsys, c
     made = f"one of 5 pictures of each class, {2 * len(held)} of {2 * count}"
     assert said == f"no folder 'validation' in {str(tmp_path)!r}: validation is {made}\n"
     assert _files(_open(tmp_path), "validation") == _files(dataset, "validation")
+    (tmp_path / "train" / "__MACOSX").mkdir()
+    _open(tmp_path).check()
+    assert capsys.readouterr().out.count("__MACOSX") == 1
 
 
 def test_a_split_is_made_only_where_there_is_no_other_folder(tmp_path):

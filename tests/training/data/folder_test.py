@@ -132,7 +132,7 @@ def test_weights_of_other_model_are_rejected(trained):
     ("folders", "message"),
     [
         ([], "data_dir must be .* with train/CLASS.*, got .*; it has no folders"),
-        (["cats", "dogs"], "unknown split in .* 'train'; .*cats"),
+        (["cats", "dogs"], "unknown split in .* 'train'; .*cats, dogs; .*put them into '.*/train'"),
         (["train/cat", "validation/cat"], "classes in .*train' must be two or more folders, got .'cat'"),
         (["train/cat", "train/dog"], "split of dataset folder must be .* got 'validation'"),
         (["train/cat", "train/dog", "validation/cow"], "unknown class in .*validation' 'cow'; .*cat"),

@@ -272,6 +272,7 @@ def test_too_many_other_files_raise(teacher, tmp_path, capsys):
     folder = tmp_path / "data"
     command = ["pseudo-label", f"--saved_model={teacher}", f"--data={folder}", f"--out={tmp_path / 'out'}"]
     left_out = f"20 of 24 files in '{folder}' are no pictures, such as '{folder / '00.heic'}'"
+    left_out += " (HEIC has to be converted, to JPEG for example)"
     assert cli.main(command) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.endswith(f"{left_out}; --max_bad_records=20 or more leaves them out")
