@@ -32,6 +32,7 @@ from pyarrow import csv, parquet
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, invalid, one_line, unknown
 from lambdanet.training.data.bad_records import is_of_system
+from lambdanet.training.data.class_names import normalized
 from lambdanet.training.data.image_bytes import Encoded, is_decodable
 from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures, read_image
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source
@@ -108,7 +109,6 @@ class FolderSource(PictureFiles):
         if not self._splits:
             raise invalid("data_dir", accepted, data_dir, "it has no folders")
         self._pictures = functools.cache(self._find_pictures)
-        self._pictures = functools.cache(self._find_pictures)
         self._train = recipe.train_split
         # The evaluation split that is made of the pictures for training, as there is no folder for one.
         self._made = ""
@@ -121,6 +121,9 @@ class FolderSource(PictureFiles):
             raise invalid("data_dir", f"the folder with {self._train!r}", data_dir, hint)
         if len(self.class_names) < 2:
             raise invalid(f"classes in {train!r}", "two or more folders", self.class_names, hint)
+        if len(set(normalized(self.class_names))) < len(self.class_names):
+            accepted = "folders that differ in more than Unicode form"
+            raise invalid(f"classes in {train!r}", accepted, self.class_names)
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         split = self._train if split == self._made else split
@@ -172,32 +175,36 @@ class FolderSource(PictureFiles):
 
     def _find_pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
         """Returns the folder of each class in a split, its pictures, and its other files."""
+        is_made = split == self._made
+        every = self._all_pictures(self._train if is_made else split)
         if not self._made:
-            return self._all_pictures(split)
-        every = self._all_pictures(self._train)
-        if split == self._made:
-            found: list[tuple[str, list[str], list[str]]] = [
-                (folder, held_out(pictures), []) for folder, pictures, _ in every
-            ]
-            number, total = sum(len(row[1]) for row in found), sum(len(row[1]) for row in every)
+            return every
+        found: list[tuple[str, list[str], list[str]]] = []
+        for folder, pictures, others in every:
+            held = held_out(pictures)
+            of_held = set(held)
+            rest = [picture for picture in pictures if picture not in of_held]
+            found.append((folder, held, []) if is_made else (folder, rest, others))
+        if is_made:
+            number, total = (sum(len(pictures) for _, pictures, _ in rows) for rows in (found, every))
             which = f"one of {HELD_OUT_STRIDE} pictures of each class, {number} of {total}"
             print(f"no folder {split!r} in {self._root!r}: {split} is {which}", flush=True)
-            return found
-        rest = [set(held_out(pictures)) for _, pictures, _ in every]
-        return [
-            (folder, [picture for picture in pictures if picture not in held], others)
-            for (folder, pictures, others), held in zip(every, rest, strict=True)
-        ]
+        return found
 
     def _all_pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
         """Returns the same without the split that is made of the pictures for training."""
         root = self._split_folder(split)
-        found = _folders(root)
-        for name in found:
-            if name not in self.class_names:
+        names = _folders(root)
+        folders = dict(zip(normalized(names), names, strict=True))
+        classes = dict(zip(normalized(self.class_names), self.class_names, strict=True))
+        for form, name in folders.items():
+            if form not in classes:
                 raise unknown(f"class in {root!r}", name, self.class_names)
-        folders = [(name, os.path.join(root, name)) for name in self.class_names]
-        return [(path, *(find_pictures(path) if name in found else ([], []))) for name, path in folders]
+        found: list[tuple[str, list[str], list[str]]] = []
+        for form, name in classes.items():
+            path = os.path.join(root, folders.get(form, name))
+            found.append((path, *(find_pictures(path) if form in folders else ([], []))))
+        return found
 
 
 def _folders(path: str) -> list[str]:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import shutil
+import unicodedata
 
 import numpy as np
 import pytest
@@ -131,6 +132,27 @@ def test_a_split_is_made_only_where_there_is_no_other_folder(tmp_path):
     _pictures(tmp_path, ["train", "test"])
     with pytest.raises(InputError, match="unknown split in .* 'validation'; did you mean train"):
         _open(tmp_path).check()
+
+
+def test_other_splits_are_unknown_where_one_is_made(tmp_path):
+    _pictures(tmp_path, ["train"])
+    with pytest.raises(InputError, match="unknown split in .*: 'test'; accepted: train"):
+        Dataset.open(RECIPE, str(tmp_path), eval_split="test").check()
+
+
+def test_names_of_classes_may_have_any_unicode_form(tmp_path):
+    for split, form in (("train", "NFC"), ("validation", "NFD")):
+        for name in ("Grüner Käfer", "cat"):
+            for number in range(3):
+                shift = 10 * len(split) + number + len(name)
+                _picture(tmp_path / split / unicodedata.normalize(form, name) / f"{number}.png", shift)
+    dataset = _open(tmp_path)
+    dataset.check()
+    assert dataset.class_names == ["Grüner Käfer", "cat"]
+    assert dataset.num_examples("validation") == 6
+    _picture(tmp_path / "train" / unicodedata.normalize("NFD", "Grüner Käfer") / "0.png")
+    with pytest.raises(InputError, match="folders that differ in more than Unicode form, got"):
+        _open(tmp_path)
 
 
 def test_links_are_followed_but_not_in_circles(tmp_path):
