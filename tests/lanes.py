@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests `make test` has: those that the extra `test` is enough for; `make test-rest` has the others."""
+"""Divides the tests between `make test`, which needs the extra `test` alone, and `make test-rest`."""
 
 import importlib.util
 import re

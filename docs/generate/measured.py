@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the files of docs/results measured: the commit, and the code of rooms (docs/results/measured.csv).
+"""Records which commit and code the files of docs/results measured, in docs/results/measured.csv.
 
     cd docs && python -m generate.measured speed tpu.csv
 

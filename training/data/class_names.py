@@ -52,7 +52,7 @@ class Classes:
                 line = f"{trained.owner}: its {trained.count} classes are taken as they are, without names"
                 return list(range(self.count)), line
             start = f"{trained.owner} has {trained.count} classes, {self.owner} has {self.count}"
-            return [None] * self.count, f"{start}: the classifier starts anew"
+            return [None] * self.count, f"{start}: the classifier starts with random weights"
         numbers = {name: number for number, name in enumerate(trained_forms)}
         columns = [numbers.get(name) for name in own_forms]
         kept = [name for name, column in zip(self.names, columns, strict=True) if column is not None]
@@ -61,10 +61,11 @@ class Classes:
             return columns, line
         if kept:
             found = f"{len(kept)} of {self.count} classes of {self.owner} are in {trained.owner}"
-            line = f"{found} ({_some(kept)}): the classifier keeps these, and starts anew for the others"
+            line = f"{found} ({_some(kept)}): the classifier keeps these; the others get random weights"
             return columns, line
         others = f"{trained.owner} has other classes ({_some(trained.names)})"
-        return columns, f"{others} than {self.owner} ({_some(self.names)}): the classifier starts anew"
+        line = f"{others} than {self.owner} ({_some(self.names)}): the classifier starts with random weights"
+        return columns, line
 
 
 def normalized(names: Sequence[str]) -> list[str]:

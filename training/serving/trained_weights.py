@@ -73,7 +73,7 @@ def build_classifier(
 
 
 def _read_names(file: str | Path, metadata: Mapping[str, str]) -> list[str]:
-    """Returns the names in a file, which must be as many as the weights have classes, if that is known."""
+    """Returns the names in a file; `InputError` unless their number is that of the classes of the weights."""
     names = classes.read_names(Path(file).expanduser())
     count = int(metadata.get("num_classes", 0))
     if count not in (0, len(names)):

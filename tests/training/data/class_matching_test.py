@@ -81,7 +81,12 @@ def trained(pictures, tmp_path_factory):
         (["0", "1"], ["cat", "dog"], [0, 1], "run: its 2 classes are taken as they are, without names"),
         (["cat", "dog"], [], [0, 1], "run: its 2 classes are taken as they are, without names"),
         ([], ["cat", "dog"], [0, 1], "run: its 2 classes are taken as they are, without names"),
-        (["cat", "dog", "wolf"], [], [None] * 3, "run has 2 classes, data has 3: the classifier starts anew"),
+        (
+            ["cat", "dog", "wolf"],
+            [],
+            [None] * 3,
+            "run has 2 classes, data has 3: the classifier starts with random weights",
+        ),
     ],
 )
 def test_columns_of_classes(own, trained, columns, line):
