@@ -104,7 +104,9 @@ class Recipe:
     target_threshold: Annotated[float, v.RATE, "label that counts as 1 in binary_cross_entropy; 0: none"] = (
         0.0
     )
-    class_weights: Annotated[tuple[float, ...], v.WEIGHTS, "weight of each class in the loss; empty: 1"] = ()
+    class_weights: Annotated[
+        v.Weights, v.WEIGHTS, "weight of each class in the loss; balanced: all count alike; empty: 1"
+    ] = ()
     ema_decay: Annotated[float, v.RATE, "decay of the weights' average, which is evaluated; 0: none"] = 0.0
     seed: Annotated[int, v.SEED, "seed of the weights, the order and the augmentation"] = 0
 
@@ -186,7 +188,8 @@ def describe_fields() -> list[FieldDescription]:
         for choices in (limit for limit in limits if not isinstance(limit, v.Limit)):
             *others, last = choices
             text += f": {', '.join(others)} or {last}"
-        described.append(FieldDescription(field.name, (get_origin(kind) or kind).__name__, default, text))
+        name = "tuple" if kind == v.Weights else (get_origin(kind) or kind).__name__
+        described.append(FieldDescription(field.name, name, default, text))
     return described
 
 

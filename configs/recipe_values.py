@@ -5,7 +5,7 @@ import ast
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, TypeGuard, get_origin
+from typing import Any, Literal, NamedTuple, TypeGuard, get_args, get_origin
 
 from lambdanet.errors import check_known, invalid
 
@@ -31,9 +31,11 @@ SIZES = Limit(lambda v: all(s.is_integer() and SIZE.accepts(s) for s in v), "int
 CLASSES = Limit(lambda v: v >= 0, "a positive integer, or 0 for the dataset's")
 MEANS = Limit(lambda v: bool(v) and all(map(math.isfinite, v)), "one number per channel")
 DEVIATIONS = Limit(lambda v: bool(v) and all(map(POSITIVE.accepts, v)), "one number above 0 per channel")
+BALANCED = "balanced"  # weights of the classes
+Weights = tuple[float, ...] | Literal["balanced"]
 WEIGHTS = Limit(
-    lambda v: not v or (max(v) > 0 and all(0 <= weight < 1e38 for weight in v)),
-    "one number from 0 to below 1e38 per class, not all 0",
+    lambda v: not v or v == BALANCED or (max(v) > 0 and all(0 <= weight < 1e38 for weight in v)),
+    f"one number from 0 to below 1e38 per class, not all 0, or {BALANCED}",
 )
 SEED = Limit(lambda v: 0 <= v < 2**31, "an integer from 0 to below 2**31")
 
@@ -133,6 +135,12 @@ def parse_value(text: str, kind: type) -> object:
 
 def coerce(field: str, value: Any, kind: type) -> Any:
     """Returns a value as the type of its field: an int as a float, a sequence as a tuple of floats."""
+    if kind == Weights:
+        kind, _ = get_args(kind)
+        if value == BALANCED:
+            return value
+        if isinstance(value, str):
+            raise invalid(field, f"numbers separated by commas, or {BALANCED}", value)
     origin = get_origin(kind) or kind
     if kind is float and _is_number(value):
         return float(value)
@@ -231,7 +239,11 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ),
     (
         "class_weights",
-        lambda r: not r.class_weights or not r.num_classes or len(r.class_weights) == r.num_classes,
-        "empty, or {0.num_classes} numbers, one per class",
+        lambda r: (
+            r.class_weights in ((), BALANCED)
+            or not r.num_classes
+            or len(r.class_weights) == r.num_classes
+        ),
+        f"empty, {BALANCED}, or {{0.num_classes}} numbers, one per class",
     ),
 )

@@ -10,10 +10,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.recipe_values import BALANCED
 from lambdanet.errors import invalid
 from lambdanet.training.data import folder, mixing, preprocess, records
 from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
@@ -94,6 +96,24 @@ class Dataset:
     def class_names(self) -> list[str]:
         """The name of each class, in the order of the labels; the images need not be on disk."""
         return list(self.source.class_names)
+
+    @functools.cached_property
+    def class_weights(self) -> tuple[float, ...]:
+        """The weight of each class in the loss; empty: 1.
+
+        Balanced ones are n / (k n_c), for n_c of the n images of training and k classes, so that their mean
+        over the images is 1. A class without an image has the weight of one with one image.
+        """
+        recipe = self.recipe
+        if recipe.class_weights != BALANCED:
+            return recipe.class_weights
+        labels = self.source.examples(recipe.train_split, None).map(self.source.label).ignore_errors()
+        counts = np.zeros(recipe.num_classes)
+        for batch in labels.batch(1024).as_numpy_iterator():
+            known = batch[(batch >= 0) & (batch < recipe.num_classes)]  # others are bad records
+            counts += np.bincount(known, minlength=recipe.num_classes)
+        weights = counts.sum() / (recipe.num_classes * np.maximum(counts, 1))
+        return tuple(weights.tolist())
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:

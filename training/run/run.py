@@ -168,7 +168,8 @@ class Run:
             layer.trainable = not freezing.are_frozen(self._recipe, epoch)
         unfrozen = [weight for layer in layers for weight in layer.trainable_weights]
         self._optimizer.count_from(self._recipe.unfreeze_epoch * self._steps, unfrozen)
-        compile_model(self._recipe, self._model, self._optimizer, self._options.steps_per_execution)
+        recipe = dataclasses.replace(self._recipe, class_weights=self._dataset.class_weights)
+        compile_model(recipe, self._model, self._optimizer, self._options.steps_per_execution)
 
     def _unfreeze_if_due(self) -> None:
         if self.step == self._recipe.unfreeze_epoch * self._steps:
@@ -267,3 +268,7 @@ class Run:
         place = ", each step" if recipe.decays_in_steps else " and"
         loss = f"the loss has label smoothing of {smoothing:g}{place} weight decay of {decay:g}"
         print(loss, flush=True)
+        if recipe.class_weights:
+            weights = zip(self._dataset.class_names, self._dataset.class_weights, strict=True)
+            shown = [f"{name} {weight:.3g}" for name, weight in weights]
+            print(f"weights of the classes: {', '.join(shown)[:200]}", flush=True)
