@@ -10,13 +10,13 @@ A block of `text` right after one of `python` is what that prints.
 
 import configparser
 import re
-import shlex
 import subprocess
 from pathlib import Path
 
 import helpers
 import pytest
-from programs.run_page import BLOCK, KERAS_3, from_engine, run_page
+from pages import PAGES, commands_of, lines_of
+from programs.run_page import KERAS_3, from_engine, run_page
 
 from lambdanet import cli, command_line, configs
 from lambdanet.configs.recipe import override
@@ -27,12 +27,6 @@ from lambdanet.models.names import check_model, list_models
 from lambdanet.models.weights import hub, pretrained
 
 ROOT = Path(__file__).parents[2]
-WRITTEN = ("docs/*.md", "docs/*/*.md")  # generated pages are deeper
-PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for name in WRITTEN for path in ROOT.glob(name)}
-PAGES["README.md"] = (ROOT / "README.md").read_text()
-
-SHELL = ("", "bash", "console")
-COMMAND = re.compile(r"\s*(?:until )?(lambdanet|python -m lambdanet[.\w]+) (.*)")
 COMMANDS = {command.invocation: command for command in cli.COMMANDS}
 COMMANDS |= {
     module.COMMAND.invocation: module.COMMAND for module in (check, evaluate, export, predict, shapes, train)
@@ -69,28 +63,10 @@ def test_blocks_run(page, request, tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
 
 
-def _lines(text: str) -> list[str]:
-    blocks = (block.replace("\\\n", " ") for language, block in BLOCK.findall(text) if language in SHELL)
-    return [line for block in blocks for line in block.splitlines()]
-
-
-def _commands(text: str) -> list[tuple[str, list[str]]]:
-    """Returns the command lines of lambdanet on a page: the command, and its arguments."""
-    found = []
-    for match in filter(None, map(COMMAND.match, _lines(text))):
-        program, words = match[1], shlex.split(match[2], comments=True)
-        if program == "lambdanet":
-            number = 2 if words[0] == "benchmark" else 1
-            program, words = " ".join([program, *words[:number]]), words[number:]
-        end = next((i for i, word in enumerate(words) if word in ("|", "||", "&&", ">", ";")), None)
-        found.append((program, words[:end]))
-    return found
-
-
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_commands_parse(page):
     """Flags, arguments, recipes, fields and models of commands are accepted."""
-    for program, words in _commands(PAGES[page]):
+    for program, words in commands_of(PAGES[page]):
         if {"--help", "..."} & set(words):
             known = {"--help", "...", *(f"--{flag.name}" for flag in COMMANDS[program].flags)}
             assert {word.partition("=")[0] for word in words} <= known
@@ -114,7 +90,7 @@ def test_targets_and_extras_exist(page):
     """`make TARGET` is in the Makefile, and `pip install '.[EXTRA]'` in setup.cfg."""
     makefile, setup = (ROOT / "Makefile").read_text(), configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    for line in _lines(PAGES[page]):
+    for line in lines_of(PAGES[page]):
         for target in re.findall(r"^\s*make ([\w-]+)", line):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
         for extras in re.findall(r"pip install .*\.\[([\w,-]+)\]", line):
@@ -125,7 +101,7 @@ def test_targets_and_extras_exist(page):
 def test_extras_of_an_environment_agree(page):
     """`[tpu]` and `[tpu-check]` need different versions of libtpu."""
     installed: set[str] = set()
-    for line in _lines(PAGES[page]):
+    for line in lines_of(PAGES[page]):
         if "-m venv" in line:
             installed = set()
         for extras in re.findall(r"pip install .*\.\[([\w,-]+)\]", line):
@@ -143,7 +119,7 @@ EXTRAS = {
 
 
 @pytest.mark.parametrize("page", sorted(name for name in PAGES if name.startswith("docs/how-to/")))
-def test_a_guide_names_the_extras_of_its_commands(page):
+def test_a_guide_names_the_extras_of_itscommands_of(page):
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = setup["options.extras_require"]
@@ -154,13 +130,13 @@ def test_a_guide_names_the_extras_of_its_commands(page):
         named |= set(",".join(inside).split(",")) & set(extras)
     needed = {
         "detection" if program.startswith("python -m lambdanet.detection") else EXTRAS.get(program)
-        for program, _ in _commands(PAGES[page])
+        for program, _ in commands_of(PAGES[page])
     }
     assert needed - {None} <= named
 
 
 def test_every_command_is_on_a_page():
-    used = {program for text in PAGES.values() for program, _ in _commands(text)}
+    used = {program for text in PAGES.values() for program, _ in commands_of(text)}
     assert used == set(COMMANDS)
 
 

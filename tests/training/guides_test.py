@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of a guide run one after the other in one folder, as a reader would paste them.
+
+The networks, pictures and numbers of epochs are small; folders and all other flags are those of the page.
+"""
+
+import contextlib
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pages import PAGES, commands_of
+from PIL import Image
+
+from lambdanet import cli
+
+SMALL = {
+    **{"model": "lambda_resnet_tiny", "input_size": 32, "global_batch_size": 8},
+    **{"epochs": 1, "warmup_epochs": 0, "randaugment_layers": 0, "unfreeze_epoch": 0},
+}
+CLASSES = {"cat": (200, 60, 60), "dog": (60, 200, 60), "rabbit": (60, 60, 200)}
+GUIDES = ("own_data", "training_options", "resume", "export_serving", "pseudo_labels")
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """The folder of a reader with pictures, a table of them, and a run from before."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    rows = ["file,label,split"]
+    for split, count in (("train", 6), ("validation", 3), ("test", 3)):
+        for name, color in CLASSES.items():
+            folder = Path("pictures", split, name)
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = np.clip(random.normal(color, 40, [36, 40, 3]), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+                rows.append(f"{split}/{name}/{number}.png,{name},{split}")
+    Path("pictures", "labels.csv").write_text("\n".join(rows))
+    for folder in ("photos", "unlabeled"):
+        Path(folder).mkdir()
+        for name, color in CLASSES.items():
+            Image.new("RGB", (40, 40), color).save(Path(folder, f"{name}.png"))
+    Image.new("RGB", (40, 40), CLASSES["dog"]).save("photos/rex.jpg")
+    for run in ("earlier", "pets"):
+        _run("lambdanet train", ["--recipe=folder", "--data_dir=pictures", f"--model_dir=runs/{run}"])
+
+
+def _run(program: str, words: list[str]) -> None:
+    """Runs a command of a page with a small network; downloaded weights are left out."""
+    if program == "lambdanet train":
+        words = ["--recipe=folder" if word.startswith("--recipe=finetune:") else word for word in words]
+        small = SMALL | ({"num_classes": 0} if "--set=num_classes=0" in words else {})
+        words = [*words, *(f"--set={name}={value}" for name, value in small.items())]
+        if any(word.startswith("--set=freeze=") for word in words):
+            words.append("--set=start_from=runs/earlier")
+    if program == "lambdanet pseudo-label":
+        words.append("--min_confidence=0.01")  # a network that was trained for an epoch is not sure
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        status = cli.main([*program.split()[1:], *words])
+    assert status == 0, f"{program} {' '.join(words)}: {output.getvalue()}"
+
+
+def _is_for_this_machine(words: list[str]) -> bool:
+    """Whether a command uses the folders of the reader; others need ImageNet, weights or another machine."""
+    text = " ".join(words)
+    return not any(
+        word in text for word in ("imagenet", "--tpu", "--backend=jax", "teacher_model", "callback")
+    )
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("guide", GUIDES)
+def test_commands_of_a_guide_follow_each_other(guide, reader, one_block):
+    commands = [
+        (program, words)
+        for program, words in commands_of(PAGES[f"docs/how-to/{guide}.md"])
+        if program.startswith("lambdanet") and _is_for_this_machine(words)
+    ]
+    assert len(commands) >= 2
+    for program, words in commands:
+        _run(program, words)
