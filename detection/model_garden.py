@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from lambdanet import which_keras
 
-which_keras.take("tf_keras", "lambdanet.detection")
+which_keras.check_backend("lambdanet.detection", ("tensorflow",))
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Model Garden reads it too
 
 
@@ -33,6 +33,7 @@ def _hidden(name: str) -> Iterator[None]:
 
 with _hidden("tensorflow_text"):
     import official.vision
+    import orbit
     from official.common import dataset_fn, distribute_utils
     from official.core import exp_factory, input_reader, task_factory, train_lib, train_utils
     from official.core.config_definitions import ExperimentConfig

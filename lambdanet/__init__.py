@@ -2,8 +2,7 @@
 """lambdanet: LambdaNetworks (Bello 2021) for Keras on TensorFlow, JAX and torch.
 
 The public names are imported on first use, so `import lambdanet` and the help of the command line do not
-import Keras, and `lambdanet.use` can choose the Keras before. `import lambdanet.models.zoo` registers all
-layers with Keras, as `load_model` needs.
+import Keras. `import lambdanet.models.zoo` registers all layers with Keras, as `load_model` needs.
 """
 
 import importlib
@@ -34,9 +33,9 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.models.inference import for_inference as for_inference
     from lambdanet.models.names import list_models as list_models
     from lambdanet.models.preprocessing import preprocess_for as preprocess_for
+    from lambdanet.models.tf_keras_model import as_tf_keras as as_tf_keras
     from lambdanet.models.zoo import create_model as create_model
     from lambdanet.models.zoo import model_info as model_info
-    from lambdanet.which_keras import use as use
 
 __version__ = "0.1.0"
 
@@ -54,8 +53,8 @@ _EXPORTS = {
     "lambdanet.models.inference": ("for_inference",),
     "lambdanet.models.names": ("list_models",),
     "lambdanet.models.preprocessing": ("preprocess_for",),
+    "lambdanet.models.tf_keras_model": ("as_tf_keras",),
     "lambdanet.models.zoo": ("create_model", "model_info"),
-    "lambdanet.which_keras": ("use",),
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 

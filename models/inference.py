@@ -87,7 +87,7 @@ def for_inference(model: keras.Model) -> keras.Model:
       >>> tuple(fast(keras.ops.zeros([1, 32, 32, 3])).shape)
       (1, 10)
     """
-    which_keras.check_same(model, "the model")
+    which_keras.check_keras_3(model, "the model")
     graph = compat.functional_graph(model) if isinstance(model, keras.Model) else None
     if graph is None:
         raise invalid("model", "a functional model, or a Sequential one with an Input", model)
@@ -199,7 +199,7 @@ def _rewrite(call: _Call, args: Any, kwargs: Any, norms: Mapping[int, Any], copi
 
 def _project(projection: keras.layers.Layer, norm: keras.layers.Layer, inputs: Any) -> Any:
     """Calls a projection that includes the normalization after it."""
-    with _copying(projection), compat.declared_shapes():
+    with _copying(projection):
         copy = type(projection).from_config({**copied_config(projection), "use_bias": True})
         outputs = copy(inputs)
         copy.set_weights(folded_weights(projection, norm))

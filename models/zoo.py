@@ -79,7 +79,6 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     return dataclasses.replace(info, params=params, flops=flops, input_size=input_size)
 
 
-@compat.declared_shapes()  # a trace per layer would double the time
 def create_model(
     name: str,
     num_classes: int = 1000,
@@ -139,7 +138,7 @@ def create_model(
     architecture = MODELS[name]
     _check_overrides(name, architecture, overrides, inspect.signature(create_model).parameters)
     for argument, value in {"kernel_regularizer": kernel_regularizer, **overrides}.items():
-        which_keras.check_same(value, argument)
+        which_keras.check_keras_3(value, argument)
     num_classes = check_natural("num_classes", num_classes)
     in_channels = check_count("in_channels", in_channels)
     pooling = _checked_pooling(pooling, num_classes)
@@ -193,7 +192,7 @@ def _checked_regularizer(regularizer: Any) -> Any:
         found = keras.regularizers.get(regularizer)
     except (ValueError, TypeError):
         found = regularizer
-    if found is not None and not callable(found):  # tf_keras returns unknown names
+    if found is not None and not callable(found):
         raise invalid("kernel_regularizer", "a Keras regularizer or the name of one", regularizer)
     return found
 

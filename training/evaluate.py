@@ -18,7 +18,7 @@ from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run.create_devices import create_devices
 from lambdanet.training.run.model_dir import classes_of, find_data_dir, load_trained_model
 
-which_keras.take("keras", "evaluate", ("tensorflow", "jax"))
+which_keras.check_backend("evaluate", ("tensorflow", "jax"))
 
 
 def evaluate(

@@ -13,13 +13,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-import tf_keras as keras
+import tf_keras
 
+from lambdanet.backend.strategies import average_on_read
 from lambdanet.detection.model_garden import backbone_configs, backbone_factory, hyperparams
 from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
 from lambdanet.models.mobilenet_v2 import MobileNetV2
 from lambdanet.models.resnet import ResNet
+from lambdanet.models.tf_keras_model import TfKerasModel
+from lambdanet.training.run.build import policy
 
 # Model Garden's default, which selects the model's own activation: ReLU6 in MobileNetV2, SiLU in many
 # networks of timm.
@@ -91,13 +94,16 @@ def check_model_id(family: str, model_id: str) -> None:
     check_known(f"model_id of backbone {family!r}", model_id, model_ids(family))
 
 
-class ZooBackbone(keras.Model):
+class ZooBackbone(TfKerasModel):
     """A network of the zoo without its classifier: images -> {"2": ..., "5": ...} at strides 4 to 32.
+
+    It computes in the precision of tf_keras's global policy.
 
     Args:
       model_id: the name of the model in the zoo.
       image_shape: (height, width, channels); height and width may both be None.
-      options: further arguments of `lambdanet.models.zoo.create_model`.
+      options: further arguments of `lambdanet.models.zoo.create_model`; the `kernel_regularizer` is one of
+        tf_keras.
 
     Example:
       >>> ZooBackbone("lambda_resnet_50", [512, 512, 3]).output_specs["5"]
@@ -111,20 +117,27 @@ class ZooBackbone(keras.Model):
         options: Mapping[str, Any] | None = None,
     ):
         height, width, channels = image_shape
-        trunk = zoo.create_model(
-            model_id,
-            input_size=None if height is None or width is None else (height, width),
-            in_channels=channels,
-            features_only=True,
-            **(options or {}),
-        )
-        super().__init__(trunk.input, trunk.output, name=model_id)
+        arguments = dict(options or {})
+        regularizer = arguments.get("kernel_regularizer")
+        if regularizer is not None:
+            arguments["kernel_regularizer"] = lambda kernel: regularizer(kernel.value)
+        precision = tf_keras.mixed_precision.global_policy().name
+        with policy(precision), tf.variable_creator_scope(average_on_read):
+            network = zoo.create_model(
+                model_id,
+                input_size=None if height is None or width is None else (height, width),
+                in_channels=channels,
+                features_only=True,
+                **arguments,
+            )
+        super().__init__(network, name=model_id)
+        self.draw_different_numbers()
         self._arguments = {"model_id": model_id, "image_shape": tuple(image_shape), "options": options}
 
     @property
     def output_specs(self) -> dict[str, tf.TensorShape]:
         """The shape of each endpoint, read by Model Garden's decoders."""
-        return {level: endpoint.shape for level, endpoint in self.output.items()}
+        return {level: tf.TensorShape(endpoint.shape) for level, endpoint in self.network.output.items()}
 
     def get_config(self) -> dict[str, Any]:
         return dict(self._arguments)

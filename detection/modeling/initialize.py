@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-import tf_keras as keras
+import tf_keras
 
+from lambdanet.backend import keras
 from lambdanet.detection.modeling.backbones import ZooBackbone
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models import zoo
 from lambdanet.models.layer_builder import CLASSIFIER
+from lambdanet.models.tf_keras_model import STATE
 from lambdanet.models.weights import tensor_files, weight_files
 from lambdanet.training.run import initial_weights
 from lambdanet.training.run.model_dir import load_weights
@@ -29,7 +31,7 @@ SLOT = "/.OPTIMIZER_SLOT/"
 TRAINER_PREFIXES = ("optimizer/", "global_step/", "save_counter/")  # of variables outside the model
 
 
-def load_zoo_weights(backbone: keras.Model, source: str) -> bool:
+def load_zoo_weights(backbone: tf_keras.Model, source: str) -> bool:
     """Loads the weights of a classifier of lambdanet into a backbone.
 
     Args:
@@ -58,14 +60,14 @@ def load_zoo_weights(backbone: keras.Model, source: str) -> bool:
     else:
         arrays = _arrays_of_file(path, source, backbone)
     kept = {name: array for name, array in arrays.items() if not name.startswith(HEAD_PREFIXES)}
-    weight_files.assign_weights(backbone, kept, f"task.init_checkpoint {source!r}")
+    weight_files.assign_weights(backbone.network, kept, f"task.init_checkpoint {source!r}")
     unused = ", ".join(sorted(arrays.keys() - kept.keys())) or "none"
     print(f"backbone: all {len(kept)} tensors from {source}; not used: {unused}", flush=True)
     return True
 
 
 @contextlib.contextmanager
-def verified_checkpoint(source: str, model: keras.Model, modules: str | list[str]) -> Iterator[None]:
+def verified_checkpoint(source: str, model: tf_keras.Model, modules: str | list[str]) -> Iterator[None]:
     """Checks that a checkpoint of Model Garden has all tensors of the parts that are initialized inside.
 
     Args:
@@ -104,6 +106,7 @@ def _count(keys: Iterable[str], part: str) -> int:
     `backbone`, the others of the model under other names.
     """
     tensors = [key for key in keys if key.endswith(VARIABLE_SUFFIX) and SLOT not in key]
+    tensors = [key for key in tensors if f"/{STATE}" not in key]
     if part == "model":
         return sum(not key.startswith(TRAINER_PREFIXES) for key in tensors)
     return sum(key.startswith(f"{part}/") for key in tensors)

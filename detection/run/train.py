@@ -11,6 +11,7 @@ from lambdanet.detection.model_garden import (
     ExperimentConfig,
     distribute_utils,
     hyperparams,
+    orbit,
     performance,
     summary_manager,
     task_factory,
@@ -20,6 +21,7 @@ from lambdanet.detection.model_garden import (
 from lambdanet.detection.run import model_dir as model_dirs
 from lambdanet.detection.run import train_step
 from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.models.tf_keras_model import TfKerasModel
 
 
 def run_experiment(
@@ -70,6 +72,7 @@ def run_experiment(
             params=params,
             model_dir=model_dir,
             trainer=trainer,
+            controller_cls=_Controller,
             eval_summary_manager=summaries,
             enable_async_checkpointing=async_checkpoints,
         )
@@ -79,6 +82,19 @@ def run_experiment(
         if isinstance(error, InputError) or "incompatible tensor" not in str(error):
             raise
         raise InputError(f"model_dir {model_dir!r} has a checkpoint of another model: {error}") from None
+
+
+class _Controller(orbit.Controller):
+    """Model Garden's controller; devices draw different random numbers also after a checkpoint was read."""
+
+    def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
+        restored = super().restore_checkpoint(checkpoint_path)
+        model = getattr(self.trainer, "model", None)
+        for part in model.submodules if restored and model is not None else ():
+            if isinstance(part, TfKerasModel):
+                with self.strategy.scope():
+                    part.draw_different_numbers()
+        return restored
 
 
 def _create_trainer(task: Any, params: ExperimentConfig, mode: str, model_dir: str) -> Any:

@@ -122,6 +122,13 @@ def batch_norm(
     return ops.cast(outputs, x.dtype), *(mean(values, [0, *axes]) for values in (means, variance))
 
 
+def scale_channels(
+    x: Tensor, mean: Tensor, variance: Tensor, gamma: Tensor, beta: Tensor, epsilon: float
+) -> Tensor:
+    """Normalizes the channels of x [b, ..., c] by a mean and a variance that are given, [c] each."""
+    return (x - mean) * (ops.rsqrt(variance + epsilon) * gamma) + beta
+
+
 def dtype_min(dtype: Any) -> float:
     """Returns the smallest finite number of a type."""
     return float(ml_dtypes.finfo(dtype_name(dtype)).min)

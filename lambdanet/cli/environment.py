@@ -19,7 +19,6 @@ def environment_rows() -> list[tuple[str, str]]:
     rows = [
         ("lambdanet", f"{lambdanet.__version__} in {os.path.dirname(os.path.dirname(__file__))}"),
         ("Python", f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores"),
-        ("Keras", which_keras.TITLES[which_keras.chosen()]),
     ]
     try:
         backend = which_keras.keras_3_backend()
@@ -33,7 +32,6 @@ def environment_rows() -> list[tuple[str, str]]:
             continue
     variables = (
         "KERAS_BACKEND",
-        "LAMBDANET_KERAS",
         "CUDA_VISIBLE_DEVICES",
         "JAX_PLATFORMS",
         "XLA_FLAGS",

@@ -9,7 +9,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet import which_keras
-from lambdanet.backend import compat, keras
+from lambdanet.backend import keras
 from lambdanet.backend.tensors import product
 from lambdanet.errors import InputError, check_count, check_known, check_scope, invalid, unknown
 from lambdanet.ops import position_lambdas
@@ -21,7 +21,7 @@ OF_ZOO = "in a model of the zoo, input_size of create_model sets it"  # what an 
 
 def own_initializer(initializer: Any) -> Any:
     """Returns the initializer of one table: a copy, so that no two tables get the same random values."""
-    which_keras.check_same(initializer, "embeddings_initializer")
+    which_keras.check_keras_3(initializer, "embeddings_initializer")
     try:
         found = keras.initializers.get(initializer)
     except (ValueError, TypeError):
@@ -53,9 +53,9 @@ def relative_arguments(
     return {**arguments, "use_bias": use_bias, "implementation": implementation}
 
 
-def checked_shape(shape: Sequence[int | None], what: str) -> compat.Shape:
+def checked_shape(shape: Sequence[int | None], what: str) -> K.Shape:
     """Returns the shape of an input, whose rank and number of channels a lambda layer accepts."""
-    shape = compat.Shape(shape)
+    shape = tuple(shape)
     if getattr(shape, "rank", 3) is None or len(shape) not in (3, 4, 5):
         raise invalid(f"the shape of the {what}", "[b, n, c], [b, h, w, c] or [b, t, h, w, c]", tuple(shape))
     if shape[-1] is None:
@@ -63,7 +63,6 @@ def checked_shape(shape: Sequence[int | None], what: str) -> compat.Shape:
     return shape
 
 
-@compat.plain_python
 def check_mask(layer: Any, mask: Mask, inputs: K.Tensor, context: K.Tensor | None) -> Mask:
     """Checks the mask with which a lambda layer is called, and returns one of booleans or integers."""
     if isinstance(mask, str):

@@ -40,8 +40,8 @@ class Attention(TableLayer):
             check_divisible(self.filters, self.num_heads)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
-    def build(self, input_shape: compat.Shape) -> None:
-        input_shape = compat.Shape(input_shape)
+    def build(self, input_shape: K.Shape) -> None:
+        input_shape = tuple(input_shape)
         if len(input_shape) != 4 or input_shape[-1] is None:
             accepted = "[b, h, w, c] with a known number of channels"
             raise invalid(f"the shape of the input of {type(self).__name__}", accepted, tuple(input_shape))
@@ -52,11 +52,11 @@ class Attention(TableLayer):
         self._build(input_shape)
         super().build(input_shape)
 
-    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
-        input_shape = compat.Shape(input_shape)
-        return compat.Shape([*input_shape[:-1], self._output_filters(self.filters or input_shape[-1])])
+    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+        input_shape = tuple(input_shape)
+        return (*input_shape[:-1], self._output_filters(self.filters or input_shape[-1]))
 
-    def _build(self, input_shape: compat.Shape) -> None:
+    def _build(self, input_shape: K.Shape) -> None:
         """Creates the layer's variables for an input of a valid shape."""
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class _MapAttention(Attention):
             map_size = tuple(check_count("map_size", size) for size in map_size)
         self.map_size = map_size
 
-    def _build(self, input_shape: compat.Shape) -> None:
+    def _build(self, input_shape: K.Shape) -> None:
         if self.map_size is None:
             if None in tuple(input_shape[1:3]):
                 hint = f"or set map_size of {type(self).__name__}, the largest map that its tables are for"
@@ -161,7 +161,7 @@ class GlobalAttention(_MapAttention):
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
-        channels, an unknown size without `map_size`, a larger map, or a tensor of the other Keras.
+        channels, an unknown size without `map_size`, a larger map, or a tensor of tf_keras.
 
     Example:
       >>> layer = GlobalAttention(filters=64, map_size=14)
@@ -169,7 +169,7 @@ class GlobalAttention(_MapAttention):
       (2, 14, 10, 64)
     """
 
-    def _build(self, input_shape: compat.Shape) -> None:
+    def _build(self, input_shape: K.Shape) -> None:
         super()._build(input_shape)
         self._qkv = self._projections(input_shape[-1])
 
@@ -200,7 +200,7 @@ class AxialAttention(_MapAttention):
       (2, 56, 40, 64)
     """
 
-    def _build(self, input_shape: compat.Shape) -> None:
+    def _build(self, input_shape: K.Shape) -> None:
         super()._build(input_shape)
         self._along_height = self._projections(input_shape[-1], "height_")
         self._along_width = self._projections(self._value_dim * self.num_heads, "width_")
@@ -249,7 +249,7 @@ class LinearAttention(Attention):
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
-        channels, or a tensor of the other Keras.
+        channels, or a tensor of tf_keras.
 
     Example:
       >>> layer = LinearAttention(filters=64, feature_map="elu")
@@ -270,7 +270,7 @@ class LinearAttention(Attention):
         check_known("feature map", feature_map, FEATURE_MAPS)
         self.feature_map = feature_map
 
-    def _build(self, input_shape: compat.Shape) -> None:
+    def _build(self, input_shape: K.Shape) -> None:
         self._qkv = self._projections(input_shape[-1])
 
     def call(self, inputs: K.Tensor) -> K.Tensor:

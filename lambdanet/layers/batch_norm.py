@@ -6,7 +6,6 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
-from lambdanet.backend.tensors import product, sizes
 from lambdanet.errors import invalid
 from lambdanet.layers.layer import Layer, build_sublayer
 from lambdanet.ops import kernels
@@ -25,10 +24,10 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     pass compute the gradients. Training steps on a TPU, whose time is spent in such passes, use this form;
     other cases, including synchronized statistics, use two passes, with the same results.
 
-    As in Keras 3, and unlike in tf_keras, the moving variance averages the biased variance of the batch on
-    every backend, also where TensorFlow's fused kernel computes the unbiased one. Under data parallelism on
-    JAX, each device has statistics of its own part of the batch, as the replicas of TensorFlow do; the moving
-    averages are those of the mean over the devices.
+    The moving variance averages the biased variance of the batch on every backend, also where TensorFlow's
+    fused kernel computes the unbiased one. Under data parallelism on JAX, each device has statistics of its
+    own part of the batch, as the replicas of TensorFlow do; the moving averages are those of the mean over
+    the devices.
 
     Input: [b, h, w, c]. Output: the map [b, h, w, c] and the means [b, c]. The arguments are those of the
     base class, with its channels last; `synchronized`, for statistics of the whole batch, also works on JAX.
@@ -48,47 +47,48 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         return [outputs, K.mean(outputs, axis=[1, 2])]
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "synchronized": self.synchronized}  # which tf_keras omits
+        return {**super().get_config(), "synchronized": self.synchronized}
 
-    def compute_output_shape(self, input_shape: compat.Shape) -> Any:
-        b, *_, channels = compat.Shape(input_shape)
-        return [compat.Shape(input_shape), compat.Shape([b, channels])]
+    def compute_output_shape(self, input_shape: K.Shape) -> Any:
+        b, *_, channels = tuple(input_shape)
+        return [tuple(input_shape), (b, channels)]
 
     def _normalize(self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None) -> K.Tensor:
-        """Does what Keras does, but by `K.batch_norm` where that is faster, or differs as it should."""
-        if mask is None and self._differs_from_keras(inputs):
-            if training and self.trainable:
+        """Does what Keras does, but by functions of `K` where those are faster, or differ as they should."""
+        rank, dtype = len(inputs.shape), K.dtype_name(inputs.dtype)
+        if mask is None and self.axis in (-1, rank - 1) and not getattr(self, "renorm", False):
+            has_kernel = K.ENGINE == "tensorflow" and rank == 4 and dtype in FUSED_TYPES
+            is_float64_on_torch = K.ENGINE == "torch" and dtype == "float64"  # Keras computes in float32
+            if not (training and self.trainable):
+                if has_kernel or is_float64_on_torch:
+                    moving = self.moving_mean, self.moving_variance
+                    return K.scale_channels(inputs, *moving, *self._gamma_and_beta(), self.epsilon)
+            elif is_float64_on_torch or (has_kernel and not self.synchronized) or self._has_devices():
                 return self._normalize_by(K.batch_norm, inputs)[0]
-            if K.ENGINE == "torch":
-                scale = K.rsqrt(self.moving_variance + self.epsilon) * (self.gamma if self.scale else 1.0)
-                return (inputs - self.moving_mean) * scale + (self.beta if self.center else 0.0)
         return keras.layers.BatchNormalization.call(self, inputs, training=training, mask=mask)
 
-    def _differs_from_keras(self, inputs: K.Tensor) -> bool:
-        """Whether Keras 3 has no fused kernel, no statistics per device, or computes float64 in float32."""
-        rank, dtype = len(inputs.shape), K.dtype_name(inputs.dtype)
-        if K.KERAS == "tf_keras" or self.axis not in (-1, rank - 1) or getattr(self, "renorm", False):
-            return False
-        return {
-            "tensorflow": rank == 4 and not self.synchronized and dtype in FUSED_TYPES,
-            "jax": self.synchronized or num_devices() > 1,
-            "torch": dtype == "float64",
-        }[K.ENGINE]
+    def _has_devices(self) -> bool:
+        """Whether statistics are those of each device, or of all of them, on JAX, where Keras has neither."""
+        return K.ENGINE == "jax" and (self.synchronized or num_devices() > 1)
 
     def _takes_one_pass(self, training: bool | None) -> bool:
         if kernels.kernels_for_device().normalize is None or training is not True or not self.trainable:
             return False
         is_local = not self.synchronized or K.ENGINE == "jax"
-        return bool(getattr(self, "fused", True)) and is_local and self.center and self.scale
+        return bool(is_local and self.center and self.scale)
 
     def _normalize_by(self, normalize: Any, inputs: K.Tensor) -> list[K.Tensor]:
         """Returns what a function returns before mean and variance, with which it updates the averages."""
+        parameters = self._gamma_and_beta()
+        *outputs, mean, variance = normalize(inputs, *parameters, self.epsilon, **self._groups(inputs))
+        self._update_averages(mean, variance)
+        return outputs
+
+    def _gamma_and_beta(self) -> tuple[K.Tensor, K.Tensor]:
         shape = self.moving_mean.shape
         gamma = K.convert_to_tensor(self.gamma) if self.scale else K.ones(shape)
         beta = K.convert_to_tensor(self.beta) if self.center else K.zeros(shape)
-        *outputs, mean, variance = normalize(inputs, gamma, beta, self.epsilon, **self._groups(inputs))
-        self._update_averages(mean, compat.averaged_variance(variance, product(sizes(inputs)[:-1])))
-        return outputs
+        return gamma, beta
 
     def _groups(self, inputs: K.Tensor) -> dict[str, int]:
         """Returns the number of parts with statistics of their own, where that is not one."""
@@ -102,24 +102,20 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
 
 @keras.saving.register_keras_serializable(package="lambdanet")
 class OnePassBatchNormalization(PooledBatchNormalization):
-    """The same without the means.
-
-    Under tf_keras, networks have it for synchronized statistics alone, which its configuration keeps.
-    """
+    """The same without the means: the batch normalization of all layers and models that need none."""
 
     def call(self, inputs: K.Tensor, training: bool | None = None, mask: K.Tensor | None = None) -> K.Tensor:
         if self._takes_one_pass(training):
             return self._normalize_by(kernels.kernels_for_device().normalize, inputs)[0]
         return self._normalize(inputs, training, mask)
 
-    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
-        return compat.Shape(input_shape)
+    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+        return tuple(input_shape)
 
 
 OnePassBatchNormalization.__name__ = "BatchNormalization"  # from which Keras derives names in .weights.h5
 
-# The batch normalization of all layers and models that need no means.
-BatchNormalization = keras.layers.BatchNormalization if K.KERAS == "tf_keras" else OnePassBatchNormalization
+BatchNormalization = OnePassBatchNormalization
 
 NORMS = (keras.layers.BatchNormalization, OnePassBatchNormalization, PooledBatchNormalization)
 # The number of axes of a kernel, from the last, that the output channels are along.
@@ -210,8 +206,8 @@ class ChannelAffine(Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def build(self, input_shape: compat.Shape) -> None:
-        channels = compat.Shape(input_shape)[-1]
+    def build(self, input_shape: K.Shape) -> None:
+        channels = tuple(input_shape)[-1]
         if channels is None:
             raise invalid("the number of channels", "known", tuple(input_shape))
         self.scale = self.add_weight(name="scale", shape=[channels], initializer="ones")
@@ -221,8 +217,8 @@ class ChannelAffine(Layer):
     def call(self, inputs: K.Tensor) -> K.Tensor:
         return inputs * self.scale + self.offset
 
-    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
-        return compat.Shape(input_shape)
+    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+        return tuple(input_shape)
 
 
 def num_devices() -> int:

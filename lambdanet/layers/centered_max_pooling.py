@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras
+from lambdanet.backend import keras
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import check_count, check_scope
 from lambdanet.layers.layer import Layer
@@ -44,7 +44,7 @@ class CenteredMaxPooling2D(Layer):
         surrounded = K.pad(inputs, paddings, constant_values=K.dtype_min(inputs.dtype))
         return K.max_pool(surrounded, self.pool_size, self.strides, "VALID")
 
-    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
-        b, *spatial, channels = compat.Shape(input_shape)
+    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+        b, *spatial, channels = tuple(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return compat.Shape([b, *spatial, channels])
+        return (b, *spatial, channels)

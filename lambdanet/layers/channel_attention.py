@@ -52,9 +52,9 @@ class SqueezeExcite(Layer):
         gate = self._expand(self._reduce(means))[:, K.newaxis, K.newaxis]  # [b, 1, 1, c]
         return kernels.kernels_for_device().scale_channels(x, gate)
 
-    def compute_output_shape(self, input_shape: Sequence[Any]) -> compat.Shape:
-        has_means = isinstance(input_shape[0], (list, tuple, compat.Shape))
-        return compat.Shape(input_shape[0] if has_means else input_shape)
+    def compute_output_shape(self, input_shape: Sequence[Any]) -> K.Shape:
+        has_means = isinstance(input_shape[0], list | tuple)
+        return tuple(input_shape[0] if has_means else input_shape)
 
     def _projection(self, name: str, channels: int, units: int, activation: str) -> keras.layers.Dense:
         layer = compat.Dense(
@@ -96,7 +96,7 @@ class EfficientChannelAttention(Layer):
         self.kernel_size = None if kernel_size is None else check_scope(kernel_size, "kernel_size")
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
-    def build(self, input_shape: compat.Shape) -> None:
+    def build(self, input_shape: K.Shape) -> None:
         size = self.kernel_size or _size_for(input_shape[-1])
         self.kernel = self.add_weight(
             name="kernel",
@@ -111,8 +111,8 @@ class EfficientChannelAttention(Layer):
         gate = K.sigmoid(K.conv(means, K.cast(self.kernel, means.dtype), 1, "SAME"))
         return inputs * K.transpose(gate, [0, 2, 1])[:, K.newaxis]
 
-    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
-        return compat.Shape(input_shape)
+    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+        return tuple(input_shape)
 
 
 def _size_for(channels: int) -> int:

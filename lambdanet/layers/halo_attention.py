@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras, tensors
+from lambdanet.backend import keras, tensors
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import (
     InputError,
@@ -34,7 +34,7 @@ class _BlockAttention(Attention):
         """Returns the side of a block, the reach of its window beyond it, and the length of the tables."""
         raise NotImplementedError
 
-    def _build(self, input_shape: compat.Shape) -> None:
+    def _build(self, input_shape: K.Shape) -> None:
         depth = self._key_dim
         if self.positions == "concatenated":
             _check_even(depth)
@@ -103,7 +103,7 @@ class HaloAttention(_BlockAttention):
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
-        channels, or a tensor of the other Keras.
+        channels, or a tensor of tf_keras.
 
     Example:
       >>> layer = HaloAttention(filters=64, block_size=8, halo_size=3)
@@ -150,10 +150,10 @@ class HaloAttention(_BlockAttention):
         self.positions = positions
         self.compact_offsets = compact_offsets
 
-    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
+    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
         b, *spatial, filters = super().compute_output_shape(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return compat.Shape([b, *spatial, filters])
+        return (b, *spatial, filters)
 
     def _sizes(self) -> tuple[int, int, int]:
         return self.block_size, self.halo_size, 2 * (self.block_size + 2 * self.halo_size) - 1
@@ -193,7 +193,7 @@ class LocalAttention(_BlockAttention):
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
-        channels, or a tensor of the other Keras.
+        channels, or a tensor of tf_keras.
 
     Example:
       >>> layer = LocalAttention(filters=64, scope=7)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras
+from lambdanet.backend import keras
 from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
 from lambdanet.errors import InputError, check_count, check_counts, check_divisible, invalid
 from lambdanet.layers.argument_checks import check_mask, checked_shape, relative_arguments
@@ -69,7 +69,7 @@ class LambdaLayer(Layer):
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number
-        of channels, or a tensor of the other Keras.
+        of channels, or a tensor of tf_keras.
 
     Example:
       >>> layer = LambdaLayer(filters=64, scope=7)
@@ -138,18 +138,18 @@ class LambdaLayer(Layer):
             position, depth, relative, embeddings_initializer, dtype=self.dtype_policy, name="position"
         )
         self.embeddings_initializer = getattr(self.position, "embeddings_initializer", None)
-        self._context_shape: compat.Shape | None = None
+        self._context_shape: K.Shape | None = None
 
     def __call__(
         self, inputs: K.Tensor, context: K.Tensor | None = None, mask: Mask = None, **kwargs: Any
     ) -> K.Tensor:
         if not self.built and context is not None:
-            self._context_shape = compat.Shape(context.shape)
+            self._context_shape = tuple(context.shape)
         mask = check_mask(self, mask, inputs, context)
         # Passed even where it is None, so that Keras does not replace it by a padding mask.
         return super().__call__(inputs, context=context, mask=mask, **kwargs)
 
-    def build(self, input_shape: compat.Shape) -> None:
+    def build(self, input_shape: K.Shape) -> None:
         input_shape = checked_shape(input_shape, "input")
         context_shape = checked_shape(self._context_shape or input_shape, "context")
         if len(context_shape) != len(input_shape):
@@ -168,10 +168,9 @@ class LambdaLayer(Layer):
         self._queries_norm = build_norm(self, "queries_norm", queries)
         self._values_norm = build_norm(self, "values_norm", values)
         if self.position is not None:
-            with compat.variable_scope(self.position):
-                strides = self._geometry.query_strides
-                query_size = [None if n is None else ceil_div(n, strides) for n in input_shape[1:-1]]
-                self.position.build_for(query_size, list(context_shape[1:-1]))
+            strides = self._geometry.query_strides
+            query_size = [None if n is None else ceil_div(n, strides) for n in input_shape[1:-1]]
+            self.position.build_for(query_size, list(context_shape[1:-1]))
         super().build(input_shape)
 
     def call(
@@ -231,13 +230,13 @@ class LambdaLayer(Layer):
 
     def build_from_config(self, config: dict[str, Any]) -> None:
         if config.get("context_shape") is not None:
-            self._context_shape = compat.Shape(config["context_shape"])
+            self._context_shape = tuple(config["context_shape"])
         super().build_from_config(config)
 
-    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
-        b, *spatial, channels = compat.Shape(input_shape)
+    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+        b, *spatial, channels = tuple(input_shape)
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return compat.Shape([b, *spatial, self.filters or channels])
+        return (b, *spatial, self.filters or channels)
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "batch_norm": dict(self.batch_norm)}

@@ -14,11 +14,11 @@ FUNCTIONS = ("activation", "initializer", "regularizer", "constraint")  # argume
 
 
 class Layer(compat.BaseLayer):
-    """A layer of the process's Keras that rejects empty maps, and calls from the other Keras.
+    """A layer that rejects empty maps, and calls from tf_keras, which would neither train nor save it.
 
     Raises:
       InputError: when called with a map that has a side of 0, or with a tensor, by a layer or by a model of
-        the other Keras.
+        tf_keras.
     """
 
     INFERENCE_OPTIONS: ClassVar[dict[str, Any]] = {}  # of a copy for inference
@@ -88,8 +88,7 @@ def rebuild_layer(layer: keras.layers.Layer, config: Mapping[str, Any]) -> Any:
     """
     check_plain(layer, "the form for inference")
     copy = type(layer).from_config(config)
-    with compat.variable_scope(copy):
-        copy.build_from_config(layer.get_build_config())
+    copy.build_from_config(layer.get_build_config())
     return copy
 
 
@@ -106,18 +105,17 @@ def copied_config(layer: keras.layers.Layer) -> dict[str, Any]:
 def copy_weights(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
     """Sets the weights of a copy of a layer, whichever of its parts are frozen."""
     for part, copied in zip((layer, *compat.sublayers(layer)), (copy, *compat.sublayers(copy)), strict=True):
-        copied.trainable = part.trainable  # tf_keras lists frozen weights last
+        copied.trainable = part.trainable  # Keras lists frozen weights last
     copy.set_weights(layer.get_weights())
 
 
-def build_sublayer(layer: keras.layers.Layer, input_shape: compat.Shape) -> keras.layers.Layer:
+def build_sublayer(layer: keras.layers.Layer, input_shape: K.Shape) -> keras.layers.Layer:
     """Creates the variables of a sublayer now, under its own name, and returns it.
 
     A layer that builds its sublayers in its own `build` has all its variables as soon as its input shape is
     known, with the names of the sublayers in theirs.
     """
-    with compat.variable_scope(layer):
-        layer.build(input_shape)
+    layer.build(input_shape)
     return layer
 
 
@@ -136,11 +134,10 @@ def build_projection(
     return build_sublayer(dense, [None, None, None, channels])
 
 
-@compat.plain_python
 def _check_call(layer: Layer, arguments: Sequence[Any]) -> None:
     which_keras.check_caller(layer)
     for value in arguments:
-        which_keras.check_same(value, f"an input of {type(layer).__name__}")
+        which_keras.check_keras_3(value, f"an input of {type(layer).__name__}")
         shape = getattr(value, "shape", ())
         if getattr(shape, "rank", 0) is not None and 0 in tuple(shape)[1:]:
             raise invalid("each side of a map", "at least 1", tuple(shape))

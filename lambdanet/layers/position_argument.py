@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdanet import which_keras
-from lambdanet.backend import compat
+from lambdanet.backend import keras
 from lambdanet.errors import InputError, invalid, unknown
 from lambdanet.layers.argument_checks import relative_arguments
 from lambdanet.layers.position_embedding import (
@@ -54,7 +54,7 @@ def embedding_of(
         raise unknown("position", position, [name for name in KINDS if name])
     if position is None:
         return None
-    which_keras.check_same(position, "position")
+    which_keras.check_keras_3(position, "position")
     if not isinstance(position, PositionEmbedding):
         raise invalid("position", f"one of {KINDS} or a PositionEmbedding", position)
     for name, value in depth.items():
@@ -82,18 +82,17 @@ def without_relative(config: Mapping[str, Any]) -> dict[str, Any]:
 def deserialize_position(config: Mapping[str, Any]) -> PositionEmbedding:
     """Returns the embedding of a `PositionEmbedding.serialize`, one for all layers of a model that share it.
 
-    While Keras loads a model it keeps shared objects, in one way for .keras and in another for other formats.
-    The one in use returns the same object for the same configuration.
+    While Keras loads a model it keeps shared objects, and returns the same one for the same configuration.
 
     Raises:
       InputError: layers share it, and Keras keeps nothing, so that each would have its own.
     """
     # By the registered name, the only one that Keras finds in a .h5 file.
     config = {**config, "class_name": config.get("registered_name") or config["class_name"]}
-    for deserialize in compat.DESERIALIZERS:
-        embedding = deserialize(config)
-        if SHARED not in config or embedding is deserialize(config):
-            return embedding
+    deserialize = keras.saving.deserialize_keras_object
+    embedding = deserialize(config)
+    if SHARED not in config or embedding is deserialize(config):
+        return embedding
     raise InputError(
         "layers that share a position embedding cannot be copied one by one, as by `clone_model`, because "
         "each would have its own; save the model as a .keras file and load that"

@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras
+from lambdanet.backend import keras
 from lambdanet.errors import invalid
 from lambdanet.layers.layer import Layer
 
@@ -31,7 +31,7 @@ class StochasticDepth(Layer):
         self.seed = None if seed is None else int(seed)
         self._dropout = keras.layers.Dropout(rate, seed=self.seed, dtype=self.dtype_policy)
 
-    def build(self, input_shape: compat.Shape) -> None:
+    def build(self, input_shape: K.Shape) -> None:
         self._dropout.build(input_shape)
         super().build(input_shape)
 
@@ -39,5 +39,5 @@ class StochasticDepth(Layer):
         kept = K.ones([K.shape(inputs)[0]] + [1] * (len(inputs.shape) - 1), inputs.dtype)
         return inputs * self._dropout(kept, training=training)
 
-    def compute_output_shape(self, input_shape: compat.Shape) -> compat.Shape:
-        return compat.Shape(input_shape)
+    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+        return tuple(input_shape)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from lambdanet import backend as K
-from lambdanet.backend import compat
 from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.errors import invalid
 
@@ -30,7 +29,6 @@ def as_boolean(mask: K.Tensor) -> K.Tensor:
     return K.cast(mask, "bool")
 
 
-@compat.plain_python
 def _has_two_values(mask: K.Tensor) -> bool:
     """Returns whether a mask is known to have no values but 0 and 1."""
     try:

@@ -17,7 +17,6 @@ from unittest import mock
 import tensorflow as tf
 
 from lambdanet import backend as K
-from lambdanet import which_keras
 from lambdanet.backend import device
 from lambdanet.errors import InputError
 from lambdanet.tpu import chips, compiler, costs, hlo
@@ -203,7 +202,6 @@ def check_in_process(
         with concurrent.futures.ProcessPoolExecutor(1, context, _start_worker, (str(log),)) as pool:
             try:
                 variables = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
-                variables[which_keras.VARIABLE] = which_keras.chosen()
                 with mock.patch.dict(os.environ, variables):  # the process starts with these
                     return pool.submit(_build_and_check, build, topology, cache).result()
             except BrokenProcessPool:

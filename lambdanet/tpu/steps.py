@@ -61,7 +61,7 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) ->
       >>> step = recipe_step(configs.get_recipe("digits"), batch_size=32)
       >>> step.function(*(tf.zeros(spec.shape, spec.dtype) for spec in step.inputs))
     """
-    which_keras.take("keras", "the step of a recipe", ("tensorflow", "jax"))
+    which_keras.check_backend("the step of a recipe", ("tensorflow", "jax"))
     check_known("mode", mode, MODES)
     check_counts(batch_size=batch_size)
     if not recipe.num_classes:

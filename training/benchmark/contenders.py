@@ -19,7 +19,7 @@ from lambdanet.ops import reference
 from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
 from lambdanet.training.benchmark.cases import ATTENTION_HEADS, HALO, HALO_BLOCK, HEADS, KEY_DIM, Case
 
-which_keras.take("keras", "benchmark", ("tensorflow", "jax"))
+which_keras.check_backend("benchmark", ("tensorflow", "jax"))
 
 # Each has its own scope: 7x7 positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
 ATTENTION: dict[str, Callable[..., keras.layers.Layer]] = {

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
-from lambdanet.configs.recipe_values import BALANCED
 from lambdanet.errors import invalid
 from lambdanet.training.data import folder, mixing, preprocess, records
 from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
@@ -105,7 +104,7 @@ class Dataset:
         over the images is 1. A class without an image has the weight of one with one image.
         """
         recipe = self.recipe
-        if recipe.class_weights != BALANCED:
+        if not isinstance(recipe.class_weights, str):
             return recipe.class_weights
         labels = self.source.examples(recipe.train_split, None).map(self.source.label).ignore_errors()
         counts = np.zeros(recipe.num_classes)

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from lambdanet.backend import compat, keras
+from lambdanet.backend.strategies import SEEDS
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import atomic_file
-from lambdanet.training.run.devices import ONE_DEVICE, SEEDS, Devices
+from lambdanet.training.run.devices import ONE_DEVICE, Devices
 
 MAX_TO_KEEP = 3
 NUM_SUMS = 4  # the sum and the count of the loss, and of the accuracy
@@ -186,22 +185,9 @@ def read_newest(directory: Path) -> tuple[int, dict[str, np.ndarray]]:
     return 0, {}
 
 
-def find_old(directory: Path) -> Path | None:
-    """Returns the newest checkpoint of a run with tf_keras; None where there is none."""
-    steps = _steps(directory, ".index")
-    return directory / f"ckpt-{steps[-1]}" if steps else None
-
-
-def read_old(path: Path) -> dict[str, np.ndarray]:
-    """Returns the weights in a checkpoint of tf_keras, or their averages, by their names in files."""
-    try:
-        reader = tf.train.load_checkpoint(str(path))
-        graph = TrackableObjectGraph.FromString(reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH"))
-        keys = {a.full_name: a.checkpoint_key for node in graph.nodes for a in node.attributes}
-        names = [name for name, key in keys.items() if key.startswith(MODEL)]
-        return {name: reader.get_tensor(keys.get(f"{AVERAGE}{name}", keys[name])) for name in names}
-    except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
-        raise InputError(f"checkpoint {str(path)!r} cannot be read: {one_line(error)}") from None
+def is_of_tf_keras(directory: Path) -> bool:
+    """Whether a folder has checkpoints of a run with tf_keras, which are no longer read."""
+    return bool(_steps(directory, ".index"))
 
 
 def _steps(directory: Path, ending: str = ".npz") -> list[int]:

@@ -15,10 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from lambdanet.backend import keras
+from lambdanet.backend.strategies import average_on_read, draw_different_numbers
 from lambdanet.errors import Preempted, invalid
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
 
-SEEDS = "seed_generator"  # in the names of variables that are no weights
 PARTING_SECONDS = 2.0
 EXAMPLE = '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}'
 
@@ -111,7 +111,7 @@ class StrategyDevices(Devices):
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        with self._strategy.scope(), tf.variable_creator_scope(_average_on_read):
+        with self._strategy.scope(), tf.variable_creator_scope(average_on_read):
             yield
 
     def shard(self) -> Shard:
@@ -125,14 +125,7 @@ class StrategyDevices(Devices):
         return self._strategy.distribute_datasets_from_function(load_shard)
 
     def prepare(self, model: keras.Model) -> None:
-        states = [variable.value for variable in model.variables if SEEDS in variable.path]
-
-        def add_number() -> None:
-            number = tf.distribute.get_replica_context().replica_id_in_sync_group
-            for state in states:  # the seed and the draws so far; a checkpoint has those of the first device
-                state.assign_add(tf.cast([number, 0], state.dtype))
-
-        tf.function(lambda: self._strategy.run(add_number), autograph=False)()
+        draw_different_numbers(model, self._strategy)
 
     def _mean(self, number: float) -> float:
         numbers = self._strategy.experimental_distribute_values_from_function(
@@ -143,17 +136,6 @@ class StrategyDevices(Devices):
     def _worker_lost(self) -> tuple[type[Exception], ...]:
         names = ["Aborted", "Cancelled", "DeadlineExceeded", "FailedPrecondition", "Internal", "Unavailable"]
         return tuple(getattr(tf.errors, f"{name}Error") for name in names)
-
-
-def _average_on_read(create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
-    """Creates a variable; of moving averages, which differ between devices, checkpoints have the mean.
-
-    Keras 3.15 would read those of the first device.
-    """
-    if (options["name"] or "").startswith("moving_"):
-        options["synchronization"] = tf.VariableSynchronization.ON_READ
-        options["aggregation"] = tf.VariableAggregation.MEAN
-    return create(**options)
 
 
 class JaxDevices(Devices):

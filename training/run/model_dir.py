@@ -51,16 +51,10 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
         raise InputError(f"{failure}: {str(parent)!r} is not a directory")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"{failure}: no permission to write to {str(parent)!r}")
-    if checkpoints.find_old(path / CHECKPOINTS):
-        words = (
-            f"--recipe={path / RECIPE}",
-            "--data_dir=DATA",
-            "--model_dir=DIR",
-            f"--set=start_from={path}",
-        )
+    if checkpoints.is_of_tf_keras(path / CHECKPOINTS):
         raise InputError(
-            f"model_dir {str(path)!r} was trained with tf_keras, and cannot be continued with Keras 3; this "
-            f"starts a new run from its weights: {shlex.join(['lambdanet', 'train', *words])}"
+            f"model_dir {str(path)!r} was trained with tf_keras by an earlier version, whose checkpoints are "
+            "no longer read; give another --model_dir"
         )
     if recipe and _has(path / RECIPE):
         pairs = recipes.differences(load_recipe(path), recipe).items()
@@ -190,7 +184,7 @@ def load_weights(model_dir: str | Path) -> tuple[Recipe, dict[str, np.ndarray]]:
     """Returns the recipe of a model_dir and the trained weights, by their names in files.
 
     The weights are from the newest readable checkpoint, or with `held_out_split` in the recipe, from the best
-    epoch; with `ema_decay`, their moving averages. Checkpoints of tf_keras are read, too.
+    epoch; with `ema_decay`, their moving averages.
 
     Raises:
       InputError: there is no model_dir, or no checkpoint in it.
@@ -198,8 +192,6 @@ def load_weights(model_dir: str | Path) -> tuple[Recipe, dict[str, np.ndarray]]:
     recipe = load_recipe(model_dir)
     best = Path(model_dir).expanduser() / BEST
     directory = best if best.is_dir() else best.with_name(CHECKPOINTS)
-    if old := checkpoints.find_old(directory):
-        return recipe, checkpoints.read_old(old)
     step, arrays = checkpoints.read_newest(directory)
     if step == 0:
         missing = f"there is no checkpoint in {str(directory)!r}"

@@ -31,7 +31,7 @@ from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.devices import Devices
 from lambdanet.training.run.preemption import StopRequest
 
-which_keras.take("keras", "training", ("tensorflow", "jax"))
+which_keras.check_backend("training", ("tensorflow", "jax"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from lambdanet.training.data import class_names as classes
 from lambdanet.training.serving import trained_weights
 from lambdanet.training.serving.module import ClassifierModule
 
-which_keras.take("keras", "export", ("tensorflow",))
+which_keras.check_backend("export", ("tensorflow",))
 
 REDUCED_PRECISION = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
 
@@ -127,7 +127,7 @@ def _check_out(out: str | Path) -> None:
 
 def check_classifier(model: keras.Model, class_names: Sequence[str]) -> None:
     """Raises `InputError` for what is no classifier of Keras 3, and for names that cannot be its classes."""
-    which_keras.check_same(model, "the model")
+    which_keras.check_keras_3(model, "the model")
     if not isinstance(model, keras.Model):
         raise invalid("model", "a Keras model", model)
     if model.name in list_models() and not any(isinstance(x, keras.layers.Dense) for x in model.layers):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapts Keras 3; `tf_keras_compat` has the same names."""
+"""Mends layers and initializers of Keras, and reads what Keras has no public functions for."""
 
 import functools
 import operator
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -16,8 +16,6 @@ from keras.src.initializers.random_initializers import compute_fans
 
 from lambdanet.backend.keras_functions import average_pool, matmul
 from lambdanet.errors import InputError
-
-Shape = tuple  # type: ignore[type-arg]
 
 
 class BaseLayer(keras.layers.Layer):
@@ -103,24 +101,8 @@ def _draw(initializer: Any, shape: Any, dtype: Any, stddev: float, mean: float =
     return keras.ops.convert_to_tensor(values * real(stddev) + real(mean), dtype)
 
 
-@contextmanager
-def declared_shapes() -> Iterator[None]:
-    """Changes nothing: Keras 3 computes shapes without a trace of TensorFlow."""
-    yield
-
-
-def plain_python(function: Any) -> Any:
-    """Returns the function itself; Keras 3 converts none."""
-    return function
-
-
-def variable_scope(layer: keras.layers.Layer) -> AbstractContextManager[Any]:
-    """Returns a scope for the names of variables, which Keras 3 names by itself."""
-    return nullcontext()
-
-
 def variable_name(variable: Any) -> str:
-    """Returns the name of a variable within its model as in tf_keras, which files use."""
+    """Returns the name of a variable within its model, as files have it."""
     return re.sub(r"(depthwise|dwconv)/kernel$", r"\1/depthwise_kernel", variable.path)
 
 
@@ -155,14 +137,6 @@ def layer_calls(model: keras.Model) -> Iterator[tuple[Any, Any, Any, Any]]:
                 yield node.operation, node.arguments.args, node.arguments.kwargs, node.outputs
 
 
-def without_values() -> AbstractContextManager[None]:
-    """Returns a context in which nothing changes: Keras 3 has no hook for the values of variables."""
-    return nullcontext()
-
-
-DESERIALIZERS = (keras.saving.deserialize_keras_object,)
-
-
-def averaged_variance(variance: Any, count: Any) -> Any:
-    """Returns what a batch normalization averages: the variance of the batch, as Keras 3 does."""
-    return variance
+def without_values() -> AbstractContextManager[Any]:
+    """Returns a context in which layers get variables without values, which take most of the time."""
+    return keras.StatelessScope(initialize_variables=False)
