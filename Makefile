@@ -4,8 +4,8 @@
 #   make demo    train on handwritten digits, evaluate, export, predict
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
 #   make test    layers, models, weights, training, export and commands: test-tensorflow and test-jax
-#   make test-rest   the tests that need more: PyTorch and timm, tf_keras and TF Model Garden, Beam, the TPU compiler, the
-#                documentation or a browser (test-peers and test-detection)
+#   make test-rest   the tests that need more: PyTorch and timm, TF Model Garden on tf_keras, Beam, the TPU compiler, the
+#                documentation or a browser
 #   make test-all   both
 #                a part of them: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-m "not slow"'
 #   make test-newest   layers, models, weights and training with the newest Keras and JAX, without TensorFlow, where there is
@@ -48,7 +48,6 @@ TORCH_BACKEND = $(shell $(BIN)/python -c "import urllib.request; urllib.request.
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
 ON_JAX := tests/training/train_test.py tests/training/trained_export_test.py tests/training/data/bad_records_test.py $(patsubst %,tests/training/run/%_test.py,callbacks \
 	checkpoints devices freezing interrupted_runs losses multi_worker optimizers run_lock sizes train_step user_callbacks)
-EITHER_KERAS := tests/backend/both_kerases_test.py tests/layers/conformance_test.py
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
 DETECTION := $(BIN)/python -m lambdanet.detection
 SHAPES := $(DETECTION).shapes --out=demo/shapes
@@ -64,7 +63,7 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
 	.venv-newest/bin/python -m pytest --noconftest --numprocesses=2
 
-.PHONY: demo demo-detection docs tables figures test test-rest test-all test-tensorflow test-jax test-peers test-detection \
+.PHONY: demo demo-detection docs tables figures test test-rest test-all test-tensorflow test-jax \
 	test-newest test-plain-cpu test-tensorflow-2.21 coverage check lint format results lock hooks release-check clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
@@ -92,17 +91,19 @@ demo-detection: .venv/detection.stamp
 		demo/shapes/val/00000[1-9].jpg
 	@echo "$$WHAT_NOW_DETECTION"
 
-# A process has one backend: what training promises is tested on JAX once more. Detection needs tf_keras.
+# A process has one backend: what training promises is tested on JAX once more.
 ifdef TESTFLAGS
 test: .venv/test.stamp
 	$(PYTEST) $(TESTFLAGS)
 
 test-rest: .venv/dev.stamp
-	$(if $(findstring tests/detection,$(TESTFLAGS)),LAMBDANET_KERAS=tf_keras )$(PYTEST) $(TESTFLAGS)
+	$(PYTEST) $(TESTFLAGS)
 else
 test: test-tensorflow test-jax
 
-test-rest: test-peers test-detection
+test-rest: .venv/dev.stamp
+	$(PYTEST) -m rest tests
+	KERAS_BACKEND=jax $(PYTEST) -m rest $(ON_JAX)
 endif
 
 test-all: test test-rest
@@ -112,13 +113,6 @@ test-tensorflow: .venv/test.stamp
 
 test-jax: .venv/test.stamp
 	KERAS_BACKEND=jax $(PYTEST) -m "not rest" $(ON_JAX)
-
-test-peers: .venv/dev.stamp
-	$(PYTEST) -m rest tests
-	KERAS_BACKEND=jax $(PYTEST) -m rest $(ON_JAX)
-
-test-detection: .venv/dev.stamp
-	LAMBDANET_KERAS=tf_keras $(PYTEST) tests/detection $(EITHER_KERAS) tests/project/docstrings_test.py
 
 test-plain-cpu: .venv/dev.stamp
 	$(BIN)/python tests/plain_cpu.py $(MAKE) test-all
@@ -139,8 +133,6 @@ endif
 
 check: lint
 	$(PYTEST) --seconds=30 -m "not slow" $$($(BIN)/python tests/changed.py)
-	@tests=$$($(BIN)/python tests/changed.py detection); test -z "$$tests" || \
-		LAMBDANET_KERAS=tf_keras $(PYTEST) --seconds=15 $$tests
 
 # TF Model Garden, and so detection, needs TensorFlow 2.20; a process with TensorFlow 2.21 and the Triton of torch crashes.
 test-tensorflow-2.21: .venv-2.21/stamp

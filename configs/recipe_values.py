@@ -240,9 +240,7 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     (
         "class_weights",
         lambda r: (
-            r.class_weights in ((), BALANCED)
-            or not r.num_classes
-            or len(r.class_weights) == r.num_classes
+            r.class_weights in ((), BALANCED) or not r.num_classes or len(r.class_weights) == r.num_classes
         ),
         f"empty, {BALANCED}, or {{0.num_classes}} numbers, one per class",
     ),

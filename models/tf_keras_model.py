@@ -4,7 +4,6 @@
 This module and `detection` are the only ones that import tf_keras.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +49,7 @@ class TfKerasModel(tf_keras.Model):
         for number, variable in enumerate(v for v in network.variables if id(v) not in weights):
             self._track_trackable(variable.value, f"{STATE}{number}")
         self._callable_losses = [
-            functools.partial(variable.regularizer, variable)
+            _loss_of(variable)
             for variable in network.weights
             if variable.regularizer is not None
         ]
@@ -107,12 +106,30 @@ class TfKerasModel(tf_keras.Model):
         if tf.distribute.has_strategy():
             draw_different_numbers(self.network, tf.distribute.get_strategy())
 
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the weights into a file of tf_keras, by their numbers."""
+        for number, weight in enumerate(self.weights):
+            store[str(number)] = weight.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the weights that `save_own_variables` wrote; `ValueError` where their number differs."""
+        weights = self.weights
+        if len(store.keys()) != len(weights):
+            raise ValueError(f"{self.name!r} has {len(weights)} weights, and the file {len(store.keys())}")
+        for number, weight in enumerate(weights):
+            weight.assign(store[str(number)])
+
     def get_config(self) -> dict[str, Any]:
         return {"network": keras.saving.serialize_keras_object(self.network)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "TfKerasModel":
         return cls(keras.saving.deserialize_keras_object(config["network"], custom_objects))
+
+
+def _loss_of(variable: keras.Variable) -> Callable[[], tf.Tensor]:
+    """Returns a function for the loss of a regularizer; tf_keras cannot save a partial one."""
+    return lambda: variable.regularizer(variable)
 
 
 def as_tf_keras(model: keras.Model | Callable[[], keras.Model]) -> TfKerasModel:
@@ -135,7 +152,8 @@ def as_tf_keras(model: keras.Model | Callable[[], keras.Model]) -> TfKerasModel:
     """
     which_keras.check_backend("as_tf_keras", ("tensorflow",))
     distributed = tf.distribute.has_strategy() and tf.distribute.get_strategy().num_replicas_in_sync > 1
-    if not isinstance(model, keras.Model) and callable(model) and not isinstance(model, type):
+    which_keras.check_keras_3(model, "the model")
+    if callable(model) and not isinstance(model, keras.layers.Layer):
         with tf.variable_creator_scope(average_on_read):
             model = model()
     elif distributed:

@@ -3,7 +3,6 @@
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,8 +44,5 @@ def _git(*arguments: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
 
 
-if (
-    __name__ == "__main__"
-):  # with the argument `detection`, only its tests, which need a process with tf_keras
-    near = [test.relative_to(ROOT) for test in tests_near(changed_files()) if test.exists()]
-    print(*(test for test in near if (test.parts[1] == "detection") == (sys.argv[1:] == ["detection"])))
+if __name__ == "__main__":
+    print(*(test.relative_to(ROOT) for test in tests_near(changed_files()) if test.exists()))

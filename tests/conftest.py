@@ -23,9 +23,6 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATH))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 if os.environ.get("KERAS_BACKEND") == "jax":
     os.environ.update(ENGINES["jax"])
-# A process has one Keras: tests/detection runs with tf_keras, in a call of pytest of its own.
-if os.environ.get("LAMBDANET_KERAS") != "tf_keras":
-    collect_ignore = ["detection"]
 # TensorFlow's own allocator for oneDNN never returns memory; the others do.
 os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 # mimalloc saves a tenth of the processor time; the workers start later, so they use it.
@@ -126,8 +123,7 @@ def freed():
 
 
 def _free():
-    name = os.environ.get("LAMBDANET_KERAS", "keras")
-    if name in sys.modules:
+    for name in {"keras", "tf_keras"} & sys.modules.keys():
         sys.modules[name].backend.clear_session()
         gc.collect()
         gc.freeze()  # the modules imported since
@@ -141,16 +137,6 @@ def quick_graphs():
     trace_quickly()
     yield
     trace_quickly(False)
-
-
-@pytest.fixture
-def no_values(monkeypatch):
-    """Leaves the variables of models that are only counted without values, which take most of the time."""
-    import keras
-
-    from lambdanet.backend import compat
-
-    monkeypatch.setattr(compat, "without_values", lambda: keras.StatelessScope(initialize_variables=False))
 
 
 @pytest.fixture(scope="session")

@@ -25,9 +25,9 @@ def xla_flags(*flags: str) -> str:
     return " ".join(own + [flag for flag in inherited if flag not in (*own, _TWO_DEVICES)])
 
 
-# The environment of a process with Keras 3 on each of its backends.
+# The environment of a process on each backend.
 ENGINES = {
     "jax": {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags(_TWO_DEVICES)},
     "torch": {"KERAS_BACKEND": "torch"},
-    "tensorflow": {"LAMBDANET_KERAS": "keras", "KERAS_BACKEND": "tensorflow", "XLA_FLAGS": xla_flags()},
+    "tensorflow": {"KERAS_BACKEND": "tensorflow", "XLA_FLAGS": xla_flags()},
 }

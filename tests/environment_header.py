@@ -54,12 +54,11 @@ def lines() -> list[str]:
     hidden = " (newer than avx2: hidden)" if "hide_instructions" in os.environ.get("LD_PRELOAD", "") else ""
     cores = os.cpu_count()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
-    keras = os.environ.get("LAMBDANET_KERAS", "keras")
-    backend = os.environ.get("KERAS_BACKEND", "tensorflow") if keras == "keras" else "tensorflow"
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
     variables = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
     return [
         f"processor: {processor}, {usable} of {cores} cores",
         f"instructions: {' '.join(instructions) or 'not listed by this system'}{hidden}",
-        f"versions: {keras} on {backend}; {', '.join(versions())}",
+        f"versions: keras on {backend}; {', '.join(versions())}",
         f"variables: {' '.join(variables) or 'none that change rounding'}",
     ]

@@ -9,9 +9,7 @@ from source_tree import ROOT
 
 # What the tests of a folder or file need besides, and the modules by which it is known to be installed.
 FILES = {
-    "backend/backend_test.py": ("tf_keras", ["tf_keras"]),
-    "backend/both_kerases_test.py": ("tf_keras", ["tf_keras"]),
-    "backend/engines_test.py": ("tf_keras and PyTorch", ["tf_keras", "torch"]),
+    "backend/engines_test.py": ("PyTorch", ["torch"]),
     "benchmarks": ("Apache Beam and PyTorch", ["apache_beam", "mnist1d", "torch"]),
     "detection": ("TF Model Garden", ["official", "tf_keras"]),
     "models/timm_networks_test.py": ("timm", ["timm"]),
@@ -25,7 +23,7 @@ FILES = {
 # What single tests with a marker need.
 MARKERS = {
     "browser": "Chromium",
-    "engines": "tf_keras and PyTorch",
+    "engines": "PyTorch",
     "peers": "timm, PyTorch or lucidrains' layer",
     "tpu": "the TPU compiler",
 }

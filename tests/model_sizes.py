@@ -54,7 +54,6 @@ def row(name: str, input_size: int | None = None) -> dict[str, str]:
     input_size = input_size or architecture.input_size
     images = keras.Input([input_size, input_size, 3])
 
-    @compat.declared_shapes()
     def build():
         endpoints = architecture.endpoints(images, LayerBuilder())
         embedding = architecture.embedding(endpoints, LayerBuilder())

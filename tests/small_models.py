@@ -6,7 +6,7 @@ from typing import Any
 from unittest import mock
 
 from lambdanet import backend
-from lambdanet.backend import compat, keras
+from lambdanet.backend import keras
 from lambdanet.models import zoo
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
 from lambdanet.models.resnet import ResNet
@@ -31,7 +31,6 @@ def few_block_model(name: str, **arguments: Any) -> keras.Model:
         return zoo.create_model(name, **arguments)
 
 
-@compat.declared_shapes()
 def small_model(
     name: str,
     input_size: int | None = None,

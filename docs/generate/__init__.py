@@ -12,11 +12,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
-from lambdanet import which_keras
-
-which_keras.take = lambda *args: None  # detection is described beside the rest; no layer of it is built
-
-from generate import api, commands, explorer, models, notebooks, repository, tables  # noqa: E402
+from generate import api, commands, explorer, models, notebooks, repository, tables
 
 WRITERS = (api, commands)  # modules whose `pages` returns whole pages
 

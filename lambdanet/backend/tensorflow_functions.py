@@ -97,7 +97,7 @@ def batch_norm(
 def scale_channels(
     x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
 ) -> tf.Tensor:
-    """Normalizes the channels of x [b, h, w, c] by a mean and a variance that are given, by the same kernel."""
+    """Normalizes the channels of x [b, h, w, c] by a given mean and variance, with the same kernel."""
     parameters = {"scale": gamma, "offset": beta, "mean": mean, "variance": variance}
     wide = {name: tf.cast(value, tf.float32) for name, value in parameters.items()}
     return tf.raw_ops.FusedBatchNormV3(x=x, **wide, epsilon=epsilon, is_training=False)[0]

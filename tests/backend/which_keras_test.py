@@ -1,73 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of a Keras, and one line for what does not work with it."""
+"""The backend of Keras: one line for what does not work on it, or is not installed."""
 
 import importlib
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from source_tree import ROOT
 
-import lambdanet
 from lambdanet import which_keras
 from lambdanet.errors import InputError
-
-
-@pytest.fixture
-def no_choice(monkeypatch):
-    monkeypatch.setattr(which_keras, "_used", None)
-    monkeypatch.delenv(which_keras.VARIABLE, raising=False)
-    monkeypatch.delenv("KERAS_BACKEND", raising=False)
-    return monkeypatch
 
 
 def python(*words, **variables):
     env = {**os.environ, **variables}
     return subprocess.run([sys.executable, *words], env=env, cwd=ROOT, capture_output=True, text=True)
-
-
-def test_choice_after_the_first_use(no_choice):
-    assert lambdanet.LambdaLayer
-    lambdanet.use("keras")
-    with pytest.raises(InputError, match="must come before the first use .* which took keras"):
-        lambdanet.use("tf_keras")
-
-
-def test_choice_by_the_layers_in_use(no_choice):
-    no_choice.setitem(sys.modules, "lambdanet.backend", SimpleNamespace(KERAS="tf_keras"))
-    assert which_keras.chosen() == "tf_keras"
-    no_choice.delitem(sys.modules, "lambdanet.backend")
-    assert which_keras.chosen() == "keras"
-
-
-def test_wrong_names(no_choice):
-    with pytest.raises(InputError, match="unknown Keras 'keras3'.*keras"):
-        lambdanet.use("keras3")
-    no_choice.setenv(which_keras.VARIABLE, "tf.keras")
-    with pytest.raises(InputError, match="unknown Keras in LAMBDANET_KERAS 'tf.keras'.*tf_keras"):
-        which_keras.chosen()
-
-
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        ("lambdanet.training.run.run", "training needs Keras 3, got tf_keras"),
-        ("lambdanet.training.evaluate", "evaluate needs Keras 3, got tf_keras"),
-        ("lambdanet.training.serving.export", "export needs Keras 3, got tf_keras"),
-        ("lambdanet.detection.model_garden", "lambdanet.detection needs tf_keras, got Keras 3"),
-    ],
-)
-def test_modules_that_need_one_keras(module, message, no_choice):
-    no_choice.delitem(sys.modules, module, raising=False)
-    other = "keras" if "needs tf_keras" in message else "tf_keras"
-    no_choice.setenv(which_keras.VARIABLE, other)
-    with pytest.raises(InputError, match=f"^{message} by LAMBDANET_KERAS$"):
-        importlib.import_module(module)
-    no_choice.setattr(which_keras, "_used", other)
-    with pytest.raises(InputError, match=f"^{message} by use$"):
-        importlib.import_module(module)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +24,12 @@ def test_modules_that_need_one_keras(module, message, no_choice):
         ("lambdanet.training.run.run", "training needs Keras on tensorflow or jax"),
         ("lambdanet.training.evaluate", "evaluate needs Keras on tensorflow or jax"),
         ("lambdanet.training.serving.export", "export needs Keras on tensorflow"),
+        ("lambdanet.detection.model_garden", "lambdanet.detection needs Keras on tensorflow"),
     ],
 )
-def test_backend_that_a_part_does_not_support(module, message, no_choice):
-    no_choice.setattr(which_keras, "keras_3_backend", lambda: "torch")
-    no_choice.delitem(sys.modules, module, raising=False)
+def test_backend_that_a_part_does_not_support(module, message, monkeypatch):
+    monkeypatch.setattr(which_keras, "keras_3_backend", lambda: "torch")
+    monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(InputError, match=f"^{message}, got torch; set KERAS_BACKEND=tensorflow$"):
         importlib.import_module(module)
 

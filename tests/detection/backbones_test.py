@@ -4,12 +4,14 @@
 import importlib
 import sys
 
+import keras as keras_3
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
 from helpers import ROOT
 
+from lambdanet.backend import compat
 from lambdanet.detection.model_garden import backbone_configs, backbone_factory, common
 from lambdanet.detection.modeling import backbones
 from lambdanet.detection.modeling.backbones import LambdaResNet, MobileNetV2Lambda
@@ -45,6 +47,7 @@ def stock(**options):
 
 def copy_weights(ours, theirs):
     """Copies the weights of Model Garden's ResNet by the attributes of its blocks."""
+    ours = ours.network
 
     def copy(name, layer):
         target = ours.get_layer(name)
@@ -87,7 +90,7 @@ def test_convolutional_backbone_equals_model_gardens(name):
         scale = np.abs(expected[level]).max()
         np.testing.assert_allclose(got[level] / scale, expected[level] / scale, atol=2e-5)
     blocks = [layer for layer in theirs.layers if "bottleneck" in layer.name]
-    rates = {layer.rate for layer in ours.layers if isinstance(layer, StochasticDepth)}
+    rates = {layer.rate for layer in ours.network.layers if isinstance(layer, StochasticDepth)}
     expected = {block.get_config()["stochastic_depth_drop_rate"] for block in blocks}
     assert sorted(rates) == pytest.approx(sorted(expected))
 
@@ -97,14 +100,15 @@ def test_configuration_reaches_every_layer(config):
     config = config.replace(stochastic_depth_drop_rate=0.2, bn_trainable=False)
     norm = common.NormActivation(activation="swish", norm_momentum=0.997, norm_epsilon=1e-4, use_sync_bn=True)
     backbone = build(config, norm, regularizer=keras.regularizers.L2(1e-5))
-    norms = [m for m in backbone.submodules if isinstance(m, keras.layers.BatchNormalization)]
+    layers = [*compat.sublayers(backbone.network)]
+    norms = [layer for layer in layers if isinstance(layer, keras_3.layers.BatchNormalization)]
     assert len(norms) > 20
     for layer in norms:
         assert (layer.momentum, layer.epsilon) == (0.997, 1e-4)
         assert layer.synchronized and not layer.trainable
-    acts = [m for m in backbone.submodules if isinstance(m, keras.layers.Activation)]
-    assert {layer.activation.__name__ for layer in acts} == {"swish"}
-    rates = [layer.rate for layer in backbone.layers if isinstance(layer, StochasticDepth)]
+    acts = [layer for layer in layers if isinstance(layer, keras_3.layers.Activation)]
+    assert {layer.activation.__name__ for layer in acts} == {"silu"}
+    rates = [layer.rate for layer in layers if isinstance(layer, StochasticDepth)]
     assert max(rates) == pytest.approx(0.2, rel=0.2) and min(rates) > 0
     kernels = [w for w in backbone.trainable_weights if "kernel" in w.name]
     assert len(backbone.losses) >= len(kernels) > 20
@@ -113,20 +117,20 @@ def test_configuration_reaches_every_layer(config):
 
 
 @pytest.mark.parametrize(
-    ("config", "kind"), [(LambdaResNet(model_id="eca_halonext26ts"), "swish"), (MobileNetV2Lambda(), "relu6")]
+    ("config", "kind"), [(LambdaResNet(model_id="eca_halonext26ts"), "silu"), (MobileNetV2Lambda(), "relu6")]
 )
 def test_default_activation_is_the_models(config, kind):
-    layers = [x for x in build(config).layers if isinstance(x, keras.layers.Activation)]
+    layers = [x for x in build(config).network.layers if isinstance(x, keras_3.layers.Activation)]
     assert {layer.activation.__name__ for layer in layers} == {kind}
 
 
 def test_options_reach_the_layers():
     options = {"key_dim": 8, "num_heads": 2, "scope": 0}
     backbone = build(LambdaResNet(model_id="lambda_resnet_tiny", **options))
-    (layer,) = {layer for layer in backbone.layers if layer.name == "c5_block1_spatial"}
+    (layer,) = {layer for layer in backbone.network.layers if layer.name == "c5_block1_spatial"}
     assert (layer.key_dim, layer.num_heads, layer.position.scope) == (8, 2, None)
     halo = build(LambdaResNet(model_id="halo_resnet_50", block_size=32))
-    assert halo.get_layer("c5_block2_spatial").block_size == 32
+    assert halo.network.get_layer("c5_block2_spatial").block_size == 32
 
 
 @pytest.mark.parametrize("config", [LambdaResNet(model_id="lambda_resnet_tiny"), MobileNetV2Lambda()])

@@ -85,7 +85,8 @@ def backbone(size=64, **options):
 
 
 def values(model):
-    return {name: variable.numpy() for name, variable in weight_files.weights_by_name(model).items()}
+    network = getattr(model, "network", model)
+    return {name: variable.numpy() for name, variable in weight_files.weights_by_name(network).items()}
 
 
 def picture(labels, number=0, box=(0.1, 0.2, 0.7, 0.9), channels=3, **changes):
@@ -173,8 +174,8 @@ def test_load_zoo_weights_enlarges_global_tables(tmp_path, capsys):
 
 
 def test_head_prefixes_are_those_of_the_families(classifier):
-    mobile = lambdanet.create_model("mobilenet_v2"), ZooBackbone("mobilenet_v2", (32, 32, 3))
-    for models in (mobile, (classifier, backbone())):
+    mobile = lambdanet.create_model("mobilenet_v2"), ZooBackbone("mobilenet_v2", (32, 32, 3)).network
+    for models in (mobile, (classifier, backbone().network)):
         whole, trunk = (weight_files.weights_by_name(model).keys() for model in models)
         assert whole - trunk == {key for key in whole if key.startswith(initialize.HEAD_PREFIXES)}
 

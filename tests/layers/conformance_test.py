@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One table, layers by properties: what every layer of the library keeps as a layer of either Keras."""
+"""One table, layers by properties: what every layer of the library keeps as a layer of Keras."""
 
 import json
 
@@ -10,14 +10,11 @@ from helpers import images, product_error, relative_error, with_gradients
 from layer_table import LAYERS
 
 import lambdanet
-from lambdanet.backend import KERAS, compat, keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError
 
-# With tf_keras, of each class one: the others differ in what they compute, which `engines_test` compares.
-NAMES = [name for name in LAYERS if KERAS == "keras" or "_" not in name]
 
-
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=LAYERS)
 def make(request):
     return LAYERS[request.param]
 
@@ -157,17 +154,17 @@ def test_regularizer_counts_the_kernels_alone(make):
 
 # A SavedModel of each class, of a table that depends on the size of the map, and of one that is an argument.
 # The others differ only in configuration, which both formats store; tracing each takes seconds.
-SAVED_MODELS = [name for name in NAMES if "_" not in name or name.endswith(("_global", "_shared"))]
+SAVED_MODELS = [name for name in LAYERS if "_" not in name or name.endswith(("_global", "_shared"))]
 
 
 @pytest.mark.parametrize(
     ("form", "name"),
-    [("layer.keras", name) for name in NAMES] + [("saved_model", name) for name in SAVED_MODELS],
+    [("layer.keras", name) for name in LAYERS] + [("saved_model", name) for name in SAVED_MODELS],
 )
 def test_save_and_load(form, name, tmp_path):
     model = keras.Sequential([keras.Input([None, None, 8]), LAYERS[name]()])
     x = images(2, 6, 5, 8)
-    if form == "saved_model" and KERAS == "keras":
+    if form == "saved_model":
         model.export(tmp_path / form, verbose=False)
         loaded = tf.saved_model.load(tmp_path / form)
         outputs = loaded.serve(x)
@@ -189,17 +186,15 @@ def assert_shared(copy, model):
     assert first is second and first is not model.get_layer("first").position
 
 
-@pytest.mark.parametrize("file", ["shared.keras", *(["shared", "shared.h5"] if KERAS == "tf_keras" else [])])
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-def test_a_shared_table_is_shared_in_a_loaded_model(file, tmp_path):
+def test_a_shared_table_is_shared_in_a_loaded_model(tmp_path):
     model = layers_that_share_a_table()
-    model.save(tmp_path / file)
-    loaded = keras.models.load_model(tmp_path / file)
+    model.save(tmp_path / "shared.keras")
+    loaded = keras.models.load_model(tmp_path / "shared.keras")
     assert_shared(loaded, model)
     np.testing.assert_allclose(loaded(images(1, 6, 6, 8)), model(images(1, 6, 6, 8)), atol=1e-5)
 
 
-def test_a_shared_table_is_shared_in_a_copy_or_rejected():
+def test_a_copy_that_would_not_share_a_table_is_rejected():
     """Keras 3 keeps shared objects while it loads a .keras file, and in no other copy."""
     model = layers_that_share_a_table()
     copies = [
@@ -207,9 +202,7 @@ def test_a_shared_table_is_shared_in_a_copy_or_rejected():
         lambda: keras.models.model_from_json(model.to_json()),
         lambda: keras.models.clone_model(model),
     ]
-    for copy in copies[:2] if KERAS == "tf_keras" else ():
-        assert_shared(copy(), model)
-    for copy in copies[2:] if KERAS == "tf_keras" else copies:
+    for copy in copies:
         with pytest.raises(InputError, match="save the model as a .keras file and load that$") as error:
             copy()
         assert "\n" not in str(error.value)

@@ -153,7 +153,7 @@ def test_stochastic_depth_rises_over_the_stages():
 
 
 def test_a_wrapped_layer_loads_by_its_name(tmp_path):
-    """As in the FAQ; tf_keras finds no class of a package inside of a wrapper."""
+    """As in the FAQ."""
     video = keras.Input([3, 6, 5, 4])
     layer = keras.layers.TimeDistributed(lambdanet.LambdaLayer(8, scope=3))
     model, x = keras.Model(video, layer(video)), images(2, 3, 6, 5, 4)

@@ -16,10 +16,12 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 gc.disable()  # collections take longer than two steps
 
+import keras as keras_3  # noqa: E402
 import tf_keras as keras  # noqa: E402
 from quick_graphs import trace_quickly  # noqa: E402
 from small_model import FOUR_BLOCKS  # noqa: E402
 
+from lambdanet.backend import compat  # noqa: E402
 from lambdanet.detection.configs import resolve  # noqa: E402
 from lambdanet.detection.modeling import tasks  # noqa: E402
 from lambdanet.detection.run import train  # noqa: E402
@@ -80,8 +82,8 @@ def record_synchronized() -> list[bool]:
 
     def recording(self):
         model = build_model(self)
-        for layer in model.submodules:
-            if isinstance(layer, keras.layers.BatchNormalization):
+        for layer in (*model.submodules, *compat.sublayers(model.backbone.network)):
+            if isinstance(layer, keras.layers.BatchNormalization | keras_3.layers.BatchNormalization):
                 named = "Sync" in type(layer).__name__
                 synchronized.append(named or bool(getattr(layer, "synchronized", False)))
         return model

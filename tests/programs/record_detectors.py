@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records what backbones and detectors compute, and their variables: python record_detectors.py FILE.npz
 
-`tests/detection/before_one_keras.npz` was written by this program at the commit that its entry `commit` names, the last one
-at which the backbones were models of tf_keras. `tests/detection/one_keras_test.py` runs the program again and compares.
+This program wrote `tests/detection/before_one_keras.npz` at the commit that its entry `commit` names, at
+which backbones were models of tf_keras. `tests/detection/one_keras_test.py` runs it again and compares.
 """
 
-import subprocess
 import sys
 import zlib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 import tf_keras  # noqa: E402
+from samples import samples, save  # noqa: E402
 
 from lambdanet.detection.configs import resolve  # noqa: E402
 from lambdanet.detection.model_garden import common, task_factory  # noqa: E402
@@ -56,10 +55,13 @@ COMMON = {
             "backbone": {"type": "lambda_resnet", "lambda_resnet": {"model_id": "lambda_resnet_tiny"}},
             "decoder": {"fpn": {"num_filters": 16}},
         },
-        "train_data": {"global_batch_size": 2, "dtype": "float32"},
+        "train_data": {
+            "global_batch_size": 2,
+            "dtype": "float32",
+            "parser": {"aug_rand_hflip": False, "aug_scale_min": 1.0, "aug_scale_max": 1.0},
+        },
     },
 }
-NUM_SAMPLES = 24  # of each array
 
 
 def weights_of(backbone: Any) -> dict[str, tf.Variable]:
@@ -69,7 +71,7 @@ def weights_of(backbone: Any) -> dict[str, tf.Variable]:
 
 
 def weights_of_all(model: Any) -> dict[str, tf.Variable]:
-    """Returns the variables of a detector: those of its backbone as above, the others by their number and name."""
+    """Returns the variables of a detector, those above the backbone by their number and name."""
     inside = {f"backbone/{name}": v for name, v in weights_of(model.backbone).items()}
     known = {v.ref() for v in inside.values()}
     others = [v for v in model.variables if v.ref() not in known]
@@ -92,20 +94,17 @@ def set_values(weights: dict[str, tf.Variable]) -> None:
         variable.assign(values.astype(variable.dtype.as_numpy_dtype))
 
 
-def samples(array: Any) -> np.ndarray:
-    """Returns the largest absolute value of an array, and some of its values, evenly spaced, as float32."""
-    if isinstance(array, tf.IndexedSlices):
-        array = tf.convert_to_tensor(array)
-    flat = np.ravel(tf.cast(array, tf.float32).numpy())
-    places = np.linspace(0, len(flat) - 1, min(len(flat), NUM_SAMPLES)).astype(int)
-    return np.concatenate([[np.abs(flat).max()], flat[places]]).astype("float32")
+def sampled(array: Any) -> np.ndarray:
+    """Returns samples of a tensor of any precision."""
+    return samples(tf.cast(tf.convert_to_tensor(array), tf.float32))
 
 
 def table(variables: Iterable[tf.Variable]) -> np.ndarray:
     """Returns a row for each variable: name, shape, dtype, trainable, synchronization and aggregation."""
     return np.array(
         [
-            f"{v.name} {tuple(v.shape)} {v.dtype.name} {v.trainable} {v.synchronization.name} {v.aggregation.name}"
+            f"{v.name} {tuple(v.shape)} {v.dtype.name} {v.trainable} "
+            f"{v.synchronization.name} {v.aggregation.name}"
             for v in variables
         ]
     )
@@ -132,27 +131,27 @@ def record_backbone(model_id: str, synchronized: bool, precision: str) -> dict[s
     weights = weights_of(backbone)
     set_values(weights)
     images = np.random.default_rng(0).normal(size=[4, SIDE, SIDE, 3]).astype("float32")
-    found = {f"inference/{level}": samples(x) for level, x in backbone(images, training=False).items()}
+    found = {f"inference/{level}": sampled(x) for level, x in backbone(images, training=False).items()}
     with tf.GradientTape() as tape:
         outputs = backbone(images, training=True)
         data_loss = tf.add_n([tf.reduce_mean(tf.cast(x, tf.float32) ** 2) for x in outputs.values()])
         loss = data_loss + tf.add_n(backbone.losses)
-    found |= {f"training/{level}": samples(x) for level, x in outputs.items()}
-    found["losses"] = samples(tf.sort(tf.stack(backbone.losses)))
-    found["loss"] = samples(loss)
+    found |= {f"training/{level}": sampled(x) for level, x in outputs.items()}
+    found["losses"] = sampled(tf.sort(tf.stack(backbone.losses)))
+    found["loss"] = sampled(loss)
     gradients = tape.gradient(loss, backbone.trainable_variables)
     names = {variable.ref(): name for name, variable in weights.items()}
     for variable, gradient in zip(backbone.trainable_variables, gradients, strict=True):
-        found[f"gradient/{names[variable.ref()]}"] = samples(gradient)
+        found[f"gradient/{names[variable.ref()]}"] = sampled(gradient)
     optimizer = tf_keras.optimizers.SGD(0.1, momentum=0.9)
     optimizer.apply_gradients(zip(gradients, backbone.trainable_variables, strict=True))
-    found |= {f"updated/{name}": samples(variable) for name, variable in weights.items()}
+    found |= {f"updated/{name}": sampled(variable) for name, variable in weights.items()}
     found["variables"] = table(backbone.variables)
     return found
 
 
 def record_detector(kind: str) -> dict[str, np.ndarray]:
-    """Returns the outputs of a detector and, where no regions are drawn by chance, its loss and weights after a step."""
+    """Returns outputs of a detector and, where no regions are drawn by chance, its loss and new weights."""
     params = resolve.resolve(DETECTORS[kind])
     params.override(COMMON)
     task = task_factory.get_task(params.task)
@@ -163,24 +162,16 @@ def record_detector(kind: str) -> dict[str, np.ndarray]:
     options = {"anchor_boxes": labels["anchor_boxes"], "image_shape": labels["image_info"][:, 1, :]}
     outputs = model(images, training=False, **options)
     found = {}
-    for name in (
-        "box_outputs",
-        "cls_outputs",
-        "rpn_boxes",
-        "rpn_scores",
-        "class_outputs",
-        "detection_boxes",
-        "detection_scores",
-    ):
-        for number, array in enumerate(tf.nest.flatten(outputs.get(name, []))):
-            found[f"inference/{name}/{number}"] = samples(array)
+    for name in ("rpn_boxes", "rpn_scores") if kind == "maskrcnn" else ("box_outputs", "cls_outputs"):
+        for number, array in enumerate(tf.nest.flatten(outputs[name])):
+            found[f"inference/{name}/{number}"] = sampled(array)
     found["variables"] = table(model.variables)
     if kind == "retinanet":
         optimizer = tf_keras.optimizers.SGD(0.01, momentum=0.9)
         train_step.create_variables(optimizer, model)
         logs = task.train_step((images, labels), model=model, optimizer=optimizer)
-        found["loss"] = samples(logs[task.loss])
-        found |= {f"updated/{name}": samples(variable) for name, variable in weights.items()}
+        found["loss"] = sampled(logs[task.loss])
+        found |= {f"updated/{name}": sampled(variable) for name, variable in weights.items()}
     return found
 
 
@@ -207,33 +198,5 @@ def record() -> dict[str, np.ndarray]:
     return found
 
 
-def main(file: str) -> None:
-    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    save(file, commit, record())
-
-
-def save(file: str, commit: str, found: dict[str, np.ndarray]) -> None:
-    """Writes what `record` returns; an entry of a file of NumPy for each of 3,000 arrays would take more than they do."""
-    tables = {name: x for name, x in found.items() if x.dtype.kind == "U"}
-    arrays = {name: x for name, x in found.items() if name not in tables}
-    np.savez_compressed(
-        file,
-        commit=commit,
-        names=list(arrays),
-        ends=np.cumsum([len(x) for x in arrays.values()]),
-        values=np.concatenate(list(arrays.values())),
-        **tables,
-    )
-
-
-def load(file: str | Path) -> dict[str, np.ndarray]:
-    """Returns what `save` wrote."""
-    with np.load(file) as entries:
-        parts = np.split(entries["values"], entries["ends"][:-1])
-        found = dict(zip(entries["names"].tolist(), parts, strict=True))
-        return found | {name: entries[name] for name in entries.files if name.endswith("variables")}
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    save(sys.argv[1], record())

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes layers and models with the Keras of this process: run_on_engine.py FOLDER ARRAYS.npz
+"""Computes layers and models on the backend of this process: run_on_engine.py ARRAYS.npz
 
-The folder has the weights of the small model: with tf_keras, the program writes them.
+With one more argument, SAMPLES.npz, it also writes samples of the arrays. So `tests/backend/tf_keras.npz` was
+written at the last commit that ran on tf_keras, with LAMBDANET_KERAS=tf_keras.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from unittest import mock
 
 import numpy as np
 from layer_table import LAYERS
+from samples import samples, save
 from small_models import few_block_model, only_few_blocks
 
 import lambdanet
@@ -62,9 +64,11 @@ def parts(engine: str) -> list[str]:
 
 
 def write_weights(folder: Path) -> None:
-    """Writes the weights of a small model in both formats."""
-    keras.utils.set_random_seed(0)
+    """Writes weights of a small model that depend on their names alone, in both formats."""
     model = small_model()
+    variables = weight_files.weights_by_name(model)
+    values = {name: random_value(name, variable.shape, 0.1) for name, variable in variables.items()}
+    weight_files.assign_weights(model, values, NAME)
     weight_files.save(model, folder / "weights.safetensors")
     model.save_weights(folder / "small.weights.h5")
 
@@ -139,7 +143,7 @@ def short_name(layer, variable) -> str:
 
 
 def numpy(x) -> np.ndarray:
-    return np.asarray(x) if K.KERAS == "tf_keras" else keras.ops.convert_to_numpy(x)
+    return keras.ops.convert_to_numpy(x)
 
 
 def with_tensorflow(layer, x, arguments):
@@ -151,8 +155,7 @@ def with_tensorflow(layer, x, arguments):
         tape.watch(x)
         outputs = call_for_training(layer, x, arguments)
         loss = tf.reduce_sum(tf.sin(outputs))
-    variables = [getattr(variable, "value", variable) for variable in layer.trainable_variables]
-    variables = layer.trainable_variables if K.KERAS == "tf_keras" else variables
+    variables = [variable.value for variable in layer.trainable_variables]
     by_input, *gradients = tape.gradient(loss, [x, *variables])
     return inference, outputs, by_input, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
@@ -298,10 +301,13 @@ def check_fit() -> None:
 
 
 def main() -> None:
-    folder, path = sys.argv[1:]
-    if K.KERAS == "tf_keras":
+    path, *recorded = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
         write_weights(Path(folder))
-    np.savez(path, **arrays(Path(folder), NETWORKS_ON[K.ENGINE]), **initial_weights())
+        found = arrays(Path(folder), NETWORKS_ON[K.ENGINE])
+    np.savez(path, **found, **initial_weights())
+    if recorded:
+        save(recorded[0], {name: samples(array) for name, array in found.items()})
     check_fit()
 
 

@@ -5,7 +5,6 @@ import ast
 import doctest
 import importlib
 import inspect
-import os
 import signal
 import tarfile
 
@@ -43,9 +42,7 @@ PROGRAMS |= {
 }
 
 
-IS_DETECTION = os.environ.get("LAMBDANET_KERAS") == "tf_keras"  # which needs it, in another process
-FLOORS = [floor for floor in source_tree.FLOORS if (floor == "detection") == IS_DETECTION]
-FILES = [path for floor in FLOORS for path in source_tree.files_of(floor)]
+FILES = [path for floor in source_tree.FLOORS for path in source_tree.files_of(floor)]
 
 
 def _examples() -> dict[str, str]:

@@ -3,7 +3,6 @@
 
 import concurrent.futures
 import dataclasses
-import functools
 import importlib.util
 import json
 import multiprocessing
@@ -23,7 +22,7 @@ import tpu_programs
 from programs.small_model import small_model
 from tpu_programs import INNER, TRIPS, N
 
-from lambdanet import cli, configs, which_keras
+from lambdanet import cli, configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.tpu import check, compiler, steps
@@ -231,14 +230,6 @@ def test_collectives_of_a_parallel_step(change, num_all_reduces, check_small_mod
     monkeypatch.setattr(check, "multiprocessing", multiprocessing)
     found = check_small_model("v5e:2x2", "train", TOP, "jax", f"--set={change}")["collectives"]
     assert found.keys() == {"all-reduce"} and found["all-reduce"] in num_all_reduces
-
-
-def test_process_has_the_keras_of_its_parent(monkeypatch):
-    """Detection chooses tf_keras before it checks a step in a process of its own."""
-    monkeypatch.setattr(check, "multiprocessing", multiprocessing)
-    monkeypatch.setattr(which_keras, "_used", "tf_keras")
-    with pytest.raises(InputError, match="a recipe needs Keras 3, got tf_keras"):
-        check.check_in_process(functools.partial(steps.recipe_step, configs.get_recipe("digits")), "v5e:2x2")
 
 
 @pytest.mark.slow

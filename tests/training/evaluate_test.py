@@ -3,11 +3,9 @@
 
 import csv
 import dataclasses
-import json
 import math
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -16,16 +14,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import ENGINES, ROOT, damage_record, program
+from helpers import ENGINES, ROOT, damage_record
 from PIL import Image
 
 from lambdanet import cli
 from lambdanet.configs import get_recipe
-from lambdanet.configs.recipe import to_json
 from lambdanet.errors import InputError
 from lambdanet.training.data import sources
 from lambdanet.training.evaluate import evaluate, measure, summary
-from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.serving.export import export
 from lambdanet.training.train import train
 
@@ -210,34 +206,3 @@ def test_checkpoint_of_tensorflow_is_evaluated_on_jax(run, capfd):
         for line in (summary(evaluate(*run, split="test[:70]"), 10), shown)
     )
     assert found == pytest.approx(expected, abs=2e-4)
-
-
-@pytest.mark.rest
-@pytest.mark.slow
-def test_run_with_tf_keras_starts_another(run, tmp_path, capsys):
-    """It is evaluated and exported as before; training it further is refused."""
-    pytest.importorskip("tf_keras")
-    recipe = dataclasses.replace(model_dirs.load_recipe(run[0]), ema_decay=0.9)
-    (tmp_path / "recipe.json").write_text(to_json(recipe))
-    old = tmp_path / "a run"
-    done = subprocess.run(
-        **program("train_with_tf_keras.py", tmp_path / "recipe.json", old), stdout=subprocess.PIPE
-    )
-    model, _ = model_dirs.load_trained_model(old)
-    images = np.linspace(-1, 1, 16 * 16 * 3, dtype=np.float32).reshape(1, 16, 16, 3)
-    np.testing.assert_allclose(model(images, training=False), json.loads(done.stdout), atol=1e-4)
-    assert evaluate(old, run[1])["examples"] == 355
-
-    assert cli.main(["train", f"--recipe={old / 'recipe.json'}", f"--model_dir={old}"]) == 2
-    problem, command = capsys.readouterr().err.split(" from its weights: lambdanet ")
-    assert f"model_dir '{old}' was trained with tf_keras, and cannot be continued with Keras 3" in problem
-    words = [word.replace("=DIR", f"={tmp_path / 'new'}") for word in shlex.split(command)]
-    assert cli.main([*words, f"--data_dir={run[1]}", "--set=learning_rate=1e-9"]) == 0
-    assert len(list((tmp_path / "new" / "checkpoints").glob("ckpt-22.npz"))) == 1
-    continued, _ = model_dirs.load_trained_model(tmp_path / "new")
-    for ours, theirs in zip(continued.trainable_variables, model.trainable_variables, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-
-    (old / "checkpoints" / "ckpt-22.data-00000-of-00001").unlink()
-    with pytest.raises(InputError, match="ckpt-22' cannot be read"):
-        evaluate(old, run[1])

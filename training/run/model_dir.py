@@ -51,11 +51,7 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
         raise InputError(f"{failure}: {str(parent)!r} is not a directory")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"{failure}: no permission to write to {str(parent)!r}")
-    if checkpoints.is_of_tf_keras(path / CHECKPOINTS):
-        raise InputError(
-            f"model_dir {str(path)!r} was trained with tf_keras by an earlier version, whose checkpoints are "
-            "no longer read; give another --model_dir"
-        )
+    _check_not_of_tf_keras(path)
     if recipe and _has(path / RECIPE):
         pairs = recipes.differences(load_recipe(path), recipe).items()
         fields = "; ".join(f"{field} is {old!r} there and {new!r} here" for field, (old, new) in pairs)
@@ -68,6 +64,15 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
     if recipe and not _has(path / RECIPE):
         _check_no_other_files(path)
     return path
+
+
+def _check_not_of_tf_keras(path: Path) -> None:
+    """Raises `InputError` for a run of a version before 0.1.0 on tf_keras, whose checkpoints are not read."""
+    if checkpoints.is_of_tf_keras(path / CHECKPOINTS):
+        raise InputError(
+            f"model_dir {str(path)!r} was trained with tf_keras by an earlier version, whose checkpoints are "
+            "no longer read; give another --model_dir"
+        )
 
 
 def _check_no_other_files(path: Path) -> None:
@@ -190,6 +195,7 @@ def load_weights(model_dir: str | Path) -> tuple[Recipe, dict[str, np.ndarray]]:
       InputError: there is no model_dir, or no checkpoint in it.
     """
     recipe = load_recipe(model_dir)
+    _check_not_of_tf_keras(Path(model_dir).expanduser())
     best = Path(model_dir).expanduser() / BEST
     directory = best if best.is_dir() else best.with_name(CHECKPOINTS)
     step, arrays = checkpoints.read_newest(directory)

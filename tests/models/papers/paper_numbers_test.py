@@ -73,7 +73,6 @@ def test_table_has_every_model():
     assert names.list_models() == list(zoo.MODELS)
 
 
-@pytest.mark.usefixtures("no_values")
 @pytest.mark.parametrize("name", names.list_models())
 def test_sizes_of_a_model(name):
     """The row of the table, the layers of the whole network and the arithmetic by hand agree."""
@@ -122,7 +121,6 @@ def test_gradient_step_and_copy(name):
     np.testing.assert_array_equal(copy(images), outputs)
 
 
-@pytest.mark.usefixtures("no_values")
 @pytest.mark.parametrize(
     "name",
     [
@@ -148,7 +146,6 @@ def test_counts_of_a_built_model(name):
     assert embedding.output_shape == (None, info.embedding_size)
 
 
-@pytest.mark.usefixtures("no_values")
 @pytest.mark.parametrize(
     ("name", "overrides", "gibibytes"),
     [  # Table 4 prints 120 and 0.63
@@ -175,7 +172,6 @@ def test_placement_of_table_19(depth, spacing, count):
     assert set(c2 + c3) == {"C"} and set(c5) == {"L"}
 
 
-@pytest.mark.usefixtures("no_values")
 def test_built_blocks_follow_the_row():
     """Each letter becomes its operation, and only c2 and c3 have squeeze-and-excitation."""
     with compat.without_values():

@@ -46,7 +46,6 @@ def test_compare(printed, ours, verdict):
     assert comparison.compare(printed, ours) == verdict
 
 
-@pytest.mark.usefixtures("no_values")
 @pytest.mark.parametrize("number", TABLES)
 def test_table(number):
     """Each figure is equal, or its row is listed above and has a note; the documentation has the figures."""

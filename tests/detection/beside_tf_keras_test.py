@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers beside, and inside, models of the Keras that is not theirs: these would neither train nor save them.
-
-`make test` runs this file once with each Keras.
-"""
-
-import importlib
+"""Layers beside, and inside, models of tf_keras, which would neither train nor save them."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as other
 from layer_table import LAYERS as SMALL
 
 import lambdanet
-from lambdanet.backend import KERAS, keras
+from lambdanet.backend import keras
 from lambdanet.errors import InputError
 
-other = importlib.import_module("tf_keras" if KERAS == "keras" else "keras")
-CALLED = f"is called by a {'tf_keras' if KERAS == 'keras' else 'Keras 3'} model or layer"
+CALLED = "is called by a tf_keras model or layer"
 LAYERS = {
     **{name: make for name, make in SMALL.items() if "_" not in name},
     "PooledBatchNormalization": lambdanet.PooledBatchNormalization,
@@ -26,7 +21,7 @@ IMAGES = np.random.default_rng(0).normal(size=[4, 9, 9, 8]).astype(np.float32)
 
 
 class Model(other.Model):
-    """A model of the other Keras with a layer in it, which it cannot see."""
+    """A model of tf_keras with a layer in it, which it cannot see."""
 
     def __init__(self, layer):
         super().__init__()
@@ -50,8 +45,7 @@ class Layer(other.layers.Layer):
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_layer_in_a_model_is_rejected(name):
     layer = LAYERS[name]()
-    hint = "import keras" if KERAS == "keras" else "import tf_keras as keras"
-    with pytest.raises(InputError, match=f"{CALLED}, Model, .*`{hint}`, or set LAMBDANET_KERAS="):
+    with pytest.raises(InputError, match=f"{CALLED}, Model, .*`import keras`.*`lambdanet.as_tf_keras`"):
         Model(layer)(IMAGES)
     assert layer(IMAGES) is not None  # as before, outside it
 
@@ -91,24 +85,27 @@ def test_models_of_both_in_one_process():
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda: lambdanet.GlobalAttention(8)(other.Input([4, 4, 8])), "an input of GlobalAttention is a {}"),
-        (lambda: lambdanet.LambdaLayer()(other.Input([4, 4, 8])), "an input of LambdaLayer is a {}"),
+        (
+            lambda: lambdanet.GlobalAttention(8)(other.Input([4, 4, 8])),
+            "an input of GlobalAttention is a tf_keras",
+        ),
+        (lambda: lambdanet.LambdaLayer()(other.Input([4, 4, 8])), "an input of LambdaLayer is a tf_keras"),
         (
             lambda: lambdanet.LambdaLayer(8)(tf.ones([1, 4, 8]), context=other.Input([4, 8])),
-            "an input of LambdaLayer is a {}",
+            "an input of LambdaLayer is a tf_keras",
         ),
         (
             lambda: lambdanet.LambdaLayer(embeddings_initializer=other.initializers.Zeros()),
-            "embeddings_initializer is a {} Z",
+            "embeddings_initializer is a tf_keras Z",
         ),
         (
             lambda: lambdanet.create_model("lambda_resnet_tiny", kernel_regularizer=other.regularizers.L2()),
-            "kernel_regularizer is a {} L2",
+            "kernel_regularizer is a tf_keras L2",
         ),
     ],
 )
-def test_arguments_of_the_other_keras_are_rejected(use, message):
-    with pytest.raises(InputError, match=message.format("tf_keras" if KERAS == "keras" else "Keras 3")):
+def test_arguments_of_tf_keras_are_rejected(use, message):
+    with pytest.raises(InputError, match=message):
         use()
 
 

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`as_tf_keras`: Keras 3 networks in trainings, files and strategies of tf_keras."""
+
+import json
+import subprocess
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from helpers import program
+from programs.small_model import TWO_BLOCKS
+
+import lambdanet
+from lambdanet.errors import InputError
+from lambdanet.models import zoo
+from lambdanet.models.tf_keras_model import TfKerasModel
+
+NAME = "lambda_resnet_tiny"
+RANDOM = np.random.default_rng(0)
+IMAGES = RANDOM.normal(size=[16, 64, 64, 3]).astype("float32")
+LABELS = np.arange(16) % 4
+
+
+@pytest.fixture(autouse=True)
+def two_blocks(monkeypatch):
+    monkeypatch.setitem(zoo.MODELS, NAME, TWO_BLOCKS)
+    keras.utils.set_random_seed(0)
+
+
+def network(**options):
+    return lambdanet.create_model(NAME, num_classes=4, input_size=64, **options)
+
+
+def compiled(model, optimizer=None):
+    loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer or tf_keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"])
+    return model
+
+
+def test_it_computes_as_the_network():
+    inside = network(kernel_regularizer=keras.regularizers.L2(1e-3))
+    model = lambdanet.as_tf_keras(inside)
+    np.testing.assert_array_equal(model(IMAGES), inside(IMAGES))
+    np.testing.assert_array_equal(model.predict(IMAGES, verbose=0), inside.predict(IMAGES, verbose=0))
+    assert model.count_params() == inside.count_params()
+    np.testing.assert_allclose(sum(model.losses), sum(inside.losses), rtol=1e-6)
+    assert len(model.losses) == len(inside.losses) > 5
+    for ours, theirs in (
+        (model.trainable_weights, inside.trainable_weights),
+        (model.weights, inside.weights),
+    ):
+        assert [variable is weight.value for variable, weight in zip(ours, theirs, strict=True)]
+
+
+def test_fit_trains_the_network():
+    inside = network(stochastic_depth_rate=0.1, kernel_regularizer=keras.regularizers.L2(1e-4))
+    before = {weight.path: weight.numpy() for weight in inside.weights}
+    model = compiled(lambdanet.as_tf_keras(inside))
+    history = model.fit(IMAGES, LABELS, batch_size=8, epochs=8, verbose=0).history["loss"]
+    assert history[-1] < 0.7 * history[0]
+    same = {weight.path for weight in inside.weights if (weight.numpy() == before[weight.path]).all()}
+    assert same <= {"c5_block1_spatial/values_norm/gamma"}  # the normalization after the layer undoes it
+    measured = model.evaluate(IMAGES, LABELS, batch_size=16, verbose=0, return_dict=True)
+    assert measured["loss"] == pytest.approx(model.test_on_batch(IMAGES, LABELS)[0], rel=1e-3)
+
+
+def test_a_step_equals_that_of_keras_3():
+    models = network(), network()
+    models[1].set_weights(models[0].get_weights())
+    ours = compiled(lambdanet.as_tf_keras(models[0]))
+    models[1].compile(
+        keras.optimizers.SGD(0.05, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    for model in (ours, models[1]):
+        model.fit(IMAGES, LABELS, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    for weight, other in zip(models[0].weights, models[1].weights, strict=True):
+        np.testing.assert_allclose(weight, other, atol=1e-4, err_msg=weight.path)
+
+
+def test_inside_of_another_model():
+    trunk = lambdanet.as_tf_keras(network(features_only=True))
+    images = tf_keras.Input([64, 64, 3])
+    pooled = tf_keras.layers.GlobalAveragePooling2D()(trunk(images)["5"])
+    model = compiled(tf_keras.Model(images, tf_keras.layers.Dense(4)(pooled)))
+    assert len(model.trainable_weights) == len(trunk.trainable_weights) + 2
+    before = trunk.get_weights()
+    model.fit(IMAGES, LABELS, epochs=1, verbose=0)
+    assert any(np.abs(x - y).max() > 0 for x, y in zip(trunk.get_weights(), before, strict=True))
+
+
+def test_freezing():
+    inside = network()
+    model = lambdanet.as_tf_keras(inside)
+    outer = compiled(tf_keras.Sequential([model, tf_keras.layers.Dense(4)]))
+    outer(IMAGES)
+    outer.layers[0].trainable = False
+    assert model.trainable_weights == [] and len(outer.trainable_weights) == 2
+    compiled(outer)
+    before = model.get_weights()
+    outer.fit(IMAGES, LABELS, epochs=1, verbose=0)
+    for value, other in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, other)
+    outer.trainable = True
+    assert len(model.trainable_weights) == len(inside.trainable_weights) > 10
+
+
+def test_layers_that_were_frozen_stay_so():
+    inside = network()
+    inside.get_layer("stem2_conv").trainable = False
+    model = lambdanet.as_tf_keras(inside)
+    expected = len(inside.trainable_weights)
+    model.trainable = False
+    model.trainable = True
+    assert len(model.trainable_weights) == expected < len(network().trainable_weights)
+
+
+def test_losses_of_layers_are_losses_of_the_model():
+    inputs = keras.Input([4])
+    outputs = keras.layers.Dense(2, activity_regularizer=keras.regularizers.L2(0.1))(inputs)
+    model = lambdanet.as_tf_keras(keras.Model(inputs, outputs))
+    images = RANDOM.normal(size=[3, 4]).astype("float32")
+    (found,) = [model(images), model.losses][1]
+    assert float(found) == pytest.approx(0.1 * float(tf.reduce_sum(model(images) ** 2)) / 3, rel=1e-5)
+
+
+def test_moving_averages_of_the_optimizer():
+    inside = network()
+    optimizer = tf_keras.optimizers.AdamW(1e-3, use_ema=True, ema_momentum=0.5)
+    optimizer.exclude_from_weight_decay(var_names=["gamma", "beta"])
+    model = compiled(lambdanet.as_tf_keras(inside), optimizer)
+    model.fit(IMAGES, LABELS, epochs=2, verbose=0)
+    averages = optimizer._model_variables_moving_average
+    assert len(averages) == len(inside.trainable_weights)
+    for weight, average in zip(inside.trainable_weights, averages, strict=True):
+        np.testing.assert_array_equal(weight, average)  # which `fit` leaves at its end
+
+
+@pytest.mark.parametrize("form", ["saved_model", "model.keras"])
+def test_save_and_load(form, tmp_path):
+    model = compiled(lambdanet.as_tf_keras(network(kernel_regularizer=keras.regularizers.L2(1e-3))))
+    model.fit(IMAGES, LABELS, epochs=1, verbose=0)
+    model.save(tmp_path / form)
+    loaded = tf_keras.models.load_model(tmp_path / form)
+    np.testing.assert_allclose(loaded.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0), atol=1e-5)
+    if form == "model.keras":
+        assert isinstance(loaded, TfKerasModel) and len(loaded.losses) == len(model.losses)
+
+
+def test_export_and_checkpoints(tmp_path):
+    model = lambdanet.as_tf_keras(network())
+    model(IMAGES)
+    model.export(str(tmp_path / "export"))
+    exported = tf.saved_model.load(str(tmp_path / "export"))
+    np.testing.assert_allclose(exported.serve(IMAGES), model(IMAGES), atol=1e-5)
+    path = tf.train.Checkpoint(model=model).save(str(tmp_path / "ckpt"))
+    model.save_weights(tmp_path / "own.weights.h5")
+    for restore in (
+        lambda other: tf.train.Checkpoint(model=other).restore(path).assert_existing_objects_matched(),
+        lambda other: other.load_weights(tmp_path / "own.weights.h5"),
+    ):
+        keras.utils.set_random_seed(1)
+        other = lambdanet.as_tf_keras(network())
+        assert np.abs(other(IMAGES) - model(IMAGES)).max() > 1e-3
+        restore(other)
+        np.testing.assert_array_equal(other(IMAGES), model(IMAGES))
+
+
+def test_half_precision_is_that_of_the_network():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        inside = network()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    model = compiled(lambdanet.as_tf_keras(inside))
+    assert inside.get_layer("stem2_conv").compute_dtype == "bfloat16"
+    assert model(IMAGES).dtype == tf.float32  # of logits
+    assert np.isfinite(model.fit(IMAGES, LABELS, epochs=2, verbose=0).history["loss"]).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (tf_keras.Sequential([tf_keras.layers.Dense(2)]), "the model is a tf_keras Sequential; lambdanet"),
+        (keras.Sequential([keras.layers.Dense(2)]), "must be a built Keras 3 model"),
+        (lambda: "text", "must be a built Keras 3 model, or a function that returns one, got 'text'"),
+        (lambdanet.LambdaLayer(8), "must be a built Keras 3 model"),
+    ],
+)
+def test_other_models_are_refused(model, message):
+    with pytest.raises(InputError, match=message):
+        lambdanet.as_tf_keras(model)
+
+
+@pytest.mark.slow
+def test_two_devices():
+    """Each device has moving averages and random numbers of its own, also after a checkpoint was read."""
+    done = subprocess.run(**program("as_tf_keras_on_two_devices.py"), capture_output=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["history"][-1] < 0.8 * found["history"][0]
+    assert found["refused"].startswith(
+        "within a strategy, as_tf_keras needs a function that builds the model"
+    )
+    assert found["synchronization"] == ["ON_READ MEAN"]
+    assert found["seeds"] == [[0, 1], [0, 1]]
+    assert found["difference"] < 1e-6
