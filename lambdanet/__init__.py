@@ -2,10 +2,12 @@
 """lambdanet: LambdaNetworks (Bello 2021) for Keras on TensorFlow, JAX and torch.
 
 The public names are imported on first use, so `import lambdanet` and the help of the command line do not
-import Keras. `import lambdanet.models.zoo` registers all layers with Keras, as `load_model` needs.
+import Keras. Where Keras is imported before, all layers and models are registered with it, as `load_model`
+needs; elsewhere `import lambdanet.models.zoo` does that.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` marks the names as public for type checkers
@@ -71,3 +73,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if sys.modules.get("keras"):
+    importlib.import_module("lambdanet.models.zoo")

@@ -17,6 +17,7 @@ from lambdanet.detection.model_garden import (
     task_factory,
     train_utils,
 )
+from lambdanet.detection.modeling import backbones, initialize
 from lambdanet.errors import InputError, invalid, one_line
 
 PARAMS = "params.yaml"
@@ -100,6 +101,7 @@ def load_weights(model: keras.Model, params: Any, checkpoint: str) -> str:
       InputError: the checkpoint is damaged, or of another model.
     """
     best = params.trainer.best_checkpoint_export_subdir
+    _check_not_of_tf_keras(checkpoint, params, f"checkpoint {checkpoint!r}")
     parts: dict[str, Any] = {"model": model}
     optimizer = None
     if params.trainer.optimizer_config.ema and not (best and Path(checkpoint).parent.name == Path(best).name):
@@ -153,10 +155,17 @@ def check_model_dir(params: ExperimentConfig, mode: str, model_dir: str) -> None
     if "train" in mode and not newest:
         start = params.task.init_checkpoint or "random weights"
         print(f"{model_dir}: no checkpoint, starting from {start}", flush=True)
+    if newest:
+        _check_not_of_tf_keras(newest, params, f"model_dir {model_dir!r}")
     written = os.path.join(model_dir, PARAMS)
     if newest and tf.io.gfile.exists(written):
         before = hyperparams.read_yaml_to_params_dict(written).as_dict()["task"]["model"]
         _compare(_architecture(before), _architecture(params.task.model.as_dict()), model_dir)
+
+
+def _check_not_of_tf_keras(checkpoint: str, params: Any, name: str) -> None:
+    if params.task.model.backbone.type in backbones.FAMILIES:
+        initialize.check_not_of_tf_keras(checkpoint, name)
 
 
 def is_finished(params: ExperimentConfig, mode: str, model_dir: str) -> bool:

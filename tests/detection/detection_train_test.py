@@ -398,3 +398,26 @@ def test_model_gardens_driver_with_experiments_imported(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     kept = {name for name, _ in tf.train.list_variables(str(tmp_path / "run" / "ckpt-1"))}
     assert any("backbone" in name for name in kept)
+
+
+def test_checkpoints_of_a_tf_keras_backbone_are_refused_by_name(tmp_path):
+    """Their keys are those of a functional model of tf_keras; they would be left out without a word."""
+    inputs = keras.Input([64, 64, 3])
+    old = keras.Model(inputs, keras.layers.Conv2D(4, 3)(inputs))
+    checkpoint = tf.train.Checkpoint(backbone=old, model=tf.train.Checkpoint(backbone=old))
+    path = checkpoint.save(str(tmp_path / "ckpt"))
+    (tmp_path / "small.yaml").write_text(SMALL)
+    params = resolve.resolve(EXPERIMENT, [str(tmp_path / "small.yaml")])
+    message = (
+        "is of an earlier version of lambdanet, with a backbone of tf_keras; the git tag last-with-both-"
+    )
+    with pytest.raises(InputError, match=f"model_dir .* {message}"):
+        model_dirs.check_model_dir(params, "train", str(tmp_path))
+    with pytest.raises(InputError, match=f"checkpoint .* {message}"):
+        model_dirs.load_weights(None, params, path)
+    model = task_factory.get_task(params.task).build_model()
+    with (
+        pytest.raises(InputError, match=f"task.init_checkpoint .* {message}"),
+        initialize.verified_checkpoint(path, model, "all"),
+    ):
+        pass
