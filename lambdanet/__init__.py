@@ -29,13 +29,13 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
         UnstructuredPositionEmbedding as UnstructuredPositionEmbedding,
     )
     from lambdanet.layers.stochastic_depth import StochasticDepth as StochasticDepth
+    from lambdanet.models.as_tf_keras import as_tf_keras as as_tf_keras
     from lambdanet.models.classifier import class_names as class_names
     from lambdanet.models.classifier import decode_predictions as decode_predictions
     from lambdanet.models.classifier import replace_classifier as replace_classifier
     from lambdanet.models.inference import for_inference as for_inference
     from lambdanet.models.names import list_models as list_models
     from lambdanet.models.preprocessing import preprocess_for as preprocess_for
-    from lambdanet.models.tf_keras_model import as_tf_keras as as_tf_keras
     from lambdanet.models.zoo import create_model as create_model
     from lambdanet.models.zoo import model_info as model_info
 
@@ -55,7 +55,7 @@ _EXPORTS = {
     "lambdanet.models.inference": ("for_inference",),
     "lambdanet.models.names": ("list_models",),
     "lambdanet.models.preprocessing": ("preprocess_for",),
-    "lambdanet.models.tf_keras_model": ("as_tf_keras",),
+    "lambdanet.models.as_tf_keras": ("as_tf_keras",),
     "lambdanet.models.zoo": ("create_model", "model_info"),
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}

@@ -6,6 +6,7 @@ A network is data: for each stage a string with one letter per block, and for ea
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,10 @@ from lambdanet.layers.channel_attention import SqueezeExcite
 from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
 from lambdanet.models.spatial_ops import BlockContext, Convolution, SpatialOperation
+
+# Keras walks a functional graph by recursion, one frame per layer, when it builds or loads a model; the
+# deepest trunk is a chain of 1,500 layers, and Python's default limit is 1,000 frames.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 10_000))
 
 FILTERS = (64, 128, 256, 512)
 

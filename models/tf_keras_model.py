@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds a Keras 3 network in a model of tf_keras, for trainings and libraries such as TF Model Garden.
 
-This module and `detection` are the only ones that import tf_keras.
+This module and `detection` are the only ones that import tf_keras; `lambdanet.as_tf_keras` is the way here.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,7 @@ import tf_keras
 
 from lambdanet import which_keras
 from lambdanet.backend import compat, keras
-from lambdanet.backend.strategies import average_on_read, draw_different_numbers
-from lambdanet.errors import InputError, invalid
+from lambdanet.backend.strategies import draw_different_numbers
 
 WEIGHT, STATE = "weight-", "state-"  # in the keys of checkpoints; the states are those of random numbers
 
@@ -49,9 +48,7 @@ class TfKerasModel(tf_keras.Model):
         for number, variable in enumerate(v for v in network.variables if id(v) not in weights):
             self._track_trackable(variable.value, f"{STATE}{number}")
         self._callable_losses = [
-            _loss_of(variable)
-            for variable in network.weights
-            if variable.regularizer is not None
+            _loss_of(variable) for variable in network.weights if variable.regularizer is not None
         ]
         self.built = True
 
@@ -130,40 +127,3 @@ class TfKerasModel(tf_keras.Model):
 def _loss_of(variable: keras.Variable) -> Callable[[], tf.Tensor]:
     """Returns a function for the loss of a regularizer; tf_keras cannot save a partial one."""
     return lambda: variable.regularizer(variable)
-
-
-def as_tf_keras(model: keras.Model | Callable[[], keras.Model]) -> TfKerasModel:
-    """Returns a Keras 3 model as a model of tf_keras that shares its variables, for a training of tf_keras.
-
-    It can be compiled, fitted, saved and exported by tf_keras, be a layer of other models of tf_keras, and
-    train in a distribution strategy of TensorFlow.
-
-    Args:
-      model: a built Keras 3 model on TensorFlow, or a function without arguments that returns one. Within the
-        scope of a strategy it must be a function, which is called there: the moving averages of batch
-        normalization then are variables that differ by device.
-
-    Raises:
-      InputError: it is no built model of Keras 3, Keras is not on TensorFlow, or a strategy needs a function.
-
-    Example:
-      >>> model = as_tf_keras(lambdanet.create_model("lambda_resnet_tiny", num_classes=10))
-      >>> model.compile("sgd", tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    """
-    which_keras.check_backend("as_tf_keras", ("tensorflow",))
-    distributed = tf.distribute.has_strategy() and tf.distribute.get_strategy().num_replicas_in_sync > 1
-    which_keras.check_keras_3(model, "the model")
-    if callable(model) and not isinstance(model, keras.layers.Layer):
-        with tf.variable_creator_scope(average_on_read):
-            model = model()
-    elif distributed:
-        raise InputError(
-            "within a strategy, as_tf_keras needs a function that builds the model, such as "
-            "as_tf_keras(lambda: create_model('lambda_resnet_50'))"
-        )
-    if not isinstance(model, keras.Model) or not model.built:
-        raise invalid("model", "a built Keras 3 model, or a function that returns one", model)
-    wrapped = TfKerasModel(model)
-    if distributed:
-        wrapped.draw_different_numbers()
-    return wrapped

@@ -148,8 +148,8 @@ def test_what_a_floor_imports_is_required(built, floor):
     """By the base install, except that some floors may use what an extra adds, and peers."""
     extras = {
         "core": ("tensorflow",),
-        "backend": ("tensorflow", "jax", "torch", "detection"),
-        "models": ("tensorflow", "keras-hub"),
+        "backend": ("tensorflow", "jax", "torch"),
+        "models": ("tensorflow", "keras-hub", "detection"),
         "training": ("tensorflow", "jax", "demo", "train", "onnx", "detection", "beam"),
         "tpu": ("tpu-check", "tensorflow", "demo"),
         "detection": ("detection",),
