@@ -29,6 +29,7 @@ def as_tf_keras(model: keras.Model | Callable[[], keras.Model]) -> "TfKerasModel
         strategy needs a function.
 
     Example:
+      >>> import tf_keras
       >>> model = as_tf_keras(lambdanet.create_model("lambda_resnet_tiny", num_classes=10))
       >>> model.compile("sgd", tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     """

@@ -2,6 +2,7 @@
 """Backbones from the zoo; the convolutional ones against Model Garden's own ResNet."""
 
 import importlib
+import json
 import sys
 
 import keras as keras_3
@@ -12,11 +13,18 @@ import tf_keras as keras
 from helpers import ROOT
 
 from lambdanet.backend import compat
-from lambdanet.detection.model_garden import backbone_configs, backbone_factory, common
+from lambdanet.detection.model_garden import (
+    backbone_configs,
+    backbone_factory,
+    common,
+    optimization,
+    train_utils,
+)
 from lambdanet.detection.modeling import backbones
 from lambdanet.detection.modeling.backbones import LambdaResNet, MobileNetV2Lambda
 from lambdanet.errors import InputError
 from lambdanet.layers.stochastic_depth import StochasticDepth
+from lambdanet.models import complexity
 
 NORM = common.NormActivation(norm_momentum=0.9, norm_epsilon=1e-5)
 # Model -> options of the same network in Model Garden.
@@ -168,3 +176,78 @@ def test_import_hides_tensorflow_text_and_has_one_name(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
     with pytest.raises(ImportError, match="import lambdanet.detection, not detection"):
         importlib.import_module("detection")
+
+
+def test_precision_is_that_of_tf_keras_and_ends_with_the_backbone():
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        backbone = build(LambdaResNet(model_id="lambda_resnet_tiny"))
+    finally:
+        keras.mixed_precision.set_global_policy(before)
+    assert backbone.network.get_layer("stem2_conv").compute_dtype == "bfloat16"
+    assert all(weight.dtype == tf.float32 for weight in backbone.weights)
+    assert {x.dtype for x in backbone(tf.zeros([1, 64, 64, 3])).values()} == {tf.bfloat16}
+    assert keras_3.config.dtype_policy().name == "float32"
+
+
+def test_a_frozen_backbone_keeps_weights_and_statistics():
+    backbone = build(LambdaResNet(model_id="lambda_resnet_tiny"))
+    outer = keras.Sequential([backbone])
+    outer.trainable = False
+    assert backbone.trainable_weights == [] and len(backbone.non_trainable_weights) == len(backbone.weights)
+    before = backbone.get_weights()
+    backbone(tf.random.normal([2, 64, 64, 3]), training=True)
+    for value, other in zip(backbone.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
+def test_losses_of_a_regularizer_survive_the_configuration():
+    config = LambdaResNet(model_id="lambda_resnet_tiny")
+    backbone = build(config, regularizer=keras.regularizers.L2(1e-3))
+    kernels = [weight for weight in backbone.trainable_weights if "kernel" in weight.name]
+    expected = sum(float(tf.reduce_sum(kernel**2)) for kernel in kernels) * 1e-3
+    assert float(tf.add_n(backbone.losses)) == pytest.approx(expected, rel=1e-5)
+    copy = backbones.ZooBackbone.from_config(backbone.get_config())
+    copy.set_weights(backbone.get_weights())
+    assert float(tf.add_n(copy.losses)) == pytest.approx(expected, rel=1e-5)
+    written = keras.saving.serialize_keras_object(backbone)
+    assert json.loads(json.dumps(written))["config"]["options"]["kernel_regularizer"]["class_name"] == "L2"
+
+
+def test_averages_and_decay_of_model_gardens_optimizers():
+    backbone = build(LambdaResNet(model_id="lambda_resnet_tiny"))
+    options = {"weight_decay_rate": 1.0, "exclude_from_weight_decay": ["gamma", "beta", "position"]}
+    factory = optimization.OptimizerFactory(
+        optimization.OptimizationConfig(
+            {
+                "optimizer": {"type": "adamw", "adamw": options},
+                "ema": {"average_decay": 0.5, "dynamic_decay": False},
+                "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}},
+            }
+        )
+    )
+    optimizer = factory.build_optimizer(factory.build_learning_rate())
+    optimizer.shadow_copy(backbone)
+    before = backbone.get_weights()
+    variables = backbone.trainable_weights
+    optimizer.apply_gradients([(tf.zeros_like(variable), variable) for variable in variables])
+    for variable, old in zip(backbone.weights, before, strict=True):
+        decays = "kernel" in variable.name
+        np.testing.assert_allclose(variable, 0.9 * old if decays else old, rtol=1e-5, err_msg=variable.name)
+        average = optimizer.get_slot(variable, "average")
+        np.testing.assert_allclose(average, variable / 2, rtol=1e-5, atol=1e-7)  # which began at 0
+
+
+def test_summary_and_flops():
+    config = LambdaResNet(model_id="lambda_resnet_tiny")
+    images = keras.Input([64, 64, 3], batch_size=1)
+    backbone = build(config)
+    model = keras.Model(images, backbone(images))
+    lines = []
+    model.summary(print_fn=lines.append)
+    total = next(line for line in lines if line.startswith("Total params"))
+    assert f"{backbone.network.count_params()}" in total
+    flops = train_utils.try_count_flops(model)
+    counted = complexity.count_flops(backbone.network)
+    assert flops == pytest.approx(counted, rel=0.05)
