@@ -229,10 +229,10 @@ def test_averages_and_decay_of_model_gardens_optimizers():
     )
     optimizer = factory.build_optimizer(factory.build_learning_rate())
     optimizer.shadow_copy(backbone)
-    before = backbone.get_weights()
     variables = backbone.trainable_weights
+    before = [variable.numpy() for variable in variables]
     optimizer.apply_gradients([(tf.zeros_like(variable), variable) for variable in variables])
-    for variable, old in zip(backbone.weights, before, strict=True):
+    for variable, old in zip(variables, before, strict=True):
         decays = "kernel" in variable.name
         np.testing.assert_allclose(variable, 0.9 * old if decays else old, rtol=1e-5, err_msg=variable.name)
         average = optimizer.get_slot(variable, "average")
