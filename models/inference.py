@@ -19,7 +19,7 @@ from lambdanet.layers.batch_norm import (
     is_linear_projection,
     scale_and_offset,
 )
-from lambdanet.layers.layer import Layer, copied_config, copy_weights
+from lambdanet.layers.layer import Layer, copied_config
 from lambdanet.layers.stochastic_depth import StochasticDepth
 
 # Layers that pass their input on at inference.
@@ -272,7 +272,7 @@ def _no_weights(copy: Any) -> None:
 
 
 def _copy_state(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
-    copy_weights(layer, copy)
+    copy.set_weights(layer.get_weights())
     for part in (copy, *compat.sublayers(copy)):
         if isinstance(part, keras.layers.Normalization):
             part.finalize_state()  # in Keras 3 it computes with copies of its weights

@@ -90,7 +90,9 @@ def batch_norm(
     outputs, mean, unbiased, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x, scale=gamma, offset=beta, mean=[], variance=[], epsilon=epsilon, is_training=True
     )
-    count = tf.cast(tf.reduce_prod(tf.shape(x)[:-1]), tf.float32)
+    count = x.shape[:-1].num_elements()
+    if count is None:
+        count = tf.cast(tf.reduce_prod(tf.shape(x)[:-1]), tf.float32)
     return outputs, mean, unbiased * ((count - 1) / count)
 
 

@@ -30,7 +30,7 @@ class Layer(compat.BaseLayer):
     def for_inference(self) -> "Layer":
         """Returns a copy with the same outputs at inference, for `lambdanet.for_inference`."""
         copy = rebuild_layer(self, {**self.get_config(), **self.INFERENCE_OPTIONS})
-        copy_weights(self, copy)
+        copy.set_weights(self.get_weights())
         return copy
 
     def get_config(self) -> dict[str, Any]:
@@ -100,13 +100,6 @@ def copied_config(layer: keras.layers.Layer) -> dict[str, Any]:
     config = layer.get_config()
     attributes = {name: getattr(layer, name, None) for name in config if name.endswith(FUNCTIONS)}
     return config | {name: value for name, value in attributes.items() if inspect.isfunction(value)}
-
-
-def copy_weights(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
-    """Sets the weights of a copy of a layer, whichever of its parts are frozen."""
-    for part, copied in zip((layer, *compat.sublayers(layer)), (copy, *compat.sublayers(copy)), strict=True):
-        copied.trainable = part.trainable  # Keras lists frozen weights last
-    copy.set_weights(layer.get_weights())
 
 
 def build_sublayer(layer: keras.layers.Layer, input_shape: K.Shape) -> keras.layers.Layer:

@@ -214,7 +214,7 @@ def test_small_models_compute_the_same(make, double_precision):
 def test_parts_of_a_layer_may_be_frozen(layer, part, double_precision):
     model = inner_model(layers.Dense(4), layer())
     (frozen,) = [x for x in compat.sublayers(model) if x.name == part]
-    frozen.trainable = False  # tf_keras lists its weights after the others
+    frozen.trainable = False
     assert_equal(model, lambdanet.for_inference(model), images(2, 6, 6, 3))
 
 

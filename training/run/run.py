@@ -130,7 +130,7 @@ class Run:
                 print(kept, flush=True)
             self._checkpoints.reset_averages()
         self._devices.prepare(self._model)
-        self._freeze(self._epoch())  # after loading: it changes the order of a layer's weights
+        self._freeze(self._epoch())
         if self._devices.chief:
             model_dirs.claim(self._path, recipe, self._dataset.class_names, self._dataset.data_dir)
         self._announce()

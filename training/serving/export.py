@@ -15,7 +15,6 @@ from lambdanet import which_keras
 from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import absolute, atomic_dir, check_output_dir
-from lambdanet.layers.layer import copy_weights
 from lambdanet.models.inference import for_inference
 from lambdanet.models.names import list_models
 from lambdanet.models.preprocessing import BILINEAR, Preprocessing
@@ -168,7 +167,7 @@ def in_float32(model: keras.Model) -> keras.Model:
     try:
         config = json.loads(model.to_json(), object_hook=_with_float32)
         copy = keras.saving.deserialize_keras_object(config, classes)
-        copy_weights(model, copy)
+        copy.set_weights(model.get_weights())
     except (NotImplementedError, TypeError, ValueError) as error:
         raise InputError(
             f"the model {model.name!r} computes in {model.dtype_policy.name} and cannot be rebuilt in "

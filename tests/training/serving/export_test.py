@@ -243,7 +243,7 @@ def test_export_in_float32_for_all_policies(tmp_path, build, policy):
 def test_float32_keeps_partly_frozen_layers():
     layer = keras.layers.Bidirectional(keras.layers.SimpleRNN(3, dtype="mixed_bfloat16"))
     model = keras.Sequential([keras.Input([4, 3]), layer])
-    layer.forward_layer.trainable = False  # tf_keras lists its weights after the others
+    layer.forward_layer.trainable = False
     copies = in_float32(model).layers[0].forward_layer.weights
     for weight, copied in zip(layer.forward_layer.weights, copies, strict=True):
         np.testing.assert_array_equal(weight, copied)
