@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import lambdanet
-from lambdanet.backend import compat
 from lambdanet.models import complexity, zoo
 from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.timm_networks import MODELS
@@ -74,10 +73,9 @@ def ours(name, net, input_size=None):
     """The same network here: images -> features of every stage, embedding and logits."""
     architecture, builder = zoo.MODELS[name], LayerBuilder()
     images = keras.Input([*(input_size or (None, None)), 3])
-    with compat.without_values():  # timm's follow
-        endpoints = architecture.endpoints(images, builder)
-        embedding = architecture.embedding(endpoints, builder)
-        outputs = {"embedding": embedding, "logits": builder.classifier(embedding, 1000)}
+    endpoints = architecture.endpoints(images, builder)
+    embedding = architecture.embedding(endpoints, builder)
+    outputs = {"embedding": embedding, "logits": builder.classifier(embedding, 1000)}
     model = keras.Model(images, {**endpoints, **outputs}, name=name)
     timm_rules.load(model, {key: tensor.numpy() for key, tensor in net.state_dict().items()})
     return model
