@@ -53,7 +53,4 @@ def as_tf_keras(model: keras.Model | Callable[[], keras.Model]) -> "TfKerasModel
         )
     if not isinstance(model, keras.Model) or not model.built:
         raise invalid("model", "a built Keras 3 model, or a function that returns one", model)
-    wrapped = TfKerasModel(model)
-    if distributed:
-        wrapped.draw_different_numbers()
-    return wrapped
+    return TfKerasModel(model)

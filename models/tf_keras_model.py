@@ -35,6 +35,7 @@ class TfKerasModel(tf_keras.Model):
     def __init__(self, network: keras.Model, **kwargs: Any):
         super().__init__(**{"name": network.name, **kwargs})
         self._hold(network)
+        self.draw_different_numbers()
 
     @tf.__internal__.tracking.no_automatic_dependency_tracking
     def _hold(self, network: keras.Model) -> None:
@@ -83,8 +84,8 @@ class TfKerasModel(tf_keras.Model):
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         with which_keras.held_in_tf_keras():
             outputs = self.network(inputs, training=training)
-        for layer in (self.network, *compat.sublayers(self.network)):
-            self.add_loss(layer._get_own_losses())
+        layers = (self.network, *compat.sublayers(self.network))
+        self.add_loss([loss for layer in layers for loss in layer._get_own_losses()])
         return outputs
 
     def _infer_output_signature(self, inputs: Any, *_: Any) -> Any:
@@ -96,7 +97,7 @@ class TfKerasModel(tf_keras.Model):
         )
 
     def draw_different_numbers(self) -> None:
-        """Gives each device of the current strategy seeds of its own, after weights were restored.
+        """Gives each device of the current strategy seeds of its own; call it again after a restore.
 
         A checkpoint has the seeds of the first device.
         """

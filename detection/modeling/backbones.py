@@ -131,7 +131,6 @@ class ZooBackbone(TfKerasModel):
                 **arguments,
             )
         super().__init__(network, name=model_id)
-        self.draw_different_numbers()
         self._arguments = {"model_id": model_id, "image_shape": tuple(image_shape), "options": options}
 
     @property

@@ -80,12 +80,12 @@ def verified_checkpoint(source: str, model: tf_keras.Model, modules: str | list[
     """
     name = f"task.init_checkpoint {source!r}"
     path = tf.train.latest_checkpoint(source) if tf.io.gfile.isdir(source) else source
-    if isinstance(model.backbone, ZooBackbone):
-        check_not_of_tf_keras(path or "", name)
     try:
         shapes = tf.train.load_checkpoint(path or "").get_variable_to_shape_map()
     except (tf.errors.OpError, ValueError) as error:
         raise InputError(f"{name} cannot be read: {one_line(error)[:300]}") from None
+    if isinstance(model.backbone, ZooBackbone):
+        check_not_of_tf_keras(shapes, name)
     parts = {"model": model} if modules == "all" else {}
     parts |= {name: getattr(model, name) for name in ("backbone", "decoder") if name in modules}
     parts = {name: part for name, part in parts.items() if part is not None}
@@ -101,20 +101,16 @@ def verified_checkpoint(source: str, model: tf_keras.Model, modules: str | list[
         print(f"{key}: all {len(part.weights)} tensors from {path}", flush=True)
 
 
-def check_not_of_tf_keras(path: str, name: str) -> None:
+def check_not_of_tf_keras(keys: Iterable[str], name: str) -> None:
     """Checks that a checkpoint of a zoo's backbone was not written while these were models of tf_keras.
 
     Args:
-      path: the checkpoint; one that cannot be read is left to its reader.
+      keys: the keys of its variables.
       name: its name in the message.
 
     Raises:
       InputError: it was.
     """
-    try:
-        keys = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError):
-        return
     if any("backbone/layer_with_weights-" in key for key in keys):
         raise InputError(
             f"{name} is of an earlier version of lambdanet, with a backbone of tf_keras; the git tag "

@@ -164,8 +164,14 @@ def check_model_dir(params: ExperimentConfig, mode: str, model_dir: str) -> None
 
 
 def _check_not_of_tf_keras(checkpoint: str, params: Any, name: str) -> None:
-    if params.task.model.backbone.type in backbones.FAMILIES:
-        initialize.check_not_of_tf_keras(checkpoint, name)
+    """Checks a checkpoint of the experiment; one that cannot be read is left to its reader."""
+    if params.task.model.backbone.type not in backbones.FAMILIES:
+        return
+    try:
+        keys = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    except (tf.errors.OpError, ValueError):
+        return
+    initialize.check_not_of_tf_keras(keys, name)
 
 
 def is_finished(params: ExperimentConfig, mode: str, model_dir: str) -> bool:

@@ -89,11 +89,11 @@ class _Controller(orbit.Controller):
 
     def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
         restored = super().restore_checkpoint(checkpoint_path)
-        model = getattr(self.trainer, "model", None)
-        for part in model.submodules if restored and model is not None else ():
-            if isinstance(part, TfKerasModel):
-                with self.strategy.scope():
-                    part.draw_different_numbers()
+        if restored and self.trainer is not None:
+            with self.strategy.scope():
+                for part in self.trainer.model.submodules:
+                    if isinstance(part, TfKerasModel):
+                        part.draw_different_numbers()
         return restored
 
 

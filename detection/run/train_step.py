@@ -9,9 +9,8 @@ The step is Model Garden's own, with the task, model and optimizer of the experi
 inputs have the shapes and types that the input pipeline yields; all shapes are static.
 """
 
-import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from lambdanet.detection.data.records import CORNERS
 from lambdanet.detection.model_garden import task_factory, train_utils
 from lambdanet.errors import check_counts, invalid
 from lambdanet.tpu.steps import TpuStep
+from lambdanet.training.run.build import policy
 
 IMAGE_SIDE = 256  # of the synthetic images; the input pipeline resizes them
 NUM_OBJECTS = 8  # per synthetic image
@@ -52,7 +52,7 @@ def build_train_step(experiment: str, params_override: str = "", batch_size: int
     params = resolve.resolve(experiment, params_override=params_override)
     params.override({"task": {"init_checkpoint": None}})
     precision = params.runtime.mixed_precision_dtype or "float32"
-    with _policy(precision if precision == "float32" else f"mixed_{precision}"):
+    with policy(precision if precision == "float32" else f"mixed_{precision}", keras):
         task = task_factory.get_task(params.task)
         model = task.build_model()
         optimizer = train_utils.create_optimizer(task, params)
@@ -64,17 +64,6 @@ def build_train_step(experiment: str, params_override: str = "", batch_size: int
         return task.train_step((images, labels), model=model, optimizer=optimizer)[task.loss]
 
     return TrainStep(step, inputs, model)
-
-
-@contextlib.contextmanager
-def _policy(name: str) -> Iterator[None]:
-    """Makes a precision of tf_keras, such as "mixed_bfloat16", that of models that are built inside."""
-    before = keras.mixed_precision.global_policy()
-    keras.mixed_precision.set_global_policy(name)
-    try:
-        yield
-    finally:
-        keras.mixed_precision.set_global_policy(before)
 
 
 def create_variables(optimizer: Any, model: keras.Model) -> None:

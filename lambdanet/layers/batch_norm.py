@@ -50,7 +50,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         return {**super().get_config(), "synchronized": self.synchronized}
 
     def compute_output_shape(self, input_shape: K.Shape) -> Any:
-        b, *_, channels = tuple(input_shape)
+        b, *_, channels = input_shape
         return [tuple(input_shape), (b, channels)]
 
     def _normalize(self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None) -> K.Tensor:
@@ -207,7 +207,7 @@ class ChannelAffine(Layer):
         self.supports_masking = True
 
     def build(self, input_shape: K.Shape) -> None:
-        channels = tuple(input_shape)[-1]
+        channels = input_shape[-1]
         if channels is None:
             raise invalid("the number of channels", "known", tuple(input_shape))
         self.scale = self.add_weight(name="scale", shape=[channels], initializer="ones")

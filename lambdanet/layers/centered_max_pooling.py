@@ -45,6 +45,6 @@ class CenteredMaxPooling2D(Layer):
         return K.max_pool(surrounded, self.pool_size, self.strides, "VALID")
 
     def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
-        b, *spatial, channels = tuple(input_shape)
+        b, *spatial, channels = input_shape
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
         return (b, *spatial, channels)

@@ -234,7 +234,7 @@ class LambdaLayer(Layer):
         super().build_from_config(config)
 
     def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
-        b, *spatial, channels = tuple(input_shape)
+        b, *spatial, channels = input_shape
         spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
         return (b, *spatial, self.filters or channels)
 

@@ -111,10 +111,9 @@ def table(variables: Iterable[tf.Variable]) -> np.ndarray:
 
 
 def build_backbone(model_id: str, synchronized: bool) -> Any:
-    config = {"mobilenet_v2_lambda": backbones.MobileNetV2Lambda}.get(model_id, backbones.LambdaResNet)(
-        model_id=model_id
-    )
-    family = "mobilenet_v2_lambda" if model_id.startswith("mobilenet") else "lambda_resnet"
+    is_mobile = model_id.startswith("mobilenet")
+    family = "mobilenet_v2_lambda" if is_mobile else "lambda_resnet"
+    config = (backbones.MobileNetV2Lambda if is_mobile else backbones.LambdaResNet)(model_id=model_id)
     return backbones.backbone_factory.build_backbone(
         tf_keras.layers.InputSpec(shape=[None, SIDE, SIDE, 3]),
         backbones.Backbone(type=family, **{family: config}),
@@ -150,11 +149,15 @@ def record_backbone(model_id: str, synchronized: bool, precision: str) -> dict[s
     return found
 
 
-def record_detector(kind: str) -> dict[str, np.ndarray]:
-    """Returns outputs of a detector and, where no regions are drawn by chance, its loss and new weights."""
+def create_task(kind: str) -> Any:
     params = resolve.resolve(DETECTORS[kind])
     params.override(COMMON)
-    task = task_factory.get_task(params.task)
+    return task_factory.get_task(params.task)
+
+
+def record_detector(kind: str) -> dict[str, np.ndarray]:
+    """Returns outputs of a detector and, where no regions are drawn by chance, its loss and new weights."""
+    task = create_task(kind)
     model = task.build_model()
     weights = weights_of_all(model)
     set_values(weights)
@@ -190,11 +193,7 @@ def record() -> dict[str, np.ndarray]:
     for kind in DETECTORS:
         found |= {f"{kind}/{name}": x for name, x in record_detector(kind).items()}
         with strategy.scope():
-            params = resolve.resolve(DETECTORS[kind])
-            params.override(COMMON)
-            found[f"{kind}/two_devices/variables"] = table(
-                task_factory.get_task(params.task).build_model().variables
-            )
+            found[f"{kind}/two_devices/variables"] = table(create_task(kind).build_model().variables)
     return found
 
 

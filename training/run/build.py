@@ -143,11 +143,16 @@ def create_metrics(model: keras.Model) -> None:
 
 
 @contextlib.contextmanager
-def policy(name: str) -> Iterator[None]:
-    """Builds layers with a Keras precision policy, and restores the previous one at the end."""
-    before = keras.mixed_precision.global_policy()
-    keras.mixed_precision.set_global_policy(name)
+def policy(name: str, library: Any = keras) -> Iterator[None]:
+    """Builds layers with a precision policy, such as "mixed_bfloat16", and restores the previous one.
+
+    Args:
+      name: the policy.
+      library: the Keras of the layers: Keras 3 or, for models of Model Garden, tf_keras.
+    """
+    before = library.mixed_precision.global_policy()
+    library.mixed_precision.set_global_policy(name)
     try:
         yield
     finally:
-        keras.mixed_precision.set_global_policy(before)
+        library.mixed_precision.set_global_policy(before)
