@@ -4,6 +4,7 @@
 `before_one_keras.npz` was written by the same program at the tag `last-with-both-kerases`.
 """
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -67,3 +68,14 @@ def test_tables_of_variables_are_equal(name, now):
     expected = [row.replace("/depthwise_kernel:0", "/kernel:0") for row in BEFORE[name].tolist()]
     got = [row.replace("/depthwise_kernel:0", "/kernel:0") for row in now[name].tolist()]
     assert sorted(got) == sorted(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+def test_synchronized_normalization_compiles_for_two_cores():
+    """The counts are those of tf_keras layers, at the tag last-with-both-kerases."""
+    done = subprocess.run(**program("detector_on_two_tpu_cores.py"), capture_output=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["calls"], found["lowered"]) == (154, 441)
+    assert found["compiled"] > 0
