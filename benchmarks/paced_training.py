@@ -26,7 +26,8 @@ class Turns(keras.callbacks.Callback):
     def __init__(self, answers: Any):
         super().__init__()
         self._answers, self._start = answers, (0.0, 0.0)
-        self._steps: list[tuple[float, float]] = []  # the time of its end, the mean loss of the epoch so far
+        # The time of its end, the mean loss of the epoch so far.
+        self._steps: list[tuple[float, float]] = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.on_train_end()
@@ -34,7 +35,8 @@ class Turns(keras.callbacks.Callback):
         self._start = time.perf_counter(), time.process_time()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._steps.append((time.perf_counter(), (logs or {})["loss"]))  # a number: the step is complete
+        # A number: the step is complete.
+        self._steps.append((time.perf_counter(), (logs or {})["loss"]))
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if not self._steps:

@@ -32,7 +32,8 @@ SETTINGS = {
 ENGINES = {"TensorFlow": {"KERAS_BACKEND": "tensorflow"}, "JAX": {"KERAS_BACKEND": "jax"}}
 LEARNING_RATE = 0.002  # at a higher one, rounding grows
 NUM_LOSSES = 20
-SETTLE_SECONDS = 1.0  # between turns, in which the other process prepares its next batches
+# Between turns, in which the other process prepares its next batches.
+SETTLE_SECONDS = 1.0
 ROOT = Path(__file__).parents[1]
 
 

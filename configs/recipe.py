@@ -252,7 +252,8 @@ def read_json(path: str | Path) -> Recipe:
     """
     try:
         return from_json(Path(path).read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:  # no permission, no text, no JSON, or no recipe
+    # No permission, no text, no JSON, or no recipe.
+    except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
 
 

@@ -126,7 +126,8 @@ def parse_value(text: str, kind: type) -> object:
         if kind in (int, float):
             return kind(text)
         if kind is not str:
-            with warnings.catch_warnings(action="ignore"):  # by Python, about texts such as "1if 1else 2"
+            # By Python, about texts such as "1if 1else 2".
+            with warnings.catch_warnings(action="ignore"):
                 return ast.literal_eval(text)
     except (KeyError, ValueError, SyntaxError, TypeError):
         pass

@@ -26,7 +26,8 @@ extensions = [
 # index.md includes contents.md.
 exclude_patterns = ["_build", "_generated", "generate", "figures", "contents.md", "pypi.md"]
 smartquotes = False  # of options such as --recipe
-default_role = "py:obj"  # `LambdaLayer` in a docstring is a link if it is documented, and code if not
+# `LambdaLayer` in a docstring is a link if it is documented, and code if not
+default_role = "py:obj"
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

@@ -53,7 +53,8 @@ class InferenceModel(keras.Model):
     train_on_batch = fit
 
 
-keras.saving.get_custom_objects()["InferenceModel"] = InferenceModel  # HDF5 files leave the package out
+# HDF5 files leave the package out
+keras.saving.get_custom_objects()["InferenceModel"] = InferenceModel
 
 
 def for_inference(model: keras.Model) -> keras.Model:
@@ -104,7 +105,8 @@ def for_inference(model: keras.Model) -> keras.Model:
     structures = K.map_structure(lambda x: tensors[id(x)], (graph.input, graph.output))
     result = InferenceModel(*structures, name=model.name)
     kept = {call.layer.name for call in calls if call.as_is}
-    for layer in result.layers:  # a normalization inside of a layer may also be for training
+    # A normalization inside of a layer may also be for training.
+    for layer in result.layers:
         if layer.name not in kept and (isinstance(layer, Layer) or not any(compat.sublayers(layer))):
             layer.trainable = False
     return result

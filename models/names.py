@@ -75,7 +75,8 @@ def info(name: str) -> ModelInfo:
     """
     check_model(name)
     row = _rows()[name]
-    channels = [int(number) for number in row["channels"].split()]  # of the last levels, up to 5
+    # Of the last levels, up to 5.
+    channels = [int(number) for number in row["channels"].split()]
     return ModelInfo(
         name,
         int(row["parameters"]),

@@ -173,7 +173,8 @@ def preprocess_for(
         values = (found.input_size, found.mean, found.std, found.crop_fraction, found.interpolation)
         preprocessing = Preprocessing(*values)
     else:
-        from lambdanet.models import zoo  # here, because pictures are also prepared without a model
+        # Here, because pictures are also prepared without a model.
+        from lambdanet.models import zoo
 
         path = pretrained.locate(model, weights, partial(zoo.create_model, model))
         preprocessing = of_weights(path)

@@ -110,12 +110,14 @@ class Bottleneck:
         name, residual, outputs = context.name, x, context.output_filters
         if context.index == 1:
             residual = self.shortcut(builder, x, outputs, context.strides, f"{name}_shortcut")
-        x = builder.conv_norm_act(x, context.filters, 1, 1, f"{name}_reduce")  # [b, h, w, filters]
+        # [b, h, w, filters]
+        x = builder.conv_norm_act(x, context.filters, 1, 1, f"{name}_reduce")
         x = self.operation(builder, x, context)  # [b, h/s, w/s, filters]
         x = builder.norm_act(x, f"{name}_spatial")
         if self.channel_attention:
             x = self.channel_attention(builder, x, f"{name}_gate")
-        x = builder.convolution(x, outputs, 1, 1, f"{name}_expand_conv")  # [b, h/s, w/s, outputs]
+        # [b, h/s, w/s, outputs]
+        x = builder.convolution(x, outputs, 1, 1, f"{name}_expand_conv")
         use_se, is_residual = bool(context.se_ratio), residual is not None
         x = builder.norm(x, f"{name}_expand_norm", zero=is_residual, pooled=use_se)
         if use_se:

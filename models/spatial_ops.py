@@ -138,7 +138,8 @@ class LambdaOperation(LayerOperation):
 
     layer: Layer = LambdaLayer
     fixed_map: bool = True
-    positions: dict[int, keras.layers.Layer] | None = None  # shared position embeddings by size of map
+    # Shared position embeddings by size of map.
+    positions: dict[int, keras.layers.Layer] | None = None
 
     def option_names(self) -> set[str]:
         return super().option_names() | {"share_positions"}

@@ -14,7 +14,8 @@ from lambdanet import which_keras
 from lambdanet.backend import compat, keras
 from lambdanet.backend.strategies import draw_different_numbers
 
-WEIGHT, STATE = "weight-", "state-"  # in the keys of checkpoints; the states are those of random numbers
+# In the keys of checkpoints; the states are those of random numbers.
+WEIGHT, STATE = "weight-", "state-"
 
 
 @tf_keras.utils.register_keras_serializable(package="lambdanet")

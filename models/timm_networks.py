@@ -35,7 +35,8 @@ def tiered_stem(
 ) -> tuple[Tensor, Tensor]:
     """3x3 convolutions of 3/8, 1/2 and all of the filters, first and last strided; see `Stem.build`."""
     x = builder.conv_norm_act(x, 3 * filters // 8, 3, 2, "stem1")
-    half = builder.conv_norm_act(x, filters // 2, 3, 1, "stem2")  # [b, h/2, w/2, filters / 2]
+    # [b, h/2, w/2, filters / 2]
+    half = builder.conv_norm_act(x, filters // 2, 3, 1, "stem2")
     return half, builder.conv_norm_act(half, filters, 3, last_strides, "stem3")
 
 

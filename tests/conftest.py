@@ -29,10 +29,12 @@ os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 _MIMALLOC = Path(sysconfig.get_path("purelib"), "cmeel.prefix", "lib", "libmimalloc.so")
 if _MIMALLOC.exists():
     os.environ.setdefault("LD_PRELOAD", str(_MIMALLOC))
-    os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")  # zeroing huge pages costs more than it saves
+    # Zeroing huge pages costs more than it saves.
+    os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # one process uses all cores anyway
     _CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
-    for _threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):  # of TensorFlow, and of PyTorch
+    # Of TensorFlow, and of PyTorch.
+    for _threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(_threads, str(_CORES_EACH))
 
 

@@ -65,9 +65,7 @@ def code_tokens(source: str) -> list[str]:
         if token.type not in FREE and token.start not in docstrings
     ]
     return [
-        token.string
-        for place, token in enumerate(tokens)
-        if not _is_of_formatting(tokens[place : place + 2])
+        token.string for place, token in enumerate(tokens) if not _is_of_formatting(tokens[place : place + 2])
     ]
 
 

@@ -29,7 +29,8 @@ def with_gradients(
 ) -> list[tf.Tensor]:
     """Returns the outputs of a function, and the gradients of the sum of their losses by the inputs."""
     with tf.GradientTape() as tape:
-        tape.watch([x for x in inputs if isinstance(x, tf.Tensor)])  # variables are watched anyway
+        # Variables are watched anyway.
+        tape.watch([x for x in inputs if isinstance(x, tf.Tensor)])
         outputs = tf.nest.flatten(function(*inputs))
         total = tf.add_n([tf.reduce_sum(loss(output)) for output in outputs])
     return [*outputs, *tape.gradient(total, inputs)]

@@ -21,7 +21,8 @@ class Hub:
         self.files: dict[str, bytes] = {}  # by "repository/file"
         self.commit = COMMIT  # of every repository
         self.token = ""  # that the server demands
-        self.trouble = ""  # "busy", "hang up", "portal", or "cut" body, "lie" of the hash, "moved" commit
+        # "busy", "hang up", "portal", or "cut" body, "lie" of the hash, "moved" commit
+        self.trouble = ""
         self.requests: list[str] = []  # methods and paths
         self.address = ""
 

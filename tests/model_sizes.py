@@ -60,7 +60,8 @@ def row(name: str, input_size: int | None = None) -> dict[str, str]:
         return endpoints, embedding, LayerBuilder().classifier(embedding, 1000)
 
     with compat.without_values():
-        if name.startswith("efficientnet"):  # whose library looks for layers in the graph
+        # Whose library looks for layers in the graph.
+        if name.startswith("efficientnet"):
             endpoints, embedding, logits = build()
             model = keras.Model(images, logits)
             parameters, flops = complexity.count_parameters(model), complexity.count_flops(model)

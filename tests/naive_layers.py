@@ -68,7 +68,8 @@ def naive_halo_attention(layer, x):
         first = [i // block * block for i in n]
         return all(-halo <= j - start < block + halo for j, start in zip(m, first, strict=True))
 
-    def place(n):  # compact offsets count a block's second query to be next to its first
+    # Compact offsets count a block's second query to be next to its first.
+    def place(n):
         return [i // block * block + i % block // strides for i in n] if layer.compact_offsets else n
 
     padding = 0 if layer.mask_padding else block + halo

@@ -61,7 +61,8 @@ def test_every_network_predicts():
         assert np.isfinite(found["logits"]).all() and np.ptp(found["logits"]) > 0, name
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")  # of Keras, for labels of NumPy
+# Of Keras, for labels of NumPy.
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_fit_saves_and_loads():
     run_on_engine.check_fit()
 

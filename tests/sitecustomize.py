@@ -47,7 +47,8 @@ sys.modules["triton"] = None
 
 # Optional packages, and the package that imports them for functions that no test calls.
 OPTIONAL = {"jax": "tensorflow", "googleapiclient": "tensorflow", "pandas": "tf_keras"}
-if os.environ.get("KERAS_BACKEND") == "jax":  # TensorFlow imports Keras, which imports JAX
+# TensorFlow imports Keras, which imports JAX
+if os.environ.get("KERAS_BACKEND") == "jax":
     del OPTIONAL["jax"]
 
 

@@ -45,7 +45,8 @@ def small_model(
         *stages, last = architecture.stages
         fields = {"stages": (*("".join(dict.fromkeys(letters)) for letters in stages), last), **fields}
         if name != "haloregnetz_b":  # whose groups need its width
-            part = 2 if name == "resnet_50_augmented" else 4  # its smallest share of channels is an eighth
+            # Its smallest share of channels is an eighth.
+            part = 2 if name == "resnet_50_augmented" else 4
             for field in ("filters", "output_filters"):
                 fields[field] = tuple(width // part for width in getattr(architecture, field))
     architecture = dataclasses.replace(architecture, **fields)

@@ -67,7 +67,8 @@ def draw(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str], title:
         cmap="Blues",
         colorbar=False,
         text_kw={"fontsize": max(6, min(16, 200 / cells))},
-        im_kw={"norm": None if numbers else LogNorm(0.001, 1)},  # rare mistakes are visible, too
+        # Rare mistakes are visible, too.
+        im_kw={"norm": None if numbers else LogNorm(0.001, 1)},
         ax=axes,
     )
     if len(names) <= MAX_CLASSES_WITH_NAMES:
@@ -84,7 +85,8 @@ def draw(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str], title:
     axes.set_title(title, fontsize=14)
     file = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # an emoji in a class's name
+        # An emoji in a class's name.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(file, format="png")
     return file.getvalue()
 

@@ -136,7 +136,8 @@ def _compare(weights: PublishedWeights, tensors: Mapping[str, np.ndarray], model
         return f"not compared with timm, which cannot be imported ({one_line(error)[:100]})"
     network = timm.create_model(weights.model, pretrained=False, num_classes=model.output_shape[-1]).eval()
     state = {name: torch.from_numpy(np.array(tensor)) for name, tensor in tensors.items()}
-    network.load_state_dict(state, strict=False)  # checked above; batch counters may be missing
+    # Checked above; batch counters may be missing.
+    network.load_state_dict(state, strict=False)
     shape = (2, weights.input_size, weights.input_size, 3)
     images = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     with torch.no_grad():

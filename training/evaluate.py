@@ -57,7 +57,8 @@ def evaluate(
       0.98
     """
     data_dir = find_data_dir(model_dir, data_dir)
-    create_devices("one_device", global_batch_size=1)  # on JAX, TensorFlow leaves the GPU to it
+    # On JAX, TensorFlow leaves the GPU to it.
+    create_devices("one_device", global_batch_size=1)
     model, recipe = load_trained_model(model_dir)
     classes = classes_of(model_dir)
     dataset = Dataset.open(recipe, data_dir, BadRecords(max_bad_records), split, classes, some_classes=True)
@@ -66,7 +67,8 @@ def evaluate(
         "wrong.csv": b"image,class,predicted",
         "confusion.png": MARKED_PNG,
     }
-    folder = None if out is None else writable_dir(Path(out).expanduser(), files)  # before the long part
+    # Before the long part.
+    folder = None if out is None else writable_dir(Path(out).expanduser(), files)
     with dataset.bad_records.as_input_errors():
         measured, labels, predicted = classify(for_inference(model), dataset.eval(), dataset.eval_steps())
     result = {"dataset": recipe.dataset, "split": dataset.eval_split, **measured}
@@ -101,7 +103,8 @@ def classify(
     arrays = batches.as_numpy_iterator()
     for images, labels in tqdm(arrays, "evaluating", num_batches, disable=None, leave=False):
         count, size = len(images), max(size, len(images))
-        padding = [(0, size - count)] + [(0, 0)] * (images.ndim - 1)  # JAX compiles each size of a batch
+        # JAX compiles each size of a batch
+        padding = [(0, size - count)] + [(0, 0)] * (images.ndim - 1)
         logits = model.predict_on_batch(np.pad(images, padding))[:count].astype(np.float64)
         # For equal logits the first class counts, so a constant model gets no credit for ties.
         best = np.argsort(-logits, axis=-1, kind="stable")[:, :5]
@@ -117,7 +120,8 @@ def classify(
 
 
 def _write(folder: Path, labels: np.ndarray, predicted: np.ndarray, names: list[str], title: str) -> None:
-    from lambdanet.training import confusion  # here: matplotlib takes a second to import
+    # Here: matplotlib takes a second to import.
+    from lambdanet.training import confusion
 
     rows = confusion.per_class(labels, predicted, names)
     write_output(folder / "classes.csv", text_table.to_csv(rows))

@@ -9,7 +9,8 @@ SIDE = 32
 DASHES = {"segment": 6, "connected": 4}  # of both curves
 DISTRACTORS = 3  # curves with two dashes
 STEP = 4.2  # pixels from the beginning of a dash to that of the next
-BEND = 0.35  # standard deviation of the change of the direction from dash to dash, in radians
+# Standard deviation of the change of the direction from dash to dash, in radians.
+BEND = 0.35
 MARGIN = 1  # pixels between curves
 POINTS = np.linspace(0, 2.4, 8)  # along a dash, in pixels
 
@@ -87,7 +88,8 @@ def _curve(random: np.random.Generator, dashes: int, taken: np.ndarray) -> Curve
     directions = random.uniform(0, 2 * np.pi) + np.cumsum(random.normal(0, BEND, size=dashes))
     steps = np.stack([np.sin(directions), np.cos(directions)], axis=-1)
     starts = random.uniform(0, SIDE, size=2) + STEP * np.append(np.zeros([1, 2]), np.cumsum(steps, 0)[:-1], 0)
-    points = starts[:, np.newaxis] + POINTS[:, np.newaxis] * steps[:, np.newaxis]  # [dashes, n, 2]
+    # [dashes, n, 2]
+    points = starts[:, np.newaxis] + POINTS[:, np.newaxis] * steps[:, np.newaxis]
     pixels = np.floor(points).astype(int)
     flat = pixels.reshape([-1, 2])
     if flat.min() < 0 or flat.max() >= SIDE or taken[*flat.T].any():

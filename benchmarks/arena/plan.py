@@ -14,7 +14,8 @@ from benchmarks.arena.settings import Setup
 from benchmarks.arena.tasks import TASKS
 from lambdanet.errors import InputError
 
-LEARNING_RATES = (3e-4, 1e-3, 3e-3, 1e-2)  # all with seed 0; the best on validation data for the others
+# All with seed 0; the best on validation data for the others.
+LEARNING_RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 SEEDS = range(5)
 # The headline: tasks whose cells run together, the searches for learning rates first.
 PHASES = (

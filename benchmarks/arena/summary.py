@@ -15,7 +15,8 @@ from benchmarks.arena.settings import Setup
 from benchmarks.arena.tasks import TASKS
 
 REFERENCE = "lambda_both"  # of differences
-SEPARATES = 0.1  # the least difference between the best and the worst operator of a task that tells something
+# The least difference between the best and the worst operator of a task that tells something.
+SEPARATES = 0.1
 PREDICTIONS = Path(__file__).parent / "predictions.csv"
 
 

@@ -95,7 +95,8 @@ def _compiled(setup: Setup) -> tuple[keras.Model, Any]:
     """Returns a compiled network and the function that starts it again from a seed, without compiling."""
     model = build_network(setup)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(global_clipnorm=1.0), loss, jit_compile=False)  # faster on a CPU
+    # Faster on a CPU.
+    model.compile(keras.optimizers.Adam(global_clipnorm=1.0), loss, jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     beginning = [variable.numpy() for variable in model.optimizer.variables]
 

@@ -16,7 +16,8 @@ from typing import Any
 from lambdanet.errors import unknown
 
 ALIAS = "imagenet"  # the first set of a model
-TEST_SETS = ("ReaL", "V2", "A", "R", "Sketch")  # other labels or pictures of its classes
+# Other labels or pictures of its classes.
+TEST_SETS = ("ReaL", "V2", "A", "R", "Sketch")
 WEIGHTS_FILE = Path(__file__).with_name("published_weights.txt")  # separated by commas
 CLASSES_FILE = Path(__file__).with_name("imagenet_classes.txt")
 

@@ -16,7 +16,8 @@ from lambdanet.training.data.class_names import check_names
 from lambdanet.training.data.image_bytes import ORIENTATION
 
 REQUIRED_KEYS = {"id", "image_id", "category_id", "iscrowd", "area"}
-BOX_TOLERANCE = 1.0  # pixels by which a box may cross the edge; some of COCO do because of rounding
+# Pixels by which a box may cross the edge; some of COCO do because of rounding.
+BOX_TOLERANCE = 1.0
 
 
 def read_annotations(annotation_file: str | Path) -> dict[str, Any]:

@@ -26,7 +26,8 @@ LABELS = "image/object/class/label"
 MASKS = "image/object/mask"
 ENCODED, HEIGHT, WIDTH, SOURCE_ID = "image/encoded", "image/height", "image/width", "image/source_id"
 CORNERS = tuple(f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax"))
-CORNER_TOLERANCE = 1e-3  # by which a corner may be outside the image, as a fraction of its side
+# By which a corner may be outside the image, as a fraction of its side.
+CORNER_TOLERANCE = 1e-3
 RECORDS_CHECKED = 10  # per file, before the model is built
 ACCEPTED = "tf.Examples as Model Garden's create_coco_tf_record writes them"
 
@@ -215,7 +216,8 @@ def _join(parts: Sequence[str | tf.Tensor]) -> tf.Tensor:
 
 
 def _outside(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    number = tf.minimum(tf.size(low), tf.size(high))  # sizes differ if another check fails
+    # Sizes differ if another check fails.
+    number = tf.minimum(tf.size(low), tf.size(high))
     low, high = low[:number], high[:number]
     return tf.reduce_any((low < -CORNER_TOLERANCE) | (high > 1 + CORNER_TOLERANCE) | (low > high))
 

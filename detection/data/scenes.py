@@ -25,7 +25,8 @@ SIDES = (128, 176)  # of an image, in pixels
 RADII = (((8, 16), 0.35), ((18, 40), 0.4), ((62, 84), 0.25))
 MAX_OBJECTS = 5
 MIN_VISIBLE = 0.7  # fraction of an object that the objects in front leave visible
-MIN_CONTRAST = 90  # to the mean color behind an object, in at least one channel of 0 to 255
+# To the mean color behind an object, in at least one channel of 0 to 255.
+MIN_CONTRAST = 90
 CROWD_SIZE, CROWD_RADII = (12, 24), (4, 7)
 OVERSAMPLING = 4
 
@@ -222,7 +223,8 @@ def write_shapes(
             instances.write_text(json.dumps(content))
             annotations.check_annotations(instances, images, NUM_CLASSES)
             annotations.write_records(instances, images, prefix, num_shards)
-        Path(staging, "config.yaml").write_text(json.dumps(_config(path), indent=2))  # JSON is YAML too
+        # JSON is YAML too
+        Path(staging, "config.yaml").write_text(json.dumps(_config(path), indent=2))
     return path
 
 

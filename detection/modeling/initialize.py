@@ -26,9 +26,11 @@ from lambdanet.training.run.model_dir import load_weights
 
 # Layers of the zoo's networks above the endpoints.
 HEAD_PREFIXES = (f"{CLASSIFIER}/", "final_conv/", "final_norm/")
-VARIABLE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"  # of the key of every variable in a checkpoint
+# Of the key of every variable in a checkpoint.
+VARIABLE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 SLOT = "/.OPTIMIZER_SLOT/"
-TRAINER_PREFIXES = ("optimizer/", "global_step/", "save_counter/")  # of variables outside the model
+# Of variables outside the model.
+TRAINER_PREFIXES = ("optimizer/", "global_step/", "save_counter/")
 
 
 def load_zoo_weights(backbone: tf_keras.Model, source: str) -> bool:

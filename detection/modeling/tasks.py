@@ -199,4 +199,5 @@ def synchronize_batch_norm(layer: keras.layers.Layer) -> None:
     """
     for part in layer.submodules:
         if isinstance(part, keras.layers.BatchNormalization):
-            part.synchronized, part.fused = True, False  # the fused kernel computes per replica
+            # The fused kernel computes per replica.
+            part.synchronized, part.fused = True, False

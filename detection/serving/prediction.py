@@ -26,7 +26,8 @@ from lambdanet.training.serving.exported_model import load_exported_model
 
 PREDICTIONS = "predictions.json"
 
-MIN_SIDE, MAX_SIDE = 640, 2000  # of the drawing, in pixels; small images are enlarged to fit the names
+# Of the drawing, in pixels; small images are enlarged to fit the names.
+MIN_SIDE, MAX_SIDE = 640, 2000
 MASK_OPACITY = 0.45
 PADDING = 3  # of a label, in pixels
 

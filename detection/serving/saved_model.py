@@ -36,7 +36,8 @@ class ModelGardenModule(detection_serving.DetectionModule):
 
     def serve(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = super().serve(images)
-        size, scale = outputs["image_info"][:, 0:1, :], outputs["image_info"][:, 2:3, :]  # [b, 1, 2] each
+        # [b, 1, 2] each
+        size, scale = outputs["image_info"][:, 0:1, :], outputs["image_info"][:, 2:3, :]
         boxes = tf.cast(outputs["detection_boxes"], tf.float32) / tf.tile(scale, [1, 1, 2])
         outputs["detection_boxes"] = tf.clip_by_value(boxes, 0.0, tf.tile(size, [1, 1, 2]))
         return {

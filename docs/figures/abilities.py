@@ -14,7 +14,8 @@ SIGNS = ("↖↑↗", "← →", "↙↓↘")
 ARROW = (-2, 2)  # rows and columns from the middle of the board
 PAIRS = {"a": 1, "b": 3, "c": 0, "d": 3, "e": 2}  # key -> value
 ASKED = "b"
-CELL, LEFT, MATRIX = 36, 24, 390  # the side of a cell, and where inputs and lambdas begin
+# The side of a cell, and where inputs and lambdas begin.
+CELL, LEFT, MATRIX = 36, 24, 390
 EXPLANATION = 660
 
 

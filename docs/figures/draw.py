@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-sys.path[:0] = [str(FOLDER.parent), str(FOLDER.parents[1])]  # of `rounding` and `benchmarks`
+# Of `rounding` and `benchmarks`.
+sys.path[:0] = [str(FOLDER.parent), str(FOLDER.parents[1])]
 
 import abilities  # noqa: E402
 import arena  # noqa: E402

@@ -13,7 +13,8 @@ DEMO = FOLDER.parents[1] / "demo"
 GAP, WIDTH = 12, 1400  # pixels
 FIGURES = {
     "digits.png": ("predictions", ["1_is_a_1", "2_is_a_5"]),
-    "shapes.jpg": ("shapes_found", ["000002", "000008", "000009"]),  # others are empty, or large shapes alone
+    # Others are empty, or large shapes alone.
+    "shapes.jpg": ("shapes_found", ["000002", "000008", "000009"]),
 }
 
 

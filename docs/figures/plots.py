@@ -231,7 +231,8 @@ def _verdict(row: dict[str, str]) -> str:
 
 def table_8() -> str:
     """Plots the parameters of the rows of Table 8, the longest of the papers' tables."""
-    rows = [row for row in _read("tables.csv") if row["table"] == "8"][1:]  # without the baseline
+    # Without the baseline.
+    rows = [row for row in _read("tables.csv") if row["table"] == "8"][1:]
     figure, (axes,) = new_figure(8, 4.2)
     printed = [float(row["parameters (M), paper"]) for row in rows]
     ours = [float(row["parameters (M), ours"]) for row in rows]

@@ -96,7 +96,8 @@ def _spans(text: str, size: float) -> str:
     for part in re.findall(r"[_^]\{[^}]*\}|\*[^*]+\*|[^_^*]+", text):
         target = {"_": 0.25 * size, "^": -0.35 * size}.get(part[0], 0.0)
         content = part[2:-1] if part[0] in "_^" else part.strip("*")
-        space = len(content) - len(content.lstrip(" "))  # lost at the beginning of a span
+        # Lost at the beginning of a span.
+        space = len(content) - len(content.lstrip(" "))
         style = f' dx="{0.3 * size * space:g}"' if space else ""
         style += f' dy="{target - shift:g}"' if target != shift else ""
         style += f' font-size="{0.72 * size:g}"' if target else ""

@@ -63,5 +63,6 @@ def _page(package: ModuleType) -> str:
 def _directive(kind: str, name: str) -> str:
     members = "" if kind == "autofunction" else "   :members:\n"
     if kind == "automodule":
-        members += "   :ignore-module-all:\n"  # what a module exports from others is on their pages
+        # What a module exports from others is on their pages.
+        members += "   :ignore-module-all:\n"
     return f"```{{eval-rst}}\n.. {kind}:: {name}\n{members}```\n"

@@ -12,7 +12,8 @@ from sphinx.application import Sphinx
 
 ESCAPED = (
     (re.compile(r"(`[^`]*`)(?=\w)"), r"\1\\ "),  # `Group`s
-    (re.compile(r"(`[^`]*`)|([*](?! )|[|]|(?<=\w)_(?!\w))"), lambda m: m[1] or f"\\{m[2]}"),  # [b, *map], |u|
+    # [b, *map], |u|
+    (re.compile(r"(`[^`]*`)|([*](?! )|[|]|(?<=\w)_(?!\w))"), lambda m: m[1] or f"\\{m[2]}"),
 )
 
 

@@ -38,8 +38,10 @@ GROUPS = {  # patterns of the names of operations; the first that is found count
     "activations": "Swish|Sigmoid|Relu|Mul$",
     "others": "",
 }
-OPERATION = re.compile(r"(?P<path>[\w./]+):(?P<operation>_?[A-Z]\w+)")  # as the profiler names an event
-LAYER = re.compile(r"_spatial(_\d+)?/")  # the lambda layers and halo attention of these models
+# As the profiler names an event.
+OPERATION = re.compile(r"(?P<path>[\w./]+):(?P<operation>_?[A-Z]\w+)")
+# The lambda layers and halo attention of these models.
+LAYER = re.compile(r"_spatial(_\d+)?/")
 
 
 def main() -> None:

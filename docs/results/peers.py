@@ -175,7 +175,8 @@ def _error(outputs: Any, projected: Any, kernel: Any) -> float:
 
     from lambdanet.ops import reference
 
-    queries, keys, values = (x.flatten(2).numpy() for x in projected)  # [b, channels, n]
+    # [b, channels, n]
+    queries, keys, values = (x.flatten(2).numpy() for x in projected)
     embeddings = reference.gather_embeddings(
         tf.constant(kernel.permute(1, 2, 0)[..., None].numpy()), MAP, MAP
     )

@@ -84,7 +84,8 @@ class VarianceScaling(keras.initializers.VarianceScaling):
         return _draw(self, shape, dtype, (self.scale / max(1, fan)) ** 0.5)
 
 
-STDDEV_WITHIN_TWO = 0.87962566103423978  # of a standard normal distribution without what is beyond 2
+# Of a standard normal distribution without what is beyond 2.
+STDDEV_WITHIN_TWO = 0.87962566103423978
 
 
 def _draw(initializer: Any, shape: Any, dtype: Any, stddev: float, mean: float = 0.0) -> Any:
@@ -118,7 +119,8 @@ def sublayers(model: keras.Model) -> Iterator[keras.layers.Layer]:
 
 def is_within_call() -> bool:
     """Returns whether a layer is being called."""
-    is_stateless = in_stateless_scope()  # as in the steps of JAX, which call models by `call`
+    # As in the steps of JAX, which call models by `call`.
+    is_stateless = in_stateless_scope()
     return is_stateless or global_state.get_global_attribute("current_call_ctx") is not None
 
 

@@ -16,7 +16,8 @@ from keras.tree import flatten, map_structure  # noqa: F401
 Tensor: TypeAlias = Any
 DType: TypeAlias = Any
 Variable: TypeAlias = Any
-Gradient: TypeAlias = Callable[..., Any]  # which a function with `custom_gradient` also returns
+# Which a function with `custom_gradient` also returns.
+Gradient: TypeAlias = Callable[..., Any]
 
 
 def sum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
@@ -163,7 +164,8 @@ def as_constant(compute: Callable[..., Tensor], *args: Any) -> np.ndarray:
     if keras.config.backend() == "jax":
         import jax
 
-        with jax.core.eval_context():  # one compilation, instead of one for each operation
+        # One compilation, instead of one for each operation.
+        with jax.core.eval_context():
             return ops.convert_to_numpy(jax.jit(lambda: compute(*args))())
     return ops.convert_to_numpy(compute(*args))
 

@@ -12,7 +12,8 @@ from tensorflow.python.ops import control_flow_util
 DType: TypeAlias = tf.DType
 Tensor: TypeAlias = tf.Tensor
 Variable: TypeAlias = tf.Variable
-Gradient: TypeAlias = Callable[..., Any]  # which a function with `custom_gradient` also returns
+# Which a function with `custom_gradient` also returns.
+Gradient: TypeAlias = Callable[..., Any]
 Size: TypeAlias = "int | tf.Tensor"
 
 abs = tf.abs

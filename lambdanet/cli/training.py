@@ -112,7 +112,8 @@ def _export(values: flags.FlagValues, arguments: list[str]) -> None:
     use_backend("tensorflow", _BACKENDS)  # reads the checkpoints of both
 
     is_saved_model = values.format == _FORMATS[0]
-    module = "export" if is_saved_model else "export_runtimes"  # which needs the dependencies of training
+    # Which needs the dependencies of training.
+    module = "export" if is_saved_model else "export_runtimes"
     exporter = importlib.import_module(f"lambdanet.training.serving.{module}")
     options = {} if is_saved_model else {"format": values.format}
     if values.model_dir:

@@ -16,7 +16,8 @@ from lambdanet.ops import position_lambdas
 from lambdanet.ops.content_lambdas import Mask, as_boolean
 
 RESIZES = ("slice", "interpolate")
-OF_ZOO = "in a model of the zoo, input_size of create_model sets it"  # what an error about a map adds
+# What an error about a map adds.
+OF_ZOO = "in a model of the zoo, input_size of create_model sets it"
 
 
 def own_initializer(initializer: Any) -> Any:

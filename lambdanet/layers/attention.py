@@ -175,10 +175,12 @@ class GlobalAttention(_MapAttention):
 
     def call(self, inputs: K.Tensor) -> K.Tensor:
         map_size = sizes(inputs)[1:3]
-        queries, keys, values = map(_flat, self._project_heads(inputs, self._qkv))  # [b * heads, n, depth]
+        # [b * heads, n, depth]
+        queries, keys, values = map(_flat, self._project_heads(inputs, self._qkv))
         logits = attention.map_logits(queries, self._tables(map_size), [PairAxis(n, n) for n in map_size])
         bias = attention.map_bias(logits, map_size)  # [b * heads, n, n]
-        outputs = kernels.kernels_for_device().attend(queries, keys, values, bias)  # [b * heads, n, v]
+        # [b * heads, n, v]
+        outputs = kernels.kernels_for_device().attend(queries, keys, values, bias)
         return attention.merge_heads(K.reshape(outputs, [-1, *map_size, self._value_dim]), self.num_heads)
 
 

@@ -34,7 +34,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     """
 
     def __init__(self, *args: Any, synchronized: bool = False, **kwargs: Any):
-        options = {} if K.ENGINE == "jax" else {"synchronized": synchronized}  # Keras rejects it on JAX
+        # Keras rejects it on JAX
+        options = {} if K.ENGINE == "jax" else {"synchronized": synchronized}
         super().__init__(*args, **options, **kwargs)
         self.synchronized = synchronized
 
@@ -58,7 +59,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         rank, dtype = len(inputs.shape), K.dtype_name(inputs.dtype)
         if mask is None and self.axis in (-1, rank - 1) and not getattr(self, "renorm", False):
             has_kernel = K.ENGINE == "tensorflow" and rank == 4 and dtype in FUSED_TYPES
-            is_float64_on_torch = K.ENGINE == "torch" and dtype == "float64"  # Keras computes in float32
+            # Keras computes in float32
+            is_float64_on_torch = K.ENGINE == "torch" and dtype == "float64"
             if not (training and self.trainable):
                 if has_kernel or is_float64_on_torch:
                     moving = self.moving_mean, self.moving_variance
@@ -113,7 +115,8 @@ class OnePassBatchNormalization(PooledBatchNormalization):
         return tuple(input_shape)
 
 
-OnePassBatchNormalization.__name__ = "BatchNormalization"  # from which Keras derives names in .weights.h5
+# From which Keras derives names in .weights.h5.
+OnePassBatchNormalization.__name__ = "BatchNormalization"
 
 BatchNormalization = OnePassBatchNormalization
 
@@ -142,7 +145,8 @@ def is_linear_projection(layer: keras.layers.Layer) -> bool:
     return (
         type(layer) in CHANNEL_AXES
         and layer.activation is keras.activations.linear
-        and len(layer.weights) == 1 + layer.use_bias  # others have adapters or scales of quantization
+        # Others have adapters or scales of quantization.
+        and len(layer.weights) == 1 + layer.use_bias
         and getattr(layer, "data_format", "channels_last") == "channels_last"
     )
 
@@ -151,7 +155,8 @@ def is_channel_norm(layer: keras.layers.Layer, rank: int) -> bool:
     """Whether a layer is a batch normalization of the channels of arrays of this rank, their last axis."""
     return (
         type(layer) in NORMS
-        and len(layer.weights) == layer.scale + layer.center + 2  # others have statistics of `renorm`
+        # Others have statistics of `renorm`.
+        and len(layer.weights) == layer.scale + layer.center + 2
         and [axis % rank for axis in K.flatten(layer.axis)] == [rank - 1]
     )
 

@@ -49,7 +49,8 @@ class SqueezeExcite(Layer):
 
     def call(self, inputs: K.Tensor | Sequence[K.Tensor]) -> K.Tensor:
         x, means = inputs if isinstance(inputs, (list, tuple)) else (inputs, K.mean(inputs, [1, 2]))
-        gate = self._expand(self._reduce(means))[:, K.newaxis, K.newaxis]  # [b, 1, 1, c]
+        # [b, 1, 1, c]
+        gate = self._expand(self._reduce(means))[:, K.newaxis, K.newaxis]
         return kernels.kernels_for_device().scale_channels(x, gate)
 
     def compute_output_shape(self, input_shape: Sequence[Any]) -> K.Shape:

@@ -46,7 +46,8 @@ class _BlockAttention(Attention):
 
     def call(self, inputs: K.Tensor) -> K.Tensor:
         block_size, halo_size, _ = self._sizes()
-        strides = self.strides if block_size % self.strides == 0 else 1  # of the queries that are computed
+        # Of the queries that are computed.
+        strides = self.strides if block_size % self.strides == 0 else 1
         offset_strides = 1 if self.compact_offsets else strides
         geometry = LocalGeometry(block_size, halo_size, strides, offset_strides, self.mask_padding)
         qkv = self._project(inputs, self._qkv, strides)

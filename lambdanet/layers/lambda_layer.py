@@ -245,7 +245,8 @@ class LambdaLayer(Layer):
             kind = None  # another layer has taken it from this one
         config["position"] = kind or (self.position and self.position.serialize())
         if kind == "relative":
-            config["map_size"] = self.position.map_size  # the first input's by now, if it was None
+            # The first input's by now, if it was None.
+            config["map_size"] = self.position.map_size
         return config
 
     @classmethod

@@ -10,7 +10,8 @@ from lambdanet import which_keras
 from lambdanet.backend import compat, keras, tensors
 from lambdanet.errors import InputError, invalid
 
-FUNCTIONS = ("activation", "initializer", "regularizer", "constraint")  # arguments of Keras's layers
+# Arguments of Keras's layers.
+FUNCTIONS = ("activation", "initializer", "regularizer", "constraint")
 
 
 class Layer(compat.BaseLayer):

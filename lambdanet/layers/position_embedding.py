@@ -88,7 +88,8 @@ class PositionEmbedding(TableLayer):
     def serialize(self) -> dict[str, Any]:
         """Returns the configuration, marked where several layers share the embedding."""
         config = keras.layers.serialize(self)
-        config.pop("build_config", None)  # the layer that uses it builds it, by `build_for`
+        # The layer that uses it builds it, by `build_for`.
+        config.pop("build_config", None)
         return config if self.num_users < 2 else {**config, SHARED: id(self)}
 
     def _add_table(self, shape: Sequence[int]) -> K.Variable:
@@ -96,7 +97,8 @@ class PositionEmbedding(TableLayer):
         lambdas = [self.num_lambdas] if self.num_lambdas > 1 else []
         depth = [self.key_dim] + ([self.intra_depth] if self.intra_depth > 1 else [])
         initializer = self.embeddings_initializer or compat.RandomNormal(stddev=1.0)
-        self.built = True  # Keras 3 runs a model once without compiling it if a layer is not built
+        # Keras 3 runs a model once without compiling it if a layer is not built
+        self.built = True
         return self.add_weight(name="table", shape=[*lambdas, *shape, *depth], initializer=initializer)
 
     def _table_of(self, index: int, dtype: K.DType) -> K.Tensor:

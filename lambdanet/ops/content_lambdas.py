@@ -84,7 +84,8 @@ def apply_content_lambda(
 
 def apply(queries: K.Tensor, content: K.Tensor) -> K.Tensor:
     """Applies a content lambda [b, k, v] to all queries: [b, *query_size, h, k] -> [b, *query_size, h, v]."""
-    b, *size, h, k = sizes(queries)  # flat: an einsum with an ellipsis has a slow gradient
+    # Flat: an einsum with an ellipsis has a slow gradient.
+    b, *size, h, k = sizes(queries)
     outputs = K.einsum("bnk,bkv->bnv", K.reshape(queries, [b, product([*size, h]), k]), content)
     return K.reshape(outputs, [b, *size, h, content.shape[2]])
 
@@ -115,7 +116,8 @@ def _apply_causal(
     queries: K.Tensor, weights: K.Tensor, values: K.Tensor, normalization: str | None, mask: str
 ) -> K.Tensor:
     norms = _norms(weights, normalization, lambda x: K.cumsum(x, axis=1))
-    lambdas = K.cumsum(weights[..., K.newaxis] * values[:, :, K.newaxis], axis=1)  # [b, n, k, v]
+    # [b, n, k, v]
+    lambdas = K.cumsum(weights[..., K.newaxis] * values[:, :, K.newaxis], axis=1)
     return K.matmul(K.divide_no_nan(queries, norms), lambdas)
 
 

@@ -62,7 +62,8 @@ def _depthwise_lambdas(term: PositionTerm) -> K.Tensor:
     _, *context_size, v, u = tensors.sizes(term.values)
     if len(context_size) > 2:
         raise invalid("the spatial axes of depthwise_conv", "one or two", len(context_size))
-    kernel = K.einsum("...ku->...uk", term.table)[..., K.newaxis, :, :]  # [r, ..., 1, u, k]
+    # [r, ..., 1, u, k]
+    kernel = K.einsum("...ku->...uk", term.table)[..., K.newaxis, :, :]
     kernel = K.reshape(K.repeat(kernel, v, axis=-3), [*term.table.shape[:-2], v * u, k])
     images = K.reshape(term.values, [b, *context_size, v * u])
     lambdas = _correlate(_depthwise, images, kernel, term)

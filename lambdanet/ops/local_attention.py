@@ -92,7 +92,8 @@ def attend_by_head(
     views = geometry.views(queries, keys, tables)
     axes = [axis for axis, *_ in views]
     queries = blocking.split(queries, axes)  # [g blocks, n, k]
-    keys, values = (blocking.extract_windows(x, axes) for x in (keys, values))  # [g blocks, m, k or v]
+    # [g blocks, m, k or v]
+    keys, values = (blocking.extract_windows(x, axes) for x in (keys, values))
     logits = attention.map_logits(queries, tables, axes)  # [g blocks, n, e]
     if geometry.mask_padding:
         by_pair = _visible_pairs(geometry, *views)

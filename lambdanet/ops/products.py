@@ -29,7 +29,8 @@ from lambdanet.ops.blocking import BlockAxis, gather_windows
 from lambdanet.ops.position_term import Form, PositionTerm, Sizes, cut_axes
 from lambdanet.ops.relative_positions import expand_table, read_rows
 
-LENGTHS = (2, 4, 7, 8, 14, 16, 28, 32)  # of blocks to choose from, besides the whole axis
+# Of blocks to choose from, besides the whole axis.
+LENGTHS = (2, 4, 7, 8, 14, 16, 28, 32)
 LENGTHS_OF_UNKNOWN_MAPS = (8, 16)
 
 
@@ -125,7 +126,8 @@ def candidates(sizes: Sizes) -> list[Product]:
 
 def blocks(sizes: Sizes) -> Iterable[tuple[int, ...] | None]:
     """Returns the blocks to choose from: the same few lengths along every axis, and the whole axis."""
-    if not sizes.known_scope:  # a table stretched over a map of unknown size: every position is in scope
+    # A table stretched over a map of unknown size: every position is in scope.
+    if not sizes.known_scope:
         return [None]
     if not sizes.known:
         return [(s,) * len(sizes.query_size) for s in LENGTHS_OF_UNKNOWN_MAPS]
@@ -140,7 +142,8 @@ def query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.
     b, n, h, k = tensors.sizes(queries)
     _, m, v = tensors.sizes(values)
     similarity = K.matmul(K.reshape(K.transpose(queries, [1, 0, 2, 3]), [n, b * h, k]), embeddings)
-    similarity = K.transpose(K.reshape(similarity, [n, b, h, m]), [1, 0, 2, 3])  # [b, n, h, m]
+    # [b, n, h, m]
+    similarity = K.transpose(K.reshape(similarity, [n, b, h, m]), [1, 0, 2, 3])
     return K.reshape(K.matmul(K.reshape(similarity, [b, n * h, m]), values), [b, n, h, v])
 
 

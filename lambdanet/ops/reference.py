@@ -37,7 +37,8 @@ def apply_lambdas(
     keys = K.softmax(keys, axis=1)  # over the context
     content_lambda = K.einsum("bmku,bmvu->bkv", keys, values)  # [b, k, v]
     content_output = K.einsum("bnhk,bkv->bnhv", queries, content_lambda)  # [b, n, h, v]
-    return content_output + apply_position_lambdas(queries, values, embeddings)  # [b, n, h, v]
+    # [b, n, h, v]
+    return content_output + apply_position_lambdas(queries, values, embeddings)
 
 
 def apply_position_lambdas(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
@@ -51,7 +52,8 @@ def _apply_masked_lambdas(
 ) -> K.Tensor:
     """Computes a content lambda per query, with a softmax over the context that it sees."""
     visible = as_boolean(mask)[..., K.newaxis, K.newaxis]  # [n, m, 1, 1]
-    keys = K.softmax(K.where(visible, keys[:, K.newaxis], K.dtype_min(keys.dtype)), axis=2)  # [b, n, m, k, u]
+    # [b, n, m, k, u]
+    keys = K.softmax(K.where(visible, keys[:, K.newaxis], K.dtype_min(keys.dtype)), axis=2)
     weights = K.where(visible, keys + embeddings, 0)  # [b, n, m, k, u]
     lambdas = K.einsum("bnmku,bmvu->bnkv", weights, values)  # [b, n, k, v]
     return K.einsum("bnhk,bnkv->bnhv", queries, lambdas)  # [b, n, h, v]
@@ -78,11 +80,13 @@ def gather_embeddings(
       [n, m, k, u], zero for pairs out of scope.
     """
     *scope, k, u = table.shape
-    queries, context = strides * _positions(query_size), _positions(context_size)  # [n, axes], [m, axes]
+    # [n, axes], [m, axes]
+    queries, context = strides * _positions(query_size), _positions(context_size)
     distances = context - queries[:, K.newaxis]  # [n, m, axes]
     in_scope, row = True, 0  # [n, m] each
     for axis, r in enumerate(scope):
-        offset = distances[..., axis] // dilation + r // 2  # from the first row of the table
+        # From the first row of the table.
+        offset = distances[..., axis] // dilation + r // 2
         in_scope &= (distances[..., axis] % dilation == 0) & (offset >= 0) & (offset < r)
         row = row * r + offset
     table = K.concatenate([K.zeros([1, k, u], table.dtype), K.reshape(table, [-1, k, u])], axis=0)

@@ -202,7 +202,8 @@ def check_in_process(
         with concurrent.futures.ProcessPoolExecutor(1, context, _start_worker, (str(log),)) as pool:
             try:
                 variables = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
-                with mock.patch.dict(os.environ, variables):  # the process starts with these
+                # The process starts with these.
+                with mock.patch.dict(os.environ, variables):
                     return pool.submit(_build_and_check, build, topology, cache).result()
             except BrokenProcessPool:
                 lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]

@@ -142,7 +142,8 @@ def lower(
     import jax
     import numpy as np
 
-    jax.config.update("jax_traceback_in_locations_limit", 0)  # no lines of source files in the cache's key
+    # No lines of source files in the cache's key.
+    jax.config.update("jax_traceback_in_locations_limit", 0)
     mesh = jax.sharding.Mesh(np.array(devices if parallel else devices[:1]), (BATCH_AXIS,))
     whole, divided = (
         jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in ((), (BATCH_AXIS,))
@@ -191,7 +192,8 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
         with mlir.make_ir_context():
             module = ir.Module.parse(stablehlo)
             _drop_copies(module.operation)
-            module.operation.attributes["sym_name"] = ir.StringAttr.get("step")  # the name has a counter
+            # The name has a counter.
+            module.operation.attributes["sym_name"] = ir.StringAttr.get("step")
             key = _key(str(module.operation.get_asm(enable_debug_info=True)), topology, installed)
             return _cached_or_compile(
                 key, cache, lambda: describe(client.compile(module, device_list, options), len(devices))

@@ -205,7 +205,8 @@ def _count_pairs(
 
 def _bytes(module: Module, computation: Computation, instruction: Instruction) -> float:
     """The HBM traffic of an instruction; of arrays that it slices or updates in place, only those parts."""
-    if instruction.opcode.endswith("-start"):  # its result lists the source and the destination
+    # Its result lists the source and the destination.
+    if instruction.opcode.endswith("-start"):
         return _in_hbm(instruction)
     fused = module.fused_computation(instruction) if instruction.opcode == "fusion" else None
     update = _update(fused, fused.root) if fused else _update(computation, instruction)

@@ -8,7 +8,8 @@ from lambdanet.tpu.check import DoesNotFit
 from lambdanet.tpu.report import Report
 
 MAX_BATCH = 2**14
-MEMORY_MARGIN = 1.15  # a batch expected to need more than this times the memory is not tried
+# A batch expected to need more than this times the memory is not tried.
+MEMORY_MARGIN = 1.15
 STEPS = 8  # steps between two powers of two: the resolution of the result
 
 

@@ -193,13 +193,15 @@ def layer_of(op_name: str, model_names: Collection[str]) -> str:
     scopes = [_without_gradient(scope) for scope in scopes if not scope.startswith("jit(")] or [""]
     while len(scopes) > 1:
         name, counter = _COUNTED.fullmatch(scopes[0]).groups()  # type: ignore[union-attr]
-        if name in model_names and counter:  # TensorFlow numbers the scopes of a second call
+        # TensorFlow numbers the scopes of a second call
+        if name in model_names and counter:
             scopes = [name, *(scope.removesuffix(counter) for scope in scopes[1:])]
         elif scopes[0].partition(".")[0] in _WRAPPERS or scopes[0] in model_names:
             scopes = scopes[1:]
         else:
             break
-    is_instruction = re.fullmatch(r"[a-z-]+\.\d+(;.*)?", scopes[0])  # named by the compiler
+    # Named by the compiler.
+    is_instruction = re.fullmatch(r"[a-z-]+\.\d+(;.*)?", scopes[0])
     return UNNAMED if is_instruction or not scopes[0] else scopes[0]
 
 

@@ -18,7 +18,8 @@ from lambdanet.training.run.build import build_model, build_optimizer, compile_m
 
 MODES = ("train", "infer")
 BATCH = 128  # images per core: the paper's 1024 on 8 cores
-_STEPS_PER_EPOCH = 1000  # for the learning rate schedule; the cost of a step does not depend on it
+# For the learning rate schedule; the cost of a step does not depend on it.
+_STEPS_PER_EPOCH = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,8 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) ->
     is_jax = K.ENGINE == "jax"
     name = f"{recipe.model} at {size}, {mode}, {precision}, {'JAX' if is_jax else 'TensorFlow'}"
     shape = (batch_size, size, size, len(recipe.mean))
-    dtype = precision if mode == "train" else "float32"  # as the input pipeline yields them
+    # As the input pipeline yields them.
+    dtype = precision if mode == "train" else "float32"
     function, inputs = (_jax_step if is_jax else _tensorflow_step)(model, mode, shape, dtype)
     return TpuStep(name, function, inputs, batch_size, (model.name,), is_jax and mode == "train")
 

@@ -73,7 +73,8 @@ class Scope:
         if not all(isinstance(number, int) for number in numbers):
             return None
         if opcode == "compare":
-            direction = instruction.attribute("direction")  # such as "LT", for `operator.lt`
+            # Such as "LT", for `operator.lt`.
+            direction = instruction.attribute("direction")
             return int(getattr(operator, direction.lower())(*numbers))
         return _ARITHMETIC[opcode](*numbers) if opcode in _ARITHMETIC else None
 

@@ -60,7 +60,8 @@ def find_cached(repository: str, file: str, revision: str) -> Path | None:
 
 def remedy(path: str | Path) -> str:
     """Returns what an error about a damaged file adds if the file is in one of the caches."""
-    from huggingface_hub import constants  # not before it is needed: it reads the environment
+    # Not before it is needed: it reads the environment.
+    from huggingface_hub import constants
 
     path, caches = Path(path).resolve(), (cache_dir(), Path(constants.HF_HUB_CACHE))
     cached = any(path.is_relative_to(cache.resolve()) for cache in caches)
@@ -80,13 +81,16 @@ def fetch(repository: str, file: str, revision: str = NEWEST) -> tuple[Path, Sou
       InputError: it is not of the commit, or its sha256 not the reported one, or the cache cannot be written.
       ConnectionError: it is not in the cache and the hub cannot be reached.
     """
-    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None  # of now, not of when it was imported
+    # Of now, not of when it was imported.
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
     address = client.hf_hub_url(repository, file, revision=revision, endpoint=endpoint)
     print(f"fetching {address}", flush=True)
     try:
-        client.get_hf_file_metadata(address)  # fails at once, where the next line tries for 20 seconds
+        # Fails at once, where the next line tries for 20 seconds.
+        client.get_hf_file_metadata(address)
         found = Path(client.hf_hub_download(repository, file, revision=revision, endpoint=endpoint))
-    except Exception as error:  # of the client's or of its HTTP library, which differs between versions
+    # Of the client's or of its HTTP library, which differs between versions.
+    except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403, 404):
             raise MissingFile(f"there is no {address} for this account (HTTP {status})") from None
@@ -96,7 +100,8 @@ def fetch(repository: str, file: str, revision: str = NEWEST) -> tuple[Path, Sou
             reason = f"HTTP {status}" if status else one_line(error.__cause__ or error)
             raise ConnectionError(f"{address} cannot be fetched: {reason}") from None
         found = cached
-    blob = found.resolve()  # the client names it by the sha256 that the hub reports, if it does
+    # The client names it by the sha256 that the hub reports, if it does.
+    blob = found.resolve()
     with blob.open("rb") as content:
         source = Source(address, hashlib.file_digest(content, "sha256").hexdigest(), found.parent.name)
     if re.fullmatch("[0-9a-f]{64}", blob.name) and blob.name != source.sha256:

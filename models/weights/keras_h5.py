@@ -61,7 +61,8 @@ def _variables_by_key(model: keras.Model) -> dict[str, K.Variable]:
     layers = list(compat.sublayers(model))
     try:
         for layer in layers:
-            object.__setattr__(layer, "save_own_variables", make_saver(layer))  # which Keras calls
+            # Which Keras calls.
+            object.__setattr__(layer, "save_own_variables", make_saver(layer))
         with tempfile.TemporaryDirectory() as folder:
             model.save_weights(f"{folder}/indices.weights.h5")
             with h5py.File(f"{folder}/indices.weights.h5", "r") as file:
@@ -76,7 +77,8 @@ def _datasets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
     found: list[tuple[str, h5py.Dataset]] = []
     file.visititems(lambda name, item: found.append((name, item)) if isinstance(item, h5py.Dataset) else None)
     for name, item in found:
-        if isinstance(name, bytes) or not name.isprintable():  # bytes where they are not UTF-8
+        # Bytes where they are not UTF-8.
+        if isinstance(name, bytes) or not name.isprintable():
             raise ValueError(f"the name {name!r}")
         if name.startswith("layers/"):
             yield name, item

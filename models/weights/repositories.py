@@ -65,7 +65,8 @@ def _convert(
             f"{PREFIX}{repository}@{revision} has neither {weight_files.FOLDER_FILE} of `lambdanet "
             f"convert` nor {TIMM_FILE} of timm; where it is private or gated, `hf auth login` first"
         ) from None
-    pretrained_weights.get(model_name)  # timm's networks are those that it has weights for
+    # timm's networks are those that it has weights for
+    pretrained_weights.get(model_name)
     metadata = {"repository": repository, "source": source.location, "source_sha256": source.sha256}
     metadata |= {"source_revision": source.revision}
     with contextlib.suppress(hub.MissingFile):  # the weights are complete without it

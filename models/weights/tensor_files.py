@@ -30,7 +30,8 @@ FLOATS = {np.dtype(kind) for kind in (np.float64, np.float32, np.float16, ml_dty
 SHA256 = "sha256"  # the key in the metadata of the hash of the arrays' bytes
 # The keys of the tensors in a file that has more; averages come first, as in timm.
 STATE_DICT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
-DATA_PARALLEL_PREFIX = "module."  # the prefix of all names after training on several devices
+# The prefix of all names after training on several devices.
+DATA_PARALLEL_PREFIX = "module."
 
 
 def write_safetensors(
@@ -78,7 +79,8 @@ def _opened(path: str | Path) -> Iterator[Any]:
     try:
         with safe_open(path, "numpy") as file, open(path, "rb") as content:
             header = content.read(_data_start(content.read(8)) - 8)
-            json.loads(header, object_pairs_hook=_by_name)  # safetensors takes the last of equal names
+            # Safetensors takes the last of equal names.
+            json.loads(header, object_pairs_hook=_by_name)
             yield file
     except (SafetensorError, OSError, ValueError, AttributeError) as error:
         reason = "it has numbers of an unknown type" if isinstance(error, AttributeError) else one_line(error)

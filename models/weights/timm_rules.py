@@ -243,7 +243,8 @@ def _lambda_layer(layer: LambdaLayer, shapes: Shapes) -> list[WeightRule]:
         if f"{ours}gamma" in shapes:
             rules += _norm(layer, shapes, ours, theirs)
     table = shapes.get("position/table", ())
-    if "position/bias" in shapes:  # the kernel of a convolution over height, width and the value's channels
+    # The kernel of a convolution over height, width and the value's channels.
+    if "position/bias" in shapes:
         *scope, depth = table
         kernel = WeightRule(
             "conv_lambda.weight",

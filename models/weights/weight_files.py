@@ -27,7 +27,8 @@ H5 = ".weights.h5"
 FOLDER_FILE = "weights.safetensors"  # in a folder that `lambdanet convert` writes
 MAX_LISTED = 5  # names in an error
 RGB = 3  # channels of the images of published weights
-TABLE_SIDES = range(1, 2048, 2)  # sides of tables that can be interpolated: maps of up to 1024 positions
+# Sides of tables that can be interpolated: maps of up to 1024 positions.
+TABLE_SIDES = range(1, 2048, 2)
 Array: TypeAlias = "np.ndarray | h5py.Dataset"
 
 

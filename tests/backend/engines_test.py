@@ -91,6 +91,7 @@ def test_initial_weights_are_the_same_on_each_engine(computed):
         {name: array for name, array in computed[engine].items() if name.startswith("initial/")}
         for engine in ENGINES
     ]
-    assert sum(array.std() > 0 for array in found[0].values()) > 15  # the others are zeros and ones
+    # The others are zeros and ones.
+    assert sum(array.std() > 0 for array in found[0].values()) > 15
     for weights in found[1:]:
         np.testing.assert_equal(weights, found[0])

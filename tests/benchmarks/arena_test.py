@@ -190,7 +190,8 @@ def test_run_resumes_and_repeats_itself(monkeypatch, tmp_path, capsys):
     out = tmp_path / "arena.csv"
     assert command_line.main(arena.COMMAND, [f"--out={out}", "--cells=2"]) == 0
     with out.open("a") as file:
-        file.write(f"small,convolution,,0,{plan.LEARNING_RATES[2]},1")  # of a process that was killed
+        # Of a process that was killed.
+        file.write(f"small,convolution,,0,{plan.LEARNING_RATES[2]},1")
     assert command_line.main(arena.COMMAND, [f"--out={out}"]) == 0
     rows = list(csv.DictReader(out.read_text().splitlines()))
     rates = [str(rate) for rate in plan.LEARNING_RATES]

@@ -86,7 +86,8 @@ def test_detectors_take_turns(monkeypatch, capsys):
     step = types.SimpleNamespace(function=lambda: 0.0, inputs=())
     train_step = types.SimpleNamespace(build_train_step=lambda *arguments: step)
     run = types.SimpleNamespace(train_step=train_step)
-    monkeypatch.setitem(sys.modules, "lambdanet.detection.run", run)  # which needs another process
+    # Which needs another process.
+    monkeypatch.setitem(sys.modules, "lambdanet.detection.run", run)
     monkeypatch.setattr(detection, "time", types.SimpleNamespace(perf_counter=lambda: float(next(clock))))
     assert command_line.main(detection.COMMAND, ["--experiments=first,second", "--steps=2"]) == 0
     first, second, ratio, peak = capsys.readouterr().out.splitlines()
@@ -116,7 +117,8 @@ def test_wrong_arguments_are_refused(program, word, message, capsys):
 def test_synthetic_pictures_resemble_those_of_imagenet():
     random = np.random.default_rng(0)
     contents = [input.jpeg(random, 375, 500) for _ in range(3)]
-    assert 90_000 < np.mean([len(one) for one in contents]) < 140_000  # ImageNet's have 110 kB
+    # ImageNet's have 110 kB
+    assert 90_000 < np.mean([len(one) for one in contents]) < 140_000
     pixels = np.asarray(Image.open(io.BytesIO(contents[0])), np.float32)
     assert pixels.shape == (375, 500, 3) and 20 < pixels.std() < 80
     near = np.corrcoef(pixels[:, :-1].ravel(), pixels[:, 1:].ravel())[0, 1]

@@ -308,7 +308,8 @@ PROGRAM = "import sys; from lambdanet.command_line import exit_status; sys.exit(
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_stdout_escapes_characters_it_cannot_encode(encoding):
-    program = PROGRAM.format("print('b\xefld \\udcff')")  # \udcff: a byte of a file name that is not UTF-8
+    # \udcff: a byte of a file name that is not UTF-8
+    program = PROGRAM.format("print('b\xefld \\udcff')")
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": encoding}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
@@ -343,7 +344,8 @@ def test_large_picture_gives_no_warning(monkeypatch, tmp_path):
     with pytest.raises(Image.DecompressionBombWarning):
         Image.open(tmp_path / "large.png")
     assert command_line.exit_status("x", lambda: Image.open(tmp_path / "large.png").close()) == 0
-    with pytest.raises(Image.DecompressionBombWarning):  # suppressed by exit_status alone
+    # Suppressed by exit_status alone.
+    with pytest.raises(Image.DecompressionBombWarning):
         Image.open(tmp_path / "large.png")
 
 

@@ -16,7 +16,8 @@ def test_each_row_is_complete():
         assert one.interpolation == "bicubic"
         assert 0.9 < one.crop_fraction < 1
         assert 78 < one.top1 < 83 < 94 < one.top5 < 96
-        order = ("ReaL", "ImageNet", "V2", "R", "Sketch", "A")  # the farther from ImageNet, the lower
+        # The farther from ImageNet, the lower.
+        order = ("ReaL", "ImageNet", "V2", "R", "Sketch", "A")
         assert one.accuracies.keys() <= set(order) and "ReaL" in one.accuracies
         known = [one.accuracies[name] for name in order if name in one.accuracies]
         assert known == sorted(known, reverse=True)

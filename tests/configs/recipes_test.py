@@ -46,7 +46,8 @@ CORNERS = {
     "cifar10:resnet_50": (390, {0: 0.0, 1: 0.0005, 2: 0.001, 5: 0.0025, 47.5: 0.00125, 90: 0.0}),
     "mobilenet:mobilenet_v2": (
         IMAGENET_STEPS,
-        {0: 0.0, 5: 0.1, 7.99: 0.1, 8: 0.099, 11: 0.1 * 0.99**2, 350: 0.1 * 0.99**115},  # 345 / 3 = 115
+        # 345 / 3 = 115
+        {0: 0.0, 5: 0.1, 7.99: 0.1, 8: 0.099, 11: 0.1 * 0.99**2, 350: 0.1 * 0.99**115},
     ),
     "halonet:halonet_h7": (IMAGENET_STEPS, {0: 0.0, 5: 1.6, 177.5: 0.8 + 0.8 / 128, 350: 1.6 / 128}),
     "imagenet_pseudo:lambda_resnet_152@224": (
@@ -108,7 +109,8 @@ NUMBERS = {
     ),
     "rsb_a:haloregnetz_b@a3": dict(epochs=100, learning_rate=8e-3, input_size=224, sizes=(160,))
     | dict(randaugment_magnitude=6, label_smoothing=0, repeated_augmentation=1, stochastic_depth_rate=0),
-    "rsb_a:botnet26t_256@a3": dict(input_size=160, sizes=()),  # its tables are for one size
+    # Its tables are for one size.
+    "rsb_a:botnet26t_256@a3": dict(input_size=160, sizes=()),
     "rsb_a:halonet26t@a1": dict(label_smoothing=0.1, mixup_alpha=0.2, weight_decay=0.01),
     "rsb_c:botnet26t_256": dict(optimizer_options={"nesterov": True}, input_size=256, crop_fraction=0.95),
     "mobilenet:mobilenet_v2_lambda": dict(weight_decay=1e-5, dropout_rate=0.2, momentum=0.9),

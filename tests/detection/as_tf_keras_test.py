@@ -61,7 +61,8 @@ def test_fit_trains_the_network():
     history = model.fit(IMAGES, LABELS, batch_size=8, epochs=8, verbose=0).history["loss"]
     assert history[-1] < 0.7 * history[0]
     same = {weight.path for weight in inside.weights if (weight.numpy() == before[weight.path]).all()}
-    assert same <= {"c5_block1_spatial/values_norm/gamma"}  # the normalization after the layer undoes it
+    # The normalization after the layer undoes it.
+    assert same <= {"c5_block1_spatial/values_norm/gamma"}
     measured = model.evaluate(IMAGES, LABELS, batch_size=16, verbose=0, return_dict=True)
     assert measured["loss"] == pytest.approx(model.test_on_batch(IMAGES, LABELS)[0], rel=1e-3)
 

@@ -60,7 +60,8 @@ def copy_weights(ours, theirs):
     def copy(name, layer):
         target = ours.get_layer(name)
         for weight, value in zip(target.weights, layer.get_weights(), strict=True):
-            weight.assign(np.reshape(value, weight.shape))  # its SE layers are 1x1 convolutions
+            # Its SE layers are 1x1 convolutions.
+            weight.assign(np.reshape(value, weight.shape))
 
     parts = {"reduce": 1, "spatial": 2, "expand": 3}
     blocks = [layer for layer in theirs.layers if "bottleneck" in layer.name]
@@ -236,7 +237,8 @@ def test_averages_and_decay_of_model_gardens_optimizers():
         decays = "kernel" in variable.name
         np.testing.assert_allclose(variable, 0.9 * old if decays else old, rtol=1e-5, err_msg=variable.name)
         average = optimizer.get_slot(variable, "average")
-        np.testing.assert_allclose(average, variable / 2, rtol=1e-5, atol=1e-7)  # which began at 0
+        # Which began at 0.
+        np.testing.assert_allclose(average, variable / 2, rtol=1e-5, atol=1e-7)
 
 
 def test_summary_and_flops():

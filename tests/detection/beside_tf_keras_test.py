@@ -60,7 +60,8 @@ def test_each_use_is_rejected():
         lambda: model.fit(IMAGES, labels),
     )
     for use in uses:
-        with pytest.raises(Exception, match=f"'squeeze_excite.*' {CALLED}"):  # AutoGraph wraps it
+        # AutoGraph wraps it
+        with pytest.raises(Exception, match=f"'squeeze_excite.*' {CALLED}"):
             use()
 
 

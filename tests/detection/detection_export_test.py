@@ -203,7 +203,8 @@ def test_input_size_is_padded_to_the_stride(model, picture):
     detector = ModelGardenModule(params=params, model=model, batch_size=None, input_image_size=size)
     images, _, image_info = detector.preprocess(tf.constant(picture[np.newaxis]))
     assert images.shape == (1, 64, 64, 3)
-    np.testing.assert_allclose(image_info[0, 2], [25 / 32, 50 / 64])  # the aspect ratio is kept
+    # The aspect ratio is kept.
+    np.testing.assert_allclose(image_info[0, 2], [25 / 32, 50 / 64])
     assert not images[:, 25:].numpy().any() and not images[:, :, 50:].numpy().any()
 
 
@@ -253,7 +254,8 @@ def test_predict_program_writes_drawings_and_coco_json(exported, shapes, tmp_pat
     images = [os.path.join(shapes, "val", f"00000{number}.jpg") for number in (1, 2)]
     words = [f"--saved_model={exported}", f"--out={tmp_path}", "--min_confidence=0", *images]
     assert predict.command_line.main(predict.COMMAND, words[:-1]) == 0
-    assert predict.command_line.main(predict.COMMAND, words) == 0  # replaces its own files
+    # Replaces its own files.
+    assert predict.command_line.main(predict.COMMAND, words) == 0
     shown = capsys.readouterr().out
     drawings = [f"00000{number}_prediction.png" for number in (1, 2)]
     assert sorted(os.listdir(tmp_path)) == [*drawings, "predictions.json"]

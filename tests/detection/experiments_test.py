@@ -96,7 +96,8 @@ def test_derived_experiment_differs_in_its_backbone_alone(experiment):
         expected["task.model.decoder.type"] = "fpn"
     assert difference(experiment, stock) == expected
     assert model_of(experiment) == {"model_id": model_id, **BACKBONE}
-    side = 256 if "coco" in experiment or "retinanet" in experiment else 240  # classifiers accept any size
+    # Classifiers accept any size.
+    side = 256 if "coco" in experiment or "retinanet" in experiment else 240
     resolve.resolve(experiment, params_override=f"task.model.input_size=[{side},{side},3]")
 
 
@@ -116,7 +117,8 @@ def test_lambda_papers_experiment():
     assert config.task.model.input_size == [1024, 1024, 3]
     assert config.task.model.norm_activation.use_sync_bn
     assert config.task.losses.l2_weight_decay == 4e-5
-    drops = [round(fraction * steps) for fraction in (0.9, 0.95, 0.975)]  # each includes its boundary
+    # Each includes its boundary.
+    drops = [round(fraction * steps) for fraction in (0.9, 0.95, 0.975)]
     got = rates(PAPER, [0, 500, 1000, *(step + after for step in drops for after in (0, 1)), steps - 1])
     assert got == pytest.approx([0, 0.16, 0.32, 0.32, 0.032, 0.032, 0.0032, 0.0032, 0.00032, 0.00032])
     assert config.trainer.optimizer_config.optimizer.get().momentum == 0.9

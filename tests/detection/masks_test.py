@@ -54,7 +54,8 @@ def test_mask_is_interpolated_between_centers_of_cells():
 def test_to_coco_detections_with_masks():
     masks = [np.ones([28, 28]), np.zeros([28, 28])]
     outputs = _outputs([[2, 3, 7, 9], [0, 0, 5, 5]], [0.6, 0.9], [2, 1], masks)
-    empty, filled = to_coco_detections(outputs, 10, 12, min_confidence=0.5)  # in descending order of scores
+    # In descending order of scores.
+    empty, filled = to_coco_detections(outputs, 10, 12, min_confidence=0.5)
     assert (empty["score"], filled["score"]) == pytest.approx((0.9, 0.6))
     assert (empty["category_id"], empty["bbox"], empty["area"]) == (1, [0, 0, 5, 5], 0)
     assert (filled["category_id"], filled["bbox"], filled["area"]) == (2, [3, 2, 6, 5], 30)
@@ -86,7 +87,8 @@ def test_drawing_has_box_mask_and_label():
     assert drawn.shape == (200 * factor, 300 * factor, 3)
     changed = (drawn != 128).any(axis=-1)
     color = np.array([0xE6, 0x19, 0x4B])
-    assert np.array_equal(drawn[120 * factor, 50 * factor], color)  # the left side of the box
+    # The left side of the box.
+    assert np.array_equal(drawn[120 * factor, 50 * factor], color)
     blended = np.round(128 + prediction.MASK_OPACITY * (color - 128))
     assert np.abs(drawn[125 * factor, 75 * factor] - blended).max() <= 2
     assert not changed[145 * factor, 100 * factor]  # in the box, not in the mask

@@ -18,7 +18,8 @@ from lambdanet.errors import InputError
 from lambdanet.training.data import image_files
 
 SIDE = 64
-MEAN, SPREAD = np.array([123.675, 116.28, 103.53]), np.array([58.395, 57.12, 57.375])  # of ImageNet
+# Of ImageNet.
+MEAN, SPREAD = np.array([123.675, 116.28, 103.53]), np.array([58.395, 57.12, 57.375])
 BOTH = (
     f"task.model.num_classes=3,task.model.input_size=[{SIDE},{SIDE},3],task.model.backbone.type=lambda_resnet,"
     "task.model.backbone.lambda_resnet.model_id=lambda_resnet_tiny,"

@@ -58,7 +58,8 @@ def test_object_has_one_color_in_its_mask_alone():
     image, objects = scenes.draw_scene((0, 1))
     for item in objects:
         inside = np.median(image[item.mask], axis=0)
-        differing = np.abs(image[item.mask] - inside).max(axis=1) > 25  # noise has a deviation of 4
+        # Noise has a deviation of 4.
+        differing = np.abs(image[item.mask] - inside).max(axis=1) > 25
         assert differing.mean() < 0.5 and np.abs(image[~item.mask].mean(axis=0) - inside).max() > 5
 
 

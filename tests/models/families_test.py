@@ -71,7 +71,8 @@ def test_initial_values_are_drawn_by_numpy(name, monkeypatch):
     with pytest.raises(AssertionError, match="drawn by the backend"):
         keras.layers.Dense(1).build([None, 1])
     weights = small_model(name, 64).get_weights()
-    assert sum(np.std(weight) > 0 for weight in weights) > 5  # the others are zeros and ones
+    # The others are zeros and ones.
+    assert sum(np.std(weight) > 0 for weight in weights) > 5
 
 
 NAMES = {  # of the sorted names, the start of their SHA-256

@@ -66,7 +66,8 @@ def test_families_compute_the_same(name, double_precision):
 def user_model():
     """A model with each kind of call that there is in a functional model."""
     i = keras.Input([8, 6, 3], name="images")
-    x = layers.BatchNormalization(name="first")(layers.Normalization()(i))  # nothing to fold into
+    # Nothing to fold into.
+    x = layers.BatchNormalization(name="first")(layers.Normalization()(i))
     x = layers.Conv2D(4, 3, activation="relu", name="active")(x)
     x = layers.BatchNormalization(name="after_relu")(x)
     read_twice = layers.Conv2D(4, 1, name="read_twice")(x)
@@ -97,7 +98,8 @@ def test_other_models_compute_the_same(double_precision, tmp_path):
     ]
     for weight, value in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, value)
-    assert model.get_layer("active").output.shape[-1] == 4  # the original has no second call
+    # The original has no second call.
+    assert model.get_layer("active").output.shape[-1] == 4
     fast.save(tmp_path / "fast.keras")
     loaded = keras.models.load_model(tmp_path / "fast.keras")
     np.testing.assert_array_equal(loaded(x)["map"], fast(x)["map"])
@@ -315,7 +317,8 @@ def test_half_precision_stays():
     randomize_normalizations(model)
     fast = lambdanet.for_inference(model)
     assert {layer.compute_dtype for layer in fast.layers[1:-2] if layer.name != "wide"} == {"bfloat16"}
-    assert fast.get_layer("wide").output.dtype == tf.float32  # not in the precision of the convolution
+    # Not in the precision of the convolution.
+    assert fast.get_layer("wide").output.dtype == tf.float32
     assert_equal(model, fast, images(4, 8, 8, 3), tolerance=0.05)
     assert fast.output.dtype == tf.float32
 

@@ -57,11 +57,13 @@ def peer(timm, name, dtype, **arguments):
     for key, tensor in net.state_dict().items():
         if key.endswith("running_var"):
             values = random.uniform(0.5, 1.5, tensor.shape)
-        elif key.endswith(".weight") and tensor.ndim == 1:  # of a normalization, or zero
+        # Of a normalization, or zero.
+        elif key.endswith(".weight") and tensor.ndim == 1:
             values = random.normal(0.5, 0.15, tensor.shape)
         elif tensor.ndim == 1 or "pos_emb." in key or "pos_embed" in key:
             values = random.normal(0.0, 0.2, tensor.shape)
-        elif "conv_lambda" in key or key.endswith("pos_emb"):  # sums over many positions
+        # Sums over many positions.
+        elif "conv_lambda" in key or key.endswith("pos_emb"):
             values = random.normal(0.0, 0.02, tensor.shape)
         else:
             continue

@@ -38,7 +38,8 @@ def test_model_info():
     info = lambdanet.model_info("lambda_resnet_50")
     assert (info.name, info.params, info.input_size) == ("lambda_resnet_50", 18_963_272, 160)
     assert (info.source, info.flops) == ("Table 19", pytest.approx(4.18e9, rel=1e-3))
-    channels = (64, 256, 512, 1024, 2048)  # those of every ResNet, and of ResNet-RS in timm
+    # Those of every ResNet, and of ResNet-RS in timm.
+    channels = (64, 256, 512, 1024, 2048)
     assert info.stages == tuple((level, 2**level, d) for level, d in enumerate(channels, start=1))
     assert info.embedding_size == 2048
     with pytest.raises(InputError, match="input_size must be a positive integer, got 0"):
@@ -268,7 +269,8 @@ def test_most_probable_classes_come_first():
         assert [name for name, _ in first] == ["bird", "cat"]
         np.testing.assert_allclose([probability for _, probability in first], [0.6, 0.3], rtol=1e-6)
         np.testing.assert_allclose([p for _, p in first], [p for _, p in second], rtol=1e-6)
-    assert lambdanet.decode_predictions([[0.0, 0.0, -1.0]], CLASSES)[0][1][0] == "dog"  # all three, in order
+    # All three, in order.
+    assert lambdanet.decode_predictions([[0.0, 0.0, -1.0]], CLASSES)[0][1][0] == "dog"
     logits = np.zeros([1, 1000])
     logits[0, 207] = 50
     assert lambdanet.decode_predictions(logits)[0][0][0] == "golden retriever"

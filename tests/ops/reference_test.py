@@ -24,7 +24,8 @@ def mask_of(kind, n, m):
     if kind == "none":
         return None
     random = np.random.default_rng(9).integers(0, 2, [n, m])
-    return np.tri(n, m) if kind == "causal" else random * (np.arange(n) != 1)[:, None]  # query 1 sees nothing
+    # Query 1 sees nothing.
+    return np.tri(n, m) if kind == "causal" else random * (np.arange(n) != 1)[:, None]
 
 
 def flat(x, rank):
@@ -105,7 +106,8 @@ def with_content(queries, values, table, content, **geometry):
         (implementation, block, case)
         for implementation, block in FORMS
         for case in CASES
-        if case != "video" or "conv" not in implementation  # no kernel, or none for its gradient
+        # No kernel, or none for its gradient.
+        if case != "video" or "conv" not in implementation
     ],
 )
 def test_every_form_equals_the_reference(case, block, implementation, kind):

@@ -31,7 +31,8 @@ CASES = {
     "blocks": (RowConvolution(), [12, 16], [12, 16], [5, 7], 1, 1),
     "blocks, remainder": (RowConvolution(), [13, 9], [13, 9], [3, 1], 2, 1),
     "another context": (RowConvolution(), [5, 21], [14, 10], [7, 9], 1, 1),
-    "lower context": (RowConvolution(), [16, 8], [12, 30], [3, 3], 1, 1),  # some queries see none of it
+    # Some queries see none of it.
+    "lower context": (RowConvolution(), [16, 8], [12, 30], [3, 3], 1, 1),
 }
 
 
@@ -121,7 +122,8 @@ def test_form_of_an_unknown_batch(case):
         ("block diagonal", [7, 7], [23, 23], {}),
         ("block diagonal", [None, 14], [23, 23], {}),
         ("block diagonal", [14, 14], [23, 23], {"h": 16}),
-        ("block diagonal", [12, 12], [23, 23], {"pool_size": 3}),  # pools are first, with a gradient
+        # Pools are first, with a gradient.
+        ("block diagonal", [12, 12], [23, 23], {"pool_size": 3}),
         ("block diagonal", [14, 14], [23, 23], {}),  # with a gradient
         ("row convolution", [None, 50], [5, 5], {"b": 512}),
         ("row convolution", [56], [5], {"b": 512}),

@@ -25,7 +25,8 @@ def outputs() -> dict[str, np.ndarray]:
     keras.utils.set_random_seed(0)
     found["infer"] = np.array(model_contenders.build(MODEL, ModelCase(2, False, "float32"))())
     logs = model_contenders.build(MODEL, ModelCase(2, True, "float32"))()
-    logs = logs[0] if isinstance(logs, tuple) else logs  # on JAX, the state comes after them
+    # On JAX, the state comes after them.
+    logs = logs[0] if isinstance(logs, tuple) else logs
     return {**found, "train": np.array(logs["loss"])}
 
 

@@ -107,7 +107,8 @@ def record_traces() -> list[int]:
 
 def main(folder: str, start: str) -> None:
     trace_quickly()
-    train_utils.try_count_flops = lambda model: None  # which would trace the model again
+    # Which would trace the model again.
+    train_utils.try_count_flops = lambda model: None
     zoo.MODELS["lambda_resnet_tiny"] = FOUR_BLOCKS
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     head = [mask_head_difference(strategy, synchronized) for synchronized in (False, True)]

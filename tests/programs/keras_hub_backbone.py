@@ -14,7 +14,8 @@ from lambdanet.errors import InputError
 from lambdanet.models.keras_hub_backbone import LambdaNetBackbone
 
 IMAGES = np.random.default_rng(0).normal(size=[2, 32, 32, 3]).astype("float32")
-FAMILIES = ("lambda_resnet_tiny", "mobilenet_v2_lambda", "halonet26t")  # of the papers, and of timm
+# Of the papers, and of timm.
+FAMILIES = ("lambda_resnet_tiny", "mobilenet_v2_lambda", "halonet26t")
 
 
 def main() -> None:

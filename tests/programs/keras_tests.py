@@ -32,7 +32,8 @@ CASES = {
     "volume": (partial(lambdanet.LambdaLayer, **SMALL, strides=2, pool_size=3), VOLUMES),
     "PooledBatchNormalization": (lambdanet.PooledBatchNormalization, IMAGES),
 }
-POSITIONS = {"RelativePositionEmbedding", "UnstructuredPositionEmbedding"}  # parts of the lambda layers
+# Parts of the lambda layers.
+POSITIONS = {"RelativePositionEmbedding", "UnstructuredPositionEmbedding"}
 
 NUM_DEVICES = len(keras.distribution.list_devices()) if K.ENGINE == "jax" else 1
 assert NUM_DEVICES == (2 if K.ENGINE == "jax" else 1)
@@ -51,7 +52,8 @@ class KerasTest(testing.TestCase):
     @constant_initializers()
     def runTest(self) -> None:
         for name, (make, shape) in CASES.items():
-            returns_pair = name == "PooledBatchNormalization"  # Keras's test cannot train with a list
+            # Keras's test cannot train with a list
+            returns_pair = name == "PooledBatchNormalization"
             with self.subTest(name):
                 self.run_layer_test(make, {}, input_shape=shape, run_training_check=not returns_pair)
 
@@ -92,7 +94,8 @@ class InitializersTest(testing.TestCase):
             self.assertLess(abs(np.corrcoef(other.ravel(), first.ravel())[0, 1]), 0.02)
             first = other
         for dtype in ("bfloat16", "float64"):
-            if (K.ENGINE, dtype) != ("jax", "float64"):  # which JAX has with a flag alone
+            # Which JAX has with a flag alone.
+            if (K.ENGINE, dtype) != ("jax", "float64"):
                 self.assertDType(make()([2, 3], dtype), dtype)
 
     def draws_of_seed(self, make: Callable[..., keras.Initializer]) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +193,8 @@ class Float64Test(testing.TestCase):
         layer(x)
         for weight in layer.weights:
             weight.assign(random_value(weight.path, weight.shape, 0.3))
-        modes = (False, True) if type(layer).__name__ != "StochasticDepth" else (False,)  # else random
+        # Else random.
+        modes = (False, True) if type(layer).__name__ != "StochasticDepth" else (False,)
         for training in modes:
             options = arguments | ({"training": training} if layer._call_has_training_arg else {})
 

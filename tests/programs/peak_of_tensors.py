@@ -11,7 +11,8 @@ x = tf.ones([1024, 2048])  # 8 MiB
 @tf.function
 def run():
     y = tf.exp(x)
-    return y + tf.math.unsorted_segment_sum(y, tf.range(1024), 1024)  # y, the sum, and one of them reused
+    # Y, the sum, and one of them reused.
+    return y + tf.math.unsorted_segment_sum(y, tf.range(1024), 1024)
 
 
 run()

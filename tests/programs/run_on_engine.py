@@ -229,12 +229,14 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
     """Returns the logits, features from the other file, and the weights after three steps."""
     x, weights = images(8, 16, 16, 3), folder / "weights.safetensors"
     model = small_model(weights=weights)
-    assert all(layer.built for layer in model._flatten_layers())  # else JAX also compiles each operation
+    # Else JAX also compiles each operation.
+    assert all(layer.built for layer in model._flatten_layers())
     found = {
         "logits": model.predict(x, verbose=0),
         "logits of another size": model.predict(x[:, :12], verbose=0),
     }
-    assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules  # Keras imports it to write a config
+    # Keras imports it to write a config
+    assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules
     found["logits for inference"] = lambdanet.for_inference(model).predict(x, verbose=0)
     decoded = lambdanet.decode_predictions(K.convert_to_tensor(found["logits"]), list("abcd"))
     found["decoded"] = np.array([[probability for _, probability in picture] for picture in decoded])
@@ -251,7 +253,8 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
         model = small_model(
             weights=weights,
             kernel_regularizer=keras.regularizers.L2(1e-3),
-            batch_norm={"synchronized": K.ENGINE == "jax"},  # else the statistics of each device
+            # Else the statistics of each device.
+            batch_norm={"synchronized": K.ENGINE == "jax"},
         )
         compile_model(model, 0.01)  # large steps amplify the last digits
         model.fit(x, LABELS, batch_size=8, epochs=3, shuffle=False, verbose=0)
@@ -290,7 +293,8 @@ def check_fit() -> None:
     for policy in ("mixed_bfloat16", "float32"):
         keras.mixed_precision.set_global_policy(policy)
         model = small_model(**OPTIONS, kernel_regularizer=keras.regularizers.L2(1e-4))
-        compile_model(model, jit_compile=K.ENGINE == "jax")  # TensorFlow's graph; `model_arrays` has XLA
+        # TensorFlow's graph; `model_arrays` has XLA
+        compile_model(model, jit_compile=K.ENGINE == "jax")
         history = model.fit(x, LABELS, batch_size=8, epochs=12, verbose=0).history["loss"]
         assert history[-1] < 0.7 * history[0], history
         assert "float32" in str(model.output.dtype)

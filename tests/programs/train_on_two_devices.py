@@ -84,7 +84,8 @@ _, one_averages = run("one_local", local, distribute="one_device")
 _, two_averages = run("two_local", local, distribute="mirrored")
 first_mean = next(name for name in one_averages if name.endswith("moving_mean"))
 
-zoo.create_model = plain_model  # parts of a batch have other batch statistics on two devices
+# Parts of a batch have other batch statistics on two devices.
+zoo.create_model = plain_model
 parts = dataclasses.replace(recipe, accumulate_steps=2, epochs=1, sync_batch_norm=False)
 _, one_sums = run("one_sums", parts, distribute="one_device")
 _, two_sums = run("two_sums", parts, distribute="mirrored")

@@ -19,7 +19,8 @@ def _near(*names: str) -> list[str]:
     [
         (["tests/ops/reference_test.py"], "ops/reference_test"),
         (["lambdanet/layers/lambda_layer.py"], "layers/lambda_layer_test"),
-        (["training/run/checkpoints.py"], "training/run/checkpoints_test"),  # a link in lambdanet/
+        # A link in lambdanet/.
+        (["training/run/checkpoints.py"], "training/run/checkpoints_test"),
         (["lambdanet/ops/blocking.py"], "ops/"),
         (["tests/naive_layers.py"], "layers/attention_test"),
         (["tests/programs/hold_lock.py"], "training/run/run_lock_test"),

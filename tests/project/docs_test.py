@@ -23,7 +23,8 @@ from lambdanet.models.names import info, list_models
 REPOSITORY = runpy.run_path(str(ROOT / "docs" / "generate" / "repository.py"))
 pytestmark = pytest.mark.slow  # the build
 
-GENERATED = ("_build", "_generated", "api", "commands")  # folders below docs that are not in the repository
+# Folders below docs that are not in the repository.
+GENERATED = ("_build", "_generated", "api", "commands")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -89,7 +90,8 @@ def test_links_and_anchors_resolve(pages):
             if not target.is_file() or (parts.fragment and parts.fragment not in pages[target].anchors):
                 broken.append(f"{path.name}: {link}")
     assert len(pages) > 50 and broken == [], broken
-    loads = set().union(*(page.loads for page in pages.values()))  # nothing is from the network
+    # Nothing is from the network.
+    loads = set().union(*(page.loads for page in pages.values()))
     assert loads and [load for load in loads if urlsplit(load).scheme not in ("", "data")] == []
 
 
@@ -217,7 +219,8 @@ def test_explorer_sorts_filters_and_plots_models(explored):
     assert explored["descending"] == ["descending", *reversed(by_size)]
     assert set(explored["filtered"]) == set(list_models("*lambda_resnet*"))
     assert set(explored["family"]) == set(list_models("*lambda_resnet*", pretrained=True))
-    shown, legend = len(list_models()) - 1, 1  # all but lambda_resnet_tiny; the star of the legend
+    # All but lambda_resnet_tiny; the star of the legend.
+    shown, legend = len(list_models()) - 1, 1
     assert explored["opened"] == [shown, len(list_models(pretrained=True)) + legend]
     assert explored["openedTitles"] == ["FLOPs (G)", "parameters (M)"]
     assert explored["titles"] == ["pixels", "FLOPs (G)"]

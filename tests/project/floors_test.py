@@ -10,7 +10,8 @@ import pytest
 import source_tree
 from source_tree import FLOORS, ROOT
 
-PICTURES = ("preprocessing.py", "tensorflow_squares.py")  # which take tensors of tf.data
+# Which take tensors of tf.data.
+PICTURES = ("preprocessing.py", "tensorflow_squares.py")
 
 
 def test_every_folder_of_the_package_is_a_floor():

@@ -57,7 +57,8 @@ def test_blocks_run(page, request, tmp_path, monkeypatch):
     if not (engine := KERAS_3.search(others)):
         return
     program = helpers.program("run_page.py", ROOT / page)
-    flags = helpers.xla_flags("--xla_backend_optimization_level=1")  # for the steps of an epoch
+    # For the steps of an epoch.
+    flags = helpers.xla_flags("--xla_backend_optimization_level=1")
     program["env"] |= {"KERAS_BACKEND": engine[1], "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     done = subprocess.run(**program, capture_output=True)
     assert done.returncode == 0, done.stderr

@@ -53,4 +53,5 @@ def test_few_modules_open_connections():
                 found[what].add(path.relative_to(ROOT / "lambdanet").as_posix())
     assert found["a client"] == {"models/weights/hub.py"}
     connecting = {path for path in found["socket"] if "connect" in (ROOT / "lambdanet" / path).read_text()}
-    assert connecting == {"training/run/create_devices.py"}  # to addresses that users give
+    # To addresses that users give.
+    assert connecting == {"training/run/create_devices.py"}

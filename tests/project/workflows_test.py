@@ -11,7 +11,8 @@ from source_tree import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob(".github/workflows/*.yml")}
-PROGRAM = "python .ci/try_packages.py dist/*.whl"  # Windows has no make; `make release-check` runs it too
+# Windows has no make; `make release-check` runs it too
+PROGRAM = "python .ci/try_packages.py dist/*.whl"
 
 
 def commands(workflow) -> set[str]:

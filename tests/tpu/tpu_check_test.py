@@ -117,7 +117,8 @@ def test_bytes_match_the_compiler_count(compiled):
 def test_costs_by_layer(compiled):
     report = compiled["networks", "v3:2x2"]
     layers = report.layers()
-    assert list(layers)[:2] == ["first", "second"]  # the second has a quarter of the outputs
+    # The second has a quarter of the outputs.
+    assert list(layers)[:2] == ["first", "second"]
     assert layers["first"].flops == pytest.approx(4 * layers["second"].flops, rel=0.1)
     for quantity in ("cycles", "flops", "bytes"):
         whole = sum(getattr(operation, quantity) for operation in report.operations)
@@ -205,10 +206,12 @@ def test_command_with_a_small_model(topology, mode, top, check_small_model):
 @pytest.mark.slow
 def test_parallel_step_of_jax_has_the_operations_of_tensorflow(check_small_model, monkeypatch):
     one = check_small_model("v5e:2x2", "train", TOP, "tensorflow")
-    monkeypatch.setattr(check, "multiprocessing", multiprocessing)  # with its own environment
+    # With its own environment.
+    monkeypatch.setattr(check, "multiprocessing", multiprocessing)
     four = check_small_model("v5e:2x2", "train", TOP, "jax")
     assert four["name"] == one["name"].replace("TensorFlow", "JAX")
-    assert (one["collectives"], four["collectives"]) == ({}, {"all-reduce": 1})  # gradients, no statistics
+    # Gradients, no statistics.
+    assert (one["collectives"], four["collectives"]) == ({}, {"all-reduce": 1})
     assert four["flops"] == pytest.approx(one["flops"], rel=0.1)
     weights = [found["hbm_bytes"]["arguments"] for found in (one, four)]
     assert weights[1] == pytest.approx(weights[0], rel=0.1)
@@ -221,7 +224,8 @@ def test_parallel_step_of_jax_has_the_operations_of_tensorflow(check_small_model
 @pytest.mark.parametrize(
     ("change", "num_all_reduces"),
     [
-        ("sync_batch_norm=True", range(15, 30)),  # of 14 normalizations, up to twice, and of the gradients
+        # Of 14 normalizations, up to twice, and of the gradients.
+        ("sync_batch_norm=True", range(15, 30)),
         ("accumulate_steps=2", [3]),  # of the gradients of each part, and of the loss
     ],
 )

@@ -163,7 +163,8 @@ def test_progress_bar_only_in_a_terminal(monkeypatch):
         shown.append(stderr.getvalue())
     assert "| 0/8 " in shown[0] and "| 0/8 " not in shown[1]
     assert len(shown[1].splitlines()) == len(speeds.TABLES["12"].rows)
-    assert set(shown[1].splitlines()) <= set(re.split("[\r\n]+", shown[0]))  # above the bar, not inside
+    # Above the bar, not inside.
+    assert set(shown[1].splitlines()) <= set(re.split("[\r\n]+", shown[0]))
 
 
 def test_table_of_families(monkeypatch):
@@ -195,4 +196,5 @@ def test_cache_ignores_broken_files(tmp_path):
     assert cache.read("key") == {"text": "a\nb"}
     next(cache.folder.iterdir()).write_bytes(b"broken")
     assert cache.read("key") is None
-    Cache(tmp_path / "folder" / "key.json.gz" / "below").write("key", {})  # not a folder: no error
+    # Not a folder: no error.
+    Cache(tmp_path / "folder" / "key.json.gz" / "below").write("key", {})

@@ -13,7 +13,8 @@ from lambdanet.training import confusion
 
 NAMES = ["cat", "dog", "owl", "yak"]
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, 2])
-PREDICTED = np.array([0, 0, 1, 2, 1, 1, 2, 1, 1, 2])  # no owl is predicted as a cat, and there is no yak
+# No owl is predicted as a cat, and there is no yak.
+PREDICTED = np.array([0, 0, 1, 2, 1, 1, 2, 1, 1, 2])
 
 
 def test_per_class_precision_recall_and_support():
@@ -44,7 +45,8 @@ def test_emoji_in_name_gives_no_warning():
 @pytest.mark.parametrize("classes", [2, 10, 60, 1000, 2500])
 def test_picture_has_cell_per_predicted_class(classes):
     labels = np.arange(classes)
-    predicted = (labels + classes // 2) % classes  # half of all classes away from the diagonal
+    # Half of all classes away from the diagonal.
+    predicted = (labels + classes // 2) % classes
     names = [f"kind {index}" for index in range(classes)]
     picture = Image.open(io.BytesIO(confusion.draw(labels, predicted, names, "title")))
     pixels = np.asarray(picture.convert("RGB")).astype(int)

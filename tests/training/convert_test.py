@@ -117,7 +117,8 @@ def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
 
     stem = ten.get_layer("stem1_conv")
     stem.set_weights([np.zeros_like(kernel) for kernel in stem.get_weights()])
-    initial_weights.load_initial_weights(ten, "imagenet", zero_head=True)  # as in finetune:lambda_resnet26t
+    # As in finetune:lambda_resnet26t.
+    initial_weights.load_initial_weights(ten, "imagenet", zero_head=True)
     np.testing.assert_array_equal(stem.get_weights()[0], model.get_layer("stem1_conv").get_weights()[0])
     assert not any(weight.any() for weight in ten.layers[-1].get_weights())
 
@@ -239,7 +240,8 @@ def test_logits_are_compared_with_timm(checkpoint, model, home, timm, capsys):
     other = {"head.fc.weight": np.zeros([4, 2048], np.float32), "head.fc.bias": np.zeros(4, np.float32)}
     tensor_files.write_safetensors(checkpoint.with_name("other.safetensors"), wrong | other, {})
     out = home / "other"
-    convert(NAME, checkpoint.with_name("other.safetensors"), out)  # another network, for 4 classes
+    # Another network, for 4 classes.
+    convert(NAME, checkpoint.with_name("other.safetensors"), out)
     metadata = tensor_files.metadata_of(out / "weights.safetensors")
     assert (metadata["num_classes"], metadata["as_published"]) == ("4", "no")
     assert not metadata.keys() & {"published", "repository", "license", "top1", "top5", "top1_real"}

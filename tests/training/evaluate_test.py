@@ -153,7 +153,8 @@ def test_other_split_with_class_table(run, tmp_path, capsys):
     assert "confusion.png" in capsys.readouterr().out
     with pytest.raises(InputError, match="classes.csv' cannot be written"):
         evaluate(*run, split="train[:100]", out=tmp_path / "new" / "folder" / "classes.csv")
-    evaluate(*run, split="train[:99]", out=tmp_path / "new" / "folder")  # replaces its own files
+    # Replaces its own files.
+    evaluate(*run, split="train[:99]", out=tmp_path / "new" / "folder")
     for name in ("classes.csv", "wrong.csv", "confusion.png"):
         (tmp_path / name).write_text("class,mine\n")
         with pytest.raises(InputError, match=f"{name}' exists, and this command did not write it"):

@@ -56,7 +56,8 @@ def _run(program: str, words: list[str]) -> None:
         if any(word.startswith("--set=freeze=") for word in words):
             words.append("--set=start_from=runs/earlier")
     if program == "lambdanet pseudo-label":
-        words.append("--min_confidence=0.01")  # a network that was trained for an epoch is not sure
+        # A network that was trained for an epoch is not sure.
+        words.append("--min_confidence=0.01")
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         status = cli.main([*program.split()[1:], *words])

@@ -27,7 +27,8 @@ PEER_PACKAGES = {
     "peer/timm": ("torch", "torchvision", "timm"),
     "peer/kecam_halo": ("tensorflow", "tf-keras", "keras-cv-attention-models"),
 }
-MODEL_PEERS = ("timm", "timm_compiled")  # the prefixes of the networks of other libraries
+# The prefixes of the networks of other libraries.
+MODEL_PEERS = ("timm", "timm_compiled")
 MODEL_PASSES = ("infer", "train")
 LEARNING_RATE, MOMENTUM = 1e-3, 0.9  # of the SGD in a training step
 
@@ -37,7 +38,8 @@ class ModelCase:
     """A setting in which models are compared, each at its own image size."""
 
     batch: int  # the batch size
-    backward: bool  # whether to run a training step: batch statistics, gradients and SGD with momentum
+    # Whether to run a training step: batch statistics, gradients and SGD with momentum.
+    backward: bool
     dtype: str = "float32"  # or bfloat16 or float16, for mixed precision
 
     @property

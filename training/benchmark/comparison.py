@@ -15,8 +15,10 @@ from lambdanet.training.benchmark.contender_process import ContenderFailed, Cont
 from lambdanet.training.benchmark.results import Measurement
 
 TURN_SECONDS = 0.1  # the length of a turn; fast contenders run several calls in it
-SHORT_SECONDS = 0.2  # turns of shorter calls start with an untimed call to warm the caches
-SETTLE_SECONDS = 0.02  # between turns, so the threads of the previous contender go to sleep
+# Turns of shorter calls start with an untimed call to warm the caches.
+SHORT_SECONDS = 0.2
+# Between turns, so the threads of the previous contender go to sleep.
+SETTLE_SECONDS = 0.02
 MIN_TURNS = 3  # unless a single call takes longer than `max_seconds`
 TIMEOUT_FACTOR = 6  # a call that takes longer than this times `max_seconds` is stopped
 
@@ -26,7 +28,8 @@ class Budget:
     """The limits of a measurement; `InputError` for a number that is not positive."""
 
     repeats: int  # turns per contender
-    max_seconds: float  # of a contender's turns in a case; a slow contender gets fewer turns
+    # Of a contender's turns in a case; a slow contender gets fewer turns.
+    max_seconds: float
     threads: int  # per contender
 
     def __post_init__(self) -> None:
@@ -83,7 +86,8 @@ class Comparison:
                 with contextlib.suppress(ContenderFailed):
                     if self._needs_other_process(name):
                         self._worker(name, True)
-            for worker in self._workers.values():  # wait for all before timing the first
+            # Wait for all before timing the first.
+            for worker in self._workers.values():
                 with contextlib.suppress(ContenderFailed):
                     worker.about()
             stack.pop_all()

@@ -80,7 +80,8 @@ def figure_3(queries: K.Tensor, values: K.Tensor, table: K.Tensor) -> K.Tensor:
     """
     b, height, width, h, k = queries.shape
     v, size = values.shape[-1], [height, width]
-    embeddings = reference.gather_embeddings(table[..., K.newaxis], size, size)  # [n, m, k, 1]
+    # [n, m, k, 1]
+    embeddings = reference.gather_embeddings(table[..., K.newaxis], size, size)
     outputs = reference.apply_position_lambdas(
         K.reshape(queries, [b, -1, h, k]), K.reshape(values, [b, -1, v, 1]), embeddings
     )

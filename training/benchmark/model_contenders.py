@@ -62,7 +62,8 @@ def build(name: str, case: ModelCase) -> Run:
     network = Network.parse(name.removeprefix(PREFIX))
     with precision(policy(case.dtype)):
         model = network.create()
-    side = model.input_shape[1] or network.info().input_size  # of a model that accepts any
+    # Of a model that accepts any.
+    side = model.input_shape[1] or network.info().input_size
     random = np.random.default_rng(0)
     images = K.convert_to_tensor(random.standard_normal([case.batch, side, side, 3], np.float32))
     if not case.backward:

@@ -28,7 +28,8 @@ class Measurement:
     contender: str
     library: str = ""  # with its version
     device: str = ""
-    seconds: list[float] = dataclasses.field(default_factory=list)  # per call, a sample per turn
+    # Per call, a sample per turn.
+    seconds: list[float] = dataclasses.field(default_factory=list)
     peak_bytes: int | None = None  # of a call; None if unknown
     note: str = ""  # what is missing, or differs from the other contenders
     reference: "Measurement | None" = None  # of the reference in the same case and run

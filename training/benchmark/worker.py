@@ -33,7 +33,8 @@ class Contender:
         self._name = name
         self._run: Callable[[], object] = object
         self._about = self._module.start(name, threads)
-        gc.freeze()  # leaves the modules of the library out of the collections in each case
+        # Leaves the modules of the library out of the collections in each case.
+        gc.freeze()
 
     def about(self) -> dict[str, Any]:
         """Returns the `library`, the `device`, and whether a process that is timed also `counts_memory`."""
@@ -44,7 +45,8 @@ class Contender:
         self._run = object
         gc.collect()
         self._run = self._module.build(self._name, (Case if "height" in case else ModelCase)(**case))
-        gc.collect()  # the model as it was built, where only its form for inference runs
+        # The model as it was built, where only its form for inference runs.
+        gc.collect()
         return self.time(1, False)
 
     def time(self, calls: int, warm: bool) -> dict[str, Any]:

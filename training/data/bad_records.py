@@ -28,7 +28,8 @@ OF_SYSTEMS = {
 }
 PARALLEL_GROUPS = 2  # each prepares its images on all threads
 
-Example = dict[str, tf.Tensor]  # with "name", and perhaps its "number" in the file of that name
+# With "name", and perhaps its "number" in the file of that name.
+Example = dict[str, tf.Tensor]
 # An example and its key, such as its place -> its image, preprocessed, and its label.
 Prepare = Callable[[Example, Any], tuple[tf.Tensor, tf.Tensor]]
 
@@ -36,7 +37,8 @@ Prepare = Callable[[Example, Any], tuple[tf.Tensor, tf.Tensor]]
 class Group(NamedTuple):
     """Examples that were prepared together."""
 
-    places: tf.Tensor  # of the valid examples in the group, in order, int64 [g]; a fallback's follow `size`
+    # Of the valid examples in the group, in order, int64 [g]; a fallback's follow `size`.
+    places: tf.Tensor
     images: tf.Tensor  # of the valid examples [g, ...]
     labels: tf.Tensor  # of the valid examples, [g] or [g, n]
     names: tf.Tensor  # of all examples in the group, string [size]
@@ -64,7 +66,8 @@ def prepare_in_groups(
         valid = _prepare_valid(tf.data.Dataset.from_tensor_slices((group, keys)), prepare, 0, size)
         candidates = [valid]
         if fallback:
-            others = tf.data.Dataset.from_tensors((keys,)).flat_map(fallback)  # made only where it is read
+            # Made only where it is read.
+            others = tf.data.Dataset.from_tensors((keys,)).flat_map(fallback)
             candidates.append(_prepare_valid(others, prepare, size, size))
         empty = tuple(tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in valid.element_spec)
         candidates.append(tf.data.Dataset.from_tensors(empty))

@@ -21,7 +21,8 @@ from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_
 from lambdanet.training.data.sources import Shard
 
 FOREVER = 1 << 40  # passes
-SEEDS_PER_PASS = 1 << 20  # passes of recipes whose seeds differ by less never share a seed
+# Passes of recipes whose seeds differ by less never share a seed.
+SEEDS_PER_PASS = 1 << 20
 
 Key = tuple[tf.Tensor, tf.Tensor]  # the pass of an example, and its place in it
 
@@ -68,7 +69,8 @@ class TrainingStream:
 
     def _augmented(self, recipe: Recipe, example: Example, key: Key) -> tf.Tensor:
         pass_number, place = key
-        place = place * self.shard.count + self.shard.index  # machines draw different seeds
+        # Machines draw different seeds.
+        place = place * self.shard.count + self.shard.index
         seed = tf.stack([pass_number * SEEDS_PER_PASS + self.seed, place])
         return preprocess.for_training(self.source.image(example), recipe, seed)
 

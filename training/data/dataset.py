@@ -25,7 +25,8 @@ from lambdanet.training.data.reordered import in_order
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source, TfdsSource
 
 MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
-PSEUDO_SEED = 1 << 32  # added to the seed, for another order and augmentation of pseudo-labeled images
+# Added to the seed, for another order and augmentation of pseudo-labeled images.
+PSEUDO_SEED = 1 << 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +110,8 @@ class Dataset:
         labels = self.source.examples(recipe.train_split, None).map(self.source.label).ignore_errors()
         counts = np.zeros(recipe.num_classes)
         for batch in labels.batch(1024).as_numpy_iterator():
-            known = batch[(batch >= 0) & (batch < recipe.num_classes)]  # others are bad records
+            # Others are bad records.
+            known = batch[(batch >= 0) & (batch < recipe.num_classes)]
             counts += np.bincount(known, minlength=recipe.num_classes)
         weights = counts.sum() / (recipe.num_classes * np.maximum(counts, 1))
         return tuple(weights.tolist())
@@ -122,7 +124,8 @@ class Dataset:
         if count < labeled:
             split = f"split {recipe.train_split!r} of {recipe.dataset}"
             accepted = f"at most {count}, the number of images in {split}"
-            few = 1 << (max(count // 4, 1).bit_length() - 1)  # a power of two, for four steps or more
+            # A power of two, for four steps or more.
+            few = 1 << (max(count // 4, 1).bit_length() - 1)
             hint = f"such as --set=global_batch_size={few}"
             raise invalid("global_batch_size", accepted, recipe.global_batch_size, hint)
         return count // labeled
@@ -152,7 +155,8 @@ class Dataset:
           InputError: a split is missing or too small, too many files are no pictures, or the pseudo-labels
             cannot be used.
         """
-        self._streams(0, SINGLE_MACHINE)  # counts the images of training, opens the pseudo-labels
+        # Counts the images of training, opens the pseudo-labels.
+        self._streams(0, SINGLE_MACHINE)
         self.num_examples(self.eval_split)
         train = self.recipe.train_split
         self._leave_out_files(self.eval_split, train)

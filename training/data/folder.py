@@ -39,9 +39,11 @@ from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source
 
 NAME = "folder"
 LAYOUT = "train/CLASS/*.jpg and validation/CLASS/*.jpg"
-HELD_OUT_STRIDE = 5  # one of five pictures is for evaluation where there is no folder for it
+# One of five pictures is for evaluation where there is no folder for it.
+HELD_OUT_STRIDE = 5
 COLUMNS = ("file", "label", "split")
-TEXTS = {name: pyarrow.string() for name in COLUMNS}  # or "07" would become the number 7
+# Or "07" would become the number 7.
+TEXTS = {name: pyarrow.string() for name in COLUMNS}
 READERS = {
     ".csv": lambda path: csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=TEXTS)),
     ".parquet": parquet.read_table,

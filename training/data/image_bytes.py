@@ -188,7 +188,8 @@ def _chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
 @_not_inlined
 def _read_chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
     exif = _find_exif_chunk(contents)
-    begin = tf.where(_starts_with(exif, b"Exif\0\0"), 6, 0)  # as some programs write it into WebP
+    # As some programs write it into WebP.
+    begin = tf.where(_starts_with(exif, b"Exif\0\0"), 6, 0)
     return _orientation_of_exif(_bytes(exif, begin, 1 << 16))
 
 

@@ -28,7 +28,8 @@ CHART = 420
 MAX_ROWS = 20
 INK, FAINT, TRACK, FIRST, OTHERS = "#111827", "#6b7280", "#eef1f5", "#2563eb", "#93b4f5"
 
-ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")  # of pictures in a folder
+# Of pictures in a folder.
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 
 def find_pictures(folder: str | Path, above: Sequence[str] = ()) -> tuple[list[str], list[str]]:
@@ -98,7 +99,8 @@ def as_decodable(contents: bytes) -> bytes:
             _in_8_bits(ImageOps.exif_transpose(image)).save(file, format="PNG", compress_level=1)
     except UnidentifiedImageError:
         raise InputError("its format is unknown") from None
-    except Exception as error:  # Pillow raises many kinds for damaged files, SyntaxError and struct.error too
+    # Pillow raises many kinds for damaged files, SyntaxError and struct.error too
+    except Exception as error:
         raise InputError(one_line(error)) from None
     return file.getvalue()
 

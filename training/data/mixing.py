@@ -14,8 +14,10 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.training.data.augment import rectangle
 from lambdanet.training.data.sources import Shard
 
-SEED = 1 << 40  # added to the recipe's seed, for other random numbers than the augmentation's
-CHOICE, CENTER = [0, 1 << 50], [0, 1 << 51]  # added to the seed of a batch, for independent numbers
+# Added to the recipe's seed, for other random numbers than the augmentation's.
+SEED = 1 << 40
+# Added to the seed of a batch, for independent numbers.
+CHOICE, CENTER = [0, 1 << 50], [0, 1 << 51]
 
 # Shape [b, h, w, c] of the images, alpha, seed -> the share of the other image in each pixel, [h, w, 1].
 Shares = Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]

@@ -21,13 +21,15 @@ from lambdanet.training.data.augment import derive_seed
 MAX_PIXELS = 10.0  # of a translation at magnitude 10
 MAX_RADIUS = 40  # half of the side of the gray square, at magnitude 10
 GRAY = 128
-DRAWS = 24  # random numbers per layer; some are not used, but each has its place in the order of Model Garden
+# Random numbers per layer; some are not used, but each has its place in the order of Model Garden.
+DRAWS = 24
 
 # The policy of timm, at its largest magnitude.
 MAX_TURN = math.pi / 6  # radians
 MAX_SHEAR = 0.3  # pixels per pixel
 MAX_SHIFT = 0.45  # of the size
-MAX_BLEND = 0.9  # the change of a factor that is 1 in an unchanged image, and never below MIN_FACTOR
+# The change of a factor that is 1 in an unchanged image, and never below MIN_FACTOR.
+MAX_BLEND = 0.9
 MIN_FACTOR = 0.1
 
 # Image uint8 [h, w, 3] or [h, w, 1], recipe, seed int64 [2] -> uint8 [h, w, 3].
@@ -42,7 +44,8 @@ class Strength(NamedTuple):
     fill: tf.Tensor  # float32 [3] in 0..255
 
 
-Operation = Callable[[tf.Tensor, Strength], tf.Tensor]  # uint8 [h, w, 3] -> uint8 [h, w, 3]
+# uint8 [h, w, 3] -> uint8 [h, w, 3]
+Operation = Callable[[tf.Tensor, Strength], tf.Tensor]
 
 
 def model_garden(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
@@ -74,7 +77,8 @@ def timm(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
         level = magnitude / MAX_MAGNITUDE
         strength = Strength(level, tf.where(side < 0.5, -level, level), fill)
         branches = [partial(operation, image, strength) for operation in TIMM.values()]
-        drawn = tf.cast(choice * 2 * len(branches), tf.int32)  # in half of the cases, none
+        # In half of the cases, none.
+        drawn = tf.cast(choice * 2 * len(branches), tf.int32)
         image = _apply_one(branches, drawn, image)
     return image
 

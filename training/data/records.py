@@ -86,7 +86,8 @@ class RecordsSource(Source):
         order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), [self._seed, seed])
         rows = tf.pad(order, [[0, -len(pieces) % INTERLEAVED_FILES]], constant_values=-1)
         rows = tf.reshape(rows, [-1, INTERLEAVED_FILES])
-        counts = tf.constant([piece.number for piece in pieces] + [0], tf.int64)  # the last is for -1
+        # The last is for -1.
+        counts = tf.constant([piece.number for piece in pieces] + [0], tf.int64)
         ends = tf.cumsum(tf.reduce_sum(tf.gather(counts, rows % (len(pieces) + 1)), axis=1))
         begin = tf.searchsorted(ends, first[tf.newaxis], side="right", out_type=tf.int64)[0]
         before = tf.concat([[0], ends], axis=0)[begin]

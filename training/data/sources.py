@@ -23,7 +23,8 @@ from lambdanet.errors import InputError, invalid, one_line, unknown
 from lambdanet.training.data.image_bytes import Encoded
 
 SHUFFLE_BUFFER = 16384  # examples, still encoded
-TEST_STRIDE = 5  # one in five of the digits of each class, in the order of the source, is in the test split
+# One in five of the digits of each class, in the order of the source, is in the test split.
+TEST_STRIDE = 5
 
 # The fields are "name", of the picture or of the file with the record of that "number", and the fields that
 # `image` and `label` read.
@@ -37,7 +38,8 @@ class Shard:
     index: int = 0  # the number of the machine
     count: int = 1  # the number of machines
     replicas: int = 1  # the number of training devices on all machines together
-    pad_last_batch: bool = False  # whether evaluation also has full batches, the same number per device
+    # Whether evaluation also has full batches, the same number per device.
+    pad_last_batch: bool = False
 
 
 SINGLE_MACHINE = Shard()
@@ -124,7 +126,8 @@ def prepare_on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuild
     `InputError` where it has to be downloaded by hand, or its folder cannot be made.
     """
     if builder.data_path.exists():
-        builder.info.read_from_directory(builder.data_path)  # another process may have written it
+        # Another process may have written it.
+        builder.info.read_from_directory(builder.data_path)
         return builder
     try:
         builder.data_path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +138,8 @@ def prepare_on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuild
         ) from None
     print(f"preparing dataset {builder.info.full_name} in {builder.data_dir}", flush=True)
     try:
-        with _quiet_tfds(), contextlib.suppress(FileExistsError):  # another process was faster
+        # Another process was faster.
+        with _quiet_tfds(), contextlib.suppress(FileExistsError):
             builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
     except AssertionError as error:
         if not builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
@@ -208,12 +212,14 @@ def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
         if not tf.io.gfile.isdir(data_dir):
             raise invalid("data_dir", "an existing folder", data_dir)
     try:
-        if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:  # code from elsewhere
+        # Code from elsewhere.
+        if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:
             raise ValueError("it is not one of TFDS itself")
         return tfds.builder(name, data_dir=data_dir)
     except tfds.core.registered.DatasetNotFoundError:
         raise unknown("dataset", name, tfds.list_builders(with_community_datasets=False)) from None
-    except (AssertionError, ImportError, ValueError) as error:  # no such version or configuration
+    # No such version or configuration.
+    except (AssertionError, ImportError, ValueError) as error:
         raise InputError(f"dataset {name!r} cannot be loaded: {one_line(error)}") from None
 
 

@@ -28,7 +28,8 @@ INPUT_ERROR, DONE = "InputError: ", "done"
 def run(job: Any, num_workers: int, watch: Watch) -> bool:
     """Runs a `Job`, and returns whether it is finished; its processes share the cores."""
     threads = max(1, (os.cpu_count() or 1) // max(1, num_workers))
-    with tempfile.TemporaryDirectory() as temporary:  # Beam leaves files of processes that are killed
+    # Beam leaves files of processes that are killed
+    with tempfile.TemporaryDirectory() as temporary:
         process = subprocess.Popen(
             [sys.executable, "-m", "lambdanet.training.inference.attempt"],
             stdin=subprocess.PIPE,

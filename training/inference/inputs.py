@@ -27,7 +27,8 @@ class Picture(NamedTuple):
 
     rank: int  # its place among all pictures in the order of their names
     name: str
-    content: bytes  # in a format for `image_bytes.decode`; empty where it cannot be read
+    # In a format for `image_bytes.decode`; empty where it cannot be read.
+    content: bytes
 
 
 @dataclasses.dataclass(frozen=True)

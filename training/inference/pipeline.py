@@ -43,7 +43,8 @@ LOCAL = "DirectRunner"  # without a name, Beam downloads another local runner
 MULTI_PROCESSING = "multi_processing"
 ATTEMPTS = 3  # of a local run whose workers are killed
 
-Rows = Sequence[np.ndarray | None]  # the probabilities of the classes per picture; None for unreadable ones
+# The probabilities of the classes per picture; None for unreadable ones.
+Rows = Sequence[np.ndarray | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Task:
     progress: Progress
     min_confidence: float = math.inf  # of the predictions to keep
     soft: bool = False  # whether to keep the probabilities of all classes
-    write: Callable[[Part, Sequence[str], Rows], None] | None = None  # called with names and probabilities
+    # Called with names and probabilities.
+    write: Callable[[Part, Sequence[str], Rows], None] | None = None
 
 
 class PredictPart(beam.DoFn):

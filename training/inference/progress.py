@@ -72,7 +72,8 @@ class Summary(NamedTuple):
 
     histogram: np.ndarray  # pictures per confidence, int64 [BINS]
     candidates: np.ndarray  # those per class, int64 [num_classes]
-    unreadable: list[tuple[int, list[str]]]  # the number of each part, and the names in it
+    # The number of each part, and the names in it.
+    unreadable: list[tuple[int, list[str]]]
 
     def check_readable(self) -> None:
         """Raises `InputError` where no picture can be read."""

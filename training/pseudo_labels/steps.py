@@ -28,7 +28,8 @@ from lambdanet.training.pseudo_labels.selection import (
     select,
 )
 
-BUFFER = 1 << 18  # candidates of a bundle before those that cannot be selected are dropped
+# Candidates of a bundle before those that cannot be selected are dropped.
+BUFFER = 1 << 18
 Selections = dict[int, Selection]
 
 

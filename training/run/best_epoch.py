@@ -22,7 +22,8 @@ class BestEpoch:
         self._checkpoints = checkpoints
         self._patience = patience
         self._file = checkpoints.directory / FILE
-        self.epoch, self.accuracy = 0, float("-inf")  # from 1, on the held-out split; 0: none yet
+        # From 1, on the held-out split; 0: none yet.
+        self.epoch, self.accuracy = 0, float("-inf")
         if self._file.exists():
             try:
                 kept = json.loads(self._file.read_text(encoding="utf-8"))

@@ -87,10 +87,12 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
     arguments: dict[str, Any] = {
         row.momentum: recipe.momentum,
         "learning_rate": build_schedule(recipe, steps_per_epoch),
-        "name": recipe.optimizer,  # in the paths of variables, where Keras would count its optimizers
+        # In the paths of variables, where Keras would count its optimizers.
+        "name": recipe.optimizer,
         "use_ema": recipe.ema_decay > 0,
         "ema_momentum": recipe.ema_decay,
-        "ema_overwrite_frequency": None,  # by default, RMSprop replaces the weights by the averages
+        # By default, RMSprop replaces the weights by the averages.
+        "ema_overwrite_frequency": None,
         **recipe.optimizer_options,
     }
     if recipe.decays_in_steps:

@@ -103,7 +103,8 @@ class CallbackList(keras.callbacks.CallbackList):
     """
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        last = self.params.get("steps", batch + 1) - 1  # a shorter last execution has a `batch` beyond it
+        # A shorter last execution has a `batch` beyond it.
+        last = self.params.get("steps", batch + 1) - 1
         self._end_batch("on_train_batch_end", min(batch, last), logs)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -257,7 +258,8 @@ class SaveCheckpoints(keras.callbacks.Callback):
                 variable.assign(value)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        before, self._step = self._step, self._first_step + batch + 1  # the optimizer may not have it yet
+        # The optimizer may not have it yet.
+        before, self._step = self._step, self._first_step + batch + 1
         due = self._step // self._save_every > before // self._save_every
         alone = self._checkpoints.devices.workers == 1
         if alone or self._step // AGREE_EVERY > before // AGREE_EVERY:

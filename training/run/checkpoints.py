@@ -16,7 +16,8 @@ from lambdanet.training.run.devices import ONE_DEVICE, Devices
 
 MAX_TO_KEEP = 3
 NUM_SUMS = 4  # the sum and the count of the loss, and of the accuracy
-MODEL, AVERAGE, SUMS = "model/", "average/", "sums"  # names in a checkpoint, or their beginnings
+# Names in a checkpoint, or their beginnings.
+MODEL, AVERAGE, SUMS = "model/", "average/", "sums"
 
 _DAMAGED = (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile, zlib.error)
 
@@ -58,7 +59,8 @@ class Checkpoints:
         self.devices = devices
         self.sums = np.zeros(NUM_SUMS, np.float32)
         self._max_to_keep = max_to_keep
-        self._weights = list(model.trainable_variables)  # also those that are frozen later
+        # Also those that are frozen later.
+        self._weights = list(model.trainable_variables)
         if not optimizer.built:
             optimizer.build(self._weights)
 
@@ -75,7 +77,8 @@ class Checkpoints:
         sync(self.model)
         arrays: dict[str, Any] = {name: variable.numpy() for name, variable in self._variables().items()}
         arrays[SUMS] = self.sums
-        if not self.devices.chief:  # took part: variables with a value per device were averaged
+        # Took part: variables with a value per device were averaged.
+        if not self.devices.chief:
             return
         failure, folder = f"cannot write the checkpoint of step {step}", self.directory
         if not folder.parent.is_dir():
@@ -134,7 +137,8 @@ class Checkpoints:
 
     def _copy(self, sources: list[Any], targets: list[Any]) -> None:
         for source, target in zip(sources, targets, strict=bool(self.averages)):
-            target.assign(keras.ops.copy(source))  # on JAX, two variables must not share an array
+            # On JAX, two variables must not share an array.
+            target.assign(keras.ops.copy(source))
 
     def _variables(self) -> dict[str, Any]:
         """Returns the variables of the model and of the optimizer by their names in a checkpoint."""
@@ -145,7 +149,8 @@ class Checkpoints:
         weights = [variable for variable in self.model.variables if SEEDS not in variable.path]
         return {
             **{f"{MODEL}{compat.variable_name(variable)}": variable for variable in weights},
-            **{f"{SEEDS}/{number}": seed for number, seed in enumerate(seeds)},  # Keras counts in the process
+            # Keras counts in the process
+            **{f"{SEEDS}/{number}": seed for number, seed in enumerate(seeds)},
             **averages,
             **{f"optimizer/{variable.path}": variable for variable in others},
         }
@@ -174,7 +179,8 @@ def read_newest(directory: Path) -> tuple[int, dict[str, np.ndarray]]:
     """
     for step in reversed(_steps(directory)):
         try:
-            with (path := _path(directory, step)).open("rb") as file:  # `np.load` leaves damaged ones open
+            # `np.load` leaves damaged ones open
+            with (path := _path(directory, step)).open("rb") as file:
                 return step, dict(np.load(file))
         except _DAMAGED as error:
             print(f"checkpoint {path} is damaged ({one_line(error)}); trying the previous one", flush=True)

@@ -80,7 +80,8 @@ def _create_jax_devices(name: str, tpu: str | None) -> Devices:
     if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ and read_task()[0] > 1):
         workers, worker, address = read_task()
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.config.update("jax_enable_recoverability", True)  # else the loss of a worker aborts the others
+        # Else the loss of a worker aborts the others.
+        jax.config.update("jax_enable_recoverability", True)
         jax.distributed.initialize(address, workers, worker)
     platform = jax.default_backend()
     if (tpu or name == "tpu") and platform != "tpu":
@@ -112,7 +113,8 @@ def _tpu(name: str) -> tf.distribute.Strategy:
             socket.create_connection((host, int(port)), timeout=10).close()
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except Exception as error:  # of TensorFlow, of the client of Google Cloud, of the network
+    # Of TensorFlow, of the client of Google Cloud, of the network.
+    except Exception as error:
         accepted = (
             "local on a TPU VM with tensorflow-tpu, the name of a TPU in Google Cloud, or grpc://HOST:PORT"
         )

@@ -106,7 +106,8 @@ class StrategyDevices(Devices):
         is_multi_worker = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         super().__init__(strategy.num_replicas_in_sync, *(read_task()[:2] if is_multi_worker else ()))
         self._strategy = strategy
-        if is_multi_worker:  # Keras 3.15 averages the logs of a step, which are scalars, along an axis
+        # Keras 3.15 averages the logs of a step, which are scalars, along an axis
+        if is_multi_worker:
             strategy.reduce = lambda op, value, axis: type(strategy).reduce(strategy, op, value, axis=None)
 
     @contextlib.contextmanager
@@ -172,7 +173,8 @@ class JaxDevices(Devices):
 
         if self.workers > 1:
             self.any_worker(False)
-            if self.chief:  # coordinates the others, which abort if it leaves before them
+            # Coordinates the others, which abort if it leaves before them.
+            if self.chief:
                 time.sleep(PARTING_SECONDS)
             jax.distributed.shutdown()
 
@@ -190,7 +192,8 @@ def read_task() -> tuple[int, int, str]:
     try:
         config = json.loads(text)
         cluster, task = config["cluster"], config["task"]
-        jobs = [job for job in ("chief", "worker") if job in cluster]  # the chief comes first
+        # The chief comes first.
+        jobs = [job for job in ("chief", "worker") if job in cluster]
         before = sum(len(cluster[job]) for job in jobs[: jobs.index(task["type"])])
         worker = before + range(len(cluster[task["type"]]))[int(task["index"])]
         addresses = [address for job in jobs for address in cluster[job]]

@@ -107,7 +107,8 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
 
 def _is_correct(y_true: K.Tensor, y_pred: K.Tensor) -> K.Tensor:
     targets = _distributions(y_true, y_pred.shape[-1])
-    is_equal = keras.ops.equal(K.argmax(targets, axis=-1), K.argmax(y_pred, axis=-1))  # `==` forgets the rank
+    # `==` forgets the rank
+    is_equal = keras.ops.equal(K.argmax(targets, axis=-1), K.argmax(y_pred, axis=-1))
     return K.cast(is_equal, "float32")
 
 

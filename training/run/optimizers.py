@@ -103,7 +103,8 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
 
         def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
             """Applies gradients on JAX, also where some of the variables are frozen."""
-            attributes: dict[str, Any] = self.__dict__  # an assigned attribute would be tracked by Keras
+            # An assigned attribute would be tracked by Keras.
+            attributes: dict[str, Any] = self.__dict__
             built_for = self._trainable_variables
             attributes["_trainable_variables"] = [v for v in built_for if v.trainable]
             try:
@@ -112,7 +113,8 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
                 attributes["_trainable_variables"] = built_for
 
         def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
-            if hasattr(kind, "_all_reduce_sum_gradients"):  # TensorFlow: Keras would clip before the sum
+            # TensorFlow: Keras would clip before the sum
+            if hasattr(kind, "_all_reduce_sum_gradients"):
                 pairs = super()._all_reduce_sum_gradients(zip(grads, trainable_variables, strict=True))
                 grads = [gradient for gradient, _ in pairs]
             if self._clip:

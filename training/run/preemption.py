@@ -51,4 +51,5 @@ class StopRequest:
             self.name = "Ctrl-C"
             self.status = 130
             signal.signal(signum, self._before[signum])
-            os.write(2, INTERRUPTED)  # a handler must not use a stream, which may be in the middle of a line
+            # A handler must not use a stream, which may be in the middle of a line.
+            os.write(2, INTERRUPTED)

@@ -100,7 +100,8 @@ class Run:
         if recipe.held_out_split:
             best = self._create_checkpoints(model_dirs.BEST, max_to_keep=1)
             self._best = BestEpoch(best, recipe.patience)
-        freezing.frozen_layers(self._model, recipe)  # checks the patterns before anything is written
+        # Checks the patterns before anything is written.
+        freezing.frozen_layers(self._model, recipe)
         self._user_callbacks = user_callbacks.create(options.callback if devices.chief else (), recipe, path)
         self._evaluation = devices.distribute_dataset(functools.partial(dataset.eval, cache=True))
         self._eval_steps = dataset.eval_steps(devices.shard())
@@ -207,7 +208,8 @@ class Run:
         end = epoch + 1 if done or is_uneven else next(end for end in recipe.phase_ends if end > epoch)
         run: dict[str, Any] = {"model": self._model, "epochs": end, "steps": steps}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Your input ran out of data")  # in such an execution
+            # In such an execution.
+            warnings.filterwarnings("ignore", "Your input ran out of data")
             self._model.fit(
                 self._devices.distribute_dataset(lambda shard: dataset.train(step, shard).take(num_batches)),
                 initial_epoch=epoch,

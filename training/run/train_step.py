@@ -106,9 +106,8 @@ def _tensorflow_step(model: keras.Model, parts: int) -> Callable[..., Any]:
     import tensorflow as tf
 
     def step(data: Any) -> Any:
-        images, labels = (  # the height and width are unknown where they change: `sizes`
-            tf.reshape(x, tf.concat([[parts, -1], tf.shape(x)[1:]], axis=0)) for x in data[:2]
-        )
+        # The height and width are unknown where they change: `sizes`.
+        images, labels = (tf.reshape(x, tf.concat([[parts, -1], tf.shape(x)[1:]], axis=0)) for x in data[:2])
 
         def add(number: tf.Tensor, *sums: tf.Tensor) -> list[tf.Tensor]:
             x, y = images[number], labels[number]
@@ -116,7 +115,8 @@ def _tensorflow_step(model: keras.Model, parts: int) -> Callable[..., Any]:
                 logits = model(x, training=True)
                 loss = model.compute_loss(x, y, logits, training=True)
             gradients = tape.gradient(loss, model.trainable_weights, unconnected_gradients="zero")
-            replicas = model.distribute_strategy.num_replicas_in_sync  # Keras divides losses by their number
+            # Keras divides losses by their number
+            replicas = model.distribute_strategy.num_replicas_in_sync
             model._loss_tracker.update_state(loss * replicas, sample_weight=tf.shape(x)[0])
             model.compute_metrics(x, y, logits)
             return [number + 1, *(s + g / parts for s, g in zip(sums, gradients, strict=True))]

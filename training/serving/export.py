@@ -153,7 +153,8 @@ def _save(
 def serving_form(model: keras.Model) -> keras.Model:
     """Returns a model in float32, in its form for inference if it has one (see `for_inference`)."""
     model = in_float32(model)
-    with contextlib.suppress(InputError):  # a subclassed model, which is served unchanged
+    # A subclassed model, which is served unchanged.
+    with contextlib.suppress(InputError):
         model = for_inference(model)
     return model
 

@@ -24,7 +24,8 @@ from lambdanet.training.serving.export import check_classifier, in_float32, serv
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 CLASSES = "class_names.txt"
-TOLERANCE = 1e-3  # largest difference of float32 logits, relative to their standard deviation
+# Largest difference of float32 logits, relative to their standard deviation.
+TOLERANCE = 1e-3
 OPSET = 17  # of ONNX
 
 Function = Any  # the result of `tf.function`
@@ -152,7 +153,8 @@ def _classifier(model: keras.Model, input_size: int, mean: Sequence[float], std:
 
 def _to_litert(function: Function, int8: bool = False) -> bytes:
     concrete = function.get_concrete_function()
-    weights = tf.Module()  # instead of the model, whose layers the converter would trace one by one
+    # Instead of the model, whose layers the converter would trace one by one.
+    weights = tf.Module()
     weights.tracked = concrete.variables
     converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], weights)
     if int8:
@@ -189,7 +191,8 @@ class Format:
     file: str
     exact: bool  # whether outputs equal Keras's up to rounding
     packages: str  # of pip, with the converter and the runtime
-    convert: Callable[[Function], bytes]  # a function with its variables -> the content of the file
+    # A function with its variables -> the content of the file.
+    convert: Callable[[Function], bytes]
     load: Callable[[bytes], Runner]  # the content -> a function that runs it
 
 

@@ -82,7 +82,8 @@ class ClassifierModule(ServingModule):
             return model(images, training=False)
 
         self._logits = self._checked(logits)
-        self.model_variables = list(self._logits.variables)  # TensorFlow's, of the variables of Keras
+        # TensorFlow's, of the variables of Keras
+        self.model_variables = list(self._logits.variables)
 
     def _checked(
         self, logits: tf.types.experimental.GenericFunction

@@ -19,7 +19,8 @@ from lambdanet.training.data import class_names as classes
 class TrainedModel(NamedTuple):
     """A classifier with its preprocessing."""
 
-    model: keras.Model  # normalized float32 images [b, h, w, 3] -> logits [b, num_classes]
+    # Normalized float32 images [b, h, w, 3] -> logits [b, num_classes].
+    model: keras.Model
     preprocessing: Preprocessing
     class_names: list[str]  # in the order of the logits
 

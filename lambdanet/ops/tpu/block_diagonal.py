@@ -19,9 +19,12 @@ from lambdanet.ops.tpu import LANES
 from lambdanet.ops.tpu.lookups import read_slices
 
 GROUP = 8  # positions: their rows of one head fill a tile
-POSITIONS = range(100, 785)  # 10 x 10 to 28 x 28; the cost model's forms are faster outside
-POOLED_POSITIONS = range(576, 785)  # on smaller maps, and with a gradient, pools are first
-MIN_SCOPE = 0.8  # of the map; with less, most of the products with all positions are zero
+# 10 x 10 to 28 x 28; the cost model's forms are faster outside
+POSITIONS = range(100, 785)
+# On smaller maps, and with a gradient, pools are first.
+POOLED_POSITIONS = range(576, 785)
+# Of the map; with less, most of the products with all positions are zero.
+MIN_SCOPE = 0.8
 MAX_HEADS = 8
 MAX_FILTERS = 512  # h * v; the products that move numbers grow with the square
 
@@ -42,7 +45,8 @@ def candidates(sizes: Sizes) -> list[Form]:
     is_pooled, n = sizes.geometry.pool_size > 1, product(sizes.query_size)
     if sizes.query_size != sizes.context_size or not sizes.known:
         return []
-    if sizes.needs_gradient and (is_pooled or n % GROUP):  # the gradient of the padding takes what is saved
+    # The gradient of the padding takes what is saved.
+    if sizes.needs_gradient and (is_pooled or n % GROUP):
         return []
     reach = min(r / side for r, side in zip(sizes.scope, sizes.query_size, strict=True))
     fits = GROUP * sizes.k == LANES and sizes.h <= MAX_HEADS and sizes.h * sizes.v <= MAX_FILTERS
@@ -54,14 +58,17 @@ def _apply(term: PositionTerm) -> K.Tensor:
     """Applies the position lambdas to their queries: [b, *output_size, h, v]."""
     b, *query_size, h, k = sizes(term.queries)
     n, v = product(query_size), term.values.shape[-2]
-    embeddings = expand_table(term.table, cut_axes(term, None), read_slices)  # [n, k, m * u]
+    # [n, k, m * u]
+    embeddings = expand_table(term.table, cut_axes(term, None), read_slices)
     values = K.reshape(term.values_by_depth(), [b, embeddings.shape[2], v])
     embeddings = K.reshape(pad(embeddings, 0, 0, -n % GROUP), [-1, GROUP * k, embeddings.shape[2]])
     content = K.zeros([b, k, v], values.dtype) if term.content is None else term.content
     queries = _spread(K.reshape(term.queries, [b, n, h, k]))  # [j, b, h, c]
-    outputs = _multiply(queries, values, embeddings, K.tile(content, [1, GROUP, 1]))  # [j, b, h, g, v]
+    # [j, b, h, g, v]
+    outputs = _multiply(queries, values, embeddings, K.tile(content, [1, GROUP, 1]))
     identity = K.reshape(K.eye(h * v, dtype=outputs.dtype), [h, v, h * v])
-    outputs = K.einsum("jbhgv,hvd->bjgd", outputs, identity)  # a product: faster than a copy
+    # A product: faster than a copy.
+    outputs = K.einsum("jbhgv,hvd->bjgd", outputs, identity)
     outputs = K.reshape(K.reshape(outputs, [b, -1, h * v])[:, :n], [b, *query_size, h, v])
     return term.geometry.pool(outputs)
 
@@ -87,7 +94,8 @@ def _multiply(
     """
     j, b, h, columns = sizes(queries)
     v = sizes(values)[2]
-    mask = K.repeat(K.eye(GROUP, dtype=queries.dtype), columns // GROUP, axis=1)  # [g, c]
+    # [g, c]
+    mask = K.repeat(K.eye(GROUP, dtype=queries.dtype), columns // GROUP, axis=1)
     blocks = K.reshape(queries[:, :, :, K.newaxis] * mask, [j, b, h * GROUP, columns])
     lambdas = K.einsum("jcm,bmv->jbvc", embeddings, values) + K.transpose(content, [0, 2, 1])
     outputs = K.einsum("jbrc,jbvc->jbrv", blocks, lambdas)

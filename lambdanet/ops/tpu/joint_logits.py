@@ -167,7 +167,8 @@ def _attend_in_tiles(
     @K.custom_gradient
     def run(queries: K.Tensor, context: K.Tensor) -> tuple[K.Tensor, K.Gradient]:
         keys, values = keys_and_values(context)
-        logits = attention.clip_to_finite(K.matmul(queries, keys, transpose_b=True))  # [g, r, m]
+        # [g, r, m]
+        logits = attention.clip_to_finite(K.matmul(queries, keys, transpose_b=True))
         largest = K.amax(logits, -1, keepdims=True)
         products = K.reshape(K.matmul(weigh(logits, largest), values), by_tile)
         products = K.einsum("btjhnc,thcv->bjnv", products, K.concatenate([to_value, to_sum], -1))
@@ -178,7 +179,8 @@ def _attend_in_tiles(
             upstream /= sums
             upstream = K.concatenate([upstream, upstream * outputs], -1)
             places = K.concatenate([to_value, -to_sum], -1)
-            places = K.broadcast_to(places, [b, *sizes(places)])  # for each example: no copy is needed then
+            # For each example: no copy is needed then.
+            places = K.broadcast_to(places, [b, *sizes(places)])
             upstream = K.reshape(K.einsum("bjnv,bthcv->btjhnc", upstream, places), sizes(queries))
             keys, values = keys_and_values(context)
             weights = weigh(logits, largest)

@@ -89,13 +89,16 @@ def relative_bias(
       [g, heads * n, m = height * width of the context].
     """
     embeddings = map(attention.axis_embeddings, tables, axes)
-    pairs = K.concatenate([K.reshape(x, [-1, x.shape[-1]]) for x in embeddings], axis=0)  # [e, k]
+    # [e, k]
+    pairs = K.concatenate([K.reshape(x, [-1, x.shape[-1]]) for x in embeddings], axis=0)
     size = [(axis.num_queries, axis.num_context) for axis in axes]
     outer = attention.outer_concat
-    seen = outer(*(K.reshape(x, [sizes(x)[0], -1]) for x in visible))  # [blocks y, blocks x, e]
+    # [blocks y, blocks x, e]
+    seen = outer(*(K.reshape(x, [sizes(x)[0], -1]) for x in visible))
     seen = _flat(K.transpose(seen, [1, 0, 2]))  # [blocks, e]
     own = _flat(outer(*(K.repeat(K.eye(n), m, axis=1) > 0 for n, m in size)))  # [n, e]
-    shown = _flat(outer(*(K.tile(K.eye(m, dtype=pairs.dtype), [1, n]) for n, m in size)))  # [m, e]
+    # [m, e]
+    shown = _flat(outer(*(K.tile(K.eye(m, dtype=pairs.dtype), [1, n]) for n, m in size)))
 
     logits = K.einsum("gnk,ek->gne", queries, K.tile(pairs, [1, heads]))
     g, n, e = sizes(logits)

@@ -57,7 +57,8 @@ class PooledQueries(Form):
             PairAxis(pool.count, m, -pool.first, geometry.strides, geometry.dilation, geometry.pool_size)
             for pool, m in zip(pools, term.context_size, strict=True)
         ]
-        embeddings = expand_table(term.table, axes, read_slices)  # [n, positions * k, m * u]
+        # [n, positions * k, m * u]
+        embeddings = expand_table(term.table, axes, read_slices)
         n = product(counts)
         queries = K.reshape(pooling.gather(term.queries, pools), [b, n, positions, h, k])
         queries = K.reshape(K.transpose(queries, [0, 1, 3, 2, 4]), [b, n, h, positions * k])
@@ -116,7 +117,8 @@ def lambda_first(
     """
     _, n, h, k = sizes(queries)
     _, m, v = sizes(values)
-    rest = -n % 8 if isinstance(n, int) else 0  # else the compiler pads, and copies every product
+    # Else the compiler pads, and copies every product.
+    rest = -n % 8 if isinstance(n, int) else 0
     groups = math.gcd(k, _GROUPS)
     split, dtype = [groups, k // groups], queries.dtype
     queries = K.reshape(pad(queries, 1, 0, rest), [-1, blocks, n + rest, h, *split])
@@ -129,8 +131,10 @@ def lambda_first(
         lambdas = K.einsum("nkm,bcmv->bcvkn", embeddings[:, group], values)  # c blocks
         if content is not None:
             lambdas += content[:, group, K.newaxis, ..., K.newaxis]
-        by_head = K.transpose(queries[..., group, :], [0, 1, 3, 4, 2])  # [b, c, h, k, n]
-        products = by_head[:, :, :, K.newaxis] * lambdas[:, :, K.newaxis]  # [b, c, h, v, k, n]
+        # [b, c, h, k, n]
+        by_head = K.transpose(queries[..., group, :], [0, 1, 3, 4, 2])
+        # [b, c, h, v, k, n]
+        products = by_head[:, :, :, K.newaxis] * lambdas[:, :, K.newaxis]
         terms.append(at_least_float32(products))
     outputs = K.cast(K.sum(K.add_n(terms), axis=4), dtype)  # [b, c, h, v, n]
     return K.reshape(K.transpose(outputs[..., :n], [0, 1, 4, 2, 3]), [-1, n, h, v])

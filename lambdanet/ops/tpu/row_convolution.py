@@ -62,15 +62,18 @@ def _apply(term: PositionTerm) -> K.Tensor:
     terms = []
     for i, queries in enumerate(_group_queries(term.queries, groups, blocks, keys)):
         tile = slice(i * LANES, (i + 1) * LANES)
-        lambdas = K.conv(images, kernel[..., tile], 1, "SAME")[:, :groups]  # [b, g, v * j, l]
+        # [b, g, v * j, l]
+        lambdas = K.conv(images, kernel[..., tile], 1, "SAME")[:, :groups]
         lambdas = K.reshape(K.transpose(lambdas, [1, 2, 0, 3]), [groups, v, blocks, 1, b, LANES])
         # For each head, so that the compiler adds the content where it multiplies, and stores no sums.
         lambdas = K.broadcast_to(lambdas, [groups, v, blocks, h, b, LANES]) + content[..., tile]
         terms.append(at_least_float32(queries * lambdas))
     outputs = K.cast(K.add_n(terms), term.values.dtype)  # [g, v, j, h, b, l]
-    identity = K.tile(K.eye(POSITIONS, dtype=outputs.dtype), [KEYS, 1])  # adds up the keys of a tile
+    # Adds up the keys of a tile.
+    identity = K.tile(K.eye(POSITIONS, dtype=outputs.dtype), [KEYS, 1])
     identity = K.reshape(identity, [LANES, ROWS, COLUMNS])
-    outputs = K.einsum("gvjhbl,lyx->bgyjxhv", outputs, identity)  # a product: faster than a copy
+    # A product: faster than a copy.
+    outputs = K.einsum("gvjhbl,lyx->bgyjxhv", outputs, identity)
     return K.reshape(outputs, [b, groups * ROWS, blocks * COLUMNS, h, v])[:, :height, :width]
 
 
@@ -95,8 +98,10 @@ def _images(term: PositionTerm, groups: int, blocks: int) -> K.Tensor:
     columns = K.one_hot(window_positions(_columns(term, blocks), width), width, dtype=values.dtype)
     rows = K.eye(ROWS, dtype=values.dtype)
     places = K.einsum("zy,jcx->jzcyx", rows, columns)
-    places = K.reshape(places, [blocks, -1, ROWS, width])  # where each channel is in the group
-    images = K.einsum("bgyxvu,jcyx->bgvjcu", values, places)  # a product: faster than slices
+    # Where each channel is in the group.
+    places = K.reshape(places, [blocks, -1, ROWS, width])
+    # A product: faster than slices.
+    images = K.einsum("bgyxvu,jcyx->bgvjcu", values, places)
     return K.reshape(images, [b, groups, v * blocks, places.shape[1] * u])
 
 

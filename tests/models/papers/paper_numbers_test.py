@@ -51,9 +51,11 @@ def parameters_by_hand(row, num_classes=1000):
 def attention_by_hand(name):
     """The same for the attention baselines: ResNet-50 with other operations than its 3x3 convolutions."""
     total = parameters_by_hand(zoo.MODELS["resnet_50"])
-    if name == "resnet_50_linear_attention":  # five blocks beside c3 and c4: four projections and a norm
+    # Five blocks beside c3 and c4: four projections and a norm.
+    if name == "resnet_50_linear_attention":
         return total + sum(4 * c * c // 2 + 2 * c for c in (512, 512, 1024, 1024, 1024))
-    if name == "resnet_50_augmented":  # blocks, width, its attention's channels, side of the map
+    # Blocks, width, its attention's channels, side of the map.
+    if name == "resnet_50_augmented":
         for count, d, v, side in ((4, 128, 16, 28), (6, 256, 24, 14), (3, 512, 48, 7)):
             total += count * (-9 * d * v + d * (2 * 160 + v) + v * v + 2 * (2 * side - 1) * 20)
         return total
@@ -99,7 +101,8 @@ def models_of_different_layers():
 @pytest.mark.parametrize("name", models_of_different_layers())
 def test_gradient_step_and_copy(name):
     """Gradients reach every weight; the configuration, as files hold it, and the weights are the model."""
-    keras.utils.set_random_seed(0)  # some initial weights overflow behind so many scales of one
+    # Some initial weights overflow behind so many scales of one.
+    keras.utils.set_random_seed(0)
     model = small_model(name)
     for weight in model.trainable_weights:
         if "gamma" in weight.name:  # zero gammas hide the blocks behind them
@@ -112,7 +115,8 @@ def test_gradient_step_and_copy(name):
     gradients = zip(model.trainable_weights, tape.gradient(loss, model.trainable_weights), strict=True)
     assert [weight.path for weight, gradient in gradients if not 0 < np.abs(gradient).max() < np.inf] == []
     copy = keras.models.model_from_json(model.to_json())
-    assert output_types(copy) == output_types(model)  # Keras traces the layers of the copy
+    # Keras traces the layers of the copy
+    assert output_types(copy) == output_types(model)
     randomize_normalizations(model)
     copy.set_weights(model.get_weights())
     outputs = model(images)

@@ -35,7 +35,8 @@ def test_fetch_returns_commit_and_hash(server):
     assert path.read_bytes() == CONTENT
     assert source == hub.Source(address, SHA256, COMMIT)
     assert hub.fetch(REPOSITORY, FILE, COMMIT)[1] == source._replace(location=address.replace("main", COMMIT))
-    assert sum(request.startswith("GET") for request in server.requests) == 1  # the second is in the cache
+    # The second is in the cache.
+    assert sum(request.startswith("GET") for request in server.requests) == 1
 
 
 @pytest.mark.parametrize("offline", ["busy", "HF_HUB_OFFLINE"])

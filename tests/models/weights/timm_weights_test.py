@@ -49,14 +49,16 @@ def test_errors_name_tensors_that_do_not_fit(mixed):
     assert "stages.1.0.stranger has no variable" in message
     assert "stem.conv1.bn.bias has the shape (23,), not (24,)" in message
     assert "\n" not in message
-    assert " more" in refused(mixed, tensors_for(few_block_model("halonet50ts")))  # after 20 names
+    # After 20 names.
+    assert " more" in refused(mixed, tensors_for(few_block_model("halonet50ts")))
     tiny = lambdanet.create_model("lambda_resnet_tiny")  # timm has no such gates
     assert "stages.0.0.conv1_1x1.conv.weight is missing" in refused(tiny, {})
     assert "c2_block1_se/reduce/kernel has no tensor" in refused(tiny, tensors_for(tiny))
 
 
 def test_other_classes_are_rejected_and_features_need_none():
-    name = "sebotnet33ts_256"  # with a convolution before the classifier, which is not replaced
+    # With a convolution before the classifier, which is not replaced.
+    name = "sebotnet33ts_256"
     model = lambdanet.create_model(name, num_classes=7)
     trained = tensors_for(model)
     trained["head.fc.weight"] = np.zeros([1000, 1280], np.float32)

@@ -102,7 +102,8 @@ def test_a_keras_file_of_a_compiled_model(tmp_path):
 def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
     x = images(2, 32, 32, 3)
     expected = keras.Model(model.input, model.get_layer("pool").input)(x)
-    backbone = lambdanet.create_model(NAME, features_only=True, weights=file)  # for 1000 classes
+    # For 1000 classes.
+    backbone = lambdanet.create_model(NAME, features_only=True, weights=file)
     np.testing.assert_allclose(backbone(x)["5"], expected, atol=1e-6)
     with pytest.raises(InputError, match="position/table has the shape"):
         lambdanet.create_model(NAME, features_only=True, weights=file, scope=5)

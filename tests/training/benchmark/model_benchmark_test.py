@@ -103,7 +103,8 @@ def test_models_are_compared_with_the_first(scripted, tmp_path, capsys):
     assert max(map(len, shown.splitlines())) <= 120
     picture = Image.open(io.BytesIO((tmp_path / "models.png").read_bytes()))
     blue = np.all(np.asarray(picture.convert("RGB")) == (37, 99, 235), axis=-1)
-    assert blue[:, : picture.width // 2].any() and blue[:, picture.width // 2 :].any()  # a dot in each panel
+    # A dot in each panel.
+    assert blue[:, : picture.width // 2].any() and blue[:, picture.width // 2 :].any()
 
 
 def test_peers_are_measured_beside_each_model(scripted, tmp_path):
@@ -114,7 +115,8 @@ def test_peers_are_measured_beside_each_model(scripted, tmp_path):
     peers = {"timm/halonet26t": 0.5, "timm_compiled/halonet26t": 0.25}
     assert speeds == {"resnet_50_llll": 1, "halonet26t": 2, **peers}
     picture = np.asarray(Image.open(tmp_path / "models.png").convert("RGB"))
-    for color in ((17, 24, 39), (37, 99, 235), (234, 88, 12), (22, 163, 74)):  # a dot of each kind
+    # A dot of each kind.
+    for color in ((17, 24, 39), (37, 99, 235), (234, 88, 12), (22, 163, 74)):
         assert np.all(picture == color, axis=-1).any()
 
 

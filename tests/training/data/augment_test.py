@@ -99,7 +99,8 @@ def test_color_jitter_equals_pillow(seed):
     for kind, factor in zip(kinds, factors, strict=True):
         expected = kind(expected).enhance(float(factor))
     got = augment.color_jitter(tf.constant(image), 0.4, seed).numpy()
-    assert np.abs(got.astype(int) - np.asarray(expected)).max() <= 3  # Pillow rounds after each of the three
+    # Pillow rounds after each of the three
+    assert np.abs(got.astype(int) - np.asarray(expected)).max() <= 3
 
 
 def test_erased_rectangle_has_area_and_ratio():

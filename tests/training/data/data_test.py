@@ -106,7 +106,8 @@ def test_class_names_and_counts(data_dir, tmp_path):
 def test_unwritable_home_is_named_with_flag(tmp_path, monkeypatch, capsys):
     (tmp_path / "home").touch()
     default = f"{tmp_path / 'home'}/tensorflow_datasets"
-    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", default)  # of $HOME when TFDS is imported
+    # Of $HOME when TFDS is imported.
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", default)
     assert cli.main(["train", "--recipe=digits", f"--model_dir={tmp_path / 'run'}"]) == 2
     folder = f"{default}/digits"
     reason = "(Not a directory); --data_dir names another folder"
@@ -232,10 +233,12 @@ def test_machines_read_disjoint_parts(data_dir, plain_images, count):
     assert {len(images) for part in parts for images, _ in part} == {12 // (2 * count)}
     assert {len(part) for part in parts} == {2 * Dataset.open(PLAIN, data_dir).steps_per_epoch}
     read = [[image.tobytes() for images, _ in part for image in images] for part in parts]
-    twice = {image for image in plain_images if plain_images.count(image) > 1}  # some digits are equal
+    # Some digits are equal.
+    twice = {image for image in plain_images if plain_images.count(image) > 1}
     for left, right in itertools.combinations(read, 2):
         assert set(left) & set(right) <= twice
-    assert len(set().union(*read)) > 185  # of 200; the machines leave out different ones
+    # Of 200; the machines leave out different ones.
+    assert len(set().union(*read)) > 185
 
 
 def test_machines_have_different_augmentation(tmp_path):
@@ -247,7 +250,8 @@ def test_machines_have_different_augmentation(tmp_path):
     recipe = dataclasses.replace(configs.get_recipe("folder"), randaugment_layers=0, **small)
     recipe = dataclasses.replace(recipe, eval_split="train")
     left, right = (_batches(recipe, "train", str(tmp_path), **_shard(index, 2, 2))[0] for index in range(2))
-    np.testing.assert_array_equal(left[1], right[1])  # the same two pictures in the same order
+    # The same two pictures in the same order.
+    np.testing.assert_array_equal(left[1], right[1])
     assert np.abs(left[0] - right[0]).max() > 0.1
 
 

@@ -174,7 +174,8 @@ def test_pictures_in_both_splits_are_counted(tmp_path, capsys):
     for number in (1, 3):
         name = f"cat/{number}.png"
         shutil.copy(tmp_path / "train" / name, tmp_path / "validation" / name)
-    shutil.copy(tmp_path / "train" / "dog" / "0.png", tmp_path / "validation" / "cat" / "9.png")  # another
+    # Another.
+    shutil.copy(tmp_path / "train" / "dog" / "0.png", tmp_path / "validation" / "cat" / "9.png")
     _open(tmp_path).check()
     first = str(tmp_path / "validation" / "cat" / "1.png")
     line = f"2 pictures of validation are in train too, such as {first!r}: the accuracy is too good\n"

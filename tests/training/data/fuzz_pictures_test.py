@@ -125,7 +125,8 @@ def _read(folder):
             np.testing.assert_allclose(pixels, 255 * square(pictures[0]), atol=0.05)
             height, width = pictures[0].shape[:2]
             expected = pictures[0][height // 3 :][: height // 2, width // 3 :][:, : width // 2]
-            inner = slice(1, -1)  # the colors at the sides of a JPEG window depend on pixels outside
+            # The colors at the sides of a JPEG window depend on pixels outside.
+            inner = slice(1, -1)
             np.testing.assert_array_equal(window[:, inner], expected[:, inner])
         shown[path] = pictures[0] if pictures else None
         for route, image in {**found, "served": served}.items():

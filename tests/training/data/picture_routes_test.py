@@ -165,5 +165,6 @@ def test_crop_is_window_of_complete_picture(channels):
         whole, crop = both(tf.constant(PICTURES[name].contents))
         expected = Decoded(whole).crop(lambda shape: window)
         np.testing.assert_array_equal(expected, whole[3:14, 5:22])
-        compared = 16 if name.startswith("JPEG") else 17  # the last column depends on the next one
+        # The last column depends on the next one.
+        compared = 16 if name.startswith("JPEG") else 17
         np.testing.assert_array_equal(crop[:, :compared], expected[:, :compared], name)

@@ -64,7 +64,8 @@ def test_training_without_augmentation_equals_evaluation(shape, interpolation):
     image, seed = noise(*shape), tf.constant([0, 1], tf.int64)
     got = preprocess.normalize(preprocess.for_training(Decoded(image), recipe, seed), recipe)
     expected = Preprocessing(16, MEAN, STD, 0.9, interpolation)
-    assert np.abs((got - expected(image)) * STD).max() <= 0.5 / 255 + 1e-6  # half a gray level
+    # Half a gray level.
+    assert np.abs((got - expected(image)) * STD).max() <= 0.5 / 255 + 1e-6
     assert preprocess.of_recipe(recipe) == expected
 
 

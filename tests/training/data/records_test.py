@@ -54,7 +54,8 @@ def test_epochs_have_records_once_in_another_order(whole):
     epochs = [sum(whole[7 * epoch : 7 * epoch + 7], []) for epoch in range(3)]
     assert all(len(set(epoch)) == 7 * 16 and set(epoch) < set(range(FILES * EACH)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
-    assert np.abs(np.diff(epochs[0])).mean() > 20  # 40 in a random order, 1 in the order of the files
+    # 40 in a random order, 1 in the order of the files
+    assert np.abs(np.diff(epochs[0])).mean() > 20
 
 
 @pytest.mark.parametrize("step", [3, 7, 20])
@@ -64,7 +65,8 @@ def test_resumed_batches_equal_uninterrupted_ones(root, whole, step):
 
 def test_earlier_files_are_not_opened(root, whole, tmp_path):
     """The first row of files is damaged after it was read."""
-    first = {number // EACH for number in sum(whole[:6], [])}  # 96 records, from 16 files
+    # 96 records, from 16 files
+    first = {number // EACH for number in sum(whole[:6], [])}
     assert len(first) == 16
     shutil.copytree(root, tmp_path, dirs_exist_ok=True)
     source = RecordsSource(dataclasses.replace(RECIPE, num_classes=10), str(tmp_path))
@@ -86,7 +88,8 @@ def test_other_records_keep_place_beside_damaged_ones(root, whole, tmp_path):
     for batch, undamaged in zip(batches, whole, strict=True):
         good = [number for number in undamaged if number not in lost]
         assert [a for a, b in zip(batch, undamaged, strict=True) if b in good] == good
-    assert sorted(bad.names) == [f"{file.name}:{number}" for number in range(2, EACH)]  # of three epochs
+    # Of three epochs.
+    assert sorted(bad.names) == [f"{file.name}:{number}" for number in range(2, EACH)]
     assert _numbers(Dataset.open(RECIPE, str(tmp_path)).train(9)) == batches[9:]
 
 
@@ -130,7 +133,8 @@ def test_invalid_files_are_rejected_in_one_line(tmp_path, files, recipe, message
     ("damage", "complete"),
     [
         (lambda path: path.write_bytes(path.read_bytes()[:-10]), EACH - 1),
-        (lambda path: path.write_bytes(path.read_bytes() + bytes(32)), EACH),  # of a disk that was full
+        # Of a disk that was full.
+        (lambda path: path.write_bytes(path.read_bytes() + bytes(32)), EACH),
         (lambda path: damage_record(path, 0, byte=7), 0),
         (lambda path: damage_record(path, 3, byte=0), 3),
         (lambda path: path.write_bytes(b"no records"), 0),

@@ -62,7 +62,8 @@ def test_parquet_equals_csv(pictures, tmp_path):
     for split in ("train", "validation"):
         assert first._files(split) == second._files(split)
     assert first._files("train")[1] == [0, 0, 1, 1]
-    beside = Dataset.open(_write(pictures / "labels.csv", ROWS))  # paths begin at the table
+    # Paths begin at the table.
+    beside = Dataset.open(_write(pictures / "labels.csv", ROWS))
     assert beside.num_examples("train") == 4
 
 

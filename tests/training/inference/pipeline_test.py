@@ -85,7 +85,8 @@ def test_killed_run_continues_and_writes_the_same_records(color_teacher, picture
     found, expected = (list(_records(folder)) for folder in (tmp_path, labeled))
     assert [record[:2] for record in found] == [record[:2] for record in expected]
     for (*_, left), (*_, right) in zip(found, expected, strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-5)  # `quick_graphs` round otherwise
+        # `quick_graphs` round otherwise
+        np.testing.assert_allclose(left, right, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -247,7 +247,8 @@ def _names(shard):
 
 
 def test_first_name_is_taken_where_confidences_are_equal(teacher, tmp_path):
-    for name in ("b.png", "a.png", "c.png"):  # equal colors, and one pixel that says which it is
+    # Equal colors, and one pixel that says which it is.
+    for name in ("b.png", "a.png", "c.png"):
         pixels = np.zeros([8, 8, 3], np.uint8)
         pixels[..., 0] = 250
         pixels[0, "abc".index(name[0]), 0] = 249
@@ -400,7 +401,8 @@ def test_batches_have_the_share_of_pseudo_labels(labeled, own):
         assert set(np.unique(targets[:4])) == {0.0, 1.0} and (targets[4:] > 0).all()
     pairs = (pair for x, y in batches for pair in zip(x[4:], y[4:], strict=True))
     seen = [image.tobytes() + target.tobytes() for image, target in pairs]
-    first, second = (set(seen[begin : begin + 12]) for begin in (0, 12))  # three passes of 12 in 40
+    # Three passes of 12 in 40.
+    first, second = (set(seen[begin : begin + 12]) for begin in (0, 12))
     assert first == second
     rest = [(x.numpy(), y.numpy()) for x, y in Dataset.open(recipe, own).train(5)]
     for left, right in zip(rest, batches[5:], strict=True):
@@ -433,7 +435,8 @@ def test_pseudo_labels_in_another_order_are_matched_by_name(labeled, own, tmp_pa
     assert "the data has the classes of dataset tfrecord in another order" in capsys.readouterr().out
     assert (source.class_names, source.soft) == (list(NAMES), labels == "soft")
     examples = list(source.examples(records.PSEUDO, None))
-    numbers = [NAMES.index(name) for name in order]  # in the dataset, by the number in the records
+    # In the dataset, by the number in the records.
+    numbers = [NAMES.index(name) for name in order]
     for example, (label, probabilities, _) in zip(examples, _records(tmp_path), strict=True):
         assert int(source.label(example)) == numbers[label]
         np.testing.assert_array_equal(np.take(source.probabilities(example), numbers), probabilities)

@@ -109,7 +109,8 @@ def test_history_of_resumed_run_has_each_epoch_once(tmp_path):
     _fit(model, _callbacks(RECIPE, tmp_path, checkpoints, 0), epochs=3)
     whole = (tmp_path / "history.csv").read_text().splitlines()
     model, checkpoints = _run(tmp_path)
-    (tmp_path / "checkpoints" / "ckpt-6.npz").unlink()  # killed between its row and its checkpoint
+    # Killed between its row and its checkpoint.
+    (tmp_path / "checkpoints" / "ckpt-6.npz").unlink()
     epoch = checkpoints.restore() // 2
     _fit(model, _callbacks(RECIPE, tmp_path, checkpoints, epoch), epochs=4, initial_epoch=epoch)
     resumed = (tmp_path / "history.csv").read_text().splitlines()

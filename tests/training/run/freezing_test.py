@@ -122,14 +122,16 @@ def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, mon
     result = train(recipe, tmp_path / "whole", data_dir)
     assert sizes == [(0, 12), (4, 20)]
     assert evaluate(tmp_path / "whole")["top_1"] == pytest.approx(result["val_accuracy"], abs=1e-6)
-    assert trainable and all(trainable)  # a frozen LambdaLayer has its weights in another order
+    # A frozen LambdaLayer has its weights in another order.
+    assert trainable and all(trainable)
     frozen, moved = [True] * 4 + [False], [False] * 5
     assert seen == [frozen, frozen, moved]
 
     save, compiled = callbacks.SaveCheckpoints.on_train_batch_end, []
 
     def stop(self, batch, logs=None):
-        if int(self.model.optimizer.iterations) in (3, 4):  # within the second epoch, and at its end
+        # Within the second epoch, and at its end.
+        if int(self.model.optimizer.iterations) in (3, 4):
             signal.raise_signal(signal.SIGTERM)
         save(self, batch, logs)
 
@@ -140,7 +142,8 @@ def test_frozen_layers_move_once_unfrozen(small_network, data_dir, tmp_path, mon
                 train(recipe, tmp_path / "resumed", data_dir)
     monkeypatch.setattr(run, "compile_model", _first(lambda *_: compiled.append(1), run.compile_model))
     train(recipe, tmp_path / "resumed", data_dir)
-    assert sizes[2:] == [(0, 12), (3, 12), (4, 20)] and len(compiled) == 2  # the evaluation first
+    # The evaluation first.
+    assert sizes[2:] == [(0, 12), (3, 12), (4, 20)] and len(compiled) == 2
     assert_same_run(tmp_path / "resumed", tmp_path / "whole")
 
 

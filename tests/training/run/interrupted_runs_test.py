@@ -142,13 +142,15 @@ def test_best_epoch_is_kept_and_patience_ends_run(data_dir, tmp_path, monkeypatc
             raise KeyboardInterrupt
         saved(self, epoch, logs)
 
-    with monkeypatch.context() as patch:  # killed after the best epoch was saved, before the checkpoint
+    # Killed after the best epoch was saved, before the checkpoint.
+    with monkeypatch.context() as patch:
         patch.setattr(callbacks.SaveCheckpoints, "on_epoch_end", killed)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, tmp_path, data_dir)
     result = train(recipe, tmp_path, data_dir)
     assert (result["epoch"], result["best_epoch"], result["best_val_accuracy"]) == (5, 3, 0.5)
-    assert all(value * 32 == round(value * 32) for value in seen)  # of 32 held-out images
+    # Of 32 held-out images.
+    assert all(value * 32 == round(value * 32) for value in seen)
     for got, wanted in zip(weights(tmp_path), trained[3], strict=True):
         np.testing.assert_array_equal(got, wanted)
     assert "finished already" not in capsys.readouterr().out

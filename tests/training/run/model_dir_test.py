@@ -60,7 +60,8 @@ def test_folder_of_other_things_is_refused(tmp_path):
         with pytest.raises(InputError, match="it has no recipe.json, but 'thesis.tex'"):
             function(tmp_path, RECIPE)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    (tmp_path / "thesis.tex").rename(tmp_path / "train.log")  # of the shell, for the output
+    # Of the shell, for the output.
+    (tmp_path / "thesis.tex").rename(tmp_path / "train.log")
     model_dir.claim(tmp_path, RECIPE)
 
 

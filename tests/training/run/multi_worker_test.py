@@ -27,7 +27,8 @@ SETTINGS = {
     **{"repeated_augmentation": 3},
 }
 RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
-SIGNALS = [(signal.SIGKILL, 7, 1), (signal.SIGTERM, 13, 1)]  # with the step before and the worker
+# With the step before and the worker.
+SIGNALS = [(signal.SIGKILL, 7, 1), (signal.SIGTERM, 13, 1)]
 
 
 @pytest.fixture(scope="module")

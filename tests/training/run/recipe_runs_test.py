@@ -79,7 +79,8 @@ def test_recipe_trains_and_loads(data_dir, two_operations, tmp_path, monkeypatch
     result = train(recipe, tmp_path, data_dir)
     assert result["step"] == IMAGES // BATCH and math.isfinite(result["loss"])
     classes = {"cross_entropy": recipe.num_classes, "binary_cross_entropy": 2}[recipe.loss]
-    assert result["loss"] > 0.5 * math.log(classes)  # that of an untrained model is about math.log(classes)
+    # That of an untrained model is about math.log(classes).
+    assert result["loss"] > 0.5 * math.log(classes)
 
     (row,) = history.read_history(tmp_path / "history.csv")
     rate = WarmupSchedule(recipe.learning_rate, 2, 1, recipe.schedule)(1)

@@ -19,7 +19,8 @@ from lambdanet.training.run.schedules import WarmupSchedule
         (1, 0.02),  # 0.1 * 1 / 5
         (4, 0.08),
         (5, 0.1),  # the peak
-        (10, 0.1 * 0.5 * (1 + math.cos(math.pi / 4))),  # a quarter of the following 20 steps
+        # A quarter of the following 20 steps.
+        (10, 0.1 * 0.5 * (1 + math.cos(math.pi / 4))),
         (15, 0.05),  # half
         (20, 0.1 * 0.5 * (1 - math.cos(math.pi / 4))),
         (25, 0.0),

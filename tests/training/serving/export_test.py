@@ -356,7 +356,8 @@ def test_export_weights_preprocesses_as_pillow(tiny_weights, tiny_served):
     assert [name.decode() for name in served.class_names().numpy()] == NAMES
     picture = noise(40, 52, 3)
     image = Image.fromarray(picture).resize((33, 26), Image.Resampling.BICUBIC).crop((4, 1, 28, 25))
-    prepared = (np.asarray(image, np.float32) / 255 - MEAN) / STD  # 26 = 24 / 0.9, and 33 = 26 * 52 / 40
+    # 26 = 24 / 0.9, and 33 = 26 * 52 / 40
+    prepared = (np.asarray(image, np.float32) / 255 - MEAN) / STD
     outputs = served.signatures["serving_default"](images=tf.constant(picture[np.newaxis]))
     expected = tf.nn.softmax(tiny_weights[0](prepared[np.newaxis].astype(np.float32), training=False))
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)

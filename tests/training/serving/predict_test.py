@@ -345,7 +345,8 @@ def test_predict_does_not_import_keras_or_models(process):
 
 
 def test_command_prints_one_line_for_a_corrupt_image(process):
-    assert process.stdout.splitlines()[1 + len(NAMES) :] == ["[0, 2]"]  # nothing after the good image
+    # Nothing after the good image.
+    assert process.stdout.splitlines()[1 + len(NAMES) :] == ["[0, 2]"]
     assert process.stderr.startswith(
         "lambdanet: error: image must be a complete JPEG, PNG or other image file, got "
     )
