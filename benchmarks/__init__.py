@@ -13,7 +13,11 @@ from lambdanet.command_line import Arguments, Command, Flag, given_flags
 
 
 def program(
-    name: str, summary: str, run: Callable[..., Any], *accepted: Flag, models: bool = False
+    name: str,
+    summary: str,
+    run: Callable[..., Any],
+    *accepted: Flag,
+    models: bool = False,
 ) -> Command:
     """Returns the command `python -m benchmarks.NAME`, which calls a function with the flags that are given.
 
@@ -24,10 +28,14 @@ def program(
       *accepted: the flags.
       models: whether positional arguments are the argument `models` of the function.
     """
-    positional = Arguments("[MODEL...]", "models (default: four of different families)", 0, float("inf"))
+    positional = Arguments(
+        "[MODEL...]", "models (default: four of different families)", 0, float("inf")
+    )
 
     def run_with_flags(values: flags.FlagValues, arguments: list[str]) -> None:
-        run(**given_flags(values, accepted), **({"models": arguments} if models else {}))
+        run(
+            **given_flags(values, accepted), **({"models": arguments} if models else {})
+        )
 
     return Command(
         name,

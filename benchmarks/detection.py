@@ -16,7 +16,10 @@ EXPERIMENTS = ("lambda_resnet/maskrcnn_resnetfpn_coco", "maskrcnn_resnetfpn_coco
 
 
 def benchmark_detection(
-    experiments: Sequence[str] = EXPERIMENTS, size: int = 512, batch_size: int = 1, steps: int = 5
+    experiments: Sequence[str] = EXPERIMENTS,
+    size: int = 512,
+    batch_size: int = 1,
+    steps: int = 5,
 ) -> None:
     """Times training steps of experiments in turns, in float32 on the default device.
 
@@ -35,7 +38,10 @@ def benchmark_detection(
         f"task.model.input_size=[{size},{size},3],runtime.mixed_precision_dtype=float32,"
         "task.train_data.dtype=float32"
     )
-    built = [train_step.build_train_step(experiment, override, batch_size) for experiment in experiments]
+    built = [
+        train_step.build_train_step(experiment, override, batch_size)
+        for experiment in experiments
+    ]
     seconds: list[list[float]] = [[] for _ in experiments]
     for turn in range(steps + 1):
         for step, times in zip(built, seconds, strict=True):
@@ -46,10 +52,14 @@ def benchmark_detection(
     medians = [statistics.median(times) for times in seconds]
     width = max(map(len, experiments))
     for experiment, median, times in zip(experiments, medians, seconds, strict=True):
-        print(f"{experiment:<{width}}  {median:8.3f} s per step  ({min(times):.3f} to {max(times):.3f})")
+        print(
+            f"{experiment:<{width}}  {median:8.3f} s per step  ({min(times):.3f} to {max(times):.3f})"
+        )
     if len(experiments) == 2:
         ratios = sorted(a / b for a, b in zip(*seconds, strict=True))
-        print(f"ratio {medians[0] / medians[1]:.3f}  ({ratios[0]:.3f} to {ratios[-1]:.3f} over the turns)")
+        print(
+            f"ratio {medians[0] / medians[1]:.3f}  ({ratios[0]:.3f} to {ratios[-1]:.3f} over the turns)"
+        )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"peak memory of the process: {peak:.1f} GiB")
 
@@ -58,7 +68,11 @@ COMMAND = program(
     "detection",
     "times the training steps of detection experiments in turns, and prints their ratio",
     benchmark_detection,
-    ListFlag("experiments", "NAME,...", f"one or two experiments (default: {','.join(EXPERIMENTS)})"),
+    ListFlag(
+        "experiments",
+        "NAME,...",
+        f"one or two experiments (default: {','.join(EXPERIMENTS)})",
+    ),
     IntegerFlag("size", "PIXELS", "side of the images (default: 512)"),
     IntegerFlag("batch_size", "N", "images per step (default: 1)"),
     IntegerFlag("steps", "N", "timed steps per experiment (default: 5)"),

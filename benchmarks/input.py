@@ -64,8 +64,12 @@ class Throughput:
             "quartile_1": round(first, 1),
             "quartile_3": round(third, 1),
             "cpu_ms_per_image": round(1000 * statistics.median(self.work), 3),
-            "times_as_fast_as_model_garden": _ratio(self.speeds, reference.speeds if reference else None),
-            "cpu_time_by_model_garden": _ratio(self.work, reference.work if reference else None),
+            "times_as_fast_as_model_garden": _ratio(
+                self.speeds, reference.speeds if reference else None
+            ),
+            "cpu_time_by_model_garden": _ratio(
+                self.work, reference.work if reference else None
+            ),
         }
 
 
@@ -103,11 +107,17 @@ def benchmark_input(
     Example:
       >>> benchmark_input(images=256, repeats=3)[0]["images_per_second"]
     """
-    check_counts(image_size=image_size, images=images, repeats=repeats, pictures=pictures)
+    check_counts(
+        image_size=image_size, images=images, repeats=repeats, pictures=pictures
+    )
     check_counts(batch_size=batch_size)
     if images < batch_size:
         raise invalid("images", f"at least the batch size of {batch_size}", images)
-    to = None if out is None else writable_dir(Path(out).expanduser(), {"input.csv": b"contender,"})
+    to = (
+        None
+        if out is None
+        else writable_dir(Path(out).expanduser(), {"input.csv": b"contender,"})
+    )
     about = results.announce("float32")
     with _records(data_dir, pictures) as folder:
         contenders = _contenders(folder, image_size, batch_size)
@@ -118,7 +128,10 @@ def benchmark_input(
             first = number % len(names)
             for name in names[first:] + names[:first]:
                 take_turn(contenders[name], batches, batch_size, found[name])
-    rows = [result.columns(found.get(REFERENCES.get(name, ""))) for name, result in found.items()]
+    rows = [
+        result.columns(found.get(REFERENCES.get(name, "")))
+        for name, result in found.items()
+    ]
     print(table(rows))
     if to:
         write_output(to / "input.csv", text_table.to_csv([row | about for row in rows]))
@@ -142,7 +155,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     return text_table.render(header, lines).rstrip()
 
 
-def _contenders(folder: str, image_size: int, batch_size: int) -> dict[str, tf.data.Dataset]:
+def _contenders(
+    folder: str, image_size: int, batch_size: int
+) -> dict[str, tf.data.Dataset]:
     recipe = dataclasses.replace(
         configs.get_recipe("imagenet_90:resnet_50"),
         dataset=records.NAME,
@@ -153,7 +168,9 @@ def _contenders(folder: str, image_size: int, batch_size: int) -> dict[str, tf.d
         epochs=10_000,
         mixed_precision=False,
     )
-    changed = dataclasses.replace(recipe, randaugment_layers=LAYERS, randaugment_magnitude=MAGNITUDE)
+    changed = dataclasses.replace(
+        recipe, randaugment_layers=LAYERS, randaugment_magnitude=MAGNITUDE
+    )
     return {
         "ours": Dataset.open(recipe, folder).train(),
         "model_garden": _model_garden(recipe, folder, randaugment=False),
@@ -177,8 +194,12 @@ def _model_garden(recipe: Recipe, folder: str, randaugment: bool) -> tf.data.Dat
         dtype="float32",
     )
     policy = common.RandAugment(num_layers=LAYERS, magnitude=MAGNITUDE)
-    changes = common.Augmentation(type="randaug", randaug=policy) if randaugment else None
-    parser = classification_input.Parser([recipe.input_size] * 2, recipe.num_classes, aug_type=changes)
+    changes = (
+        common.Augmentation(type="randaug", randaug=policy) if randaugment else None
+    )
+    parser = classification_input.Parser(
+        [recipe.input_size] * 2, recipe.num_classes, aug_type=changes
+    )
     reader = input_reader.InputReader(
         config,
         dataset_fn=tf.data.TFRecordDataset,
@@ -188,7 +209,9 @@ def _model_garden(recipe: Recipe, folder: str, randaugment: bool) -> tf.data.Dat
     return reader.read()
 
 
-def take_turn(contender: tf.data.Dataset, batches: int, batch_size: int, result: Throughput) -> None:
+def take_turn(
+    contender: tf.data.Dataset, batches: int, batch_size: int, result: Throughput
+) -> None:
     """Times batches of a new iterator, which has prefetched nothing yet."""
     iterator = iter(contender.take(WARMUP_BATCHES + batches))
     for _ in range(WARMUP_BATCHES):
@@ -222,7 +245,9 @@ def write_pictures(folder: Path, pictures: int) -> None:
     """
     random = np.random.default_rng(0)
     files = [jpeg(random, *SIZES[index % len(SIZES)]) for index in range(pictures)]
-    first, *others = (folder / records.shard_name("train", index, FILES) for index in range(FILES))
+    first, *others = (
+        folder / records.shard_name("train", index, FILES) for index in range(FILES)
+    )
     with tf.io.TFRecordWriter(str(first)) as writer:
         for index in range(PER_FILE):
             writer.write(records.encode_record(files[index % pictures], index % 1000))
@@ -241,9 +266,13 @@ def jpeg(random: np.random.Generator, height: int, width: int) -> bytes:
         return (values - values.mean()) / values.std()
 
     light, red, blue = 50 * field(), 15 * field(), 15 * field()
-    pixels = 120 + np.stack([light + red, light - (red + blue) / 2, light + blue], axis=-1)
+    pixels = 120 + np.stack(
+        [light + red, light - (red + blue) / 2, light + blue], axis=-1
+    )
     file = io.BytesIO()
-    Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(file, "JPEG", quality=QUALITY)
+    Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(
+        file, "JPEG", quality=QUALITY
+    )
     return file.getvalue()
 
 
@@ -251,19 +280,27 @@ def _ratio(values: list[float], others: list[float] | None) -> float | None:
     """Returns the median ratio over the rounds."""
     if not others:
         return None
-    return round(statistics.median(a / b for a, b in zip(values, others, strict=True)), 3)
+    return round(
+        statistics.median(a / b for a, b in zip(values, others, strict=True)), 3
+    )
 
 
 COMMAND = program(
     "input",
     "measures images per second from JPEG TFRecords, compared with Model Garden's reader",
     benchmark_input,
-    Flag("data_dir", "DIR", "JPEG TFRecords with a split train (default: synthetic pictures)"),
+    Flag(
+        "data_dir",
+        "DIR",
+        "JPEG TFRecords with a split train (default: synthetic pictures)",
+    ),
     IntegerFlag("image_size", "PIXELS", "side of the output images (default: 224)"),
     IntegerFlag("batch_size", "N", "images per batch (default: 128)"),
     IntegerFlag("images", "N", "images per turn (default: 2048)"),
     IntegerFlag("repeats", "N", "turns per contender (default: 7)"),
-    IntegerFlag("pictures", "N", "number of different synthetic pictures (default: 256)"),
+    IntegerFlag(
+        "pictures", "N", "number of different synthetic pictures (default: 256)"
+    ),
     Flag("out", "DIR", "folder for a CSV file (default: none)"),
 )
 

@@ -9,13 +9,18 @@ def largest_resident_mb(root: int) -> float:
     parents, peaks = {}, {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
-            fields = dict(line.partition(":")[::2] for line in status.read_text().splitlines())
+            fields = dict(
+                line.partition(":")[::2] for line in status.read_text().splitlines()
+            )
         except OSError:  # it has ended
             continue
         process = int(status.parent.name)
         parents[process] = int(fields["PPid"])
         peaks[process] = int(fields.get("VmHWM", "0 kB").split()[0]) / 1024
-    return max((peaks[process] for process in peaks if _descends(process, root, parents)), default=0)
+    return max(
+        (peaks[process] for process in peaks if _descends(process, root, parents)),
+        default=0,
+    )
 
 
 def _descends(process: int, root: int, parents: dict[int, int]) -> bool:

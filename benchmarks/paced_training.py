@@ -34,19 +34,29 @@ class Turns(keras.callbacks.Callback):
         sys.stdin.readline()
         self._start = time.perf_counter(), time.process_time()
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
         # A number: the step is complete.
         self._steps.append((time.perf_counter(), (logs or {})["loss"]))
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if not self._steps:
             return
-        wall, cpu = time.perf_counter() - self._start[0], time.process_time() - self._start[1]
+        wall, cpu = (
+            time.perf_counter() - self._start[0],
+            time.process_time() - self._start[1],
+        )
         ends, means = zip(*self._steps, strict=True)
         step = statistics.median(b - a for a, b in itertools.pairwise(ends))
         sums = [0.0, *(number * mean for number, mean in enumerate(means, 1))]
         losses = [b - a for a, b in itertools.pairwise(sums)]
-        turn = {"step_ms": 1000 * step, "epoch_s": wall, "epoch_cpu_s": cpu, "losses": losses}
+        turn = {
+            "step_ms": 1000 * step,
+            "epoch_s": wall,
+            "epoch_cpu_s": cpu,
+            "losses": losses,
+        }
         self._steps = []
         print(json.dumps(turn), file=self._answers, flush=True)
 
@@ -55,4 +65,8 @@ if __name__ == "__main__":
     recipe, model_dir, *settings = sys.argv[1:]
     turns = Turns(os.fdopen(os.dup(1), "w"))
     os.dup2(2, 1)  # for what `train` prints
-    train(override(configs.get_recipe(recipe), settings), model_dir, callback=[lambda *_: turns])
+    train(
+        override(configs.get_recipe(recipe), settings),
+        model_dir,
+        callback=[lambda *_: turns],
+    )

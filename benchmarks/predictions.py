@@ -71,7 +71,9 @@ def benchmark_predictions(
         _draw(Path(folder, "pictures"), pictures)
         names = [str(number) for number in range(NUM_CLASSES)]
         model = zoo.create_model(MODEL, num_classes=NUM_CLASSES, input_size=SIDE)
-        export_saved_model(model, f"{folder}/model", SIDE, (0.5,) * 3, (0.5,) * 3, names)
+        export_saved_model(
+            model, f"{folder}/model", SIDE, (0.5,) * 3, (0.5,) * 3, names
+        )
         for number in range(rounds):
             for processes, rates in alone.items():
                 rates.append(_measure_alone(int(processes)))
@@ -80,7 +82,11 @@ def benchmark_predictions(
                 found = _measure(folder, f"{program}_{number}", root, program, pictures)
                 turns.setdefault(program, []).append(found)
     rows = [
-        {"program": "model.predict", "processes": processes, "pictures per s": f"{np.median(rates):.1f}"}
+        {
+            "program": "model.predict",
+            "processes": processes,
+            "pictures per s": f"{np.median(rates):.1f}",
+        }
         for processes, rates in alone.items()
     ]
     for program, measured in turns.items():
@@ -95,7 +101,12 @@ def benchmark_predictions(
             "MB": f"{memory.max():.0f}",
         }
         rows.append(row)
-    print(text_table.render(list(rows[-1]), [[row.get(key, "") for key in rows[-1]] for row in rows]), end="")
+    print(
+        text_table.render(
+            list(rows[-1]), [[row.get(key, "") for key in rows[-1]] for row in rows]
+        ),
+        end="",
+    )
     return rows
 
 
@@ -112,7 +123,11 @@ def _draw(folder: Path, count: int) -> None:
 def _measure_alone(count: int) -> float:
     """Returns the pictures per second of processes with `model.predict` at the same time."""
     threads = str(max(1, (os.cpu_count() or 1) // count))
-    environment = {"TF_NUM_INTRAOP_THREADS": threads, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": str(ROOT)}
+    environment = {
+        "TF_NUM_INTRAOP_THREADS": threads,
+        "KERAS_BACKEND": "tensorflow",
+        "PYTHONPATH": str(ROOT),
+    }
     with contextlib.ExitStack() as stack:
         processes = [
             stack.enter_context(
@@ -135,26 +150,55 @@ def _measure_alone(count: int) -> float:
         return sum(float(process.communicate()[0]) for process in processes)
 
 
-def _measure(folder: str, out: str, root: Path, processes: str, pictures: int) -> tuple[float, float, float]:
+def _measure(
+    folder: str, out: str, root: Path, processes: str, pictures: int
+) -> tuple[float, float, float]:
     """Returns pictures per second of `pseudo-label`, those with its start, and its memory in MB."""
-    paths = [f"--saved_model={folder}/model", f"--data={folder}/pictures", f"--out={folder}/{out}"]
-    settings = ["--min_confidence=0", f"--batch_size={BATCH_SIZE}", f"--shard_size={SHARD_SIZE}"]
+    paths = [
+        f"--saved_model={folder}/model",
+        f"--data={folder}/pictures",
+        f"--out={folder}/{out}",
+    ]
+    settings = [
+        "--min_confidence=0",
+        f"--batch_size={BATCH_SIZE}",
+        f"--shard_size={SHARD_SIZE}",
+    ]
     workers = [] if processes == "before" else [f"--direct_num_workers={processes}"]
-    command = [sys.executable, "-P", "-m", "lambdanet.cli", "pseudo-label", *paths, *settings, *workers]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "lambdanet.cli",
+        "pseudo-label",
+        *paths,
+        *settings,
+        *workers,
+    ]
     progress = Path(folder, out, ".progress")
     parts: dict[str, float] = {}  # when each was written
     begin, memory = time.monotonic(), 0.0
     environment = os.environ | {"PYTHONPATH": str(root)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL
+    ) as process:
         while process.poll() is None:
             time.sleep(0.2)
             memory = max(memory, largest_resident_mb(process.pid))
             with contextlib.suppress(FileNotFoundError):  # removed at the end
-                parts |= {path.name: path.stat().st_mtime for path in progress.glob("*.npz")}
+                parts |= {
+                    path.name: path.stat().st_mtime for path in progress.glob("*.npz")
+                }
     if process.returncode:
-        raise InputError(f"`pseudo-label` in {str(root)!r} ended with status {process.returncode}")
+        raise InputError(
+            f"`pseudo-label` in {str(root)!r} ended with status {process.returncode}"
+        )
     if len(parts) < 2:
-        raise invalid("pictures", f"more than {SHARD_SIZE}, for a rate between two parts", pictures)
+        raise invalid(
+            "pictures",
+            f"more than {SHARD_SIZE}, for a rate between two parts",
+            pictures,
+        )
     speed = SHARD_SIZE * (len(parts) - 1) / (max(parts.values()) - min(parts.values()))
     return speed, pictures / (time.monotonic() - begin), memory
 
@@ -165,7 +209,9 @@ COMMAND = program(
     benchmark_predictions,
     IntegerFlag("pictures", "N", "number of pictures (default: 20000)"),
     IntegerFlag("rounds", "N", "turns of each (default: 1)"),
-    Flag("before", "DIR", "checkout of an earlier commit to compare with (default: none)"),
+    Flag(
+        "before", "DIR", "checkout of an earlier commit to compare with (default: none)"
+    ),
 )
 
 if __name__ == "__main__":

@@ -26,7 +26,15 @@ from lambdanet.text_table import to_csv
 from lambdanet.training.benchmark import results
 from lambdanet.training.benchmark.cases import HEADS, KEY_DIM, Case, cases
 
-MAPS = ("7x7x512x8", "14x14x256x8", "20x20x128x8", "28x28x128x8", "40x40x128x2", "56x56x64x1", "64x64x256x1")
+MAPS = (
+    "7x7x512x8",
+    "14x14x256x8",
+    "20x20x128x8",
+    "28x28x128x8",
+    "40x40x128x2",
+    "56x56x64x1",
+    "64x64x256x1",
+)
 SCOPE = 23
 PRUNED = 3.0  # forms whose estimate is this many times the shortest are not measured
 MIN_SECONDS = 0.006  # of a turn
@@ -80,11 +88,16 @@ def measure_rates(
         speeds.append(speed)
         fitted = dataclasses.replace(here, training=speed, inference=speed)
         for case in dict.fromkeys(timing.case for timing in timings):
-            print(summary([timing for timing in timings if timing.case == case], fitted), flush=True)
+            print(
+                summary([timing for timing in timings if timing.case == case], fitted),
+                flush=True,
+            )
         rows += [_columns(timing, speed) for timing in timings]
     if out is not None:
         write_output(out, to_csv(rows))
-    numbers = [f"{number:.2g}" for speed in speeds for number in dataclasses.astuple(speed)[:4]]
+    numbers = [
+        f"{number:.2g}" for speed in speeds for number in dataclasses.astuple(speed)[:4]
+    ]
     print(f"export {device.RATES}={','.join(numbers)}")
     return speeds[0], speeds[1]
 
@@ -93,8 +106,14 @@ def measure_case(case: Case, cpu: Device, repeats: int) -> list[Timing]:
     """Returns the times of all forms of a case that may be chosen; the forms take turns."""
     b, height, width, v = case.batch, case.height, case.width, case.channels // HEADS
     random = np.random.default_rng(0)
-    shapes = [b, height, width, HEADS, KEY_DIM], [b, height, width, v, 1], [SCOPE, SCOPE, KEY_DIM, 1]
-    inputs = [tf.constant(random.standard_normal(shape), tf.float32) for shape in shapes]
+    shapes = (
+        [b, height, width, HEADS, KEY_DIM],
+        [b, height, width, v, 1],
+        [SCOPE, SCOPE, KEY_DIM, 1],
+    )
+    inputs = [
+        tf.constant(random.standard_normal(shape), tf.float32) for shape in shapes
+    ]
     queries, values, table = inputs
     sizes = PositionTerm(queries, values, table, needs_gradient=case.backward).sizes
     forms: list[Form] = [*products.candidates(sizes)]
@@ -110,14 +129,19 @@ def measure_case(case: Case, cpu: Device, repeats: int) -> list[Timing]:
     for _ in range(repeats):
         for form, run in runs.items():
             seconds[form].append(_time(run, inputs))
-    return [Timing(case, sizes, form, statistics.median(times)) for form, times in seconds.items()]
+    return [
+        Timing(case, sizes, form, statistics.median(times))
+        for form, times in seconds.items()
+    ]
 
 
 def _compile(form: Form, cpu: Device, backward: bool) -> Callable[..., Any]:
     """Returns a function of queries, values and table: the outputs, or all gradients."""
 
     def compute(queries: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-        return form.compute(PositionTerm(queries, values, table, needs_gradient=backward), cpu)
+        return form.compute(
+            PositionTerm(queries, values, table, needs_gradient=backward), cpu
+        )
 
     def differentiate(*inputs: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
@@ -125,7 +149,9 @@ def _compile(form: Form, cpu: Device, backward: bool) -> Callable[..., Any]:
             outputs = compute(*inputs)
         return tape.gradient(outputs, inputs)
 
-    return tf.function(differentiate if backward else compute, autograph=False, reduce_retracing=True)
+    return tf.function(
+        differentiate if backward else compute, autograph=False, reduce_retracing=True
+    )
 
 
 def _time(run: Callable[..., Any], inputs: Sequence[tf.Tensor]) -> float:
@@ -146,7 +172,9 @@ def fit(timings: Sequence[Timing], start: Speed) -> Speed:
     """
     fastest: dict[Case, float] = {}
     for timing in timings:
-        fastest[timing.case] = min(timing.seconds, fastest.get(timing.case, timing.seconds))
+        fastest[timing.case] = min(
+            timing.seconds, fastest.get(timing.case, timing.seconds)
+        )
 
     def speed(logarithms: np.ndarray) -> Speed:
         # A rate that no timing depends on wanders, and must stay finite.
@@ -162,7 +190,9 @@ def fit(timings: Sequence[Timing], start: Speed) -> Speed:
 
     rates = np.log(dataclasses.astuple(start)[:4])
     for _ in range(3):  # from where the simplex has shrunk too early
-        rates = optimize.minimize(error, rates, method="Nelder-Mead", options={"maxiter": 2000}).x
+        rates = optimize.minimize(
+            error, rates, method="Nelder-Mead", options={"maxiter": 2000}
+        ).x
     return speed(rates)
 
 
@@ -195,7 +225,11 @@ COMMAND = program(
     "rates",
     "fits the rates of this CPU, by which layers choose their form, to measured times",
     measure_rates,
-    ListFlag("maps", "MAP,...", "HEIGHTxWIDTHxCHANNELSxBATCH (default: seven from 7x7 to 64x64)"),
+    ListFlag(
+        "maps",
+        "MAP,...",
+        "HEIGHTxWIDTHxCHANNELSxBATCH (default: seven from 7x7 to 64x64)",
+    ),
     IntegerFlag("repeats", "N", "turns per form (default: 3)"),
     Flag("out", "FILE", "the CSV file for all timings"),
 )

@@ -53,8 +53,12 @@ def benchmark_selection(
     for text in texts:
         with tempfile.TemporaryDirectory() as folder:
             parts = _write(folder, int(text))
-            rows.append({"predictions": text} | _measure(folder, parts, per_class, processes))
-    print(text_table.render(list(rows[0]), [list(row.values()) for row in rows]), end="")
+            rows.append(
+                {"predictions": text} | _measure(folder, parts, per_class, processes)
+            )
+    print(
+        text_table.render(list(rows[0]), [list(row.values()) for row in rows]), end=""
+    )
     return rows
 
 
@@ -76,7 +80,9 @@ def _write(folder: str, count: int) -> list[FilePart]:
     return parts
 
 
-def _measure(folder: str, parts: list[FilePart], per_class: int, processes: int) -> dict[str, str]:
+def _measure(
+    folder: str, parts: list[FilePart], per_class: int, processes: int
+) -> dict[str, str]:
     progress = Progress(folder, {})
     select = SelectLabels(progress, NUM_CLASSES, 0.0, per_class, seed=0)
     task = pipeline.Task("", 1, 0, progress)
@@ -103,7 +109,11 @@ COMMAND = program(
     "selection",
     "measures the selection of the same number of pictures per class from synthetic predictions",
     benchmark_selection,
-    ListFlag("predictions", "N,...", "numbers of predictions (default: 1, 2, 4, 8 and 16 million)"),
+    ListFlag(
+        "predictions",
+        "N,...",
+        "numbers of predictions (default: 1, 2, 4, 8 and 16 million)",
+    ),
     IntegerFlag("per_class", "N", "records per class (default: 1000)"),
     IntegerFlag("processes", "N", "processes of Beam (default: 2)"),
 )

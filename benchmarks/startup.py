@@ -21,7 +21,9 @@ BASELINE = "Keras ResNet50"
 MODELS = ("resnet_50", "lambda_resnet_50", "lambda_resnet50ts", "halonet_h1")
 
 
-def benchmark_startup(models: Sequence[str] = (), repeats: int = 3) -> list[dict[str, str | float]]:
+def benchmark_startup(
+    models: Sequence[str] = (), repeats: int = 3
+) -> list[dict[str, str | float]]:
     """Measures how long models take to start, relative to `keras.applications.ResNet50`.
 
     The first step of `fit`, on two images, has all the tracing and almost no computation. Models take turns
@@ -55,7 +57,9 @@ def benchmark_startup(models: Sequence[str] = (), repeats: int = 3) -> list[dict
     for name in builders:
         row: dict[str, str | float] = {"model": name}
         for part, quantity in enumerate(("build", "first_step")):
-            row[f"{quantity}_seconds"] = statistics.median(turn[name][part] for turn in turns)
+            row[f"{quantity}_seconds"] = statistics.median(
+                turn[name][part] for turn in turns
+            )
             ratios = (turn[name][part] / turn[BASELINE][part] for turn in turns)
             row[f"{quantity}_ratio"] = statistics.median(ratios)
         rows.append(row)
@@ -66,7 +70,10 @@ def benchmark_startup(models: Sequence[str] = (), repeats: int = 3) -> list[dict
 def table(rows: Sequence[dict[str, str | float]]) -> str:
     """Returns a table with a line per model."""
     names = ("build_seconds", "build_ratio", "first_step_seconds", "first_step_ratio")
-    cells = [[str(row["model"]), *(number(float(row[name]), 3) for name in names)] for row in rows]
+    cells = [
+        [str(row["model"]), *(number(float(row[name]), 3) for name in names)]
+        for row in rows
+    ]
     return text_table.render(["", "build s", "x", "first step s", "x"], cells).rstrip()
 
 

@@ -29,7 +29,10 @@ SETTINGS = {
     "lambda_resnet26t at 128 pixels": "model=lambda_resnet26t input_size=128 global_batch_size=16 "
     "train_split=train[:320] eval_split=test[:64]",
 }
-ENGINES = {"TensorFlow": {"KERAS_BACKEND": "tensorflow"}, "JAX": {"KERAS_BACKEND": "jax"}}
+ENGINES = {
+    "TensorFlow": {"KERAS_BACKEND": "tensorflow"},
+    "JAX": {"KERAS_BACKEND": "jax"},
+}
 LEARNING_RATE = 0.002  # at a higher one, rounding grows
 NUM_LOSSES = 20
 # Between turns, in which the other process prepares its next batches.
@@ -65,10 +68,17 @@ def benchmark_steps(before: str | None = None, epochs: int = 7) -> list[dict[str
         with _processes(settings.split(), before, epochs + 1) as processes:
             order, rounds = list(processes), []
             for _ in range(epochs + 1):
-                rounds.append({engine: _turn(engine, processes[engine]) for engine in order})
+                rounds.append(
+                    {engine: _turn(engine, processes[engine]) for engine in order}
+                )
                 order = order[1:] + order[:1]
-        rows += [{"recipe": name, "engine": engine} | _summary(engine, rounds) for engine in processes]
-    print(text_table.render(list(rows[0]), [list(row.values()) for row in rows]), end="")
+        rows += [
+            {"recipe": name, "engine": engine} | _summary(engine, rounds)
+            for engine in processes
+        ]
+    print(
+        text_table.render(list(rows[0]), [list(row.values()) for row in rows]), end=""
+    )
     return rows
 
 
@@ -77,19 +87,36 @@ def _processes(
     settings: Sequence[str], before: str | None, epochs: int
 ) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """Yields a process of `paced_training` for each engine, and ends them."""
-    engines = {name: {"PYTHONPATH": str(ROOT)} | environment for name, environment in ENGINES.items()}
+    engines = {
+        name: {"PYTHONPATH": str(ROOT)} | environment
+        for name, environment in ENGINES.items()
+    }
     if before is not None:
         engines = {"before": {"PYTHONPATH": os.path.abspath(before)}} | engines
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         weights = folder / "weights.safetensors"
         keras.utils.set_random_seed(0)
-        weight_files.save(build.build_model(override(configs.get_recipe(RECIPE), settings)), weights)
-        changes = (f"start_from={weights}", f"learning_rate={LEARNING_RATE}", f"epochs={epochs}")
+        weight_files.save(
+            build.build_model(override(configs.get_recipe(RECIPE), settings)), weights
+        )
+        changes = (
+            f"start_from={weights}",
+            f"learning_rate={LEARNING_RATE}",
+            f"epochs={epochs}",
+        )
         processes, program = {}, str(ROOT / "benchmarks" / "paced_training.py")
         for name, environment in engines.items():
             process = subprocess.Popen(
-                [sys.executable, "-P", program, RECIPE, str(folder / name), *settings, *changes],
+                [
+                    sys.executable,
+                    "-P",
+                    program,
+                    RECIPE,
+                    str(folder / name),
+                    *settings,
+                    *changes,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stack.enter_context((folder / f"{name}.txt").open("w")),
@@ -116,18 +143,28 @@ def _summary(engine: str, rounds: list[dict[str, dict[str, Any]]]) -> dict[str, 
     """Returns medians, their ratios to the first engine, and the largest difference of the losses."""
     first, cells = next(iter(rounds[0])), {}
     for quantity in ("step_ms", "epoch_s", "epoch_cpu_s"):
-        pairs = [(turns[engine][quantity], turns[first][quantity]) for turns in rounds[1:]]
+        pairs = [
+            (turns[engine][quantity], turns[first][quantity]) for turns in rounds[1:]
+        ]
         cells[quantity] = f"{statistics.median(own for own, _ in pairs):.2f}"
-        cells[f"{quantity.rpartition('_')[0]} x"] = f"{statistics.median(a / b for a, b in pairs):.3f}"
-    losses = list(zip(rounds[0][engine]["losses"], rounds[0][first]["losses"], strict=True))[:NUM_LOSSES]
-    return cells | {f"difference of {len(losses)} losses": f"{max(abs(a - b) for a, b in losses):.6f}"}
+        cells[f"{quantity.rpartition('_')[0]} x"] = (
+            f"{statistics.median(a / b for a, b in pairs):.3f}"
+        )
+    losses = list(
+        zip(rounds[0][engine]["losses"], rounds[0][first]["losses"], strict=True)
+    )[:NUM_LOSSES]
+    return cells | {
+        f"difference of {len(losses)} losses": f"{max(abs(a - b) for a, b in losses):.6f}"
+    }
 
 
 COMMAND = program(
     "steps",
     "measures steps and epochs of `train` on TensorFlow, on JAX and in an earlier checkout",
     benchmark_steps,
-    Flag("before", "DIR", "checkout of an earlier commit to compare with (default: none)"),
+    Flag(
+        "before", "DIR", "checkout of an earlier commit to compare with (default: none)"
+    ),
     IntegerFlag("epochs", "N", "turns of each (default: 7)"),
 )
 

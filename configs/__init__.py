@@ -32,7 +32,11 @@ def get_recipe(name: str) -> Recipe:
         return read_json(Path(name).expanduser())
     recipes = _recipes()
     if name not in recipes:
-        rows = [recipe for recipe in recipes if recipe.startswith(f"{name.partition(':')[0]}:")]
+        rows = [
+            recipe
+            for recipe in recipes
+            if recipe.startswith(f"{name.partition(':')[0]}:")
+        ]
         raise unknown("recipe", name, rows or recipes, see="`lambdanet train --help`")
     return recipes[name]
 

@@ -36,4 +36,7 @@ BASE = Recipe(
     label_smoothing=0.1,
 )
 
-ROWS = {model: dataclasses.replace(BASE, model=model) for model in ("resnet_50", "resnet_50_llll")}
+ROWS = {
+    model: dataclasses.replace(BASE, model=model)
+    for model in ("resnet_50", "resnet_50_llll")
+}

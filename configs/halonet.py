@@ -37,7 +37,11 @@ SIZES_AND_MAGNITUDES = {
 
 ROWS = {
     model: dataclasses.replace(
-        BASE, model=model, input_size=size, crop_fraction=size / (size + 32), randaugment_magnitude=magnitude
+        BASE,
+        model=model,
+        input_size=size,
+        crop_fraction=size / (size + 32),
+        randaugment_magnitude=magnitude,
     )
     for model, (size, magnitude) in SIZES_AND_MAGNITUDES.items()
 }

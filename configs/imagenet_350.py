@@ -21,7 +21,9 @@ from typing import Any
 
 from lambdanet.configs import imagenet_90
 
-BASE = dataclasses.replace(imagenet_90.BASE, epochs=350, weight_decay=4e-5, randaugment_layers=2)
+BASE = dataclasses.replace(
+    imagenet_90.BASE, epochs=350, weight_decay=4e-5, randaugment_layers=2
+)
 
 # Table 20. Depth, size: RandAugment magnitude, dropout, stochastic depth rate.
 HYPERPARAMETERS = {
@@ -42,7 +44,11 @@ HYPERPARAMETERS = {
 
 # Lambda layers and two baselines for every depth and size, and a row of Table 13.
 FAMILIES = ("lambda_resnet_{}", "resnet_rs_{}", "resnet_rs_{}_no_se")
-MODELS = [(family.format(depth), depth, size) for family in FAMILIES for depth, size in HYPERPARAMETERS]
+MODELS = [
+    (family.format(depth), depth, size)
+    for family in FAMILIES
+    for depth, size in HYPERPARAMETERS
+]
 MODELS += [("lambda_resnet_152_c4", 152, 256)]
 
 LARGEST = ((350, 288), (350, 320), (420, 320))
@@ -67,6 +73,8 @@ def hyperparameters(depth: int, size: int) -> dict[str, Any]:
 
 
 ROWS = {
-    f"{model}@{size}": dataclasses.replace(BASE, model=model, **hyperparameters(depth, size))
+    f"{model}@{size}": dataclasses.replace(
+        BASE, model=model, **hyperparameters(depth, size)
+    )
     for model, depth, size in MODELS
 }

@@ -21,7 +21,9 @@ import dataclasses
 from lambdanet.configs import imagenet_90, imagenet_350
 
 BATCH = 4096
-BASE = dataclasses.replace(imagenet_90.BASE, epochs=350, weight_decay=4e-5, randaugment_layers=2)
+BASE = dataclasses.replace(
+    imagenet_90.BASE, epochs=350, weight_decay=4e-5, randaugment_layers=2
+)
 # Depth and size: the fraction of pseudo-labeled images in a batch.
 SHARES = {
     (50, 128): 1 / 2,

@@ -31,4 +31,7 @@ BASE = dataclasses.replace(
     bn_momentum=0.99,
 )
 
-ROWS = {model: dataclasses.replace(BASE, model=model) for model in ("mobilenet_v2", "mobilenet_v2_lambda")}
+ROWS = {
+    model: dataclasses.replace(BASE, model=model)
+    for model in ("mobilenet_v2", "mobilenet_v2_lambda")
+}

@@ -26,89 +26,191 @@ class Recipe:
     """
 
     # The model.
-    model: Annotated[str, v.TEXT, "name of a model of the zoo, as `lambdanet list` prints it"]
-    model_options: Annotated[dict[str, object], "arguments of create_model that differ from the zoo's"] = (
-        dataclasses.field(default_factory=dict)
-    )
+    model: Annotated[
+        str, v.TEXT, "name of a model of the zoo, as `lambdanet list` prints it"
+    ]
+    model_options: Annotated[
+        dict[str, object], "arguments of create_model that differ from the zoo's"
+    ] = dataclasses.field(default_factory=dict)
     num_classes: Annotated[int, v.CLASSES, "number of classes; 0: the dataset's"]
-    input_size: Annotated[int, v.SIZE, "image side in pixels; with sizes, outside of training"]
+    input_size: Annotated[
+        int, v.SIZE, "image side in pixels; with sizes, outside of training"
+    ]
     sizes: Annotated[
-        tuple[float, ...], v.SIZES, "image sides in equal parts of training; empty: input_size"
+        tuple[float, ...],
+        v.SIZES,
+        "image sides in equal parts of training; empty: input_size",
     ] = ()
-    dropout_rate: Annotated[float, v.RATE, "fraction of the features dropped before the classifier"] = 0.0
-    stochastic_depth_rate: Annotated[float, v.RATE, "probability of skipping a block of the last stage"] = 0.0
-    bn_momentum: Annotated[float, v.RATE, "fraction of the moving statistics kept at each step"] = 0.9
+    dropout_rate: Annotated[
+        float, v.RATE, "fraction of the features dropped before the classifier"
+    ] = 0.0
+    stochastic_depth_rate: Annotated[
+        float, v.RATE, "probability of skipping a block of the last stage"
+    ] = 0.0
+    bn_momentum: Annotated[
+        float, v.RATE, "fraction of the moving statistics kept at each step"
+    ] = 0.9
     position_stddev: Annotated[
-        float, v.NOT_NEGATIVE, "standard deviation of a lambda layer's position embeddings at the start"
+        float,
+        v.NOT_NEGATIVE,
+        "standard deviation of a lambda layer's position embeddings at the start",
     ] = 1.0
-    sync_batch_norm: Annotated[bool, "batch statistics over all devices instead of each device"] = False
-    mixed_precision: Annotated[bool, "compute in bfloat16, keep variables in float32"] = False
-    start_from: Annotated[str, "model_dir or initial weights; empty: random weights"] = ""
-    zero_head: Annotated[bool, "start the classifier at zero, regardless of start_from"] = False
-    freeze: Annotated[str, "layers that are not trained: backbone, c2 or patterns such as stem*,c2"] = ""
-    unfreeze_epoch: Annotated[int, v.OR_NEVER, "epochs after which these are also trained; 0: never"] = 0
+    sync_batch_norm: Annotated[
+        bool, "batch statistics over all devices instead of each device"
+    ] = False
+    mixed_precision: Annotated[
+        bool, "compute in bfloat16, keep variables in float32"
+    ] = False
+    start_from: Annotated[
+        str, "model_dir or initial weights; empty: random weights"
+    ] = ""
+    zero_head: Annotated[
+        bool, "start the classifier at zero, regardless of start_from"
+    ] = False
+    freeze: Annotated[
+        str, "layers that are not trained: backbone, c2 or patterns such as stem*,c2"
+    ] = ""
+    unfreeze_epoch: Annotated[
+        int, v.OR_NEVER, "epochs after which these are also trained; 0: never"
+    ] = 0
 
     # The data.
-    dataset: Annotated[str, v.TEXT, "a dataset of TFDS; folder, your pictures; or tfrecord, your records"]
-    labels: Annotated[str, "csv or parquet file of folder: columns file, label, split; empty: none"] = ""
-    train_split: Annotated[str, v.TEXT, "split to train on, such as train[:90%]"] = "train"
-    eval_split: Annotated[str, v.TEXT, "split to evaluate on"] = "test"
-    held_out_split: Annotated[str, "split that selects the best epoch; empty: none"] = ""
-    patience: Annotated[int, v.OR_NEVER, "epochs without improvement after which the run ends; 0: never"] = 0
-    pseudo_labels: Annotated[str, "folder that `lambdanet pseudo-label` wrote; empty: none"] = ""
-    pseudo_share: Annotated[float, v.RATE, "fraction of each batch taken from pseudo_labels"] = 0.0
-    mean: Annotated[tuple[float, ...], v.MEANS, "mean of each channel, for pixels in 0..1"]
-    std: Annotated[tuple[float, ...], v.DEVIATIONS, "standard deviation of each channel, for pixels in 0..1"]
-    crop_fraction: Annotated[float, v.FACTOR, "fraction of the shorter side that evaluation crops"] = 1.0
-    interpolation: Annotated[str, v.INTERPOLATIONS, "interpolation at evaluation"] = "bilinear"
-    augmentation: Annotated[str, v.AUGMENTATIONS, "crop and flips of training images"] = "none"
-    repeated_augmentation: Annotated[int, v.COUNT, "copies of an image, each augmented differently"] = 1
-    randaugment_layers: Annotated[int, v.NATURAL, "RandAugment operations per image; 0: none"] = 0
-    randaugment_magnitude: Annotated[float, v.NOT_NEGATIVE, "magnitude of RandAugment"] = 10.0
-    randaugment_policy: Annotated[str, v.POLICIES, "operations of RandAugment"] = "model_garden"
-    randaugment_std: Annotated[float, v.NOT_NEGATIVE, "deviation of the magnitude, with the policy timm"] = (
-        0.0
+    dataset: Annotated[
+        str,
+        v.TEXT,
+        "a dataset of TFDS; folder, your pictures; or tfrecord, your records",
+    ]
+    labels: Annotated[
+        str, "csv or parquet file of folder: columns file, label, split; empty: none"
+    ] = ""
+    train_split: Annotated[str, v.TEXT, "split to train on, such as train[:90%]"] = (
+        "train"
     )
-    color_jitter: Annotated[float, v.FRACTION, "largest change of brightness, contrast and saturation"] = 0.0
-    random_erasing: Annotated[float, v.FRACTION, "probability that a rectangle becomes noise"] = 0.0
-    mixup_alpha: Annotated[float, v.NOT_NEGATIVE, "alpha of mixup, which blends two images; 0: none"] = 0.0
-    cutmix_alpha: Annotated[float, v.NOT_NEGATIVE, "alpha of CutMix, which pastes a rectangle; 0: none"] = 0.0
+    eval_split: Annotated[str, v.TEXT, "split to evaluate on"] = "test"
+    held_out_split: Annotated[str, "split that selects the best epoch; empty: none"] = (
+        ""
+    )
+    patience: Annotated[
+        int, v.OR_NEVER, "epochs without improvement after which the run ends; 0: never"
+    ] = 0
+    pseudo_labels: Annotated[
+        str, "folder that `lambdanet pseudo-label` wrote; empty: none"
+    ] = ""
+    pseudo_share: Annotated[
+        float, v.RATE, "fraction of each batch taken from pseudo_labels"
+    ] = 0.0
+    mean: Annotated[
+        tuple[float, ...], v.MEANS, "mean of each channel, for pixels in 0..1"
+    ]
+    std: Annotated[
+        tuple[float, ...],
+        v.DEVIATIONS,
+        "standard deviation of each channel, for pixels in 0..1",
+    ]
+    crop_fraction: Annotated[
+        float, v.FACTOR, "fraction of the shorter side that evaluation crops"
+    ] = 1.0
+    interpolation: Annotated[str, v.INTERPOLATIONS, "interpolation at evaluation"] = (
+        "bilinear"
+    )
+    augmentation: Annotated[
+        str, v.AUGMENTATIONS, "crop and flips of training images"
+    ] = "none"
+    repeated_augmentation: Annotated[
+        int, v.COUNT, "copies of an image, each augmented differently"
+    ] = 1
+    randaugment_layers: Annotated[
+        int, v.NATURAL, "RandAugment operations per image; 0: none"
+    ] = 0
+    randaugment_magnitude: Annotated[
+        float, v.NOT_NEGATIVE, "magnitude of RandAugment"
+    ] = 10.0
+    randaugment_policy: Annotated[str, v.POLICIES, "operations of RandAugment"] = (
+        "model_garden"
+    )
+    randaugment_std: Annotated[
+        float, v.NOT_NEGATIVE, "deviation of the magnitude, with the policy timm"
+    ] = 0.0
+    color_jitter: Annotated[
+        float, v.FRACTION, "largest change of brightness, contrast and saturation"
+    ] = 0.0
+    random_erasing: Annotated[
+        float, v.FRACTION, "probability that a rectangle becomes noise"
+    ] = 0.0
+    mixup_alpha: Annotated[
+        float, v.NOT_NEGATIVE, "alpha of mixup, which blends two images; 0: none"
+    ] = 0.0
+    cutmix_alpha: Annotated[
+        float, v.NOT_NEGATIVE, "alpha of CutMix, which pastes a rectangle; 0: none"
+    ] = 0.0
 
     # The optimization.
     epochs: Annotated[int, v.COUNT, "passes over the training split"]
-    global_batch_size: Annotated[int, v.COUNT, "images per step on all devices together"]
+    global_batch_size: Annotated[
+        int, v.COUNT, "images per step on all devices together"
+    ]
     optimizer: Annotated[str, v.OPTIMIZERS, "optimizer"] = "sgd"
     learning_rate: Annotated[float, v.POSITIVE, "peak, reached after warmup_epochs"]
-    momentum: Annotated[float, v.RATE, "momentum; beta_1 of adam, adamw, lamb and lion"] = 0.9
-    optimizer_options: Annotated[dict[str, object], "other options, such as {'nesterov': True} of sgd"] = (
-        dataclasses.field(default_factory=dict)
-    )
+    momentum: Annotated[
+        float, v.RATE, "momentum; beta_1 of adam, adamw, lamb and lion"
+    ] = 0.9
+    optimizer_options: Annotated[
+        dict[str, object], "other options, such as {'nesterov': True} of sgd"
+    ] = dataclasses.field(default_factory=dict)
     schedule: Annotated[str, v.SCHEDULES, "learning rate after the warm-up"] = "cosine"
-    warmup_epochs: Annotated[float, v.NOT_NEGATIVE, "epochs in which the learning rate rises from 0"] = 0.0
-    cosine_floor: Annotated[float, v.RATE, "end of the cosine schedule, as a fraction of the peak"] = 0.0
-    decay_rate: Annotated[float, v.FACTOR, "factor of the exponential schedule per decay_epochs"] = 1.0
-    decay_epochs: Annotated[float, v.POSITIVE, "epochs between decays of the exponential schedule"] = 1.0
-    weight_decay: Annotated[
-        float, v.NOT_NEGATIVE, "L2 of kernels in the loss; adamw, lamb, lion: in the step"
+    warmup_epochs: Annotated[
+        float, v.NOT_NEGATIVE, "epochs in which the learning rate rises from 0"
     ] = 0.0
-    clip_norm: Annotated[float, v.NOT_NEGATIVE, "largest norm of all gradients together; 0: any"] = 0.0
-    clip_adaptive: Annotated[float, v.NOT_NEGATIVE, "largest gradient relative to weights (AGC); 0: any"] = (
-        0.0
-    )
-    accumulate_steps: Annotated[int, v.COUNT, "parts of a batch whose gradients are added up in turn"] = 1
-    remat: Annotated[bool, "compute activations of blocks again in the backward pass, to save memory"] = False
-    layer_decay: Annotated[float, v.FACTOR, "factor of the learning rate per block, backwards"] = 1.0
-    head_rate: Annotated[float, v.POSITIVE, "factor of the learning rate of the classifier"] = 1.0
+    cosine_floor: Annotated[
+        float, v.RATE, "end of the cosine schedule, as a fraction of the peak"
+    ] = 0.0
+    decay_rate: Annotated[
+        float, v.FACTOR, "factor of the exponential schedule per decay_epochs"
+    ] = 1.0
+    decay_epochs: Annotated[
+        float, v.POSITIVE, "epochs between decays of the exponential schedule"
+    ] = 1.0
+    weight_decay: Annotated[
+        float,
+        v.NOT_NEGATIVE,
+        "L2 of kernels in the loss; adamw, lamb, lion: in the step",
+    ] = 0.0
+    clip_norm: Annotated[
+        float, v.NOT_NEGATIVE, "largest norm of all gradients together; 0: any"
+    ] = 0.0
+    clip_adaptive: Annotated[
+        float, v.NOT_NEGATIVE, "largest gradient relative to weights (AGC); 0: any"
+    ] = 0.0
+    accumulate_steps: Annotated[
+        int, v.COUNT, "parts of a batch whose gradients are added up in turn"
+    ] = 1
+    remat: Annotated[
+        bool, "compute activations of blocks again in the backward pass, to save memory"
+    ] = False
+    layer_decay: Annotated[
+        float, v.FACTOR, "factor of the learning rate per block, backwards"
+    ] = 1.0
+    head_rate: Annotated[
+        float, v.POSITIVE, "factor of the learning rate of the classifier"
+    ] = 1.0
     loss: Annotated[str, v.LOSSES, "loss of the logits"] = "cross_entropy"
-    label_smoothing: Annotated[float, v.RATE, "fraction of each label spread over all classes"] = 0.0
-    target_threshold: Annotated[float, v.RATE, "label that counts as 1 in binary_cross_entropy; 0: none"] = (
-        0.0
-    )
+    label_smoothing: Annotated[
+        float, v.RATE, "fraction of each label spread over all classes"
+    ] = 0.0
+    target_threshold: Annotated[
+        float, v.RATE, "label that counts as 1 in binary_cross_entropy; 0: none"
+    ] = 0.0
     class_weights: Annotated[
-        v.Weights, v.WEIGHTS, "weight of each class in the loss; balanced: all count alike; empty: 1"
+        v.Weights,
+        v.WEIGHTS,
+        "weight of each class in the loss; balanced: all count alike; empty: 1",
     ] = ()
-    ema_decay: Annotated[float, v.RATE, "decay of the weights' average, which is evaluated; 0: none"] = 0.0
-    seed: Annotated[int, v.SEED, "seed of the weights, the order and the augmentation"] = 0
+    ema_decay: Annotated[
+        float, v.RATE, "decay of the weights' average, which is evaluated; 0: none"
+    ] = 0.0
+    seed: Annotated[
+        int, v.SEED, "seed of the weights, the order and the augmentation"
+    ] = 0
 
     def __post_init__(self) -> None:
         for field, (kind, *limits, _) in _annotations().items():
@@ -125,7 +227,10 @@ class Recipe:
     @property
     def phase_ends(self) -> tuple[int, ...]:
         """The numbers of epochs after which the image size or the frozen layers change, and the last."""
-        return (*sorted({*self._size_ends, self.unfreeze_epoch} & {*range(1, self.epochs)}), self.epochs)
+        return (
+            *sorted({*self._size_ends, self.unfreeze_epoch} & {*range(1, self.epochs)}),
+            self.epochs,
+        )
 
     def training_size(self, epoch: int) -> int:
         """Returns the size of the training images in an epoch, from 0."""
@@ -148,7 +253,10 @@ class Recipe:
 @functools.cache
 def _annotations() -> dict[str, tuple[Any, ...]]:
     """Returns the type, the limits or choices, and the help of each field, in the order of `Recipe`."""
-    return {name: get_args(hint) for name, hint in get_type_hints(Recipe, include_extras=True).items()}
+    return {
+        name: get_args(hint)
+        for name, hint in get_type_hints(Recipe, include_extras=True).items()
+    }
 
 
 def field_types() -> dict[str, type]:
@@ -182,9 +290,15 @@ def describe_fields() -> list[FieldDescription]:
     described = []
     for field in dataclasses.fields(Recipe):
         kind, *limits, text = _annotations()[field.name]
-        given = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        given = (
+            field.default
+            if field.default_factory is dataclasses.MISSING
+            else field.default_factory()
+        )
         required = given is dataclasses.MISSING
-        default = None if required else given if isinstance(given, str) else json.dumps(given)
+        default = (
+            None if required else given if isinstance(given, str) else json.dumps(given)
+        )
         for choices in (limit for limit in limits if not isinstance(limit, v.Limit)):
             *others, last = choices
             text += f": {', '.join(others)} or {last}"
@@ -235,10 +349,14 @@ def from_json(text: str) -> Recipe:
     except ValueError as error:
         raise InputError(f"not a recipe in JSON: {error}") from None
     if not isinstance(values, dict):
-        raise InputError(f"not a recipe in JSON: {type(values).__name__} instead of an object")
+        raise InputError(
+            f"not a recipe in JSON: {type(values).__name__} instead of an object"
+        )
     for field in values:
         check_known("recipe field", field, field_types())
-    missing = [f.name for f in describe_fields() if f.default is None and f.name not in values]
+    missing = [
+        f.name for f in describe_fields() if f.default is None and f.name not in values
+    ]
     if missing:
         raise InputError(f"not a recipe: it lacks {', '.join(missing)}")
     return Recipe(**values)
@@ -259,5 +377,7 @@ def read_json(path: str | Path) -> Recipe:
 
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[object, object]]:
     """Returns the fields in which two recipes differ, each with the old and the new value."""
-    pairs = {field: (getattr(old, field), getattr(new, field)) for field in field_types()}
+    pairs = {
+        field: (getattr(old, field), getattr(new, field)) for field in field_types()
+    }
     return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}

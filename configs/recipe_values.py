@@ -27,14 +27,26 @@ FRACTION = Limit(lambda v: 0 <= v <= 1, "a number from 0 to 1")
 FACTOR = Limit(lambda v: 0 < v <= 1, "a number above 0 and at most 1")
 TEXT = Limit(bool, "a text that is not empty")
 SIZE = Limit(lambda v: 1 <= v < 1 << 16, "an integer from 1 to 65535")
-SIZES = Limit(lambda v: all(s.is_integer() and SIZE.accepts(s) for s in v), "integers from 1 to 65535")
+SIZES = Limit(
+    lambda v: all(s.is_integer() and SIZE.accepts(s) for s in v),
+    "integers from 1 to 65535",
+)
 CLASSES = Limit(lambda v: v >= 0, "a positive integer, or 0 for the dataset's")
-MEANS = Limit(lambda v: bool(v) and all(map(math.isfinite, v)), "one number per channel")
-DEVIATIONS = Limit(lambda v: bool(v) and all(map(POSITIVE.accepts, v)), "one number above 0 per channel")
+MEANS = Limit(
+    lambda v: bool(v) and all(map(math.isfinite, v)), "one number per channel"
+)
+DEVIATIONS = Limit(
+    lambda v: bool(v) and all(map(POSITIVE.accepts, v)),
+    "one number above 0 per channel",
+)
 BALANCED = "balanced"  # weights of the classes
 Weights = tuple[float, ...] | Literal["balanced"]
 WEIGHTS = Limit(
-    lambda v: not v or v == BALANCED or (max(v) > 0 and all(0 <= weight < 1e38 for weight in v)),
+    lambda v: (
+        not v
+        or v == BALANCED
+        or (max(v) > 0 and all(0 <= weight < 1e38 for weight in v))
+    ),
     f"one number from 0 to below 1e38 per class, not all 0, or {BALANCED}",
 )
 SEED = Limit(lambda v: 0 <= v < 2**31, "an integer from 0 to below 2**31")
@@ -97,15 +109,24 @@ def check_rules(recipe: Any) -> None:
     """
     for field, accepts, accepted in _RULES:
         if not accepts(recipe):
-            raise invalid(field, accepted.format(recipe), getattr(recipe, field), _HINTS.get(field, ""))
+            raise invalid(
+                field,
+                accepted.format(recipe),
+                getattr(recipe, field),
+                _HINTS.get(field, ""),
+            )
     accepted_options = OPTIMIZERS[recipe.optimizer].options
     for option, value in recipe.optimizer_options.items():
         check_known(f"option of optimizer {recipe.optimizer}", option, accepted_options)
         if not _OPTIONS[option].accepts(value):
-            raise invalid(f"optimizer_options[{option!r}]", _OPTIONS[option].accepted, value)
+            raise invalid(
+                f"optimizer_options[{option!r}]", _OPTIONS[option].accepted, value
+            )
 
 
-def check_value(field: str, value: Any, limits: Iterable[Limit | Collection[str]]) -> None:
+def check_value(
+    field: str, value: Any, limits: Iterable[Limit | Collection[str]]
+) -> None:
     """Checks the value of a field, which has its type, by the limits or choices in its annotation.
 
     Raises:
@@ -149,9 +170,17 @@ def coerce(field: str, value: Any, kind: type) -> Any:
         values = value if isinstance(value, tuple | list) else (value,)
         if all(map(_is_number, values)):
             return tuple(float(v) for v in values)
-    if origin is dict and isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+    if (
+        origin is dict
+        and isinstance(value, Mapping)
+        and all(isinstance(key, str) for key in value)
+    ):
         return {key: _plain(f"{field}[{key!r}]", v) for key, v in value.items()}
-    if origin in (int, str, bool) and type(value) is origin and (origin is not int or value in INTEGERS):
+    if (
+        origin in (int, str, bool)
+        and type(value) is origin
+        and (origin is not int or value in INTEGERS)
+    ):
         return value
     raise invalid(field, _ACCEPTED[origin], value)
 
@@ -162,7 +191,11 @@ def _plain(field: str, value: object) -> object:
         return tuple(_plain(field, v) for v in value)
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _plain(f"{field}[{key!r}]", v) for key, v in value.items()}
-    if value is None or isinstance(value, bool | str) or (_is_number(value) and math.isfinite(value)):
+    if (
+        value is None
+        or isinstance(value, bool | str)
+        or (_is_number(value) and math.isfinite(value))
+    ):
         return value
     raise invalid(field, "a number, text, True, False, None or a list of them", value)
 
@@ -192,12 +225,28 @@ _HINTS = {"warmup_epochs": "for a short run, add --set=warmup_epochs=0"}
 # Rules between fields, in the order in which they are checked.
 _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ("std", lambda r: len(r.mean) == len(r.std), "as long as mean, which is {0.mean}"),
-    ("warmup_epochs", lambda r: r.warmup_epochs <= r.epochs, "at most epochs, which is {0.epochs}"),
-    ("sizes", lambda r: len(r.sizes) <= r.epochs, "at most epochs numbers, of which there are {0.epochs}"),
-    ("labels", lambda r: not r.labels or r.dataset == "folder", "empty unless the dataset is folder"),
+    (
+        "warmup_epochs",
+        lambda r: r.warmup_epochs <= r.epochs,
+        "at most epochs, which is {0.epochs}",
+    ),
+    (
+        "sizes",
+        lambda r: len(r.sizes) <= r.epochs,
+        "at most epochs numbers, of which there are {0.epochs}",
+    ),
+    (
+        "labels",
+        lambda r: not r.labels or r.dataset == "folder",
+        "empty unless the dataset is folder",
+    ),
     ("freeze", lambda r: not r.freeze or r.start_from, "empty without start_from"),
     ("unfreeze_epoch", lambda r: not r.unfreeze_epoch or r.freeze, "0 without freeze"),
-    ("patience", lambda r: not r.patience or r.held_out_split, "0 without a held_out_split"),
+    (
+        "patience",
+        lambda r: not r.patience or r.held_out_split,
+        "0 without a held_out_split",
+    ),
     (
         "pseudo_share",
         lambda r: not r.pseudo_labels or r.num_pseudo_labels,
@@ -214,17 +263,27 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         "a divisor of global_batch_size, which is {0.global_batch_size}",
     ),
     # Sums over devices cannot be in a loop, and in blocks computed again, devices do not wait for each other.
-    ("remat", lambda r: not r.remat or not r.sync_batch_norm, "false with sync_batch_norm"),
+    (
+        "remat",
+        lambda r: not r.remat or not r.sync_batch_norm,
+        "false with sync_batch_norm",
+    ),
     (
         "accumulate_steps",
         lambda r: r.accumulate_steps == 1 or not r.sync_batch_norm,
         "1 with sync_batch_norm",
     ),
     ("momentum", lambda r: r.momentum or r.optimizer != "lion", "above 0 with lion"),
-    ("randaugment_layers", lambda r: not r.randaugment_layers or len(r.mean) == 3, "0 without 3 channels"),
+    (
+        "randaugment_layers",
+        lambda r: not r.randaugment_layers or len(r.mean) == 3,
+        "0 without 3 channels",
+    ),
     (
         "randaugment_magnitude",
-        lambda r: r.randaugment_policy != "timm" or r.randaugment_magnitude <= MAX_MAGNITUDE,
+        lambda r: (
+            r.randaugment_policy != "timm" or r.randaugment_magnitude <= MAX_MAGNITUDE
+        ),
         f"at most {MAX_MAGNITUDE:g} with the randaugment_policy timm",
     ),
     (
@@ -232,7 +291,11 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         lambda r: not r.randaugment_std or r.randaugment_policy == "timm",
         "0 without the randaugment_policy timm",
     ),
-    ("color_jitter", lambda r: not r.color_jitter or len(r.mean) == 3, "0 without 3 channels"),
+    (
+        "color_jitter",
+        lambda r: not r.color_jitter or len(r.mean) == 3,
+        "0 without 3 channels",
+    ),
     (
         "target_threshold",
         lambda r: not r.target_threshold or r.loss == "binary_cross_entropy",
@@ -241,7 +304,9 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     (
         "class_weights",
         lambda r: (
-            r.class_weights in ((), BALANCED) or not r.num_classes or len(r.class_weights) == r.num_classes
+            r.class_weights in ((), BALANCED)
+            or not r.num_classes
+            or len(r.class_weights) == r.num_classes
         ),
         f"empty, {BALANCED}, or {{0.num_classes}} numbers, one per class",
     ),

@@ -85,11 +85,18 @@ ONE_SIZE: dict[str, dict[str, Any]] = {"a3": {"input_size": 160, "sizes": ()}}
 def fields(weights: PublishedWeights, procedure: str) -> dict[str, Any]:
     """Returns the fields of a procedure, at the size and normalization of published weights."""
     one_size = ONE_SIZE.get(procedure, {}) if weights.model.endswith("_256") else {}
-    return {**weights.preprocessing, "crop_fraction": 0.95, **PROCEDURES[procedure], **one_size}
+    return {
+        **weights.preprocessing,
+        "crop_fraction": 0.95,
+        **PROCEDURES[procedure],
+        **one_size,
+    }
 
 
 ROWS = {
-    f"{weights.model}@{name}": dataclasses.replace(BASE, model=weights.model, **fields(weights, name))
+    f"{weights.model}@{name}": dataclasses.replace(
+        BASE, model=weights.model, **fields(weights, name)
+    )
     for weights in pretrained_weights.WEIGHTS
     for name in PROCEDURES
 }

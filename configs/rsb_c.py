@@ -29,6 +29,8 @@ BASE = dataclasses.replace(
 )
 
 ROWS = {
-    weights.model: dataclasses.replace(BASE, model=weights.model, **weights.preprocessing)
+    weights.model: dataclasses.replace(
+        BASE, model=weights.model, **weights.preprocessing
+    )
     for weights in pretrained_weights.WEIGHTS
 }

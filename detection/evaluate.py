@@ -20,10 +20,24 @@ COMMAND = Command(
     "evaluates an exported detector on annotated images and prints the COCO table",
     _run,
     flags=(
-        Flag("saved_model", "DIR", "folder written by lambdanet.detection.export", required=True),
-        Flag("annotations", "FILE", "annotation file, such as instances_val2017.json", required=True),
+        Flag(
+            "saved_model",
+            "DIR",
+            "folder written by lambdanet.detection.export",
+            required=True,
+        ),
+        Flag(
+            "annotations",
+            "FILE",
+            "annotation file, such as instances_val2017.json",
+            required=True,
+        ),
         Flag("images", "DIR", "folder of its images", required=True),
-        Flag("out", "FILE", "file for the detections in COCO's results format (default: none)"),
+        Flag(
+            "out",
+            "FILE",
+            "file for the detections in COCO's results format (default: none)",
+        ),
     ),
     examples=(
         "python -m lambdanet.detection.evaluate --saved_model=/tmp/model "

@@ -12,9 +12,18 @@ Importing this module registers these experiments with Model Garden, and their b
 import functools
 from typing import Any
 
-from lambdanet.detection.model_garden import ExperimentConfig, decoders, exp_factory, hyperparams
+from lambdanet.detection.model_garden import (
+    ExperimentConfig,
+    decoders,
+    exp_factory,
+    hyperparams,
+)
 from lambdanet.detection.modeling import tasks
-from lambdanet.detection.modeling.backbones import Backbone, LambdaResNet, MobileNetV2Lambda
+from lambdanet.detection.modeling.backbones import (
+    Backbone,
+    LambdaResNet,
+    MobileNetV2Lambda,
+)
 from lambdanet.errors import check_known
 from lambdanet.models import zoo
 
@@ -46,7 +55,11 @@ def list_experiments() -> list[str]:
     def walk(registered: dict[str, Any], prefix: str = "") -> list[str]:
         found: list[str] = []
         for key, value in registered.items():
-            found += walk(value, f"{prefix}{key}/") if isinstance(value, dict) else [prefix + key]
+            found += (
+                walk(value, f"{prefix}{key}/")
+                if isinstance(value, dict)
+                else [prefix + key]
+            )
         return found
 
     return walk(exp_factory._REGISTERED_CONFIGS)
@@ -101,7 +114,9 @@ def equivalent_backbone(stock: hyperparams.Config) -> Backbone | None:
     if model_id not in zoo.MODELS:
         return None
     options = LambdaResNet(
-        model_id=model_id, stochastic_depth_drop_rate=rate, bn_trainable=config.bn_trainable
+        model_id=model_id,
+        stochastic_depth_drop_rate=rate,
+        bn_trainable=config.bn_trainable,
     )
     return Backbone(type="lambda_resnet", lambda_resnet=options)
 
@@ -109,7 +124,11 @@ def equivalent_backbone(stock: hyperparams.Config) -> Backbone | None:
 def _register_stock_experiments() -> None:
     for stock in list_experiments():
         task = exp_factory.get_exp_config(stock).task
-        backbone = equivalent_backbone(task.model.backbone) if type(task) in tasks.TASK_CLASSES else None
+        backbone = (
+            equivalent_backbone(task.model.backbone)
+            if type(task) in tasks.TASK_CLASSES
+            else None
+        )
         if backbone is not None:
             make = functools.partial(with_zoo_backbone, stock, backbone)
             exp_factory.register_config_factory(f"{backbone.type}/{stock}")(make)
@@ -126,21 +145,27 @@ def cascadercnn_lambda_resnet() -> ExperimentConfig:
     return config
 
 
-def maskrcnn_lambda_resnet_coco(model_id: str = "lambda_resnet_152") -> ExperimentConfig:
+def maskrcnn_lambda_resnet_coco(
+    model_id: str = "lambda_resnet_152",
+) -> ExperimentConfig:
     """Mask R-CNN as in Bello 2021, appendix F.3: 1024x1024, from scratch, 130,000 steps.
 
     Anchors, levels, batch normalization and all else that the paper omits have Model Garden's defaults.
     """
     steps, batch_size = 130_000, 256
     config = with_zoo_backbone(
-        "maskrcnn_resnetfpn_coco", Backbone(lambda_resnet=LambdaResNet(model_id=model_id))
+        "maskrcnn_resnetfpn_coco",
+        Backbone(lambda_resnet=LambdaResNet(model_id=model_id)),
     )
     task = config.task
     task.model.input_size = [1024, 1024, 3]
     task.model.norm_activation.use_sync_bn = True
     task.losses.l2_weight_decay = 4e-5
     task.train_data.global_batch_size = batch_size
-    task.train_data.parser.aug_scale_min, task.train_data.parser.aug_scale_max = 0.1, 2.0
+    task.train_data.parser.aug_scale_min, task.train_data.parser.aug_scale_max = (
+        0.1,
+        2.0,
+    )
     _set_steps(config, steps, batch_size)
     boundaries = [round(steps * fraction) for fraction in (0.9, 0.95, 0.975)]
     values = [0.32, 0.032, 0.0032, 0.00032]
@@ -166,10 +191,17 @@ def maskrcnn_halo_resnet_coco(row: str = "halo_resnet_50") -> ExperimentConfig:
     task.model.input_size = [1024, 1024, 3]
     task.losses.l2_weight_decay = 4e-5
     task.train_data.global_batch_size = batch_size
-    task.train_data.parser.aug_scale_min, task.train_data.parser.aug_scale_max = 4 / 5, 5 / 4
+    task.train_data.parser.aug_scale_min, task.train_data.parser.aug_scale_max = (
+        4 / 5,
+        5 / 4,
+    )
     _set_steps(config, 67_500, batch_size)
     _set_learning_rate(
-        config, boundaries=[60_000, 65_000], values=[0.1, 0.01, 0.001], warmup_steps=500, warmup_from=2 / 300
+        config,
+        boundaries=[60_000, 65_000],
+        values=[0.1, 0.01, 0.001],
+        warmup_steps=500,
+        warmup_from=2 / 300,
     )
     return config
 
@@ -206,7 +238,12 @@ def _set_learning_rate(
     optimizer.warmup.linear.warmup_learning_rate = warmup_from
 
 
-for _make, _rows in ((maskrcnn_lambda_resnet_coco, TABLE_14), (maskrcnn_halo_resnet_coco, TABLE_A4)):
+for _make, _rows in (
+    (maskrcnn_lambda_resnet_coco, TABLE_14),
+    (maskrcnn_halo_resnet_coco, TABLE_A4),
+):
     exp_factory.register_config_factory(_make.__name__)(_make)
     for _row in _rows:
-        exp_factory.register_config_factory(f"{_make.__name__}:{_row}")(functools.partial(_make, _row))
+        exp_factory.register_config_factory(f"{_make.__name__}:{_row}")(
+            functools.partial(_make, _row)
+        )

@@ -15,7 +15,14 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
 
     from lambdanet.detection.serving.saved_model import export
 
-    export(values.model_dir, values.out, values.experiment, values.checkpoint, size, values.annotations)
+    export(
+        values.model_dir,
+        values.out,
+        values.experiment,
+        values.checkpoint,
+        size,
+        values.annotations,
+    )
 
 
 def _size(text: str) -> list[int]:
@@ -30,11 +37,28 @@ COMMAND = Command(
     "exports a trained detector to a SavedModel that takes image files or arrays of any size",
     _run,
     flags=(
-        Flag("model_dir", "DIR", "folder written by lambdanet.detection.train", required=True),
+        Flag(
+            "model_dir",
+            "DIR",
+            "folder written by lambdanet.detection.train",
+            required=True,
+        ),
         Flag("out", "DIR", "folder for the SavedModel", required=True),
-        Flag("checkpoint", "PATH", "checkpoint, or a folder of them (default: the newest of the run)"),
-        Flag("input_size", "H,W", "size in pixels to which images are resized (default: as in training)"),
-        Flag("annotations", "FILE", "file with the class names (default: the experiment's annotation file)"),
+        Flag(
+            "checkpoint",
+            "PATH",
+            "checkpoint, or a folder of them (default: the newest of the run)",
+        ),
+        Flag(
+            "input_size",
+            "H,W",
+            "size in pixels to which images are resized (default: as in training)",
+        ),
+        Flag(
+            "annotations",
+            "FILE",
+            "file with the class names (default: the experiment's annotation file)",
+        ),
         Flag("experiment", "NAME", "experiment of the run (default: from its folder)"),
     ),
     examples=(

@@ -35,11 +35,23 @@ with _hidden("tensorflow_text"):
     import official.vision
     import orbit
     from official.common import dataset_fn, distribute_utils
-    from official.core import exp_factory, input_reader, task_factory, train_lib, train_utils
+    from official.core import (
+        exp_factory,
+        input_reader,
+        task_factory,
+        train_lib,
+        train_utils,
+    )
     from official.core.config_definitions import ExperimentConfig
     from official.modeling import hyperparams, optimization, performance
     from official.vision.configs import backbones as backbone_configs
-    from official.vision.configs import common, decoders, image_classification, maskrcnn, retinanet
+    from official.vision.configs import (
+        common,
+        decoders,
+        image_classification,
+        maskrcnn,
+        retinanet,
+    )
     from official.vision.dataloaders import classification_input, tf_example_decoder
     from official.vision.modeling.backbones import factory as backbone_factory
     from official.vision.ops import mask_ops, preprocess_ops

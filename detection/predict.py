@@ -24,8 +24,15 @@ COMMAND = Command(
     "draws boxes, masks, class names and scores on images, and writes them in COCO's format",
     _run,
     flags=(
-        Flag("saved_model", "DIR", "folder written by lambdanet.detection.export", required=True),
-        Flag("out", "DIR", "folder for the drawings and predictions.json", required=True),
+        Flag(
+            "saved_model",
+            "DIR",
+            "folder written by lambdanet.detection.export",
+            required=True,
+        ),
+        Flag(
+            "out", "DIR", "folder for the drawings and predictions.json", required=True
+        ),
         FloatFlag(
             "min_confidence",
             "P",
@@ -33,7 +40,9 @@ COMMAND = Command(
             default=0.5,
         ),
     ),
-    arguments=Arguments("IMAGE_OR_FOLDER...", "image files, and folders of them", 1, float("inf")),
+    arguments=Arguments(
+        "IMAGE_OR_FOLDER...", "image files, and folders of them", 1, float("inf")
+    ),
     examples=(
         "python -m lambdanet.detection.predict --saved_model=/tmp/model --out=/tmp/found street.jpg",
         "python -m lambdanet.detection.predict --saved_model=/tmp/model --out=/tmp/found /tmp/photos",

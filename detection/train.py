@@ -49,14 +49,41 @@ COMMAND = Command(
     _run,
     flags=(
         Flag(
-            "experiment", "NAME", "experiment, such as maskrcnn_lambda_resnet_coco; see below", required=True
+            "experiment",
+            "NAME",
+            "experiment, such as maskrcnn_lambda_resnet_coco; see below",
+            required=True,
         ),
-        Flag("mode", "MODE", "train, eval, train_and_eval or continuous_eval", required=True),
-        Flag("model_dir", "DIR", "folder for checkpoints, params.yaml and logs", required=True),
-        RepeatedFlag("config_file", "FILE", "YAML file that overrides the experiment; repeatable"),
-        Flag("params_override", "TEXT", "overrides both: YAML, JSON, a file, or a.b=1,a.c=2"),
-        Flag("tpu", "ADDRESS", "TPU: local, a name or grpc://...; needs runtime.distribution_strategy=tpu"),
-        Flag("tf_data_service", "ADDRESS", "address of a tf.data service that reads the data"),
+        Flag(
+            "mode",
+            "MODE",
+            "train, eval, train_and_eval or continuous_eval",
+            required=True,
+        ),
+        Flag(
+            "model_dir",
+            "DIR",
+            "folder for checkpoints, params.yaml and logs",
+            required=True,
+        ),
+        RepeatedFlag(
+            "config_file", "FILE", "YAML file that overrides the experiment; repeatable"
+        ),
+        Flag(
+            "params_override",
+            "TEXT",
+            "overrides both: YAML, JSON, a file, or a.b=1,a.c=2",
+        ),
+        Flag(
+            "tpu",
+            "ADDRESS",
+            "TPU: local, a name or grpc://...; needs runtime.distribution_strategy=tpu",
+        ),
+        Flag(
+            "tf_data_service",
+            "ADDRESS",
+            "address of a tf.data service that reads the data",
+        ),
         switch(
             "enable_async_checkpointing",
             "wait until each checkpoint is written, instead of training on",

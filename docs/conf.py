@@ -24,7 +24,14 @@ extensions = [
     "generate.mathml",
 ]
 # index.md includes contents.md.
-exclude_patterns = ["_build", "_generated", "generate", "figures", "contents.md", "pypi.md"]
+exclude_patterns = [
+    "_build",
+    "_generated",
+    "generate",
+    "figures",
+    "contents.md",
+    "pypi.md",
+]
 smartquotes = False  # of options such as --recipe
 # `LambdaLayer` in a docstring is a link if it is documented, and code if not
 default_role = "py:obj"
@@ -52,7 +59,9 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-signature", _signature)
 
 
-def _signature(app: Any, kind: str, name: str, documented: Any, *_: Any) -> tuple[str, str] | None:
+def _signature(
+    app: Any, kind: str, name: str, documented: Any, *_: Any
+) -> tuple[str, str] | None:
     if kind != "class" or not documented.__module__.startswith("lambdanet"):
         return None
     return str(inspect.signature(documented)), ""

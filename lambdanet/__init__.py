@@ -17,14 +17,22 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.layers.attention import GlobalAttention as GlobalAttention
     from lambdanet.layers.attention import LinearAttention as LinearAttention
     from lambdanet.layers.batch_norm import ChannelAffine as ChannelAffine
-    from lambdanet.layers.batch_norm import PooledBatchNormalization as PooledBatchNormalization
-    from lambdanet.layers.centered_max_pooling import CenteredMaxPooling2D as CenteredMaxPooling2D
-    from lambdanet.layers.channel_attention import EfficientChannelAttention as EfficientChannelAttention
+    from lambdanet.layers.batch_norm import (
+        PooledBatchNormalization as PooledBatchNormalization,
+    )
+    from lambdanet.layers.centered_max_pooling import (
+        CenteredMaxPooling2D as CenteredMaxPooling2D,
+    )
+    from lambdanet.layers.channel_attention import (
+        EfficientChannelAttention as EfficientChannelAttention,
+    )
     from lambdanet.layers.channel_attention import SqueezeExcite as SqueezeExcite
     from lambdanet.layers.halo_attention import HaloAttention as HaloAttention
     from lambdanet.layers.halo_attention import LocalAttention as LocalAttention
     from lambdanet.layers.lambda_layer import LambdaLayer as LambdaLayer
-    from lambdanet.layers.position_embedding import RelativePositionEmbedding as RelativePositionEmbedding
+    from lambdanet.layers.position_embedding import (
+        RelativePositionEmbedding as RelativePositionEmbedding,
+    )
     from lambdanet.layers.position_embedding import (
         UnstructuredPositionEmbedding as UnstructuredPositionEmbedding,
     )
@@ -43,15 +51,29 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "lambdanet.freed_memory": ("keep_memory",),
-    "lambdanet.layers.attention": ("AxialAttention", "GlobalAttention", "LinearAttention"),
+    "lambdanet.layers.attention": (
+        "AxialAttention",
+        "GlobalAttention",
+        "LinearAttention",
+    ),
     "lambdanet.layers.batch_norm": ("ChannelAffine", "PooledBatchNormalization"),
     "lambdanet.layers.centered_max_pooling": ("CenteredMaxPooling2D",),
-    "lambdanet.layers.channel_attention": ("EfficientChannelAttention", "SqueezeExcite"),
+    "lambdanet.layers.channel_attention": (
+        "EfficientChannelAttention",
+        "SqueezeExcite",
+    ),
     "lambdanet.layers.halo_attention": ("HaloAttention", "LocalAttention"),
     "lambdanet.layers.lambda_layer": ("LambdaLayer",),
-    "lambdanet.layers.position_embedding": ("RelativePositionEmbedding", "UnstructuredPositionEmbedding"),
+    "lambdanet.layers.position_embedding": (
+        "RelativePositionEmbedding",
+        "UnstructuredPositionEmbedding",
+    ),
     "lambdanet.layers.stochastic_depth": ("StochasticDepth",),
-    "lambdanet.models.classifier": ("class_names", "decode_predictions", "replace_classifier"),
+    "lambdanet.models.classifier": (
+        "class_names",
+        "decode_predictions",
+        "replace_classifier",
+    ),
     "lambdanet.models.inference": ("for_inference",),
     "lambdanet.models.names": ("list_models",),
     "lambdanet.models.preprocessing": ("preprocess_for",),

@@ -112,14 +112,18 @@ class Command:
     @property
     def options(self) -> list[Arguments | Flag]:
         """The positional arguments, if there are any, and the flags."""
-        arguments: list[Arguments | Flag] = [self.arguments] if self.arguments.usage else []
+        arguments: list[Arguments | Flag] = (
+            [self.arguments] if self.arguments.usage else []
+        )
         return [*arguments, *self.flags]
 
 
 def main(command: Command, argv: Sequence[str] | None = None) -> int:
     """Runs a command with a `module`, on `argv` or this process's arguments; returns its `exit_status`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return exit_status(command.module, lambda: run_command(command, arguments), command.extra)
+    return exit_status(
+        command.module, lambda: run_command(command, arguments), command.extra
+    )
 
 
 def run_command(command: Command, argv: list[str]) -> None:
@@ -151,27 +155,40 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
     if command.remainder and "--" in argv:
         at = argv.index("--")
         if all(word.startswith("--") for word in argv[at + 1 : at + 2]):
-            argv = [*argv[:at], *(f"--{command.remainder}={word}" for word in argv[at + 1 :])]
+            argv = [
+                *argv[:at],
+                *(f"--{command.remainder}={word}" for word in argv[at + 1 :]),
+            ]
     try:
         arguments = values([command.name, *argv])[1:]
     except flags.UnrecognizedFlagError as error:
         if error.flagname in command.fields():
             value = error.flagvalue.partition("=")[2] or "VALUE"
             hint = f"did you mean --set={error.flagname}={value}?"
-            raise InputError(f"unknown flag of `{command.name}` '--{error.flagname}'; {hint}") from None
+            raise InputError(
+                f"unknown flag of `{command.name}` '--{error.flagname}'; {hint}"
+            ) from None
         accepted = ["--help", *(f"--{flag.name}" for flag in command.flags)]
-        raise unknown(f"flag of `{command.name}`", f"--{error.flagname}", accepted, see) from None
+        raise unknown(
+            f"flag of `{command.name}`", f"--{error.flagname}", accepted, see
+        ) from None
     except flags.IllegalFlagValueError as error:
         raise _illegal_value(command, error) from None
     except (flags.Error, ValueError) as error:
         raise InputError(f"{error}; see {see}") from None
-    missing = [f"--{flag.name}" for flag in command.flags if flag.required and not values[flag.name].value]
+    missing = [
+        f"--{flag.name}"
+        for flag in command.flags
+        if flag.required and not values[flag.name].value
+    ]
     if missing:
         raise InputError(f"`{command.name}` needs {' and '.join(missing)}; see {see}")
     if len(arguments) < command.arguments.fewest:
         raise InputError(f"`{command.name}` needs {command.arguments}; see {see}")
     if len(arguments) > (most := command.arguments.most):
-        raise InputError(f"unexpected argument {arguments[int(most)]!r} of `{command.name}`; see {see}")
+        raise InputError(
+            f"unexpected argument {arguments[int(most)]!r} of `{command.name}`; see {see}"
+        )
     return values, arguments
 
 
@@ -191,13 +208,17 @@ def usage(command: Command) -> str:
 
 def format_help(command: Command) -> str:
     """Returns the text that `--help` prints."""
-    line = textwrap.fill(f"usage: {usage(command)}", 100, subsequent_indent="  ", break_on_hyphens=False)
+    line = textwrap.fill(
+        f"usage: {usage(command)}", 100, subsequent_indent="  ", break_on_hyphens=False
+    )
     parts = [line, f"`{command.name}` {command.summary}."]
     if command.options:
         rows = [(str(option), option.help) for option in command.options]
         parts.append(f"arguments and flags:\n{text_table.align_columns(rows)}")
     parts.append(command.notes())
-    parts.append("\n".join(["examples:", *(f"  {example}" for example in command.examples)]))
+    parts.append(
+        "\n".join(["examples:", *(f"  {example}" for example in command.examples)])
+    )
     return "\n\n".join(filter(None, parts))
 
 
@@ -244,9 +265,16 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
         package = (error.name or "").partition(".")[0]
         if package == "lambdanet":
             raise
-        extras = {"apache_beam": "beam", "official": "detection", "tf_keras": "detection", "jax": "jax"}
+        extras = {
+            "apache_beam": "beam",
+            "official": "detection",
+            "tf_keras": "detection",
+            "jax": "jax",
+        }
         extra = extras.get(package, extra)
-        return _fail(name, f"{error}; install it with pip install 'lambdanet[{extra}]'", 1)
+        return _fail(
+            name, f"{error}; install it with pip install 'lambdanet[{extra}]'", 1
+        )
     except (Unfinished, OSError) as error:
         return _fail(name, str(error), 1)
 
@@ -290,7 +318,9 @@ def _without_noise() -> Iterator[None]:
     logger.addFilter(is_wanted)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Image size .* could be decompression bomb")
+            warnings.filterwarnings(
+                "ignore", "Image size .* could be decompression bomb"
+            )
             yield
     finally:
         logger.removeFilter(is_wanted)

@@ -52,7 +52,9 @@ def invalid(name: str, accepted: str, value: object, hint: str = "") -> InputErr
       >>> invalid("scope", "odd", 4, hint="3 and 5 would do")
       InputError('scope must be odd, got 4; 3 and 5 would do')
     """
-    return InputError(f"{name} must be {accepted}, got {short(value)}{hint and '; '}{hint}")
+    return InputError(
+        f"{name} must be {accepted}, got {short(value)}{hint and '; '}{hint}"
+    )
 
 
 def one_line(error: BaseException) -> str:
@@ -60,7 +62,9 @@ def one_line(error: BaseException) -> str:
     text = " ".join(str(getattr(error, "message", error)).split())
     if text.startswith("in user code:"):  # AutoGraph's traceback, before the message
         text = text.rpartition(f"{type(error).__name__}: ")[2]
-    return text.partition(" Call arguments received by layer")[0] or type(error).__name__
+    return (
+        text.partition(" Call arguments received by layer")[0] or type(error).__name__
+    )
 
 
 def unreadable(path: object, error: Exception) -> InputError:
@@ -80,7 +84,11 @@ def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> Inp
       see: the place where they are listed; by default the message lists the first `SHOWN`.
     """
     accepted = sorted(accepted)
-    near = difflib.get_close_matches(name, accepted, n=4, cutoff=0.4) if isinstance(name, str) else []
+    near = (
+        difflib.get_close_matches(name, accepted, n=4, cutoff=0.4)
+        if isinstance(name, str)
+        else []
+    )
     more = f" and {len(accepted) - SHOWN} more" if len(accepted) > SHOWN else ""
     others = f"see {see}" if see else f"accepted: {', '.join(accepted[:SHOWN])}{more}"
     hint = f"did you mean {' or '.join(near)}?" if near else others

@@ -83,7 +83,9 @@ def write_output(path: str | Path, content: bytes | str) -> None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)
     except OSError as error:
-        raise InputError(f"out {str(path)!r} cannot be written ({error.strerror or error})") from error
+        raise InputError(
+            f"out {str(path)!r} cannot be written ({error.strerror or error})"
+        ) from error
 
 
 def check_replaceable(path: str | Path, beginning: bytes) -> None:
@@ -97,12 +99,18 @@ def check_replaceable(path: str | Path, beginning: bytes) -> None:
     with contextlib.suppress(OSError):
         if is_own := path.is_file():
             with path.open("rb") as file:
-                is_own = bool(re.match(beginning + rb"|\Z", file.read(2**20), re.DOTALL))
+                is_own = bool(
+                    re.match(beginning + rb"|\Z", file.read(2**20), re.DOTALL)
+                )
     if path.exists() and not is_own:
-        raise InputError(f"out {str(path)!r} exists, and this command did not write it; remove or rename it")
+        raise InputError(
+            f"out {str(path)!r} exists, and this command did not write it; remove or rename it"
+        )
 
 
-def writable_dir(folder: Path, files: Mapping[str, bytes] | None = None, name: str = "out") -> Path:
+def writable_dir(
+    folder: Path, files: Mapping[str, bytes] | None = None, name: str = "out"
+) -> Path:
     """Makes the folder of an argument or variable, and checks that files can be written in it.
 
     Raises:
@@ -115,14 +123,18 @@ def writable_dir(folder: Path, files: Mapping[str, bytes] | None = None, name: s
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"{name} {str(folder)!r} cannot be written ({reason}); expected a folder") from error
+        raise InputError(
+            f"{name} {str(folder)!r} cannot be written ({reason}); expected a folder"
+        ) from error
     return folder
 
 
 def absolute(path: str | Path) -> str:
     """Makes a local path absolute; one with a scheme, such as gs://, is returned unchanged."""
     path = str(path)
-    return path.rstrip("/") if "://" in path else os.path.abspath(os.path.expanduser(path))
+    return (
+        path.rstrip("/") if "://" in path else os.path.abspath(os.path.expanduser(path))
+    )
 
 
 def check_output_dir(out: str | Path) -> None:
@@ -133,9 +145,13 @@ def check_output_dir(out: str | Path) -> None:
     if not tf.io.gfile.exists(path):
         return
     if not tf.io.gfile.isdir(path):
-        raise InputError(f"out {path!r} is a file; give a folder that does not exist yet")
+        raise InputError(
+            f"out {path!r} is a file; give a folder that does not exist yet"
+        )
     if tf.io.gfile.listdir(path):
-        raise InputError(f"out {path!r} is not empty; give another folder, or remove this one first")
+        raise InputError(
+            f"out {path!r} is not empty; give another folder, or remove this one first"
+        )
 
 
 @contextlib.contextmanager
@@ -153,7 +169,9 @@ def atomic_dir(path: str) -> Iterator[str]:
         yield staging
         tf.io.gfile.rename(staging, path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
-        raise InputError(f"out {path!r} cannot be written: {getattr(error, 'message', error)}") from error
+        raise InputError(
+            f"out {path!r} cannot be written: {getattr(error, 'message', error)}"
+        ) from error
     finally:
         if tf.io.gfile.exists(staging):
             tf.io.gfile.rmtree(staging)

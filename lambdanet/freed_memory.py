@@ -33,7 +33,9 @@ def allocator(backend: str) -> str:
     Args:
       backend: the backend of Keras: "tensorflow", "jax" or "torch".
     """
-    keeps = backend == "tensorflow" and os.environ.get("TF_CPU_ALLOCATOR_USE_BFC") == "1"
+    keeps = (
+        backend == "tensorflow" and os.environ.get("TF_CPU_ALLOCATOR_USE_BFC") == "1"
+    )
     return "memory is kept" if keeps else "default allocator"
 
 

@@ -11,7 +11,9 @@ from lambdanet.errors import check_known
 FORMATS = ("text", "markdown", "csv")
 
 
-def render(header: Sequence[str], rows: Sequence[Sequence[str]], table_format: str = "text") -> str:
+def render(
+    header: Sequence[str], rows: Sequence[Sequence[str]], table_format: str = "text"
+) -> str:
     """Returns a table as lines of text, in one of `FORMATS`.
 
     Raises:
@@ -37,14 +39,21 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]], table_format: s
     lines = []
     for row in [header, *rows]:
         cells = zip(row, widths, flush_right, strict=True)
-        lines.append("  ".join(c.rjust(w) if right else c.ljust(w) for c, w, right in cells).rstrip() + "\n")
+        lines.append(
+            "  ".join(
+                c.rjust(w) if right else c.ljust(w) for c, w, right in cells
+            ).rstrip()
+            + "\n"
+        )
     return "".join(lines)
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns rows as the text of a CSV file with all of their columns; missing cells are empty."""
     header = list(dict.fromkeys(name for row in rows for name in row))
-    return render(header, [[row.get(name, "") for name in header] for row in rows], "csv")
+    return render(
+        header, [[row.get(name, "") for name in header] for row in rows], "csv"
+    )
 
 
 def check_format(table_format: str) -> str:

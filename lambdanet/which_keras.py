@@ -34,9 +34,13 @@ def use_backend(name: str | None, accepted: Sequence[str]) -> None:
     if not backend:
         return
     if backend not in accepted:
-        raise invalid("backend" if name else "KERAS_BACKEND", " or ".join(accepted), backend)
+        raise invalid(
+            "backend" if name else "KERAS_BACKEND", " or ".join(accepted), backend
+        )
     if "keras" in sys.modules and (imported := keras_3_backend()) != backend:
-        raise invalid("backend", f"{imported}, on which this process has imported Keras", backend)
+        raise invalid(
+            "backend", f"{imported}, on which this process has imported Keras", backend
+        )
     os.environ["KERAS_BACKEND"] = backend
 
 
@@ -66,7 +70,9 @@ def check_keras_3(value: object, what: str) -> None:
       value: a layer, a model, a symbolic tensor, or anything else.
       what: the name of the value in the message, such as "model" or "the inputs of LambdaLayer".
     """
-    if any(base.__module__.partition(".")[0] == "tf_keras" for base in type(value).__mro__):
+    if any(
+        base.__module__.partition(".")[0] == "tf_keras" for base in type(value).__mro__
+    ):
         raise InputError(f"{what} is a tf_keras {type(value).__name__}; {HINT}")
 
 

@@ -41,7 +41,10 @@ def as_tf_keras(model: keras.Model | Callable[[], keras.Model]) -> "TfKerasModel
     from lambdanet.backend.strategies import average_on_read
     from lambdanet.models.tf_keras_model import TfKerasModel
 
-    distributed = tf.distribute.has_strategy() and tf.distribute.get_strategy().num_replicas_in_sync > 1
+    distributed = (
+        tf.distribute.has_strategy()
+        and tf.distribute.get_strategy().num_replicas_in_sync > 1
+    )
     which_keras.check_keras_3(model, "the model")
     if callable(model) and not isinstance(model, keras.layers.Layer):
         with tf.variable_creator_scope(average_on_read):
@@ -52,5 +55,7 @@ def as_tf_keras(model: keras.Model | Callable[[], keras.Model]) -> "TfKerasModel
             "as_tf_keras(lambda: create_model('lambda_resnet_50'))"
         )
     if not isinstance(model, keras.Model) or not model.built:
-        raise invalid("model", "a built Keras 3 model, or a function that returns one", model)
+        raise invalid(
+            "model", "a built Keras 3 model, or a function that returns one", model
+        )
     return TfKerasModel(model)

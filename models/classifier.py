@@ -9,11 +9,19 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, check_count, check_natural, check_rates, invalid
+from lambdanet.errors import (
+    InputError,
+    check_count,
+    check_natural,
+    check_rates,
+    invalid,
+)
 from lambdanet.models.layer_builder import CLASSIFIER, DROPOUT, LayerBuilder
 
 
-def replace_classifier(model: keras.Model, num_classes: int, dropout_rate: float = 0.0) -> keras.Model:
+def replace_classifier(
+    model: keras.Model, num_classes: int, dropout_rate: float = 0.0
+) -> keras.Model:
     """Returns a model with another classifier on the same trunk.
 
     The layers of the trunk are shared: training one model changes the other.
@@ -103,11 +111,21 @@ def decode_predictions(
         raise invalid("logits", "a matrix of numbers", logits) from None
     top = check_count("top", top)
     if values.ndim != 2 or values.shape[1] != len(names):
-        raise invalid("the shape of logits", f"[b, {len(names)}], one per class name", values.shape)
+        raise invalid(
+            "the shape of logits",
+            f"[b, {len(names)}], one per class name",
+            values.shape,
+        )
     if not np.isfinite(values).all():
         raise InputError("logits must be finite, got NaN or infinity")
-    if values.size and (values >= 0).all() and np.allclose(values.sum(-1), 1, atol=1e-3):
-        raise InputError("logits must be what precedes a softmax, got probabilities, which sum to 1")
+    if (
+        values.size
+        and (values >= 0).all()
+        and np.allclose(values.sum(-1), 1, atol=1e-3)
+    ):
+        raise InputError(
+            "logits must be what precedes a softmax, got probabilities, which sum to 1"
+        )
     powers = np.exp(values - values.max(-1, keepdims=True))
     probabilities = powers / powers.sum(-1, keepdims=True)
     order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]

@@ -59,7 +59,11 @@ def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
       batch_size: the number of images that have attention maps at the same time.
     """
     numbers: dict[int, int] = {}  # by owner: layers may share an embedding
-    pools = {id(pool.input): pool for pool in model.layers if isinstance(pool, compat.AveragePooling2D)}
+    pools = {
+        id(pool.input): pool
+        for pool in model.layers
+        if isinstance(pool, compat.AveragePooling2D)
+    }
     for layer in model.layers:
         if type(layer) not in PAIRS:
             continue
@@ -85,7 +89,9 @@ def _output_shape(layer: keras.layers.Layer) -> tuple[int, ...]:
 
 
 def _kernel_size(layer: keras.layers.Layer) -> int:
-    return _size([weight for weight in layer.weights if "kernel" in compat.variable_name(weight)])
+    return _size(
+        [weight for weight in layer.weights if "kernel" in compat.variable_name(weight)]
+    )
 
 
 def _convolution(layer: keras.layers.Layer) -> int:
@@ -113,10 +119,14 @@ def _lambda_layer(layer: LambdaLayer) -> int:
         scope = getattr(layer.position, "scope", None) or max(spatial)
         context.append(math.prod(min(scope, side) for side in spatial))
     # For content and position each: computing the lambdas, and applying them.
-    return _projections(layer) + sum(n * m * lambdas * k * u * v + n * h * k * v for m in context)
+    return _projections(layer) + sum(
+        n * m * lambdas * k * u * v + n * h * k * v for m in context
+    )
 
 
-def _attention(layer: keras.layers.Layer, context: int, embeddings: int, queries: int | None = None) -> int:
+def _attention(
+    layer: keras.layers.Layer, context: int, embeddings: int, queries: int | None = None
+) -> int:
     """Attention to `context` positions and `embeddings` offsets; by default one query per position."""
     h, v = layer.num_heads, _output_shape(layer)[-1] // layer.num_heads
     k = layer.key_dim or (layer.filters or _input_shape(layer)[-1]) // h
@@ -126,12 +136,16 @@ def _attention(layer: keras.layers.Layer, context: int, embeddings: int, queries
 
 def _global_attention(layer: GlobalAttention) -> int:
     height, width = _input_shape(layer)[1:-1]
-    return _projections(layer) + _attention(layer, height * width, 2 * (height + width) - 2)
+    return _projections(layer) + _attention(
+        layer, height * width, 2 * (height + width) - 2
+    )
 
 
 def _axial_attention(layer: AxialAttention) -> int:
     height, width = _input_shape(layer)[1:-1]
-    return _projections(layer) + sum(_attention(layer, side, 2 * side - 1) for side in (height, width))
+    return _projections(layer) + sum(
+        _attention(layer, side, 2 * side - 1) for side in (height, width)
+    )
 
 
 def _linear_attention(layer: LinearAttention) -> int:
@@ -149,10 +163,16 @@ def _local_attention(layer: LocalAttention) -> int:
 def _halo_attention(layer: HaloAttention) -> int:
     window = layer.block_size + 2 * layer.halo_size
     context = math.prod(min(window, side) for side in _input_shape(layer)[1:-1])
-    queries_kernel, *_ = (w for w in layer.weights if "queries/kernel" in compat.variable_name(w))
+    queries_kernel, *_ = (
+        w for w in layer.weights if "queries/kernel" in compat.variable_name(w)
+    )
     channels, depth = queries_kernel.shape
-    tables = _size([layer.height_table, layer.width_table]) // (depth // layer.num_heads)
-    positions, queries = (math.prod(shape[1:-1]) for shape in (_input_shape(layer), _output_shape(layer)))
+    tables = _size([layer.height_table, layer.width_table]) // (
+        depth // layer.num_heads
+    )
+    positions, queries = (
+        math.prod(shape[1:-1]) for shape in (_input_shape(layer), _output_shape(layer))
+    )
     skipped = (positions - queries) * channels * depth  # queries that the strides skip
     return _projections(layer) - skipped + _attention(layer, context, tables, queries)
 

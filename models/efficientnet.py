@@ -12,10 +12,37 @@ from lambdanet.backend import Tensor, keras
 from lambdanet.errors import InputError
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
 
-INPUT_SIZES = {"b0": 224, "b1": 240, "b2": 260, "b3": 300, "b4": 380, "b5": 456, "b6": 528, "b7": 600}
+INPUT_SIZES = {
+    "b0": 224,
+    "b1": 240,
+    "b2": 260,
+    "b3": 300,
+    "b4": 380,
+    "b5": 456,
+    "b6": 528,
+    "b7": 600,
+}
 # The width and depth of each stage relative to B0's, as in that library.
-WIDTHS = {"b0": 1.0, "b1": 1.0, "b2": 1.1, "b3": 1.2, "b4": 1.4, "b5": 1.6, "b6": 1.8, "b7": 2.0}
-DEPTHS = {"b0": 1.0, "b1": 1.1, "b2": 1.2, "b3": 1.4, "b4": 1.8, "b5": 2.2, "b6": 2.6, "b7": 3.1}
+WIDTHS = {
+    "b0": 1.0,
+    "b1": 1.0,
+    "b2": 1.1,
+    "b3": 1.2,
+    "b4": 1.4,
+    "b5": 1.6,
+    "b6": 1.8,
+    "b7": 2.0,
+}
+DEPTHS = {
+    "b0": 1.0,
+    "b1": 1.1,
+    "b2": 1.2,
+    "b3": 1.4,
+    "b4": 1.8,
+    "b5": 2.2,
+    "b6": 2.6,
+    "b7": 3.1,
+}
 
 # The layers whose inputs are the endpoints at strides 2, 4, 8 and 16.
 ENDPOINT_READERS = {
@@ -35,7 +62,11 @@ class EfficientNet(Architecture):
     source: str = "keras.applications, for comparison"
 
     def endpoints(
-        self, images: Tensor, builder: LayerBuilder, stochastic_depth_rate: float = 0.0, **overrides: Any
+        self,
+        images: Tensor,
+        builder: LayerBuilder,
+        stochastic_depth_rate: float = 0.0,
+        **overrides: Any,
     ) -> dict[str, Any]:
         """Builds the trunk; raises `InputError` for a builder with settings, which it cannot apply."""
         if builder != LayerBuilder():
@@ -53,8 +84,14 @@ class EfficientNet(Architecture):
             input_tensor=images,
             drop_connect_rate=stochastic_depth_rate,
         )
-        endpoints = {level: trunk.get_layer(name).input for level, name in ENDPOINT_READERS.items()}
+        endpoints = {
+            level: trunk.get_layer(name).input
+            for level, name in ENDPOINT_READERS.items()
+        }
         return {**endpoints, "5": trunk.output}
 
 
-MODELS = {f"efficientnet_{variant}": EfficientNet(variant, size) for variant, size in INPUT_SIZES.items()}
+MODELS = {
+    f"efficientnet_{variant}": EfficientNet(variant, size)
+    for variant, size in INPUT_SIZES.items()
+}

@@ -43,7 +43,10 @@ DETECTION_DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 
 def _blocks(**options: Any) -> dict[str, Bottleneck]:
     attention = LayerOperation(HaloAttention, options, pool_size=0)
-    return {"C": Bottleneck(shortcut=strided_shortcut), "H": Bottleneck(attention, shortcut=strided_shortcut)}
+    return {
+        "C": Bottleneck(shortcut=strided_shortcut),
+        "H": Bottleneck(attention, shortcut=strided_shortcut),
+    }
 
 
 HEADS = per_stage(4, 8, 8, 8)
@@ -65,7 +68,9 @@ def _family(name: str, conv_stages: int = 0) -> ResNet:
         repeat(letters, (3, 3, l3, 3)),
         "HaloNet, figure A1" if conv_stages else "HaloNet, Table A2",
         input_size=size,
-        blocks=_blocks(block_size=block, halo_size=halo, value_ratio=value_ratio, num_heads=HEADS),
+        blocks=_blocks(
+            block_size=block, halo_size=halo, value_ratio=value_ratio, num_heads=HEADS
+        ),
         output_filters=tuple(round(bottleneck_ratio * filters) for filters in FILTERS),
         se_ratios=tuple(SE_RATIO if letter == "C" else 0 for letter in letters),
         head_filters=final,
@@ -74,15 +79,25 @@ def _family(name: str, conv_stages: int = 0) -> ResNet:
 
 MODELS = {
     **{f"halonet_{name}": _family(name) for name in FAMILY},
-    **{f"halonet_h4_{name}": _family("h4", len(name) - 1) for name in ("c1", "c12", "c123")},
+    **{
+        f"halonet_h4_{name}": _family("h4", len(name) - 1)
+        for name in ("c1", "c12", "c123")
+    },
     "halonet_h4_base128": Wide(repeat("HHHH", (3, 4, 12, 3)), "HaloNet, Table A3"),
     "halonet_h4_base128_patch": Wide(
-        repeat("HHHH", (3, 4, 12, 3)), "HaloNet, Table A3, 4x4 patches", stem=Stem(patch_stem)
+        repeat("HHHH", (3, 4, 12, 3)),
+        "HaloNet, Table A3, 4x4 patches",
+        stem=Stem(patch_stem),
     ),
-    "halonet_h4_base128_c12": Wide(repeat("CCHH", (3, 4, 12, 3)), "HaloNet, Table A3, Conv-12"),
+    "halonet_h4_base128_c12": Wide(
+        repeat("CCHH", (3, 4, 12, 3)), "HaloNet, Table A3, Conv-12"
+    ),
     **{
         f"resnet_{depth}_se_8": Halo(
-            repeat("CCCC", depths), "HaloNet, Table A4, baseline", input_size=512, se_ratios=(SE_RATIO,) * 4
+            repeat("CCCC", depths),
+            "HaloNet, Table A4, baseline",
+            input_size=512,
+            se_ratios=(SE_RATIO,) * 4,
         )
         for depth, depths in DETECTION_DEPTHS.items()
     },

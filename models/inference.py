@@ -91,23 +91,31 @@ def for_inference(model: keras.Model) -> keras.Model:
     which_keras.check_keras_3(model, "the model")
     graph = compat.functional_graph(model) if isinstance(model, keras.Model) else None
     if graph is None:
-        raise invalid("model", "a functional model, or a Sequential one with an Input", model)
+        raise invalid(
+            "model", "a functional model, or a Sequential one with an Input", model
+        )
     calls = [_Call(*call) for call in compat.layer_calls(graph)]
     trained = {id(call.layer) for call in calls if call.is_training}
     calls = [call._replace(as_is=id(call.layer) in trained) for call in calls]
     norms, copies = _foldable_norms(calls, graph.outputs), _Copies()
     tensors = {id(x): _copied_input(x) for x in graph.inputs}
     for call in calls:
-        args, kwargs = K.map_structure(lambda x: tensors.get(id(x), x), (call.args, call.kwargs))
+        args, kwargs = K.map_structure(
+            lambda x: tensors.get(id(x), x), (call.args, call.kwargs)
+        )
         outputs = _rewrite(call, args, kwargs, norms, copies)
-        tensors.update(zip(map(id, K.flatten(call.outputs)), K.flatten(outputs), strict=True))
+        tensors.update(
+            zip(map(id, K.flatten(call.outputs)), K.flatten(outputs), strict=True)
+        )
     _keep_names(graph.outputs, tensors)
     structures = K.map_structure(lambda x: tensors[id(x)], (graph.input, graph.output))
     result = InferenceModel(*structures, name=model.name)
     kept = {call.layer.name for call in calls if call.as_is}
     # A normalization inside of a layer may also be for training.
     for layer in result.layers:
-        if layer.name not in kept and (isinstance(layer, Layer) or not any(compat.sublayers(layer))):
+        if layer.name not in kept and (
+            isinstance(layer, Layer) or not any(compat.sublayers(layer))
+        ):
             layer.trainable = False
     return result
 
@@ -120,11 +128,16 @@ def _copied_input(x: Any) -> Any:
 
 def _keep_names(outputs: Sequence[Any], tensors: dict[int, Any]) -> None:
     """Passes outputs whose layer is left out or folded through a layer that keeps its name."""
-    names, layers = {x._keras_history[0].name for x in tensors.values()}, dict[str, Any]()
+    names, layers = (
+        {x._keras_history[0].name for x in tensors.values()},
+        dict[str, Any](),
+    )
     for name, number in {(x._keras_history[0].name, id(x)): None for x in outputs}:
         if name not in names:
             dtype = K.dtype_name(tensors[number].dtype)
-            identity = layers.setdefault(name, keras.layers.Activation("linear", name=name, dtype=dtype))
+            identity = layers.setdefault(
+                name, keras.layers.Activation("linear", name=name, dtype=dtype)
+            )
             tensors[number] = identity(tensors[number])
 
 
@@ -140,7 +153,10 @@ class _Call(NamedTuple):
     @property
     def is_training(self) -> bool:
         """Whether a layer is called with `training=True`, also by position."""
-        options = [self.kwargs.get("training"), *(x for x in K.flatten(self.args) if isinstance(x, bool))]
+        options = [
+            self.kwargs.get("training"),
+            *(x for x in K.flatten(self.args) if isinstance(x, bool)),
+        ]
         return any(map(_is_set, options)) and isinstance(self.layer, keras.layers.Layer)
 
     @property
@@ -148,7 +164,11 @@ class _Call(NamedTuple):
         """The only argument, a tensor; None if there are others, such as a mask, or the layer is kept."""
         tensors: list[Any] = K.flatten(self.args)
         has_options = any(map(_is_set, self.kwargs.values()))
-        return tensors[0] if len(tensors) == 1 and not has_options and not self.as_is else None
+        return (
+            tensors[0]
+            if len(tensors) == 1 and not has_options and not self.as_is
+            else None
+        )
 
     @property
     def output(self) -> Any:
@@ -166,26 +186,38 @@ def _foldable_norms(calls: Sequence[_Call], outputs: Any) -> dict[int, Any]:
     That is the output of a projection with one call, and nothing else reads it.
     """
     num_calls = Counter(id(call.layer) for call in calls)
-    reads = Counter(map(id, K.flatten([[call.args, call.kwargs] for call in calls] + [outputs])))
+    reads = Counter(
+        map(id, K.flatten([[call.args, call.kwargs] for call in calls] + [outputs]))
+    )
     projected = {
         id(call.output)
         for call in calls
-        if call.input is not None and num_calls[id(call.layer)] == 1 and is_linear_projection(call.layer)
+        if call.input is not None
+        and num_calls[id(call.layer)] == 1
+        and is_linear_projection(call.layer)
     }
     return {
         id(call.input): call.layer
         for call in calls
-        if id(call.input) in projected and reads[id(call.input)] == 1 and _is_channel_norm(call)
+        if id(call.input) in projected
+        and reads[id(call.input)] == 1
+        and _is_channel_norm(call)
     }
 
 
 def _is_channel_norm(call: _Call) -> bool:
     """Whether a call normalizes channels, by the moving statistics, in the precision of its input."""
     x = call.input
-    return x is not None and x.dtype == call.output.dtype and is_channel_norm(call.layer, len(x.shape))
+    return (
+        x is not None
+        and x.dtype == call.output.dtype
+        and is_channel_norm(call.layer, len(x.shape))
+    )
 
 
-def _rewrite(call: _Call, args: Any, kwargs: Any, norms: Mapping[int, Any], copies: "_Copies") -> Any:
+def _rewrite(
+    call: _Call, args: Any, kwargs: Any, norms: Mapping[int, Any], copies: "_Copies"
+) -> Any:
     """Calls what replaces a layer with arguments of the new model, and returns the outputs."""
     layer, x, inputs = call.layer, call.input, next(iter(K.flatten(args)), None)
     if type(layer) in TRAINING_ONLY and x is not None and x.dtype == call.output.dtype:
@@ -199,10 +231,14 @@ def _rewrite(call: _Call, args: Any, kwargs: Any, norms: Mapping[int, Any], copi
     return copies.call(_as_is if call.as_is else _copied, layer, *args, **kwargs)
 
 
-def _project(projection: keras.layers.Layer, norm: keras.layers.Layer, inputs: Any) -> Any:
+def _project(
+    projection: keras.layers.Layer, norm: keras.layers.Layer, inputs: Any
+) -> Any:
     """Calls a projection that includes the normalization after it."""
     with _copying(projection):
-        copy = type(projection).from_config({**copied_config(projection), "use_bias": True})
+        copy = type(projection).from_config(
+            {**copied_config(projection), "use_bias": True}
+        )
         outputs = copy(inputs)
         copy.set_weights(folded_weights(projection, norm))
     return outputs
@@ -211,7 +247,9 @@ def _project(projection: keras.layers.Layer, norm: keras.layers.Layer, inputs: A
 def _with_means(norm: keras.layers.Layer, normalized: Any, copies: "_Copies") -> Any:
     """Returns all outputs of a normalization: the normalized map, and of some its means."""
     has_means = type(norm) is PooledBatchNormalization
-    return [normalized, copies.call(_means, norm, normalized)] if has_means else normalized
+    return (
+        [normalized, copies.call(_means, norm, normalized)] if has_means else normalized
+    )
 
 
 @contextlib.contextmanager
@@ -230,7 +268,13 @@ class _Copies:
     def __init__(self) -> None:
         self._copies: dict[Any, Any] = {}
 
-    def call(self, make: Callable[[Any], tuple[Any, Any]], layer: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(
+        self,
+        make: Callable[[Any], tuple[Any, Any]],
+        layer: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """Calls what `make(layer)` returned at the first call, with a function that sets its weights."""
         key = make, id(layer)
         with _copying(layer):
@@ -245,13 +289,17 @@ class _Copies:
 def _as_affine(norm: keras.layers.Layer) -> tuple[Any, Any]:
     """Returns the scale and offset that a normalization is."""
     weights = scale_and_offset(norm)
-    return ChannelAffine(name=norm.name, dtype=norm.dtype_policy), lambda copy: copy.set_weights(weights)
+    return ChannelAffine(
+        name=norm.name, dtype=norm.dtype_policy
+    ), lambda copy: copy.set_weights(weights)
 
 
 def _means(norm: keras.layers.Layer) -> tuple[Any, Any]:
     """Returns the layer that averages the maps of a normalization."""
     name = f"{norm.name}_means"
-    return keras.layers.GlobalAveragePooling2D(name=name, dtype=norm.dtype_policy), _no_weights
+    return keras.layers.GlobalAveragePooling2D(
+        name=name, dtype=norm.dtype_policy
+    ), _no_weights
 
 
 def _copied(layer: Any) -> tuple[Any, Any]:
@@ -266,7 +314,9 @@ def _copied(layer: Any) -> tuple[Any, Any]:
 
 
 def _as_is(layer: keras.layers.Layer) -> tuple[Any, Any]:
-    return type(layer).from_config(copied_config(layer)), functools.partial(_copy_state, layer)
+    return type(layer).from_config(copied_config(layer)), functools.partial(
+        _copy_state, layer
+    )
 
 
 def _no_weights(copy: Any) -> None:

@@ -27,15 +27,21 @@ class LambdaNetBackbone(FeaturePyramidBackbone):
     def __init__(self, name: str, options: dict[str, Any] | None = None, **kwargs: Any):
         trunk = zoo.create_model(name, **(options or {}), features_only=True)
         super().__init__(inputs=trunk.input, outputs=trunk.output["5"], **kwargs)
-        self.pyramid_outputs = {f"P{level}": features for level, features in trunk.output.items()}
+        self.pyramid_outputs = {
+            f"P{level}": features for level, features in trunk.output.items()
+        }
         self.network, self.options = name, options or {}
 
     @classmethod
-    def from_preset(cls, preset: str, load_weights: bool = True, **kwargs: Any) -> "LambdaNetBackbone":
+    def from_preset(
+        cls, preset: str, load_weights: bool = True, **kwargs: Any
+    ) -> "LambdaNetBackbone":
         """Returns the backbone of a network of the zoo, with its published weights."""
         return cls(preset, {"weights": "imagenet"} if load_weights else None, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of `__init__` but `weights`, which a saved model contains."""
-        options = {name: value for name, value in self.options.items() if name != "weights"}
+        options = {
+            name: value for name, value in self.options.items() if name != "weights"
+        }
         return {"name": self.network, "options": options, "trainable": self.trainable}

@@ -30,18 +30,24 @@ Lambda = partial(ResNet, blocks=BLOCKS, se_ratios=(1 / 4, 1 / 4, 0, 0))
 
 def _stages(depth: int, c4_lambdas: Collection[int], c3: str = "C") -> tuple[str, ...]:
     c2_blocks, c3_blocks, c4_blocks, c5_blocks = DEPTHS[depth]
-    c4_letters = "".join("L" if block in c4_lambdas else "C" for block in range(1, c4_blocks + 1))
+    c4_letters = "".join(
+        "L" if block in c4_lambdas else "C" for block in range(1, c4_blocks + 1)
+    )
     return "C" * c2_blocks, c3 * c3_blocks, c4_letters, "L" * c5_blocks
 
 
 MODELS = {
     **{
-        f"lambda_resnet_{depth}": Lambda(_stages(depth, blocks), "Table 19", INPUT_SIZES[depth])
+        f"lambda_resnet_{depth}": Lambda(
+            _stages(depth, blocks), "Table 19", INPUT_SIZES[depth]
+        )
         for depth, blocks in C4_LAMBDAS.items()
     },
     **{
         f"lambda_resnet_{depth}_c4": Lambda(
-            _stages(depth, range(1, counts[2] + 1)), "Tables 13, 15: all of c4 and c5", INPUT_SIZES[depth]
+            _stages(depth, range(1, counts[2] + 1)),
+            "Tables 13, 15: all of c4 and c5",
+            INPUT_SIZES[depth],
         )
         for depth, counts in DEPTHS.items()
     },

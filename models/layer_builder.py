@@ -15,7 +15,10 @@ from lambdanet.layers.batch_norm import (
 
 CLASSIFIER = "logits"  # the name of the last layer
 DROPOUT = "dropout"  # the name of the layer before it, if any
-POOLINGS = {"avg": keras.layers.GlobalAveragePooling2D, "max": keras.layers.GlobalMaxPooling2D}
+POOLINGS = {
+    "avg": keras.layers.GlobalAveragePooling2D,
+    "max": keras.layers.GlobalMaxPooling2D,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +41,23 @@ class LayerBuilder:
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_norm", {**BATCH_NORM, **self.batch_norm})
 
-    def for_network(self, activation: str, symmetric_padding: bool = False) -> "LayerBuilder":
+    def for_network(
+        self, activation: str, symmetric_padding: bool = False
+    ) -> "LayerBuilder":
         """Returns the builder with the settings of a network; an activation that is set already stays."""
         activation = self.activation or activation
-        return dataclasses.replace(self, activation=activation, symmetric_padding=symmetric_padding)
+        return dataclasses.replace(
+            self, activation=activation, symmetric_padding=symmetric_padding
+        )
 
     def convolution(
-        self, x: Tensor, filters: int, kernel_size: int, strides: int, name: str, groups: int = 1
+        self,
+        x: Tensor,
+        filters: int,
+        kernel_size: int,
+        strides: int,
+        name: str,
+        groups: int = 1,
     ) -> Tensor:
         """A convolution without a bias: [b, h, w, c] -> [b, h / strides, w / strides, filters]."""
         padding = "same"
@@ -58,13 +71,17 @@ class LayerBuilder:
             padding=padding,
             groups=groups,
             use_bias=False,
-            kernel_initializer=compat.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
+            kernel_initializer=compat.VarianceScaling(
+                2.0, "fan_out", "untruncated_normal"
+            ),
             kernel_regularizer=self.kernel_regularizer,
             name=name,
         )
         return layer(x)
 
-    def norm(self, x: Tensor, name: str, zero: bool = False, pooled: bool = False) -> Tensor:
+    def norm(
+        self, x: Tensor, name: str, zero: bool = False, pooled: bool = False
+    ) -> Tensor:
         """Batch normalization.
 
         Args:
@@ -73,10 +90,16 @@ class LayerBuilder:
           zero: whether gamma starts at zero, so that a residual block starts as the identity.
           pooled: whether to also return the mean of each map.
         """
-        plain = OnePassBatchNormalization if self.batch_norm.get("synchronized") else BatchNormalization
+        plain = (
+            OnePassBatchNormalization
+            if self.batch_norm.get("synchronized")
+            else BatchNormalization
+        )
         norm = PooledBatchNormalization if pooled else plain
         gamma_initializer = "zeros" if zero else "ones"
-        return norm(gamma_initializer=gamma_initializer, **self.batch_norm, name=name)(x)
+        return norm(gamma_initializer=gamma_initializer, **self.batch_norm, name=name)(
+            x
+        )
 
     def act(self, x: Tensor, name: str) -> Tensor:
         """The activation of the network."""
@@ -86,19 +109,30 @@ class LayerBuilder:
         """Batch normalization and activation, `{name}_norm` and `{name}_act`."""
         return self.act(self.norm(x, f"{name}_norm"), f"{name}_act")
 
-    def conv_norm(self, x: Tensor, filters: int, kernel_size: int, strides: int, name: str) -> Tensor:
+    def conv_norm(
+        self, x: Tensor, filters: int, kernel_size: int, strides: int, name: str
+    ) -> Tensor:
         """Convolution and batch normalization, `{name}_conv` and `{name}_norm`."""
-        return self.norm(self.convolution(x, filters, kernel_size, strides, f"{name}_conv"), f"{name}_norm")
+        return self.norm(
+            self.convolution(x, filters, kernel_size, strides, f"{name}_conv"),
+            f"{name}_norm",
+        )
 
-    def conv_norm_act(self, x: Tensor, filters: int, kernel_size: int, strides: int, name: str) -> Tensor:
+    def conv_norm_act(
+        self, x: Tensor, filters: int, kernel_size: int, strides: int, name: str
+    ) -> Tensor:
         """Convolution, batch normalization and activation, with the same names."""
-        return self.act(self.conv_norm(x, filters, kernel_size, strides, name), f"{name}_act")
+        return self.act(
+            self.conv_norm(x, filters, kernel_size, strides, name), f"{name}_act"
+        )
 
     def pool(self, x: Tensor, pooling: str | None) -> Tensor:
         """The mean ("avg") or maximum ("max") over the map, or (None) the map: [b, h, w, c] -> [b, c]."""
         return x if pooling is None else POOLINGS[pooling](name="pool")(x)
 
-    def classifier(self, x: Tensor, num_classes: int, dropout_rate: float = 0.0) -> Tensor:
+    def classifier(
+        self, x: Tensor, num_classes: int, dropout_rate: float = 0.0
+    ) -> Tensor:
         """Dropout, projection: [b, c] -> float32 logits [b, num_classes]; float64 under that policy."""
         is_double = keras.mixed_precision.global_policy().compute_dtype == "float64"
         if dropout_rate:
@@ -129,7 +163,11 @@ class Architecture:
         return set()
 
     def endpoints(
-        self, images: Tensor, builder: LayerBuilder, stochastic_depth_rate: float = 0.0, **overrides: Any
+        self,
+        images: Tensor,
+        builder: LayerBuilder,
+        stochastic_depth_rate: float = 0.0,
+        **overrides: Any,
     ) -> dict[str, Any]:
         """Builds the trunk: images [b, h, w, c] -> {"1": ..., "5": ...} at strides 2, 4, 8, 16 and 32.
 
@@ -138,7 +176,10 @@ class Architecture:
         raise NotImplementedError
 
     def embedding(
-        self, endpoints: dict[str, Any], builder: LayerBuilder, pooling: str | None = "avg"
+        self,
+        endpoints: dict[str, Any],
+        builder: LayerBuilder,
+        pooling: str | None = "avg",
     ) -> Tensor:
         """Builds what the classifier reads: the pooled last map [b, d], or without pooling [b, h, w, d]."""
         return builder.pool(endpoints["5"], pooling)

@@ -12,14 +12,27 @@ from lambdanet.models.layer_builder import Architecture, LayerBuilder
 from lambdanet.models.spatial_ops import option_names
 
 # Sandler et al. 2018, table 2: expansion, channels and strides of each group of blocks.
-GROUPS = ((1, 16, 1), (6, 24, 2), (6, 32, 2), (6, 64, 2), (6, 96, 1), (6, 160, 2), (6, 320, 1))
+GROUPS = (
+    (1, 16, 1),
+    (6, 24, 2),
+    (6, 32, 2),
+    (6, 64, 2),
+    (6, 96, 1),
+    (6, 160, 2),
+    (6, 320, 1),
+)
 PLAIN = ("I", "II", "III", "IIII", "III", "III", "I")
 STEM_FILTERS = 32
 FINAL_FILTERS = 1280
 
 
 def inverted_bottleneck(
-    builder: LayerBuilder, x: Tensor, expansion: int, filters: int, strides: int, name: str
+    builder: LayerBuilder,
+    x: Tensor,
+    expansion: int,
+    filters: int,
+    strides: int,
+    name: str,
 ) -> Tensor:
     """1x1 expansion, 3x3 depthwise convolution, linear 1x1 projection: -> [b, h / s, w / s, filters]."""
     if expansion > 1:
@@ -29,7 +42,9 @@ def inverted_bottleneck(
         strides,
         padding="same",
         use_bias=False,
-        depthwise_initializer=compat.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
+        depthwise_initializer=compat.VarianceScaling(
+            2.0, "fan_out", "untruncated_normal"
+        ),
         depthwise_regularizer=builder.kernel_regularizer,
         name=f"{name}_depthwise",
     )
@@ -76,14 +91,20 @@ class MobileNetV2(Architecture):
         return option_names(LambdaLayer) if "L" in "".join(self.blocks) else set()
 
     def endpoints(
-        self, images: Tensor, builder: LayerBuilder, stochastic_depth_rate: float = 0.0, **overrides: Any
+        self,
+        images: Tensor,
+        builder: LayerBuilder,
+        stochastic_depth_rate: float = 0.0,
+        **overrides: Any,
     ) -> dict[str, Any]:
         """Builds the trunk; the stochastic depth rate rises linearly over the blocks, up to the given one."""
         builder, options = builder.for_network("relu6"), {**self.options, **overrides}
         x = builder.conv_norm_act(images, STEM_FILTERS, 3, 2, "stem")
         level, endpoints = 1, {}
         num_blocks = sum(map(len, self.blocks))
-        for number, (letter, expansion, filters, strides) in enumerate(self._blocks(), start=1):
+        for number, (letter, expansion, filters, strides) in enumerate(
+            self._blocks(), start=1
+        ):
             name, residual = f"block{number}", x
             if letter == "L":
                 x = lightweight_lambda_block(builder, x, filters, name, **options)
@@ -99,15 +120,22 @@ class MobileNetV2(Architecture):
         return endpoints
 
     def embedding(
-        self, endpoints: dict[str, Any], builder: LayerBuilder, pooling: str | None = "avg"
+        self,
+        endpoints: dict[str, Any],
+        builder: LayerBuilder,
+        pooling: str | None = "avg",
     ) -> Tensor:
         """Builds what the classifier reads: a 1x1 convolution, pooled over the map."""
-        x = builder.for_network("relu6").conv_norm_act(endpoints["5"], FINAL_FILTERS, 1, 1, "final")
+        x = builder.for_network("relu6").conv_norm_act(
+            endpoints["5"], FINAL_FILTERS, 1, 1, "final"
+        )
         return builder.pool(x, pooling)
 
     def _blocks(self) -> Iterator[tuple[str, int, int, int]]:
         """Yields letter, expansion, channels and strides of each block."""
-        for letters, (expansion, filters, strides) in zip(self.blocks, GROUPS, strict=True):
+        for letters, (expansion, filters, strides) in zip(
+            self.blocks, GROUPS, strict=True
+        ):
             for index, letter in enumerate(letters):
                 yield letter, expansion, filters, strides if index == 0 else 1
 

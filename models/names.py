@@ -64,7 +64,10 @@ class ModelInfo:
 @functools.cache
 def _rows() -> dict[str, dict[str, str]]:
     """Returns the rows of the table by the names of the models."""
-    return {row["model"]: row for row in csv.DictReader(FILE.read_text(encoding="utf-8").splitlines())}
+    return {
+        row["model"]: row
+        for row in csv.DictReader(FILE.read_text(encoding="utf-8").splitlines())
+    }
 
 
 def info(name: str) -> ModelInfo:
@@ -85,7 +88,10 @@ def info(name: str) -> ModelInfo:
         row["source"],
         _recipes().get(name, ()),
         pretrained_weights.weights_of(name),
-        tuple(Stage(level, 2**level, d) for level, d in enumerate(channels, start=6 - len(channels))),
+        tuple(
+            Stage(level, 2**level, d)
+            for level, d in enumerate(channels, start=6 - len(channels))
+        ),
         int(row["embedding_size"]),
     )
 
@@ -112,7 +118,9 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     if not isinstance(pattern, str):
         raise invalid("pattern", "a shell pattern such as 'lambda_resnet_*'", pattern)
     names = [name for name in _rows() if fnmatch.fnmatchcase(name, pattern)]
-    return [name for name in names if pretrained_weights.weights_of(name) or not pretrained]
+    return [
+        name for name in names if pretrained_weights.weights_of(name) or not pretrained
+    ]
 
 
 def check_model(name: str) -> None:
@@ -125,7 +133,10 @@ def check_model(name: str) -> None:
 
 
 def render_table(
-    names: Sequence[str], with_sizes: bool = False, table_format: str = "text", with_accuracy: bool = False
+    names: Sequence[str],
+    with_sizes: bool = False,
+    table_format: str = "text",
+    with_accuracy: bool = False,
 ) -> str:
     """Returns a table of models with their published weights.
 
@@ -140,16 +151,31 @@ def render_table(
       InputError: a model or the format is unknown.
     """
     text_table.check_format(table_format)
-    header = ["model", *(["parameters (M)", "FLOPs (G)"] if with_sizes else []), "pixels"]
-    header += ["weights", "ImageNet", *TEST_SETS] if with_accuracy else ["source", "recipe", "weights"]
+    header = [
+        "model",
+        *(["parameters (M)", "FLOPs (G)"] if with_sizes else []),
+        "pixels",
+    ]
+    header += (
+        ["weights", "ImageNet", *TEST_SETS]
+        if with_accuracy
+        else ["source", "recipe", "weights"]
+    )
     rows = []
     for model in map(info, names):
-        sizes = [f"{model.params / 1e6:.2f}", f"{model.flops / 1e9:.2f}"] if with_sizes else []
+        sizes = (
+            [f"{model.params / 1e6:.2f}", f"{model.flops / 1e9:.2f}"]
+            if with_sizes
+            else []
+        )
         row = [model.name, *sizes, str(model.input_size)]
         if with_accuracy:
             rows += [[*row, *_accuracy(one)] for one in model.weights]
         else:
-            weights = ", ".join(f"{one.tag}, {one.top1:.1f} %" for one in model.weights) or "-"
+            weights = (
+                ", ".join(f"{one.tag}, {one.top1:.1f} %" for one in model.weights)
+                or "-"
+            )
             rows.append([*row, model.source, _first(model.recipes), weights])
     return text_table.render(header, rows, table_format)
 
@@ -162,4 +188,6 @@ def _accuracy(weights: PublishedWeights) -> list[str]:
 def _first(recipes: Sequence[str]) -> str:
     if not recipes:
         return "-"
-    return recipes[0] if len(recipes) == 1 else f"{recipes[0]} and {len(recipes) - 1} more"
+    return (
+        recipes[0] if len(recipes) == 1 else f"{recipes[0]} and {len(recipes) - 1} more"
+    )

@@ -23,9 +23,13 @@ BILINEAR, BICUBIC = "bilinear", "bicubic"
 def _central_square(images: np.ndarray, size: int, crop_fraction: float) -> np.ndarray:
     """As `tensorflow_squares.central_square`, within 1e-6."""
     height, width = images.shape[-3:-1]
-    side = max(1, int(np.round(np.float32(crop_fraction) * np.float32(min(height, width)))))
+    side = max(
+        1, int(np.round(np.float32(crop_fraction) * np.float32(min(height, width))))
+    )
     square = _cropped(images, (height - side) // 2, (width - side) // 2, side)
-    pixels = _resized(square.astype(np.float32), (size, size), Image.Resampling.BILINEAR)
+    pixels = _resized(
+        square.astype(np.float32), (size, size), Image.Resampling.BILINEAR
+    )
     return pixels / np.float32(255)
 
 
@@ -33,7 +37,10 @@ def _pillow_square(images: np.ndarray, size: int, crop_fraction: float) -> np.nd
     """As `tensorflow_squares.pillow_square`, bit for bit."""
     height, width = images.shape[-3:-1]
     shorter = math.floor(size / crop_fraction)
-    new_size = max(shorter, shorter * height // width), max(shorter, shorter * width // height)
+    new_size = (
+        max(shorter, shorter * height // width),
+        max(shorter, shorter * width // height),
+    )
     resized = _resized(images, new_size, Image.Resampling.BICUBIC)
     top, left = (round((side - size) / 2) for side in new_size)
     return _cropped(resized, top, left, size).astype(np.float32) / np.float32(255)
@@ -43,7 +50,9 @@ def _cropped(images: np.ndarray, top: int, left: int, side: int) -> np.ndarray:
     return images[..., top : top + side, left : left + side, :]
 
 
-def _resized(images: np.ndarray, new_size: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
+def _resized(
+    images: np.ndarray, new_size: tuple[int, int], resample: Image.Resampling
+) -> np.ndarray:
     """Resizes uint8 or float32 pictures [..., h, w, c] to a height and width, the width first."""
     height, width = new_size
     planes = np.moveaxis(images, -1, -3)  # [..., c, h, w]
@@ -90,7 +99,9 @@ class Preprocessing:
         mean, std = self.mean, self.std
         check_count("input_size", self.input_size)
         if len(mean) not in (1, 3) or len(std) != len(mean) or min(std) <= 0:
-            raise invalid("(mean, std)", "3 numbers each or 1, with std above 0", (mean, std))
+            raise invalid(
+                "(mean, std)", "3 numbers each or 1, with std above 0", (mean, std)
+            )
         if not 0 < self.crop_fraction <= 1:
             raise invalid("crop_fraction", "above 0 and at most 1", self.crop_fraction)
         check_known("interpolation", self.interpolation, SQUARES)
@@ -131,12 +142,16 @@ class Preprocessing:
 
     def normalize(self, pixels: Any) -> Any:
         """Returns `(pixels - mean) / std` for pixels in 0..1."""
-        return (pixels - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        return (pixels - np.array(self.mean, np.float32)) / np.array(
+            self.std, np.float32
+        )
 
 
 def _needs_tensorflow(images: Any) -> bool:
     tensorflow = sys.modules.get("tensorflow")
-    return K.ENGINE == "tensorflow" or (tensorflow is not None and tensorflow.is_tensor(images))
+    return K.ENGINE == "tensorflow" or (
+        tensorflow is not None and tensorflow.is_tensor(images)
+    )
 
 
 def _converted(images: Any) -> Any:
@@ -149,7 +164,9 @@ def _converted(images: Any) -> Any:
 
 
 def preprocess_for(
-    model: str, weights: str | Path = pretrained_weights.ALIAS, input_size: int | None = None
+    model: str,
+    weights: str | Path = pretrained_weights.ALIAS,
+    input_size: int | None = None,
 ) -> Preprocessing:
     """Returns the preprocessing for a model with trained weights.
 
@@ -168,9 +185,17 @@ def preprocess_for(
       >>> tuple(preprocess(np.zeros([2, 300, 400, 3], "uint8")).shape)
       (2, 224, 224, 3)
     """
-    if weights == pretrained_weights.ALIAS or pretrained_weights.find(model, str(weights)):
+    if weights == pretrained_weights.ALIAS or pretrained_weights.find(
+        model, str(weights)
+    ):
         found = pretrained_weights.get(model, str(weights))
-        values = (found.input_size, found.mean, found.std, found.crop_fraction, found.interpolation)
+        values = (
+            found.input_size,
+            found.mean,
+            found.std,
+            found.crop_fraction,
+            found.interpolation,
+        )
         preprocessing = Preprocessing(*values)
     else:
         # Here, because pictures are also prepared without a model.
@@ -178,7 +203,11 @@ def preprocess_for(
 
         path = pretrained.locate(model, weights, partial(zoo.create_model, model))
         preprocessing = of_weights(path)
-    return preprocessing if input_size is None else dataclasses.replace(preprocessing, input_size=input_size)
+    return (
+        preprocessing
+        if input_size is None
+        else dataclasses.replace(preprocessing, input_size=input_size)
+    )
 
 
 def of_weights(path: Path) -> Preprocessing:
@@ -187,10 +216,14 @@ def of_weights(path: Path) -> Preprocessing:
     Raises:
       InputError: the file has none, or is damaged.
     """
-    metadata = {} if path.name.endswith(weight_files.H5) else tensor_files.metadata_of(path)
+    metadata = (
+        {} if path.name.endswith(weight_files.H5) else tensor_files.metadata_of(path)
+    )
     preprocessing = from_metadata(metadata)
     if preprocessing is None:
-        raise invalid("weights", "a file whose metadata has input_size, mean and std", str(path))
+        raise invalid(
+            "weights", "a file whose metadata has input_size, mean and std", str(path)
+        )
     return preprocessing
 
 
@@ -211,7 +244,9 @@ def from_metadata(metadata: Mapping[str, str]) -> Preprocessing | None:
             metadata.get("interpolation", BILINEAR),
         )
     except ValueError as error:
-        raise InputError(f"the metadata of the weights cannot be used: {error}") from None
+        raise InputError(
+            f"the metadata of the weights cannot be used: {error}"
+        ) from None
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -24,7 +24,9 @@ sys.setrecursionlimit(max(sys.getrecursionlimit(), 10_000))
 FILTERS = (64, 128, 256, 512)
 
 
-def vanilla_stem(builder: LayerBuilder, x: Tensor, filters: int) -> tuple[Tensor, Tensor]:
+def vanilla_stem(
+    builder: LayerBuilder, x: Tensor, filters: int
+) -> tuple[Tensor, Tensor]:
     """7x7 convolution and max-pool (He et al. 2016); see `Stem.build`."""
     half = builder.conv_norm_act(x, filters, 7, 2, "stem")  # [b, h/2, w/2, filters]
     return half, keras.layers.MaxPooling2D(3, 2, "same", name="stem_pool")(half)
@@ -43,29 +45,39 @@ def patch_stem(builder: LayerBuilder, x: Tensor, filters: int) -> tuple[None, Te
     return None, builder.conv_norm(x, filters, 4, 4, "stem")
 
 
-def strided_shortcut(builder: LayerBuilder, x: Tensor, filters: int, strides: int, name: str) -> Tensor:
+def strided_shortcut(
+    builder: LayerBuilder, x: Tensor, filters: int, strides: int, name: str
+) -> Tensor:
     """A strided 1x1 convolution (He et al. 2016)."""
     return builder.conv_norm(x, filters, 1, strides, name)
 
 
-def pooled_shortcut(builder: LayerBuilder, x: Tensor, filters: int, strides: int, name: str) -> Tensor:
+def pooled_shortcut(
+    builder: LayerBuilder, x: Tensor, filters: int, strides: int, name: str
+) -> Tensor:
     """A 2x2 average-pool before a 1x1 convolution, so that no position is skipped (ResNet-D)."""
     if strides > 1:
         x = compat.AveragePooling2D(2, strides, "same", name=f"{name}_pool")(x)
     return strided_shortcut(builder, x, filters, 1, name)
 
 
-def no_shortcut(builder: LayerBuilder, x: Tensor, filters: int, strides: int, name: str) -> None:
+def no_shortcut(
+    builder: LayerBuilder, x: Tensor, filters: int, strides: int, name: str
+) -> None:
     """None: the first block of a stage has no residual (RegNetZ in timm)."""
     return
 
 
-def activated_sum(builder: LayerBuilder, x: Tensor, residual: Tensor, name: str) -> Tensor:
+def activated_sum(
+    builder: LayerBuilder, x: Tensor, residual: Tensor, name: str
+) -> Tensor:
     """The sum of a block's output and its residual, activated (ResNet)."""
     return builder.act(compat.Add(name=f"{name}_add")([x, residual]), f"{name}_act")
 
 
-def linear_sum(builder: LayerBuilder, x: Tensor, residual: Tensor | None, name: str) -> Tensor:
+def linear_sum(
+    builder: LayerBuilder, x: Tensor, residual: Tensor | None, name: str
+) -> Tensor:
     """The sum of a block's output and its residual, if there is one (RegNetZ)."""
     return x if residual is None else compat.Add(name=f"{name}_add")([x, residual])
 
@@ -105,11 +117,15 @@ class Bottleneck:
     channel_attention: Callable[[LayerBuilder, Any, str], Any] | None = None
     post_block: Callable[[LayerBuilder, Any, str], Any] | None = None
 
-    def __call__(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> Tensor:
+    def __call__(
+        self, builder: LayerBuilder, x: Tensor, context: BlockContext
+    ) -> Tensor:
         """Builds a block of this kind: [b, h, w, c] -> [b, h/s, w/s, output_filters]."""
         name, residual, outputs = context.name, x, context.output_filters
         if context.index == 1:
-            residual = self.shortcut(builder, x, outputs, context.strides, f"{name}_shortcut")
+            residual = self.shortcut(
+                builder, x, outputs, context.strides, f"{name}_shortcut"
+            )
         # [b, h, w, filters]
         x = builder.conv_norm_act(x, context.filters, 1, 1, f"{name}_reduce")
         x = self.operation(builder, x, context)  # [b, h/s, w/s, filters]
@@ -121,7 +137,9 @@ class Bottleneck:
         use_se, is_residual = bool(context.se_ratio), residual is not None
         x = builder.norm(x, f"{name}_expand_norm", zero=is_residual, pooled=use_se)
         if use_se:
-            x = SqueezeExcite(context.se_ratio, builder.kernel_regularizer, name=f"{name}_se")(x)
+            x = SqueezeExcite(
+                context.se_ratio, builder.kernel_regularizer, name=f"{name}_se"
+            )(x)
         if context.drop_rate and is_residual:
             x = StochasticDepth(context.drop_rate, name=f"{name}_drop")(x)
         x = self.merge(builder, x, residual, name)
@@ -147,7 +165,9 @@ class ResNet(Architecture):
     stages: tuple[str, ...]
     source: str
     input_size: int = 224
-    blocks: Mapping[str, Bottleneck] = dataclasses.field(default_factory=lambda: {"C": Bottleneck()})
+    blocks: Mapping[str, Bottleneck] = dataclasses.field(
+        default_factory=lambda: {"C": Bottleneck()}
+    )
     stem: Stem = Stem(rs_stem)
     filters: tuple[int | tuple[int, int], ...] = FILTERS
     output_filters: tuple[int, ...] = (256, 512, 1024, 2048)
@@ -158,15 +178,23 @@ class ResNet(Architecture):
 
     def option_names(self) -> set[str]:
         letters = set("".join(self.stages))
-        return set().union(*(self.blocks[letter].operation.option_names() for letter in letters))
+        return set().union(
+            *(self.blocks[letter].operation.option_names() for letter in letters)
+        )
 
     def endpoints(
-        self, images: Tensor, builder: LayerBuilder, stochastic_depth_rate: float = 0.0, **overrides: Any
+        self,
+        images: Tensor,
+        builder: LayerBuilder,
+        stochastic_depth_rate: float = 0.0,
+        **overrides: Any,
     ) -> dict[str, Any]:
         """Builds the trunk; stage c_i has the drop rate `rate * i / 5`, as in the authors' ResNet-RS code."""
         builder = builder.for_network(self.activation, self.symmetric_padding)
         blocks = {
-            letter: dataclasses.replace(block, operation=block.operation.with_options(overrides))
+            letter: dataclasses.replace(
+                block, operation=block.operation.with_options(overrides)
+            )
             for letter, block in self.blocks.items()
         }
         half, x = self.stem.build(builder, images, self.stem.filters)
@@ -177,14 +205,22 @@ class ResNet(Architecture):
         return endpoints
 
     def embedding(
-        self, endpoints: dict[str, Any], builder: LayerBuilder, pooling: str | None = "avg"
+        self,
+        endpoints: dict[str, Any],
+        builder: LayerBuilder,
+        pooling: str | None = "avg",
     ) -> Tensor:
-        x, builder = endpoints["5"], builder.for_network(self.activation, self.symmetric_padding)
+        x, builder = (
+            endpoints["5"],
+            builder.for_network(self.activation, self.symmetric_padding),
+        )
         if self.head_filters:
             x = builder.conv_norm_act(x, self.head_filters, 1, 1, "final")
         return builder.pool(x, pooling)
 
-    def _contexts(self, stochastic_depth_rate: float) -> Iterator[tuple[str, BlockContext]]:
+    def _contexts(
+        self, stochastic_depth_rate: float
+    ) -> Iterator[tuple[str, BlockContext]]:
         """Yields the letter and the context of each block, in order."""
         map_size = ceil_div(self.input_size, self.stem.strides)
         for stage, letters in enumerate(self.stages):

@@ -13,8 +13,20 @@ from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAt
 from lambdanet.layers.halo_attention import LocalAttention
 from lambdanet.models import spatial_ops
 from lambdanet.models.layer_builder import LayerBuilder
-from lambdanet.models.resnet import Bottleneck, ResNet, Stem, repeat, strided_shortcut, vanilla_stem
-from lambdanet.models.spatial_ops import Convolution, LambdaOperation, LayerOperation, SpatialOperation
+from lambdanet.models.resnet import (
+    Bottleneck,
+    ResNet,
+    Stem,
+    repeat,
+    strided_shortcut,
+    vanilla_stem,
+)
+from lambdanet.models.spatial_ops import (
+    Convolution,
+    LambdaOperation,
+    LayerOperation,
+    SpatialOperation,
+)
 
 
 class AugmentedConvolution(SpatialOperation):
@@ -24,16 +36,22 @@ class AugmentedConvolution(SpatialOperation):
     them. Where the block downsamples, a 3x3 average-pool precedes the attention.
     """
 
-    def __call__(self, builder: LayerBuilder, x: Tensor, context: spatial_ops.BlockContext) -> Tensor:
+    def __call__(
+        self, builder: LayerBuilder, x: Tensor, context: spatial_ops.BlockContext
+    ) -> Tensor:
         name, strides = f"{context.name}_spatial", context.strides
         filters = 8 * round(context.filters / 80)
-        convolved = builder.convolution(x, context.filters - filters, 3, strides, f"{name}_conv")
+        convolved = builder.convolution(
+            x, context.filters - filters, 3, strides, f"{name}_conv"
+        )
         if strides > 1:
             x = compat.AveragePooling2D(3, strides, "same", name=f"{name}_pool")(x)
         attention = GlobalAttention(
             filters,
             key_dim=20,
-            map_size=ceil_div(context.map_size, strides) if None in x.shape[1:3] else None,
+            map_size=ceil_div(context.map_size, strides)
+            if None in x.shape[1:3]
+            else None,
             kernel_regularizer=builder.kernel_regularizer,
             name=f"{name}_attention",
         )
@@ -45,7 +63,10 @@ def double_attention(builder: LayerBuilder, x: Tensor, name: str) -> Tensor:
     """Linear attention beside the identity (Chen et al. 2018): one head, of half the channels."""
     channels = x.shape[-1]
     attention = LinearAttention(
-        channels // 2, num_heads=1, kernel_regularizer=builder.kernel_regularizer, name=f"{name}_attention"
+        channels // 2,
+        num_heads=1,
+        kernel_regularizer=builder.kernel_regularizer,
+        name=f"{name}_attention",
     )
     y = builder.convolution(attention(x), channels, 1, 1, f"{name}_expand")
     y = builder.norm(y, f"{name}_norm", zero=True)
@@ -72,18 +93,30 @@ def stages(letters: str) -> tuple[str, ...]:
 
 MODELS = {
     "resnet_50": Vanilla(stages("CCCC"), "Table 3, convolution; Table 12"),
-    "resnet_50_se": Vanilla(stages("CCCC"), "Table 3, channel attention", se_ratios=(1 / 16,) * 4),
+    "resnet_50_se": Vanilla(
+        stages("CCCC"), "Table 3, channel attention", se_ratios=(1 / 16,) * 4
+    ),
     "resnet_50_linear_attention": Vanilla(
         ("CCC", "CDCD", "CDCDCD", "CCC"), "Table 3, linear attention (Chen et al. 2018)"
     ),
-    "resnet_50_augmented": Vanilla(stages("CAAA"), "Table 3, relative self-attention (Bello et al. 2019)"),
-    "resnet_50_local_attention": Vanilla(stages("WWWW"), "Tables 3, 4, local self-attention"),
-    "resnet_50_axial_attention": Vanilla(stages("XXXX"), "Table 4, axial self-attention"),
-    "resnet_50_global_attention": Vanilla(stages("GGGG"), "Table 4, global self-attention"),
+    "resnet_50_augmented": Vanilla(
+        stages("CAAA"), "Table 3, relative self-attention (Bello et al. 2019)"
+    ),
+    "resnet_50_local_attention": Vanilla(
+        stages("WWWW"), "Tables 3, 4, local self-attention"
+    ),
+    "resnet_50_axial_attention": Vanilla(
+        stages("XXXX"), "Table 4, axial self-attention"
+    ),
+    "resnet_50_global_attention": Vanilla(
+        stages("GGGG"), "Table 4, global self-attention"
+    ),
     "resnet_50_lccc": Vanilla(stages("LCCC"), "Table 12"),
     "resnet_50_llcc": Vanilla(stages("LLCC"), "Table 12"),
     "resnet_50_lllc": Vanilla(stages("LLLC"), "Table 12"),
-    "resnet_50_llll": Vanilla(stages("LLLL"), "Table 3, lambda layer; Tables 4, 8, 9, 11, 12"),
+    "resnet_50_llll": Vanilla(
+        stages("LLLL"), "Table 3, lambda layer; Tables 4, 8, 9, 11, 12"
+    ),
     "resnet_50_clll": Vanilla(stages("CLLL"), "Tables 10, 12"),
     "resnet_50_ccll": Vanilla(stages("CCLL"), "Table 12"),
     "resnet_50_cccl": Vanilla(stages("CCCL"), "Table 12"),

@@ -20,7 +20,10 @@ INPUT_SIZES = {50: 160, 101: 192, 152: 288, 200: 256, 270: 256, 350: 320, 420: 3
 def _rows(suffix: str, se_ratio: float) -> dict[str, ResNet]:
     return {
         f"resnet_rs_{depth}{suffix}": ResNet(
-            repeat("CCCC", depths), "Tables 5, 13, 18", INPUT_SIZES[depth], se_ratios=(se_ratio,) * 4
+            repeat("CCCC", depths),
+            "Tables 5, 13, 18",
+            INPUT_SIZES[depth],
+            se_ratios=(se_ratio,) * 4,
         )
         for depth, depths in DEPTHS.items()
     }

@@ -13,7 +13,14 @@ from lambdanet.layers.layer import copied_config
 from lambdanet.models.layer_builder import LayerBuilder
 
 Layer = Callable[..., keras.layers.Layer]
-SET_BY_THE_TRUNK = {"filters", "strides", "pool_size", "batch_norm", "kernel_regularizer", "kwargs"}
+SET_BY_THE_TRUNK = {
+    "filters",
+    "strides",
+    "pool_size",
+    "batch_norm",
+    "kernel_regularizer",
+    "kwargs",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +61,9 @@ class SpatialOperation:
         """Returns the operation for one network, with the overrides that are among its options."""
         return self
 
-    def __call__(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> Tensor:
+    def __call__(
+        self, builder: LayerBuilder, x: Tensor, context: BlockContext
+    ) -> Tensor:
         raise NotImplementedError
 
 
@@ -64,7 +73,9 @@ class Convolution(SpatialOperation):
 
     group_size: int = 0  # channels per group (Xie et al. 2016); 0: a single group
 
-    def __call__(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> Tensor:
+    def __call__(
+        self, builder: LayerBuilder, x: Tensor, context: BlockContext
+    ) -> Tensor:
         groups = context.filters // self.group_size if self.group_size else 1
         name = f"{context.name}_spatial_conv"
         return builder.convolution(x, context.filters, 3, context.strides, name, groups)
@@ -102,17 +113,27 @@ class LayerOperation(SpatialOperation):
         return option_names(self.layer)
 
     def with_options(self, overrides: Mapping[str, Any]) -> Self:
-        given = {name: value for name, value in overrides.items() if name in self.option_names()}
+        given = {
+            name: value
+            for name, value in overrides.items()
+            if name in self.option_names()
+        }
         return dataclasses.replace(self, options={**self.options, **given})
 
-    def __call__(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> Tensor:
+    def __call__(
+        self, builder: LayerBuilder, x: Tensor, context: BlockContext
+    ) -> Tensor:
         x = self.layer(**self._arguments(builder, x, context))(x)
         if self.pool_size and context.strides > 1:
             name = f"{context.name}_spatial_pool"
-            x = compat.AveragePooling2D(self.pool_size, context.strides, "same", name=name)(x)
+            x = compat.AveragePooling2D(
+                self.pool_size, context.strides, "same", name=name
+            )(x)
         return x
 
-    def _arguments(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> dict[str, Any]:
+    def _arguments(
+        self, builder: LayerBuilder, x: Tensor, context: BlockContext
+    ) -> dict[str, Any]:
         options = {
             name: option.value(context) if isinstance(option, PerBlock) else option
             for name, option in self.options.items()
@@ -148,10 +169,16 @@ class LambdaOperation(LayerOperation):
         own = dict(overrides)
         shared = own.pop("share_positions", False)
         if shared and "position" in own:
-            raise InputError("share_positions and position= exclude each other; pass only one")
-        return dataclasses.replace(super().with_options(own), positions={} if shared else None)
+            raise InputError(
+                "share_positions and position= exclude each other; pass only one"
+            )
+        return dataclasses.replace(
+            super().with_options(own), positions={} if shared else None
+        )
 
-    def __call__(self, builder: LayerBuilder, x: Tensor, context: BlockContext) -> Tensor:
+    def __call__(
+        self, builder: LayerBuilder, x: Tensor, context: BlockContext
+    ) -> Tensor:
         arguments = {
             "batch_norm": builder.batch_norm,
             **self._arguments(builder, x, context),
@@ -162,7 +189,10 @@ class LambdaOperation(LayerOperation):
         if self.positions is not None:
             if context.map_size not in self.positions:
                 own: Any = LambdaLayer(**arguments).position
-                config = {**copied_config(own), "name": f"position_{len(self.positions) + 1}"}
+                config = {
+                    **copied_config(own),
+                    "name": f"position_{len(self.positions) + 1}",
+                }
                 self.positions[context.map_size] = type(own).from_config(config)
             arguments["position"] = self.positions[context.map_size]
             arguments.pop("embeddings_initializer", None)  # the shared embedding's own

@@ -21,7 +21,10 @@ def central_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Ten
       float32 pixels in 0..1, [..., size, size, c].
     """
     height, width = tf.unstack(tf.shape(images)[-3:-1])
-    side = tf.cast(tf.round(crop_fraction * tf.cast(tf.minimum(height, width), tf.float32)), tf.int32)
+    side = tf.cast(
+        tf.round(crop_fraction * tf.cast(tf.minimum(height, width), tf.float32)),
+        tf.int32,
+    )
     side = tf.maximum(side, 1)
     top, left = (height - side) // 2, (width - side) // 2
     square = images[..., top : top + side, left : left + side, :]
@@ -50,7 +53,9 @@ def pillow_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Tens
     begin = tuple(tf.cast(tf.round((side - size) / 2), tf.int32) for side in new_size)
     pictures = tf.reshape(images, tf.concat([[-1], shape[-3:]], axis=0))
     pixels = tf.cast(bicubic(pictures, new_size, begin, size), tf.float32) / 255.0
-    pixels = tf.reshape(pixels, tf.concat([shape[:-3], [size, size], shape[-1:]], axis=0))
+    pixels = tf.reshape(
+        pixels, tf.concat([shape[:-3], [size, size], shape[-1:]], axis=0)
+    )
     return tf.ensure_shape(pixels, [*images.shape[:-3], size, size, images.shape[-1]])
 
 
@@ -66,7 +71,10 @@ def checked_channels(images: tf.Tensor, accepted: list[int], wanted: str) -> tf.
 
 
 def bicubic(
-    images: tf.Tensor, new_size: tuple[tf.Tensor, tf.Tensor], begin: tuple[tf.Tensor, tf.Tensor], size: int
+    images: tf.Tensor,
+    new_size: tuple[tf.Tensor, tf.Tensor],
+    begin: tuple[tf.Tensor, tf.Tensor],
+    size: int,
 ) -> tf.Tensor:
     """Resizes pictures by Pillow's bicubic interpolation, bit for bit, and crops a square.
 
@@ -92,21 +100,28 @@ def bicubic(
     return tf.transpose(rows, [1, 0, 2, 3])
 
 
-def _resample(pixels: tf.Tensor, new_length: tf.Tensor, begin: tf.Tensor, size: int) -> tf.Tensor:
+def _resample(
+    pixels: tf.Tensor, new_length: tf.Tensor, begin: tf.Tensor, size: int
+) -> tf.Tensor:
     """Resamples the first axis: [n, ...] -> int32 [size, ...]."""
     shape = tf.shape(pixels)
     positions, weights = _taps(shape[0], new_length, begin, size)
 
     def add(tap: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         weight = tf.reshape(weights[:, tap], [size, 1, 1, 1])
-        return tap + 1, total + weight * tf.cast(tf.gather(pixels, positions[:, tap]), tf.int32)
+        return tap + 1, total + weight * tf.cast(
+            tf.gather(pixels, positions[:, tap]), tf.int32
+        )
 
     half = tf.fill(tf.concat([[size], shape[1:]], axis=0), 1 << (BITS - 1))
     _, total = tf.while_loop(
         lambda tap, _: tap < tf.shape(weights)[1],
         add,
         (0, half),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([size, *pixels.shape[1:]])),
+        shape_invariants=(
+            tf.TensorShape([]),
+            tf.TensorShape([size, *pixels.shape[1:]]),
+        ),
     )
     return tf.clip_by_value(tf.bitwise.right_shift(total, BITS), 0, 255)
 

@@ -42,15 +42,21 @@ class TfKerasModel(tf_keras.Model):
     def _hold(self, network: keras.Model) -> None:
         """Keeps the network out of sight of tf_keras, which takes weights for TensorFlow's variables."""
         self.network = network
-        self._frozen = [layer for layer in compat.sublayers(network) if not layer.trainable]
+        self._frozen = [
+            layer for layer in compat.sublayers(network) if not layer.trainable
+        ]
         # By number, as names of layers may have counters of the process. Checkpoints have these keys.
         for number, variable in enumerate(network.weights):
             self._track_trackable(variable.value, f"{WEIGHT}{number}")
         weights = {id(variable) for variable in network.weights}
-        for number, variable in enumerate(v for v in network.variables if id(v) not in weights):
+        for number, variable in enumerate(
+            v for v in network.variables if id(v) not in weights
+        ):
             self._track_trackable(variable.value, f"{STATE}{number}")
         self._callable_losses = [
-            _loss_of(variable) for variable in network.weights if variable.regularizer is not None
+            _loss_of(variable)
+            for variable in network.weights
+            if variable.regularizer is not None
         ]
         self.built = True
 
@@ -91,9 +97,13 @@ class TfKerasModel(tf_keras.Model):
 
     def _infer_output_signature(self, inputs: Any, *_: Any) -> Any:
         """Declares the outputs; a trace would take seconds."""
-        symbolic = keras.tree.map_structure(lambda x: keras.KerasTensor(tuple(x.shape), x.dtype.name), inputs)
+        symbolic = keras.tree.map_structure(
+            lambda x: keras.KerasTensor(tuple(x.shape), x.dtype.name), inputs
+        )
         return keras.tree.map_structure(
-            lambda x: tf_keras.__internal__.KerasTensor(tf.TensorSpec(x.shape, x.dtype)),
+            lambda x: tf_keras.__internal__.KerasTensor(
+                tf.TensorSpec(x.shape, x.dtype)
+            ),
             self.network.compute_output_spec(symbolic),
         )
 
@@ -114,7 +124,9 @@ class TfKerasModel(tf_keras.Model):
         """Reads the weights that `save_own_variables` wrote; `ValueError` where their number differs."""
         weights = self.weights
         if len(store.keys()) != len(weights):
-            raise ValueError(f"{self.name!r} has {len(weights)} weights, and the file {len(store.keys())}")
+            raise ValueError(
+                f"{self.name!r} has {len(weights)} weights, and the file {len(store.keys())}"
+            )
         for number, weight in enumerate(weights):
             weight.assign(store[str(number)])
 
@@ -122,8 +134,12 @@ class TfKerasModel(tf_keras.Model):
         return {"network": keras.saving.serialize_keras_object(self.network)}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "TfKerasModel":
-        return cls(keras.saving.deserialize_keras_object(config["network"], custom_objects))
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Any = None
+    ) -> "TfKerasModel":
+        return cls(
+            keras.saving.deserialize_keras_object(config["network"], custom_objects)
+        )
 
 
 def _loss_of(variable: keras.Variable) -> Callable[[], tf.Tensor]:

@@ -26,8 +26,21 @@ from lambdanet.layers.centered_max_pooling import CenteredMaxPooling2D
 from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite
 from lambdanet.layers.halo_attention import HaloAttention
 from lambdanet.models.layer_builder import LayerBuilder
-from lambdanet.models.resnet import Bottleneck, ResNet, Stem, linear_sum, no_shortcut, strided_shortcut
-from lambdanet.models.spatial_ops import Convolution, LambdaOperation, LayerOperation, PerBlock, per_stage
+from lambdanet.models.resnet import (
+    Bottleneck,
+    ResNet,
+    Stem,
+    linear_sum,
+    no_shortcut,
+    strided_shortcut,
+)
+from lambdanet.models.spatial_ops import (
+    Convolution,
+    LambdaOperation,
+    LayerOperation,
+    PerBlock,
+    per_stage,
+)
 
 
 def tiered_stem(
@@ -40,13 +53,17 @@ def tiered_stem(
     return half, builder.conv_norm_act(half, filters, 3, last_strides, "stem3")
 
 
-def pooled_tiered_stem(builder: LayerBuilder, x: Tensor, filters: int) -> tuple[Tensor, Tensor]:
+def pooled_tiered_stem(
+    builder: LayerBuilder, x: Tensor, filters: int
+) -> tuple[Tensor, Tensor]:
     """The same with a max-pool instead of the last stride."""
     _, half = tiered_stem(builder, x, filters, last_strides=1)  # [b, h/2, w/2, filters]
     return half, CenteredMaxPooling2D(name="stem_pool")(half)
 
 
-def single_stem(builder: LayerBuilder, x: Tensor, filters: int) -> tuple[Tensor, Tensor]:
+def single_stem(
+    builder: LayerBuilder, x: Tensor, filters: int
+) -> tuple[Tensor, Tensor]:
     """One strided 3x3 convolution (RegNet); its output [b, h/2, w/2, filters] is the map at stride 2."""
     half = builder.conv_norm_act(x, filters, 3, 2, "stem")
     return half, half
@@ -59,7 +76,9 @@ def squeeze_excite(ratio: float, builder: LayerBuilder, x: Tensor, name: str) ->
 
 def efficient_channel_attention(builder: LayerBuilder, x: Tensor, name: str) -> Tensor:
     """A gate per channel from the channels next to it, without a hidden layer."""
-    return EfficientChannelAttention(kernel_regularizer=builder.kernel_regularizer, name=name)(x)
+    return EfficientChannelAttention(
+        kernel_regularizer=builder.kernel_regularizer, name=name
+    )(x)
 
 
 Block = partial(Bottleneck, shortcut=strided_shortcut)
@@ -73,19 +92,29 @@ def lambda_block(scope: int | None = 9, position_bias: bool = True) -> Bottlenec
 
 def halo_block(pool_size: int = 0, block: Any = Block, **options: Any) -> Bottleneck:
     """Blocks of 8 with halos of 3, the layer's defaults."""
-    options = {"positions": "added", "mask_padding": False, "compact_offsets": True, **options}
+    options = {
+        "positions": "added",
+        "mask_padding": False,
+        "compact_offsets": True,
+        **options,
+    }
     return block(LayerOperation(HaloAttention, options, pool_size))
 
 
 def attention_block(**options: Any) -> Bottleneck:
     """Attention to the whole map, with 4 heads, and the same pool."""
-    operation = LayerOperation(GlobalAttention, {"num_heads": 4, **options}, pool_size=2, fixed_map=True)
+    operation = LayerOperation(
+        GlobalAttention, {"num_heads": 4, **options}, pool_size=2, fixed_map=True
+    )
     return Block(operation)
 
 
 BLOCKS = {"C": Block(), "L": lambda_block(), "H": halo_block(), "B": attention_block()}
 SE_BLOCKS = {**BLOCKS, "C": Block(channel_attention=partial(squeeze_excite, 1 / 16))}
-ECA_BLOCKS = {**BLOCKS, "C": Block(Convolution(16), channel_attention=efficient_channel_attention)}
+ECA_BLOCKS = {
+    **BLOCKS,
+    "C": Block(Convolution(16), channel_attention=efficient_channel_attention),
+}
 # RegNetZ: no residual in the first block of a stage, and linear outputs.
 RegNetBlock = partial(Bottleneck, shortcut=no_shortcut, merge=linear_sum)
 
@@ -99,7 +128,11 @@ Tiered = partial(
 )
 # c5 is narrower, and a convolution precedes the classifier.
 Tiered33 = partial(
-    Tiered, blocks=SE_BLOCKS, stem=Stem(tiered_stem), output_filters=(256, 512, 1024, 1536), head_filters=1280
+    Tiered,
+    blocks=SE_BLOCKS,
+    stem=Stem(tiered_stem),
+    output_filters=(256, 512, 1024, 1536),
+    head_filters=1280,
 )
 
 MODELS = {
@@ -124,7 +157,10 @@ MODELS = {
         stem=Stem(tiered_stem),
     ),
     "halonet26t": Tiered(
-        ("CC", "CC", "CH", "HH"), "timm", blocks={**BLOCKS, "H": halo_block(halo_size=2)}, activation="relu"
+        ("CC", "CC", "CH", "HH"),
+        "timm",
+        blocks={**BLOCKS, "H": halo_block(halo_size=2)},
+        activation="relu",
     ),
     "halonet50ts": Tiered(
         ("CCC", "CCCH", "CHCHCH", "CHC"),
@@ -133,14 +169,18 @@ MODELS = {
     ),
     "sehalonet33ts": Tiered33(("CC", "CCH", "CCH", "HH"), "timm"),
     "eca_halonext26ts": Tiered(
-        ("CC", "CC", "CH", "HH"), "timm", blocks={**ECA_BLOCKS, "H": halo_block(halo_size=2, key_dim=16)}
+        ("CC", "CC", "CH", "HH"),
+        "timm",
+        blocks={**ECA_BLOCKS, "H": halo_block(halo_size=2, key_dim=16)},
     ),
     "haloregnetz_b": Tiered(
         ("CC", "CCCCCC", "CCCHCCCHCCCH", "HH"),
         "timm, RegNetZ (Dollar et al. 2021)",
         input_size=224,
         blocks={
-            "C": RegNetBlock(Convolution(16), channel_attention=partial(squeeze_excite, 1 / 4)),
+            "C": RegNetBlock(
+                Convolution(16), channel_attention=partial(squeeze_excite, 1 / 4)
+            ),
             # The queries of all heads have a third of the channels: 24 in a head, and 36 where there are 864.
             "H": halo_block(
                 pool_size=2,
@@ -159,6 +199,8 @@ MODELS = {
     "botnet26t_256": Tiered(("CC", "CC", "CB", "BB"), "timm", activation="relu"),
     "sebotnet33ts_256": Tiered33(("CC", "CCB", "CCB", "BB"), "timm"),
     "eca_botnext26ts_256": Tiered(
-        ("CC", "CC", "CB", "BB"), "timm", blocks={**ECA_BLOCKS, "B": attention_block(key_dim=16)}
+        ("CC", "CC", "CB", "BB"),
+        "timm",
+        blocks={**ECA_BLOCKS, "B": attention_block(key_dim=16)},
     ),
 }

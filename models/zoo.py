@@ -71,7 +71,9 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     info = names.info(name)
     if input_size in (None, info.input_size) and not overrides:
         return info
-    input_size = info.input_size if input_size is None else check_count("input_size", input_size)
+    input_size = (
+        info.input_size if input_size is None else check_count("input_size", input_size)
+    )
     _check_overrides(name, MODELS[name], overrides)
     with compat.without_values():
         model = create_model(name, input_size=input_size, **overrides)
@@ -136,8 +138,13 @@ def create_model(
     """
     names.check_model(name)
     architecture = MODELS[name]
-    _check_overrides(name, architecture, overrides, inspect.signature(create_model).parameters)
-    for argument, value in {"kernel_regularizer": kernel_regularizer, **overrides}.items():
+    _check_overrides(
+        name, architecture, overrides, inspect.signature(create_model).parameters
+    )
+    for argument, value in {
+        "kernel_regularizer": kernel_regularizer,
+        **overrides,
+    }.items():
         which_keras.check_keras_3(value, argument)
     num_classes = check_natural("num_classes", num_classes)
     in_channels = check_count("in_channels", in_channels)
@@ -148,7 +155,9 @@ def create_model(
         raise invalid("out_levels", "None without features_only=True", out_levels)
     check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)
     path = (
-        None if weights is None else pretrained.locate(name, weights, functools.partial(create_model, name))
+        None
+        if weights is None
+        else pretrained.locate(name, weights, functools.partial(create_model, name))
     )
     builder = LayerBuilder(
         _checked_regularizer(kernel_regularizer),
@@ -156,12 +165,16 @@ def create_model(
         _checked_activation(activation),
     )
     images = keras.Input([*_image_size(input_size), in_channels], name="images")
-    features = architecture.endpoints(images, builder, stochastic_depth_rate, **overrides)
+    features = architecture.endpoints(
+        images, builder, stochastic_depth_rate, **overrides
+    )
     maps = _select_levels(features, out_levels)
     if features_only and path is None:
         return keras.Model(images, maps, name=name)
     embedding = architecture.embedding(features, builder, pooling)
-    whole = keras.Model(images, builder.classifier(embedding, num_classes or 1, dropout_rate), name=name)
+    whole = keras.Model(
+        images, builder.classifier(embedding, num_classes or 1, dropout_rate), name=name
+    )
     model = whole
     if features_only or not num_classes:
         model = keras.Model(images, maps if features_only else embedding, name=name)
@@ -171,7 +184,10 @@ def create_model(
 
 
 def _check_overrides(
-    name: str, architecture: Architecture, overrides: Mapping[str, Any], others: Iterable[str] = ()
+    name: str,
+    architecture: Architecture,
+    overrides: Mapping[str, Any],
+    others: Iterable[str] = (),
 ) -> None:
     """Raises `InputError` for an override that is no option; names the nearest of `others`."""
     for override in overrides:
@@ -181,10 +197,13 @@ def _check_overrides(
             )
         if override not in architecture.option_names():
             near = "".join(
-                f" (did you mean {other}?)" for other in difflib.get_close_matches(override, others, n=1)
+                f" (did you mean {other}?)"
+                for other in difflib.get_close_matches(override, others, n=1)
             )
             accepted = ", ".join(sorted(architecture.option_names())) or "none"
-            raise InputError(f"model {name!r} has no option {override!r}{near}; its options: {accepted}")
+            raise InputError(
+                f"model {name!r} has no option {override!r}{near}; its options: {accepted}"
+            )
 
 
 def _checked_regularizer(regularizer: Any) -> Any:
@@ -193,14 +212,18 @@ def _checked_regularizer(regularizer: Any) -> Any:
     except (ValueError, TypeError):
         found = regularizer
     if found is not None and not callable(found):
-        raise invalid("kernel_regularizer", "a Keras regularizer or the name of one", regularizer)
+        raise invalid(
+            "kernel_regularizer", "a Keras regularizer or the name of one", regularizer
+        )
     return found
 
 
 def _checked_batch_norm(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
     arguments = {} if arguments is None else arguments
     try:
-        norm = BatchNormalization(**arguments, axis=-1, gamma_initializer="ones", name="norm")
+        norm = BatchNormalization(
+            **arguments, axis=-1, gamma_initializer="ones", name="norm"
+        )
         if not (0 <= norm.momentum <= 1 and norm.epsilon > 0):
             raise ValueError("momentum is from 0 to 1 and epsilon above 0")
     except (ValueError, TypeError) as error:
@@ -213,7 +236,9 @@ def _checked_activation(name: str | None) -> str | None:
     try:
         keras.activations.get(name)
     except (ValueError, TypeError):
-        raise invalid("activation", "the name of a Keras activation such as 'swish'", name) from None
+        raise invalid(
+            "activation", "the name of a Keras activation such as 'swish'", name
+        ) from None
     return name
 
 
@@ -221,11 +246,15 @@ def _checked_pooling(pooling: str | None, num_classes: int) -> str | None:
     accepted = (*POOLINGS, *(() if num_classes else (None,)))
     if pooling not in accepted:
         hint = "None needs num_classes=0" if pooling is None else ""
-        raise invalid("pooling", f"one of {', '.join(map(repr, accepted))}", pooling, hint)
+        raise invalid(
+            "pooling", f"one of {', '.join(map(repr, accepted))}", pooling, hint
+        )
     return pooling
 
 
-def _select_levels(features: Mapping[str, Any], levels: Sequence[int] | None) -> dict[str, Any]:
+def _select_levels(
+    features: Mapping[str, Any], levels: Sequence[int] | None
+) -> dict[str, Any]:
     """The endpoints of the given levels; None means all but level 1."""
     if levels is None:
         return {level: x for level, x in features.items() if level != "1"}
@@ -235,14 +264,20 @@ def _select_levels(features: Mapping[str, Any], levels: Sequence[int] | None) ->
         or not levels
         or not all(is_integer(i) and i in known for i in levels)
     ):
-        raise invalid("out_levels", f"some of the levels {', '.join(map(str, known))}", levels)
+        raise invalid(
+            "out_levels", f"some of the levels {', '.join(map(str, known))}", levels
+        )
     return {str(int(level)): features[str(int(level))] for level in levels}
 
 
-def _image_size(input_size: int | tuple[int, int] | None) -> tuple[int | None, int | None]:
+def _image_size(
+    input_size: int | tuple[int, int] | None,
+) -> tuple[int | None, int | None]:
     if input_size is None:
         return None, None
     size = input_size if isinstance(input_size, Sequence) else (input_size, input_size)
     if len(size) != 2 or not all(is_integer(side) and side > 0 for side in size):
-        raise invalid("input_size", "a positive integer or a pair (height, width)", input_size)
+        raise invalid(
+            "input_size", "a positive integer or a pair (height, width)", input_size
+        )
     return int(size[0]), int(size[1])

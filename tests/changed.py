@@ -15,8 +15,14 @@ ALWAYS = ("project/floors_test", "project/build_file_test")
 
 def changed_files() -> list[Path]:
     """Returns new files, and those that differ from the newest commit that is on main too."""
-    base = _git("merge-base", "HEAD", "origin/main") or _git("merge-base", "HEAD", "main") or ["HEAD"]
-    names = _git("diff", "--name-only", *base) + _git("ls-files", "--others", "--exclude-standard")
+    base = (
+        _git("merge-base", "HEAD", "origin/main")
+        or _git("merge-base", "HEAD", "main")
+        or ["HEAD"]
+    )
+    names = _git("diff", "--name-only", *base) + _git(
+        "ls-files", "--others", "--exclude-standard"
+    )
     return [ROOT / name for name in names]
 
 
@@ -31,10 +37,20 @@ def tests_near(files: Iterable[Path]) -> list[Path]:
         for test in source_tree.tests():
             contains = re.search(rf"\b{re.escape(file.stem)}\b", test.read_text())
             beside = test.parent.name in folders
-            near = (test == file, test.stem == f"{file.stem}_test", contains and beside, beside, contains)
-            ranks[test] = min(ranks.get(test, len(near)), [*map(bool, near), True].index(True))
+            near = (
+                test == file,
+                test.stem == f"{file.stem}_test",
+                contains and beside,
+                beside,
+                contains,
+            )
+            ranks[test] = min(
+                ranks.get(test, len(near)), [*map(bool, near), True].index(True)
+            )
     always = [ROOT / "tests" / f"{name}.py" for name in ALWAYS]
-    found = sorted((rank, test) for test, rank in ranks.items() if rank < 5 and test not in always)
+    found = sorted(
+        (rank, test) for test, rank in ranks.items() if rank < 5 and test not in always
+    )
     return [*always, *(test for _, test in found)]
 
 
@@ -45,4 +61,10 @@ def _git(*arguments: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(*(test.relative_to(ROOT) for test in tests_near(changed_files()) if test.exists()))
+    print(
+        *(
+            test.relative_to(ROOT)
+            for test in tests_near(changed_files())
+            if test.exists()
+        )
+    )

@@ -32,7 +32,9 @@ if _MIMALLOC.exists():
     # Zeroing huge pages costs more than it saves.
     os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # one process uses all cores anyway
-    _CORES_EACH = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    _CORES_EACH = max(
+        1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    )
     # Of TensorFlow, and of PyTorch.
     for _threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(_threads, str(_CORES_EACH))
@@ -58,7 +60,12 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--seconds", type=float, default=float("inf"), help="skip the tests that begin later")
+    parser.addoption(
+        "--seconds",
+        type=float,
+        default=float("inf"),
+        help="skip the tests that begin later",
+    )
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -160,4 +167,6 @@ def two_operations(monkeypatch):
     from lambdanet.training.data import rand_augment
 
     for name in ("MODEL_GARDEN", "TIMM"):
-        monkeypatch.setattr(rand_augment, name, dict(list(getattr(rand_augment, name).items())[:2]))
+        monkeypatch.setattr(
+            rand_augment, name, dict(list(getattr(rand_augment, name).items())[:2])
+        )

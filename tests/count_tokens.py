@@ -28,11 +28,15 @@ CLOSING = {")", "]", "}"}
 
 def main() -> str | None:
     """Prints a table of all rooms, and returns an error message if one is over its budget."""
-    budgets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["lambdanet"]["max_tokens"]
+    budgets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["lambdanet"][
+        "max_tokens"
+    ]
     counts = count_rooms(budgets)
     for room, budget in budgets.items():
         print(f"{room:24}{counts[room]:10,} of {budget:,}")
-    print(f"{'all rooms':24}{counts.total():10,} of {sum(budgets.values()):,} tokens of code")
+    print(
+        f"{'all rooms':24}{counts.total():10,} of {sum(budgets.values()):,} tokens of code"
+    )
     over = [
         f"{room} is {counts[room] - budget:,} tokens over its budget"
         for room, budget in budgets.items()
@@ -46,14 +50,18 @@ def count_rooms(rooms: dict[str, int]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for floor in FLOORS:
         for path in source_tree.files_of(floor):
-            counts[room_of(path, rooms)] += len(code_tokens(path.read_text(encoding="utf-8")))
+            counts[room_of(path, rooms)] += len(
+                code_tokens(path.read_text(encoding="utf-8"))
+            )
     return counts
 
 
 def room_of(path: Path, rooms: dict[str, int]) -> str:
     """Returns the room of a file, such as `lambdanet/ops` or `training/data`."""
     folder = path.resolve().relative_to(ROOT.resolve()).parent
-    return next(str(parent) for parent in (folder, *folder.parents) if str(parent) in rooms)
+    return next(
+        str(parent) for parent in (folder, *folder.parents) if str(parent) in rooms
+    )
 
 
 def code_tokens(source: str) -> list[str]:
@@ -65,7 +73,9 @@ def code_tokens(source: str) -> list[str]:
         if token.type not in FREE and token.start not in docstrings
     ]
     return [
-        token.string for place, token in enumerate(tokens) if not _is_of_formatting(tokens[place : place + 2])
+        token.string
+        for place, token in enumerate(tokens)
+        if not _is_of_formatting(tokens[place : place + 2])
     ]
 
 
@@ -74,14 +84,20 @@ def _is_of_formatting(tokens: list[tokenize.TokenInfo]) -> bool:
     if len(tokens) < 2:
         return False
     token, following = tokens
-    return token.string == "," and following.string in CLOSING and following.start[0] > token.start[0]
+    return (
+        token.string == ","
+        and following.string in CLOSING
+        and following.start[0] > token.start[0]
+    )
 
 
 def docstring_positions(source: str) -> set[tuple[int, int]]:
     """Returns the line and column at which each docstring begins."""
     positions = set()
     for node in ast.walk(ast.parse(source)):
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        documented = isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        )
         if documented and ast.get_docstring(node) is not None:
             docstring = node.body[0]
             positions.add((docstring.lineno, docstring.col_offset))

@@ -22,12 +22,18 @@ def xla_flags(*flags: str) -> str:
     own = [*_QUICK, *flags]
     # In a process that a test started, the variable has the flags of the tests already.
     inherited = os.environ.get("XLA_FLAGS", "").split()
-    return " ".join(own + [flag for flag in inherited if flag not in (*own, _TWO_DEVICES)])
+    return " ".join(
+        own + [flag for flag in inherited if flag not in (*own, _TWO_DEVICES)]
+    )
 
 
 # The environment of a process on each backend.
 ENGINES = {
-    "jax": {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags(_TWO_DEVICES)},
+    "jax": {
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": xla_flags(_TWO_DEVICES),
+    },
     "torch": {"KERAS_BACKEND": "torch"},
     "tensorflow": {"KERAS_BACKEND": "tensorflow", "XLA_FLAGS": xla_flags()},
 }

@@ -9,7 +9,16 @@ from pathlib import Path
 # The packages that compute.
 PACKAGES = ("keras", "tensorflow", "tf-keras", "jax", "jaxlib", "torch", "numpy")
 # Libraries choose their kernels by these.
-INSTRUCTIONS = ("avx", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16")
+INSTRUCTIONS = (
+    "avx",
+    "avx2",
+    "avx_vnni",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_bf16",
+)
 # These change rounding, the number of threads, or the instructions that a library uses.
 VARIABLES = (
     "LD_PRELOAD",
@@ -49,13 +58,21 @@ def versions() -> list[str]:
 
 def lines() -> list[str]:
     """Returns the lines of the header."""
-    processor = _cpuinfo().get("model name") or platform.processor() or platform.machine()
+    processor = (
+        _cpuinfo().get("model name") or platform.processor() or platform.machine()
+    )
     instructions = [name for name in INSTRUCTIONS if name in processor_flags()]
-    hidden = " (newer than avx2: hidden)" if "hide_instructions" in os.environ.get("LD_PRELOAD", "") else ""
+    hidden = (
+        " (newer than avx2: hidden)"
+        if "hide_instructions" in os.environ.get("LD_PRELOAD", "")
+        else ""
+    )
     cores = os.cpu_count()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    variables = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
+    variables = [
+        f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ
+    ]
     return [
         f"processor: {processor}, {usable} of {cores} cores",
         f"instructions: {' '.join(instructions) or 'not listed by this system'}{hidden}",

@@ -25,7 +25,9 @@ def noise(*shape: int) -> np.ndarray:
 
 
 def with_gradients(
-    function: Callable[..., Any], inputs: Sequence[tf.Tensor], loss: Callable[..., tf.Tensor] = tf.sin
+    function: Callable[..., Any],
+    inputs: Sequence[tf.Tensor],
+    loss: Callable[..., tf.Tensor] = tf.sin,
 ) -> list[tf.Tensor]:
     """Returns the outputs of a function, and the gradients of the sum of their losses by the inputs."""
     with tf.GradientTape() as tape:
@@ -37,10 +39,15 @@ def with_gradients(
 
 
 def assert_equal_with_gradients(
-    function: Callable[..., Any], expected: Callable[..., Any], inputs: Sequence[tf.Tensor], tolerance: float
+    function: Callable[..., Any],
+    expected: Callable[..., Any],
+    inputs: Sequence[tf.Tensor],
+    tolerance: float,
 ) -> None:
     """Asserts that two functions have equal outputs and gradients."""
-    for a, b in zip(with_gradients(function, inputs), with_gradients(expected, inputs), strict=True):
+    for a, b in zip(
+        with_gradients(function, inputs), with_gradients(expected, inputs), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
@@ -58,13 +65,20 @@ def product_error(dtype: str) -> float:
     """
     random = np.random.default_rng(0)
     a, b = (tf.constant(random.normal(size=[64, 64]), dtype) for _ in range(2))
-    return relative_error(tf.matmul(a, b), tf.matmul(tf.cast(a, "float64"), tf.cast(b, "float64")))
+    return relative_error(
+        tf.matmul(a, b), tf.matmul(tf.cast(a, "float64"), tf.cast(b, "float64"))
+    )
 
 
 def randomize_normalizations(model: Any) -> None:
     """Draws scales, shifts and statistics, so that no branch is zero and the outputs depend on the images."""
     random = np.random.default_rng(0)
-    limits = {"gamma": (0.5, 1.5), "beta": (-0.1, 0.1), "mean": (-0.1, 0.1), "variance": (0.5, 1.5)}
+    limits = {
+        "gamma": (0.5, 1.5),
+        "beta": (-0.1, 0.1),
+        "mean": (-0.1, 0.1),
+        "variance": (0.5, 1.5),
+    }
     for variable in model.variables:
         for kind, (low, high) in limits.items():
             if variable.name.removesuffix(":0").endswith(kind):
@@ -82,5 +96,9 @@ def damage_record(path: Path, number: int, byte: int = 12) -> None:
 
 def program(name: str, *arguments: object) -> dict[str, Any]:
     """Returns the arguments of `subprocess.run` for a file in tests/programs and its command line."""
-    command = [sys.executable, str(ROOT / "tests" / "programs" / name), *map(str, arguments)]
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "programs" / name),
+        *map(str, arguments),
+    ]
     return {"args": command, "text": True, "env": dict(os.environ)}

@@ -41,29 +41,44 @@ class Hub:
         content = self.files.get(f"{repository}/{file}")
         if self.trouble == "portal":
             self._send(handler, b"<html>Log in</html>")
-        elif self.token and handler.headers.get("Authorization") != f"Bearer {self.token}":
+        elif (
+            self.token
+            and handler.headers.get("Authorization") != f"Bearer {self.token}"
+        ):
             self._end(handler, 401, {"X-Error-Code": "RepoNotFound"})
         elif content is None or revision not in ("main", self.commit):
-            self._end(handler, 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.commit})
+            self._end(
+                handler,
+                404,
+                {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.commit},
+            )
         elif self.trouble == "busy":
             self._end(handler, 503, {})
         else:
             sent = content + b"!" if self.trouble == "lie" else content
             headers = {
-                "Location": self.address.replace("127.0.0.1", "localhost") + f"/cdn/{repository}/{file}",
+                "Location": self.address.replace("127.0.0.1", "localhost")
+                + f"/cdn/{repository}/{file}",
                 "X-Repo-Commit": "f" * 40 if self.trouble == "moved" else self.commit,
                 "X-Linked-Size": str(len(content)),
                 "X-Linked-ETag": f'"{hashlib.sha256(sent).hexdigest()}"',
             }
             self._end(handler, 302, headers)
 
-    def _end(self, handler: http.server.BaseHTTPRequestHandler, status: int, headers: dict[str, str]) -> None:
+    def _end(
+        self,
+        handler: http.server.BaseHTTPRequestHandler,
+        status: int,
+        headers: dict[str, str],
+    ) -> None:
         handler.send_response(status)
         for name, value in {**headers, "Content-Length": "0"}.items():
             handler.send_header(name, value)
         handler.end_headers()
 
-    def _send(self, handler: http.server.BaseHTTPRequestHandler, content: bytes) -> None:
+    def _send(
+        self, handler: http.server.BaseHTTPRequestHandler, content: bytes
+    ) -> None:
         if self.trouble == "hang up":
             return
         handler.send_response(200)
@@ -71,7 +86,9 @@ class Hub:
         handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
         if handler.command == "GET":
-            handler.wfile.write(content[: len(content) // 2] if self.trouble == "cut" else content)
+            handler.wfile.write(
+                content[: len(content) // 2] if self.trouble == "cut" else content
+            )
 
 
 @contextlib.contextmanager
@@ -90,7 +107,9 @@ def serving() -> Iterator[Hub]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hub.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}
+    )
     thread.start()
     try:
         yield hub

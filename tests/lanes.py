@@ -45,7 +45,11 @@ def may_have_rest(path: Path) -> bool:
     if needs(path):
         return True
     markers = "|".join([*MARKERS, "rest"])
-    return bool(re.search(rf"\bmark\.({markers})\b|[(,] ?timm\b", path.read_text(encoding="utf-8")))
+    return bool(
+        re.search(
+            rf"\bmark\.({markers})\b|[(,] ?timm\b", path.read_text(encoding="utf-8")
+        )
+    )
 
 
 def missing(path: Path) -> list[str]:
@@ -61,12 +65,16 @@ def left_out(expression: str) -> list[str]:
       expression: the value of -m.
     """
     if expression == "rest":
-        return ["`make test` has the other tests: layers, models, weights, training, export and commands"]
+        return [
+            "`make test` has the other tests: layers, models, weights, training, export and commands"
+        ]
     if expression == TEST:
         words = sorted({words for words, _ in FILES.values()} | set(MARKERS.values()))
         return [f"`make test-rest` has the other tests, which need {'; '.join(words)}"]
     lines = []
     for path in sorted((ROOT / "tests").glob("**/*_test.py")):
         if absent := missing(path):
-            lines.append(f"not run: {path.relative_to(ROOT)}, which needs {', '.join(absent)}")
+            lines.append(
+                f"not run: {path.relative_to(ROOT)}, which needs {', '.join(absent)}"
+            )
     return lines

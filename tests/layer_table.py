@@ -13,9 +13,13 @@ LAYERS = {
     "EfficientChannelAttention": lambdanet.EfficientChannelAttention,
     "GlobalAttention": partial(lambdanet.GlobalAttention, 8, num_heads=2, map_size=9),
     "HaloAttention": partial(HaloAttention, 4, 2, 4, value_ratio=2.0),
-    "HaloAttention_added": partial(HaloAttention, 8, 2, 4, key_dim=3, positions="added", mask_padding=False),
+    "HaloAttention_added": partial(
+        HaloAttention, 8, 2, 4, key_dim=3, positions="added", mask_padding=False
+    ),
     "LambdaLayer": partial(LambdaLayer, 8, num_heads=2, key_dim=4, scope=5),
-    "LambdaLayer_u": partial(LambdaLayer, 8, 2, intra_depth=2, scope=3, embeddings_initializer="ones"),
+    "LambdaLayer_u": partial(
+        LambdaLayer, 8, 2, intra_depth=2, scope=3, embeddings_initializer="ones"
+    ),
     "LambdaLayer_conv": partial(LambdaLayer, 8, scope=5, implementation="conv"),
     "LinearAttention": partial(LinearAttention, 8, num_heads=2),
     "LinearAttention_elu": partial(LinearAttention, 8, 2, feature_map="elu"),
@@ -26,13 +30,20 @@ LAYERS = {
         LambdaLayer, 8, scope=None, map_size=4, resize="interpolate", position_bias=True
     ),
     "LambdaLayer_content": partial(
-        LambdaLayer, 8, position=None, key_normalization="l2", query_normalization="softmax"
+        LambdaLayer,
+        8,
+        position=None,
+        key_normalization="l2",
+        query_normalization="softmax",
     ),
     "LambdaLayer_multi_head": partial(
         LambdaLayer, 8, 2, scope=5, multi_head=True, use_batch_norm=False, dilation=2
     ),
     "LambdaLayer_shared": lambda **kwargs: LambdaLayer(
-        8, position=lambdanet.RelativePositionEmbedding(scope=5, name="embedding"), content=False, **kwargs
+        8,
+        position=lambdanet.RelativePositionEmbedding(scope=5, name="embedding"),
+        content=False,
+        **kwargs,
     ),
     "SqueezeExcite": partial(lambdanet.SqueezeExcite, 0.5),
     "StochasticDepth": partial(lambdanet.StochasticDepth, 0.5, seed=1),

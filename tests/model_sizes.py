@@ -28,8 +28,12 @@ def layers_built_once() -> Iterator[list[tuple[int, int]]]:
         key = repr((type(layer), {**layer.get_config(), "name": None}, shapes))
         if key not in _COUNTED:
             outputs = call(layer, inputs, **options)
-            placeholders = backend.map_structure(lambda x: _placeholder(tuple(x.shape[1:])), outputs)
-            parameters = sum(weight.shape.num_elements() for weight in layer.trainable_weights)
+            placeholders = backend.map_structure(
+                lambda x: _placeholder(tuple(x.shape[1:])), outputs
+            )
+            parameters = sum(
+                weight.shape.num_elements() for weight in layer.trainable_weights
+            )
             _COUNTED[key] = (parameters, complexity.multiply_adds(layer)), placeholders
         size, placeholders = _COUNTED[key]
         sizes.append(size)
@@ -64,18 +68,26 @@ def row(name: str, input_size: int | None = None) -> dict[str, str]:
         if name.startswith("efficientnet"):
             endpoints, embedding, logits = build()
             model = keras.Model(images, logits)
-            parameters, flops = complexity.count_parameters(model), complexity.count_flops(model)
+            parameters, flops = (
+                complexity.count_parameters(model),
+                complexity.count_flops(model),
+            )
         else:
             with layers_built_once() as sizes:
                 endpoints, embedding, _ = build()
-            parameters, flops = sum(size[0] for size in sizes), 2 * sum(size[1] for size in sizes)
+            parameters, flops = (
+                sum(size[0] for size in sizes),
+                2 * sum(size[1] for size in sizes),
+            )
     assert list(endpoints) == ["1", "2", "3", "4", "5"][5 - len(endpoints) :]
     return {
         "model": name,
         "parameters": str(parameters),
         "flops": str(flops),
         "input_size": str(input_size),
-        "channels": " ".join(str(endpoint.shape[-1]) for endpoint in endpoints.values()),
+        "channels": " ".join(
+            str(endpoint.shape[-1]) for endpoint in endpoints.values()
+        ),
         "embedding_size": str(embedding.shape[-1]),
         "source": architecture.source,
     }

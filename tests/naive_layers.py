@@ -15,23 +15,33 @@ def images(*shape, seed=0):
 
 def weights_by_name(layer):
     """The layer's variables, by the part of their names below the layer's."""
-    return {compat.variable_name(weight).removeprefix(f"{layer.name}/"): weight for weight in layer.weights}
+    return {
+        compat.variable_name(weight).removeprefix(f"{layer.name}/"): weight
+        for weight in layer.weights
+    }
 
 
 def weights_of(layer):
-    return {name: weight.numpy().astype(np.float64) for name, weight in weights_by_name(layer).items()}
+    return {
+        name: weight.numpy().astype(np.float64)
+        for name, weight in weights_by_name(layer).items()
+    }
 
 
 def projected(layer, x, prefix=""):
     """Queries, keys and values [b, height, width, heads, depth] in float64."""
     weights = weights_of(layer)
     return [
-        (x @ weights[f"{prefix}{name}/kernel"]).reshape([*x.shape[:3], layer.num_heads, -1])
+        (x @ weights[f"{prefix}{name}/kernel"]).reshape(
+            [*x.shape[:3], layer.num_heads, -1]
+        )
         for name in ("queries", "keys", "values")
     ]
 
 
-def naive_attention(queries, keys, values, embedding, sees, padding=0, place=lambda n: n):
+def naive_attention(
+    queries, keys, values, embedding, sees, padding=0, place=lambda n: n
+):
     """Softmax attention one query at a time.
 
     `embedding` takes the offset m - n along both axes, `sees` the two positions; `padding` rows and columns
@@ -40,7 +50,11 @@ def naive_attention(queries, keys, values, embedding, sees, padding=0, place=lam
     b, height, width, h, k = queries.shape
     surround = [(0, 0), (padding, padding), (padding, padding), (0, 0), (0, 0)]
     keys, values = np.pad(keys, surround), np.pad(values, surround)
-    places = list(itertools.product(range(-padding, height + padding), range(-padding, width + padding)))
+    places = list(
+        itertools.product(
+            range(-padding, height + padding), range(-padding, width + padding)
+        )
+    )
     outputs = np.zeros([b, height, width, h, values.shape[-1]])
     for n in itertools.product(range(height), range(width)):
         context = [m for m in places if sees(n, m)]
@@ -48,17 +62,23 @@ def naive_attention(queries, keys, values, embedding, sees, padding=0, place=lam
         row, column = place(n)
         for y, x in context:
             key = keys[:, y + padding, x + padding] + embedding(y - row, x - column)
-            logits.append(np.einsum("bhk,bhk->bh", queries[:, n[0], n[1]], key) / np.sqrt(k))
+            logits.append(
+                np.einsum("bhk,bhk->bh", queries[:, n[0], n[1]], key) / np.sqrt(k)
+            )
             seen.append(values[:, y + padding, x + padding])
         weights = np.exp(np.array(logits) - np.max(logits, axis=0))
-        outputs[:, n[0], n[1]] = np.einsum("mbh,mbhv->bhv", weights / weights.sum(axis=0), seen)
+        outputs[:, n[0], n[1]] = np.einsum(
+            "mbh,mbhv->bhv", weights / weights.sum(axis=0), seen
+        )
     return outputs.reshape([b, height, width, -1])
 
 
 def offsets_of(layer, join):
     """The embedding of an offset: the `sum` or `np.concatenate` of those of its height and width."""
     rows, columns = weights_of(layer)["height_table"], weights_of(layer)["width_table"]
-    return lambda dy, dx: join([rows[dy + len(rows) // 2], columns[dx + len(columns) // 2]])
+    return lambda dy, dx: join(
+        [rows[dy + len(rows) // 2], columns[dx + len(columns) // 2]]
+    )
 
 
 def naive_halo_attention(layer, x):
@@ -66,11 +86,17 @@ def naive_halo_attention(layer, x):
 
     def sees(n, m):
         first = [i // block * block for i in n]
-        return all(-halo <= j - start < block + halo for j, start in zip(m, first, strict=True))
+        return all(
+            -halo <= j - start < block + halo for j, start in zip(m, first, strict=True)
+        )
 
     # Compact offsets count a block's second query to be next to its first.
     def place(n):
-        return [i // block * block + i % block // strides for i in n] if layer.compact_offsets else n
+        return (
+            [i // block * block + i % block // strides for i in n]
+            if layer.compact_offsets
+            else n
+        )
 
     padding = 0 if layer.mask_padding else block + halo
     embedding = offsets_of(layer, sum if layer.positions == "added" else np.concatenate)
@@ -88,24 +114,36 @@ def naive_lambda_layer(layer, x, context=None, mask=None):
     def project(y, name, shape, norm=True):
         y = y @ weights[f"{name}/kernel"]
         if norm and layer.use_batch_norm:
-            mean, variance = weights[f"{name}_norm/moving_mean"], weights[f"{name}_norm/moving_variance"]
-            y = (y - mean) / np.sqrt(variance + 1e-5) * weights[f"{name}_norm/gamma"] + weights[
-                f"{name}_norm/beta"
-            ]
+            mean, variance = (
+                weights[f"{name}_norm/moving_mean"],
+                weights[f"{name}_norm/moving_variance"],
+            )
+            y = (y - mean) / np.sqrt(variance + 1e-5) * weights[
+                f"{name}_norm/gamma"
+            ] + weights[f"{name}_norm/beta"]
         return y.reshape([*y.shape[:-1], *shape])
 
     def embedding(i, number, n, number_m, m):
         """E_nm of lambda i, [k, u]."""
         table = weights["position/table"]
-        table = table.reshape([lambdas, *table.shape[lambdas > 1 : table.ndim - 1 - (u > 1)], k, u])
+        table = table.reshape(
+            [lambdas, *table.shape[lambdas > 1 : table.ndim - 1 - (u > 1)], k, u]
+        )
         if isinstance(layer.position, lambdanet.UnstructuredPositionEmbedding):
             return table[i, number, number_m]
         distance = [mi - layer.strides * ni for mi, ni in zip(m, n, strict=True)]
         dilation = layer.position.dilation
-        offset = tuple(d // dilation + r // 2 for d, r in zip(distance, table.shape[1:], strict=False))
-        in_scope = all(0 <= o < r for o, r in zip(offset, table.shape[1:], strict=False))
+        offset = tuple(
+            d // dilation + r // 2
+            for d, r in zip(distance, table.shape[1:], strict=False)
+        )
+        in_scope = all(
+            0 <= o < r for o, r in zip(offset, table.shape[1:], strict=False)
+        )
         return (
-            table[(i, *offset)] if in_scope and not any(d % dilation for d in distance) else np.zeros([k, u])
+            table[(i, *offset)]
+            if in_scope and not any(d % dilation for d in distance)
+            else np.zeros([k, u])
         )
 
     every = slice(None, None, layer.strides)
@@ -116,14 +154,19 @@ def naive_lambda_layer(layer, x, context=None, mask=None):
         [len(x), -1, lambdas, layer.filters // h, u]
     )
     if layer.content:
-        keys = project(context, "keys", [lambdas, k, u], norm=False).reshape([len(x), -1, lambdas, k, u])
+        keys = project(context, "keys", [lambdas, k, u], norm=False).reshape(
+            [len(x), -1, lambdas, k, u]
+        )
     contexts = list(itertools.product(*map(range, context.shape[1:-1])))
     outputs = np.zeros([*queries.shape[:-1], layer.filters // h])
-    for number, n in enumerate(itertools.product(*map(range, queries.shape[1 : rank + 1]))):
+    for number, n in enumerate(
+        itertools.product(*map(range, queries.shape[1 : rank + 1]))
+    ):
         allowed = [
             j
             for j in range(len(contexts))
-            if mask is None or (j <= number if isinstance(mask, str) else mask[number, j])
+            if mask is None
+            or (j <= number if isinstance(mask, str) else mask[number, j])
         ]
         for head in range(h):
             i = head if layer.multi_head else 0
@@ -135,7 +178,9 @@ def naive_lambda_layer(layer, x, context=None, mask=None):
                 elif layer.key_normalization == "l2":
                     weight = weight / np.sqrt((weight**2).sum(1, keepdims=True))
             if layer.position is not None and allowed:
-                weight = weight + np.stack([embedding(i, number, n, j, contexts[j]) for j in allowed])
+                weight = weight + np.stack(
+                    [embedding(i, number, n, j, contexts[j]) for j in allowed]
+                )
             lambda_n = np.einsum("bmku,bmvu->bkv", weight, values[:, allowed, i])
             if "position/bias" in weights:
                 lambda_n = lambda_n + weights["position/bias"][:, None]
@@ -148,4 +193,6 @@ def naive_lambda_layer(layer, x, context=None, mask=None):
 def randomize(layer, seed=0):
     """Sets random weights, so that no batch normalization is the identity."""
     rng = np.random.default_rng(seed)
-    layer.set_weights([rng.uniform(0.5, 1.5, weight.shape) for weight in layer.get_weights()])
+    layer.set_weights(
+        [rng.uniform(0.5, 1.5, weight.shape) for weight in layer.get_weights()]
+    )

@@ -27,7 +27,9 @@ SIDE, CLASSES = 32, 10  # of the recipe `digits`
 
 
 def run_program(name, *arguments):
-    done = subprocess.run([sys.executable, PROGRAMS / name, *arguments], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, PROGRAMS / name, *arguments], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -71,18 +73,30 @@ def test_recipe_trains_on_two_devices(tmp_path):
     recipe = dataclasses.replace(
         configs.get_recipe("digits"),
         **{"mean": (0.0,) * 3, "std": (1.0,) * 3, "learning_rate": 0.05},
-        **{"ema_decay": 0.5, "accumulate_steps": 2, "remat": True, "warmup_epochs": 0.0, "epochs": 8},
+        **{
+            "ema_decay": 0.5,
+            "accumulate_steps": 2,
+            "remat": True,
+            "warmup_epochs": 0.0,
+            "epochs": 8,
+        },
     )
     pictures, labels = bars(80)
     with keras.distribution.DataParallel(auto_shard_dataset=False).scope():
         model = build_model(recipe)
         compile_model(recipe, model, build_optimizer(recipe, steps_per_epoch=2))
-        history = model.fit(pictures, labels, batch_size=40, epochs=recipe.epochs, verbose=0).history
+        history = model.fit(
+            pictures, labels, batch_size=40, epochs=recipe.epochs, verbose=0
+        ).history
         assert {len(weight.value.devices()) for weight in model.weights} == {2}
         predictions = model.predict(pictures, batch_size=40, verbose=0)
-    assert history["loss"][-1] < 0.7 * history["loss"][0] and history["accuracy"][-1] > 0.8, history
+    assert (
+        history["loss"][-1] < 0.7 * history["loss"][0] and history["accuracy"][-1] > 0.8
+    ), history
     weight_files.save(model, tmp_path / "weights.safetensors")
     loaded = lambdanet.create_model(
         recipe.model, CLASSES, input_size=SIDE, weights=tmp_path / "weights.safetensors"
     )
-    np.testing.assert_allclose(loaded.predict(pictures, verbose=0), predictions, atol=1e-4)
+    np.testing.assert_allclose(
+        loaded.predict(pictures, verbose=0), predictions, atol=1e-4
+    )

@@ -9,7 +9,11 @@ from programs.run_page import BLOCK
 
 ROOT = Path(__file__).parents[1]
 WRITTEN = ("docs/*.md", "docs/*/*.md")  # generated pages are deeper
-PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for name in WRITTEN for path in ROOT.glob(name)}
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for name in WRITTEN
+    for path in ROOT.glob(name)
+}
 PAGES["README.md"] = (ROOT / "README.md").read_text()
 
 SHELL = ("", "bash", "console")
@@ -18,7 +22,11 @@ COMMAND = re.compile(r"\s*(?:until )?(lambdanet|python -m lambdanet[.\w]+) (.*)"
 
 def lines_of(text: str) -> list[str]:
     """Returns the lines of the shell blocks of a page; a line that goes on after a backslash is one."""
-    blocks = (block.replace("\\\n", " ") for language, block in BLOCK.findall(text) if language in SHELL)
+    blocks = (
+        block.replace("\\\n", " ")
+        for language, block in BLOCK.findall(text)
+        if language in SHELL
+    )
     return [line for block in blocks for line in block.splitlines()]
 
 
@@ -30,6 +38,9 @@ def commands_of(text: str) -> list[tuple[str, list[str]]]:
         if program == "lambdanet":
             number = 2 if words[0] == "benchmark" else 1
             program, words = " ".join([program, *words[:number]]), words[number:]
-        end = next((i for i, word in enumerate(words) if word in ("|", "||", "&&", ">", ";")), None)
+        end = next(
+            (i for i, word in enumerate(words) if word in ("|", "||", "&&", ">", ";")),
+            None,
+        )
         found.append((program, words[:end]))
     return found

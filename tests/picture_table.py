@@ -57,11 +57,19 @@ def tiff_tags(tags, order="<", at=8, data=b""):
     more = b""
     for tag, values in sorted(tags.items()):
         content = struct.pack(f"{order}{len(values)}H", *values)
-        place = struct.pack(f"{order}I", behind + len(more)) if len(content) > 4 else content.ljust(4, b"\0")
+        place = (
+            struct.pack(f"{order}I", behind + len(more))
+            if len(content) > 4
+            else content.ljust(4, b"\0")
+        )
         more += content if len(content) > 4 else b""
         entries += struct.pack(f"{order}HHI", tag, 3, len(values)) + place
-    header = struct.pack(f"{order}2sHI", b"II" if order == "<" else b"MM", 42, at + len(data))
-    return header + data + struct.pack(f"{order}H", len(tags)) + entries + bytes(4) + more
+    header = struct.pack(
+        f"{order}2sHI", b"II" if order == "<" else b"MM", 42, at + len(data)
+    )
+    return (
+        header + data + struct.pack(f"{order}H", len(tags)) + entries + bytes(4) + more
+    )
 
 
 def exif(orientation, order="<"):
@@ -73,15 +81,37 @@ def tiff(values, order="<", depth=8, kind=1, **tags):
     height, width, channels = values.shape
     content = values.astype(f"{order}{'f' if kind == 3 else 'u'}{depth // 8}").tobytes()
     described = {
-        **{256: [width], 257: [height], 258: [depth] * channels, 259: [1], 262: [1 if channels == 1 else 2]},
-        **{273: [8], 277: [channels], 278: [height], 279: [len(content)], 339: [kind] * channels},
+        **{
+            256: [width],
+            257: [height],
+            258: [depth] * channels,
+            259: [1],
+            262: [1 if channels == 1 else 2],
+        },
+        **{
+            273: [8],
+            277: [channels],
+            278: [height],
+            279: [len(content)],
+            339: [kind] * channels,
+        },
         **({338: [2]} if channels == 4 else {}),
     }
-    return tiff_tags({**described, **{int(tag[1:]): value for tag, value in tags.items()}}, order, 8, content)
+    return tiff_tags(
+        {**described, **{int(tag[1:]): value for tag, value in tags.items()}},
+        order,
+        8,
+        content,
+    )
 
 
 def chunk(kind, content):
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
 
 
 def png(values, depth, color, *chunks):
@@ -90,7 +120,9 @@ def png(values, depth, color, *chunks):
     bits = values[..., np.newaxis] >> np.arange(depth - 1, -1, -1) & 1
     rows = np.packbits(bits.reshape(height, -1).astype(np.uint8), axis=1)
     lines = b"".join(b"\0" + row.tobytes() for row in rows)
-    parts = [chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))]
+    parts = [
+        chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
+    ]
     parts += [*chunks, chunk(b"IDAT", zlib.compress(lines)), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
@@ -116,30 +148,63 @@ def pngs():
             shown = in_8_bits(values, depth)
             alpha = 255 * np.any(values != key, axis=-1, keepdims=True)
             hidden = chunk(b"tRNS", struct.pack(f">{channels}H", *key))
-            yield f"{label}, a color hidden", png(values, depth, color, hidden), on_white(shown, alpha)
+            yield (
+                f"{label}, a color hidden",
+                png(values, depth, color, hidden),
+                on_white(shown, alpha),
+            )
     for depth in (1, 2, 4, 8):
-        values, palette = samples(1, depth), RANDOM.integers(0, 256, (1 << depth, 3), np.uint8)
+        values, palette = (
+            samples(1, depth),
+            RANDOM.integers(0, 256, (1 << depth, 3), np.uint8),
+        )
         colors = chunk(b"PLTE", palette.tobytes())
-        yield f"PNG palette {depth}", png(values, depth, 3, colors), palette[values[..., 0]]
+        yield (
+            f"PNG palette {depth}",
+            png(values, depth, 3, colors),
+            palette[values[..., 0]],
+        )
         opacity = np.full(1 << depth, 255)
         opacity[:depth] = (0, 100, 200, 30, 7, 0, 255, 1)[:depth]  # of the first colors
         hidden = chunk(b"tRNS", opacity[:depth].astype(np.uint8).tobytes())
         expected = on_white(palette[values[..., 0]].astype(int), opacity[values])
-        yield f"PNG palette {depth}, transparent", png(values, depth, 3, colors, hidden), expected
+        yield (
+            f"PNG palette {depth}, transparent",
+            png(values, depth, 3, colors, hidden),
+            expected,
+        )
 
 
 def pngs_of_one_alpha():
     for alpha in (0, 1, 3, 15, 100, 254, 255):
         values = samples(4)
         values[..., 3] = alpha
-        yield f"PNG RGBA, alpha {alpha}", png(values, 8, 6), on_white(values[..., :3], alpha)
+        yield (
+            f"PNG RGBA, alpha {alpha}",
+            png(values, 8, 6),
+            on_white(values[..., :3], alpha),
+        )
         gray = values[..., 2:]
-        yield f"PNG gray and alpha {alpha}", png(gray, 8, 4), on_white(gray[..., :1], alpha)
+        yield (
+            f"PNG gray and alpha {alpha}",
+            png(gray, 8, 4),
+            on_white(gray[..., :1], alpha),
+        )
     for depth, alpha in ((1, 1), (2, 3), (4, 15), (4, 255)):
-        values, palette = samples(1, depth), RANDOM.integers(0, 256, (1 << depth, 3), np.uint8)
-        chunks = chunk(b"PLTE", palette.tobytes()), chunk(b"tRNS", bytes([alpha] * (1 << depth)))
+        values, palette = (
+            samples(1, depth),
+            RANDOM.integers(0, 256, (1 << depth, 3), np.uint8),
+        )
+        chunks = (
+            chunk(b"PLTE", palette.tobytes()),
+            chunk(b"tRNS", bytes([alpha] * (1 << depth))),
+        )
         expected = on_white(palette[values[..., 0]].astype(int), alpha)
-        yield f"PNG palette {depth}, alpha {alpha}", png(values, depth, 3, *chunks), expected
+        yield (
+            f"PNG palette {depth}, alpha {alpha}",
+            png(values, depth, 3, *chunks),
+            expected,
+        )
 
 
 def saved(image, kind, **options):
@@ -159,15 +224,27 @@ def as_pillow_reads_it(contents):
 
 def bmp_of_32_bits(rgb):
     height, width, _ = rgb.shape
-    rows = np.dstack([rgb[::-1, :, ::-1], np.zeros([height, width], int)]).astype(np.uint8).tobytes()
+    rows = (
+        np.dstack([rgb[::-1, :, ::-1], np.zeros([height, width], int)])
+        .astype(np.uint8)
+        .tobytes()
+    )
     header = struct.pack("<2sIHHI", b"BM", 54 + len(rows), 0, 0, 54)
-    return header + struct.pack("<IiiHHIIiiII", 40, width, height, 1, 32, 0, len(rows), 1, 1, 0, 0) + rows
+    return (
+        header
+        + struct.pack(
+            "<IiiHHIIiiII", 40, width, height, 1, 32, 0, len(rows), 1, 1, 0, 0
+        )
+        + rows
+    )
 
 
 def smooth(channels):
     """Returns an asymmetric picture that JPEG and lossy WebP roughly preserve."""
     y, x = np.mgrid[:HEIGHT, :WIDTH] / HEIGHT
-    planes = [127 + 100 * np.sin(2 * (y + k) + (3 + k) * x * x) for k in range(channels)]
+    planes = [
+        127 + 100 * np.sin(2 * (y + k) + (3 + k) * x * x) for k in range(channels)
+    ]
     return np.stack(planes, -1).astype(np.uint8)
 
 
@@ -193,19 +270,31 @@ def jpegs():
     assert rest.startswith(b"\xff\xdb")
 
     def with_exif(content, before=b"", behind=b""):
-        return b"\xff\xd8" + before + segment(0xE1, b"Exif\0\0" + content) + behind + rest
+        return (
+            b"\xff\xd8" + before + segment(0xE1, b"Exif\0\0" + content) + behind + rest
+        )
 
     for orientation in range(1, 9):
         upright = turned(image, orientation)
         yield f"JPEG turned {orientation}", with_exif(exif(orientation)), upright
-        yield f"JPEG turned {orientation}, big-endian", with_exif(exif(orientation, ">"), jfif), upright
+        yield (
+            f"JPEG turned {orientation}, big-endian",
+            with_exif(exif(orientation, ">"), jfif),
+            upright,
+        )
     upright = turned(image, 6)
     yield "JPEG with EXIF before JFIF", with_exif(exif(6), behind=jfif), upright
     app1 = segment(0xE1, b"Exif\0\0" + exif(6))
-    tables, frame, scan = (rest.index(marker) for marker in (b"\xff\xdb", b"\xff\xc0", b"\xff\xda"))
+    tables, frame, scan = (
+        rest.index(marker) for marker in (b"\xff\xdb", b"\xff\xc0", b"\xff\xda")
+    )
     second = rest.index(b"\xff\xdb", tables + 1)
     for name, at in {"a table": second, "tables": frame, "all tables": scan}.items():
-        for more, fill in {"": b"", " and fill": b"\xff" * 3, " and much": segment(0xFE, bytes(999))}.items():
+        for more, fill in {
+            "": b"",
+            " and fill": b"\xff" * 3,
+            " and much": segment(0xFE, bytes(999)),
+        }.items():
             contents = b"\xff\xd8" + jfif + rest[:at] + fill + app1 + rest[at:]
             yield f"JPEG with EXIF behind {name}{more}", contents, upright
     for name, before in {
@@ -232,13 +321,20 @@ def jpegs():
         "of value 65535": exif(65535),
     }.items():
         yield f"JPEG with EXIF {name}", with_exif(content), image
-    yield "JPEG with EXIF of too many entries", with_exif(good[:8] + b"\xff\xff" + good[10:]), upright
+    yield (
+        "JPEG with EXIF of too many entries",
+        with_exif(good[:8] + b"\xff\xff" + good[10:]),
+        upright,
+    )
 
 
 def others():
     """Yields pictures of the other formats: the name, the file, the pixels, and whether it is plain."""
     rgba = samples(4).astype(np.uint8)
-    rgb, shown = rgba[..., :3], on_white(rgba[..., :3].astype(int), rgba[..., 3:].astype(int))
+    rgb, shown = (
+        rgba[..., :3],
+        on_white(rgba[..., :3].astype(int), rgba[..., 3:].astype(int)),
+    )
     opaque, transparent = Image.fromarray(rgb), Image.fromarray(rgba)
     later = Image.fromarray(255 - rgb)
     for turn in range(1, 9):
@@ -248,8 +344,18 @@ def others():
             yield f"PNG turned {turn}, {order}", png(rgb, 8, 2, *chunks), upright, True
     behind = png(rgb, 8, 2)[:-12] + chunk(b"eXIf", exif(6)) + chunk(b"IEND", b"")
     yield "PNG with EXIF behind its pixels", behind, turned(rgb, 6), True
-    yield "PNG with EXIF cut off", png(rgb, 8, 2, chunk(b"eXIf", exif(6)[:6])), rgb, True
-    yield "PNG with the name of EXIF in a text", png(rgb, 8, 2, chunk(b"tEXt", b"eXIf\0EXIF")), rgb, True
+    yield (
+        "PNG with EXIF cut off",
+        png(rgb, 8, 2, chunk(b"eXIf", exif(6)[:6])),
+        rgb,
+        True,
+    )
+    yield (
+        "PNG with the name of EXIF in a text",
+        png(rgb, 8, 2, chunk(b"tEXt", b"eXIf\0EXIF")),
+        rgb,
+        True,
+    )
     exact = {"lossless": True, "exact": True}
     yield "WebP lossless", saved(opaque, "WEBP", **exact), rgb, True
     yield "WebP RGBA", saved(transparent, "WEBP", **exact), shown, True
@@ -257,14 +363,26 @@ def others():
         for before in (b"", b"Exif\0\0"):
             contents = saved(opaque, "WEBP", **exact, exif=before + exif(turn))
             yield f"WebP turned {turn}, {before!r}", contents, turned(rgb, turn), True
-    turned_alpha = on_white(turned(rgba, 8)[..., :3].astype(int), turned(rgba, 8)[..., 3:].astype(int))
-    yield "WebP RGBA turned 8", saved(transparent, "WEBP", **exact, exif=exif(8)), turned_alpha, True
+    turned_alpha = on_white(
+        turned(rgba, 8)[..., :3].astype(int), turned(rgba, 8)[..., 3:].astype(int)
+    )
+    yield (
+        "WebP RGBA turned 8",
+        saved(transparent, "WEBP", **exact, exif=exif(8)),
+        turned_alpha,
+        True,
+    )
     lossy = saved(Image.fromarray(smooth(3)), "WEBP", quality=90)
     yield "WebP lossy", lossy, as_pillow_reads_it(lossy), True
-    animated = saved(opaque, "WEBP", **exact, save_all=True, append_images=[later], duration=100)
+    animated = saved(
+        opaque, "WEBP", **exact, save_all=True, append_images=[later], duration=100
+    )
     yield "WebP animated", animated, rgb, False
 
-    indices, palette = samples(1, 4)[..., 0].astype(np.uint8), RANDOM.integers(0, 256, (16, 3), np.uint8)
+    indices, palette = (
+        samples(1, 4)[..., 0].astype(np.uint8),
+        RANDOM.integers(0, 256, (16, 3), np.uint8),
+    )
     colors = palette[indices]
     image = Image.fromarray(indices, "P")
     image.putpalette(palette.tobytes())
@@ -277,7 +395,12 @@ def others():
     yield "GIF animated", moving, colors, False
     yield "BMP palette", saved(image, "BMP"), colors, False
     bits = samples(1, 1)
-    yield "BMP 1", saved(Image.fromarray(bits[..., 0].astype(bool)), "BMP"), 255 * bits, False
+    yield (
+        "BMP 1",
+        saved(Image.fromarray(bits[..., 0].astype(bool)), "BMP"),
+        255 * bits,
+        False,
+    )
     yield "BMP 24", saved(opaque, "BMP"), rgb, False
     yield "BMP 32", bmp_of_32_bits(rgb), rgb, False
     yield "TIFF gray", tiff(rgb[..., :1]), rgb[..., :1], False
@@ -286,18 +409,34 @@ def others():
     yield "TIFF RGBA", tiff(rgba), shown, False
     yield "TIFF turned", tiff(rgb, t274=[6]), turned(rgb, 6), False
     for compression in ("tiff_lzw", "tiff_deflate", "packbits"):
-        yield f"TIFF {compression}", saved(opaque, "TIFF", compression=compression), rgb, False
+        yield (
+            f"TIFF {compression}",
+            saved(opaque, "TIFF", compression=compression),
+            rgb,
+            False,
+        )
     deep = samples(3, 16)
     for order, name in (("<", "little-endian"), (">", "big-endian")):
-        yield f"TIFF gray 16 {name}", tiff(deep[..., :1], order, 16), deep[..., :1] >> 8, False
+        yield (
+            f"TIFF gray 16 {name}",
+            tiff(deep[..., :1], order, 16),
+            deep[..., :1] >> 8,
+            False,
+        )
         yield f"TIFF RGB 16 {name}", tiff(deep, order, 16), deep >> 8, False
     yield "TIFF of floats", tiff(deep[..., :1] / 65535, depth=32, kind=3), None, False
     yield "TIFF of 32-bit integers", tiff(deep[..., :1], depth=32), None, False
 
 
 PICTURES = {name: Picture(file, as_rgb(pixels), 2) for name, file, pixels in jpegs()}
-PICTURES |= {name: Picture(file, as_rgb(pixels)) for name, file, pixels in (*pngs(), *pngs_of_one_alpha())}
-PICTURES |= {name: Picture(file, as_rgb(pixels), 1, plain) for name, file, pixels, plain in others()}
+PICTURES |= {
+    name: Picture(file, as_rgb(pixels))
+    for name, file, pixels in (*pngs(), *pngs_of_one_alpha())
+}
+PICTURES |= {
+    name: Picture(file, as_rgb(pixels), 1, plain)
+    for name, file, pixels, plain in others()
+}
 
 # The images of this recipe are the central squares of pictures, in 0..1.
 AS_THEY_ARE = dataclasses.replace(
@@ -316,8 +455,12 @@ AS_THEY_ARE = dataclasses.replace(
 
 def export_pixels(out):
     """Exports a model whose logits are its pixels and a last, larger one; see `pixels_of`."""
-    last = keras.layers.Lambda(lambda pixels: tf.pad(pixels, [[0, 0], [0, 1]], constant_values=2.0))
-    model = keras.Sequential([keras.Input([SIDE, SIDE, 3]), keras.layers.Flatten(), last])
+    last = keras.layers.Lambda(
+        lambda pixels: tf.pad(pixels, [[0, 0], [0, 1]], constant_values=2.0)
+    )
+    model = keras.Sequential(
+        [keras.Input([SIDE, SIDE, 3]), keras.layers.Flatten(), last]
+    )
     names = [f"value {index}" for index in range(SIDE * SIDE * 3)] + ["last"]
     return export_saved_model(model, out, SIDE, (0.0,) * 3, (1.0,) * 3, names)
 

@@ -31,7 +31,9 @@ def compile_library(folder: Path) -> Path | None:
     if compiler is None or "cpuid_fault" not in environment_header.processor_flags():
         return None
     library = folder / "hide_instructions.so"
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True)
+    subprocess.run(
+        [compiler, "-O1", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True
+    )
     return library
 
 
@@ -42,7 +44,10 @@ def main(command: list[str]) -> int:
         library = compile_library(Path(folder))
         if library is None:
             environment |= VARIABLES
-            print("cpuid cannot be hidden on this machine; variables of libraries hide less:", VARIABLES)
+            print(
+                "cpuid cannot be hidden on this machine; variables of libraries hide less:",
+                VARIABLES,
+            )
         else:
             others = os.environ.get("LD_PRELOAD", "")
             environment["LD_PRELOAD"] = f"{library} {others}".strip()

@@ -26,7 +26,14 @@ CASES = {
     "another context": {"spatial": [3, 4], "scope": [5, 5], "context": [5, 2]},
     "strides": {"spatial": [2, 3], "scope": [3, 5], "context": [4, 5], "strides": 2},
     "dilation": {"spatial": [5, 6], "scope": [3, 3], "dilation": 2},
-    "both": {"spatial": [4], "scope": [3], "context": [8], "strides": 2, "dilation": 3, "u": 2},
+    "both": {
+        "spatial": [4],
+        "scope": [3],
+        "context": [8],
+        "strides": 2,
+        "dilation": 3,
+        "u": 2,
+    },
 }
 
 
@@ -35,5 +42,7 @@ def average_pool(x, rank, pool_size, strides):
     for axis in range(1, rank + 1):
         rows = tf.eye(x.shape[axis], dtype=tf.float64)[tf.newaxis]
         means = tf.nn.avg_pool1d(rows, pool_size, strides, "SAME")[0]
-        x = tf.experimental.numpy.moveaxis(tf.tensordot(means, x, [[1], [axis]]), 0, axis)
+        x = tf.experimental.numpy.moveaxis(
+            tf.tensordot(means, x, [[1], [axis]]), 0, axis
+        )
     return x

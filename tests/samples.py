@@ -28,7 +28,9 @@ def save(file: str | Path, found: dict[str, np.ndarray]) -> None:
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     ends = np.cumsum([len(x) for x in arrays.values()])
     values = np.concatenate(list(arrays.values()))
-    np.savez_compressed(file, commit=commit, names=list(arrays), ends=ends, values=values, **tables)
+    np.savez_compressed(
+        file, commit=commit, names=list(arrays), ends=ends, values=values, **tables
+    )
 
 
 def load(file: str | Path) -> dict[str, np.ndarray]:
@@ -37,4 +39,6 @@ def load(file: str | Path) -> dict[str, np.ndarray]:
         parts = np.split(entries["values"], entries["ends"][:-1])
         found = dict(zip(entries["names"].tolist(), parts, strict=True))
         others = {"commit", "names", "ends", "values"}
-        return found | {name: entries[name] for name in entries.files if name not in others}
+        return found | {
+            name: entries[name] for name in entries.files if name not in others
+        }

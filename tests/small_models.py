@@ -16,7 +16,10 @@ def few_blocks(architecture: Architecture) -> Architecture:
     """Returns a ResNet with the first block of each stage and another of each kind, or any other network."""
     if not isinstance(architecture, ResNet):
         return architecture
-    stages = (letters[0] + "".join(dict.fromkeys(letters[1:])) for letters in architecture.stages)
+    stages = (
+        letters[0] + "".join(dict.fromkeys(letters[1:]))
+        for letters in architecture.stages
+    )
     return dataclasses.replace(architecture, stages=tuple(stages))
 
 
@@ -43,12 +46,17 @@ def small_model(
     architecture = few_blocks(zoo.MODELS[name])
     if isinstance(architecture, ResNet):
         *stages, last = architecture.stages
-        fields = {"stages": (*("".join(dict.fromkeys(letters)) for letters in stages), last), **fields}
+        fields = {
+            "stages": (*("".join(dict.fromkeys(letters)) for letters in stages), last),
+            **fields,
+        }
         if name != "haloregnetz_b":  # whose groups need its width
             # Its smallest share of channels is an eighth.
             part = 2 if name == "resnet_50_augmented" else 4
             for field in ("filters", "output_filters"):
-                fields[field] = tuple(width // part for width in getattr(architecture, field))
+                fields[field] = tuple(
+                    width // part for width in getattr(architecture, field)
+                )
     architecture = dataclasses.replace(architecture, **fields)
     builder = LayerBuilder()
     images = keras.Input([input_size, input_size, in_channels])
@@ -62,4 +70,6 @@ def small_model(
 def output_types(model: keras.Model) -> list[tuple[tuple[int | None, ...], str]]:
     """Returns the shapes and dtypes of the outputs of all layers."""
     outputs = backend.flatten([layer.output for layer in model.layers])
-    return [(tuple(tensor.shape), backend.dtype_name(tensor.dtype)) for tensor in outputs]
+    return [
+        (tuple(tensor.shape), backend.dtype_name(tensor.dtype)) for tensor in outputs
+    ]

@@ -17,8 +17,27 @@ FLOORS = {
     "models": ("core", "backend", "ops", "layers", "configs"),
     "training": ("core", "backend", "ops", "layers", "configs", "models"),
     "tpu": ("core", "backend", "ops", "layers", "configs", "models", "training"),
-    "detection": ("core", "backend", "ops", "layers", "configs", "models", "training", "tpu"),
-    "cli": ("core", "backend", "ops", "layers", "configs", "models", "training", "tpu", "detection"),
+    "detection": (
+        "core",
+        "backend",
+        "ops",
+        "layers",
+        "configs",
+        "models",
+        "training",
+        "tpu",
+    ),
+    "cli": (
+        "core",
+        "backend",
+        "ops",
+        "layers",
+        "configs",
+        "models",
+        "training",
+        "tpu",
+        "detection",
+    ),
 }
 FLOORS["benchmarks"] = tuple(FLOORS)  # beside the package, and not installed
 
@@ -30,12 +49,16 @@ def files_of(floor: str) -> list[Path]:
     """Returns the Python files of a floor, by the path under which they are imported."""
     if floor == "core":
         return sorted((ROOT / "lambdanet").glob("*.py"))
-    return sorted((ROOT / ("" if floor == "benchmarks" else "lambdanet") / floor).glob("**/*.py"))
+    return sorted(
+        (ROOT / ("" if floor == "benchmarks" else "lambdanet") / floor).glob("**/*.py")
+    )
 
 
 def module_of(path: Path) -> str:
     """Returns the dotted name under which a file is imported."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
 
 
 def tests() -> list[Path]:
@@ -53,7 +76,11 @@ def floor_of(name: str) -> str:
     part = root if root == "benchmarks" else rest.partition(".")[0]
     if part in FLOORS:
         return part
-    return "core" if part == "__version__" or (ROOT / "lambdanet" / f"{part}.py").exists() else "face"
+    return (
+        "core"
+        if part == "__version__" or (ROOT / "lambdanet" / f"{part}.py").exists()
+        else "face"
+    )
 
 
 def imports(path: Path) -> set[str]:
@@ -66,7 +93,8 @@ def imports(path: Path) -> set[str]:
     types_only = {
         id(node)
         for block in ast.walk(tree)
-        if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
+        if isinstance(block, ast.If)
+        and ast.unparse(block.test).endswith("TYPE_CHECKING")
         for statement in block.body
         for node in ast.walk(statement)
     }
@@ -79,7 +107,9 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "lambdanet":
             found.add(f"lambdanet.{node.attr}")
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: a relative import; write it from `lambdanet`"
+            assert node.level == 0, (
+                f"{path}:{node.lineno}: a relative import; write it from `lambdanet`"
+            )
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
 
@@ -92,7 +122,17 @@ def own(names: set[str]) -> set[str]:
 def mentions(path: Path) -> set[str]:
     """Returns the modules of this project that strings of a file name, or that its programs import."""
     nodes = ast.walk(ast.parse(path.read_text()))
-    strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    names = {s.split(":")[0] for s in strings if re.fullmatch(r"lambdanet(\.\w+)+(:\w+)?", s)}
-    programs = [program for program in (ROOT / "tests/programs").glob("*.py") if program.name in strings]
+    strings = {
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    names = {
+        s.split(":")[0] for s in strings if re.fullmatch(r"lambdanet(\.\w+)+(:\w+)?", s)
+    }
+    programs = [
+        program
+        for program in (ROOT / "tests/programs").glob("*.py")
+        if program.name in strings
+    ]
     return names.union(*(own(imports(program)) for program in programs))

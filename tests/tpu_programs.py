@@ -34,13 +34,17 @@ def mapped(stack):
 
 def nested(stack):
     return tf.map_fn(
-        lambda a: tf.while_loop(lambda i, x: i < INNER, lambda i, x: (i + 1, tf.matmul(x, x)), (0, a))[1],
+        lambda a: tf.while_loop(
+            lambda i, x: i < INNER, lambda i, x: (i + 1, tf.matmul(x, x)), (0, a)
+        )[1],
         stack,
     )
 
 
 def unbounded(a, trips):
-    return tf.while_loop(lambda i, x: i < trips, lambda i, x: (i + 1, tf.matmul(x, x)), (0, a))[1]
+    return tf.while_loop(
+        lambda i, x: i < trips, lambda i, x: (i + 1, tf.matmul(x, x)), (0, a)
+    )[1]
 
 
 def networks(images, kernel):
@@ -65,7 +69,9 @@ def texts(images):
 
 @functools.cache
 def attention() -> lambdanet.HaloAttention:
-    layer = lambdanet.HaloAttention(128, num_heads=8, name="attention", dtype="mixed_bfloat16")
+    layer = lambdanet.HaloAttention(
+        128, num_heads=8, name="attention", dtype="mixed_bfloat16"
+    )
     layer.build([None, None, None, 128])
     return layer
 
@@ -118,14 +124,28 @@ def lower_both(folder: str) -> list[dict[str, Any]]:
 
     recipe = dataclasses.replace(
         configs.get_recipe("digits"),
-        **{"input_size": 16, "mixed_precision": True, "ema_decay": 0.5, "accumulate_steps": 2},
-        **{"epochs": 1, "train_split": "train[:32]", "eval_split": "test[:8]", "global_batch_size": 32},
+        **{
+            "input_size": 16,
+            "mixed_precision": True,
+            "ema_decay": 0.5,
+            "accumulate_steps": 2,
+        },
+        **{
+            "epochs": 1,
+            "train_split": "train[:32]",
+            "eval_split": "test[:8]",
+            "global_batch_size": 32,
+        },
     )
     found = []
 
     def jit(function, **options):
         def trace(*arguments):
-            found.append(describe_program(jax.jit(function, **options).lower(*arguments).as_text()))
+            found.append(
+                describe_program(
+                    jax.jit(function, **options).lower(*arguments).as_text()
+                )
+            )
             raise Traced
 
         return trace
@@ -133,15 +153,23 @@ def lower_both(folder: str) -> list[dict[str, Any]]:
     zoo.MODELS[recipe.model] = TWO_BLOCKS
     with mock.patch.object(trainer, "jit", jit), contextlib.suppress(Traced):
         train(recipe, f"{folder}/run", folder, distribute="mirrored")
-    step = two_block_step(recipe, "train", recipe.global_batch_size // len(jax.devices()))
-    lowered = compiler.lower(step.function, step.inputs, jax.devices(), check._data_parallel)
+    step = two_block_step(
+        recipe, "train", recipe.global_batch_size // len(jax.devices())
+    )
+    lowered = compiler.lower(
+        step.function, step.inputs, jax.devices(), check._data_parallel
+    )
     return [*found, describe_program(lowered.as_text())]
 
 
 def describe_program(text: str) -> dict[str, Any]:
     """Returns the types, layouts and donations of arguments and results, and counts of operations."""
-    signature = re.search(r"func.func public @main\((.*)\) -> \((.*)\) {$", text, re.MULTILINE)
-    operations = re.findall(r"(convolution|dot_general|sharding_constraint|rsqrt|exponential|while)\b", text)
+    signature = re.search(
+        r"func.func public @main\((.*)\) -> \((.*)\) {$", text, re.MULTILINE
+    )
+    operations = re.findall(
+        r"(convolution|dot_general|sharding_constraint|rsqrt|exponential|while)\b", text
+    )
     return {
         "devices": int(re.search(r"num_partitions = (\d+)", text)[1]),
         "arguments": re.split(r"(?:, )?%arg\d+: ", signature[1])[1:],

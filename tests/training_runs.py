@@ -7,15 +7,27 @@ import numpy as np
 
 from lambdanet.training.run import history, model_dir
 
-COLUMNS = ("epoch", "step", "learning_rate", "loss", "accuracy", "val_loss", "val_accuracy")
+COLUMNS = (
+    "epoch",
+    "step",
+    "learning_rate",
+    "loss",
+    "accuracy",
+    "val_loss",
+    "val_accuracy",
+)
 
 
 def assert_same_run(left: Path, right: Path) -> None:
     """Asserts that two runs have the same trained weights and the same history, except for its times."""
     for a, b in zip(weights(left), weights(right), strict=True):
         np.testing.assert_array_equal(a, b)
-    rows, expected = (history.read_history(path / model_dir.HISTORY) for path in (left, right))
-    rows, expected = ([[row[name] for name in COLUMNS] for row in found] for found in (rows, expected))
+    rows, expected = (
+        history.read_history(path / model_dir.HISTORY) for path in (left, right)
+    )
+    rows, expected = (
+        [[row[name] for name in COLUMNS] for row in found] for found in (rows, expected)
+    )
     np.testing.assert_array_equal(rows, expected)
 
 
@@ -26,4 +38,7 @@ def weights(path: Path) -> list[np.ndarray]:
 
 def saved_steps(path: Path) -> list[int]:
     """Returns the steps of the checkpoints of a run."""
-    return sorted(int(file.stem.removeprefix("ckpt-")) for file in path.glob("checkpoints/ckpt-*.npz"))
+    return sorted(
+        int(file.stem.removeprefix("ckpt-"))
+        for file in path.glob("checkpoints/ckpt-*.npz")
+    )

@@ -17,7 +17,9 @@ MAX_CLASSES_WITH_NUMBERS, MAX_CLASSES_WITH_NAMES = 30, 100
 MAX_CELLS = 1000  # per side
 
 
-def per_class(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
+def per_class(
+    labels: np.ndarray, predicted: np.ndarray, names: Sequence[str]
+) -> list[dict[str, Any]]:
     """Returns a row per class, from the labels and the predicted classes of all images, integers [n].
 
     A row has `class`, `name`, `precision`, `recall`, `f1`, `support` (the number of images of the class),
@@ -39,13 +41,17 @@ def per_class(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -
             "f1": _rounded(f1[index]),
             "support": int(support[index]),
             "predicted": int(matrix[:, index].sum()),
-            "mostly_taken_for": names[int(others[index].argmax())] if others[index].any() else "",
+            "mostly_taken_for": names[int(others[index].argmax())]
+            if others[index].any()
+            else "",
         }
         for index, name in enumerate(names)
     ]
 
 
-def draw(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str], title: str) -> bytes:
+def draw(
+    labels: np.ndarray, predicted: np.ndarray, names: Sequence[str], title: str
+) -> bytes:
     """Draws the confusion matrix.
 
     The color of a cell is the fraction of the images of a class (row) that are predicted as a class (column).
@@ -72,7 +78,10 @@ def draw(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str], title:
         ax=axes,
     )
     if len(names) <= MAX_CLASSES_WITH_NAMES:
-        places, texts = range(cells), [name if len(name) <= 20 else f"{name[:18]}..." for name in names]
+        places, texts = (
+            range(cells),
+            [name if len(name) <= 20 else f"{name[:18]}..." for name in names],
+        )
     else:
         places = range(0, cells, ceil_div(cells, 10))
         texts = [str(step * place) for place in places]

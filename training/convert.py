@@ -15,7 +15,13 @@ from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import absolute, atomic_dir, check_output_dir, writable_dir
 from lambdanet.models import zoo
-from lambdanet.models.weights import pretrained, tensor_files, timm_rules, trained_classes, weight_files
+from lambdanet.models.weights import (
+    pretrained,
+    tensor_files,
+    timm_rules,
+    trained_classes,
+    weight_files,
+)
 from lambdanet.models.weights.hub import Source, cache_dir
 from lambdanet.models.weights.pretrained import PROVENANCE, accuracies
 from lambdanet.models.weights.tensor_files import import_timm
@@ -95,7 +101,9 @@ def convert(
     return _write(weights, model, metadata, out)
 
 
-def _class_names(checkpoint: Path, count: int, class_map: str | Path | None) -> list[str]:
+def _class_names(
+    checkpoint: Path, count: int, class_map: str | Path | None
+) -> list[str]:
     """Returns the names of the classes of a checkpoint, one for each; none where they are not known."""
     config = checkpoint.with_name(trained_classes.TIMM_CONFIG)
     if class_map is not None:
@@ -105,12 +113,20 @@ def _class_names(checkpoint: Path, count: int, class_map: str | Path | None) -> 
     else:
         return []
     if names and len(names) != count:
-        raise invalid(f"the number of names in {owner!r}", f"{count}, as in {str(checkpoint)!r}", len(names))
+        raise invalid(
+            f"the number of names in {owner!r}",
+            f"{count}, as in {str(checkpoint)!r}",
+            len(names),
+        )
     return names
 
 
 def _check_published(
-    weights: PublishedWeights, path: Path, source: Source, classes: int, as_published: bool
+    weights: PublishedWeights,
+    path: Path,
+    source: Source,
+    classes: int,
+    as_published: bool,
 ) -> None:
     """Rejects weights for the cache that are not the published ones, or may be others without a flag."""
     origin = pretrained.provenance(weights, source, classes)
@@ -127,38 +143,62 @@ def _check_published(
         )
 
 
-def _compare(weights: PublishedWeights, tensors: Mapping[str, np.ndarray], model: keras.Model) -> str:
+def _compare(
+    weights: PublishedWeights, tensors: Mapping[str, np.ndarray], model: keras.Model
+) -> str:
     """Returns a line on the difference of the logits from timm's; `InputError` for more than rounding."""
     try:
         timm = import_timm()
         import torch
     except (ImportError, RuntimeError) as error:
         return f"not compared with timm, which cannot be imported ({one_line(error)[:100]})"
-    network = timm.create_model(weights.model, pretrained=False, num_classes=model.output_shape[-1]).eval()
-    state = {name: torch.from_numpy(np.array(tensor)) for name, tensor in tensors.items()}
+    network = timm.create_model(
+        weights.model, pretrained=False, num_classes=model.output_shape[-1]
+    ).eval()
+    state = {
+        name: torch.from_numpy(np.array(tensor)) for name, tensor in tensors.items()
+    }
     # Checked above; batch counters may be missing.
     network.load_state_dict(state, strict=False)
     shape = (2, weights.input_size, weights.input_size, 3)
     images = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     with torch.no_grad():
         theirs = network(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
-    difference, largest = np.abs(K.convert_to_numpy(model(images)) - theirs).max(), np.abs(theirs).max()
+    difference, largest = (
+        np.abs(K.convert_to_numpy(model(images)) - theirs).max(),
+        np.abs(theirs).max(),
+    )
     scale = f"of {largest:.3g}"
     if not difference <= TOLERANCE * max(largest, 1e-6):
-        raise InputError(f"the logits of {weights.model} differ from timm's by {difference:.3g} {scale}")
+        raise InputError(
+            f"the logits of {weights.model} differ from timm's by {difference:.3g} {scale}"
+        )
     return (
-        f"logits of 2 random images differ from timm {timm.__version__}'s by at most {difference:.2g} {scale}"
+        f"logits of 2 random images differ from timm {timm.__version__}'s "
+        f"by at most {difference:.2g} {scale}"
     )
 
 
-def _write(weights: PublishedWeights, model: keras.Model, metadata: dict[str, str], out: str | Path) -> Path:
+def _write(
+    weights: PublishedWeights,
+    model: keras.Model,
+    metadata: dict[str, str],
+    out: str | Path,
+) -> Path:
     path = absolute(out)
     with atomic_dir(path) as staging:
         folder = Path(staging)
         weight_files.save(model, folder / weight_files.FOLDER_FILE, metadata)
-        everything = {"model": weights.model, **tensor_files.metadata_of(folder / weight_files.FOLDER_FILE)}
-        (folder / "metadata.json").write_text(json.dumps(everything, indent=2) + "\n", encoding="utf-8")
-        (folder / "README.md").write_text(_model_card(weights, everything), encoding="utf-8")
+        everything = {
+            "model": weights.model,
+            **tensor_files.metadata_of(folder / weight_files.FOLDER_FILE),
+        }
+        (folder / "metadata.json").write_text(
+            json.dumps(everything, indent=2) + "\n", encoding="utf-8"
+        )
+        (folder / "README.md").write_text(
+            _model_card(weights, everything), encoding="utf-8"
+        )
     return Path(path)
 
 
@@ -229,7 +269,11 @@ takes pictures as they are.
 def _accuracy(metadata: Mapping[str, str]) -> str:
     if "top1" not in metadata:
         return "unknown"
-    others = [f"{name} {top1} %" for name, top1 in accuracies(metadata).items() if name != "ImageNet"]
+    others = [
+        f"{name} {top1} %"
+        for name, top1 in accuracies(metadata).items()
+        if name != "ImageNet"
+    ]
     return (
         f"top-1 {metadata['top1']} %, top-5 {metadata['top5']} % on ImageNet's validation pictures"
         f"{''.join(f', {other}' for other in others)}, as published by timm; not measured again here"

@@ -16,7 +16,11 @@ from lambdanet.models.inference import for_inference
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run.create_devices import create_devices
-from lambdanet.training.run.model_dir import classes_of, find_data_dir, load_trained_model
+from lambdanet.training.run.model_dir import (
+    classes_of,
+    find_data_dir,
+    load_trained_model,
+)
 
 which_keras.check_backend("evaluate", ("tensorflow", "jax"))
 
@@ -61,7 +65,9 @@ def evaluate(
     create_devices("one_device", global_batch_size=1)
     model, recipe = load_trained_model(model_dir)
     classes = classes_of(model_dir)
-    dataset = Dataset.open(recipe, data_dir, BadRecords(max_bad_records), split, classes, some_classes=True)
+    dataset = Dataset.open(
+        recipe, data_dir, BadRecords(max_bad_records), split, classes, some_classes=True
+    )
     files = {
         "classes.csv": b"class,name,precision,",
         "wrong.csv": b"image,class,predicted",
@@ -70,12 +76,16 @@ def evaluate(
     # Before the long part.
     folder = None if out is None else writable_dir(Path(out).expanduser(), files)
     with dataset.bad_records.as_input_errors():
-        measured, labels, predicted = classify(for_inference(model), dataset.eval(), dataset.eval_steps())
+        measured, labels, predicted = classify(
+            for_inference(model), dataset.eval(), dataset.eval_steps()
+        )
     result = {"dataset": recipe.dataset, "split": dataset.eval_split, **measured}
     line = summary(result, recipe.num_classes)
     print(line)
     if folder:
-        _write(folder, labels, predicted, dataset.class_names, f"{recipe.model}, {line}")
+        _write(
+            folder, labels, predicted, dataset.class_names, f"{recipe.model}, {line}"
+        )
         _write_wrong(folder / "wrong.csv", dataset, labels, predicted)
     return result
 
@@ -101,39 +111,61 @@ def classify(
     """
     columns, size = [], 0
     arrays = batches.as_numpy_iterator()
-    for images, labels in tqdm(arrays, "evaluating", num_batches, disable=None, leave=False):
+    for images, labels in tqdm(
+        arrays, "evaluating", num_batches, disable=None, leave=False
+    ):
         count, size = len(images), max(size, len(images))
         # JAX compiles each size of a batch
         padding = [(0, size - count)] + [(0, 0)] * (images.ndim - 1)
-        logits = model.predict_on_batch(np.pad(images, padding))[:count].astype(np.float64)
+        logits = model.predict_on_batch(np.pad(images, padding))[:count].astype(
+            np.float64
+        )
         # For equal logits the first class counts, so a constant model gets no credit for ties.
         best = np.argsort(-logits, axis=-1, kind="stable")[:, :5]
         correct = best == labels[:, np.newaxis]
         losses = np.logaddexp.reduce(logits, axis=-1) - logits[np.arange(count), labels]
-        columns.append((labels, best[:, 0], correct[:, 0], correct.any(axis=-1), losses))
+        columns.append(
+            (labels, best[:, 0], correct[:, 0], correct.any(axis=-1), losses)
+        )
     if not columns:
         raise InputError("no image of the split can be read")
-    all_labels, predicted, top_1, top_5, losses = map(np.concatenate, zip(*columns, strict=True))
+    all_labels, predicted, top_1, top_5, losses = map(
+        np.concatenate, zip(*columns, strict=True)
+    )
     means = {"top_1": top_1.mean(), "top_5": top_5.mean(), "loss": losses.mean()}
     measured = {name: float(mean) for name, mean in means.items()}
     return {"examples": len(all_labels), **measured}, all_labels, predicted
 
 
-def _write(folder: Path, labels: np.ndarray, predicted: np.ndarray, names: list[str], title: str) -> None:
+def _write(
+    folder: Path,
+    labels: np.ndarray,
+    predicted: np.ndarray,
+    names: list[str],
+    title: str,
+) -> None:
     # Here: matplotlib takes a second to import.
     from lambdanet.training import confusion
 
     rows = confusion.per_class(labels, predicted, names)
     write_output(folder / "classes.csv", text_table.to_csv(rows))
-    write_output(folder / "confusion.png", confusion.draw(labels, predicted, names, title))
-    print(f"per class: {folder / 'classes.csv'}; confusion matrix: {folder / 'confusion.png'}")
+    write_output(
+        folder / "confusion.png", confusion.draw(labels, predicted, names, title)
+    )
+    print(
+        f"per class: {folder / 'classes.csv'}; confusion matrix: {folder / 'confusion.png'}"
+    )
 
 
-def _write_wrong(path: Path, dataset: Dataset, labels: np.ndarray, predicted: np.ndarray) -> None:
+def _write_wrong(
+    path: Path, dataset: Dataset, labels: np.ndarray, predicted: np.ndarray
+) -> None:
     names = dataset.class_names
     rows = [
         [image, names[label], names[taken]]
-        for image, label, taken in zip(dataset.eval_names(), labels, predicted, strict=True)
+        for image, label, taken in zip(
+            dataset.eval_names(), labels, predicted, strict=True
+        )
         if label != taken
     ]
     write_output(path, text_table.render(["image", "class", "predicted"], rows, "csv"))

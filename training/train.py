@@ -54,7 +54,12 @@ def train(
     """
     chosen = TrainOptions(**options)
     if recipe.zero_head and not recipe.start_from:
-        raise invalid("start_from", "weights to fine-tune, with zero_head", "", "--set=start_from=MODEL_DIR")
+        raise invalid(
+            "start_from",
+            "weights to fine-tune, with zero_head",
+            "",
+            "--set=start_from=MODEL_DIR",
+        )
     bad_records = BadRecords(chosen.max_bad_records)
     path = model_dirs.check_model_dir(model_dir)  # before anything that takes time
     data_dir = model_dirs.find_data_dir(path, data_dir)

@@ -17,7 +17,10 @@ LEFT = ["task", "setting", "cells run", "cells left", "hours left"]
 
 
 def run_arena(
-    tasks: list[str] | None = None, out: str = str(RESULTS), cells: int | None = None, plan_only: bool = False
+    tasks: list[str] | None = None,
+    out: str = str(RESULTS),
+    cells: int | None = None,
+    plan_only: bool = False,
 ) -> None:
     """Runs the cells of the plan that have no row yet, and appends one for each.
 
@@ -46,7 +49,8 @@ def run_arena(
         training.append_row(path, row)
         rows[cell] = {name: str(value) for name, value in row.items()}
         shown = (
-            "{task} {operator} {settings} seed {seed} rate {learning_rate}: {test_accuracy} in {seconds} s"
+            "{task} {operator} {settings} seed {seed} rate {learning_rate}: "
+            "{test_accuracy} in {seconds} s"
         )
         print(shown.format_map(row), flush=True)
         if number == cells:

@@ -17,7 +17,13 @@ from lambdanet.backend import compat, keras
 from lambdanet.layers.lambda_layer import LambdaLayer
 
 COLORS = 8
-ARROWS = [(s * dy, s * dx) for s in (1, 2) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if (dy, dx) != (0, 0)]
+ARROWS = [
+    (s * dy, s * dx)
+    for s in (1, 2)
+    for dy in (-1, 0, 1)
+    for dx in (-1, 0, 1)
+    if (dy, dx) != (0, 0)
+]
 REACH = 2  # of an arrow, in cells
 RECALL_SYMBOLS = 64  # keys, and the same number of values
 TOKENS = 8  # keys of the in-context task, and the same number of values
@@ -45,7 +51,11 @@ def pointer_grid(number: int = 64, side: int = 16, seed: int = 0) -> Examples:
     """Draws boards of colors, a tenth of them with arrows; the answer is the color at an arrow's end."""
     random = np.random.default_rng(seed)
     colors = random.integers(COLORS, size=[number, side, side])
-    arrows = np.where(random.random(colors.shape) < 0.1, random.integers(len(ARROWS), size=colors.shape), -1)
+    arrows = np.where(
+        random.random(colors.shape) < 0.1,
+        random.integers(len(ARROWS), size=colors.shape),
+        -1,
+    )
     board, row, column = np.indices(colors.shape)
     row, column = np.moveaxis(np.array(ARROWS)[arrows], -1, 0) + np.stack([row, column])
     arrows[(row < 0) | (row >= side) | (column < 0) | (column >= side)] = -1
@@ -55,7 +65,9 @@ def pointer_grid(number: int = 64, side: int = 16, seed: int = 0) -> Examples:
 
 def board_inputs(colors: Any, arrows: Any) -> np.ndarray:
     """Returns the inputs of the pointer grid, [..., COLORS + the number of arrows]."""
-    return np.concatenate([one_hot(colors, COLORS), one_hot(arrows, len(ARROWS))], axis=-1)
+    return np.concatenate(
+        [one_hot(colors, COLORS), one_hot(arrows, len(ARROWS))], axis=-1
+    )
 
 
 def recall(number: int = 64, pairs: int = 32, seed: int = 0) -> Examples:
@@ -64,32 +76,49 @@ def recall(number: int = 64, pairs: int = 32, seed: int = 0) -> Examples:
     keys = np.argsort(random.random([number, RECALL_SYMBOLS]))[:, :pairs]
     values = random.integers(RECALL_SYMBOLS, size=[number, pairs])
     order = np.argsort(random.random([number, pairs]))
-    asked, answers = (np.take_along_axis(symbols, order, axis=1) for symbols in (keys, values))
+    asked, answers = (
+        np.take_along_axis(symbols, order, axis=1) for symbols in (keys, values)
+    )
     unknown = np.full_like(values, -1)
-    inputs = pair_inputs(np.append(keys, asked, axis=1), np.append(values, unknown, axis=1))
+    inputs = pair_inputs(
+        np.append(keys, asked, axis=1), np.append(values, unknown, axis=1)
+    )
     return Examples(inputs, np.append(unknown, answers, axis=1))
 
 
 def pair_inputs(keys: Any, values: Any) -> np.ndarray:
     """Returns the inputs of recall, [..., 2 * RECALL_SYMBOLS]; the value -1 is none."""
-    return np.concatenate([one_hot(keys, RECALL_SYMBOLS), one_hot(values, RECALL_SYMBOLS)], axis=-1)
+    return np.concatenate(
+        [one_hot(keys, RECALL_SYMBOLS), one_hot(values, RECALL_SYMBOLS)], axis=-1
+    )
 
 
 def in_context_recall(number: int = 64, length: int = 128, seed: int = 0) -> Examples:
     """Draws sequences key, value, key, value ...; the answer at a key that was there before is its value."""
     random = np.random.default_rng(seed)
     keys = random.integers(TOKENS, size=[number, length // 2])
-    values = np.take_along_axis(random.integers(TOKENS, size=[number, TOKENS]), keys, axis=1)
+    values = np.take_along_axis(
+        random.integers(TOKENS, size=[number, TOKENS]), keys, axis=1
+    )
     same = np.tril(keys[:, :, np.newaxis] == keys[:, np.newaxis], -1)
-    answers = np.stack([np.where(same.any(axis=-1), values, -1), np.full_like(values, -1)], axis=-1)
+    answers = np.stack(
+        [np.where(same.any(axis=-1), values, -1), np.full_like(values, -1)], axis=-1
+    )
     tokens = np.stack([keys, TOKENS + values], axis=-1)
-    return Examples(token_inputs(tokens.reshape([number, -1])), answers.reshape([number, -1]))
+    return Examples(
+        token_inputs(tokens.reshape([number, -1])), answers.reshape([number, -1])
+    )
 
 
 def token_inputs(tokens: Any) -> np.ndarray:
     """Returns the embeddings of tokens: the token one-hot, a constant, and place for the token before it."""
-    constant, slot = np.ones([*np.shape(tokens), 1]), np.zeros([*np.shape(tokens), TOKENS])
-    return np.concatenate([one_hot(tokens, 2 * TOKENS), constant, slot], axis=-1, dtype=np.float32)
+    constant, slot = (
+        np.ones([*np.shape(tokens), 1]),
+        np.zeros([*np.shape(tokens), TOKENS]),
+    )
+    return np.concatenate(
+        [one_hot(tokens, 2 * TOKENS), constant, slot], axis=-1, dtype=np.float32
+    )
 
 
 def pointer_network(**options: Any) -> keras.Model:
@@ -98,7 +127,12 @@ def pointer_network(**options: Any) -> keras.Model:
     Args:
       **options: other arguments of the layer, such as `implementation` or `content`.
     """
-    arguments = {"num_heads": 1, "key_dim": len(ARROWS), "scope": 2 * REACH + 1, **options}
+    arguments = {
+        "num_heads": 1,
+        "key_dim": len(ARROWS),
+        "scope": 2 * REACH + 1,
+        **options,
+    }
     inputs = keras.Input([None, None, COLORS + len(ARROWS)])
     layer = LambdaLayer(COLORS, **arguments)
     outputs = layer(inputs)
@@ -106,7 +140,10 @@ def pointer_network(**options: Any) -> keras.Model:
     for arrow, (dy, dx) in enumerate(ARROWS):
         table[REACH + dy, REACH + dx, arrow] = 1
     colors, arrows = np.split(np.eye(COLORS + len(ARROWS)), [COLORS], axis=1)
-    set_weights(layer, {"queries/kernel": arrows, "values/kernel": colors, "position/table": table})
+    set_weights(
+        layer,
+        {"queries/kernel": arrows, "values/kernel": colors, "position/table": table},
+    )
     return keras.Model(inputs, outputs)
 
 
@@ -122,7 +159,11 @@ def recall_network(**options: Any) -> keras.Model:
     outputs = layer(inputs)
     keys, values = np.split(np.eye(2 * RECALL_SYMBOLS), 2, axis=1)
     has_value = values.sum(axis=1, keepdims=True)
-    kernels = {"queries/kernel": keys, "keys/kernel": SHARPNESS * (keys + has_value), "values/kernel": values}
+    kernels = {
+        "queries/kernel": keys,
+        "keys/kernel": SHARPNESS * (keys + has_value),
+        "values/kernel": values,
+    }
     set_weights(layer, kernels)
     return keras.Model(inputs, outputs)
 
@@ -136,16 +177,30 @@ def in_context_network(**options: Any) -> keras.Model:
     Args:
       **options: other arguments of both layers, such as `implementation`.
     """
-    keys, values, constant, slot = np.split(np.eye(3 * TOKENS + 1), np.cumsum([TOKENS, TOKENS, 1]), axis=1)
+    keys, values, constant, slot = np.split(
+        np.eye(3 * TOKENS + 1), np.cumsum([TOKENS, TOKENS, 1]), axis=1
+    )
     inputs = keras.Input([None, 3 * TOKENS + 1])
-    mover = LambdaLayer(3 * TOKENS + 1, **{"num_heads": 1, "key_dim": 1, "scope": 3, **options})
+    mover = LambdaLayer(
+        3 * TOKENS + 1, **{"num_heads": 1, "key_dim": 1, "scope": 3, **options}
+    )
     x = keras.layers.Add()([inputs, mover(inputs, mask="causal")])
-    finder = LambdaLayer(TOKENS, **{"num_heads": 1, "key_dim": TOKENS, "scope": 3, **options})
+    finder = LambdaLayer(
+        TOKENS, **{"num_heads": 1, "key_dim": TOKENS, "scope": 3, **options}
+    )
     outputs = finder(x, mask="causal")
     before = np.array([[1], [0], [0]])  # the embedding of the offset -1 is 1
-    kernels = {"queries/kernel": constant, "values/kernel": keys @ slot.T, "position/table": before}
+    kernels = {
+        "queries/kernel": constant,
+        "values/kernel": keys @ slot.T,
+        "position/table": before,
+    }
     set_weights(mover, kernels)
-    kernels = {"queries/kernel": keys, "keys/kernel": SHARPNESS * slot, "values/kernel": values}
+    kernels = {
+        "queries/kernel": keys,
+        "keys/kernel": SHARPNESS * slot,
+        "values/kernel": values,
+    }
     set_weights(finder, kernels)
     return keras.Model(inputs, outputs)
 
@@ -203,7 +258,9 @@ def two_arrows() -> Examples:
     """
     colors = _boards(4)
     colors[:, 2, 1], colors[:, 2, 3] = [1, 1, 0, 0], [0, 0, 1, 1]
-    return _one_question(board_inputs(colors, _arrows((0, 1), (0, -1)) * 2), (2, 2), [0, 1, 1, 0])
+    return _one_question(
+        board_inputs(colors, _arrows((0, 1), (0, -1)) * 2), (2, 2), [0, 1, 1, 0]
+    )
 
 
 # Two pairs: either value with either key, in either order.
@@ -216,7 +273,10 @@ def two_pairs() -> Examples:
 
     Answers of a single lambda layer of position alone, of any scope, have y_1 + y_4 = y_2 + y_3.
     """
-    inputs = pair_inputs(np.append(PAIR_KEYS, [[0]] * 4, axis=1), np.append(PAIR_VALUES, [[-1]] * 4, axis=1))
+    inputs = pair_inputs(
+        np.append(PAIR_KEYS, [[0]] * 4, axis=1),
+        np.append(PAIR_VALUES, [[-1]] * 4, axis=1),
+    )
     return _one_question(inputs, (2,), [0, 1, 1, 0])
 
 
@@ -226,7 +286,9 @@ def two_neighbors() -> Examples:
     Answers of a single lambda layer, even with content and positions, have y_1 + y_4 = y_2 + y_3.
     """
     tokens = np.stack([PAIR_KEYS, TOKENS + PAIR_VALUES], axis=-1).reshape([4, 4])
-    return _one_question(token_inputs(np.append(tokens, [[0]] * 4, axis=1)), (4,), [0, 1, 1, 0])
+    return _one_question(
+        token_inputs(np.append(tokens, [[0]] * 4, axis=1)), (4,), [0, 1, 1, 0]
+    )
 
 
 def _boards(number: int) -> np.ndarray:
@@ -240,7 +302,9 @@ def _arrows(*offsets: tuple[int, int]) -> list[np.ndarray]:
     return [np.where(middle, ARROWS.index(offset), -1) for offset in offsets]
 
 
-def _one_question(inputs: np.ndarray, position: tuple[int, ...], answers: Sequence[int]) -> Examples:
+def _one_question(
+    inputs: np.ndarray, position: tuple[int, ...], answers: Sequence[int]
+) -> Examples:
     asked = np.full(inputs.shape[:-1], -1)
     for example, answer in zip(asked, answers, strict=True):
         example[position] = answer
@@ -258,7 +322,9 @@ def main() -> None:
     rows = []
     for task, (draw, build) in SOLUTIONS.items():
         examples = draw()
-        right, asked = count_right(build()(examples.inputs, training=False), examples.answers)
+        right, asked = count_right(
+            build()(examples.inputs, training=False), examples.answers
+        )
         rows.append([task, f"{right:,}", f"{asked:,}"])
     print(text_table.render(["task", "right", "of"], rows))
 

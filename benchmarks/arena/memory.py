@@ -27,7 +27,11 @@ def measure_memory() -> None:
     if keras.backend.backend() != "jax":
         raise InputError("memory is measured with KERAS_BACKEND=jax")
     rows = [
-        {"task": setup.task_name, "operator": setup.operator, "mib": f"{activation_mib(setup):.1f}"}
+        {
+            "task": setup.task_name,
+            "operator": setup.operator,
+            "mib": f"{activation_mib(setup):.1f}",
+        }
         for setup in plan.headline()
     ]
     files.write_atomic(RESULTS, text_table.to_csv(rows))
@@ -40,17 +44,24 @@ def activation_mib(setup: Setup) -> float:
     model = build_network(setup)
     inputs = np.zeros([training.BATCH, *setup.task.shape], np.float32)
     weights = [
-        [weight.value for weight in part] for part in (model.trainable_weights, model.non_trainable_weights)
+        [weight.value for weight in part]
+        for part in (model.trainable_weights, model.non_trainable_weights)
     ]
 
     def loss(trainable: Any, others: Any, inputs: Any) -> Any:
         return model.stateless_call(trainable, others, inputs, training=True)[0].sum()
 
-    analysis = jax.jit(jax.grad(loss)).lower(*weights, inputs).compile().memory_analysis()
+    analysis = (
+        jax.jit(jax.grad(loss)).lower(*weights, inputs).compile().memory_analysis()
+    )
     return float(getattr(analysis, "temp_size_in_bytes", np.nan)) / 2**20
 
 
-COMMAND = program("arena.memory", "measures the activation memory of the arena's networks", measure_memory)
+COMMAND = program(
+    "arena.memory",
+    "measures the activation memory of the arena's networks",
+    measure_memory,
+)
 
 if __name__ == "__main__":
     sys.exit(command_line.main(COMMAND))

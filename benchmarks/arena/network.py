@@ -33,7 +33,9 @@ def build_network(setup: Setup, widths: Widths | None = None) -> keras.Model:
     inputs = keras.Input(task.shape)
     x = keras.layers.Dense(channels)(inputs)
     for letter in setup.placement or "O" * task.mixers:
-        operator = OPERATORS["convolution"] if letter == "C" else OPERATORS[setup.operator]
+        operator = (
+            OPERATORS["convolution"] if letter == "C" else OPERATORS[setup.operator]
+        )
         build = operator.causal if task.causal else operator.on_map
         assert build
         mix = build(filters, **({} if letter == "C" else setup.options))
@@ -54,10 +56,15 @@ def match_widths(setup: Setup) -> Widths:
 
     def channels(filters: int) -> tuple[int, float]:
         """Returns the channels that belong to an operator's width, and the relative error that remains."""
-        few, many = (complexity.count_parameters(build_network(setup, Widths(c, filters))) for c in (8, 40))
+        few, many = (
+            complexity.count_parameters(build_network(setup, Widths(c, filters)))
+            for c in (8, 40)
+        )
         slope = (many - few) / 32
         number = max(1, round(8 + (setup.parameters - few) / slope))
-        return number, abs(few + slope * (number - 8) - setup.parameters) / setup.parameters
+        return number, abs(
+            few + slope * (number - 8) - setup.parameters
+        ) / setup.parameters
 
     low, high = 1, 64  # in heads; the channels decrease with the operator's width
     while low < high:

@@ -41,10 +41,14 @@ class CausalAttention(GlobalAttention):
 
     def call(self, inputs: K.Tensor) -> K.Tensor:
         n = inputs.shape[1]
-        queries, keys, values = (x[:, :, 0] for x in self._project_heads(inputs, self._qkv))
+        queries, keys, values = (
+            x[:, :, 0] for x in self._project_heads(inputs, self._qkv)
+        )
         offsets = np.arange(n) - np.arange(n)[:, np.newaxis]
         tables = K.take(self._tables([n, 1])[0], offsets + n - 1, axis=0)  # [n, m, k]
-        logits = K.einsum("bnk,bmk->bnm", queries, keys) + K.einsum("bnk,nmk->bnm", queries, tables)
+        logits = K.einsum("bnk,bmk->bnm", queries, keys) + K.einsum(
+            "bnk,nmk->bnm", queries, tables
+        )
         weights = K.softmax(K.where(offsets > 0, -1e9, logits))
         outputs = K.matmul(weights, values)[:, :, K.newaxis]  # [b * heads, n, 1, v]
         return attention.merge_heads(outputs, self.num_heads)
@@ -54,7 +58,9 @@ complexity.MULTIPLY_ADDS[CausalAttention] = complexity.MULTIPLY_ADDS[GlobalAtten
 
 
 def convolution(filters: int) -> Mixer:
-    return lambda x: keras.layers.Conv2D(filters, _kernel(3, x), padding="same", use_bias=False)(x)
+    return lambda x: keras.layers.Conv2D(
+        filters, _kernel(3, x), padding="same", use_bias=False
+    )(x)
 
 
 def depthwise(filters: int) -> Mixer:
@@ -62,7 +68,9 @@ def depthwise(filters: int) -> Mixer:
 
     def mix(x: K.Tensor) -> K.Tensor:
         x = keras.layers.Dense(filters)(x)
-        return keras.layers.DepthwiseConv2D(_kernel(7, x), padding="same", use_bias=False)(x)
+        return keras.layers.DepthwiseConv2D(
+            _kernel(7, x), padding="same", use_bias=False
+        )(x)
 
     return mix
 
@@ -88,7 +96,9 @@ def causal_depthwise(filters: int) -> Mixer:
 def _causal(x: K.Tensor, convolve: keras.layers.Layer) -> K.Tensor:
     n, channels = x.shape[1:]
     x = keras.layers.Reshape([n, 1, channels])(x)
-    x = convolve(keras.layers.ZeroPadding2D([[convolve.kernel_size[0] - 1, 0], [0, 0]])(x))
+    x = convolve(
+        keras.layers.ZeroPadding2D([[convolve.kernel_size[0] - 1, 0], [0, 0]])(x)
+    )
     return keras.layers.Reshape([n, x.shape[-1]])(x)
 
 
@@ -101,7 +111,9 @@ def causal_attention(filters: int, **options: Any) -> Mixer:
     return attend
 
 
-def lambda_layer(filters: int, position_stddev: float | None = None, **options: Any) -> LambdaLayer:
+def lambda_layer(
+    filters: int, position_stddev: float | None = None, **options: Any
+) -> LambdaLayer:
     """Returns a lambda layer; `position_stddev` is that of the initial position embeddings."""
     if position_stddev is not None:
         options["embeddings_initializer"] = compat.RandomNormal(stddev=position_stddev)
@@ -120,15 +132,25 @@ OPERATORS = {
     "convolution": Operator("convolution 3x3", convolution, causal_convolution),
     "depthwise": Operator("depthwise 7x7", depthwise, causal_depthwise),
     "squeeze_excite": Operator("convolution and SE", squeeze_excite),
-    "local_attention": Operator("local attention 7x7", _attention(LocalAttention, scope=SCOPE)),
-    "halo_attention": Operator("halo attention", _attention(HaloAttention, block_size=4, halo_size=2)),
-    "global_attention": Operator("global attention", _attention(GlobalAttention), causal_attention),
+    "local_attention": Operator(
+        "local attention 7x7", _attention(LocalAttention, scope=SCOPE)
+    ),
+    "halo_attention": Operator(
+        "halo attention", _attention(HaloAttention, block_size=4, halo_size=2)
+    ),
+    "global_attention": Operator(
+        "global attention", _attention(GlobalAttention), causal_attention
+    ),
     "linear_attention": Operator("linear attention", _attention(LinearAttention)),
     "lambda_content": Operator(
-        "lambda, content", partial(lambda_layer, position=None), partial(causal_lambda_layer, position=None)
+        "lambda, content",
+        partial(lambda_layer, position=None),
+        partial(causal_lambda_layer, position=None),
     ),
     "lambda_position": Operator(
-        "lambda, position", partial(lambda_layer, content=False), partial(causal_lambda_layer, content=False)
+        "lambda, position",
+        partial(lambda_layer, content=False),
+        partial(causal_lambda_layer, content=False),
     ),
     "lambda_both": Operator("lambda, both", lambda_layer, causal_lambda_layer),
 }

@@ -47,10 +47,14 @@ def pictures(number: int, kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndar
             marks[i, max(0, row - 1) : row + 2, max(0, column - 1) : column + 2] = 1
         for answer, curve in ((0, second), (1, first)):
             owner[i][*(curve.pixels // 2).T] = answer
-    return _patches(np.stack([ink, marks], axis=-1)), connected if kind == "connected" else owner
+    return _patches(
+        np.stack([ink, marks], axis=-1)
+    ), connected if kind == "connected" else owner
 
 
-def _equally_far(first: Curve, second: Curve) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+def _equally_far(
+    first: Curve, second: Curve
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Returns both ends of the first curve, and an end of the second as far from the one as the other is.
 
     Without this, the distance of two marks would tell whether they are connected. None if there is none.
@@ -75,7 +79,8 @@ def _curves(random: np.random.Generator, dashes: int) -> list[Curve]:
                 break
             for row, column in curve.pixels:
                 taken[
-                    max(0, row - MARGIN) : row + MARGIN + 1, max(0, column - MARGIN) : column + MARGIN + 1
+                    max(0, row - MARGIN) : row + MARGIN + 1,
+                    max(0, column - MARGIN) : column + MARGIN + 1,
                 ] = True
             curves.append(curve)
         if len(curves) == 2 + DISTRACTORS:
@@ -85,16 +90,22 @@ def _curves(random: np.random.Generator, dashes: int) -> list[Curve]:
 
 def _curve(random: np.random.Generator, dashes: int, taken: np.ndarray) -> Curve | None:
     """Draws a curve; None if it leaves the picture, touches another one or nearly turns back."""
-    directions = random.uniform(0, 2 * np.pi) + np.cumsum(random.normal(0, BEND, size=dashes))
+    directions = random.uniform(0, 2 * np.pi) + np.cumsum(
+        random.normal(0, BEND, size=dashes)
+    )
     steps = np.stack([np.sin(directions), np.cos(directions)], axis=-1)
-    starts = random.uniform(0, SIDE, size=2) + STEP * np.append(np.zeros([1, 2]), np.cumsum(steps, 0)[:-1], 0)
+    starts = random.uniform(0, SIDE, size=2) + STEP * np.append(
+        np.zeros([1, 2]), np.cumsum(steps, 0)[:-1], 0
+    )
     # [dashes, n, 2]
     points = starts[:, np.newaxis] + POINTS[:, np.newaxis] * steps[:, np.newaxis]
     pixels = np.floor(points).astype(int)
     flat = pixels.reshape([-1, 2])
     if flat.min() < 0 or flat.max() >= SIDE or taken[*flat.T].any():
         return None
-    far = np.linalg.norm(starts[:, np.newaxis] - starts, axis=-1) + STEP * np.eye(dashes)
+    far = np.linalg.norm(starts[:, np.newaxis] - starts, axis=-1) + STEP * np.eye(
+        dashes
+    )
     if far.min() < 0.9 * STEP:
         return None
     return Curve(np.unique(flat, axis=0), (pixels[0, 0], pixels[-1, -1]))

@@ -50,27 +50,55 @@ class Factor(NamedTuple):
 
     def setups(self) -> list[Setup]:
         """Returns a setup for each value."""
-        settings = ["" if value == self.usual else f"{self.name}={value}" for value in self.values]
+        settings = [
+            "" if value == self.usual else f"{self.name}={value}"
+            for value in self.values
+        ]
         return [Setup(self.task, self.operator, each) for each in settings]
 
 
 STDDEV_TASKS = ("recall", "in_context", "pointer", "segment")
 BATCH_NORM = ("pointer", "segment")
 FACTORS = (
-    *(Factor("position_stddev", task, "lambda_both", (1, 0.1, 0.02), 1) for task in STDDEV_TASKS),
+    *(
+        Factor("position_stddev", task, "lambda_both", (1, 0.1, 0.02), 1)
+        for task in STDDEV_TASKS
+    ),
     Factor("key_dim", "recall", "lambda_content", (8, 16, 32, 64), 16, "Table 8"),
     Factor("key_dim", "pointer", "lambda_position", (4, 8, 16), 16, "Table 8"),
     Factor("num_heads", "recall", "lambda_content", (1, 2, 4), 4, "Table 8"),
     Factor("multi_head", "recall", "lambda_content", (False, True), False),
     Factor("scope", "segment", "lambda_position", (3, 7, 11), 7, "Table 10"),
-    Factor("key_normalization", "recall", "lambda_content", (None, "l2", "softmax"), "softmax", "Table 11"),
+    Factor(
+        "key_normalization",
+        "recall",
+        "lambda_content",
+        (None, "l2", "softmax"),
+        "softmax",
+        "Table 11",
+    ),
     *(
-        Factor("use_batch_norm", task, "lambda_position", (False, True), True, "Table 11")
+        Factor(
+            "use_batch_norm", task, "lambda_position", (False, True), True, "Table 11"
+        )
         for task in BATCH_NORM
     ),
-    Factor("placement", "segment", "lambda_both", ("CCC", "OCC", "CCO", "OOO"), "OOO", "Table 12"),
-    *(Factor("pairs", "recall", operator, (4, 8, 16, 32), 32) for operator in OPERATORS),
-    *(Factor("parameters", "pointer", operator, (5_000, 20_000, 60_000), 20_000) for operator in OPERATORS),
+    Factor(
+        "placement",
+        "segment",
+        "lambda_both",
+        ("CCC", "OCC", "CCO", "OOO"),
+        "OOO",
+        "Table 12",
+    ),
+    *(
+        Factor("pairs", "recall", operator, (4, 8, 16, 32), 32)
+        for operator in OPERATORS
+    ),
+    *(
+        Factor("parameters", "pointer", operator, (5_000, 20_000, 60_000), 20_000)
+        for operator in OPERATORS
+    ),
 )
 
 Row = dict[str, str]
@@ -98,10 +126,16 @@ def has_form(setup: Setup) -> bool:
 
 def phases(tasks: Sequence[str] = ()) -> list[list[Setup]]:
     """Returns the setups of the plan, or of some tasks, by phase: the headline, then the factors."""
-    headline = [[Setup(task, operator) for task in phase for operator in OPERATORS] for phase in PHASES]
-    others = [[setup for setup in factor.setups() if setup.settings] for factor in FACTORS]
+    headline = [
+        [Setup(task, operator) for task in phase for operator in OPERATORS]
+        for phase in PHASES
+    ]
+    others = [
+        [setup for setup in factor.setups() if setup.settings] for factor in FACTORS
+    ]
     chosen = [
-        [s for s in phase if has_form(s) and s.task_name in (tasks or TASKS)] for phase in headline + others
+        [s for s in phase if has_form(s) and s.task_name in (tasks or TASKS)]
+        for phase in headline + others
     ]
     return [phase for phase in chosen if phase]
 
@@ -117,7 +151,11 @@ def read_rows(path: Path) -> dict[Cell, Row]:
     Raises:
       InputError: the file is another one.
     """
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    lines = (
+        path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if path.exists()
+        else []
+    )
     rows = csv.DictReader(line for line in lines if line.endswith("\n"))
     if rows.fieldnames and not CELL <= set(rows.fieldnames):
         raise InputError(
@@ -163,7 +201,12 @@ def seeds_done(setup: Setup, rows: dict[Cell, Row]) -> list[Row]:
 def cells_left(setup: Setup, rows: dict[Cell, Row]) -> int:
     """Returns the number of cells of a setup that have no row."""
     searched = sum(Cell(setup, 0, rate) in rows for rate in LEARNING_RATES)
-    return len(LEARNING_RATES) - searched + len(SEEDS) - max(1, len(seeds_done(setup, rows)))
+    return (
+        len(LEARNING_RATES)
+        - searched
+        + len(SEEDS)
+        - max(1, len(seeds_done(setup, rows)))
+    )
 
 
 def summarize(rows: dict[Cell, Row], tasks: Sequence[str] = ()) -> list[list[str]]:
@@ -173,11 +216,14 @@ def summarize(rows: dict[Cell, Row], tasks: Sequence[str] = ()) -> list[list[str
     """
     table = []
     for name, group in itertools.groupby(
-        itertools.chain(*phases(tasks)), lambda setup: (setup.task_name, setup.settings.partition("=")[0])
+        itertools.chain(*phases(tasks)),
+        lambda setup: (setup.task_name, setup.settings.partition("=")[0]),
     ):
         setups = list(group)
         left = {setup: cells_left(setup, rows) for setup in setups}
-        hours = sum(number * _seconds(setup, rows) for setup, number in left.items()) / 3600
+        hours = (
+            sum(number * _seconds(setup, rows) for setup, number in left.items()) / 3600
+        )
         total = len(setups) * (len(LEARNING_RATES) + len(SEEDS) - 1)
         missing = sum(left.values())
         known = "-" if math.isnan(hours) else f"{hours:.1f}"
@@ -193,7 +239,17 @@ def _seconds(setup: Setup, rows: dict[Cell, Row]) -> float:
 
     measured = [(cell.setup, float(row["seconds"])) for cell, row in rows.items()]
     own = [seconds for of, seconds in measured if of == setup]
-    rates = {of: [s / work(of) for other, s in measured if other == of] for of in dict(measured)}
-    same = [rate for of, found in rates.items() if of.operator == setup.operator for rate in found]
+    rates = {
+        of: [s / work(of) for other, s in measured if other == of]
+        for of in dict(measured)
+    }
+    same = [
+        rate
+        for of, found in rates.items()
+        if of.operator == setup.operator
+        for rate in found
+    ]
     every = [rate for found in rates.values() for rate in found]
-    return statistics.mean(own or [work(setup) * rate for rate in same or every] or [math.nan])
+    return statistics.mean(
+        own or [work(setup) * rate for rate in same or every] or [math.nan]
+    )

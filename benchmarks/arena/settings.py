@@ -44,7 +44,9 @@ class Setup(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """The options of the operator."""
-        return {k: v for k, v in self._values().items() if k not in OF_TASKS + OF_NETWORKS}
+        return {
+            k: v for k, v in self._values().items() if k not in OF_TASKS + OF_NETWORKS
+        }
 
     def _values(self) -> dict[str, Any]:
         name, _, value = self.settings.partition("=")
@@ -54,7 +56,9 @@ class Setup(NamedTuple):
 @functools.cache
 def _task(setup: Setup) -> Task:
     check_known("task", setup.task_name, tuple(TASKS))
-    return TASKS[setup.task_name](**{k: v for k, v in setup._values().items() if k in OF_TASKS})
+    return TASKS[setup.task_name](
+        **{k: v for k, v in setup._values().items() if k in OF_TASKS}
+    )
 
 
 def _literal(text: str) -> Any:

@@ -10,7 +10,14 @@ from typing import NamedTuple
 from scipy import stats
 
 from benchmarks.arena.operators import OPERATORS
-from benchmarks.arena.plan import Cell, Row, best_learning_rate, has_form, headline, seeds_done
+from benchmarks.arena.plan import (
+    Cell,
+    Row,
+    best_learning_rate,
+    has_form,
+    headline,
+    seeds_done,
+)
 from benchmarks.arena.settings import Setup
 from benchmarks.arena.tasks import TASKS
 
@@ -41,7 +48,9 @@ def predictions() -> dict[Setup, Prediction]:
 
 def accuracies(setup: Setup, rows: dict[Cell, Row]) -> dict[int, float]:
     """Returns the test accuracy of each seed at the best learning rate."""
-    return {int(row["seed"]): float(row["test_accuracy"]) for row in seeds_done(setup, rows)}
+    return {
+        int(row["seed"]): float(row["test_accuracy"]) for row in seeds_done(setup, rows)
+    }
 
 
 def mean(setup: Setup, rows: dict[Cell, Row]) -> float | None:
@@ -54,20 +63,30 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
     """Returns the mean of values, and the half of its 95 % interval by Student's t; None for one value."""
     if len(values) < 2:
         return values[0], None
-    half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    half = (
+        stats.t.ppf(0.975, len(values) - 1)
+        * statistics.stdev(values)
+        / len(values) ** 0.5
+    )
     return statistics.mean(values), float(half)
 
 
-def difference(setup: Setup, rows: dict[Cell, Row]) -> tuple[float, float | None] | None:
+def difference(
+    setup: Setup, rows: dict[Cell, Row]
+) -> tuple[float, float | None] | None:
     """Returns the accuracy minus that of `REFERENCE` with the same seeds, as an `interval`."""
-    own, other = (accuracies(s, rows) for s in (setup, setup._replace(operator=REFERENCE)))
+    own, other = (
+        accuracies(s, rows) for s in (setup, setup._replace(operator=REFERENCE))
+    )
     paired = [own[seed] - other[seed] for seed in own if seed in other]
     return interval(paired) if paired and setup.operator != REFERENCE else None
 
 
 def searched(rows: dict[Cell, Row]) -> list[str]:
     """Returns the tasks of which an operator has been searched, in the order of the plan."""
-    return list(dict.fromkeys(s.task_name for s in headline() if best_learning_rate(s, rows)))
+    return list(
+        dict.fromkeys(s.task_name for s in headline() if best_learning_rate(s, rows))
+    )
 
 
 def separating(rows: dict[Cell, Row]) -> list[str]:
@@ -81,6 +100,8 @@ def title(task: str) -> str:
 
 
 def _separates(task: str, rows: dict[Cell, Row]) -> bool:
-    means = [mean(setup, rows) for name in OPERATORS if has_form(setup := Setup(task, name))]
+    means = [
+        mean(setup, rows) for name in OPERATORS if has_form(setup := Setup(task, name))
+    ]
     found = [value for value in means if value is not None]
     return len(found) < len(means) or max(found) - min(found) >= SEPARATES

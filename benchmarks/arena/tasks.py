@@ -61,7 +61,9 @@ class Task(NamedTuple):
 
 def _generated(generate: Callable[..., Examples], **options: int) -> Draw:
     """Returns the function `draw` of a generator, whose seeds differ between the splits."""
-    return lambda number, split, seed: generate(number, seed=SPLITS.index(split) + 3 * seed, **options)
+    return lambda number, split, seed: generate(
+        number, seed=SPLITS.index(split) + 3 * seed, **options
+    )
 
 
 def permuted(task: Task, seed: int = 0) -> Task:
@@ -71,7 +73,9 @@ def permuted(task: Task, seed: int = 0) -> Task:
 
     def draw(number: int, split: str, seed: int) -> Examples:
         inputs, answers = task.draw(number, split, seed)
-        return Examples(*(x if x.ndim < 3 else _permute(x, order) for x in (inputs, answers)))
+        return Examples(
+            *(x if x.ndim < 3 else _permute(x, order) for x in (inputs, answers))
+        )
 
     return task._replace(title=f"{task.title}, permuted", draw=draw)
 
@@ -94,7 +98,9 @@ def recall_pairs(pairs: int = 32) -> Task:
 
     def draw(number: int, split: str, seed: int) -> Examples:
         inputs, answers = _generated(recall, pairs=pairs)(number, split, seed)
-        return Examples(inputs.reshape([number, *shape]), answers.reshape([number, *shape[:2]]))
+        return Examples(
+            inputs.reshape([number, *shape]), answers.reshape([number, *shape[:2]])
+        )
 
     return Task(f"recall, {pairs} pairs", draw, shape, RECALL_SYMBOLS, 1, 30_000, 15)
 
@@ -109,7 +115,16 @@ def in_context() -> Task:
 
 def relations() -> Task:
     """Whether two objects are the same: 3x3 cells, drawn for each example, on an empty map."""
-    return Task("same or different", _generated(same_objects), (12, 12, 1), 2, 2, 20_000, 20, pooled=True)
+    return Task(
+        "same or different",
+        _generated(same_objects),
+        (12, 12, 1),
+        2,
+        2,
+        20_000,
+        20,
+        pooled=True,
+    )
 
 
 def same_objects(number: int, seed: int = 0, side: int = 12) -> Examples:
@@ -118,11 +133,16 @@ def same_objects(number: int, seed: int = 0, side: int = 12) -> Examples:
     same = random.integers(2, size=number)
     maps = np.zeros([number, side, side, 1], np.float32)
     for x, is_same in zip(maps, same, strict=True):
-        first, second = (random.permutation(5 * [1] + 4 * [0]).reshape([3, 3]) for _ in range(2))
+        first, second = (
+            random.permutation(5 * [1] + 4 * [0]).reshape([3, 3]) for _ in range(2)
+        )
         while correlate2d(first, second).max() == 5:  # equal, or shifted
             second = random.permutation(second.ravel()).reshape([3, 3])
         for index, shape in enumerate((first, first if is_same else second)):
-            row, column = random.integers(side - 2), random.integers(side // 2 - 2) + index * (side // 2)
+            row, column = (
+                random.integers(side - 2),
+                random.integers(side // 2 - 2) + index * (side // 2),
+            )
             x[row : row + 3, column : column + 3, 0] = shape
         if random.random() < 0.5:
             x[:] = x.transpose([1, 0, 2])
@@ -138,13 +158,18 @@ def segment() -> Task:
 def connected() -> Task:
     """Whether two marks are at the ends of the same curve."""
     draw = _draw_from(partial(_pictures, "connected"))
-    return Task("Pathfinder, connected", draw, (SIDE, SIDE, 8), 2, 3, 30_000, 12, pooled=True)
+    return Task(
+        "Pathfinder, connected", draw, (SIDE, SIDE, 8), 2, 3, 30_000, 12, pooled=True
+    )
 
 
 @functools.cache
 def _pictures(kind: str) -> dict[str, Labeled]:
     """Returns pictures of Pathfinder by split."""
-    return {name: pathfinder.pictures(PICTURES[name], kind, seed) for seed, name in enumerate(SPLITS)}
+    return {
+        name: pathfinder.pictures(PICTURES[name], kind, seed)
+        for seed, name in enumerate(SPLITS)
+    }
 
 
 @functools.cache
@@ -153,7 +178,10 @@ def _signals() -> dict[str, Labeled]:
     from mnist1d.data import make_dataset
 
     data = make_dataset()
-    signals, tested = (data[name].reshape([-1, 40, 1, 1]).astype(np.float32) for name in ("x", "x_test"))
+    signals, tested = (
+        data[name].reshape([-1, 40, 1, 1]).astype(np.float32)
+        for name in ("x", "x_test")
+    )
     parts = zip(np.split(signals, [3500]), np.split(data["y"], [3500]), strict=True)
     return dict(zip(SPLITS, [*parts, (tested, data["y_test"])], strict=True))
 
@@ -165,9 +193,18 @@ def _digits() -> dict[str, Labeled]:
 
     pictures, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
-    pictures, labels = pictures[order].reshape([-1, 8, 8, 1]).astype(np.float32) / 16, labels[order]
+    pictures, labels = (
+        pictures[order].reshape([-1, 8, 8, 1]).astype(np.float32) / 16,
+        labels[order],
+    )
     cuts = (1097, 1397)
-    return dict(zip(SPLITS, zip(np.split(pictures, cuts), np.split(labels, cuts), strict=True), strict=True))
+    return dict(
+        zip(
+            SPLITS,
+            zip(np.split(pictures, cuts), np.split(labels, cuts), strict=True),
+            strict=True,
+        )
+    )
 
 
 def _draw_from(pools: Callable[[], dict[str, Labeled]]) -> Draw:
@@ -177,7 +214,9 @@ def _draw_from(pools: Callable[[], dict[str, Labeled]]) -> Draw:
         examples = Examples(*pools()[split])
         if split != "train":
             return examples
-        chosen = np.random.default_rng(seed).integers(len(examples.answers), size=number)
+        chosen = np.random.default_rng(seed).integers(
+            len(examples.answers), size=number
+        )
         return Examples(*(x[chosen] for x in examples))
 
     return draw
@@ -185,12 +224,16 @@ def _draw_from(pools: Callable[[], dict[str, Labeled]]) -> Draw:
 
 def digits() -> Task:
     """The digit of a picture of 8x8 pixels."""
-    return Task("digits", _draw_from(_digits), (8, 8, 1), 10, 2, 20_000, 10, pooled=True)
+    return Task(
+        "digits", _draw_from(_digits), (8, 8, 1), 10, 2, 20_000, 10, pooled=True
+    )
 
 
 def mnist1d() -> Task:
     """The digit of a signal of MNIST-1D (Greydanus and Kobak 2020): 40 values, as a map of width 1."""
-    return Task("MNIST-1D", _draw_from(_signals), (40, 1, 1), 10, 2, 20_000, 20, pooled=True)
+    return Task(
+        "MNIST-1D", _draw_from(_signals), (40, 1, 1), 10, 2, 20_000, 20, pooled=True
+    )
 
 
 def pointing_digits() -> Task:
@@ -202,12 +245,18 @@ def pointing_digits() -> Task:
     def draw(number: int, split: str, seed: int) -> Examples:
         pictures, labels = _digits()[split]
         chosen = np.random.default_rng(seed).integers(len(labels), size=[number, 4])
-        quarters = pictures[chosen].reshape([number, 2, 2, 8, 8]).transpose([0, 1, 3, 2, 4])
+        quarters = (
+            pictures[chosen].reshape([number, 2, 2, 8, 8]).transpose([0, 1, 3, 2, 4])
+        )
         pointer = labels[chosen[:, 0]]
         places = 1 + (pointer > 3) + (pointer > 6)
-        return Examples(quarters.reshape([number, 16, 16, 1]), labels[chosen[range(number), places]])
+        return Examples(
+            quarters.reshape([number, 16, 16, 1]), labels[chosen[range(number), places]]
+        )
 
-    return Task("pointing digits", draw, (SIDE, SIDE, 1), 10, 3, 30_000, 15, pooled=True)
+    return Task(
+        "pointing digits", draw, (SIDE, SIDE, 1), 10, 3, 30_000, 15, pooled=True
+    )
 
 
 TASKS: dict[str, Callable[..., Task]] = {

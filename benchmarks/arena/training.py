@@ -42,10 +42,21 @@ def train(cell: Cell, machine: str = "", epochs: int | None = None) -> dict[str,
         weights = asked / asked.mean()
         model.optimizer.learning_rate = cell.learning_rate * _schedule(epoch / epochs)
         before = time.process_time()
-        model.fit(inputs, answers.clip(0), BATCH, sample_weight=weights, shuffle=False, verbose=0)
+        model.fit(
+            inputs,
+            answers.clip(0),
+            BATCH,
+            sample_weight=weights,
+            shuffle=False,
+            verbose=0,
+        )
         seconds.append(time.process_time() - before)
         curve.append(_accuracy(model, validation))
-    solved = [STEPS * (number + 1) for number, accuracy in enumerate(curve) if accuracy >= SOLVED]
+    solved = [
+        STEPS * (number + 1)
+        for number, accuracy in enumerate(curve)
+        if accuracy >= SOLVED
+    ]
     return {
         "task": cell.setup.task_name,
         "operator": cell.setup.operator,

@@ -89,7 +89,9 @@ class PublishedWeights:
         return {
             "accuracy": f"top-1 {self.top1:.2f} %, top-5 {self.top5:.2f} % on ImageNet, as timm publishes it",
             "other test sets": ", ".join(
-                f"{name} {self.accuracies[name]:.2f} %" if name in self.accuracies else f"{name} unknown"
+                f"{name} {self.accuracies[name]:.2f} %"
+                if name in self.accuracies
+                else f"{name} unknown"
                 for name in TEST_SETS
             ),
             "pictures": f"{self.input_size}x{self.input_size} pixels, {self.interpolation}, a central crop "
@@ -111,7 +113,8 @@ class PublishedWeights:
 
 def _read(row: Mapping[str, str]) -> PublishedWeights:
     values: dict[str, Any] = {
-        name: row[name] for name in ("model", "tag", "revision", "sha256", "release_file")
+        name: row[name]
+        for name in ("model", "tag", "revision", "sha256", "release_file")
     }
     values |= {name: float(row[name]) for name in ("crop_fraction", "top1", "top5")}
     values |= {name: tuple(map(float, row[name].split())) for name in ("mean", "std")}
@@ -119,7 +122,9 @@ def _read(row: Mapping[str, str]) -> PublishedWeights:
     return PublishedWeights(**values, input_size=int(row["input_size"]))
 
 
-WEIGHTS = tuple(map(_read, csv.DictReader(WEIGHTS_FILE.read_text(encoding="utf-8").splitlines())))
+WEIGHTS = tuple(
+    map(_read, csv.DictReader(WEIGHTS_FILE.read_text(encoding="utf-8").splitlines()))
+)
 
 
 def weights_of(model: str) -> tuple[PublishedWeights, ...]:
@@ -146,7 +151,11 @@ def get(model: str, name: str = ALIAS) -> PublishedWeights:
     """
     tags = [published.tag for published in weights_of(model)]
     if not tags:
-        raise unknown("model with published weights", model, [published.model for published in WEIGHTS])
+        raise unknown(
+            "model with published weights",
+            model,
+            [published.model for published in WEIGHTS],
+        )
     found = find(model, name)
     if not found:
         raise unknown(f"set of weights of {model}", name, [ALIAS, *tags])

@@ -81,7 +81,10 @@ def check_experiment(params: ExperimentConfig, mode: str) -> None:
     if "train" in mode:
         _check_data("task.train_data", task.train_data, task.model)
         learning_rate = trainer.optimizer_config.learning_rate
-        if learning_rate.type == "stepwise" and max(learning_rate.stepwise.boundaries) >= trainer.train_steps:
+        if (
+            learning_rate.type == "stepwise"
+            and max(learning_rate.stepwise.boundaries) >= trainer.train_steps
+        ):
             print(
                 f"note: trainer.train_steps={trainer.train_steps} ends before the last step of the learning "
                 f"rate at {learning_rate.stepwise.boundaries}",
@@ -104,14 +107,19 @@ def _check_data(key: str, data: hyperparams.Config, model: hyperparams.Config) -
     if data.get("tfds_name"):
         return
     if not data.input_path:
-        raise invalid(f"{key}.input_path", "TFRecord files, such as coco/train*", data.input_path)
+        raise invalid(
+            f"{key}.input_path", "TFRecord files, such as coco/train*", data.input_path
+        )
     if data.decoder.type == "simple_decoder":
         records.check_first_records(key, data, model)
 
 
 def _check_samples(task: tasks.MaskRCNNTask) -> None:
     sampled = task.model.roi_sampler.num_sampled_rois
-    total = task.model.roi_generator.num_proposals + task.train_data.parser.max_num_instances
+    total = (
+        task.model.roi_generator.num_proposals
+        + task.train_data.parser.max_num_instances
+    )
     if sampled > total:
         accepted = f"at most {total}, roi_generator.num_proposals + train_data.parser.max_num_instances"
         raise invalid("task.model.roi_sampler.num_sampled_rois", accepted, sampled)
@@ -137,7 +145,9 @@ def override(params: ExperimentConfig, overrides: str, source: str) -> None:
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "yaml":
             raise
-        raise InputError(f"{source} must be valid YAML: {one_line(error)[:200]}") from None
+        raise InputError(
+            f"{source} must be valid YAML: {one_line(error)[:200]}"
+        ) from None
 
 
 def _unknown_key(params: hyperparams.Config, message: str, source: str) -> InputError:
@@ -148,7 +158,11 @@ def _unknown_key(params: hyperparams.Config, message: str, source: str) -> Input
     for path, config in _walk(params):
         if type(config).__name__ == found[2]:
             where = f"key of {path} in {source}" if path else f"key in {source}"
-            return unknown(where, found[1], [key for key in config.__dict__ if not key.startswith("_")])
+            return unknown(
+                where,
+                found[1],
+                [key for key in config.__dict__ if not key.startswith("_")],
+            )
     return InputError(f"{source}: {found[2]} has no key {found[1]!r}")
 
 

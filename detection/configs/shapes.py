@@ -41,7 +41,9 @@ def _shrink_heads(model: maskrcnn.MaskRCNN) -> None:
     model.anchor.anchor_size = 3.0  # 12, 24, 48 and 96 pixels on levels 2 to 5
     model.norm_activation.norm_momentum = 0.97
     model.norm_activation.use_sync_bn = False
-    model.decoder.fpn.num_filters = model.rpn_head.num_filters = model.detection_head.num_filters = 48
+    model.decoder.fpn.num_filters = model.rpn_head.num_filters = (
+        model.detection_head.num_filters
+    ) = 48
     model.detection_head.num_convs, model.detection_head.fc_dims = 1, 128
     model.detection_head.class_agnostic_bbox_pred = True
     model.mask_head.num_convs, model.mask_head.num_filters = 4, 32

@@ -29,7 +29,9 @@ def read_annotations(annotation_file: str | Path) -> dict[str, Any]:
     path = os.path.expanduser(annotation_file)
 
     def invalid_file(reason: str) -> InputError:
-        return invalid("annotation_file", "the instances file of a COCO data set", path, reason)
+        return invalid(
+            "annotation_file", "the instances file of a COCO data set", path, reason
+        )
 
     try:
         with tf.io.gfile.GFile(path, "r") as file:
@@ -65,16 +67,29 @@ def check_annotations(
     Raises:
       InputError: the first error, with the file and the id of the annotation.
     """
-    path, content = os.path.expanduser(annotation_file), read_annotations(annotation_file)
+    path, content = (
+        os.path.expanduser(annotation_file),
+        read_annotations(annotation_file),
+    )
     sizes = check_images(path, content["images"], images)
     categories = _check_categories(path, content["categories"], num_classes)
-    found = {"images": len(sizes), "objects": 0, "crowds": 0, "categories": len(categories), "left_out": 0}
+    found = {
+        "images": len(sizes),
+        "objects": 0,
+        "crowds": 0,
+        "categories": len(categories),
+        "left_out": 0,
+    }
     seen: set[int] = set()
     outside: list[InputError] = []
     for annotation in content["annotations"]:
         where = _where(path, annotation, seen)
         if annotation["image_id"] not in sizes:
-            raise invalid(f"{where}: image_id", "the id of an image in this file", annotation["image_id"])
+            raise invalid(
+                f"{where}: image_id",
+                "the id of an image in this file",
+                annotation["image_id"],
+            )
         if annotation["category_id"] not in categories:
             accepted = f"one of {sorted(categories)}"
             raise invalid(f"{where}: category_id", accepted, annotation["category_id"])
@@ -82,14 +97,18 @@ def check_annotations(
         box = _check_box(where, annotation.get("bbox"))
         if not _overhang(box, size) <= BOX_TOLERANCE:  # NaN too
             accepted = f"inside the image of {size[1]}x{size[0]} pixels"
-            outside.append(invalid(f"{where}: bbox [x, y, width, height]", accepted, box))
+            outside.append(
+                invalid(f"{where}: bbox [x, y, width, height]", accepted, box)
+            )
         found["left_out"] += _is_dropped(box, size)
         if masks:
             _check_mask(where, annotation, size)
         found["crowds" if annotation["iscrowd"] else "objects"] += 1
     if outside:
         count = f"{len(outside)} of {len(content['annotations'])} boxes are not"
-        raise InputError(f"{outside[0]}; {count}; the conversion drops those that end outside")
+        raise InputError(
+            f"{outside[0]}; {count}; the conversion drops those that end outside"
+        )
     return found
 
 
@@ -100,8 +119,15 @@ def check_images(
     sizes: dict[Any, tuple[int, int]] = {}
     listed: dict[str, set[str]] = {}
     for image in images:
-        if not isinstance(image, dict) or not {"id", "file_name", "height", "width"} <= image.keys():
-            raise invalid(f"{path}: image", "an object with id, file_name, height and width", image)
+        if (
+            not isinstance(image, dict)
+            or not {"id", "file_name", "height", "width"} <= image.keys()
+        ):
+            raise invalid(
+                f"{path}: image",
+                "an object with id, file_name, height and width",
+                image,
+            )
         where = f"{path}: image {image['id']}"
         if not isinstance(image["id"], int) or image["id"] in sizes:
             raise invalid(f"{where}: id", "a unique integer", image["id"])
@@ -110,15 +136,24 @@ def check_images(
             raise invalid(f"{where}: (height, width)", "positive integers", size)
         sizes[image["id"]] = size
         if folder is not None:
-            _check_file(where, os.path.join(os.path.expanduser(folder), image["file_name"]), size, listed)
+            _check_file(
+                where,
+                os.path.join(os.path.expanduser(folder), image["file_name"]),
+                size,
+                listed,
+            )
     return sizes
 
 
-def _check_file(where: str, picture: str, size: tuple[int, int], listed: dict[str, set[str]]) -> None:
+def _check_file(
+    where: str, picture: str, size: tuple[int, int], listed: dict[str, set[str]]
+) -> None:
     """Checks that an image file exists, by listing each folder once, and that it has the annotated size."""
     folder, name = os.path.split(picture)
     if folder not in listed:
-        listed[folder] = set(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else set()
+        listed[folder] = (
+            set(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else set()
+        )
     if name not in listed[folder]:
         raise InputError(f"{where}: file {picture!r} does not exist")
     try:
@@ -127,7 +162,9 @@ def _check_file(where: str, picture: str, size: tuple[int, int], listed: dict[st
             exif.load(image.info.get("exif", b""))
             found = image.size if exif.get(ORIENTATION, 1) >= 5 else image.size[::-1]
     except Exception as error:  # Pillow raises many kinds for damaged files
-        raise InputError(f"{where}: file {picture!r} is not an image ({one_line(error)})") from None
+        raise InputError(
+            f"{where}: file {picture!r} is not an image ({one_line(error)})"
+        ) from None
     check_size(where, size, found)
 
 
@@ -159,8 +196,12 @@ def _check_categories(
 ) -> dict[Any, str]:
     """Checks the categories; returns the name of each by its id."""
     names = {}
-    numbers = [category.get("id") for category in categories if isinstance(category, dict)]
-    needed = 1 + max([number for number in numbers if isinstance(number, int)], default=0)
+    numbers = [
+        category.get("id") for category in categories if isinstance(category, dict)
+    ]
+    needed = 1 + max(
+        [number for number in numbers if isinstance(number, int)], default=0
+    )
     for category in categories:
         if not isinstance(category, dict) or not {"id", "name"} <= category.keys():
             raise invalid(f"{path}: category", "an object with id and name", category)
@@ -168,9 +209,13 @@ def _check_categories(
         where = f"{path}: id of category {name!r}"
         if not isinstance(number, int) or number < 1:
             hint = "where ids begin with 0, add 1 to each id and each category_id"
-            raise invalid(where, "a positive integer (0 is the background)", number, hint)
+            raise invalid(
+                where, "a positive integer (0 is the background)", number, hint
+            )
         if num_classes is not None and number >= num_classes:
-            accepted = f"less than num_classes={num_classes}, which counts the background"
+            accepted = (
+                f"less than num_classes={num_classes}, which counts the background"
+            )
             raise invalid(where, accepted, number, f"num_classes={needed} would do")
         names[number] = name
     check_names(list(names.values()), f"the categories of {path}")
@@ -180,9 +225,18 @@ def _check_categories(
 def _where(path: str, annotation: Any, seen: set[int]) -> str:
     """Checks the keys and the id of an annotation; returns its name for messages."""
     if not isinstance(annotation, dict) or not REQUIRED_KEYS <= annotation.keys():
-        missing = sorted(REQUIRED_KEYS - annotation.keys()) if isinstance(annotation, dict) else ["keys"]
+        missing = (
+            sorted(REQUIRED_KEYS - annotation.keys())
+            if isinstance(annotation, dict)
+            else ["keys"]
+        )
         accepted = f"an object with {', '.join(sorted(REQUIRED_KEYS))}"
-        raise invalid(f"{path}: annotation", accepted, annotation, f"missing: {', '.join(missing)}")
+        raise invalid(
+            f"{path}: annotation",
+            accepted,
+            annotation,
+            f"missing: {', '.join(missing)}",
+        )
     where = f"{path}: annotation {annotation['id']}"
     if annotation["id"] in seen:
         raise invalid(f"{where}: id", "unique", annotation["id"])
@@ -192,7 +246,11 @@ def _where(path: str, annotation: Any, seen: set[int]) -> str:
 
 def _check_box(where: str, box: Any) -> list[float]:
     """Returns a box; rejects what is not four numbers."""
-    if not isinstance(box, list) or len(box) != 4 or not all(isinstance(n, int | float) for n in box):
+    if (
+        not isinstance(box, list)
+        or len(box) != 4
+        or not all(isinstance(n, int | float) for n in box)
+    ):
         raise invalid(f"{where}: bbox", "[x, y, width, height] in pixels", box)
     return box
 
@@ -208,17 +266,30 @@ def _is_dropped(box: list[float], size: tuple[int, int]) -> bool:
     """Returns whether Model Garden's converter drops an object: its box is empty, or ends outside."""
     height, width = size
     x, y, box_width, box_height = box
-    return box_width <= 0 or box_height <= 0 or x + box_width > width or y + box_height > height
+    return (
+        box_width <= 0
+        or box_height <= 0
+        or x + box_width > width
+        or y + box_height > height
+    )
 
 
-def _check_mask(where: str, annotation: Mapping[str, Any], size: tuple[int, int]) -> None:
+def _check_mask(
+    where: str, annotation: Mapping[str, Any], size: tuple[int, int]
+) -> None:
     mask, name = annotation.get("segmentation"), f"{where}: segmentation"
     hint = "" if mask else "a model with task.model.include_mask=false needs no masks"
     if annotation["iscrowd"]:
         if not isinstance(mask, dict) or not {"counts", "size"} <= mask.keys():
-            raise invalid(name, 'run lengths {"counts": ..., "size": ...} for a crowd', mask, hint)
+            raise invalid(
+                name, 'run lengths {"counts": ..., "size": ...} for a crowd', mask, hint
+            )
         if list(mask["size"]) != list(size):
-            raise invalid(f"{name}.size", f"{list(size)}, the height and width of its image", mask["size"])
+            raise invalid(
+                f"{name}.size",
+                f"{list(size)}, the height and width of its image",
+                mask["size"],
+            )
     elif isinstance(mask, dict):
         hint = "run lengths need iscrowd=1; for one object, write the outline of its mask as polygons"
         raise invalid(name, "polygons [[x, y, x, y, x, y, ...], ...]", mask, hint)
@@ -239,8 +310,13 @@ def read_class_names(annotation_file: str | Path, num_classes: int) -> list[str]
       InputError: the file cannot be read, or the id of a category is out of range.
     """
     path = os.path.expanduser(annotation_file)
-    categories = _check_categories(path, read_annotations(path)["categories"], num_classes)
-    return ["background", *(categories.get(number, str(number)) for number in range(1, num_classes))]
+    categories = _check_categories(
+        path, read_annotations(path)["categories"], num_classes
+    )
+    return [
+        "background",
+        *(categories.get(number, str(number)) for number in range(1, num_classes)),
+    ]
 
 
 def write_records(
@@ -275,5 +351,9 @@ def write_records(
         include_masks=True,
     )
     return tfrecord_lib.write_tf_record_dataset(
-        str(prefix), examples, create_coco_tf_record.create_tf_example, num_shards, multiple_processes=0
+        str(prefix),
+        examples,
+        create_coco_tf_record.create_tf_example,
+        num_shards,
+        multiple_processes=0,
     )

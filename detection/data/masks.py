@@ -28,7 +28,10 @@ def to_coco_detections(
     """
     found = []
     for index in range(int(outputs["num_detections"])):
-        score, box = float(outputs["detection_scores"][index]), outputs["detection_boxes"][index]
+        score, box = (
+            float(outputs["detection_scores"][index]),
+            outputs["detection_boxes"][index],
+        )
         if score < min_confidence:
             continue
         ymin, xmin, ymax, xmax = (float(side) for side in box)
@@ -41,18 +44,26 @@ def to_coco_detections(
         if "detection_masks" in outputs:
             mask = np.zeros([height, width])
             if detection["area"] > 0:  # empty boxes are more than OpenCV's warp can do
-                cells, boxes = outputs["detection_masks"][index : index + 1], np.array([detection["bbox"]])
+                cells, boxes = (
+                    outputs["detection_masks"][index : index + 1],
+                    np.array([detection["bbox"]]),
+                )
                 (mask,) = mask_ops.paste_instance_masks_v2(cells, boxes, height, width)
             encoded = coco_masks.encode(np.asfortranarray(mask, np.uint8))
             detection["area"] = float(coco_masks.area(encoded))
-            detection["segmentation"] = {"size": [height, width], "counts": encoded["counts"].decode()}
+            detection["segmentation"] = {
+                "size": [height, width],
+                "counts": encoded["counts"].decode(),
+            }
         found.append(detection)
     return sorted(found, key=lambda detection: -detection["score"])
 
 
 def decode_mask(segmentation: Mapping[str, Any]) -> np.ndarray:
     """Decodes the `segmentation` of a detection to bool [h, w]."""
-    return coco_masks.decode({**segmentation, "counts": segmentation["counts"].encode()}).astype(bool)
+    return coco_masks.decode(
+        {**segmentation, "counts": segmentation["counts"].encode()}
+    ).astype(bool)
 
 
 def mask_to_polygons(mask: np.ndarray) -> list[list[int]]:
@@ -82,7 +93,9 @@ def mask_to_polygons(mask: np.ndarray) -> list[list[int]]:
         if parent < 0:
             polygons.setdefault(number, []).insert(0, outline)
         else:
-            polygons.setdefault(parent, []).extend([outlines[parent][:1], outline, outline[:1]])
+            polygons.setdefault(parent, []).extend(
+                [outlines[parent][:1], outline, outline[:1]]
+            )
     return [np.concatenate(parts).ravel().tolist() for parts in polygons.values()]
 
 

@@ -24,8 +24,15 @@ from lambdanet.training.data import image_bytes
 
 LABELS = "image/object/class/label"
 MASKS = "image/object/mask"
-ENCODED, HEIGHT, WIDTH, SOURCE_ID = "image/encoded", "image/height", "image/width", "image/source_id"
-CORNERS = tuple(f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax"))
+ENCODED, HEIGHT, WIDTH, SOURCE_ID = (
+    "image/encoded",
+    "image/height",
+    "image/width",
+    "image/source_id",
+)
+CORNERS = tuple(
+    f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax")
+)
 # By which a corner may be outside the image, as a fraction of its side.
 CORNER_TOLERANCE = 1e-3
 RECORDS_CHECKED = 10  # per file, before the model is built
@@ -46,16 +53,22 @@ def checked_reader(data: hyperparams.Config, model: hyperparams.Config) -> Reade
 
     def read_one(file: tf.Tensor) -> tf.data.Dataset:
         numbered = tf.data.TFRecordDataset(file, compression).enumerate()
-        check = functools.partial(_check_record, file, num_classes=model.num_classes, masks=masks)
+        check = functools.partial(
+            _check_record, file, num_classes=model.num_classes, masks=masks
+        )
         return numbered.map(check, num_parallel_calls=tf.data.AUTOTUNE)
 
     def read(files: tf.Tensor | Sequence[str]) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(tf.reshape(files, [-1])).flat_map(read_one)
+        return tf.data.Dataset.from_tensor_slices(tf.reshape(files, [-1])).flat_map(
+            read_one
+        )
 
     return read
 
 
-def check_first_records(key: str, data: hyperparams.Config, model: hyperparams.Config) -> None:
+def check_first_records(
+    key: str, data: hyperparams.Config, model: hyperparams.Config
+) -> None:
     """Checks the first records of each file, seconds before training would fail after minutes.
 
     Args:
@@ -66,7 +79,9 @@ def check_first_records(key: str, data: hyperparams.Config, model: hyperparams.C
     Raises:
       InputError: there are no such files, or a record is unsuitable; the message names its file.
     """
-    invalid_input = functools.partial(invalid, f"{key}.input_path", f"files of {ACCEPTED}")
+    invalid_input = functools.partial(
+        invalid, f"{key}.input_path", f"files of {ACCEPTED}"
+    )
     try:
         files = input_reader.match_files(data.input_path)
     except ValueError:
@@ -79,20 +94,31 @@ def check_first_records(key: str, data: hyperparams.Config, model: hyperparams.C
         try:
             number += sum(1 for _ in first)
         except tf.errors.OpError as error:
-            raise as_input_error(error) or InputError(f"records of {file!r} must be {ACCEPTED}") from None
+            raise as_input_error(error) or InputError(
+                f"records of {file!r} must be {ACCEPTED}"
+            ) from None
         try:
             for _ in first.map(_parse_image, num_parallel_calls=tf.data.AUTOTUNE):
                 pass
         except tf.errors.OpError as error:
-            reason = as_input_error(error) or error.message.partition("\n")[0].rpartition("}} ")[2]
-            raise InputError(f"{file!r} has an image that cannot be used: {reason}") from None
+            reason = (
+                as_input_error(error)
+                or error.message.partition("\n")[0].rpartition("}} ")[2]
+            )
+            raise InputError(
+                f"{file!r} has an image that cannot be used: {reason}"
+            ) from None
     if number == 0:
         raise invalid_input(data.input_path, f"{len(files)} files have no record")
 
 
 def as_input_error(error: Exception) -> InputError | None:
     """Returns the error of a check in this module, or None for an exception from elsewhere."""
-    found = re.search(r"assertion failed: \[((record \d+ of|image ).*?)\]\s*(\[\[|\{\{|$)", str(error), re.S)
+    found = re.search(
+        r"assertion failed: \[((record \d+ of|image ).*?)\]\s*(\[\[|\{\{|$)",
+        str(error),
+        re.S,
+    )
     return InputError(found[1]) if found else None
 
 
@@ -102,12 +128,20 @@ def use_shared_decoder() -> Iterator[None]:
 
     Patches two classes of Model Garden, whose tasks create their decoders themselves.
     """
-    detection, classification = tf_example_decoder.TfExampleDecoder, classification_input.Decoder
+    detection, classification = (
+        tf_example_decoder.TfExampleDecoder,
+        classification_input.Decoder,
+    )
     originals = detection._decode_image, classification.decode
 
-    def decode(self: classification_input.Decoder, record: tf.Tensor) -> dict[str, tf.Tensor]:
+    def decode(
+        self: classification_input.Decoder, record: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
         features = originals[1](self, record)  # an image and a label
-        return {name: image_bytes.decode(x) if x.dtype == tf.string else x for name, x in features.items()}
+        return {
+            name: image_bytes.decode(x) if x.dtype == tf.string else x
+            for name, x in features.items()
+        }
 
     detection._decode_image, classification.decode = staticmethod(decode_image), decode
     try:
@@ -130,7 +164,14 @@ def decode_image(record: Mapping[str, tf.Tensor]) -> tf.Tensor:
     image = image_bytes.decode(record[ENCODED])
     size = tf.shape(image, tf.int64)[:2]
     annotated = tf.stack([record[HEIGHT], record[WIDTH]])
-    parts = ["image ", record.get(SOURCE_ID, ""), ": height x width must be ", size[0], "x", size[1]]
+    parts = [
+        "image ",
+        record.get(SOURCE_ID, ""),
+        ": height x width must be ",
+        size[0],
+        "x",
+        size[1],
+    ]
     parts += [" as in the upright file, got ", annotated[0], "x", annotated[1]]
     fits = tf.reduce_all((annotated == size) | (annotated < 0))
     with tf.control_dependencies([tf.debugging.Assert(fits, [_join(parts)])]):
@@ -138,8 +179,12 @@ def decode_image(record: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _parse_image(record: tf.Tensor) -> tf.Tensor:
-    features = {name: tf.io.FixedLenFeature((), tf.string, "") for name in (ENCODED, SOURCE_ID)}
-    features |= {name: tf.io.FixedLenFeature((), tf.int64, -1) for name in (HEIGHT, WIDTH)}
+    features = {
+        name: tf.io.FixedLenFeature((), tf.string, "") for name in (ENCODED, SOURCE_ID)
+    }
+    features |= {
+        name: tf.io.FixedLenFeature((), tf.int64, -1) for name in (HEIGHT, WIDTH)
+    }
     return decode_image(tf.io.parse_single_example(record, features))
 
 
@@ -148,16 +193,27 @@ def _check_record(
 ) -> tf.Tensor:
     """Returns the record; fails if it is malformed, or has an object that the model cannot have."""
     features = {name: tf.io.VarLenFeature(tf.float32) for name in CORNERS}
-    features |= {LABELS: tf.io.VarLenFeature(tf.int64), MASKS: tf.io.VarLenFeature(tf.string)}
-    features |= {name: tf.io.FixedLenFeature((), tf.string, "") for name in (ENCODED, SOURCE_ID)}
+    features |= {
+        LABELS: tf.io.VarLenFeature(tf.int64),
+        MASKS: tf.io.VarLenFeature(tf.string),
+    }
+    features |= {
+        name: tf.io.FixedLenFeature((), tf.string, "") for name in (ENCODED, SOURCE_ID)
+    }
     example = tf.io.parse_single_example(record, features)
     problem = _find_problem(example, num_classes, masks)
-    message = _join(["record ", number, " of ", file, " (image ", example[SOURCE_ID], ") ", problem])
-    with tf.control_dependencies([tf.debugging.Assert(tf.equal(problem, ""), [message])]):
+    message = _join(
+        ["record ", number, " of ", file, " (image ", example[SOURCE_ID], ") ", problem]
+    )
+    with tf.control_dependencies(
+        [tf.debugging.Assert(tf.equal(problem, ""), [message])]
+    ):
         return tf.identity(record)
 
 
-def _find_problem(example: Mapping[str, tf.Tensor], num_classes: int, masks: bool) -> tf.Tensor:
+def _find_problem(
+    example: Mapping[str, tf.Tensor], num_classes: int, masks: bool
+) -> tf.Tensor:
     """Returns the text of the first problem of a parsed record, or an empty text."""
     labels, corners = example[LABELS].values, [example[name].values for name in CORNERS]
     ymin, xmin, ymax, xmax = corners
@@ -167,17 +223,28 @@ def _find_problem(example: Mapping[str, tf.Tensor], num_classes: int, masks: boo
             tf.equal(tf.strings.length(example[ENCODED]), 0),
             ["must be one of " + ACCEPTED + "; it has no image/encoded"],
         ),
-        (~image_bytes.is_decodable(example[ENCODED]), ["must have a JPEG, PNG or WebP image (not animated)"]),
+        (
+            ~image_bytes.is_decodable(example[ENCODED]),
+            ["must have a JPEG, PNG or WebP image (not animated)"],
+        ),
         (
             tf.reduce_any([count != counts[0] for count in counts]),
-            ["must have one box per label, got ", counts[1], " boxes and ", counts[0], " labels"],
+            [
+                "must have one box per label, got ",
+                counts[1],
+                " boxes and ",
+                counts[0],
+                " labels",
+            ],
         ),
         (
             tf.reduce_any((labels < 1) | (labels >= num_classes)),
             [
                 f"must have classes from 1 to {num_classes - 1} with task.model.num_classes={num_classes}, "
                 "which counts the background, got ",
-                tf.strings.reduce_join(tf.strings.as_string(tf.unique(labels)[0]), separator=", "),
+                tf.strings.reduce_join(
+                    tf.strings.as_string(tf.unique(labels)[0]), separator=", "
+                ),
             ],
         ),
         (
@@ -212,14 +279,18 @@ def _first_problem(*problems: tuple[tf.Tensor, list[str | tf.Tensor]]) -> tf.Ten
 
 def _join(parts: Sequence[str | tf.Tensor]) -> tf.Tensor:
     tensors = [tf.convert_to_tensor(part) for part in parts]
-    return tf.strings.join([x if x.dtype == tf.string else tf.strings.as_string(x) for x in tensors])
+    return tf.strings.join(
+        [x if x.dtype == tf.string else tf.strings.as_string(x) for x in tensors]
+    )
 
 
 def _outside(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     # Sizes differ if another check fails.
     number = tf.minimum(tf.size(low), tf.size(high))
     low, high = low[:number], high[:number]
-    return tf.reduce_any((low < -CORNER_TOLERANCE) | (high > 1 + CORNER_TOLERANCE) | (low > high))
+    return tf.reduce_any(
+        (low < -CORNER_TOLERANCE) | (high > 1 + CORNER_TOLERANCE) | (low > high)
+    )
 
 
 def _smallest(values: list[tf.Tensor]) -> tf.Tensor:

@@ -62,12 +62,21 @@ def draw_scene(
       The image, uint8 RGB [h, w, 3], and its objects, from back to front.
     """
     random = np.random.default_rng(seed)
-    height, width = (int(side) for side in random.integers(*SIDES, size=2, endpoint=True))
+    height, width = (
+        int(side) for side in random.integers(*SIDES, size=2, endpoint=True)
+    )
     image = _background(random, height, width)
     objects: list[SceneObject] = []
     if crowd:
         name = str(random.choice(CLASSES))
-        objects = _add_object(image, objects, name, _crowd(name, random, height, width), random, crowd=True)
+        objects = _add_object(
+            image,
+            objects,
+            name,
+            _crowd(name, random, height, width),
+            random,
+            crowd=True,
+        )
     for radius in () if empty else _radii(random):
         name = str(random.choice(CLASSES))
         for _ in range(5):  # attempts to place it
@@ -83,8 +92,12 @@ def draw_scene(
 def _radii(random: np.random.Generator) -> list[float]:
     """Draws the radii of the objects, the largest first, which is the one at the back."""
     count = int(random.integers(2, MAX_OBJECTS, endpoint=True))
-    kinds = random.choice(len(RADII), size=count, p=[frequency for _, frequency in RADII])
-    return sorted((float(random.uniform(*RADII[kind][0])) for kind in kinds), reverse=True)
+    kinds = random.choice(
+        len(RADII), size=count, p=[frequency for _, frequency in RADII]
+    )
+    return sorted(
+        (float(random.uniform(*RADII[kind][0])) for kind in kinds), reverse=True
+    )
 
 
 def _background(random: np.random.Generator, height: int, width: int) -> np.ndarray:
@@ -101,18 +114,25 @@ def _random_center(
 ) -> tuple[float, float]:
     """Returns a center x, y; at most a fifth of the radius extends beyond the edge."""
     margin = 0.8 * radius
-    x, y = (random.uniform(min(margin, side / 2), max(side - margin, side / 2)) for side in (width, height))
+    x, y = (
+        random.uniform(min(margin, side / 2), max(side - margin, side / 2))
+        for side in (width, height)
+    )
     return float(x), float(y)
 
 
-def _crowd(name: str, random: np.random.Generator, height: int, width: int) -> np.ndarray:
+def _crowd(
+    name: str, random: np.random.Generator, height: int, width: int
+) -> np.ndarray:
     """Draws many small objects close together; returns their coverage, float [h, w] from 0 to 1."""
     coverage = np.zeros([height, width], np.float32)
     center = random.uniform([40, 40], [width - 40, height - 40])
     for _ in range(int(random.integers(*CROWD_SIZE, endpoint=True))):
         x, y = center + random.normal(0, 14, 2)
         radius = float(random.uniform(*CROWD_RADII))
-        coverage = np.maximum(coverage, draw_shape(name, radius, (x, y), random, height, width))
+        coverage = np.maximum(
+            coverage, draw_shape(name, radius, (x, y), random, height, width)
+        )
     return coverage
 
 
@@ -128,17 +148,41 @@ def draw_shape(
     left, top = (int(np.floor(c - radius)) for c in center)
     side = int(np.ceil(2 * radius)) + 2
     large = Image.new("L", (side * OVERSAMPLING, side * OVERSAMPLING))
-    x, y = ((c - corner) * OVERSAMPLING for c, corner in zip(center, (left, top), strict=True))
-    _outline(ImageDraw.Draw(large), name, x, y, radius * OVERSAMPLING, float(random.uniform(0, 2 * np.pi)))
-    small = np.asarray(large.resize((side, side), Image.Resampling.BOX), np.float32) / 255
+    x, y = (
+        (c - corner) * OVERSAMPLING
+        for c, corner in zip(center, (left, top), strict=True)
+    )
+    _outline(
+        ImageDraw.Draw(large),
+        name,
+        x,
+        y,
+        radius * OVERSAMPLING,
+        float(random.uniform(0, 2 * np.pi)),
+    )
+    small = (
+        np.asarray(large.resize((side, side), Image.Resampling.BOX), np.float32) / 255
+    )
     coverage = np.zeros([height, width], np.float32)
-    rows, columns = slice(max(top, 0), min(top + side, height)), slice(max(left, 0), min(left + side, width))
-    inner = small[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left]
+    rows, columns = (
+        slice(max(top, 0), min(top + side, height)),
+        slice(max(left, 0), min(left + side, width)),
+    )
+    inner = small[
+        rows.start - top : rows.stop - top, columns.start - left : columns.stop - left
+    ]
     coverage[rows, columns] = inner
     return coverage
 
 
-def _outline(draw: ImageDraw.ImageDraw, name: str, x: float, y: float, radius: float, angle: float) -> None:
+def _outline(
+    draw: ImageDraw.ImageDraw,
+    name: str,
+    x: float,
+    y: float,
+    radius: float,
+    angle: float,
+) -> None:
     if name in ("disc", "ring"):
         draw.circle((x, y), radius, fill=255)
         if name == "ring":
@@ -149,7 +193,9 @@ def _outline(draw: ImageDraw.ImageDraw, name: str, x: float, y: float, radius: f
     distances = np.full(corners, radius)
     if name == "star":
         distances[1::2] *= 0.45
-    points = zip(x + distances * np.cos(angles), y + distances * np.sin(angles), strict=True)
+    points = zip(
+        x + distances * np.cos(angles), y + distances * np.sin(angles), strict=True
+    )
     draw.polygon([(float(px), float(py)) for px, py in points], fill=255)
 
 
@@ -157,7 +203,8 @@ def _keeps_others_visible(objects: list[SceneObject], coverage: np.ndarray) -> b
     """Whether every object keeps at least `MIN_VISIBLE` of its area with this one in front."""
     mask = coverage >= 0.5
     return bool(mask.any()) and all(
-        np.count_nonzero(item.mask & ~mask) >= MIN_VISIBLE * item.area for item in objects
+        np.count_nonzero(item.mask & ~mask) >= MIN_VISIBLE * item.area
+        for item in objects
     )
 
 
@@ -181,7 +228,11 @@ def _add_object(
 
 
 def write_shapes(
-    out: str | Path, train: int = 1500, val: int = 200, seed: int = 0, num_shards: int = 4
+    out: str | Path,
+    train: int = 1500,
+    val: int = 200,
+    seed: int = 0,
+    num_shards: int = 4,
 ) -> str:
     """Writes a data set for instance segmentation that needs no download.
 
@@ -217,9 +268,14 @@ def write_shapes(
         for folder in (*SPLITS, "annotations", "tfrecords"):
             os.makedirs(os.path.join(staging, folder))
         for number, (split, count) in enumerate(zip(SPLITS, (train, val), strict=True)):
-            images, prefix = os.path.join(staging, split), os.path.join(staging, "tfrecords", split)
+            images, prefix = (
+                os.path.join(staging, split),
+                os.path.join(staging, "tfrecords", split),
+            )
             instances = Path(staging, "annotations", f"instances_{split}.json")
-            content = _write_images(images, count, (seed, number), first_id=1 + number * train)
+            content = _write_images(
+                images, count, (seed, number), first_id=1 + number * train
+            )
             instances.write_text(json.dumps(content))
             annotations.check_annotations(instances, images, NUM_CLASSES)
             annotations.write_records(instances, images, prefix, num_shards)
@@ -240,14 +296,18 @@ def _config(path: str) -> dict[str, Any]:
     }
 
 
-def _write_images(folder: str, count: int, seed: tuple[int, int], first_id: int) -> dict[str, Any]:
+def _write_images(
+    folder: str, count: int, seed: tuple[int, int], first_id: int
+) -> dict[str, Any]:
     """Writes the images of a split; returns the content of its annotation file."""
     images: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     for index in range(count):
         only_crowd = index % 40 == 4
         image, objects = draw_scene(
-            (*seed, index), empty=index % 20 == 2 or only_crowd, crowd=index % 10 == 1 or only_crowd
+            (*seed, index),
+            empty=index % 20 == 2 or only_crowd,
+            crowd=index % 10 == 1 or only_crowd,
         )
         name = f"{index + 1:06d}.jpg"
         picture = Image.fromarray(image)
@@ -255,16 +315,26 @@ def _write_images(folder: str, count: int, seed: tuple[int, int], first_id: int)
             picture = picture.convert("L")
         picture.save(os.path.join(folder, name), quality=90)
         height, width = image.shape[:2]
-        images.append({"id": first_id + index, "file_name": name, "height": height, "width": width})
+        images.append(
+            {
+                "id": first_id + index,
+                "file_name": name,
+                "height": height,
+                "width": width,
+            }
+        )
         for item in objects:
             number = 1000 * first_id + len(found)
-            found.append({"id": number, "image_id": first_id + index, **_annotation(item)})
+            found.append(
+                {"id": number, "image_id": first_id + index, **_annotation(item)}
+            )
     return {
         "info": {"description": "Shapes, drawn by lambdanet", "version": "1"},
         "images": images,
         "annotations": found,
         "categories": [
-            {"id": number, "name": name, "supercategory": "shape"} for number, name in enumerate(CLASSES, 1)
+            {"id": number, "name": name, "supercategory": "shape"}
+            for number, name in enumerate(CLASSES, 1)
         ],
     }
 
@@ -274,7 +344,9 @@ def _annotation(item: SceneObject) -> dict[str, Any]:
     x, y = int(columns[0]), int(rows[0])
     return {
         "category_id": CLASSES.index(item.name) + 1,
-        "segmentation": mask_to_run_lengths(item.mask) if item.crowd else mask_to_polygons(item.mask),
+        "segmentation": mask_to_run_lengths(item.mask)
+        if item.crowd
+        else mask_to_polygons(item.mask),
         "area": int(np.count_nonzero(item.mask)),
         "bbox": [x, y, int(columns[-1]) + 1 - x, int(rows[-1]) + 1 - y],
         "iscrowd": int(item.crowd),

@@ -16,7 +16,11 @@ import tensorflow as tf
 import tf_keras
 
 from lambdanet.backend.strategies import average_on_read
-from lambdanet.detection.model_garden import backbone_configs, backbone_factory, hyperparams
+from lambdanet.detection.model_garden import (
+    backbone_configs,
+    backbone_factory,
+    hyperparams,
+)
 from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
 from lambdanet.models.mobilenet_v2 import MobileNetV2
@@ -78,7 +82,9 @@ class Backbone(backbone_configs.Backbone):
 
     type: str | None = "lambda_resnet"
     lambda_resnet: LambdaResNet = dataclasses.field(default_factory=LambdaResNet)
-    mobilenet_v2_lambda: MobileNetV2Lambda = dataclasses.field(default_factory=MobileNetV2Lambda)
+    mobilenet_v2_lambda: MobileNetV2Lambda = dataclasses.field(
+        default_factory=MobileNetV2Lambda
+    )
 
 
 FAMILIES = {"lambda_resnet": ResNet, "mobilenet_v2_lambda": MobileNetV2}
@@ -86,7 +92,11 @@ FAMILIES = {"lambda_resnet": ResNet, "mobilenet_v2_lambda": MobileNetV2}
 
 def model_ids(family: str) -> list[str]:
     """Returns the models that a backbone of one of `FAMILIES` accepts as `model_id`."""
-    return [name for name, model in zoo.MODELS.items() if isinstance(model, FAMILIES[family])]
+    return [
+        name
+        for name, model in zoo.MODELS.items()
+        if isinstance(model, FAMILIES[family])
+    ]
 
 
 def check_model_id(family: str, model_id: str) -> None:
@@ -131,22 +141,33 @@ class ZooBackbone(TfKerasModel):
                 **arguments,
             )
         super().__init__(network, name=model_id)
-        self._arguments = {"model_id": model_id, "image_shape": tuple(image_shape), "options": options}
+        self._arguments = {
+            "model_id": model_id,
+            "image_shape": tuple(image_shape),
+            "options": options,
+        }
 
     @property
     def output_specs(self) -> dict[str, tf.TensorShape]:
         """The shape of each endpoint, read by Model Garden's decoders."""
-        return {level: tf.TensorShape(endpoint.shape) for level, endpoint in self.network.output.items()}
+        return {
+            level: tf.TensorShape(endpoint.shape)
+            for level, endpoint in self.network.output.items()
+        }
 
     def get_config(self) -> dict[str, Any]:
         return dict(self._arguments)
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "ZooBackbone":
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Any = None
+    ) -> "ZooBackbone":
         return cls(**config)
 
 
-def model_options(config: hyperparams.Config, norm_activation: hyperparams.Config) -> dict[str, Any]:
+def model_options(
+    config: hyperparams.Config, norm_activation: hyperparams.Config
+) -> dict[str, Any]:
     """Converts a Model Garden configuration to arguments of `lambdanet.models.zoo.create_model`.
 
     Args:
@@ -154,7 +175,11 @@ def model_options(config: hyperparams.Config, norm_activation: hyperparams.Confi
       norm_activation: Model Garden's `NormActivation`.
     """
     other = ("model_id", "stochastic_depth_drop_rate", "bn_trainable")
-    layer = {name: v for name, v in config.as_dict().items() if v is not None and name not in other}
+    layer = {
+        name: v
+        for name, v in config.as_dict().items()
+        if v is not None and name not in other
+    }
     if layer.get("scope") == GLOBAL_SCOPE:
         layer["scope"] = None
     activation = norm_activation.activation
@@ -172,15 +197,22 @@ def model_options(config: hyperparams.Config, norm_activation: hyperparams.Confi
 
 
 def _build(
-    input_specs: Any, backbone_config: Any, norm_activation_config: Any, l2_regularizer: Any = None
+    input_specs: Any,
+    backbone_config: Any,
+    norm_activation_config: Any,
+    l2_regularizer: Any = None,
 ) -> ZooBackbone:
     family, config = backbone_config.type, backbone_config.get()
     check_model_id(family, config.model_id)
     if not 0 <= config.stochastic_depth_drop_rate < 1:
-        raise invalid("stochastic_depth_drop_rate", "in [0, 1)", config.stochastic_depth_drop_rate)
+        raise invalid(
+            "stochastic_depth_drop_rate", "in [0, 1)", config.stochastic_depth_drop_rate
+        )
     options = model_options(config, norm_activation_config)
     return ZooBackbone(
-        config.model_id, tuple(input_specs.shape[1:]), {**options, "kernel_regularizer": l2_regularizer}
+        config.model_id,
+        tuple(input_specs.shape[1:]),
+        {**options, "kernel_regularizer": l2_regularizer},
     )
 
 

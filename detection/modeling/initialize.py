@@ -61,15 +61,26 @@ def load_zoo_weights(backbone: tf_keras.Model, source: str) -> bool:
         _check_model(source, recipe.model, backbone)
     else:
         arrays = _arrays_of_file(path, source, backbone)
-    kept = {name: array for name, array in arrays.items() if not name.startswith(HEAD_PREFIXES)}
-    weight_files.assign_weights(backbone.network, kept, f"task.init_checkpoint {source!r}")
+    kept = {
+        name: array
+        for name, array in arrays.items()
+        if not name.startswith(HEAD_PREFIXES)
+    }
+    weight_files.assign_weights(
+        backbone.network, kept, f"task.init_checkpoint {source!r}"
+    )
     unused = ", ".join(sorted(arrays.keys() - kept.keys())) or "none"
-    print(f"backbone: all {len(kept)} tensors from {source}; not used: {unused}", flush=True)
+    print(
+        f"backbone: all {len(kept)} tensors from {source}; not used: {unused}",
+        flush=True,
+    )
     return True
 
 
 @contextlib.contextmanager
-def verified_checkpoint(source: str, model: tf_keras.Model, modules: str | list[str]) -> Iterator[None]:
+def verified_checkpoint(
+    source: str, model: tf_keras.Model, modules: str | list[str]
+) -> Iterator[None]:
     """Checks that a checkpoint of Model Garden has all tensors of the parts that are initialized inside.
 
     Args:
@@ -89,7 +100,11 @@ def verified_checkpoint(source: str, model: tf_keras.Model, modules: str | list[
     if isinstance(model.backbone, ZooBackbone):
         check_not_of_tf_keras(shapes, name)
     parts = {"model": model} if modules == "all" else {}
-    parts |= {name: getattr(model, name) for name in ("backbone", "decoder") if name in modules}
+    parts |= {
+        name: getattr(model, name)
+        for name in ("backbone", "decoder")
+        if name in modules
+    }
     parts = {name: part for name, part in parts.items() if part is not None}
     for key, part in parts.items():
         accepted = f"a checkpoint with {len(part.weights)} tensors for the {key}"
@@ -98,7 +113,9 @@ def verified_checkpoint(source: str, model: tf_keras.Model, modules: str | list[
     try:
         yield
     except (AssertionError, ValueError, tf.errors.OpError) as error:
-        raise InputError(f"{name} does not fit {model.name}: {one_line(error)[:300]}") from None
+        raise InputError(
+            f"{name} does not fit {model.name}: {one_line(error)[:300]}"
+        ) from None
     for key, part in parts.items():
         print(f"{key}: all {len(part.weights)} tensors from {path}", flush=True)
 
@@ -136,14 +153,21 @@ def _count(keys: Iterable[str], part: str) -> int:
 def _check_model(source: str, model: str, backbone: ZooBackbone) -> None:
     if model != backbone.name:
         accepted = f"weights of {backbone.name}, the model_id of task.model.backbone"
-        raise InputError(f"task.init_checkpoint {source!r} must be {accepted}, got those of {model}")
+        raise InputError(
+            f"task.init_checkpoint {source!r} must be {accepted}, got those of {model}"
+        )
 
 
 def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
-    return {name: variable.numpy() for name, variable in weight_files.weights_by_name(model).items()}
+    return {
+        name: variable.numpy()
+        for name, variable in weight_files.weights_by_name(model).items()
+    }
 
 
-def _arrays_of_file(file: Path, source: str, backbone: ZooBackbone) -> dict[str, np.ndarray]:
+def _arrays_of_file(
+    file: Path, source: str, backbone: ZooBackbone
+) -> dict[str, np.ndarray]:
     if file.name.endswith(tensor_files.SAFETENSORS):
         arrays, metadata = tensor_files.read_safetensors(file)
         _check_model(source, metadata.get("model") or backbone.name, backbone)

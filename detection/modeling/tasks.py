@@ -47,7 +47,8 @@ class ImageClassificationTask(image_classification.ImageClassificationTask):
 
 # Model Garden's configuration of a task -> ours.
 TASK_CLASSES: dict[Any, Any] = {
-    ours.__bases__[0]: ours for ours in (MaskRCNNTask, RetinaNetTask, ImageClassificationTask)
+    ours.__bases__[0]: ours
+    for ours in (MaskRCNNTask, RetinaNetTask, ImageClassificationTask)
 }
 
 
@@ -63,9 +64,16 @@ def to_zoo_task(task: hyperparams.Config) -> hyperparams.Config:
     return task
 
 
-def _convert(kind: type[hyperparams.Config], config: hyperparams.Config) -> hyperparams.Config:
+def _convert(
+    kind: type[hyperparams.Config], config: hyperparams.Config
+) -> hyperparams.Config:
     """Returns a configuration of class `kind` with the same values."""
-    return kind(**{field.name: getattr(config, field.name) for field in dataclasses.fields(config)})
+    return kind(
+        **{
+            field.name: getattr(config, field.name)
+            for field in dataclasses.fields(config)
+        }
+    )
 
 
 def check_backbone(backbone: hyperparams.Config) -> None:
@@ -96,7 +104,9 @@ def check_model(model: hyperparams.Config) -> None:
     stride = max(MAX_STRIDE, 2**model.max_level)
     for side in size[:2]:
         if side % stride:
-            near = sorted({max(side // stride, 1) * stride, ceil_div(side, stride) * stride})
+            near = sorted(
+                {max(side // stride, 1) * stride, ceil_div(side, stride) * stride}
+            )
             accepted = f"divisible by {stride}, the stride of the smallest map"
             hint = f"{' or '.join(map(str, near))} would do instead of {side}"
             raise invalid("task.model.input_size", accepted, size, hint)
@@ -129,7 +139,9 @@ class ZooTaskMixin:
         """Assigns the weights of `init_checkpoint`."""
         source = self.task_config.init_checkpoint
         if source and not initialize.load_zoo_weights(model.backbone, source):
-            with initialize.verified_checkpoint(source, model, self.task_config.init_checkpoint_modules):
+            with initialize.verified_checkpoint(
+                source, model, self.task_config.init_checkpoint_modules
+            ):
                 super().initialize(model)  # type: ignore[misc]
 
     def build_inputs(self, *args: Any, **options: Any) -> tf.data.Dataset:
@@ -151,7 +163,9 @@ class DetectionMixin(ZooTaskMixin):
 
     coco_metric: Any
 
-    def validation_step(self, inputs: Any, model: keras.Model, metrics: list[Any] | None = None) -> Any:
+    def validation_step(
+        self, inputs: Any, model: keras.Model, metrics: list[Any] | None = None
+    ) -> Any:
         """Evaluates a batch; an empty one as one black image, whose detections are dropped.
 
         TensorFlow's CPU convolutions return a wrong shape for an empty batch, which fails the evaluation.
@@ -161,7 +175,9 @@ class DetectionMixin(ZooTaskMixin):
         size = tf.shape(inputs[0])[0]
 
         def pad(x: tf.Tensor) -> tf.Tensor:
-            return tf.pad(x, [[0, tf.maximum(1 - size, 0)], *([[0, 0]] * (x.shape.rank - 1))])
+            return tf.pad(
+                x, [[0, tf.maximum(1 - size, 0)], *([[0, 0]] * (x.shape.rank - 1))]
+            )
 
         inputs = tf.nest.map_structure(pad, inputs)
         logs = super().validation_step(inputs, model, metrics)  # type: ignore[misc]
@@ -175,7 +191,9 @@ class DetectionMixin(ZooTaskMixin):
 class MaskRCNN(DetectionMixin, maskrcnn_tasks.MaskRCNNTask):
     """Faster, Mask and Cascade R-CNN."""
 
-    def build_inputs(self, params: Any, input_context: Any = None, dataset_fn: Any = None) -> tf.data.Dataset:
+    def build_inputs(
+        self, params: Any, input_context: Any = None, dataset_fn: Any = None
+    ) -> tf.data.Dataset:
         """Builds Model Garden's data set from checked records."""
         if dataset_fn is None and params.decoder.type == "simple_decoder":
             dataset_fn = records.checked_reader(params, self.task_config.model)
@@ -188,7 +206,9 @@ class RetinaNet(DetectionMixin, retinanet_tasks.RetinaNetTask):
 
 
 @task_factory.register_task_cls(ImageClassificationTask)
-class ImageClassification(ZooTaskMixin, image_classification_tasks.ImageClassificationTask):
+class ImageClassification(
+    ZooTaskMixin, image_classification_tasks.ImageClassificationTask
+):
     """Image classification."""
 
 

@@ -52,10 +52,14 @@ def load_experiment(model_dir: str | Path, experiment: str | None = None) -> Any
     path = os.path.expanduser(model_dir)
     params, name_file = os.path.join(path, PARAMS), os.path.join(path, EXPERIMENT)
     if not tf.io.gfile.exists(params):
-        raise invalid("model_dir", f"a folder of lambdanet.detection.train, with {PARAMS}", path)
+        raise invalid(
+            "model_dir", f"a folder of lambdanet.detection.train, with {PARAMS}", path
+        )
     if experiment is None:
         if not tf.io.gfile.exists(name_file):
-            raise InputError(f"model_dir {path!r} has no {EXPERIMENT}; name its experiment with --experiment")
+            raise InputError(
+                f"model_dir {path!r} has no {EXPERIMENT}; name its experiment with --experiment"
+            )
         with tf.io.gfile.GFile(name_file) as file:
             experiment = file.read().strip()
     return resolve.resolve(experiment, [params])
@@ -63,7 +67,9 @@ def load_experiment(model_dir: str | Path, experiment: str | None = None) -> Any
 
 def write_experiment_name(model_dir: str | Path, experiment: str) -> None:
     """Writes the name of the experiment into the folder of a run."""
-    with tf.io.gfile.GFile(os.path.join(os.path.expanduser(model_dir), EXPERIMENT), "w") as file:
+    with tf.io.gfile.GFile(
+        os.path.join(os.path.expanduser(model_dir), EXPERIMENT), "w"
+    ) as file:
         file.write(f"{experiment}\n")
 
 
@@ -79,7 +85,9 @@ def find_checkpoint(model_dir: str | Path) -> str:
     path = os.path.expanduser(model_dir)
     found = tf.train.latest_checkpoint(path) if tf.io.gfile.isdir(path) else path
     if found is None or not tf.io.gfile.exists(f"{found}.index"):
-        raise invalid("checkpoint", "one of lambdanet.detection.train, or a folder with one", path)
+        raise invalid(
+            "checkpoint", "one of lambdanet.detection.train, or a folder with one", path
+        )
     return found
 
 
@@ -104,7 +112,9 @@ def load_weights(model: keras.Model, params: Any, checkpoint: str) -> str:
     _check_not_of_tf_keras(checkpoint, params, f"checkpoint {checkpoint!r}")
     parts: dict[str, Any] = {"model": model}
     optimizer = None
-    if params.trainer.optimizer_config.ema and not (best and Path(checkpoint).parent.name == Path(best).name):
+    if params.trainer.optimizer_config.ema and not (
+        best and Path(checkpoint).parent.name == Path(best).name
+    ):
         optimizer = averaging_optimizer(model, params)
         parts["optimizer"] = optimizer
     try:
@@ -159,8 +169,12 @@ def check_model_dir(params: ExperimentConfig, mode: str, model_dir: str) -> None
         _check_not_of_tf_keras(newest, params, f"model_dir {model_dir!r}")
     written = os.path.join(model_dir, PARAMS)
     if newest and tf.io.gfile.exists(written):
-        before = hyperparams.read_yaml_to_params_dict(written).as_dict()["task"]["model"]
-        _compare(_architecture(before), _architecture(params.task.model.as_dict()), model_dir)
+        before = hyperparams.read_yaml_to_params_dict(written).as_dict()["task"][
+            "model"
+        ]
+        _compare(
+            _architecture(before), _architecture(params.task.model.as_dict()), model_dir
+        )
 
 
 def _check_not_of_tf_keras(checkpoint: str, params: Any, name: str) -> None:
@@ -177,7 +191,9 @@ def _check_not_of_tf_keras(checkpoint: str, params: Any, name: str) -> None:
 def is_finished(params: ExperimentConfig, mode: str, model_dir: str) -> bool:
     """Whether `mode` is "train" and all steps are done."""
     step = (tf.train.latest_checkpoint(model_dir) or "").rpartition("-")[2]
-    return mode == "train" and step.isdecimal() and int(step) >= params.trainer.train_steps
+    return (
+        mode == "train" and step.isdecimal() and int(step) >= params.trainer.train_steps
+    )
 
 
 def write_params(params: ExperimentConfig, experiment: str, model_dir: str) -> None:
@@ -196,12 +212,16 @@ def write_params(params: ExperimentConfig, experiment: str, model_dir: str) -> N
         if experiment:
             write_experiment_name(model_dir, experiment)
     except tf.errors.OpError as error:
-        raise InputError(f"model_dir {model_dir!r} cannot be written: {error.message}") from None
+        raise InputError(
+            f"model_dir {model_dir!r} cannot be written: {error.message}"
+        ) from None
 
 
 def _architecture(model: dict[str, Any]) -> dict[str, Any]:
     """Returns the values of a model's configuration that determine its variables, as JSON types."""
-    kept = json.loads(json.dumps({key: model[key] for key in ARCHITECTURE if key in model}))
+    kept = json.loads(
+        json.dumps({key: model[key] for key in ARCHITECTURE if key in model})
+    )
     backbone = kept.get("backbone", {})
     for options in backbone.values():
         for key in WITHOUT_VARIABLES:
@@ -216,4 +236,9 @@ def _compare(before: Any, now: Any, model_dir: str, key: str = "task.model") -> 
         for name in sorted(before.keys() | now.keys()):
             _compare(before.get(name), now.get(name), model_dir, f"{key}.{name}")
     elif before != now:
-        raise invalid(key, f"{before!r} as in model_dir {model_dir!r}", now, "or use another folder")
+        raise invalid(
+            key,
+            f"{before!r} as in model_dir {model_dir!r}",
+            now,
+            "or use another folder",
+        )

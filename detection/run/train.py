@@ -51,7 +51,9 @@ def run_experiment(
     resolve.check_experiment(params, mode)
     model_dirs.check_model_dir(params, mode, model_dir)
     if model_dirs.is_finished(params, mode, model_dir):
-        print(f"{model_dir}: all {params.trainer.train_steps} steps are done", flush=True)
+        print(
+            f"{model_dir}: all {params.trainer.train_steps} steps are done", flush=True
+        )
         return
     strategy = strategy or _create_strategy(params.runtime)
     _check_batch_sizes(params, mode, strategy.num_replicas_in_sync)
@@ -61,7 +63,9 @@ def run_experiment(
         performance.set_mixed_precision_policy(params.runtime.mixed_precision_dtype)
     with strategy.scope():
         task = task_factory.get_task(params.task, logging_dir=model_dir)
-    summaries = summary_manager.maybe_build_eval_summary_manager(params=params, model_dir=model_dir)
+    summaries = summary_manager.maybe_build_eval_summary_manager(
+        params=params, model_dir=model_dir
+    )
     try:
         with strategy.scope():
             trainer = _create_trainer(task, params, mode, model_dir)
@@ -81,7 +85,9 @@ def run_experiment(
     except ValueError as error:
         if isinstance(error, InputError) or "incompatible tensor" not in str(error):
             raise
-        raise InputError(f"model_dir {model_dir!r} has a checkpoint of another model: {error}") from None
+        raise InputError(
+            f"model_dir {model_dir!r} has a checkpoint of another model: {error}"
+        ) from None
 
 
 class _Controller(orbit.Controller):
@@ -97,11 +103,15 @@ class _Controller(orbit.Controller):
         return restored
 
 
-def _create_trainer(task: Any, params: ExperimentConfig, mode: str, model_dir: str) -> Any:
+def _create_trainer(
+    task: Any, params: ExperimentConfig, mode: str, model_dir: str
+) -> Any:
     """Returns Model Garden's trainer, whose training step is traced once."""
     training = "train" in mode
     best = train_utils.maybe_create_best_ckpt_exporter(params, model_dir)
-    trainer = train_utils.create_trainer(params, task, training, "eval" in mode, checkpoint_exporter=best)
+    trainer = train_utils.create_trainer(
+        params, task, training, "eval" in mode, checkpoint_exporter=best
+    )
     if training:
         train_step.create_variables(trainer.optimizer, trainer.model)
     return trainer

@@ -38,7 +38,9 @@ class TrainStep(NamedTuple):
     model: keras.Model
 
 
-def build_train_step(experiment: str, params_override: str = "", batch_size: int = 1) -> TrainStep:
+def build_train_step(
+    experiment: str, params_override: str = "", batch_size: int = 1
+) -> TrainStep:
     """Returns the training step of an experiment and synthetic inputs for it.
 
     Args:
@@ -61,7 +63,9 @@ def build_train_step(experiment: str, params_override: str = "", batch_size: int
 
     @tf.function
     def step(images: tf.Tensor, labels: Any) -> tf.Tensor:
-        return task.train_step((images, labels), model=model, optimizer=optimizer)[task.loss]
+        return task.train_step((images, labels), model=model, optimizer=optimizer)[
+            task.loss
+        ]
 
     return TrainStep(step, inputs, model)
 
@@ -84,15 +88,22 @@ def _synthetic_batch(task: Any, batch_size: int) -> tuple[Any, Any]:
         rng = np.random.default_rng(0)
         with tf.io.TFRecordWriter(file) as writer:
             for number in range(batch_size):
-                example = _synthetic_example(rng, task.task_config.model.num_classes, number)
+                example = _synthetic_example(
+                    rng, task.task_config.model.num_classes, number
+                )
                 writer.write(example.SerializeToString())
         data = task.task_config.train_data.replace(
-            input_path=file, global_batch_size=batch_size, drop_remainder=True, shuffle_buffer_size=1
+            input_path=file,
+            global_batch_size=batch_size,
+            drop_remainder=True,
+            shuffle_buffer_size=1,
         )
         return next(iter(task.build_inputs(data)))
 
 
-def _synthetic_example(rng: np.random.Generator, num_classes: int, number: int) -> tf.train.Example:
+def _synthetic_example(
+    rng: np.random.Generator, num_classes: int, number: int
+) -> tf.train.Example:
     """Returns an image of noise with rectangular objects."""
     first = rng.integers(0, IMAGE_SIDE // 2, [NUM_OBJECTS, 2])
     last = rng.integers(IMAGE_SIDE // 2 + 1, IMAGE_SIDE, [NUM_OBJECTS, 2])
@@ -101,7 +112,9 @@ def _synthetic_example(rng: np.random.Generator, num_classes: int, number: int) 
         mask[top:bottom, left:right] = 1
     boxes = np.concatenate([first, last], axis=1) / IMAGE_SIDE
     image = rng.integers(0, 256, [IMAGE_SIDE, IMAGE_SIDE, 3], np.uint8)
-    return encode_example(image, boxes, rng.integers(1, num_classes, NUM_OBJECTS), masks, number)
+    return encode_example(
+        image, boxes, rng.integers(1, num_classes, NUM_OBJECTS), masks, number
+    )
 
 
 def encode_example(
@@ -137,7 +150,9 @@ def encode_example(
         "image/source_id": byte_strings(str(number).encode()),
         "image/object/class/label": integers(*labels),
         "image/object/is_crowd": integers(*[int(crowd)] * len(labels)),
-        "image/object/mask": byte_strings(*[tf.io.encode_png(mask).numpy() for mask in masks]),
+        "image/object/mask": byte_strings(
+            *[tf.io.encode_png(mask).numpy() for mask in masks]
+        ),
     }
     for name, values in zip(CORNERS, np.reshape(boxes, [-1, 4]).T, strict=True):
         features[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
@@ -145,7 +160,10 @@ def encode_example(
 
 
 def experiment_step(
-    experiment: str, changes: Sequence[str] = (), mode: str = "train", batch_size: int = BATCH
+    experiment: str,
+    changes: Sequence[str] = (),
+    mode: str = "train",
+    batch_size: int = BATCH,
 ) -> TpuStep:
     """Returns the training step of an experiment for `lambdanet tpu-check`.
 
@@ -162,10 +180,17 @@ def experiment_step(
         raise invalid("mode", "'train' for a detection experiment", mode)
     check_counts(batch_size=batch_size)
     step = build_train_step(experiment, ",".join(changes), batch_size)
-    specs = tuple(tf.TensorSpec(value.shape, value.dtype) for value in tf.nest.flatten(step.inputs))
+    specs = tuple(
+        tf.TensorSpec(value.shape, value.dtype)
+        for value in tf.nest.flatten(step.inputs)
+    )
 
     def flat_step(*values: tf.Tensor) -> Any:
         return step.function(*tf.nest.pack_sequence_as(step.inputs, values))
 
-    models = [layer.name for layer in step.model.submodules if isinstance(layer, keras.Model)]
-    return TpuStep(f"{experiment}, train", flat_step, specs, batch_size, (step.model.name, *models))
+    models = [
+        layer.name for layer in step.model.submodules if isinstance(layer, keras.Model)
+    ]
+    return TpuStep(
+        f"{experiment}, train", flat_step, specs, batch_size, (step.model.name, *models)
+    )

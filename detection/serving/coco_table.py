@@ -31,7 +31,10 @@ RESULTS = rb'\[\]\Z|\[\{"image_id": \d+, "category_id": \d+, "score": [^,]+, "bb
 
 
 def evaluate(
-    saved_model: str | Path, annotation_file: str | Path, images: str | Path, out: str | Path | None = None
+    saved_model: str | Path,
+    annotation_file: str | Path,
+    images: str | Path,
+    out: str | Path | None = None,
 ) -> dict[str, dict[str, float]]:
     """Evaluates an exported detector on all images of an annotation file, and prints the COCO table.
 
@@ -55,9 +58,13 @@ def evaluate(
     content = annotations.read_annotations(annotation_file)
     results = []
     for image in tqdm(content["images"], disable=None, leave=False):
-        picture = read_image(os.path.join(os.path.expanduser(images), image["file_name"]))
+        picture = read_image(
+            os.path.join(os.path.expanduser(images), image["file_name"])
+        )
         size = image["height"], image["width"]
-        annotations.check_size(f"{annotation_file}: image {image['id']}", size, picture.shape[:2])
+        annotations.check_size(
+            f"{annotation_file}: image {image['id']}", size, picture.shape[:2]
+        )
         found = to_coco_detections(detector(picture), *size, min_confidence=0.0)
         results += [{"image_id": image["id"], **detection} for detection in found]
     if out is not None:
@@ -83,7 +90,11 @@ def average_precision(
     masks = bool(results) and all("segmentation" in result for result in results)
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
         truth = _index(content)
-        return {name: _stats(truth, results, kind) for kind, name in ROWS.items() if kind == "bbox" or masks}
+        return {
+            name: _stats(truth, results, kind)
+            for kind, name in ROWS.items()
+            if kind == "bbox" or masks
+        }
 
 
 def _index(content: dict[str, Any]) -> COCO:
@@ -96,22 +107,36 @@ def _index(content: dict[str, Any]) -> COCO:
 def _results(truth: COCO, results: Sequence[dict[str, Any]], kind: str) -> COCO:
     """Returns the detections as pycocotools' object, with the area of the box or of the mask."""
     shape = {"bbox": "bbox", "segm": "segmentation"}[kind]
-    kept = [{key: result[key] for key in ("image_id", "category_id", "score", shape)} for result in results]
+    kept = [
+        {key: result[key] for key in ("image_id", "category_id", "score", shape)}
+        for result in results
+    ]
     return truth.loadRes(kept) if kept else _index({**truth.dataset, "annotations": []})
 
 
-def _stats(truth: COCO, results: Sequence[dict[str, Any]], kind: str) -> dict[str, float]:
+def _stats(
+    truth: COCO, results: Sequence[dict[str, Any]], kind: str
+) -> dict[str, float]:
     evaluation = COCOeval(truth, _results(truth, results, kind), kind)
     evaluation.evaluate()
     evaluation.accumulate()
     evaluation.summarize()
-    return {name: float(np.round(value, 6)) for name, value in zip(COLUMNS, evaluation.stats, strict=True)}
+    return {
+        name: float(np.round(value, 6))
+        for name, value in zip(COLUMNS, evaluation.stats, strict=True)
+    }
 
 
 def render_table(table: dict[str, dict[str, float]]) -> str:
     """Returns the table as text, in percent, with a dash if no object of a size is annotated."""
     rows = [
-        [kind, *("-" if values[name] < 0 else f"{100 * values[name]:.1f}" for name in COLUMNS)]
+        [
+            kind,
+            *(
+                "-" if values[name] < 0 else f"{100 * values[name]:.1f}"
+                for name in COLUMNS
+            ),
+        ]
         for kind, values in table.items()
     ]
     return text_table.render(["", *COLUMNS], rows)

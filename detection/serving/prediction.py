@@ -33,8 +33,26 @@ PADDING = 3  # of a label, in pixels
 
 # Visible on most images and distinguishable by most people; assigned to classes in turn.
 COLORS = (
-    *("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#f032e6", "#9a6324"),
-    *("#ffe119", "#42d4f4", "#bfef45", "#fabed4", "#800000", "#808000", "#000075", "#469990"),
+    *(
+        "#e6194b",
+        "#3cb44b",
+        "#4363d8",
+        "#f58231",
+        "#911eb4",
+        "#008080",
+        "#f032e6",
+        "#9a6324",
+    ),
+    *(
+        "#ffe119",
+        "#42d4f4",
+        "#bfef45",
+        "#fabed4",
+        "#800000",
+        "#808000",
+        "#000075",
+        "#469990",
+    ),
 )
 
 Detector = Callable[[np.ndarray], dict[str, np.ndarray]]
@@ -71,7 +89,9 @@ def predict(
         raise invalid("min_confidence", "a number from 0 to 1", min_confidence)
     detector, names = load_detector(saved_model)
     pictures = picture_paths(paths, out)
-    check_replaceable(Path(out).expanduser() / PREDICTIONS, rb'\{"info": \{"description": "lambdanet')
+    check_replaceable(
+        Path(out).expanduser() / PREDICTIONS, rb'\{"info": \{"description": "lambdanet'
+    )
     listed: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     unreadable: list[str] = []
@@ -83,11 +103,21 @@ def predict(
         detections = to_coco_detections(detector(image), height, width, min_confidence)
         save_picture(draw_detections(image, detections, names), picture)
         _print_detections(path, detections, names, picture)
-        listed.append({"id": number, "file_name": path, "height": height, "width": width})
+        listed.append(
+            {"id": number, "file_name": path, "height": height, "width": width}
+        )
         for detection in detections:
-            found.append({"id": len(found) + 1, "image_id": number, "iscrowd": 0, **detection})
-    categories = [{"id": number, "name": name} for number, name in enumerate(names) if number]
-    results = {"info": {"description": "lambdanet.detection.predict"}, "images": listed, "annotations": found}
+            found.append(
+                {"id": len(found) + 1, "image_id": number, "iscrowd": 0, **detection}
+            )
+    categories = [
+        {"id": number, "name": name} for number, name in enumerate(names) if number
+    ]
+    results = {
+        "info": {"description": "lambdanet.detection.predict"},
+        "images": listed,
+        "annotations": found,
+    }
     results |= {"categories": categories, "unreadable": unreadable}
     write_output(Path(out).expanduser() / PREDICTIONS, json.dumps(results))
     return results
@@ -103,7 +133,9 @@ def load_detector(saved_model: str | Path) -> tuple[Detector, list[str]]:
     Raises:
       InputError: there is no SavedModel, it is damaged, or it is not an exported detector.
     """
-    exported = load_exported_model(saved_model, "detection_boxes", "`python -m lambdanet.detection.export`")
+    exported = load_exported_model(
+        saved_model, "detection_boxes", "`python -m lambdanet.detection.export`"
+    )
     signature = exported.signatures["serving_default"]
 
     def detect(image: np.ndarray) -> dict[str, np.ndarray]:
@@ -117,17 +149,23 @@ def _print_detections(
     path: str, detections: Sequence[dict[str, Any]], names: Sequence[str], picture: str
 ) -> None:
     print(escape_unprintable(path))
-    width = max((len(names[detection["category_id"]]) for detection in detections), default=0)
+    width = max(
+        (len(names[detection["category_id"]]) for detection in detections), default=0
+    )
     for detection in detections:
         x, y, box_width, box_height = (round(number) for number in detection["bbox"])
         name = names[detection["category_id"]]
-        print(f"  {name:<{width}}  {percent(detection['score']):>7}  {box_width}x{box_height} px at {x}, {y}")
+        print(
+            f"  {name:<{width}}  {percent(detection['score']):>7}  {box_width}x{box_height} px at {x}, {y}"
+        )
     count = f"{len(detections)} object{'' if len(detections) == 1 else 's'}"
     print(f"  {count}, drawn in {escape_unprintable(picture)}")
 
 
 def draw_detections(
-    image: np.ndarray, detections: Sequence[Mapping[str, Any]], class_names: Sequence[str]
+    image: np.ndarray,
+    detections: Sequence[Mapping[str, Any]],
+    class_names: Sequence[str],
 ) -> Image.Image:
     """Draws detections on an image.
 
@@ -146,16 +184,29 @@ def draw_detections(
     canvas = Image.fromarray(image).resize(size, Image.Resampling.LANCZOS)
     for detection in reversed(detections):
         if "segmentation" in detection:
-            mask = Image.fromarray(decode_mask(detection["segmentation"])).convert("L").resize(size)
-            canvas.paste(_color(detection), mask=mask.point(lambda value: int(MASK_OPACITY * value)))
+            mask = (
+                Image.fromarray(decode_mask(detection["segmentation"]))
+                .convert("L")
+                .resize(size)
+            )
+            canvas.paste(
+                _color(detection),
+                mask=mask.point(lambda value: int(MASK_OPACITY * value)),
+            )
     draw = ImageDraw.Draw(canvas)
     thickness = max(2, round(min(size) / 300))
     for detection in reversed(detections):
-        draw.rectangle(_corners(detection["bbox"], factor), outline=_color(detection), width=thickness)
+        draw.rectangle(
+            _corners(detection["bbox"], factor),
+            outline=_color(detection),
+            width=thickness,
+        )
     font = ImageFont.load_default(max(13, round(min(size) / 45)))
     taken: list[Rectangle] = []
     for detection in detections:
-        text = f"{class_names[detection['category_id']]} {100 * detection['score']:.0f} %"
+        text = (
+            f"{class_names[detection['category_id']]} {100 * detection['score']:.0f} %"
+        )
         taken.append(_draw_label(draw, font, text, detection, factor, taken, size))
     return canvas
 
@@ -187,7 +238,9 @@ def _draw_label(
     """Draws a label near its box; returns its rectangle."""
     left, top, right, bottom = draw.textbbox((0, 0), text, font)
     width, height = right - left + 2 * PADDING, bottom - top + 2 * PADDING
-    place = free_label_place(_corners(detection["bbox"], factor), width, height, taken, size)
+    place = free_label_place(
+        _corners(detection["bbox"], factor), width, height, taken, size
+    )
     color = _color(detection)
     draw.rectangle(place, fill=color)
     ink = "black" if Image.new("L", (1, 1), color).tobytes()[0] > 140 else "white"
@@ -196,7 +249,11 @@ def _draw_label(
 
 
 def free_label_place(
-    box: Rectangle, width: float, height: float, taken: Sequence[Rectangle], size: tuple[int, int]
+    box: Rectangle,
+    width: float,
+    height: float,
+    taken: Sequence[Rectangle],
+    size: tuple[int, int],
 ) -> Rectangle:
     """Returns the first rectangle above, in or below a box with the least overlap, moved into the image.
 
@@ -208,7 +265,9 @@ def free_label_place(
       size: the width and height of the image.
     """
     x0, y0, x1, y1 = box
-    corners = [(x, y) for y in (y0 - height, y0, y1, y1 - height) for x in (x0, x1 - width)]
+    corners = [
+        (x, y) for y in (y0 - height, y0, y1, y1 - height) for x in (x0, x1 - width)
+    ]
     corners += [(x0, y0 + shift * height) for shift in range(1, 5)]
     places = []
     for x, y in corners:
@@ -217,7 +276,9 @@ def free_label_place(
             for at, side, extent in ((x, size[0], width), (y, size[1], height))
         )
         places.append((x, y, x + width, y + height))
-    return min(places, key=lambda place: sum(overlap_area(place, other) for other in taken))
+    return min(
+        places, key=lambda place: sum(overlap_area(place, other) for other in taken)
+    )
 
 
 def overlap_area(one: Rectangle, other: Rectangle) -> float:

@@ -19,29 +19,47 @@ from lambdanet.detection.model_garden import (
     retinanet,
     task_factory,
 )
-from lambdanet.detection.run.model_dir import find_checkpoint, load_experiment, load_weights
+from lambdanet.detection.run.model_dir import (
+    find_checkpoint,
+    load_experiment,
+    load_weights,
+)
 from lambdanet.errors import invalid
 from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.training.data.image_bytes import decode
 from lambdanet.training.serving.module import ServingModule
 
-OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections", "detection_masks")
+OUTPUTS = (
+    "detection_boxes",
+    "detection_classes",
+    "detection_scores",
+    "num_detections",
+    "detection_masks",
+)
 
 
 class ModelGardenModule(detection_serving.DetectionModule):
     """Model Garden's export module, extended to image files and boxes in pixels of the input."""
 
     def _build_inputs(self, image: tf.Tensor) -> Any:
-        return super()._build_inputs(decode(image) if image.dtype == tf.string else image)
+        return super()._build_inputs(
+            decode(image) if image.dtype == tf.string else image
+        )
 
     def serve(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = super().serve(images)
         # [b, 1, 2] each
         size, scale = outputs["image_info"][:, 0:1, :], outputs["image_info"][:, 2:3, :]
-        boxes = tf.cast(outputs["detection_boxes"], tf.float32) / tf.tile(scale, [1, 1, 2])
-        outputs["detection_boxes"] = tf.clip_by_value(boxes, 0.0, tf.tile(size, [1, 1, 2]))
+        boxes = tf.cast(outputs["detection_boxes"], tf.float32) / tf.tile(
+            scale, [1, 1, 2]
+        )
+        outputs["detection_boxes"] = tf.clip_by_value(
+            boxes, 0.0, tf.tile(size, [1, 1, 2])
+        )
         return {
-            name: tf.cast(outputs[name], tf.float32) if outputs[name].dtype.is_floating else outputs[name]
+            name: tf.cast(outputs[name], tf.float32)
+            if outputs[name].dtype.is_floating
+            else outputs[name]
             for name in OUTPUTS
             if name in outputs
         }
@@ -65,7 +83,10 @@ class DetectorModule(ServingModule):
       class_names_file: a file with the names, one per line, which is stored with the model.
     """
 
-    SIGNATURES: ClassVar[dict[str, str]] = {**ServingModule.SIGNATURES, "serving_examples": "serve_examples"}
+    SIGNATURES: ClassVar[dict[str, str]] = {
+        **ServingModule.SIGNATURES,
+        "serving_examples": "serve_examples",
+    }
 
     def __init__(
         self,
@@ -77,7 +98,10 @@ class DetectorModule(ServingModule):
     ):
         super().__init__("detector", class_names, class_names_file)
         detector = ModelGardenModule(
-            params=params, model=model, batch_size=None, input_image_size=list(input_size)
+            params=params,
+            model=model,
+            batch_size=None,
+            input_image_size=list(input_size),
         )
         # Traced once for all signatures. The Keras model must not be reachable from this object's attributes,
         # or it would be saved too.
@@ -85,7 +109,9 @@ class DetectorModule(ServingModule):
         self._serve = detector.serve
         self.model_variables = list(model.variables)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")]
+    )
     def serve_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """uint8 RGB images [b, h, w, 3] of any size -> detections."""
         return self._serve(images)
@@ -167,7 +193,10 @@ def set_input_size(params: Any, input_size: Sequence[int] | None) -> list[int]:
     size = list(input_size or model.input_size[:2])
     if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
         raise invalid("input_size", "height and width in pixels", size)
-    model.input_size = [*preprocess_ops.compute_padded_size(size, 2**model.max_level), 3]
+    model.input_size = [
+        *preprocess_ops.compute_padded_size(size, 2**model.max_level),
+        3,
+    ]
     return size
 
 
@@ -178,5 +207,7 @@ def build_detector(params: Any) -> keras.Model:
       InputError: the experiment is not one of detection.
     """
     if not isinstance(params.task, maskrcnn.MaskRCNNTask | retinanet.RetinaNetTask):
-        raise invalid("experiment", "one of Mask R-CNN or RetinaNet", type(params.task).__name__)
+        raise invalid(
+            "experiment", "one of Mask R-CNN or RetinaNet", type(params.task).__name__
+        )
     return task_factory.get_task(params.task).build_model()

@@ -42,26 +42,43 @@ def arena_results() -> str:
     """Plots accuracies with their intervals beside the predictions, for the tasks that separate operators."""
     shown = summary.separating(ROWS)
     rows = math.ceil(len(shown) / MAX_PANELS)
-    figure, panels = new_figure(1.9 * MAX_PANELS + 2, 3.4 * rows, MAX_PANELS, rows, sharey=True)
+    figure, panels = new_figure(
+        1.9 * MAX_PANELS + 2, 3.4 * rows, MAX_PANELS, rows, sharey=True
+    )
     expected = summary.predictions()
     for axes in panels[len(shown) :]:
         axes.set_axis_off()
     for axes, task in zip(panels, shown, strict=False):
         for number, operator in enumerate(OPERATORS):
             setup = Setup(task, operator)
-            if found := [100 * accuracy for accuracy in summary.accuracies(setup, ROWS).values()]:
+            if found := [
+                100 * accuracy for accuracy in summary.accuracies(setup, ROWS).values()
+            ]:
                 mean, half = summary.interval(found)
                 if setup in expected:
                     lowest, highest, _ = expected[setup]
-                    axes.hlines(number, 100 * lowest, 100 * highest, LIGHT["line"], linewidth=7, zorder=1)
-                style = {"color": LIGHT[_style(operator)[0]], "markersize": 5, "linewidth": 1.6}
+                    axes.hlines(
+                        number,
+                        100 * lowest,
+                        100 * highest,
+                        LIGHT["line"],
+                        linewidth=7,
+                        zorder=1,
+                    )
+                style = {
+                    "color": LIGHT[_style(operator)[0]],
+                    "markersize": 5,
+                    "linewidth": 1.6,
+                }
                 axes.errorbar(mean, number, xerr=half, fmt="o", **style)
         axes.set_title(summary.title(task), fontweight="bold", fontsize=10, loc="left")
         axes.set_xlim(-4, 104)
         axes.set_xticks([0, 50, 100])
     name_rows(panels[0], (operator.title for operator in OPERATORS.values()))
     panels[-MAX_PANELS].set_xlabel("accuracy (%)", loc="left")
-    return render(figure, "Accuracy of ten operators on controlled tasks, and what was predicted")
+    return render(
+        figure, "Accuracy of ten operators on controlled tasks, and what was predicted"
+    )
 
 
 def arena_steps() -> str:
@@ -71,7 +88,10 @@ def arena_steps() -> str:
     for axes, task in zip(panels, tasks, strict=True):
         for operator in OPERATORS:
             rows = plan.seeds_done(Setup(task, operator), ROWS)
-            if curves := [[100 * float(part) for part in row["validation_curve"].split()] for row in rows]:
+            if curves := [
+                [100 * float(part) for part in row["validation_curve"].split()]
+                for row in rows
+            ]:
                 mean = np.mean(curves, axis=0)
                 _line(axes, operator, STEPS * np.arange(1, len(mean) + 1), mean)
         axes.set_title(summary.title(task), fontweight="bold", fontsize=11, loc="left")
@@ -79,7 +99,9 @@ def arena_steps() -> str:
         axes.set_ylim(0, 102)
     panels[0].set_ylabel("accuracy on validation data (%)")
     _legend(panels[-1])
-    return render(drawing, "Validation accuracy of the operators over the steps of training")
+    return render(
+        drawing, "Validation accuracy of the operators over the steps of training"
+    )
 
 
 def arena_sizes() -> str:
@@ -92,12 +114,16 @@ def arena_sizes() -> str:
         axes.set_title(summary.title(task).partition(",")[0], loc="left")
         axes.set_xlabel(SERIES[task, name])
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted({value for points in lines.values() for value, _ in points}))
+        axes.set_xticks(
+            sorted({value for points in lines.values() for value, _ in points})
+        )
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(0, 102)
     panels[0].set_ylabel("accuracy (%)")
     _legend(panels[-1])
-    return render(drawing, "Accuracy of the operators over parameters, key depth and pairs")
+    return render(
+        drawing, "Accuracy of the operators over parameters, key depth and pairs"
+    )
 
 
 def _style(operator: str) -> tuple[str, str]:
@@ -111,15 +137,30 @@ def _series(task: str, name: str) -> dict[str, list[tuple[float, float]]]:
         if (factor.task, factor.name) == (task, name):
             means = [summary.mean(setup, ROWS) for setup in factor.setups()]
             pairs = zip(factor.values, means, strict=True)
-            points = [(float(value or 0), 100 * mean) for value, mean in pairs if mean is not None]
+            points = [
+                (float(value or 0), 100 * mean)
+                for value, mean in pairs
+                if mean is not None
+            ]
             if len(points) > 1:
                 lines[factor.operator] = points
     return lines
 
 
-def _line(axes: Axes, operator: str, x: object, y: object, marker: str = "", label: str = "") -> None:
+def _line(
+    axes: Axes, operator: str, x: object, y: object, marker: str = "", label: str = ""
+) -> None:
     color, style = _style(operator)
-    axes.plot(x, y, style, color=LIGHT[color], linewidth=1.6, marker=marker, markersize=3, label=label)
+    axes.plot(
+        x,
+        y,
+        style,
+        color=LIGHT[color],
+        linewidth=1.6,
+        marker=marker,
+        markersize=3,
+        label=label,
+    )
 
 
 def _legend(axes: Axes) -> None:

@@ -20,7 +20,9 @@ def draw() -> Drawing:
     y = top + CELL * (QUERY[1] - SCOPE // 2)
     drawing.rectangle(left, top, COLUMNS * CELL, ROWS * CELL, "blue", 0.13)
     drawing.rectangle(x, y, SCOPE * CELL, SCOPE * CELL, "orange", 0.4)
-    drawing.rectangle(left + CELL * QUERY[0], top + CELL * QUERY[1], CELL, CELL, "purple")
+    drawing.rectangle(
+        left + CELL * QUERY[0], top + CELL * QUERY[1], CELL, CELL, "purple"
+    )
     _grid(drawing, left, top, COLUMNS, ROWS)
     drawing.text(left, top - 14, "*input*: n positions, d channels")
     drawing.text(left, bottom + 22, "all m: the context", "blue")
@@ -29,10 +31,19 @@ def draw() -> Drawing:
 
     middle = 318
     drawing.line([(right, top + 24), (middle - 8, top + 24)], "blue", 2, "arrow")
-    drawing.line([(x + SCOPE * CELL, y + 100), (middle - 8, y + 100)], "orange", 2, "arrow")
+    drawing.line(
+        [(x + SCOPE * CELL, y + 100), (middle - 8, y + 100)], "orange", 2, "arrow"
+    )
     query = left + CELL * (QUERY[0] + 0.5), top + CELL * (QUERY[1] + 1)
     drawing.line(
-        [query, (query[0], bottom - 8), (right + 12, bottom - 8), (right + 12, 284), (776, 284), (776, 174)],
+        [
+            query,
+            (query[0], bottom - 8),
+            (right + 12, bottom - 8),
+            (right + 12, 284),
+            (776, 284),
+            (776, 174),
+        ],
         "purple",
         2,
         "arrow",
@@ -64,18 +75,35 @@ def draw() -> Drawing:
     drawing.text(872, 114, "*output* y_{n}")
     drawing.text(800, 190, "h queries, h × v = d outputs", "faint", 13)
     drawing.text(800, 226, "y_{n}^{h} = (λ^{c} + λ_{n}^{p})^{T} q_{n}^{h}", "ink", 17)
-    drawing.text(318, 304, "no attention map [n, m] for each image: a lambda is a k × v matrix", "faint", 13)
+    drawing.text(
+        318,
+        304,
+        "no attention map [n, m] for each image: a lambda is a k × v matrix",
+        "faint",
+        13,
+    )
     return drawing
 
 
 def _grid(
-    drawing: Drawing, x: float, y: float, columns: int, rows: int, cell: tuple[float, float] = (CELL, CELL)
+    drawing: Drawing,
+    x: float,
+    y: float,
+    columns: int,
+    rows: int,
+    cell: tuple[float, float] = (CELL, CELL),
 ) -> None:
     width, height = cell
     for column in range(columns + 1):
-        drawing.line([(x + column * width, y), (x + column * width, y + rows * height)], "line", 1)
+        drawing.line(
+            [(x + column * width, y), (x + column * width, y + rows * height)],
+            "line",
+            1,
+        )
     for row in range(rows + 1):
-        drawing.line([(x, y + row * height), (x + columns * width, y + row * height)], "line", 1)
+        drawing.line(
+            [(x, y + row * height), (x + columns * width, y + row * height)], "line", 1
+        )
 
 
 def _matrix(drawing: Drawing, x: float, y: float, color: str) -> None:

@@ -28,7 +28,10 @@ def main() -> None:
 def join(pictures: list[Image.Image]) -> Image.Image:
     """Returns pictures of equal height beside each other, `WIDTH` pixels wide."""
     height = min(picture.height for picture in pictures)
-    pictures = [picture.resize((picture.width * height // picture.height, height)) for picture in pictures]
+    pictures = [
+        picture.resize((picture.width * height // picture.height, height))
+        for picture in pictures
+    ]
     width = sum(picture.width for picture in pictures) + GAP * (len(pictures) - 1)
     joined = Image.new("RGB", (width, height), "white")
     left = 0

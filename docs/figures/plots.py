@@ -78,10 +78,18 @@ LEFT = ("lambda_resnet50ts", "haloregnetz_b", "eca_botnext26ts_256", "halonet26t
 def render(figure: Figure, title: str) -> str:
     """Returns the file of a figure, with a title for those who cannot see it and colors for dark pages."""
     text = io.StringIO()
-    metadata = {"Title": title, "Date": None, "Creator": None, "Format": None, "Type": None}
+    metadata = {
+        "Title": title,
+        "Date": None,
+        "Creator": None,
+        "Format": None,
+        "Type": None,
+    }
     figure.savefig(text, format="svg", bbox_inches="tight", metadata=metadata)
     body = text.getvalue()[text.getvalue().index("<svg") :]
-    body = re.sub(r"font: ([\d.]+px) [^;\"]*", lambda found: f"font: {found[1]} {FONT}", body)
+    body = re.sub(
+        r"font: ([\d.]+px) [^;\"]*", lambda found: f"font: {found[1]} {FONT}", body
+    )
     body = re.sub(r"(\d\.\d\d)\d+", r"\1", body)
     style = f"<style>@media (prefers-color-scheme:dark){{{IN_THE_DARK}}}</style>"
     return re.sub(r"(<svg[^>]*>)", lambda found: f"{found[1]}\n {style}", body, count=1)
@@ -97,7 +105,9 @@ def new_figure(
 ) -> tuple[Figure, list[Axes]]:
     """Returns a figure of a size in inches, of 96 pixels each, and its axes."""
     figure = Figure((width, height), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
+    return figure, list(
+        figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat
+    )
 
 
 def _logarithmic(axes: Axes, *which: str) -> None:
@@ -118,24 +128,48 @@ def name_rows(axes: Axes, labels: Iterable[str]) -> None:
 
 def position_lambdas() -> str:
     """Plots the time and memory of the forms of position lambdas on five maps."""
-    rows = [row for row in _read("layers.csv") if row["contender"].startswith("position/")]
+    rows = [
+        row for row in _read("layers.csv") if row["contender"].startswith("position/")
+    ]
     figure, panels = new_figure(10, 7, 2, 2)
     passes = {"forward": "forward", "both": "forward and backward"}
     measures = {"ms_median": "milliseconds", "peak_mib": "MiB at the peak"}
     shown = itertools.product(measures.items(), passes.items())
     for axes, ((column, unit), (pass_name, title)) in zip(panels, shown, strict=True):
         for form, (color, line) in FORMS.items():
-            own = [row for row in rows if (row["contender"], row["pass"]) == (f"position/{form}", pass_name)]
-            maps = [f"{row['height']}×{row['width']}\nd={row['channels']}\nb={row['batch']}" for row in own]
-            options = {"linewidth": 3.5, "zorder": 1.5} if form == "auto" else {"linewidth": 1.6}
+            own = [
+                row
+                for row in rows
+                if (row["contender"], row["pass"]) == (f"position/{form}", pass_name)
+            ]
+            maps = [
+                f"{row['height']}×{row['width']}\nd={row['channels']}\nb={row['batch']}"
+                for row in own
+            ]
+            options = (
+                {"linewidth": 3.5, "zorder": 1.5}
+                if form == "auto"
+                else {"linewidth": 1.6}
+            )
             values = [float(row[column] or "nan") for row in own]
-            axes.plot(maps, values, line, color=LIGHT[color], marker="o", markersize=4, label=form, **options)
+            axes.plot(
+                maps,
+                values,
+                line,
+                color=LIGHT[color],
+                marker="o",
+                markersize=4,
+                label=form,
+                **options,
+            )
         axes.set_title(title, fontweight="bold", fontsize=11, loc="left")
         axes.set_ylabel(unit)
         axes.tick_params(axis="x", labelsize=8)
         _logarithmic(axes, "y")
     panels[1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
-    return render(figure, "Time and memory of the forms of position lambdas on five maps")
+    return render(
+        figure, "Time and memory of the forms of position lambdas on five maps"
+    )
 
 
 def model_speed() -> str:
@@ -149,7 +183,9 @@ def model_speed() -> str:
     name_rows(axes, (f"{row['model']}, {row['image_size']}" for row in rows))
     _color_legend(axes)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("images per second, inference with one image per call; beside the names: pixels")
+    axes.set_xlabel(
+        "images per second, inference with one image per call; beside the names: pixels"
+    )
     return render(figure, "Images per second of inference on a CPU, of 21 networks")
 
 
@@ -159,7 +195,11 @@ def _kind(model: str) -> str:
         return "lambda layers"
     if "halo" in model:
         return "halo attention"
-    return "other attention" if re.search("botn|attention|augmented", model) else "convolutions"
+    return (
+        "other attention"
+        if re.search("botn|attention|augmented", model)
+        else "convolutions"
+    )
 
 
 def _color_legend(axes: Axes) -> None:
@@ -174,11 +214,20 @@ def tpu_speed() -> str:
     figure, (axes,) = new_figure(8, 4.2)
     for chip, color in {"v3": "faint", "v5e": "blue", "v6e": "orange"}.items():
         speeds = {
-            number: 1000 * float(row["batch of a core"]) / float(row[f"step on {chip} (ms)"])
+            number: 1000
+            * float(row["batch of a core"])
+            / float(row[f"step on {chip} (ms)"])
             for number, row in enumerate(rows)
             if row[f"step on {chip} (ms)"] != "-"
         }
-        axes.plot(speeds.values(), speeds.keys(), "o", color=LIGHT[color], markersize=7, label=chip)
+        axes.plot(
+            speeds.values(),
+            speeds.keys(),
+            "o",
+            color=LIGHT[color],
+            markersize=7,
+            label=chip,
+        )
         for number, speed in speeds.items():
             axes.annotate(
                 three_digits(speed),
@@ -192,9 +241,12 @@ def tpu_speed() -> str:
     name_rows(axes, (f"{row['model']}, {row['pixels']}" for row in rows))
     _logarithmic(axes, "x")
     axes.legend(loc="lower right")
-    axes.set_xlabel("images per second and core in training, estimated; beside the names: pixels")
+    axes.set_xlabel(
+        "images per second and core in training, estimated; beside the names: pixels"
+    )
     return render(
-        figure, "Images per second of a training step on a core of three TPUs, estimated by the compiler"
+        figure,
+        "Images per second of a training step on a core of three TPUs, estimated by the compiler",
     )
 
 
@@ -206,21 +258,43 @@ def printed_sizes() -> str:
         if "-" not in (row["parameters (M), paper"], row["parameters (M), ours"])
     ]
     figure, (axes,) = new_figure(8, 4)
-    points = [(float(row["parameters (M), paper"]), float(row["parameters (M), ours"]), row) for row in rows]
-    for verdict, color in {"equal": "blue", "within rounding": "green", "differs": "orange"}.items():
+    points = [
+        (float(row["parameters (M), paper"]), float(row["parameters (M), ours"]), row)
+        for row in rows
+    ]
+    for verdict, color in {
+        "equal": "blue",
+        "within rounding": "green",
+        "differs": "orange",
+    }.items():
         own = [point for point in points if _verdict(point[2]) == verdict]
         differences = [100 * (ours / paper - 1) for paper, ours, _ in own]
         label = f"{verdict}: {len(own)}"
-        axes.plot([paper for paper, _, _ in own], differences, "o", color=LIGHT[color], label=label)
+        axes.plot(
+            [paper for paper, _, _ in own],
+            differences,
+            "o",
+            color=LIGHT[color],
+            label=label,
+        )
         if verdict == "differs":
             for (paper, _, row), difference in zip(own, differences, strict=True):
                 name = f"Table {row['table']}, {row['row'].removesuffix(' u=1')}"
-                axes.annotate(name, (paper, difference), (8, -4), textcoords="offset points", fontsize=9)
+                axes.annotate(
+                    name,
+                    (paper, difference),
+                    (8, -4),
+                    textcoords="offset points",
+                    fontsize=9,
+                )
     _logarithmic(axes, "x")
     axes.set_xlabel("parameters (M) as the papers print them")
     axes.set_ylabel("ours beside these (%)")
     axes.legend(loc="lower right")
-    return render(figure, "Parameters of lambdanet's models beside those that the papers print, in percent")
+    return render(
+        figure,
+        "Parameters of lambdanet's models beside those that the papers print, in percent",
+    )
 
 
 def _verdict(row: dict[str, str]) -> str:
@@ -239,28 +313,40 @@ def table_8() -> str:
     numbers = range(len(rows))
     axes.hlines(numbers, printed, ours, color=LIGHT["line"])
     options = {"markersize": 11, "markerfacecolor": "none", "markeredgewidth": 1.6}
-    axes.plot(printed, numbers, "o", color=LIGHT["orange"], label="the paper", **options)
+    axes.plot(
+        printed, numbers, "o", color=LIGHT["orange"], label="the paper", **options
+    )
     axes.plot(ours, numbers, "o", color=LIGHT["blue"], markersize=6, label="ours")
     name_rows(axes, (row["row"] for row in rows))
     axes.legend()
     axes.set_xlabel("parameters (M)")
-    return render(figure, "Parameters of the rows of Table 8, as printed and in lambdanet")
+    return render(
+        figure, "Parameters of the rows of Table 8, as printed and in lambdanet"
+    )
 
 
 def models() -> str:
     """Plots the parameters of all models but the tiny one against their FLOPs."""
     figure, (axes,) = new_figure(9, 5.4)
     for kind, color in KINDS.items():
-        own = [name for name in names.list_models() if _kind(name) == kind and name != "lambda_resnet_tiny"]
+        own = [
+            name
+            for name in names.list_models()
+            if _kind(name) == kind and name != "lambda_resnet_tiny"
+        ]
         axes.plot(*_sizes(own), "o", color=LIGHT[color], markersize=6, label=kind)
     options = {"markersize": 12, "markerfacecolor": "none", "markeredgewidth": 1.4}
     pretrained = _sizes(names.list_models(pretrained=True))
-    axes.plot(*pretrained, "o", color=LIGHT["ink"], label="pretrained weights", **options)
+    axes.plot(
+        *pretrained, "o", color=LIGHT["ink"], label="pretrained weights", **options
+    )
     _logarithmic(axes, "x", "y")
     axes.set_xlabel("FLOPs (G) for an image of the size in the table")
     axes.set_ylabel("parameters (M)")
     axes.legend(loc="lower right")
-    return render(figure, "Parameters of the models against their FLOPs, by their layers")
+    return render(
+        figure, "Parameters of the models against their FLOPs, by their layers"
+    )
 
 
 def _sizes(models: Iterable[str]) -> tuple[list[float], list[float]]:
@@ -271,23 +357,42 @@ def _sizes(models: Iterable[str]) -> tuple[list[float], list[float]]:
 
 def accuracy() -> str:
     """Plots the published accuracies against the measured speed of inference."""
-    speeds = {row["model"]: float(row["images_per_second"]) for row in _read("models.csv")}
+    speeds = {
+        row["model"]: float(row["images_per_second"]) for row in _read("models.csv")
+    }
     figure, (axes,) = new_figure(8, 4.2)
     for name in names.list_models(pretrained=True):
         (weights,) = names.info(name).weights
         axes.plot(speeds[name], weights.top1, "o", color=LIGHT[KINDS[_kind(name)]])
-        options = {"textcoords": "offset points", "fontsize": 9, "ha": "right" if name in LEFT else "left"}
-        axes.annotate(name, (speeds[name], weights.top1), OFFSETS.get(name, (7, -3)), **options)
+        options = {
+            "textcoords": "offset points",
+            "fontsize": 9,
+            "ha": "right" if name in LEFT else "left",
+        }
+        axes.annotate(
+            name, (speeds[name], weights.top1), OFFSETS.get(name, (7, -3)), **options
+        )
     for kind in list(KINDS)[:3]:
         axes.plot([], [], "o", color=LIGHT[KINDS[kind]], label=kind)
     axes.legend(loc="upper right")
     axes.set_xlim(right=41)
     axes.set_xlabel("images per second, inference on a CPU")
     axes.set_ylabel("top-1 on ImageNet (%), as published")
-    return render(figure, "Accuracy on ImageNet against the speed on a CPU, of the pretrained models")
+    return render(
+        figure,
+        "Accuracy on ImageNet against the speed on a CPU, of the pretrained models",
+    )
 
 
-PLOTS = (position_lambdas, model_speed, tpu_speed, printed_sizes, table_8, models, accuracy)
+PLOTS = (
+    position_lambdas,
+    model_speed,
+    tpu_speed,
+    printed_sizes,
+    table_8,
+    models,
+    accuracy,
+)
 
 
 def draw(plot: Callable[[], str]) -> str:

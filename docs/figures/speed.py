@@ -24,9 +24,15 @@ def draw() -> Drawing:
     """Returns the drawing."""
     with RESULTS.open(encoding="utf-8") as file:
         rows = [
-            row for row in csv.DictReader(file) if row["contender"] in CONTENDERS and row["pass"] == "both"
+            row
+            for row in csv.DictReader(file)
+            if row["contender"] in CONTENDERS and row["pass"] == "both"
         ]
-    maps = list(dict.fromkeys((row["height"], row["width"], row["channels"], row["batch"]) for row in rows))
+    maps = list(
+        dict.fromkeys(
+            (row["height"], row["width"], row["channels"], row["batch"]) for row in rows
+        )
+    )
     bottom = TOP + ROW * len(maps)
     drawing = Drawing(1000, bottom + 58, TITLE)
     for number, (label, color) in enumerate(CONTENDERS.values()):
@@ -40,7 +46,9 @@ def draw() -> Drawing:
     for column, title, left in PANELS:
         values = {
             (
-                maps.index((row["height"], row["width"], row["channels"], row["batch"])),
+                maps.index(
+                    (row["height"], row["width"], row["channels"], row["batch"])
+                ),
                 row["contender"],
             ): float(row[column])
             for row in rows
@@ -48,12 +56,21 @@ def draw() -> Drawing:
         }
         _draw_panel(drawing, values, title, left, bottom)
     about = rows[0]
-    drawing.text(120, bottom + 50, f"{about['cpu']}, threads: {about['threads']}, float32, scope 23", "faint")
+    drawing.text(
+        120,
+        bottom + 50,
+        f"{about['cpu']}, threads: {about['threads']}, float32, scope 23",
+        "faint",
+    )
     return drawing
 
 
 def _draw_panel(
-    drawing: Drawing, values: dict[tuple[int, str], float], title: str, left: float, bottom: float
+    drawing: Drawing,
+    values: dict[tuple[int, str], float],
+    title: str,
+    left: float,
+    bottom: float,
 ) -> None:
     low, high = (
         math.log10(min(values.values()) / 1.5),
@@ -71,4 +88,6 @@ def _draw_panel(
         drawing.dot(x, y, 6, CONTENDERS[contender][1])
         own = contender == "layer/auto"
         label = three_digits(value)
-        drawing.text(x + 11, y + 5, f"*{label}*" if own else label, "ink" if own else "faint", 15)
+        drawing.text(
+            x + 11, y + 5, f"*{label}*" if own else label, "ink" if own else "faint", 15
+        )

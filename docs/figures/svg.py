@@ -29,7 +29,9 @@ DARK = {
     "purple": "#b98cff",
 }
 IN_THE_DARK = "".join(
-    f'[{use}="{light}"]{{{use}:{DARK[name]}}}' for name, light in LIGHT.items() for use in ("fill", "stroke")
+    f'[{use}="{light}"]{{{use}:{DARK[name]}}}'
+    for name, light in LIGHT.items()
+    for use in ("fill", "stroke")
 )
 
 
@@ -48,14 +50,27 @@ class Drawing:
     elements: list[str] = dataclasses.field(default_factory=list)
 
     def rectangle(
-        self, x: float, y: float, width: float, height: float, color: str, opacity: float = 1, line: str = ""
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        color: str,
+        opacity: float = 1,
+        line: str = "",
     ) -> None:
         stroke = f' stroke="{LIGHT[line]}"' if line else ""
         box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
         fill = f'fill="{LIGHT[color]}" fill-opacity="{opacity:g}"'
         self.elements.append(f"<rect {box} {fill}{stroke}/>")
 
-    def line(self, points: list[tuple[float, float]], color: str, width: float = 1.5, end: str = "") -> None:
+    def line(
+        self,
+        points: list[tuple[float, float]],
+        color: str,
+        width: float = 1.5,
+        end: str = "",
+    ) -> None:
         """Draws a line through points; with `end="arrow"`, its head is at the last point."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         stroke = f'stroke="{LIGHT[color]}" stroke-width="{width:g}"'
@@ -64,19 +79,33 @@ class Drawing:
             (x, y), (x2, y2) = points[-2:]
             length = ((x2 - x) ** 2 + (y2 - y) ** 2) ** 0.5
             dx, dy = 7 * (x2 - x) / length, 7 * (y2 - y) / length
-            corners = [(x2, y2), (x2 - dx - dy / 2, y2 - dy + dx / 2), (x2 - dx + dy / 2, y2 - dy - dx / 2)]
+            corners = [
+                (x2, y2),
+                (x2 - dx - dy / 2, y2 - dy + dx / 2),
+                (x2 - dx + dy / 2, y2 - dy - dx / 2),
+            ]
             path = " ".join(f"{x:g},{y:g}" for x, y in corners)
             self.elements.append(f'<polygon points="{path}" fill="{LIGHT[color]}"/>')
 
     def dot(self, x: float, y: float, radius: float, color: str) -> None:
-        self.elements.append(f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" fill="{LIGHT[color]}"/>')
+        self.elements.append(
+            f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" fill="{LIGHT[color]}"/>'
+        )
 
     def text(
-        self, x: float, y: float, text: str, color: str = "ink", size: float = 14, anchor: str = "start"
+        self,
+        x: float,
+        y: float,
+        text: str,
+        color: str = "ink",
+        size: float = 14,
+        anchor: str = "start",
     ) -> None:
         """Draws a line of text, in which `_{...}` is set lower, `^{...}` higher and `*...*` bold."""
         place = f'x="{x:g}" y="{y:g}" font-size="{size:g}" text-anchor="{anchor}"'
-        self.elements.append(f'<text {place} fill="{LIGHT[color]}">{_spans(text, size)}</text>')
+        self.elements.append(
+            f'<text {place} fill="{LIGHT[color]}">{_spans(text, size)}</text>'
+        )
 
     def render(self) -> str:
         """Returns the file. Its ground is part of it, so it is readable on a page of the other kind, too."""
@@ -102,6 +131,10 @@ def _spans(text: str, size: float) -> str:
         style += f' dy="{target - shift:g}"' if target != shift else ""
         style += f' font-size="{0.72 * size:g}"' if target else ""
         style += ' font-weight="bold"' if part[0] == "*" else ""
-        spans.append(f"<tspan{style}>{escape(content[space:])}</tspan>" if style else escape(content))
+        spans.append(
+            f"<tspan{style}>{escape(content[space:])}</tspan>"
+            if style
+            else escape(content)
+        )
         shift = target
     return "".join(spans)

@@ -22,7 +22,9 @@ def write_pages(app: Sphinx, config: Config) -> None:
     folder = Path(app.srcdir)
     write_committed(folder)
     for module in WRITERS:
-        _write_all(folder, {f"{name}.md": text for name, text in module.pages().items()})
+        _write_all(
+            folder, {f"{name}.md": text for name, text in module.pages().items()}
+        )
     _write_all(folder, explorer.scripts())
     _write_all(folder, notebooks.notebooks(folder, app.tags.has("execute")))
 

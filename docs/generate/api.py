@@ -17,7 +17,10 @@ HIDDEN = {"lambdanet.cli", "lambdanet.training.benchmark.worker"}
 def pages() -> dict[str, str]:
     """Returns a page of the public names, and a page per package."""
     texts = {package.__name__: _page(package) for package in _packages()}
-    return {f"reference/api/{name}": text for name, text in {"lambdanet": _public_page(), **texts}.items()}
+    return {
+        f"reference/api/{name}": text
+        for name, text in {"lambdanet": _public_page(), **texts}.items()
+    }
 
 
 def packages() -> str:
@@ -28,35 +31,55 @@ def packages() -> str:
 
 def public_names() -> str:
     """Returns the table of the names that `lambdanet` exports."""
-    return table(["name", "purpose"], [[f"`{name}`", summary(value)] for name, value in _public().items()])
+    return table(
+        ["name", "purpose"],
+        [[f"`{name}`", summary(value)] for name, value in _public().items()],
+    )
 
 
 def _public() -> dict[str, Any]:
     """Returns what `lambdanet` exports, by name, without modules."""
     values = {name: getattr(lambdanet, name) for name in lambdanet.__all__}
-    return {name: value for name, value in values.items() if not inspect.ismodule(value)}
+    return {
+        name: value for name, value in values.items() if not inspect.ismodule(value)
+    }
 
 
 def _packages() -> list[ModuleType]:
     walked = pkgutil.walk_packages(lambdanet.__path__, "lambdanet.")
-    return [importlib.import_module(info.name) for info in walked if info.ispkg and info.name not in HIDDEN]
+    return [
+        importlib.import_module(info.name)
+        for info in walked
+        if info.ispkg and info.name not in HIDDEN
+    ]
 
 
 def _public_page() -> str:
     kinds = {
-        name: "autoclass" if inspect.isclass(value) else "autofunction" for name, value in _public().items()
+        name: "autoclass" if inspect.isclass(value) else "autofunction"
+        for name, value in _public().items()
     }
     return "\n".join(
-        ["# lambdanet\n", *(_directive(kind, f"lambdanet.{name}") for name, kind in kinds.items())]
+        [
+            "# lambdanet\n",
+            *(_directive(kind, f"lambdanet.{name}") for name, kind in kinds.items()),
+        ]
     )
 
 
 def _page(package: ModuleType) -> str:
-    modules = [f"{package.__name__}.{i.name}" for i in pkgutil.iter_modules(package.__path__) if not i.ispkg]
+    modules = [
+        f"{package.__name__}.{i.name}"
+        for i in pkgutil.iter_modules(package.__path__)
+        if not i.ispkg
+    ]
     parts = [f"# {package.__name__}", _directive("automodule", package.__name__)]
     for module in modules:
         if module not in HIDDEN:
-            parts += [f"## {module.rpartition('.')[2]}", _directive("automodule", module)]
+            parts += [
+                f"## {module.rpartition('.')[2]}",
+                _directive("automodule", module),
+            ]
     return "\n\n".join(parts)
 
 

@@ -25,17 +25,28 @@ def headline() -> str:
     """Returns the mean accuracy of each operator on the tasks that separate operators."""
     tasks = summary.separating(ROWS)
     cells = [
-        [OPERATORS[name].title, *(_percent(summary.mean(Setup(task, name), ROWS)) for task in tasks)]
+        [
+            OPERATORS[name].title,
+            *(_percent(summary.mean(Setup(task, name), ROWS)) for task in tasks),
+        ]
         for name in OPERATORS
     ]
     cells.append(["chance", *(_percent(1 / TASKS[task]().classes) for task in tasks)])
-    return table(["accuracy (%)", *(summary.title(task) for task in tasks)], cells) if tasks else MISSING
+    return (
+        table(["accuracy (%)", *(summary.title(task) for task in tasks)], cells)
+        if tasks
+        else MISSING
+    )
 
 
 def without_separation() -> str:
     """Returns the tasks on which all operators are about equal."""
-    same = [task for task in summary.searched(ROWS) if task not in summary.separating(ROWS)]
-    return f"Tasks that separate nothing: {'; '.join(map(summary.title, same)) or 'none'}."
+    same = [
+        task for task in summary.searched(ROWS) if task not in summary.separating(ROWS)
+    ]
+    return (
+        f"Tasks that separate nothing: {'; '.join(map(summary.title, same)) or 'none'}."
+    )
 
 
 def tasks() -> str:
@@ -43,9 +54,24 @@ def tasks() -> str:
     expected, parts = summary.predictions(), []
     for task in summary.searched(ROWS):
         title = summary.title(task)
-        cells = [_line(setup, expected.get(setup)) for setup in HEADLINE if setup.task_name == task]
-        header = ["operator", "predicted", "accuracy (%)", "prediction", "minus lambda, both"]
-        header += ["steps to 90 %", "learning rate", "seeds", "reason for the prediction"]
+        cells = [
+            _line(setup, expected.get(setup))
+            for setup in HEADLINE
+            if setup.task_name == task
+        ]
+        header = [
+            "operator",
+            "predicted",
+            "accuracy (%)",
+            "prediction",
+            "minus lambda, both",
+        ]
+        header += [
+            "steps to 90 %",
+            "learning rate",
+            "seeds",
+            "reason for the prediction",
+        ]
         parts.append(f"### {title[0].upper()}{title[1:]}\n\n{table(header, cells)}")
     return "\n".join(parts) or MISSING
 
@@ -59,8 +85,12 @@ def _line(setup: Setup, expected: summary.Prediction | None) -> list[str]:
         outcome = "right" if expected.lowest <= mean <= expected.highest else "wrong"
     return [
         OPERATORS[setup.operator].title,
-        f"{100 * expected.lowest:.0f} to {100 * expected.highest:.0f}" if expected else "-",
-        _interval(summary.interval([*summary.accuracies(setup, ROWS).values()])) if done else "-",
+        f"{100 * expected.lowest:.0f} to {100 * expected.highest:.0f}"
+        if expected
+        else "-",
+        _interval(summary.interval([*summary.accuracies(setup, ROWS).values()]))
+        if done
+        else "-",
         outcome,
         _interval(summary.difference(setup, ROWS)),
         f"{statistics.median(steps):.0f}" if steps and len(steps) == len(done) else "-",
@@ -72,7 +102,10 @@ def _line(setup: Setup, expected: summary.Prediction | None) -> list[str]:
 
 def costs() -> str:
     """Returns parameters, FLOPs, time and memory of the networks of each task in `headline`."""
-    memory = {(row["task"], row["operator"]): row["mib"] for row in read_csv("arena_memory.csv")}
+    memory = {
+        (row["task"], row["operator"]): row["mib"]
+        for row in read_csv("arena_memory.csv")
+    }
     cells, shown = [], summary.separating(ROWS)
     for setup in HEADLINE:
         rows = [row for cell, row in ROWS.items() if cell.setup == setup]
@@ -80,22 +113,49 @@ def costs() -> str:
             flops = three_digits(float(rows[0]["flops"]) / 1e6)
             step_ms = statistics.median(float(row["step_ms"]) for row in rows)
             mib = three_digits(memory.get((setup.task_name, setup.operator), "-"))
-            numbers = [f"{int(rows[0]['parameters']):,}", flops, three_digits(step_ms), mib]
-            cells.append([summary.title(setup.task_name), OPERATORS[setup.operator].title, *numbers])
-    return table(["task", "operator", "parameters", "MFLOPs", "step (ms)", "MiB"], cells) or MISSING
+            numbers = [
+                f"{int(rows[0]['parameters']):,}",
+                flops,
+                three_digits(step_ms),
+                mib,
+            ]
+            cells.append(
+                [
+                    summary.title(setup.task_name),
+                    OPERATORS[setup.operator].title,
+                    *numbers,
+                ]
+            )
+    return (
+        table(["task", "operator", "parameters", "MFLOPs", "step (ms)", "MiB"], cells)
+        or MISSING
+    )
 
 
 def initialization() -> str:
     """Returns the accuracy of the lambda layer over standard deviations of its position embeddings."""
-    series, cells = [factor for factor in plan.FACTORS if factor.name == "position_stddev"], []
+    series, cells = (
+        [factor for factor in plan.FACTORS if factor.name == "position_stddev"],
+        [],
+    )
     for factor in series:
-        alone = [Setup(factor.task, operator) for operator in ("lambda_content", "lambda_position")]
-        found = [summary.accuracies(setup, ROWS).values() for setup in (*factor.setups(), *alone)]
+        alone = [
+            Setup(factor.task, operator)
+            for operator in ("lambda_content", "lambda_position")
+        ]
+        found = [
+            summary.accuracies(setup, ROWS).values()
+            for setup in (*factor.setups(), *alone)
+        ]
         if all(found):
             intervals = [_interval(summary.interval([*each])) for each in found]
             cells.append([summary.title(factor.task), *intervals])
     values = [f"both, stddev {value}" for value in series[0].values]
-    return table(["accuracy (%)", *values, "content alone", "position alone"], cells) if cells else MISSING
+    return (
+        table(["accuracy (%)", *values, "content alone", "position alone"], cells)
+        if cells
+        else MISSING
+    )
 
 
 def factors() -> str:
@@ -107,7 +167,15 @@ def factors() -> str:
             pairs = zip(factor.values, map(_percent, means), strict=True)
             series = ", ".join(f"{value}: {mean}" for value, mean in pairs)
             titles = [summary.title(factor.task), OPERATORS[factor.operator].title]
-            cells.append([f"`{factor.name}`", *titles, series, factor.paper, _agreement(factor, means)])
+            cells.append(
+                [
+                    f"`{factor.name}`",
+                    *titles,
+                    series,
+                    factor.paper,
+                    _agreement(factor, means),
+                ]
+            )
     header = ["factor", "task", "operator", "accuracy (%)", "paper", "agrees"]
     return table(header, cells) if cells else MISSING
 
@@ -122,7 +190,11 @@ def _agreement(factor: plan.Factor, means: list[float | None]) -> str:
 def missing() -> str:
     """Returns the part of the plan that has not run."""
     cells = [row for row in plan.summarize(ROWS) if row[3] != "0"]
-    return table(["task", "setting", "trainings run", "left", "hours left"], cells) if cells else "Nothing."
+    return (
+        table(["task", "setting", "trainings run", "left", "hours left"], cells)
+        if cells
+        else "Nothing."
+    )
 
 
 def machine() -> str:
@@ -133,7 +205,9 @@ def machine() -> str:
     versions = ", ".join(sorted({row["version"] for row in rows}))
     planned = len(ROWS) + sum(int(row[3]) for row in plan.summarize(ROWS))
     share = f"{len(rows):,} of {planned:,} trainings of the plan have run"
-    return f"{share}, in {hours:.1f} processor hours on {machines}; lambdanet {versions}."
+    return (
+        f"{share}, in {hours:.1f} processor hours on {machines}; lambdanet {versions}."
+    )
 
 
 def _percent(value: float | None) -> str:

@@ -13,7 +13,10 @@ def bibtex() -> str:
     """Returns the entries of the paper and of the software."""
     software = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     paper = software["preferred-citation"]
-    names = [f"{author['family-names']}, {author['given-names']}" for author in paper["authors"]]
+    names = [
+        f"{author['family-names']}, {author['given-names']}"
+        for author in paper["authors"]
+    ]
     cited = {
         "title": f"{{{paper['title']}}}",
         "author": " and ".join(names),
@@ -23,7 +26,9 @@ def bibtex() -> str:
     }
     used = {
         "title": f"{{{software['title']}}}",
-        "author": " and ".join(f"{{{author['name']}}}" for author in software["authors"]),
+        "author": " and ".join(
+            f"{{{author['name']}}}" for author in software["authors"]
+        ),
         "version": software["version"],
     }
     entries = [
@@ -35,4 +40,10 @@ def bibtex() -> str:
 
 def _entry(kind: str, key: str, fields: Mapping[str, object]) -> str:
     text = {name: str(value).replace("_", r"\_") for name, value in fields.items()}
-    return "\n".join([f"@{kind}{{{key},", *(f"  {name} = {{{value}}}," for name, value in text.items()), "}"])
+    return "\n".join(
+        [
+            f"@{kind}{{{key},",
+            *(f"  {name} = {{{value}}}," for name, value in text.items()),
+            "}",
+        ]
+    )

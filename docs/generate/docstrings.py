@@ -13,11 +13,16 @@ from sphinx.application import Sphinx
 ESCAPED = (
     (re.compile(r"(`[^`]*`)(?=\w)"), r"\1\\ "),  # `Group`s
     # [b, *map], |u|
-    (re.compile(r"(`[^`]*`)|([*](?! )|[|]|(?<=\w)_(?!\w))"), lambda m: m[1] or f"\\{m[2]}"),
+    (
+        re.compile(r"(`[^`]*`)|([*](?! )|[|]|(?<=\w)_(?!\w))"),
+        lambda m: m[1] or f"\\{m[2]}",
+    ),
 )
 
 
-def escape(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+def escape(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
     """Rewrites the lines of a docstring in place."""
     escaped: list[str] = []
     in_code = False

@@ -5,7 +5,12 @@ from generate.pages import table
 from lambdanet.detection import experiments
 from lambdanet.detection.configs import shapes  # noqa: F401  registers its experiment
 
-OWN = ("lambda_resnet/", "mobilenet_v2_lambda/", "maskrcnn_lambda_resnet_", "maskrcnn_halo_resnet_")
+OWN = (
+    "lambda_resnet/",
+    "mobilenet_v2_lambda/",
+    "maskrcnn_lambda_resnet_",
+    "maskrcnn_halo_resnet_",
+)
 
 
 def rows() -> str:

@@ -60,7 +60,11 @@ def rows() -> list[list[Any]]:
 
 def _cpu() -> dict[str, float]:
     """Returns the speed of inference, as the benchmark of models measured it."""
-    measured = [row for row in read_csv("models.csv") if row["pass"] == "infer" and row["images_per_second"]]
+    measured = [
+        row
+        for row in read_csv("models.csv")
+        if row["pass"] == "infer" and row["images_per_second"]
+    ]
     return {row["model"]: float(row["images_per_second"]) for row in measured}
 
 

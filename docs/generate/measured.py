@@ -34,9 +34,20 @@ PAGES = {
         "selection.txt": ("training/pseudo_labels",),
     },
     "libraries": {"peers.csv": LAYERS},
-    "tpu": {"tpu.csv": MODELS, "tpu_check.txt": MODELS, "tpu_of_both_backends": TRAINING},
-    "accuracy": {"digits.txt": TRAINING, "digits.csv": TRAINING, "shapes.txt": (*MODELS, "detection")},
-    "arena": {"arena.csv": (*LAYERS, "benchmarks/arena"), "arena_memory.csv": (*LAYERS, "benchmarks/arena")},
+    "tpu": {
+        "tpu.csv": MODELS,
+        "tpu_check.txt": MODELS,
+        "tpu_of_both_backends": TRAINING,
+    },
+    "accuracy": {
+        "digits.txt": TRAINING,
+        "digits.csv": TRAINING,
+        "shapes.txt": (*MODELS, "detection"),
+    },
+    "arena": {
+        "arena.csv": (*LAYERS, "benchmarks/arena"),
+        "arena_memory.csv": (*LAYERS, "benchmarks/arena"),
+    },
 }
 
 
@@ -55,7 +66,11 @@ def fingerprint(sources: Iterable[str]) -> str:
 def _outline(node: object) -> object:
     """Returns a syntax tree as tuples, without empty fields: versions of Python differ in them."""
     if isinstance(node, ast.AST):
-        fields = [(name, _outline(value)) for name, value in ast.iter_fields(node) if value not in (None, [])]
+        fields = [
+            (name, _outline(value))
+            for name, value in ast.iter_fields(node)
+            if value not in (None, [])
+        ]
         return type(node).__name__, fields
     if isinstance(node, list):
         return [_outline(part) for part in node]
@@ -64,13 +79,20 @@ def _outline(node: object) -> object:
 
 def room_now(room: str) -> str:
     """Returns the fingerprint of a room's files as they are in this folder."""
-    return fingerprint(path.read_text(encoding="utf-8") for path in sorted((ROOT / room).rglob("*.py")))
+    return fingerprint(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / room).rglob("*.py"))
+    )
 
 
 def room_at(commit: str, room: str) -> str:
     """Returns the fingerprint of a room's files as they were committed."""
-    names = sorted(_git("ls-tree", "-r", "--name-only", commit, "--", f"{room}/").splitlines(), key=Path)
-    return fingerprint(_git("show", f"{commit}:{name}") for name in names if name.endswith(".py"))
+    names = sorted(
+        _git("ls-tree", "-r", "--name-only", commit, "--", f"{room}/").splitlines(),
+        key=Path,
+    )
+    return fingerprint(
+        _git("show", f"{commit}:{name}") for name in names if name.endswith(".py")
+    )
 
 
 def record(name: str) -> None:
@@ -83,11 +105,15 @@ def record(name: str) -> None:
         for room in rooms:
             found = room_at("HEAD", room)
             if found != room_now(room):
-                sys.exit(f"{room} has changes that are not committed: commit them, then measure")
+                sys.exit(
+                    f"{room} has changes that are not committed: commit them, then measure"
+                )
             rows.append({"file": file, "commit": commit, "room": room, "code": found})
     rows.sort(key=lambda row: row["file"])
     with (RESULTS / "measured.csv").open("w", encoding="utf-8", newline="") as output:
-        writer = csv.DictWriter(output, ["file", "commit", "room", "code"], lineterminator="\n")
+        writer = csv.DictWriter(
+            output, ["file", "commit", "room", "code"], lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(rows)
 
@@ -97,11 +123,17 @@ def line(*files: str) -> str:
     groups: dict[tuple[str, ...], list[str]] = {}
     for file in files:
         rows = [row for row in read_csv("measured.csv") if row["file"] == file]
-        changed = tuple(row["room"] for row in rows if row["code"] != room_now(row["room"]))
+        changed = tuple(
+            row["room"] for row in rows if row["code"] != room_now(row["room"])
+        )
         groups.setdefault(changed, []).append(f"`{file}` at `{rows[0]['commit']}`")
     sentences = []
     for changed, names in groups.items():
-        since = f"before changes of {code(changed)}" if changed else "with the code of today"
+        since = (
+            f"before changes of {code(changed)}"
+            if changed
+            else "with the code of today"
+        )
         sentences.append(f"Measured {since}: {', '.join(names)}.")
     return f"*{' '.join(sentences)}*"
 
@@ -142,7 +174,12 @@ def arena() -> str:
 
 def _git(*arguments: str) -> str:
     return subprocess.run(
-        ["git", *arguments], check=True, capture_output=True, text=True, cwd=ROOT, encoding="utf-8"
+        ["git", *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        encoding="utf-8",
     ).stdout
 
 

@@ -42,7 +42,9 @@ def all_models() -> str:
 def _models(names: list[str], folder: str = "") -> str:
     rows = [
         [
-            f"[`{info.name}`]({folder}{family_of(info.name)}.md)" if folder else f"`{info.name}`",
+            f"[`{info.name}`]({folder}{family_of(info.name)}.md)"
+            if folder
+            else f"`{info.name}`",
             three_digits(info.params / 1e6),
             three_digits(info.flops / 1e9),
             str(info.input_size),
@@ -51,26 +53,42 @@ def _models(names: list[str], folder: str = "") -> str:
         ]
         for info in map(zoo_names.info, names)
     ]
-    header = ["model", "parameters (M)", "FLOPs (G)", "pixels", "pretrained, top-1 (%)", "source"]
+    header = [
+        "model",
+        "parameters (M)",
+        "FLOPs (G)",
+        "pixels",
+        "pretrained, top-1 (%)",
+        "source",
+    ]
     return table(header, rows)
 
 
 def pages() -> dict[str, str]:
     """Returns a page per family."""
-    return {f"models/families/{name}": _page(name, module) for name, module in families().items()}
+    return {
+        f"models/families/{name}": _page(name, module)
+        for name, module in families().items()
+    }
 
 
 def _page(family: str, module: ModuleType) -> str:
     names = list(module.MODELS)
     options = sorted(set().union(*(zoo.MODELS[name].option_names() for name in names)))
-    recipes = sorted({recipe for name in names for recipe in zoo_names.info(name).recipes})
+    recipes = sorted(
+        {recipe for name in names for recipe in zoo_names.info(name).recipes}
+    )
     parts = [
         f"# {family}",
         inspect.getdoc(module) or "",
         _models(names),
         f"Options of `create_model`: {code(options)}.",
         f"Recipes: {code(recipes)}.",
-        *(_card(weights) for name in names for weights in pretrained_weights.weights_of(name)),
+        *(
+            _card(weights)
+            for name in names
+            for weights in pretrained_weights.weights_of(name)
+        ),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -47,7 +47,9 @@ else:
 TEXT = ("pip install", "tensorboard", "export JAX_")
 OWN_PICTURES = "my_pictures"  # commands with this folder wait for it
 
-GENERATED = re.compile(r"<!-- notebooks\.\w+: begin -->.*?<!-- notebooks\.\w+: end -->\n", re.DOTALL)
+GENERATED = re.compile(
+    r"<!-- notebooks\.\w+: begin -->.*?<!-- notebooks\.\w+: end -->\n", re.DOTALL
+)
 CELL = re.compile(r"^<!-- cell\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
 BASH = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -66,7 +68,8 @@ def notebooks(docs: Path, execute: bool) -> dict[str, str]:
 def committed(docs: Path) -> dict[str, str]:
     """Returns the file name and the text of each notebook in the repository."""
     return {
-        f"{COMMITTED}/{name}.ipynb": _write(_read(docs / "tutorials" / f"{name}.md")) for name in RUN_IN_COLAB
+        f"{COMMITTED}/{name}.ipynb": _write(_read(docs / "tutorials" / f"{name}.md"))
+        for name in RUN_IN_COLAB
     }
 
 
@@ -88,7 +91,9 @@ def _button(name: str) -> str:
 def _read(path: Path) -> NotebookNode:
     """Returns the notebook of a tutorial, the same at each call."""
     runs_all = path.stem in RUN_IN_COLAB
-    text = CELL.sub(r"```python\n\1```", GENERATED.sub("", path.read_text(encoding="utf-8")))
+    text = CELL.sub(
+        r"```python\n\1```", GENERATED.sub("", path.read_text(encoding="utf-8"))
+    )
     if runs_all:
         text = BASH.sub(_as_text, text)
     notebook = jupytext.reads(HEADER + text, fmt="md")
@@ -101,7 +106,9 @@ def _read(path: Path) -> NotebookNode:
             wait = f'test -d {OWN_PICTURES} || {{ echo "{OWN_PICTURES} is not there yet"; exit 0; }}'
             cell.source = cell.source.replace("%%bash\n", f"%%bash\n{wait}\n")
     if runs_all:
-        page = repository.absolute(f"[docs/tutorials/{path.name}]({path.name})", "docs/tutorials")
+        page = repository.absolute(
+            f"[docs/tutorials/{path.name}]({path.name})", "docs/tutorials"
+        )
         notebook.cells[0].source += f"\n\nThis notebook is generated from {page}."
         notebook.cells.insert(1, new_code_cell(_install()))
     for number, cell in enumerate(notebook.cells):
@@ -121,7 +128,11 @@ def _install() -> str:
 
 def _as_text(block: re.Match[str]) -> str:
     """Returns a block of bash in the form that jupytext leaves in the text, if it is no cell."""
-    return f"```console\n{block[1]}```" if any(word in block[1] for word in TEXT) else block[0]
+    return (
+        f"```console\n{block[1]}```"
+        if any(word in block[1] for word in TEXT)
+        else block[0]
+    )
 
 
 def _execute(notebook: NotebookNode) -> None:
@@ -129,7 +140,9 @@ def _execute(notebook: NotebookNode) -> None:
     commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with tempfile.TemporaryDirectory() as folder:
         options = {"skip_cells_with_tag": SKIP, "record_timing": False}
-        client = NotebookClient(notebook, resources={"metadata": {"path": folder}}, **options)
+        client = NotebookClient(
+            notebook, resources={"metadata": {"path": folder}}, **options
+        )
         client.execute(env={**os.environ, "PATH": commands})
 
 
@@ -141,4 +154,6 @@ def link(app: Sphinx, docname: str, source: list[str]) -> None:
     """Adds the link to the notebook at the end of a tutorial."""
     folder, _, name = docname.partition("/")
     if folder == "tutorials":
-        source[0] += f"\n\n{{download}}`This page as a notebook <../{FOLDER}/{name}.ipynb>`\n"
+        source[0] += (
+            f"\n\n{{download}}`This page as a notebook <../{FOLDER}/{name}.ipynb>`\n"
+        )

@@ -14,7 +14,9 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Returns a Markdown table without the columns that are empty in all rows."""
-    shown = [i for i in range(len(header)) if any(row[i] not in ("", "-") for row in rows)]
+    shown = [
+        i for i in range(len(header)) if any(row[i] not in ("", "-") for row in rows)
+    ]
     cells = [[line[i].replace("|", r"\|") for i in shown] for line in (header, *rows)]
     return text_table.render(cells[0], cells[1:], "markdown")
 

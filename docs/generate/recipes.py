@@ -13,7 +13,11 @@ from lambdanet.configs.recipe import Recipe, describe_fields
 def _pixels(recipe: Recipe) -> str:
     """Returns the sizes of images: "160, evaluated at 224"."""
     sizes = ", ".join(f"{size:g}" for size in recipe.sizes)
-    return f"{sizes}, evaluated at {recipe.input_size}" if sizes else str(recipe.input_size)
+    return (
+        f"{sizes}, evaluated at {recipe.input_size}"
+        if sizes
+        else str(recipe.input_size)
+    )
 
 
 COLUMNS: dict[str, Callable[[Recipe], object]] = {
@@ -39,12 +43,21 @@ def _section(module: str, names: list[str]) -> str:
     """Returns the docstring of a module, what is the same for all of its recipes, and their table."""
     text = inspect.getdoc(importlib.import_module(f"{configs.__name__}.{module}"))
     recipes = [configs.get_recipe(name) for name in names]
-    columns = {title: [_shown(cell(recipe)) for recipe in recipes] for title, cell in COLUMNS.items()}
-    same = {title: cells[0] for title, cells in columns.items() if len(names) > 1 and len(set(cells)) == 1}
+    columns = {
+        title: [_shown(cell(recipe)) for recipe in recipes]
+        for title, cell in COLUMNS.items()
+    }
+    same = {
+        title: cells[0]
+        for title, cells in columns.items()
+        if len(names) > 1 and len(set(cells)) == 1
+    }
     columns = {title: cells for title, cells in columns.items() if title not in same}
     rows = list(zip([f"`{name}`" for name in names], *columns.values(), strict=True))
     shared = (
-        f"Same for all: {', '.join(f'{title} {cell}' for title, cell in same.items())}.\n\n" if same else ""
+        f"Same for all: {', '.join(f'{title} {cell}' for title, cell in same.items())}.\n\n"
+        if same
+        else ""
     )
     return f"## {module}\n\n{text}\n\n{shared}{table(['recipe', *columns], rows)}"
 
@@ -57,6 +70,12 @@ def fields() -> str:
     """Returns the table of the fields of a recipe."""
     rows = []
     for name, kind, default, meaning in describe_fields():
-        shown = "the recipe's" if default is None else f"`{default}`" if default else "empty"
+        shown = (
+            "the recipe's"
+            if default is None
+            else f"`{default}`"
+            if default
+            else "empty"
+        )
         rows.append([f"`{name}`", kind, shown, meaning])
     return table(["field", "type", "default", "meaning"], rows)

@@ -35,7 +35,9 @@ def layers() -> str:
     parts = [_machine(rows)]
     for scope, pass_name in dict.fromkeys((row["scope"], row["pass"]) for row in rows):
         own = [row for row in rows if (row["scope"], row["pass"]) == (scope, pass_name)]
-        title = "Layers that have their own scope" if scope == "own" else f"Scope {scope}"
+        title = (
+            "Layers that have their own scope" if scope == "own" else f"Scope {scope}"
+        )
         parts.append(f"**{title}, {PASSES[pass_name]}**\n\n{_by_map(own)}")
     return "\n\n".join(parts)
 
@@ -43,9 +45,18 @@ def layers() -> str:
 def convolutions() -> str:
     """Returns the times of the convolution and of `auto` by map and pass, with scope 23."""
     contenders = ("position/conv", "position/auto")
-    rows = [row for row in read_csv("layers.csv") if row["contender"] in contenders and row["scope"] == "23"]
-    parts = [(title, [row for row in rows if row["pass"] == name]) for name, title in PASSES.items()]
-    return "\n\n".join(f"**{title.capitalize()}**\n\n{_by_map(own)}" for title, own in parts)
+    rows = [
+        row
+        for row in read_csv("layers.csv")
+        if row["contender"] in contenders and row["scope"] == "23"
+    ]
+    parts = [
+        (title, [row for row in rows if row["pass"] == name])
+        for name, title in PASSES.items()
+    ]
+    return "\n\n".join(
+        f"**{title.capitalize()}**\n\n{_by_map(own)}" for title, own in parts
+    )
 
 
 def _by_map(rows: Sequence[dict[str, str]]) -> str:
@@ -55,7 +66,8 @@ def _by_map(rows: Sequence[dict[str, str]]) -> str:
     times = {(row["contender"], title(row)): row["ms_median"] for row in rows}
     names = dict.fromkeys(row["contender"] for row in rows)
     cells = [
-        [f"`{name}`", *(three_digits(times.get((name, size)) or "-") for size in maps)] for name in names
+        [f"`{name}`", *(three_digits(times.get((name, size)) or "-") for size in maps)]
+        for name in names
     ]
     return table(["milliseconds", *maps], cells)
 
@@ -63,7 +75,16 @@ def _by_map(rows: Sequence[dict[str, str]]) -> str:
 def models() -> str:
     """Returns the table of the benchmark of models."""
     rows = read_csv("models.csv")
-    shown = ("model", "image_size", "batch", "pass", "ms_median", "images_per_second", "peak_mib", "note")
+    shown = (
+        "model",
+        "image_size",
+        "batch",
+        "pass",
+        "ms_median",
+        "images_per_second",
+        "peak_mib",
+        "note",
+    )
     return f"{_machine(rows)}\n\n{_plain(rows, shown, ('ms_median', 'images_per_second', 'peak_mib'))}"
 
 
@@ -74,19 +95,41 @@ def timm() -> str:
 
 
 def _beside_timm(machine: str) -> str:
-    rows = [row for batch in (1, 8) for row in read_csv(f"timm/{machine}/batch_{batch}/models.csv")]
-    times = {(row["model"], row["batch"], row["pass"]): row["ms_median"] for row in rows}
+    rows = [
+        row
+        for batch in (1, 8)
+        for row in read_csv(f"timm/{machine}/batch_{batch}/models.csv")
+    ]
+    times = {
+        (row["model"], row["batch"], row["pass"]): row["ms_median"] for row in rows
+    }
     cells = []
     for name, batch, pass_name in times:
         if "/" in name:
             continue
         ours = times[name, batch, pass_name]
         theirs = [times[f"{peer}/{name}", batch, pass_name] for peer in MODEL_PEERS]
-        ratios = [f"{float(time) / float(ours):.2f}" if time else "-" for time in theirs]
+        ratios = [
+            f"{float(time) / float(ours):.2f}" if time else "-" for time in theirs
+        ]
         cells.append(
-            [name, batch, pass_name, *(three_digits(time or "-") for time in (ours, *theirs)), *ratios]
+            [
+                name,
+                batch,
+                pass_name,
+                *(three_digits(time or "-") for time in (ours, *theirs)),
+                *ratios,
+            ]
         )
-    header = ["network", "images", "pass", "ms", "timm, ms", "timm compiled, ms", "timm / ours"]
+    header = [
+        "network",
+        "images",
+        "pass",
+        "ms",
+        "timm, ms",
+        "timm compiled, ms",
+        "timm / ours",
+    ]
     library = next(row["library"] for row in rows if row["model"].startswith("timm/"))
     return f"{_machine(rows).removesuffix('.')}, {library}.\n\n{table([*header, 'compiled / ours'], cells)}"
 
@@ -99,9 +142,14 @@ def operations() -> str:
     for row in rows:
         groups = shares.setdefault((row["model"], row["pass"], row["batch"]), {})
         groups[row["operations"]] = float(row["share"])
-        groups[inside] = groups.get(inside, 0.0) + float(row["share in lambda or halo layers"])
+        groups[inside] = groups.get(inside, 0.0) + float(
+            row["share in lambda or halo layers"]
+        )
     columns = [*dict.fromkeys(row["operations"] for row in rows), inside]
-    cells = [[*case, *(f"{groups[name]:.0%}" for name in columns)] for case, groups in shares.items()]
+    cells = [
+        [*case, *(f"{groups[name]:.0%}" for name in columns)]
+        for case, groups in shares.items()
+    ]
     return table(["network", "pass", "images", *columns], cells)
 
 
@@ -114,12 +162,19 @@ def _machine(rows: Sequence[dict[str, str]]) -> str:
 def tpu() -> str:
     """Returns the estimates of the TPU compiler."""
     rows = read_csv("tpu.csv")
-    return _plain(rows, rounded=[name for name in rows[0] if "(" in name]) if rows else MISSING
+    return (
+        _plain(rows, rounded=[name for name in rows[0] if "(" in name])
+        if rows
+        else MISSING
+    )
 
 
 def tpu_of_both_backends() -> str:
     """Returns the estimates of steps on TensorFlow and JAX."""
-    reports = [json.loads(file.read_text()) for file in sorted((RESULTS / "tpu_of_both_backends").iterdir())]
+    reports = [
+        json.loads(file.read_text())
+        for file in sorted((RESULTS / "tpu_of_both_backends").iterdir())
+    ]
     rows = [
         [
             report["name"],
@@ -130,15 +185,27 @@ def tpu_of_both_backends() -> str:
             three_digits(report["bytes_moved"] / 1e9),
             str(report["collectives"].get("all-reduce", "-")),
         ]
-        for report in sorted(reports, key=lambda report: (report["flops"], report["topology"]))
+        for report in sorted(
+            reports, key=lambda report: (report["flops"], report["topology"])
+        )
     ]
-    header = ["step", "topology", "images per core", "ms", "HBM (GiB)", "HBM traffic (GB)", "all-reduces"]
+    header = [
+        "step",
+        "topology",
+        "images per core",
+        "ms",
+        "HBM (GiB)",
+        "HBM traffic (GB)",
+        "all-reduces",
+    ]
     return table(header, rows)
 
 
 def tpu_totals() -> str:
     """Returns the totals of the report of `lambdanet tpu-check` in docs/results/tpu_check.txt."""
-    first, _, _, *lines = (RESULTS / "tpu_check.txt").read_text(encoding="utf-8").splitlines()
+    first, _, _, *lines = (
+        (RESULTS / "tpu_check.txt").read_text(encoding="utf-8").splitlines()
+    )
     return "\n".join(["```text", first, *lines[: lines.index("")], "```"])
 
 
@@ -158,19 +225,28 @@ def libraries() -> str:
 
 def pretrained() -> str:
     """Returns the published accuracies."""
-    return render_table(list_models(pretrained=True), table_format="markdown", with_accuracy=True)
+    return render_table(
+        list_models(pretrained=True), table_format="markdown", with_accuracy=True
+    )
 
 
 def pretrained_lambda() -> str:
     """Returns the published accuracies of networks with lambda layers."""
-    return render_table(list_models("lam*", pretrained=True), table_format="markdown", with_accuracy=True)
+    return render_table(
+        list_models("lam*", pretrained=True),
+        table_format="markdown",
+        with_accuracy=True,
+    )
 
 
 def digits() -> str:
     """Returns the evaluation of the digits: its line, and the table of classes."""
     rates = ("precision", "recall", "f1")
     rows = [
-        {name: f"{float(value):.3f}" if name in rates else value for name, value in row.items()}
+        {
+            name: f"{float(value):.3f}" if name in rates else value
+            for name, value in row.items()
+        }
         for row in read_csv("digits.csv")
     ]
     return f"{_printed('digits.txt')}\n\n{_plain(rows)}"
@@ -183,13 +259,24 @@ def shapes() -> str:
 
 def _printed(name: str) -> str:
     path = RESULTS / name
-    return f"```text\n{path.read_text(encoding='utf-8').rstrip()}\n```" if path.exists() else MISSING
+    return (
+        f"```text\n{path.read_text(encoding='utf-8').rstrip()}\n```"
+        if path.exists()
+        else MISSING
+    )
 
 
-def _plain(rows: Sequence[dict[str, str]], shown: Sequence[str] = (), rounded: Sequence[str] = ()) -> str:
+def _plain(
+    rows: Sequence[dict[str, str]],
+    shown: Sequence[str] = (),
+    rounded: Sequence[str] = (),
+) -> str:
     """Returns a table of some or all columns of a file, some of them rounded; empty without rows."""
     if not rows:
         return ""
     header = list(shown or rows[0])
-    cells = [[three_digits(row[name]) if name in rounded else row[name] for name in header] for row in rows]
+    cells = [
+        [three_digits(row[name]) if name in rounded else row[name] for name in header]
+        for row in rows
+    ]
     return table(header, cells)

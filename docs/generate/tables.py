@@ -10,7 +10,9 @@ Between these is the Markdown text that `generate.results.layers()` returns.
 import importlib
 import re
 
-MARKED = re.compile(r"(<!-- (\w+)\.(\w+): begin -->\n).*?(<!-- \2\.\3: end -->)", re.DOTALL)
+MARKED = re.compile(
+    r"(<!-- (\w+)\.(\w+): begin -->\n).*?(<!-- \2\.\3: end -->)", re.DOTALL
+)
 
 
 def replace(text: str) -> str:

@@ -48,10 +48,21 @@ def main() -> None:
     """Writes operations.csv."""
     with FILE.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["model", "pass", "batch", "operations", "share", "share in lambda or halo layers"])
+        writer.writerow(
+            [
+                "model",
+                "pass",
+                "batch",
+                "operations",
+                "share",
+                "share in lambda or halo layers",
+            ]
+        )
         for name, pass_name, batch in SETTINGS:
             for group, share, inside in shares(name, pass_name, batch):
-                writer.writerow([name, pass_name, batch, group, f"{share:.3f}", f"{inside:.3f}"])
+                writer.writerow(
+                    [name, pass_name, batch, group, f"{share:.3f}", f"{inside:.3f}"]
+                )
 
 
 def shares(name: str, pass_name: str, batch: int) -> Iterator[tuple[str, float, float]]:
@@ -60,7 +71,9 @@ def shares(name: str, pass_name: str, batch: int) -> Iterator[tuple[str, float, 
     total: collections.Counter[str] = collections.Counter()
     inside: collections.Counter[str] = collections.Counter()
     for path, operation, seconds in profile(step):
-        group = next(group for group, pattern in GROUPS.items() if re.search(pattern, operation))
+        group = next(
+            group for group, pattern in GROUPS.items() if re.search(pattern, operation)
+        )
         total[group] += seconds
         inside[group] += seconds * bool(LAYER.search(path))
     for group in GROUPS:

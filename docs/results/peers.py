@@ -36,18 +36,30 @@ OWN = {
     "detection": "[Mask R-CNN, RetinaNet](tests/detection/experiments_test.py)",
     "export": "[SavedModel, LiteRT, ONNX](tests/training/serving/export_runtimes_test.py)",
 }
-NAMES = {"lambdanet": "lambdanet", "lambda-networks": "lucidrains", "timm": "timm", "kecam": "kecam"}
+NAMES = {
+    "lambdanet": "lambdanet",
+    "lambda-networks": "lucidrains",
+    "timm": "timm",
+    "kecam": "kecam",
+}
 
 
 def main() -> None:
     """Writes peers.csv."""
-    columns = {"lambdanet": _own(), "lambda-networks": _lucidrains(), "timm": _timm(), "kecam": _kecam()}
+    columns = {
+        "lambdanet": _own(),
+        "lambda-networks": _lucidrains(),
+        "timm": _timm(),
+        "kecam": _kecam(),
+    }
     with (FOLDER / "peers.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["", *(f"{NAMES[name]} {_version(name)}" for name in columns)])
         for feature in OWN:
             missing = "not tried" if feature == "TPU" else NONE
-            writer.writerow([feature, *(cells.get(feature, missing) for cells in columns.values())])
+            writer.writerow(
+                [feature, *(cells.get(feature, missing) for cells in columns.values())]
+            )
 
 
 def measured(contender: str) -> dict[str, str]:
@@ -55,7 +67,10 @@ def measured(contender: str) -> dict[str, str]:
     case = {**CASE, "contender": contender}
     with (FOLDER / "layers.csv").open(encoding="utf-8", newline="") as file:
         row = next(row for row in csv.DictReader(file) if case.items() <= row.items())
-    return {"time": f"{float(row['ms_median']):.0f} ms", "memory": f"{float(row['peak_mib']):.0f} MiB"}
+    return {
+        "time": f"{float(row['ms_median']):.0f} ms",
+        "memory": f"{float(row['peak_mib']):.0f} MiB",
+    }
 
 
 def _version(name: str) -> str:
@@ -68,8 +83,15 @@ def _own() -> dict[str, str]:
     from lambdanet.models.names import list_models
 
     values = {
-        "models": str(sum(bool(re.search("lam|_[cl]*l[cl]*$", name)) for name in list_models())),
-        "pretrained": str(sum(weights.model.startswith("lam") for weights in pretrained_weights.WEIGHTS)),
+        "models": str(
+            sum(bool(re.search("lam|_[cl]*l[cl]*$", name)) for name in list_models())
+        ),
+        "pretrained": str(
+            sum(
+                weights.model.startswith("lam")
+                for weights in pretrained_weights.WEIGHTS
+            )
+        ),
         **measured("layer/auto"),
     }
     return {feature: cell.format_map(values) for feature, cell in OWN.items()}
@@ -123,13 +145,23 @@ def _kecam() -> dict[str, str]:
     """kecam has halo attention, its own detectors and export, and no lambda layer."""
     import keras_cv_attention_models as kecam
 
-    has_lambda_layer = any("lambda" in name.lower() for name in dir(kecam.attention_layers))
-    detectors = [name for name in ("efficientdet", "yolor", "yolov7", "yolox") if hasattr(kecam, name)]
+    has_lambda_layer = any(
+        "lambda" in name.lower() for name in dir(kecam.attention_layers)
+    )
+    detectors = [
+        name
+        for name in ("efficientdet", "yolor", "yolov7", "yolox")
+        if hasattr(kecam, name)
+    ]
     formats = {"prepare_for_tflite": "LiteRT", "export_onnx": "ONNX"}
     return {
-        "equals the paper's equations": "not tried" if has_lambda_layer else "no lambda layer",
+        "equals the paper's equations": "not tried"
+        if has_lambda_layer
+        else "no lambda layer",
         "detection": f"{len(detectors)} families of its own",
-        "export": ", ".join(text for name, text in formats.items() if hasattr(kecam.model_surgery, name)),
+        "export": ", ".join(
+            text for name, text in formats.items() if hasattr(kecam.model_surgery, name)
+        ),
     }
 
 
@@ -139,7 +171,9 @@ def _chain(modules: tuple[Any, ...], x: Any) -> Any:
     return x
 
 
-def _try_layer(layer: Any, project: Callable[[Any], Any], kernel: Any, bias: Any) -> dict[str, str]:
+def _try_layer(
+    layer: Any, project: Callable[[Any], Any], kernel: Any, bias: Any
+) -> dict[str, str]:
     """Tries a layer of PyTorch.
 
     Args:
@@ -157,10 +191,18 @@ def _try_layer(layer: Any, project: Callable[[Any], Any], kernel: Any, bias: Any
         with_bias = _error(layer(x), project(x), kernel)
         bias.zero_()
         without_bias = _error(layer(x), project(x), kernel)
-    equal = "yes" if with_bias < TOLERANCE else "except for a bias" if without_bias < TOLERANCE else "no"
+    equal = (
+        "yes"
+        if with_bias < TOLERANCE
+        else "except for a bias"
+        if without_bias < TOLERANCE
+        else "no"
+    )
     return {
         "equals the paper's equations": equal,
-        "masks, causal, other contexts": _yes(len(inspect.signature(layer.forward).parameters) > 1),
+        "masks, causal, other contexts": _yes(
+            len(inspect.signature(layer.forward).parameters) > 1
+        ),
         "sequences and volumes": _yes(_runs(layer, [7]) or _runs(layer, [4, 3, 5])),
     }
 
@@ -213,7 +255,12 @@ def _speed(contender: str) -> dict[str, str]:
 def _modules(package: Any, part: str) -> str:
     """Returns the modules of a package whose names contain a part."""
     return (
-        ", ".join(info.name for info in pkgutil.iter_modules(package.__path__) if part in info.name) or NONE
+        ", ".join(
+            info.name
+            for info in pkgutil.iter_modules(package.__path__)
+            if part in info.name
+        )
+        or NONE
     )
 
 

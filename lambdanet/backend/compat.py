@@ -24,7 +24,9 @@ class BaseLayer(keras.layers.Layer):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for value in keras.tree.flatten([args, kwargs]):
             if getattr(value, "_keras_mask", None) is not None:
-                raise InputError(f"{type(self).__name__} takes no padding mask, such as that of an Embedding")
+                raise InputError(
+                    f"{type(self).__name__} takes no padding mask, such as that of an Embedding"
+                )
         return super().__call__(*args, **kwargs)
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
@@ -88,11 +90,17 @@ class VarianceScaling(keras.initializers.VarianceScaling):
 STDDEV_WITHIN_TWO = 0.87962566103423978
 
 
-def _draw(initializer: Any, shape: Any, dtype: Any, stddev: float, mean: float = 0.0) -> Any:
+def _draw(
+    initializer: Any, shape: Any, dtype: Any, stddev: float, mean: float = 0.0
+) -> Any:
     """Returns normal numbers for the seed of an initializer, and of its distribution."""
     seed, dtype = initializer.seed, keras.backend.standardize_dtype(dtype)
-    state = [seed, 0] if isinstance(seed, int) else keras.ops.convert_to_numpy(seed.next())
-    random = np.random.Generator(np.random.Philox([int(word) % 2**32 for word in state]))
+    state = (
+        [seed, 0] if isinstance(seed, int) else keras.ops.convert_to_numpy(seed.next())
+    )
+    random = np.random.Generator(
+        np.random.Philox([int(word) % 2**32 for word in state])
+    )
     real: Any = np.float64 if dtype == "float64" else np.float32
     values = random.standard_normal(tuple(shape), real)
     if getattr(initializer, "distribution", None) == "truncated_normal":
@@ -121,14 +129,19 @@ def is_within_call() -> bool:
     """Returns whether a layer is being called."""
     # As in the steps of JAX, which call models by `call`.
     is_stateless = in_stateless_scope()
-    return is_stateless or global_state.get_global_attribute("current_call_ctx") is not None
+    return (
+        is_stateless
+        or global_state.get_global_attribute("current_call_ctx") is not None
+    )
 
 
 def functional_graph(model: Any) -> Any:
     """Returns the graph of layers of a functional or Sequential model; None for one that computes by code."""
     graph = getattr(model, "_functional", None) or model
     is_graph = hasattr(graph, "_nodes_by_depth")
-    return graph if is_graph and type(model).call.__module__.startswith("keras.") else None
+    return (
+        graph if is_graph and type(model).call.__module__.startswith("keras.") else None
+    )
 
 
 def layer_calls(model: keras.Model) -> Iterator[tuple[Any, Any, Any, Any]]:
@@ -136,7 +149,12 @@ def layer_calls(model: keras.Model) -> Iterator[tuple[Any, Any, Any, Any]]:
     for depth in sorted(model._nodes_by_depth, reverse=True):
         for node in model._nodes_by_depth[depth]:
             if not node.is_input:
-                yield node.operation, node.arguments.args, node.arguments.kwargs, node.outputs
+                yield (
+                    node.operation,
+                    node.arguments.args,
+                    node.arguments.kwargs,
+                    node.outputs,
+                )
 
 
 def without_values() -> AbstractContextManager[Any]:

@@ -78,14 +78,18 @@ class Device:
 # AVX-512 and oneDNN.
 _CPU = (
     Speed(rate=5.6e10, elementwise_rate=5.5e8, bandwidth=1.7e9),
-    Speed(rate=1.6e11, elementwise_rate=1.2e9, bandwidth=5.2e9, convolution_rate=1.3e11),
+    Speed(
+        rate=1.6e11, elementwise_rate=1.2e9, bandwidth=5.2e9, convolution_rate=1.3e11
+    ),
 )
 # The same where TensorFlow does not use oneDNN: from the times of an EPYC 7003, which has no AVX-512, and of
 # the processor above with TF_ENABLE_ONEDNN_OPTS=0. On both, the choices take at most 1.14 times the shortest
 # time.
 _CPU_WITHOUT_ONEDNN = (
     Speed(rate=4e10, elementwise_rate=2.4e8, bandwidth=7e8),
-    Speed(rate=1.1e11, elementwise_rate=3.8e8, bandwidth=1.7e9, convolution_rate=2.8e10),
+    Speed(
+        rate=1.1e11, elementwise_rate=3.8e8, bandwidth=1.7e9, convolution_rate=2.8e10
+    ),
 )
 # Replaces these rates: those of both passes, and those of a forward pass, in the order of `Speed`.
 RATES = "LAMBDANET_CPU_RATES"
@@ -109,7 +113,11 @@ def cpu_speeds() -> tuple[Speed, Speed]:
         except ValueError:
             rates = []
         if len(rates) != 8 or min(rates) <= 0:
-            raise invalid(RATES, "eight positive numbers, as `python -m benchmarks.rates` prints them", text)
+            raise invalid(
+                RATES,
+                "eight positive numbers, as `python -m benchmarks.rates` prints them",
+                text,
+            )
         return _speed(rates[:4]), _speed(rates[4:])
     if K.ENGINE == "tensorflow" and not _uses_onednn():
         return _CPU_WITHOUT_ONEDNN
@@ -144,14 +152,20 @@ _RUNTIME_FORWARD = Speed(rate=1.3e11, elementwise_rate=1.8e9, bandwidth=6.6e9)
 _GPU = Speed(rate=1e13, elementwise_rate=1.5e11, bandwidth=2.5e11)
 _TPU = Speed(rate=1e13, elementwise_rate=6e10, bandwidth=1.5e11, tile=128)
 DEVICES = {
-    "CPU": Device(*cpu_speeds(), 1.2e8, max_similarity_bytes=6e6, chunk_bytes=6e6, slack=1.05),
-    "RUNTIME": Device(_RUNTIME, _RUNTIME_FORWARD, 1.2e8, max_similarity_bytes=1.2e8, chunk_bytes=1.2e7),
+    "CPU": Device(
+        *cpu_speeds(), 1.2e8, max_similarity_bytes=6e6, chunk_bytes=6e6, slack=1.05
+    ),
+    "RUNTIME": Device(
+        _RUNTIME, _RUNTIME_FORWARD, 1.2e8, max_similarity_bytes=1.2e8, chunk_bytes=1.2e7
+    ),
     "GPU": Device(_GPU, _GPU, 1e9, max_similarity_bytes=1e9, chunk_bytes=2.5e8),
     "TPU": Device(_TPU, _TPU, 1e9, max_similarity_bytes=1e9, chunk_bytes=2.5e8),
 }
 
 
-_assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar("assumed_device_kind", default=None)
+_assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+    "assumed_device_kind", default=None
+)
 
 
 def kind() -> str:

@@ -28,7 +28,9 @@ def add_n(terms: Sequence[Tensor]) -> Tensor:
     return functools.reduce(operator.add, terms)
 
 
-def _keeping_float64(of_keras: Callable[..., Tensor], of_torch: Callable[..., Tensor]) -> Any:
+def _keeping_float64(
+    of_keras: Callable[..., Tensor], of_torch: Callable[..., Tensor]
+) -> Any:
     """Returns a function of `keras.ops`, by torch for its float64, which Keras 3.15 computes in float32."""
 
     def compute(x: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -40,7 +42,8 @@ def _keeping_float64(of_keras: Callable[..., Tensor], of_torch: Callable[..., Te
 
 cumsum = _keeping_float64(ops.cumsum, lambda x, axis: x.cumsum(axis))
 divide_no_nan = _keeping_float64(
-    ops.divide_no_nan, lambda x, y: ops.where(y == 0, 0.0, x / ops.where(y == 0, 1.0, y))
+    ops.divide_no_nan,
+    lambda x, y: ops.where(y == 0, 0.0, x / ops.where(y == 0, 1.0, y)),
 )
 floor = _keeping_float64(ops.floor, lambda x: x.floor())
 maximum = _keeping_float64(ops.maximum, lambda x, y: x.clamp(min=y))
@@ -53,7 +56,9 @@ def mean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     return _mean(x, _axes(axis), keepdims)
 
 
-def matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+def matmul(
+    a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False
+) -> Tensor:
     a = ops.swapaxes(a, -1, -2) if transpose_a else a
     return _product(a, ops.swapaxes(b, -1, -2) if transpose_b else b)
 
@@ -62,14 +67,25 @@ def l2_normalize(x: Tensor, axis: Any, epsilon: float = 1e-12) -> Tensor:
     return x * ops.rsqrt(maximum(ops.sum(ops.square(x), axis, keepdims=True), epsilon))
 
 
-def conv(images: Tensor, kernel: Tensor, strides: Any, padding: str, dilations: Any = 1) -> Tensor:
-    return ops.conv(images, kernel, strides, padding.lower(), "channels_last", dilations)
+def conv(
+    images: Tensor, kernel: Tensor, strides: Any, padding: str, dilations: Any = 1
+) -> Tensor:
+    return ops.conv(
+        images, kernel, strides, padding.lower(), "channels_last", dilations
+    )
 
 
-def depthwise_conv(images: Tensor, kernel: Tensor, strides: Any, padding: str, dilations: Any) -> Tensor:
+def depthwise_conv(
+    images: Tensor, kernel: Tensor, strides: Any, padding: str, dilations: Any
+) -> Tensor:
     """Has the strides of all four axes, as TensorFlow's."""
     return ops.depthwise_conv(
-        images, kernel, tuple(strides[1:3]), padding.lower(), "channels_last", tuple(dilations)
+        images,
+        kernel,
+        tuple(strides[1:3]),
+        padding.lower(),
+        "channels_last",
+        tuple(dilations),
     )
 
 
@@ -100,7 +116,9 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*inputs: Any) -> Any:
         outputs, gradient = function(*inputs)
-        return outputs, (lambda upstream: gradient(*upstream)) if isinstance(outputs, tuple) else gradient
+        return outputs, (lambda upstream: gradient(*upstream)) if isinstance(
+            outputs, tuple
+        ) else gradient
 
     return ops.custom_gradient(run)
 
@@ -119,12 +137,21 @@ def batch_norm(
     axes = list(range(1, len(x.shape)))
     means = mean(wide, axes, keepdims=True)
     variance = mean(ops.square(wide - means), axes, keepdims=True)
-    outputs = ops.reshape((wide - means) * (ops.rsqrt(variance + epsilon) * gamma) + beta, x.shape)
-    return ops.cast(outputs, x.dtype), *(mean(values, [0, *axes]) for values in (means, variance))
+    outputs = ops.reshape(
+        (wide - means) * (ops.rsqrt(variance + epsilon) * gamma) + beta, x.shape
+    )
+    return ops.cast(outputs, x.dtype), *(
+        mean(values, [0, *axes]) for values in (means, variance)
+    )
 
 
 def scale_channels(
-    x: Tensor, mean: Tensor, variance: Tensor, gamma: Tensor, beta: Tensor, epsilon: float
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    epsilon: float,
 ) -> Tensor:
     """Normalizes the channels of x [b, ..., c] by a mean and a variance that are given, [c] each."""
     return (x - mean) * (ops.rsqrt(variance + epsilon) * gamma) + beta
@@ -142,7 +169,9 @@ def dtype_max(dtype: Any) -> float:
 
 def itemsize(dtype: Any) -> int:
     """Returns the bytes of a number of a type."""
-    return int(np.dtype(getattr(ml_dtypes, dtype_name(dtype), dtype_name(dtype))).itemsize)
+    return int(
+        np.dtype(getattr(ml_dtypes, dtype_name(dtype), dtype_name(dtype))).itemsize
+    )
 
 
 def dtype_name(dtype: Any) -> str:
@@ -180,7 +209,9 @@ def accelerators() -> list[str]:
     if keras.config.backend() == "jax":
         import jax
 
-        return [kind for kind in ("TPU", "GPU") if jax.default_backend().upper() == kind]
+        return [
+            kind for kind in ("TPU", "GPU") if jax.default_backend().upper() == kind
+        ]
     import torch
 
     return ["GPU"] if torch.cuda.is_available() else []

@@ -89,7 +89,13 @@ def batch_norm(
     """
     gamma, beta = (tf.cast(parameter, tf.float32) for parameter in (gamma, beta))
     outputs, mean, unbiased, *_ = tf.raw_ops.FusedBatchNormV3(
-        x=x, scale=gamma, offset=beta, mean=[], variance=[], epsilon=epsilon, is_training=True
+        x=x,
+        scale=gamma,
+        offset=beta,
+        mean=[],
+        variance=[],
+        epsilon=epsilon,
+        is_training=True,
     )
     count = x.shape[:-1].num_elements()
     if count is None:
@@ -98,12 +104,19 @@ def batch_norm(
 
 
 def scale_channels(
-    x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
+    x: tf.Tensor,
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    epsilon: float,
 ) -> tf.Tensor:
     """Normalizes the channels of x [b, h, w, c] by a given mean and variance, with the same kernel."""
     parameters = {"scale": gamma, "offset": beta, "mean": mean, "variance": variance}
     wide = {name: tf.cast(value, tf.float32) for name, value in parameters.items()}
-    return tf.raw_ops.FusedBatchNormV3(x=x, **wide, epsilon=epsilon, is_training=False)[0]
+    return tf.raw_ops.FusedBatchNormV3(x=x, **wide, epsilon=epsilon, is_training=False)[
+        0
+    ]
 
 
 def dtype_min(dtype: Any) -> Any:
@@ -149,11 +162,15 @@ def accelerators() -> list[str]:
 
 def is_compiled_by_xla() -> bool:
     """Returns whether the function that is being traced is one with `jit_compile`."""
-    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    return control_flow_util.GraphOrParentsInXlaContext(
+        tf.compat.v1.get_default_graph()
+    )
 
 
 def with_gradient_of(
-    backward: Callable[..., tf.Tensor], forward: Callable[..., tf.Tensor], *inputs: tf.Tensor
+    backward: Callable[..., tf.Tensor],
+    forward: Callable[..., tf.Tensor],
+    *inputs: tf.Tensor,
 ) -> tf.Tensor:
     """Returns `forward(*inputs)` with the gradient of `backward`, which has the same value.
 
@@ -185,8 +202,12 @@ def map_recomputed(
     """Stacks function(x[i], y[i], shared) for i < count, one by one, and again in the backward pass."""
 
     @tf.custom_gradient
-    def run(x: tf.Tensor, y: tf.Tensor, shared: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
-        def forward(i: tf.Tensor, outputs: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+    def run(
+        x: tf.Tensor, y: tf.Tensor, shared: tf.Tensor
+    ) -> tuple[tf.Tensor, Gradient]:
+        def forward(
+            i: tf.Tensor, outputs: tf.TensorArray
+        ) -> tuple[tf.Tensor, tf.TensorArray]:
             return i + 1, outputs.write(i, function(x[i], y[i], shared))
 
         def grad(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -199,7 +220,12 @@ def map_recomputed(
                     outputs = function(*inputs)
                 gradients = tape.gradient(outputs, inputs, output_gradients=upstream[i])
                 x_gradients = x_gradients.write(i, gradients[0])
-                return i + 1, x_gradients, y_gradients.write(i, gradients[1]), shared_gradient + gradients[2]
+                return (
+                    i + 1,
+                    x_gradients,
+                    y_gradients.write(i, gradients[1]),
+                    shared_gradient + gradients[2],
+                )
 
             start = (_array(x, count), _array(y, count), tf.zeros_like(shared))
             x_gradients, y_gradients, shared_gradient = _repeat(count, backward, *start)
@@ -219,6 +245,10 @@ def _repeat(count: Size, body: Callable[..., Any], *state: Any) -> Sequence[Any]
     """Runs `body(i, *state)` for i = 0 ... count - 1, one after the other; returns the state."""
     state = (tf.constant(0), *state)
     loop = tf.while_loop(
-        lambda i, *_: i < count, body, state, parallel_iterations=1, maximum_iterations=count
+        lambda i, *_: i < count,
+        body,
+        state,
+        parallel_iterations=1,
+        maximum_iterations=count,
     )
     return loop[1:]

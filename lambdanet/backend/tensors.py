@@ -91,7 +91,9 @@ def pad(x: K.Tensor, axis: int, before: Size, after: Size) -> K.Tensor:
 
 def at_least_float32(x: K.Tensor) -> K.Tensor:
     """Casts half precision to float32, in which sums and exponentials keep their range."""
-    return K.cast(x, "float32") if K.dtype_name(x.dtype) in ("float16", "bfloat16") else x
+    return (
+        K.cast(x, "float32") if K.dtype_name(x.dtype) in ("float16", "bfloat16") else x
+    )
 
 
 def _has_tensor(args: Sequence[Any]) -> bool:

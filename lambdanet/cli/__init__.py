@@ -45,7 +45,9 @@ def _run(argv: list[str]) -> None:
         print(_overview(COMMANDS))
     elif argv[0] == "--version":
         print(f"lambdanet {lambdanet.__version__}")
-    elif topics := [command for command in COMMANDS if command.name.startswith(f"{argv[0]} ")]:
+    elif topics := [
+        command for command in COMMANDS if command.name.startswith(f"{argv[0]} ")
+    ]:
         if argv[1:2] in ([word] for word in HELP):
             print(_overview(topics))
         else:

@@ -23,7 +23,9 @@ def _runner(topic: str) -> Callable[[flags.FlagValues, list[str]], None]:
 
     def run(values: flags.FlagValues, models: list[str]) -> None:
         package = importlib.import_module(f"lambdanet.training.benchmark.{topic}")
-        options = given_flags(values, _FLAGS[topic]) | ({"models": models} if models else {})
+        options = given_flags(values, _FLAGS[topic]) | (
+            {"models": models} if models else {}
+        )
         getattr(package, f"benchmark_{topic}")(**options)
 
     return run
@@ -45,7 +47,11 @@ def _limits(repeats: int, max_seconds: int) -> tuple[Flag, ...]:
 def _peers(libraries: str) -> tuple[Flag, ...]:
     return (
         switch("peers", f"also measure {libraries}, if installed"),
-        Flag("peers_python", "PATH", "the Python interpreter that has the peers (default: this one)"),
+        Flag(
+            "peers_python",
+            "PATH",
+            "the Python interpreter that has the peers (default: this one)",
+        ),
     )
 
 
@@ -53,11 +59,23 @@ _OUT = Flag("out", "DIR", "folder for a CSV file and plots (default: none)")
 _FLAGS: dict[str, tuple[Flag, ...]] = {
     "layers": (
         ListFlag(
-            "maps", "HxWxDxB,...", "height, width, channels and batch of each map (default: the papers' maps)"
+            "maps",
+            "HxWxDxB,...",
+            "height, width, channels and batch of each map (default: the papers' maps)",
         ),
-        ListFlag("scopes", "SCOPE,...", "scopes of the position lambdas (default: 23,global)"),
-        ListFlag("passes", "PASS,...", "forward, both: forward and backward (default: forward,both)"),
-        ListFlag("contenders", "PATTERN,...", "contenders to measure, such as 'position/*' (default: all)"),
+        ListFlag(
+            "scopes", "SCOPE,...", "scopes of the position lambdas (default: 23,global)"
+        ),
+        ListFlag(
+            "passes",
+            "PASS,...",
+            "forward, both: forward and backward (default: forward,both)",
+        ),
+        ListFlag(
+            "contenders",
+            "PATTERN,...",
+            "contenders to measure, such as 'position/*' (default: all)",
+        ),
         *_limits(repeats=11, max_seconds=10),
         *_peers("the layers of lucidrains, timm and kecam"),
         _OUT,
@@ -88,7 +106,12 @@ COMMANDS = (
         "measures the training and inference of models, relative to the first",
         _runner("models"),
         flags=_FLAGS["models"],
-        arguments=Arguments("MODEL...", "models, also as NAME@SIZE or NAME:KEY=VALUE,...", 1, float("inf")),
+        arguments=Arguments(
+            "MODEL...",
+            "models, also as NAME@SIZE or NAME:KEY=VALUE,...",
+            1,
+            float("inf"),
+        ),
         examples=(
             "lambdanet benchmark models resnet_50 resnet_50_llll:key_dim=8 --batch_size=8 --out=/tmp/models",
             "lambdanet benchmark models lambda_resnet26t --peers --batch_size=1 --out=/tmp/benchmark",

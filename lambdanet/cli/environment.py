@@ -10,15 +10,38 @@ import lambdanet
 from lambdanet import which_keras
 from lambdanet.errors import InputError
 
-CORE = ("keras", "tensorflow", "tf-keras", "jax", "jaxlib", "torch", "numpy", "safetensors", "libtpu")
-PACKAGES = (*CORE, "tensorflow-datasets", "tf-models-official", "ai-edge-litert", "onnxruntime", "timm")
+CORE = (
+    "keras",
+    "tensorflow",
+    "tf-keras",
+    "jax",
+    "jaxlib",
+    "torch",
+    "numpy",
+    "safetensors",
+    "libtpu",
+)
+PACKAGES = (
+    *CORE,
+    "tensorflow-datasets",
+    "tf-models-official",
+    "ai-edge-litert",
+    "onnxruntime",
+    "timm",
+)
 
 
 def environment_rows() -> list[tuple[str, str]]:
     """Returns names and values: versions, Keras, its backend and devices, variables that choose them."""
     rows = [
-        ("lambdanet", f"{lambdanet.__version__} in {os.path.dirname(os.path.dirname(__file__))}"),
-        ("Python", f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores"),
+        (
+            "lambdanet",
+            f"{lambdanet.__version__} in {os.path.dirname(os.path.dirname(__file__))}",
+        ),
+        (
+            "Python",
+            f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores",
+        ),
     ]
     try:
         backend = which_keras.keras_3_backend()
@@ -43,10 +66,18 @@ def environment_rows() -> list[tuple[str, str]]:
 def _devices(backend: str) -> list[str]:
     library = importlib.import_module(backend)
     if backend == "jax":
-        return [f"{device.platform} {device.id} ({device.device_kind})" for device in library.devices()]
+        return [
+            f"{device.platform} {device.id} ({device.device_kind})"
+            for device in library.devices()
+        ]
     if backend == "torch":
         count = library.cuda.device_count()
-        return [library.cuda.get_device_name(number) for number in range(count)] or ["cpu"]
+        return [library.cuda.get_device_name(number) for number in range(count)] or [
+            "cpu"
+        ]
     devices = library.config.list_physical_devices()
     details = library.config.experimental.get_device_details
-    return [f"{device.device_type} {details(device).get('device_name', '')}".strip() for device in devices]
+    return [
+        f"{device.device_type} {details(device).get('device_name', '')}".strip()
+        for device in devices
+    ]

@@ -15,8 +15,15 @@ def _list(values: flags.FlagValues, arguments: list[str]) -> None:
     if not names:
         what = "no model with published weights" if values.pretrained else "no model"
         pattern = repr(arguments[0]) if arguments else "every name"
-        raise InputError(f"{what} matches {pattern}; `lambdanet list` shows all of them")
-    print(zoo_names.render_table(names, values.sizes, values.format or "text", values.pretrained), end="")
+        raise InputError(
+            f"{what} matches {pattern}; `lambdanet list` shows all of them"
+        )
+    print(
+        zoo_names.render_table(
+            names, values.sizes, values.format or "text", values.pretrained
+        ),
+        end="",
+    )
 
 
 def _info(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -37,7 +44,10 @@ def _info(values: flags.FlagValues, arguments: list[str]) -> None:
     rows = {
         "parameters": f"{info.params:,}",
         "FLOPs": f"{info.flops:,} for an image of {info.input_size}x{info.input_size} pixels",
-        "maps": ", ".join(f"{stage.channels} channels at stride {stage.stride}" for stage in info.stages),
+        "maps": ", ".join(
+            f"{stage.channels} channels at stride {stage.stride}"
+            for stage in info.stages
+        ),
         "embedding": f"{info.embedding_size} channels",
         "source": info.source,
         "options": ", ".join(sorted(zoo.MODELS[info.name].option_names())) or "none",
@@ -46,7 +56,9 @@ def _info(values: flags.FlagValues, arguments: list[str]) -> None:
     }
     print(f"{info.name}\n{align_columns(list(rows.items()))}")
     for published in info.weights:
-        print(f"weights {published.tag}\n{align_columns(list(published.summary().items()))}")
+        print(
+            f"weights {published.tag}\n{align_columns(list(published.summary().items()))}"
+        )
 
 
 def _table(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -55,7 +67,9 @@ def _table(values: flags.FlagValues, arguments: list[str]) -> None:
 
     numbers = list(TABLES) if values.all else [number.upper() for number in arguments]
     if not numbers:
-        raise InputError(f"`table` needs TABLE... or --all; the tables are {', '.join(TABLES)}")
+        raise InputError(
+            f"`table` needs TABLE... or --all; the tables are {', '.join(TABLES)}"
+        )
     for number in numbers:
         check_known("table", number, TABLES)
     table_format = text_table.check_format(values.format or "text")
@@ -65,7 +79,8 @@ def _table(values: flags.FlagValues, arguments: list[str]) -> None:
     for index, number in enumerate(numbers):
         separator = "\n" if index and table_format != "csv" else ""
         print(
-            separator + comparison.render_comparison(number, table_format, with_header=not index),
+            separator
+            + comparison.render_comparison(number, table_format, with_header=not index),
             end="",
             flush=True,
         )
@@ -103,17 +118,28 @@ COMMANDS = (
         _list,
         flags=(
             switch("sizes", "add parameters and FLOPs"),
-            switch("pretrained", "only models with published weights, and their top-1 accuracies"),
+            switch(
+                "pretrained",
+                "only models with published weights, and their top-1 accuracies",
+            ),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
-        arguments=Arguments("[PATTERN]", "the models whose names match it, such as 'halonet_h*'", 0, 1),
+        arguments=Arguments(
+            "[PATTERN]", "the models whose names match it, such as 'halonet_h*'", 0, 1
+        ),
         examples=("lambdanet list", "lambdanet list 'lambda_resnet_*' --sizes"),
     ),
     Command(
         "info",
         "prints the size, cost and source of a model, or the environment",
         _info,
-        flags=(switch("environment", "versions, Keras, backend and devices, for reports of faults", False),),
+        flags=(
+            switch(
+                "environment",
+                "versions, Keras, backend and devices, for reports of faults",
+                False,
+            ),
+        ),
         arguments=Arguments("[MODEL]", "a model of `lambdanet list`", 0, 1),
         examples=("lambdanet info lambda_resnet_152", "lambdanet info --environment"),
     ),
@@ -125,7 +151,9 @@ COMMANDS = (
             switch("all", "all tables of both papers; takes half a minute"),
             Flag("format", "FORMAT", "text (the default), markdown or csv"),
         ),
-        arguments=Arguments("[TABLE...]", "numbers of tables, see below", 0, float("inf")),
+        arguments=Arguments(
+            "[TABLE...]", "numbers of tables, see below", 0, float("inf")
+        ),
         notes=_table_notes,
         examples=("lambdanet table 12", "lambdanet table --all --format=csv"),
     ),
@@ -144,7 +172,11 @@ COMMANDS = (
                 "DIR",
                 'folder for weights, metadata and model card (default: the cache, for weights="imagenet")',
             ),
-            Flag("revision", "COMMIT", "commit of the hub's repository (default: the tested one)"),
+            Flag(
+                "revision",
+                "COMMIT",
+                "commit of the hub's repository (default: the tested one)",
+            ),
             switch(
                 "as_published",
                 "take FILE for the published weights where their sha256 is not known here",

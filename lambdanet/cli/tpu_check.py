@@ -9,15 +9,26 @@ from typing import Any
 
 from absl import flags
 
-from lambdanet.command_line import Command, Flag, IntegerFlag, ListFlag, RepeatedFlag, switch
+from lambdanet.command_line import (
+    Command,
+    Flag,
+    IntegerFlag,
+    ListFlag,
+    RepeatedFlag,
+    switch,
+)
 from lambdanet.errors import InputError, check_count, check_known, invalid
 
 
 def _tpu_check(values: flags.FlagValues, arguments: list[str]) -> None:
     targets = [name for name in _HANDLERS if values[name].value]
     if len(targets) != 1:
-        got = f", got {' and '.join(f'--{name}' for name in targets)}" if targets else ""
-        raise InputError(f"`tpu-check` needs one of {', '.join(f'--{name}' for name in _HANDLERS)}{got}")
+        got = (
+            f", got {' and '.join(f'--{name}' for name in targets)}" if targets else ""
+        )
+        raise InputError(
+            f"`tpu-check` needs one of {', '.join(f'--{name}' for name in _HANDLERS)}{got}"
+        )
     check_count("--top", values.top)
     check_known("backend", _backend(values), ("jax", "tensorflow"))
     if values.backend == "jax" and not (values.recipe or values.model):
@@ -42,7 +53,9 @@ def _step(values: flags.FlagValues) -> None:
     batch = {} if values.batch_size is None else {"batch_size": values.batch_size}
     if values.fit:
         start = batch.get("batch_size", 8 if values.experiment else 128)
-        found = largest_batch.largest_batch(lambda size: check_batch(batch_size=size), start, log)
+        found = largest_batch.largest_batch(
+            lambda size: check_batch(batch_size=size), start, log
+        )
     else:
         found = check_batch(**batch)
     if values.json:
@@ -63,10 +76,14 @@ def _step_builder(values: flags.FlagValues) -> Any:
         from lambdanet.detection.run import train_step
 
         experiments.check_name(values.experiment)
-        return functools.partial(train_step.experiment_step, values.experiment, changes, values.mode)
+        return functools.partial(
+            train_step.experiment_step, values.experiment, changes, values.mode
+        )
     if values.model:
         check_model(values.model)
-    recipe = override(configs.get_recipe(values.recipe), changes) if values.recipe else None
+    recipe = (
+        override(configs.get_recipe(values.recipe), changes) if values.recipe else None
+    )
 
     from lambdanet.tpu import steps
 
@@ -98,7 +115,10 @@ def _families(values: flags.FlagValues) -> None:
 
     from lambdanet.tpu import speed_tables
 
-    print(speed_tables.render_families(_check(values), log, _rows(values), table_format), end="")
+    print(
+        speed_tables.render_families(_check(values), log, _rows(values), table_format),
+        end="",
+    )
 
 
 def _check(values: flags.FlagValues) -> Any:
@@ -106,7 +126,9 @@ def _check(values: flags.FlagValues) -> Any:
     from lambdanet.tpu.compiler import Cache
 
     cache = Cache.open_default() if values.cache else None
-    return functools.partial(check.check_in_process, cache=cache, backend=_backend(values))
+    return functools.partial(
+        check.check_in_process, cache=cache, backend=_backend(values)
+    )
 
 
 def _backend(values: flags.FlagValues) -> str:
@@ -136,7 +158,11 @@ def _notes() -> str:
     from lambdanet.tpu.chips import TOPOLOGIES
 
     return "topologies:\n" + textwrap.fill(
-        ", ".join(TOPOLOGIES), 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+        ", ".join(TOPOLOGIES),
+        100,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_on_hyphens=False,
     )
 
 
@@ -155,10 +181,21 @@ COMMANDS = (
         _tpu_check,
         flags=(
             Flag("recipe", "NAME", "check the training step of this recipe"),
-            Flag("model", "NAME", "check a model of the zoo, with its recipe or one like imagenet_350"),
+            Flag(
+                "model",
+                "NAME",
+                "check a model of the zoo, with its recipe or one like imagenet_350",
+            ),
             Flag("experiment", "NAME", "check the step of a detection experiment"),
-            Flag("table", "N", "compare the paper's speed table 12, 13 or 18 with estimates; takes an hour"),
-            switch("families", "print the memory and time of a model of each family; takes hours"),
+            Flag(
+                "table",
+                "N",
+                "compare the paper's speed table 12, 13 or 18 with estimates; takes an hour",
+            ),
+            switch(
+                "families",
+                "print the memory and time of a model of each family; takes hours",
+            ),
             Flag(
                 "topology",
                 "NAME",
@@ -166,15 +203,37 @@ COMMANDS = (
                 default="v3:2x2",
             ),
             Flag("mode", "MODE", "train (the default) or infer", default="train"),
-            IntegerFlag("batch_size", "N", "images per core (default: 128; for --experiment: 8)"),
-            Flag("backend", "BACKEND", "jax (the default of --recipe and --model) or tensorflow"),
+            IntegerFlag(
+                "batch_size", "N", "images per core (default: 128; for --experiment: 8)"
+            ),
+            Flag(
+                "backend",
+                "BACKEND",
+                "jax (the default of --recipe and --model) or tensorflow",
+            ),
             switch("fit", "find the largest batch that fits in memory"),
             RepeatedFlag(
-                "set", "KEY=VALUE", "change a field of the recipe or experiment; may be repeated", default=()
+                "set",
+                "KEY=VALUE",
+                "change a field of the recipe or experiment; may be repeated",
+                default=(),
             ),
-            ListFlag("rows", "ROW,...", "rows of --table or --families, from 1 (default: all)"),
-            IntegerFlag("top", "N", "number of layers and operations to print (default: 10)", default=10),
-            Flag("format", "FORMAT", "for --table and --families: text (the default), markdown or csv"),
+            ListFlag(
+                "rows",
+                "ROW,...",
+                "rows of --table or --families, from 1 (default: all)",
+            ),
+            IntegerFlag(
+                "top",
+                "N",
+                "number of layers and operations to print (default: 10)",
+                default=10,
+            ),
+            Flag(
+                "format",
+                "FORMAT",
+                "for --table and --families: text (the default), markdown or csv",
+            ),
             switch("json", "print JSON"),
             switch(
                 "cache",

@@ -45,7 +45,9 @@ def _fields() -> list[str]:
 def _print_recipe(values: flags.FlagValues, arguments: list[str]) -> None:
     from lambdanet.configs.recipe import to_json
 
-    print(to_json(_recipe(arguments[0], values["set"].value)) if arguments else _recipes())
+    print(
+        to_json(_recipe(arguments[0], values["set"].value)) if arguments else _recipes()
+    )
 
 
 def _train(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -54,7 +56,9 @@ def _train(values: flags.FlagValues, arguments: list[str]) -> None:
 
     from lambdanet.training import train
 
-    options = {flag.name: values[flag.name].value for flag in (MAX_BAD_RECORDS, *_TRAIN_FLAGS)}
+    options = {
+        flag.name: values[flag.name].value for flag in (MAX_BAD_RECORDS, *_TRAIN_FLAGS)
+    }
     result = train.train(recipe, values.model_dir, values.data_dir, **options)
     line = f"{result['model_dir']}: epoch {result['epoch']}, step {result['step']}"
     if "val_accuracy" in result:  # missing if the history was removed
@@ -70,7 +74,14 @@ def _train_notes() -> str:
 
     fields = [("field", "type", "default", "meaning")]
     for name, kind, default, meaning in describe_fields():
-        fields.append((name, kind, "the recipe's" if default is None else default or "empty", meaning))
+        fields.append(
+            (
+                name,
+                kind,
+                "the recipe's" if default is None else default or "empty",
+                meaning,
+            )
+        )
     recipes = f"recipes (NAME, or NAME:ROW such as imagenet_350:lambda_resnet_50@160):\n{_recipes()}"
     return f"{recipes}\n\nfields for --set (recipes override some of the defaults):\n{align_columns(fields)}"
 
@@ -88,8 +99,12 @@ def _recipes() -> str:
     for module, models in modules.items():
         summary = importlib.import_module(f"{configs.__name__}.{module}").__doc__ or ""
         lines.append(f"  {module}: {summary.splitlines()[0]}")
-        rows = ", ".join(f"{model}{','.join(sizes)}" for model, sizes in models.items() if model)
-        lines += textwrap.wrap(rows, 100, initial_indent="      ", subsequent_indent="      ")
+        rows = ", ".join(
+            f"{model}{','.join(sizes)}" for model, sizes in models.items() if model
+        )
+        lines += textwrap.wrap(
+            rows, 100, initial_indent="      ", subsequent_indent="      "
+        )
     return "\n".join(lines)
 
 
@@ -98,7 +113,13 @@ def _evaluate(values: flags.FlagValues, arguments: list[str]) -> None:
 
     from lambdanet.training import evaluate
 
-    evaluate.evaluate(values.model_dir, values.data_dir, values.split, values.max_bad_records, values.out)
+    evaluate.evaluate(
+        values.model_dir,
+        values.data_dir,
+        values.split,
+        values.max_bad_records,
+        values.out,
+    )
 
 
 def _export(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -119,7 +140,9 @@ def _export(values: flags.FlagValues, arguments: list[str]) -> None:
     if values.model_dir:
         exporter.export(values.model_dir, values.out, values.data_dir, **options)
     else:
-        exporter.export_weights(values.model, values.weights, values.out, values.class_names, **options)
+        exporter.export_weights(
+            values.model, values.weights, values.out, values.class_names, **options
+        )
 
 
 _FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
@@ -129,7 +152,9 @@ _BACKEND = Flag(
     "BACKEND",
     "tensorflow or jax (default: that of KERAS_BACKEND or ~/.keras/keras.json, else tensorflow)",
 )
-_MODEL_DIR = Flag("model_dir", "DIR", "folder of a run of `lambdanet train`", required=True)
+_MODEL_DIR = Flag(
+    "model_dir", "DIR", "folder of a run of `lambdanet train`", required=True
+)
 _DATA_DIR = Flag(
     "data_dir",
     "DIR",
@@ -154,9 +179,16 @@ _TRAIN_FLAGS = (
         "FILE",
         "names of the classes in the order of their labels, one per line, as timm's (default: the data's)",
     ),
-    Flag("tpu", "TPU", "local, the name of a TPU in Google Cloud, or grpc://HOST:PORT (default: none)"),
+    Flag(
+        "tpu",
+        "TPU",
+        "local, the name of a TPU in Google Cloud, or grpc://HOST:PORT (default: none)",
+    ),
     IntegerFlag(
-        "save_every", "STEPS", "steps between checkpoints within an epoch (default: 1000)", default=1000
+        "save_every",
+        "STEPS",
+        "steps between checkpoints within an epoch (default: 1000)",
+        default=1000,
     ),
     IntegerFlag(
         "steps_per_execution",
@@ -170,10 +202,16 @@ _TRAIN_FLAGS = (
         "function(recipe, model_dir) that returns a Keras callback; may be repeated (default: none)",
         default=(),
     ),
-    switch("deterministic", "make runs of the same recipe bitwise reproducible; slower", default=False),
+    switch(
+        "deterministic",
+        "make runs of the same recipe bitwise reproducible; slower",
+        default=False,
+    ),
 )
 
-_SET = RepeatedFlag("set", "KEY=VALUE", "change a field of the recipe; may be repeated", default=())
+_SET = RepeatedFlag(
+    "set", "KEY=VALUE", "change a field of the recipe; may be repeated", default=()
+)
 
 COMMANDS = (
     Command(
@@ -182,7 +220,10 @@ COMMANDS = (
         _print_recipe,
         flags=(_SET,),
         arguments=Arguments(
-            "[NAME]", "name of a recipe, or a file recipe.json (default: list the names)", 0, 1
+            "[NAME]",
+            "name of a recipe, or a file recipe.json (default: list the names)",
+            0,
+            1,
         ),
         examples=(
             "lambdanet recipe imagenet_350:lambda_resnet_50@160",
@@ -196,9 +237,17 @@ COMMANDS = (
         fields=_fields,
         flags=(
             Flag(
-                "recipe", "NAME", "the recipe to train, such as digits, or a file recipe.json", required=True
+                "recipe",
+                "NAME",
+                "the recipe to train, such as digits, or a file recipe.json",
+                required=True,
             ),
-            Flag("model_dir", "DIR", "folder for the run's recipe, checkpoints and logs", required=True),
+            Flag(
+                "model_dir",
+                "DIR",
+                "folder for the run's recipe, checkpoints and logs",
+                required=True,
+            ),
             _DATA_DIR,
             MAX_BAD_RECORDS,
             _BACKEND,
@@ -223,8 +272,16 @@ COMMANDS = (
             _DATA_DIR,
             MAX_BAD_RECORDS,
             _BACKEND,
-            Flag("split", "SPLIT", "split of the dataset (default: the recipe's eval_split)"),
-            Flag("out", "DIR", "folder for classes.csv, wrong.csv and confusion.png (default: none)"),
+            Flag(
+                "split",
+                "SPLIT",
+                "split of the dataset (default: the recipe's eval_split)",
+            ),
+            Flag(
+                "out",
+                "DIR",
+                "folder for classes.csv, wrong.csv and confusion.png (default: none)",
+            ),
         ),
         examples=(
             "lambdanet evaluate --model_dir=/tmp/digits --out=/tmp/digits_evaluation",
@@ -237,7 +294,12 @@ COMMANDS = (
         _export,
         flags=(
             dataclasses.replace(_MODEL_DIR, required=False),
-            Flag("out", "DIR", "folder for the SavedModel, model.tflite or model.onnx", required=True),
+            Flag(
+                "out",
+                "DIR",
+                "folder for the SavedModel, model.tflite or model.onnx",
+                required=True,
+            ),
             _DATA_DIR,
             Flag(
                 "format",
@@ -252,7 +314,11 @@ COMMANDS = (
                 "for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a "
                 "folder of `lambdanet convert`",
             ),
-            Flag("class_names", "FILE", "for --model: the class names, one per line (default: ImageNet's)"),
+            Flag(
+                "class_names",
+                "FILE",
+                "for --model: the class names, one per line (default: ImageNet's)",
+            ),
         ),
         examples=(
             "lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_model",

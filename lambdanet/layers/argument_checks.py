@@ -11,7 +11,14 @@ from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.backend.tensors import product
-from lambdanet.errors import InputError, check_count, check_known, check_scope, invalid, unknown
+from lambdanet.errors import (
+    InputError,
+    check_count,
+    check_known,
+    check_scope,
+    invalid,
+    unknown,
+)
 from lambdanet.ops import position_lambdas
 from lambdanet.ops.content_lambdas import Mask, as_boolean
 
@@ -28,7 +35,11 @@ def own_initializer(initializer: Any) -> Any:
     except (ValueError, TypeError):
         accepted = "a Keras initializer or the name of one"
         raise invalid("embeddings_initializer", accepted, initializer) from None
-    return found.from_config(found.get_config()) if hasattr(found, "from_config") else found
+    return (
+        found.from_config(found.get_config())
+        if hasattr(found, "from_config")
+        else found
+    )
 
 
 def relative_arguments(
@@ -45,12 +56,19 @@ def relative_arguments(
     if scope is None and dilation > 1:
         raise invalid("dilation", "1 with scope=None, the whole map", dilation)
     check_known("resize", resize, RESIZES)
-    check_known("implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS))
+    check_known(
+        "implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS)
+    )
     if isinstance(map_size, Sequence):
         map_size = tuple(check_count("map_size", size) for size in map_size)
     elif map_size is not None:
         map_size = check_count("map_size", map_size)
-    arguments = {"scope": scope, "dilation": dilation, "map_size": map_size, "resize": resize}
+    arguments = {
+        "scope": scope,
+        "dilation": dilation,
+        "map_size": map_size,
+        "resize": resize,
+    }
     return {**arguments, "use_bias": use_bias, "implementation": implementation}
 
 
@@ -58,13 +76,23 @@ def checked_shape(shape: Sequence[int | None], what: str) -> K.Shape:
     """Returns the shape of an input, whose rank and number of channels a lambda layer accepts."""
     shape = tuple(shape)
     if getattr(shape, "rank", 3) is None or len(shape) not in (3, 4, 5):
-        raise invalid(f"the shape of the {what}", "[b, n, c], [b, h, w, c] or [b, t, h, w, c]", tuple(shape))
+        raise invalid(
+            f"the shape of the {what}",
+            "[b, n, c], [b, h, w, c] or [b, t, h, w, c]",
+            tuple(shape),
+        )
     if shape[-1] is None:
-        raise invalid(f"the shape of the {what}", "one with a known number of channels", tuple(shape))
+        raise invalid(
+            f"the shape of the {what}",
+            "one with a known number of channels",
+            tuple(shape),
+        )
     return shape
 
 
-def check_mask(layer: Any, mask: Mask, inputs: K.Tensor, context: K.Tensor | None) -> Mask:
+def check_mask(
+    layer: Any, mask: Mask, inputs: K.Tensor, context: K.Tensor | None
+) -> Mask:
     """Checks the mask with which a lambda layer is called, and returns one of booleans or integers."""
     if isinstance(mask, str):
         if mask != "causal":
@@ -76,15 +104,31 @@ def check_mask(layer: Any, mask: Mask, inputs: K.Tensor, context: K.Tensor | Non
     elif mask is not None:
         if layer.pool_size > 1:
             raise invalid("pool_size", "1 with a mask [n, m]", layer.pool_size)
-        context_map = checked_shape((inputs if context is None else context).shape, "context")
+        context_map = checked_shape(
+            (inputs if context is None else context).shape, "context"
+        )
         query_map = layer.compute_output_shape(checked_shape(inputs.shape, "input"))
-        expected = [None if None in size else product(size) for _, *size, _ in (query_map, context_map)]
+        expected = [
+            None if None in size else product(size)
+            for _, *size, _ in (query_map, context_map)
+        ]
         values: K.Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
         shape = values.shape
-        if len(shape) != 2 or any(n != m for n, m in zip(shape, expected, strict=True) if n and m):
-            raise invalid("mask", f"'causal' or of the shape [n, m] = {expected}", tuple(shape))
+        if len(shape) != 2 or any(
+            n != m for n, m in zip(shape, expected, strict=True) if n and m
+        ):
+            raise invalid(
+                "mask", f"'causal' or of the shape [n, m] = {expected}", tuple(shape)
+            )
         if shape[0] is None and not K.is_tensor(values):
-            accepted = f"'causal' or one for the whole batch, of the shape [n, m] = {expected}"
-            raise invalid("mask", accepted, tuple(shape), "an Input has its first axis for the batch")
+            accepted = (
+                f"'causal' or one for the whole batch, of the shape [n, m] = {expected}"
+            )
+            raise invalid(
+                "mask",
+                accepted,
+                tuple(shape),
+                "an Input has its first axis for the batch",
+            )
         return as_boolean(values) if "float" in K.dtype_name(values.dtype) else values
     return mask

@@ -44,7 +44,11 @@ class Attention(TableLayer):
         input_shape = tuple(input_shape)
         if len(input_shape) != 4 or input_shape[-1] is None:
             accepted = "[b, h, w, c] with a known number of channels"
-            raise invalid(f"the shape of the input of {type(self).__name__}", accepted, tuple(input_shape))
+            raise invalid(
+                f"the shape of the input of {type(self).__name__}",
+                accepted,
+                tuple(input_shape),
+            )
         filters = self.filters or input_shape[-1]
         check_divisible(filters, self.num_heads)
         self._key_dim = self.key_dim or filters // self.num_heads
@@ -54,7 +58,10 @@ class Attention(TableLayer):
 
     def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
         input_shape = tuple(input_shape)
-        return (*input_shape[:-1], self._output_filters(self.filters or input_shape[-1]))
+        return (
+            *input_shape[:-1],
+            self._output_filters(self.filters or input_shape[-1]),
+        )
 
     def _build(self, input_shape: K.Shape) -> None:
         """Creates the layer's variables for an input of a valid shape."""
@@ -65,23 +72,33 @@ class Attention(TableLayer):
 
     def _projections(self, channels: int, prefix: str = "") -> list[keras.layers.Dense]:
         """Creates the projections to queries, keys and values."""
-        depths = {"queries": self._key_dim, "keys": self._key_dim, "values": self._value_dim}
+        depths = {
+            "queries": self._key_dim,
+            "keys": self._key_dim,
+            "values": self._value_dim,
+        }
         return [
-            build_projection(self, prefix + name, channels, self.num_heads * depth, channels**-0.5)
+            build_projection(
+                self, prefix + name, channels, self.num_heads * depth, channels**-0.5
+            )
             for name, depth in depths.items()
         ]
 
     def _table(self, name: str, length: int, depth: int) -> K.Variable:
         """Creates a table of relative embeddings, shared by the heads."""
         initializer = compat.RandomNormal(stddev=self._key_dim**-0.5)
-        return self.add_weight(name=name, shape=[length, depth], initializer=initializer)
+        return self.add_weight(
+            name=name, shape=[length, depth], initializer=initializer
+        )
 
     def _project(
         self, x: K.Tensor, projections: Sequence[keras.layers.Dense], strides: int = 1
     ) -> list[K.Tensor]:
         """Returns queries, keys and values, [b, h, w, num_heads * depth]; with strides, of fewer queries."""
         inputs = (x if strides == 1 else x[:, ::strides, ::strides], x, x)
-        return [projection(y) for projection, y in zip(projections, inputs, strict=True)]
+        return [
+            projection(y) for projection, y in zip(projections, inputs, strict=True)
+        ]
 
     def _project_heads(
         self, x: K.Tensor, projections: Sequence[keras.layers.Dense], scale: bool = True
@@ -109,7 +126,11 @@ class _MapAttention(Attention):
     ):
         super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
         if map_size is not None:
-            map_size = tuple(map_size) if isinstance(map_size, Sequence) else (map_size, map_size)
+            map_size = (
+                tuple(map_size)
+                if isinstance(map_size, Sequence)
+                else (map_size, map_size)
+            )
             if len(map_size) != 2:
                 raise invalid("map_size", "an integer or (height, width)", map_size)
             map_size = tuple(check_count("map_size", size) for size in map_size)
@@ -119,7 +140,9 @@ class _MapAttention(Attention):
         if self.map_size is None:
             if None in tuple(input_shape[1:3]):
                 hint = f"or set map_size of {type(self).__name__}, the largest map that its tables are for"
-                raise invalid("the map", "of known height and width", tuple(input_shape), hint)
+                raise invalid(
+                    "the map", "of known height and width", tuple(input_shape), hint
+                )
             self.map_size = tuple(input_shape[1:3])
         height, width = self.map_size
         self.height_table = self._table("height_table", 2 * height - 1, self._key_dim)
@@ -128,13 +151,17 @@ class _MapAttention(Attention):
     def _tables(self, query_size: Sequence[Size]) -> list[K.Tensor]:
         """Both tables in the compute dtype, checked to be long enough for the map."""
         tables = [self.height_table, self.width_table]
-        for name, size, table in zip(("height", "width"), query_size, tables, strict=True):
+        for name, size, table in zip(
+            ("height", "width"), query_size, tables, strict=True
+        ):
             largest = table.shape[0] // 2 + 1
             if isinstance(size, int) and size > largest:
                 accepted = f"at most {largest}, that of map_size={self.map_size} in {type(self).__name__}"
                 raise invalid(f"the {name} of the map", accepted, size, OF_ZOO)
             if K.is_tensor(size):
-                K.check_at_most(size, largest, f"the map's {name} is larger than in map_size")
+                K.check_at_most(
+                    size, largest, f"the map's {name} is larger than in map_size"
+                )
         return [self._read(table, self.compute_dtype) for table in tables]
 
 
@@ -177,11 +204,15 @@ class GlobalAttention(_MapAttention):
         map_size = sizes(inputs)[1:3]
         # [b * heads, n, depth]
         queries, keys, values = map(_flat, self._project_heads(inputs, self._qkv))
-        logits = attention.map_logits(queries, self._tables(map_size), [PairAxis(n, n) for n in map_size])
+        logits = attention.map_logits(
+            queries, self._tables(map_size), [PairAxis(n, n) for n in map_size]
+        )
         bias = attention.map_bias(logits, map_size)  # [b * heads, n, n]
         # [b * heads, n, v]
         outputs = kernels.kernels_for_device().attend(queries, keys, values, bias)
-        return attention.merge_heads(K.reshape(outputs, [-1, *map_size, self._value_dim]), self.num_heads)
+        return attention.merge_heads(
+            K.reshape(outputs, [-1, *map_size, self._value_dim]), self.num_heads
+        )
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -205,13 +236,17 @@ class AxialAttention(_MapAttention):
     def _build(self, input_shape: K.Shape) -> None:
         super()._build(input_shape)
         self._along_height = self._projections(input_shape[-1], "height_")
-        self._along_width = self._projections(self._value_dim * self.num_heads, "width_")
+        self._along_width = self._projections(
+            self._value_dim * self.num_heads, "width_"
+        )
 
     def call(self, inputs: K.Tensor) -> K.Tensor:
         height_table, width_table = self._tables(sizes(inputs)[1:3])
         columns = K.transpose(inputs, [0, 2, 1, 3])
         columns = self._attend_in_rows(columns, self._along_height, height_table)
-        return self._attend_in_rows(K.transpose(columns, [0, 2, 1, 3]), self._along_width, width_table)
+        return self._attend_in_rows(
+            K.transpose(columns, [0, 2, 1, 3]), self._along_width, width_table
+        )
 
     def _attend_in_rows(
         self, x: K.Tensor, projections: Sequence[keras.layers.Dense], table: K.Tensor
@@ -219,11 +254,16 @@ class AxialAttention(_MapAttention):
         """Attends within every row of [b, rows, n, c]."""
         rows, n = sizes(x)[1:3]
         queries, keys, values = (  # [b * heads * rows, n, depth]
-            K.reshape(part, [-1, n, part.shape[-1]]) for part in self._project_heads(x, projections)
+            K.reshape(part, [-1, n, part.shape[-1]])
+            for part in self._project_heads(x, projections)
         )
-        bias = attention.relative_logits(queries, attention.axis_embeddings(table, PairAxis(n, n)))
+        bias = attention.relative_logits(
+            queries, attention.axis_embeddings(table, PairAxis(n, n))
+        )
         outputs = kernels.kernels_for_device().attend(queries, keys, values, bias)
-        return attention.merge_heads(K.reshape(outputs, [-1, rows, n, self._value_dim]), self.num_heads)
+        return attention.merge_heads(
+            K.reshape(outputs, [-1, rows, n, self._value_dim]), self.num_heads
+        )
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -277,7 +317,9 @@ class LinearAttention(Attention):
 
     def call(self, inputs: K.Tensor) -> K.Tensor:
         map_size = sizes(inputs)[1:3]
-        queries, keys, values = map(_flat, self._project_heads(inputs, self._qkv, scale=False))
+        queries, keys, values = map(
+            _flat, self._project_heads(inputs, self._qkv, scale=False)
+        )
         queries, keys = at_least_float32(queries), at_least_float32(keys)
         if self.feature_map == "elu":
             queries, keys = _log_elu_plus_one(queries), _log_elu_plus_one(keys)
@@ -285,7 +327,9 @@ class LinearAttention(Attention):
         queries = K.cast(K.softmax(queries), values.dtype)
         keys = K.cast(K.softmax(keys, axis=1), values.dtype)
         lambdas = K.matmul(keys, values, transpose_a=True)  # [b * heads, k, v]
-        outputs = K.reshape(K.matmul(queries, lambdas), [-1, *map_size, self._value_dim])
+        outputs = K.reshape(
+            K.matmul(queries, lambdas), [-1, *map_size, self._value_dim]
+        )
         return attention.merge_heads(outputs, self.num_heads)
 
 

@@ -40,7 +40,10 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         self.synchronized = synchronized
 
     def call(
-        self, inputs: K.Tensor, training: bool | None = None, mask: K.Tensor | None = None
+        self,
+        inputs: K.Tensor,
+        training: bool | None = None,
+        mask: K.Tensor | None = None,
     ) -> Sequence[K.Tensor]:
         if self._takes_one_pass(training):
             return self._normalize_by(kernels.kernels_for_device().normalize, inputs)
@@ -54,27 +57,45 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         b, *_, channels = input_shape
         return [tuple(input_shape), (b, channels)]
 
-    def _normalize(self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None) -> K.Tensor:
+    def _normalize(
+        self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None
+    ) -> K.Tensor:
         """Does what Keras does, but by functions of `K` where those are faster, or differ as they should."""
         rank, dtype = len(inputs.shape), K.dtype_name(inputs.dtype)
-        if mask is None and self.axis in (-1, rank - 1) and not getattr(self, "renorm", False):
+        if (
+            mask is None
+            and self.axis in (-1, rank - 1)
+            and not getattr(self, "renorm", False)
+        ):
             has_kernel = K.ENGINE == "tensorflow" and rank == 4 and dtype in FUSED_TYPES
             # Keras computes in float32
             is_float64_on_torch = K.ENGINE == "torch" and dtype == "float64"
             if not (training and self.trainable):
                 if has_kernel or is_float64_on_torch:
                     moving = self.moving_mean, self.moving_variance
-                    return K.scale_channels(inputs, *moving, *self._gamma_and_beta(), self.epsilon)
-            elif is_float64_on_torch or (has_kernel and not self.synchronized) or self._has_devices():
+                    return K.scale_channels(
+                        inputs, *moving, *self._gamma_and_beta(), self.epsilon
+                    )
+            elif (
+                is_float64_on_torch
+                or (has_kernel and not self.synchronized)
+                or self._has_devices()
+            ):
                 return self._normalize_by(K.batch_norm, inputs)[0]
-        return keras.layers.BatchNormalization.call(self, inputs, training=training, mask=mask)
+        return keras.layers.BatchNormalization.call(
+            self, inputs, training=training, mask=mask
+        )
 
     def _has_devices(self) -> bool:
         """Whether statistics are those of each device, or of all of them, on JAX, where Keras has neither."""
         return K.ENGINE == "jax" and (self.synchronized or num_devices() > 1)
 
     def _takes_one_pass(self, training: bool | None) -> bool:
-        if kernels.kernels_for_device().normalize is None or training is not True or not self.trainable:
+        if (
+            kernels.kernels_for_device().normalize is None
+            or training is not True
+            or not self.trainable
+        ):
             return False
         is_local = not self.synchronized or K.ENGINE == "jax"
         return bool(is_local and self.center and self.scale)
@@ -82,7 +103,9 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     def _normalize_by(self, normalize: Any, inputs: K.Tensor) -> list[K.Tensor]:
         """Returns what a function returns before mean and variance, with which it updates the averages."""
         parameters = self._gamma_and_beta()
-        *outputs, mean, variance = normalize(inputs, *parameters, self.epsilon, **self._groups(inputs))
+        *outputs, mean, variance = normalize(
+            inputs, *parameters, self.epsilon, **self._groups(inputs)
+        )
         self._update_averages(mean, variance)
         return outputs
 
@@ -98,7 +121,10 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         return {} if groups == 1 or inputs.shape[0] % groups else {"groups": groups}
 
     def _update_averages(self, mean: K.Tensor, variance: K.Tensor) -> None:
-        for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+        for average, value in (
+            (self.moving_mean, mean),
+            (self.moving_variance, variance),
+        ):
             average.assign_sub((average - value) * (1 - self.momentum))
 
 
@@ -106,7 +132,12 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
 class OnePassBatchNormalization(PooledBatchNormalization):
     """The same without the means: the batch normalization of all layers and models that need none."""
 
-    def call(self, inputs: K.Tensor, training: bool | None = None, mask: K.Tensor | None = None) -> K.Tensor:
+    def call(
+        self,
+        inputs: K.Tensor,
+        training: bool | None = None,
+        mask: K.Tensor | None = None,
+    ) -> K.Tensor:
         if self._takes_one_pass(training):
             return self._normalize_by(kernels.kernels_for_device().normalize, inputs)[0]
         return self._normalize(inputs, training, mask)
@@ -120,7 +151,11 @@ OnePassBatchNormalization.__name__ = "BatchNormalization"
 
 BatchNormalization = OnePassBatchNormalization
 
-NORMS = (keras.layers.BatchNormalization, OnePassBatchNormalization, PooledBatchNormalization)
+NORMS = (
+    keras.layers.BatchNormalization,
+    OnePassBatchNormalization,
+    PooledBatchNormalization,
+)
 # The number of axes of a kernel, from the last, that the output channels are along.
 CHANNEL_AXES = {
     keras.layers.Dense: 1,
@@ -132,11 +167,15 @@ CHANNEL_AXES = {
 }
 
 
-def build_norm(parent: Any, name: str, channels: int) -> keras.layers.BatchNormalization | None:
+def build_norm(
+    parent: Any, name: str, channels: int
+) -> keras.layers.BatchNormalization | None:
     """Creates the batch normalization of a parent, in its precision; None without `use_batch_norm`."""
     if not parent.use_batch_norm:
         return None
-    layer = BatchNormalization(**parent.batch_norm, dtype=parent.dtype_policy, name=name)
+    layer = BatchNormalization(
+        **parent.batch_norm, dtype=parent.dtype_policy, name=name
+    )
     return build_sublayer(layer, [None, None, 1, channels])
 
 
@@ -166,14 +205,18 @@ def scale_and_offset(norm: keras.layers.BatchNormalization) -> tuple[Any, Any]:
 
     scale = gamma / sqrt(variance + epsilon), offset = beta - scale * mean, with the moving statistics.
     """
-    *learned, mean, variance = (weight.astype("float64") for weight in norm.get_weights())
+    *learned, mean, variance = (
+        weight.astype("float64") for weight in norm.get_weights()
+    )
     gamma = learned.pop(0) if norm.scale else 1.0
     beta = learned.pop(0) if norm.center else 0.0
     scale = gamma / (variance + norm.epsilon) ** 0.5
     return scale, beta - scale * mean
 
 
-def folded_weights(projection: keras.layers.Layer, norm: keras.layers.BatchNormalization) -> list[Any]:
+def folded_weights(
+    projection: keras.layers.Layer, norm: keras.layers.BatchNormalization
+) -> list[Any]:
     """Returns the kernel and bias of a projection that includes the normalization after it, NumPy arrays."""
     kernel, *biases = projection.get_weights()
     scale, offset = scale_and_offset(norm)
@@ -187,7 +230,9 @@ def copy_folded(layer: Any, copy: Any, names: Sequence[str]) -> None:
     for name in names:
         part, norm = getattr(layer, name, None), getattr(layer, f"{name}_norm", None)
         if part is not None:
-            getattr(copy, name).set_weights(folded_weights(part, norm) if norm else part.get_weights())
+            getattr(copy, name).set_weights(
+                folded_weights(part, norm) if norm else part.get_weights()
+            )
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -216,7 +261,9 @@ class ChannelAffine(Layer):
         if channels is None:
             raise invalid("the number of channels", "known", tuple(input_shape))
         self.scale = self.add_weight(name="scale", shape=[channels], initializer="ones")
-        self.offset = self.add_weight(name="offset", shape=[channels], initializer="zeros")
+        self.offset = self.add_weight(
+            name="offset", shape=[channels], initializer="zeros"
+        )
         super().build(input_shape)
 
     def call(self, inputs: K.Tensor) -> K.Tensor:
@@ -229,6 +276,8 @@ class ChannelAffine(Layer):
 def num_devices() -> int:
     """Returns the number of devices that each batch is divided between, by data parallelism on JAX."""
     distribution = keras.distribution.distribution() if K.ENGINE == "jax" else None
-    if distribution is None or not isinstance(distribution, keras.distribution.DataParallel):
+    if distribution is None or not isinstance(
+        distribution, keras.distribution.DataParallel
+    ):
         return 1
     return distribution.device_mesh.devices.size

@@ -11,7 +11,9 @@ from lambdanet.layers.layer import Layer
 
 
 # The name under which it is saved keeps the spelling of the first files.
-@keras.saving.register_keras_serializable(package="lambdanet", name="CentredMaxPooling2D")
+@keras.saving.register_keras_serializable(
+    package="lambdanet", name="CentredMaxPooling2D"
+)
 class CenteredMaxPooling2D(Layer):
     """The maximum of the window around every position that the strides keep, as PyTorch pads it.
 

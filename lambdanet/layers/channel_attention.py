@@ -31,7 +31,11 @@ class SqueezeExcite(Layer):
     """
 
     def __init__(
-        self, ratio: float = 0.25, kernel_regularizer: Any = None, multiple_of: int = 1, **kwargs: Any
+        self,
+        ratio: float = 0.25,
+        kernel_regularizer: Any = None,
+        multiple_of: int = 1,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         if not 0 < ratio <= 1:
@@ -42,13 +46,19 @@ class SqueezeExcite(Layer):
 
     def build(self, input_shape: Sequence[Any]) -> None:
         channels = self.compute_output_shape(input_shape)[-1]
-        hidden = self.multiple_of * max(1, int(channels * self.ratio / self.multiple_of + 0.5))
+        hidden = self.multiple_of * max(
+            1, int(channels * self.ratio / self.multiple_of + 0.5)
+        )
         self._reduce = self._projection("reduce", channels, hidden, "relu")
         self._expand = self._projection("expand", hidden, channels, "sigmoid")
         super().build(input_shape)
 
     def call(self, inputs: K.Tensor | Sequence[K.Tensor]) -> K.Tensor:
-        x, means = inputs if isinstance(inputs, (list, tuple)) else (inputs, K.mean(inputs, [1, 2]))
+        x, means = (
+            inputs
+            if isinstance(inputs, (list, tuple))
+            else (inputs, K.mean(inputs, [1, 2]))
+        )
         # [b, 1, 1, c]
         gate = self._expand(self._reduce(means))[:, K.newaxis, K.newaxis]
         return kernels.kernels_for_device().scale_channels(x, gate)
@@ -57,11 +67,15 @@ class SqueezeExcite(Layer):
         has_means = isinstance(input_shape[0], list | tuple)
         return tuple(input_shape[0] if has_means else input_shape)
 
-    def _projection(self, name: str, channels: int, units: int, activation: str) -> keras.layers.Dense:
+    def _projection(
+        self, name: str, channels: int, units: int, activation: str
+    ) -> keras.layers.Dense:
         layer = compat.Dense(
             units,
             activation=activation,
-            kernel_initializer=compat.VarianceScaling(2.0, "fan_in", "truncated_normal"),
+            kernel_initializer=compat.VarianceScaling(
+                2.0, "fan_in", "truncated_normal"
+            ),
             kernel_regularizer=self.kernel_regularizer,
             dtype=self.dtype_policy,
             name=name,
@@ -92,9 +106,16 @@ class EfficientChannelAttention(Layer):
       (2, 14, 14, 128)
     """
 
-    def __init__(self, kernel_size: int | None = None, kernel_regularizer: Any = None, **kwargs: Any):
+    def __init__(
+        self,
+        kernel_size: int | None = None,
+        kernel_regularizer: Any = None,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
-        self.kernel_size = None if kernel_size is None else check_scope(kernel_size, "kernel_size")
+        self.kernel_size = (
+            None if kernel_size is None else check_scope(kernel_size, "kernel_size")
+        )
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
     def build(self, input_shape: K.Shape) -> None:

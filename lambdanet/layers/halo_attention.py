@@ -49,14 +49,25 @@ class _BlockAttention(Attention):
         # Of the queries that are computed.
         strides = self.strides if block_size % self.strides == 0 else 1
         offset_strides = 1 if self.compact_offsets else strides
-        geometry = LocalGeometry(block_size, halo_size, strides, offset_strides, self.mask_padding)
+        geometry = LocalGeometry(
+            block_size, halo_size, strides, offset_strides, self.mask_padding
+        )
         qkv = self._project(inputs, self._qkv, strides)
-        outputs = kernels.kernels_for_device().local_attention(*qkv, self._tables(), geometry, self.num_heads)
-        return outputs if strides == self.strides else outputs[:, :: self.strides, :: self.strides]
+        outputs = kernels.kernels_for_device().local_attention(
+            *qkv, self._tables(), geometry, self.num_heads
+        )
+        return (
+            outputs
+            if strides == self.strides
+            else outputs[:, :: self.strides, :: self.strides]
+        )
 
     def _tables(self) -> list[K.Tensor]:
         """The embeddings for the offsets in height and in width, [length, k] each."""
-        tables = [self._read(table, self.compute_dtype) for table in (self.height_table, self.width_table)]
+        tables = [
+            self._read(table, self.compute_dtype)
+            for table in (self.height_table, self.width_table)
+        ]
         if self.positions == "concatenated":  # the half of the other axis is zero
             half = self._key_dim // 2
             return [_widened(tables[0], 0, half), _widened(tables[1], half, 0)]
@@ -157,7 +168,11 @@ class HaloAttention(_BlockAttention):
         return (b, *spatial, filters)
 
     def _sizes(self) -> tuple[int, int, int]:
-        return self.block_size, self.halo_size, 2 * (self.block_size + 2 * self.halo_size) - 1
+        return (
+            self.block_size,
+            self.halo_size,
+            2 * (self.block_size + 2 * self.halo_size) - 1,
+        )
 
     def _output_filters(self, filters: int) -> int:
         outputs = round(self.value_ratio * filters)
@@ -231,4 +246,6 @@ def _widened(table: K.Tensor, before: int, after: int) -> K.Tensor:
 def _check_even(key_dim: int) -> None:
     if key_dim % 2:
         hint = "the default is filters / num_heads"
-        raise invalid("key_dim", "even, one half for height and one for width", key_dim, hint)
+        raise invalid(
+            "key_dim", "even, one half for height and one for width", key_dim, hint
+        )

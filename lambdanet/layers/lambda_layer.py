@@ -7,11 +7,26 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import keras
 from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
-from lambdanet.errors import InputError, check_count, check_counts, check_divisible, invalid
-from lambdanet.layers.argument_checks import check_mask, checked_shape, relative_arguments
+from lambdanet.errors import (
+    InputError,
+    check_count,
+    check_counts,
+    check_divisible,
+    invalid,
+)
+from lambdanet.layers.argument_checks import (
+    check_mask,
+    checked_shape,
+    relative_arguments,
+)
 from lambdanet.layers.batch_norm import BATCH_NORM, build_norm, copy_folded
 from lambdanet.layers.layer import Layer, build_projection, copied_config, rebuild_layer
-from lambdanet.layers.position_argument import RELATIVE, deserialize_position, embedding_of, without_relative
+from lambdanet.layers.position_argument import (
+    RELATIVE,
+    deserialize_position,
+    embedding_of,
+    without_relative,
+)
 from lambdanet.layers.position_embedding import PositionEmbedding
 from lambdanet.ops import content_lambdas
 from lambdanet.ops.content_lambdas import Mask
@@ -107,7 +122,9 @@ class LambdaLayer(Layer):
         self.num_heads, self.key_dim, self.intra_depth = check_counts(
             num_heads=num_heads, key_dim=key_dim, intra_depth=intra_depth
         )
-        self.strides, self.pool_size = check_counts(strides=strides, pool_size=pool_size)
+        self.strides, self.pool_size = check_counts(
+            strides=strides, pool_size=pool_size
+        )
         self.filters = None if filters is None else check_count("filters", filters)
         if self.filters is not None:
             check_divisible(self.filters, self.num_heads)
@@ -115,33 +132,60 @@ class LambdaLayer(Layer):
             accepted = f"one of {content_lambdas.KEY_NORMALIZATIONS}"
             raise invalid("key_normalization", accepted, key_normalization)
         if query_normalization not in ("softmax", None):
-            raise invalid("query_normalization", "'softmax' or None", query_normalization)
+            raise invalid(
+                "query_normalization", "'softmax' or None", query_normalization
+            )
         if position is None and not content:
             raise InputError(
                 "a lambda layer needs content, positions or both, got content=False and position=None"
             )
         self.content, self.multi_head = content, multi_head
-        self.key_normalization, self.query_normalization = key_normalization, query_normalization
+        self.key_normalization, self.query_normalization = (
+            key_normalization,
+            query_normalization,
+        )
         self.use_batch_norm, self.use_bias = use_batch_norm, use_bias
-        self.scope, self.dilation, self.map_size, self.resize = scope, dilation, map_size, resize
+        self.scope, self.dilation, self.map_size, self.resize = (
+            scope,
+            dilation,
+            map_size,
+            resize,
+        )
         self.position_bias, self.implementation = position_bias, implementation
         self.batch_norm = {**BATCH_NORM, **(batch_norm or {})}
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self._num_lambdas = self.num_heads if multi_head else 1
         self._geometry = Geometry(self.strides, pool_size=self.pool_size)
-        depth = {"key_dim": self.key_dim, "intra_depth": self.intra_depth, "num_lambdas": self._num_lambdas}
-        relative = relative_arguments(**{name: getattr(self, own) for own, name in RELATIVE.items()})
+        depth = {
+            "key_dim": self.key_dim,
+            "intra_depth": self.intra_depth,
+            "num_lambdas": self._num_lambdas,
+        }
+        relative = relative_arguments(
+            **{name: getattr(self, own) for own, name in RELATIVE.items()}
+        )
         for own, name in RELATIVE.items():
             setattr(self, own, relative[name])  # integers of NumPy as Python's
         self._position_kind = position if isinstance(position, str) else None
         self.position: Any = embedding_of(
-            position, depth, relative, embeddings_initializer, dtype=self.dtype_policy, name="position"
+            position,
+            depth,
+            relative,
+            embeddings_initializer,
+            dtype=self.dtype_policy,
+            name="position",
         )
-        self.embeddings_initializer = getattr(self.position, "embeddings_initializer", None)
+        self.embeddings_initializer = getattr(
+            self.position, "embeddings_initializer", None
+        )
         self._context_shape: K.Shape | None = None
 
     def __call__(
-        self, inputs: K.Tensor, context: K.Tensor | None = None, mask: Mask = None, **kwargs: Any
+        self,
+        inputs: K.Tensor,
+        context: K.Tensor | None = None,
+        mask: Mask = None,
+        **kwargs: Any,
     ) -> K.Tensor:
         if not self.built and context is not None:
             self._context_shape = tuple(context.shape)
@@ -153,23 +197,38 @@ class LambdaLayer(Layer):
         input_shape = checked_shape(input_shape, "input")
         context_shape = checked_shape(self._context_shape or input_shape, "context")
         if len(context_shape) != len(input_shape):
-            raise InputError(f"input and context must have the same rank, got {input_shape}, {context_shape}")
+            raise InputError(
+                f"input and context must have the same rank, got {input_shape}, {context_shape}"
+            )
         channels, context_channels = input_shape[-1], context_shape[-1]
         filters = self.filters or channels
         check_divisible(filters, self.num_heads)
         self._value_dim = filters // self.num_heads
         k = self.key_dim
-        keys, values = (self._num_lambdas * depth * self.intra_depth for depth in (k, self._value_dim))
-        queries, stddev, bias = self.num_heads * k, context_channels**-0.5, self.use_bias
-        self._queries = build_projection(self, "queries", channels, queries, (k * channels) ** -0.5, bias)
+        keys, values = (
+            self._num_lambdas * depth * self.intra_depth
+            for depth in (k, self._value_dim)
+        )
+        queries, stddev, bias = (
+            self.num_heads * k,
+            context_channels**-0.5,
+            self.use_bias,
+        )
+        self._queries = build_projection(
+            self, "queries", channels, queries, (k * channels) ** -0.5, bias
+        )
         if self.content:
             self._keys = build_projection(self, "keys", context_channels, keys, stddev)
-        self._values = build_projection(self, "values", context_channels, values, stddev, bias)
+        self._values = build_projection(
+            self, "values", context_channels, values, stddev, bias
+        )
         self._queries_norm = build_norm(self, "queries_norm", queries)
         self._values_norm = build_norm(self, "values_norm", values)
         if self.position is not None:
             strides = self._geometry.query_strides
-            query_size = [None if n is None else ceil_div(n, strides) for n in input_shape[1:-1]]
+            query_size = [
+                None if n is None else ceil_div(n, strides) for n in input_shape[1:-1]
+            ]
             self.position.build_for(query_size, list(context_shape[1:-1]))
         super().build(input_shape)
 
@@ -201,20 +260,41 @@ class LambdaLayer(Layer):
             every = slice(None, None, self.strides)
             inputs = inputs[(slice(None), *[every] * (len(inputs.shape) - 2))]
         # One map for each lambda: [b, *query_size, h, k], [b, *context_size, k, u], [b, *context_size, v, u].
-        h, k, v, u = self.num_heads // self._num_lambdas, self.key_dim, self._value_dim, self.intra_depth
-        queries = self._project(inputs, self._queries, [h, k], self._queries_norm, training)
-        values = self._project(context, self._values, [v, u], self._values_norm, training)
-        keys = self._project(context, self._keys, [k, u]) if self.content else [None] * self._num_lambdas
+        h, k, v, u = (
+            self.num_heads // self._num_lambdas,
+            self.key_dim,
+            self._value_dim,
+            self.intra_depth,
+        )
+        queries = self._project(
+            inputs, self._queries, [h, k], self._queries_norm, training
+        )
+        values = self._project(
+            context, self._values, [v, u], self._values_norm, training
+        )
+        keys = (
+            self._project(context, self._keys, [k, u])
+            if self.content
+            else [None] * self._num_lambdas
+        )
         if self.query_normalization == "softmax":
-            queries = [K.cast(K.softmax(at_least_float32(x)), self.compute_dtype) for x in queries]
+            queries = [
+                K.cast(K.softmax(at_least_float32(x)), self.compute_dtype)
+                for x in queries
+            ]
         maps = enumerate(zip(queries, keys, values, strict=True))
-        outputs = [self._apply_lambda(index, qkv, mask, training) for index, qkv in maps]
+        outputs = [
+            self._apply_lambda(index, qkv, mask, training) for index, qkv in maps
+        ]
         y = K.concatenate(outputs, axis=-2)  # [b, *query_size, h, v]
         return K.reshape(y, [*sizes(y)[:-2], self.num_heads * v])
 
     def for_inference(self) -> "LambdaLayer":
         """Returns a copy with folded normalizations and its own position embeddings, as constants."""
-        position = self.position and {**copied_config(self.position), "constant_tables": True}
+        position = self.position and {
+            **copied_config(self.position),
+            "constant_tables": True,
+        }
         options = {
             "use_batch_norm": False,
             "use_bias": self.use_bias or self.use_batch_norm,
@@ -226,7 +306,10 @@ class LambdaLayer(Layer):
 
     def get_build_config(self) -> dict[str, Any] | None:
         config, context_shape = super().get_build_config(), self._context_shape
-        return config and {**config, "context_shape": context_shape and list(context_shape)}
+        return config and {
+            **config,
+            "context_shape": context_shape and list(context_shape),
+        }
 
     def build_from_config(self, config: dict[str, Any]) -> None:
         if config.get("context_shape") is not None:
@@ -252,11 +335,19 @@ class LambdaLayer(Layer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "LambdaLayer":
         if isinstance(config.get("position"), Mapping):
-            config = {**without_relative(config), "position": deserialize_position(config["position"])}
+            config = {
+                **without_relative(config),
+                "position": deserialize_position(config["position"]),
+            }
         return super().from_config(config)
 
     def _project(
-        self, x: K.Tensor, projection: Any, depth: list[int], norm: Any = None, training: bool | None = None
+        self,
+        x: K.Tensor,
+        projection: Any,
+        depth: list[int],
+        norm: Any = None,
+        training: bool | None = None,
     ) -> list[K.Tensor]:
         """Projects and normalizes: [b, *size, c] -> a list of one [b, *size, *depth] per lambda.
 
@@ -267,27 +358,44 @@ class LambdaLayer(Layer):
         y = projection(K.reshape(x, [b, product(size), 1, channels]))
         y = y if norm is None else norm(y, training=training)
         # Not slices: LiteRT can slice tensors of at most five axes.
-        return K.unstack(K.reshape(y, [b, *size, self._num_lambdas, *depth]), self._num_lambdas, axis=-3)
+        return K.unstack(
+            K.reshape(y, [b, *size, self._num_lambdas, *depth]),
+            self._num_lambdas,
+            axis=-3,
+        )
 
-    def _apply_lambda(self, index: int, qkv: Sequence[Any], mask: Mask, training: bool | None) -> K.Tensor:
+    def _apply_lambda(
+        self, index: int, qkv: Sequence[Any], mask: Mask, training: bool | None
+    ) -> K.Tensor:
         """Applies lambda number `index`, the sum of content and positions: [b, *query_size, h, v]."""
         if mask is not None or self.position is None:
             return self._apply_apart(index, qkv, mask, training)
         options = {"index": index, "geometry": self._geometry, "training": training}
         queries, keys, values = qkv
         if self.content:
-            options["content"] = content_lambdas.content_lambda(keys, values, self.key_normalization)
+            options["content"] = content_lambdas.content_lambda(
+                keys, values, self.key_normalization
+            )
         return self.position(queries, values, **options)
 
-    def _apply_apart(self, index: int, qkv: Sequence[Any], mask: Mask, training: bool | None) -> K.Tensor:
+    def _apply_apart(
+        self, index: int, qkv: Sequence[Any], mask: Mask, training: bool | None
+    ) -> K.Tensor:
         """Adds the outputs of content and positions instead: with a mask, each query has its own."""
         outputs, (queries, keys, values) = [], qkv
         if self.position is not None:
-            options = {"index": index, "geometry": self._geometry, "mask": mask, "training": training}
+            options = {
+                "index": index,
+                "geometry": self._geometry,
+                "mask": mask,
+                "training": training,
+            }
             outputs.append(self.position(queries, values, **options))
         if self.content:
             pooled = self._geometry.pool(queries)
             outputs.append(
-                content_lambdas.apply_content_lambda(pooled, keys, values, self.key_normalization, mask)
+                content_lambdas.apply_content_lambda(
+                    pooled, keys, values, self.key_normalization, mask
+                )
             )
         return K.add_n(outputs)

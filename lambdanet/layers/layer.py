@@ -40,11 +40,24 @@ class Layer(compat.BaseLayer):
         Raises:
           AttributeError: an argument has no attribute.
         """
-        bases = filter(lambda base: issubclass(base, Layer) and "__init__" in vars(base), type(self).__mro__)
-        names = [name for base in bases for name in inspect.getfullargspec(vars(base)["__init__"]).args[1:]]
+        bases = filter(
+            lambda base: issubclass(base, Layer) and "__init__" in vars(base),
+            type(self).__mro__,
+        )
+        names = [
+            name
+            for base in bases
+            for name in inspect.getfullargspec(vars(base)["__init__"]).args[1:]
+        ]
         config = super().get_config() | {name: getattr(self, name) for name in names}
-        kinds = {"kernel_regularizer": keras.regularizers, "embeddings_initializer": keras.initializers}
-        return config | {name: kinds[name].serialize(config[name]) for name in kinds.keys() & config.keys()}
+        kinds = {
+            "kernel_regularizer": keras.regularizers,
+            "embeddings_initializer": keras.initializers,
+        }
+        return config | {
+            name: kinds[name].serialize(config[name])
+            for name in kinds.keys() & config.keys()
+        }
 
 
 class TableLayer(Layer):
@@ -65,7 +78,9 @@ class TableLayer(Layer):
 
     def _read(self, table: K.Variable, dtype: K.DType) -> Any:
         """A table in the precision of a computation; a NumPy array with `constant_tables`."""
-        return tensors.cast(K.constant_of(table) if self.constant_tables else table, dtype)
+        return tensors.cast(
+            K.constant_of(table) if self.constant_tables else table, dtype
+        )
 
 
 def check_plain(layer: keras.layers.Layer, action: str) -> None:
@@ -74,7 +89,10 @@ def check_plain(layer: keras.layers.Layer, action: str) -> None:
     `InputError` names the first such part, and the action that needs plain weights.
     """
     for part in compat.sublayers(layer):
-        changes = [getattr(part, "lora_enabled", False) and "LoRA", getattr(part, "quantization_mode", None)]
+        changes = [
+            getattr(part, "lora_enabled", False) and "LoRA",
+            getattr(part, "quantization_mode", None),
+        ]
         if change := next(filter(None, changes), None):
             raise InputError(
                 f"{action} needs plain weights, but {part.name!r} of {layer.name!r} has {change}: merge or "
@@ -99,11 +117,17 @@ def copied_config(layer: keras.layers.Layer) -> dict[str, Any]:
     Keras finds functions of the user by name only where they are registered, or another one of that name.
     """
     config = layer.get_config()
-    attributes = {name: getattr(layer, name, None) for name in config if name.endswith(FUNCTIONS)}
-    return config | {name: value for name, value in attributes.items() if inspect.isfunction(value)}
+    attributes = {
+        name: getattr(layer, name, None) for name in config if name.endswith(FUNCTIONS)
+    }
+    return config | {
+        name: value for name, value in attributes.items() if inspect.isfunction(value)
+    }
 
 
-def build_sublayer(layer: keras.layers.Layer, input_shape: K.Shape) -> keras.layers.Layer:
+def build_sublayer(
+    layer: keras.layers.Layer, input_shape: K.Shape
+) -> keras.layers.Layer:
     """Creates the variables of a sublayer now, under its own name, and returns it.
 
     A layer that builds its sublayers in its own `build` has all its variables as soon as its input shape is
@@ -114,7 +138,12 @@ def build_sublayer(layer: keras.layers.Layer, input_shape: K.Shape) -> keras.lay
 
 
 def build_projection(
-    parent: keras.layers.Layer, name: str, channels: int, units: int, stddev: float, use_bias: bool = False
+    parent: keras.layers.Layer,
+    name: str,
+    channels: int,
+    units: int,
+    stddev: float,
+    use_bias: bool = False,
 ) -> keras.layers.Dense:
     """Creates a linear map of maps [b, h, w, channels], in the precision of its parent."""
     dense = compat.Dense(

@@ -17,7 +17,9 @@ from lambdanet.layers.position_embedding import (
 
 KINDS = ("relative", "unstructured", None)
 # The arguments of a lambda layer for its relative embedding -> their names there.
-RELATIVE = {name: name for name in ("scope", "dilation", "map_size", "resize", "implementation")}
+RELATIVE = {
+    name: name for name in ("scope", "dilation", "map_size", "resize", "implementation")
+}
 RELATIVE["position_bias"] = "use_bias"
 
 
@@ -59,16 +61,26 @@ def embedding_of(
         raise invalid("position", f"one of {KINDS} or a PositionEmbedding", position)
     for name, value in depth.items():
         if (given := getattr(position, name)) != value:
-            raise invalid(f"{name} of the position embedding", f"{value} as in the layer", given)
+            raise invalid(
+                f"{name} of the position embedding", f"{value} as in the layer", given
+            )
     defaults = relative_arguments()
     for argument, name in RELATIVE.items():
         given, own = relative[name], getattr(position, name, defaults[name])
         sides = (given,) * len(own) if isinstance(own, tuple) else given  # of a map
         if given != defaults[name] and own not in (given, sides):
-            raise invalid(f"{argument} beside a position embedding", f"{own!r}, as in the embedding", given)
+            raise invalid(
+                f"{argument} beside a position embedding",
+                f"{own!r}, as in the embedding",
+                given,
+            )
     if embeddings_initializer is not None:
         accepted = "None, as the embedding has its own"
-        raise invalid("embeddings_initializer beside a position embedding", accepted, embeddings_initializer)
+        raise invalid(
+            "embeddings_initializer beside a position embedding",
+            accepted,
+            embeddings_initializer,
+        )
     position.num_users += 1
     return position
 
@@ -88,7 +100,10 @@ def deserialize_position(config: Mapping[str, Any]) -> PositionEmbedding:
       InputError: layers share it, and Keras keeps nothing, so that each would have its own.
     """
     # By the registered name, the only one that Keras finds in a .h5 file.
-    config = {**config, "class_name": config.get("registered_name") or config["class_name"]}
+    config = {
+        **config,
+        "class_name": config.get("registered_name") or config["class_name"],
+    }
     deserialize = keras.saving.deserialize_keras_object
     embedding = deserialize(config)
     if SHARED not in config or embedding is deserialize(config):

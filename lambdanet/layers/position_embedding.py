@@ -51,7 +51,9 @@ class PositionEmbedding(TableLayer):
         self.num_users = 0  # the lambda layers that have it
         self.table: Any = None  # until the first `build_for`
 
-    def build_for(self, query_size: Sequence[int | None], context_size: Sequence[int | None]) -> None:
+    def build_for(
+        self, query_size: Sequence[int | None], context_size: Sequence[int | None]
+    ) -> None:
         """Creates the embeddings, once, for maps of these sizes."""
         raise NotImplementedError
 
@@ -79,8 +81,14 @@ class PositionEmbedding(TableLayer):
         Returns:
           [b, *query_size, h, v]; with a pool, one position per window.
         """
-        table, needs_gradient = self._table_of(index, queries.dtype), training is not False
-        return self._apply_term(PositionTerm(queries, values, table, geometry, content, needs_gradient), mask)
+        table, needs_gradient = (
+            self._table_of(index, queries.dtype),
+            training is not False,
+        )
+        return self._apply_term(
+            PositionTerm(queries, values, table, geometry, content, needs_gradient),
+            mask,
+        )
 
     def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
         raise NotImplementedError
@@ -99,7 +107,9 @@ class PositionEmbedding(TableLayer):
         initializer = self.embeddings_initializer or compat.RandomNormal(stddev=1.0)
         # Keras 3 runs a model once without compiling it if a layer is not built
         self.built = True
-        return self.add_weight(name="table", shape=[*lambdas, *shape, *depth], initializer=initializer)
+        return self.add_weight(
+            name="table", shape=[*lambdas, *shape, *depth], initializer=initializer
+        )
 
     def _table_of(self, index: int, dtype: K.DType) -> K.Tensor:
         """The table of one lambda, [..., k, u]."""
@@ -144,11 +154,23 @@ class RelativePositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
-        own = relative_arguments(scope, dilation, map_size, resize, use_bias, implementation)
-        self.scope, self.dilation, self.map_size = own["scope"], own["dilation"], own["map_size"]
-        self.resize, self.use_bias, self.implementation = resize, use_bias, implementation
+        own = relative_arguments(
+            scope, dilation, map_size, resize, use_bias, implementation
+        )
+        self.scope, self.dilation, self.map_size = (
+            own["scope"],
+            own["dilation"],
+            own["map_size"],
+        )
+        self.resize, self.use_bias, self.implementation = (
+            resize,
+            use_bias,
+            implementation,
+        )
 
-    def build_for(self, query_size: Sequence[int | None], context_size: Sequence[int | None]) -> None:
+    def build_for(
+        self, query_size: Sequence[int | None], context_size: Sequence[int | None]
+    ) -> None:
         rank = len(context_size)
         if self.table is not None:
             self._check_rank(rank)
@@ -160,7 +182,9 @@ class RelativePositionEmbedding(PositionEmbedding):
             lengths = [self.scope] * rank
         self.table = self._add_table(lengths)
         if self.use_bias:
-            self.bias = self.add_weight(name="bias", shape=[self.key_dim], initializer="zeros")
+            self.bias = self.add_weight(
+                name="bias", shape=[self.key_dim], initializer="zeros"
+            )
 
     def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
         table = self._fitted(term) if self.scope is None else term.table
@@ -174,42 +198,75 @@ class RelativePositionEmbedding(PositionEmbedding):
             size = zip(term.query_size, term.context_size, strict=True)
             axes = [PairAxis(n, m, 0, geometry.strides, self.dilation) for n, m in size]
             embeddings = relative_positions.expand_table(table, axes)
-            outputs = products.apply_embeddings(term.queries, term.values, embeddings, mask, term.content)
+            outputs = products.apply_embeddings(
+                term.queries, term.values, embeddings, mask, term.content
+            )
         return self._with_bias(outputs, term) if self.use_bias else outputs
 
     def _with_bias(self, outputs: K.Tensor, term: PositionTerm) -> K.Tensor:
         queries = term.geometry.pool(term.queries)
         # No einsum with an ellipsis; see `relative_positions.resize_table`.
-        return outputs + K.matmul(queries, K.cast(self.bias, queries.dtype)[:, K.newaxis])
+        return outputs + K.matmul(
+            queries, K.cast(self.bias, queries.dtype)[:, K.newaxis]
+        )
 
     def _check_rank(self, rank: int) -> None:
         depth_axes = 1 + (self.intra_depth > 1) + (self.num_lambdas > 1)
         if (axes := len(self.table.shape) - depth_axes) != rank:
-            raise invalid("the spatial axes of the input", f"{axes} as in the position table", rank)
+            raise invalid(
+                "the spatial axes of the input",
+                f"{axes} as in the position table",
+                rank,
+            )
 
-    def _full_map_size(self, context_size: Sequence[int | None]) -> Sequence[int | None]:
+    def _full_map_size(
+        self, context_size: Sequence[int | None]
+    ) -> Sequence[int | None]:
         if self.map_size is None:
             if None in context_size:
                 hint = "or set map_size"
-                raise invalid("the map of a global scope", "of known size", tuple(context_size), hint)
+                raise invalid(
+                    "the map of a global scope",
+                    "of known size",
+                    tuple(context_size),
+                    hint,
+                )
             return tuple(context_size)
-        sizes = (self.map_size,) * len(context_size) if isinstance(self.map_size, int) else self.map_size
+        sizes = (
+            (self.map_size,) * len(context_size)
+            if isinstance(self.map_size, int)
+            else self.map_size
+        )
         if len(sizes) != len(context_size):
-            raise invalid("map_size", f"an integer or {len(context_size)} of them", sizes)
+            raise invalid(
+                "map_size", f"an integer or {len(context_size)} of them", sizes
+            )
         return sizes
 
     def _fitted(self, term: PositionTerm) -> K.Tensor:
         """Fits a global table to maps of another size."""
-        strides, sizes = term.geometry.query_strides, zip(term.query_size, term.context_size, strict=True)
+        strides, sizes = (
+            term.geometry.query_strides,
+            zip(term.query_size, term.context_size, strict=True),
+        )
         extents = [_largest(m, (n - 1) * strides + 1) for n, m in sizes]
         if self.resize == "interpolate":
-            return relative_positions.resize_table(term.table, [2 * extent - 1 for extent in extents])
+            return relative_positions.resize_table(
+                term.table, [2 * extent - 1 for extent in extents]
+            )
         for extent, size in zip(extents, self.map_size, strict=True):
             if isinstance(extent, int) and extent > size:
                 hint = f"resize='interpolate' allows any size; {OF_ZOO}"
-                raise invalid("the size of the map", f"at most {self.map_size}", tuple(extents), hint)
+                raise invalid(
+                    "the size of the map",
+                    f"at most {self.map_size}",
+                    tuple(extents),
+                    hint,
+                )
             if K.is_tensor(extent):
-                K.check_at_most(extent, size, "the map is larger than the position table")
+                K.check_at_most(
+                    extent, size, "the map is larger than the position table"
+                )
         return term.table
 
 
@@ -239,29 +296,47 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         self.num_queries: Any = num_queries
         self.num_context: Any = num_context
 
-    def build_for(self, query_size: Sequence[int | None], context_size: Sequence[int | None]) -> None:
+    def build_for(
+        self, query_size: Sequence[int | None], context_size: Sequence[int | None]
+    ) -> None:
         if self.table is not None:
             return
         for name, sizes in (("num_queries", query_size), ("num_context", context_size)):
             if getattr(self, name) is None:
                 if None in sizes:
                     hint = f"or set {name}"
-                    raise invalid("the map of unstructured positions", "of known size", tuple(sizes), hint)
+                    raise invalid(
+                        "the map of unstructured positions",
+                        "of known size",
+                        tuple(sizes),
+                        hint,
+                    )
                 setattr(self, name, tensors.product(sizes))
             setattr(self, name, check_count(name, getattr(self, name)))
         self.table = self._add_table([self.num_queries, self.num_context])
 
     def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
         n, m = tensors.product(term.query_size), tensors.product(term.context_size)
-        for positions, size, kind in ((n, self.num_queries, "query"), (m, self.num_context, "context")):
+        for positions, size, kind in (
+            (n, self.num_queries, "query"),
+            (m, self.num_context, "context"),
+        ):
             if isinstance(positions, int) and positions > size:
-                raise invalid(f"{kind} positions", f"at most {size}, those of the table", positions)
+                raise invalid(
+                    f"{kind} positions",
+                    f"at most {size}, those of the table",
+                    positions,
+                )
             if K.is_tensor(positions):
-                K.check_at_most(positions, size, f"more {kind} positions than the table has")
+                K.check_at_most(
+                    positions, size, f"more {kind} positions than the table has"
+                )
         embeddings = _first_pairs(term.table, n, m)
         if isinstance(mask, str):
             mask = K.lower_triangle(n, m)
-        outputs = products.apply_embeddings(term.queries, term.values, embeddings, mask, term.content)
+        outputs = products.apply_embeddings(
+            term.queries, term.values, embeddings, mask, term.content
+        )
         return term.geometry.pool(outputs)
 
 
@@ -269,7 +344,9 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
 def _first_pairs(table: K.Tensor, n: tensors.Size, m: tensors.Size) -> K.Tensor:
     """Returns the embeddings of the first queries and context positions: [.., .., k, u] -> [n, k, m * u]."""
     *_, k, u = table.shape
-    return K.reshape(K.transpose(K.convert_to_tensor(table)[:n, :m], [0, 2, 1, 3]), [n, k, m * u])
+    return K.reshape(
+        K.transpose(K.convert_to_tensor(table)[:n, :m], [0, 2, 1, 3]), [n, k, m * u]
+    )
 
 
 def _largest(a: tensors.Size, b: tensors.Size) -> tensors.Size:

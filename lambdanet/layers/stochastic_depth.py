@@ -29,14 +29,18 @@ class StochasticDepth(Layer):
             raise invalid("rate", "in [0, 1)", rate)
         self.rate = rate
         self.seed = None if seed is None else int(seed)
-        self._dropout = keras.layers.Dropout(rate, seed=self.seed, dtype=self.dtype_policy)
+        self._dropout = keras.layers.Dropout(
+            rate, seed=self.seed, dtype=self.dtype_policy
+        )
 
     def build(self, input_shape: K.Shape) -> None:
         self._dropout.build(input_shape)
         super().build(input_shape)
 
     def call(self, inputs: K.Tensor, training: bool | None = None) -> K.Tensor:
-        kept = K.ones([K.shape(inputs)[0]] + [1] * (len(inputs.shape) - 1), inputs.dtype)
+        kept = K.ones(
+            [K.shape(inputs)[0]] + [1] * (len(inputs.shape) - 1), inputs.dtype
+        )
         return inputs * self._dropout(kept, training=training)
 
     def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:

@@ -6,7 +6,11 @@ cost. `kernels` lists the forms of each kind of device.
 """
 
 from lambdanet.ops import reference
-from lambdanet.ops.content_lambdas import KEY_NORMALIZATIONS, apply_content_lambda, content_lambda
+from lambdanet.ops.content_lambdas import (
+    KEY_NORMALIZATIONS,
+    apply_content_lambda,
+    content_lambda,
+)
 from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
 
 __all__ = [

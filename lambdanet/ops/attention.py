@@ -16,7 +16,11 @@ from lambdanet.ops.relative_positions import PairAxis, read_rows
 
 
 def attend(
-    queries: K.Tensor, keys: K.Tensor, values: K.Tensor, bias: K.Tensor, fold_means: bool = True
+    queries: K.Tensor,
+    keys: K.Tensor,
+    values: K.Tensor,
+    bias: K.Tensor,
+    fold_means: bool = True,
 ) -> K.Tensor:
     """Returns softmax(queries keys^T + bias) values, the softmax over m in float32 or better.
 
@@ -44,19 +48,32 @@ def attend(
         outputs = K.matmul(weights, values)
 
         def gradient(upstream: K.Tensor) -> tuple[K.Tensor, ...]:
-            means = K.sum(at_least_float32(upstream) * at_least_float32(outputs), -1, keepdims=True)
+            means = K.sum(
+                at_least_float32(upstream) * at_least_float32(outputs),
+                -1,
+                keepdims=True,
+            )
             means = K.cast(means, upstream.dtype)
             if fold_means:
                 upstream_and_means = K.concatenate([upstream, -means], -1)
-                values_and_ones = K.concatenate([values, K.ones_like(values[..., :1])], -1)
-                d_weights = K.matmul(upstream_and_means, values_and_ones, transpose_b=True)
+                values_and_ones = K.concatenate(
+                    [values, K.ones_like(values[..., :1])], -1
+                )
+                d_weights = K.matmul(
+                    upstream_and_means, values_and_ones, transpose_b=True
+                )
             else:
                 d_weights = K.matmul(upstream, values, transpose_b=True) - means
             d_logits = weights * d_weights
             # The transposed products have the long axis m inside, which is faster than transposing [n, m].
             d_values = K.matmul(upstream, weights, transpose_a=True)  # [g, v, m]
             d_keys = K.matmul(queries, d_logits, transpose_a=True)  # [g, k, m]
-            return K.matmul(d_logits, keys), _transposed(d_keys), _transposed(d_values), d_logits
+            return (
+                K.matmul(d_logits, keys),
+                _transposed(d_keys),
+                _transposed(d_values),
+                d_logits,
+            )
 
         return outputs, gradient
 
@@ -74,13 +91,17 @@ def split_heads(x: K.Tensor, groups: int) -> K.Tensor:
     """Makes every head, or group of heads, an example: [b, h, w, groups * c] -> [b * groups, h, w, c]."""
     b, height, width, channels = tensors.sizes(x)
     x = K.reshape(x, [b, height, width, groups, channels // groups])
-    return K.reshape(K.transpose(x, [0, 3, 1, 2, 4]), [b * groups, height, width, channels // groups])
+    return K.reshape(
+        K.transpose(x, [0, 3, 1, 2, 4]), [b * groups, height, width, channels // groups]
+    )
 
 
 def merge_heads(x: K.Tensor, groups: int) -> K.Tensor:
     """Puts the heads side by side again, the inverse of `split_heads`."""
     g, height, width, c = tensors.sizes(x)
-    x = K.transpose(K.reshape(x, [g // groups, groups, height, width, c]), [0, 2, 3, 1, 4])
+    x = K.transpose(
+        K.reshape(x, [g // groups, groups, height, width, c]), [0, 2, 3, 1, 4]
+    )
     return K.reshape(x, [g // groups, height, width, groups * c])
 
 
@@ -96,7 +117,9 @@ def relative_logits(queries: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
     return K.transpose(K.matmul(by_position, embeddings, transpose_b=True), [1, 0, 2])
 
 
-def map_logits(queries: K.Tensor, tables: Sequence[K.Tensor], axes: Sequence[PairAxis]) -> K.Tensor:
+def map_logits(
+    queries: K.Tensor, tables: Sequence[K.Tensor], axes: Sequence[PairAxis]
+) -> K.Tensor:
     """Returns the logits of the rows and of the columns of a map, for `map_bias` to add up.
 
     Args:
@@ -137,7 +160,9 @@ def map_bias(logits: K.Tensor, context_size: Sequence[Size]) -> K.Tensor:
     """
     height, width = context_size
     g, n, e = tensors.sizes(logits)
-    bias = K.matmul(K.reshape(logits, [g * n, e]), rows_and_columns(height, width, logits.dtype))
+    bias = K.matmul(
+        K.reshape(logits, [g * n, e]), rows_and_columns(height, width, logits.dtype)
+    )
     return K.reshape(bias, [g, n, height * width])
 
 

@@ -32,10 +32,26 @@ def split(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
     rank, (b, *shape) = len(axes), sizes(x)
     for number, axis in enumerate(axes):
         x = tensors.pad(x, number + 1, 0, axis.count * axis.num_queries - shape[number])
-    x = K.reshape(x, [b, *(n for axis in axes for n in (axis.count, axis.num_queries)), *shape[rank:]])
+    x = K.reshape(
+        x,
+        [
+            b,
+            *(n for axis in axes for n in (axis.count, axis.num_queries)),
+            *shape[rank:],
+        ],
+    )
     depth = range(2 * rank + 1, len(x.shape))
-    x = K.transpose(x, [0, *range(2 * rank - 1, 0, -2), *range(2, 2 * rank + 1, 2), *depth])
-    return K.reshape(x, [b * num_blocks(axes), product([axis.num_queries for axis in axes]), *shape[rank:]])
+    x = K.transpose(
+        x, [0, *range(2 * rank - 1, 0, -2), *range(2, 2 * rank + 1, 2), *depth]
+    )
+    return K.reshape(
+        x,
+        [
+            b * num_blocks(axes),
+            product([axis.num_queries for axis in axes]),
+            *shape[rank:],
+        ],
+    )
 
 
 def merge(x: K.Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
@@ -43,9 +59,19 @@ def merge(x: K.Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Ten
     rank, (groups, _, *rest) = len(axes), sizes(x)
     b = groups // num_blocks(axes)
     x = K.reshape(
-        x, [b, *(axis.count for axis in reversed(axes)), *(axis.num_queries for axis in axes), *rest]
+        x,
+        [
+            b,
+            *(axis.count for axis in reversed(axes)),
+            *(axis.num_queries for axis in axes),
+            *rest,
+        ],
     )
-    pairs = [part for number in range(1, rank + 1) for part in (rank - number + 1, rank + number)]
+    pairs = [
+        part
+        for number in range(1, rank + 1)
+        for part in (rank - number + 1, rank + number)
+    ]
     x = K.transpose(x, [0, *pairs, *range(2 * rank + 1, len(x.shape))])
     x = K.reshape(x, [b, *(axis.count * axis.num_queries for axis in axes), *rest])
     return x[(slice(None), *(slice(0, n) for n in size))]
@@ -69,9 +95,13 @@ def gather_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
     def gather(flat: K.Tensor) -> tuple[K.Tensor, K.Gradient]:
         def grad(upstream: K.Tensor) -> K.Tensor:
             places = _places_in_windows(tuple(axes), tuple(size))
-            return K.sum(_gather_rows(K.reshape(upstream, [b, blocks * m, c]), places), axis=2)
+            return K.sum(
+                _gather_rows(K.reshape(upstream, [b, blocks * m, c]), places), axis=2
+            )
 
-        return K.reshape(_gather_rows(flat, _sources(tuple(axes), tuple(size))), [b * blocks, m, c]), grad
+        return K.reshape(
+            _gather_rows(flat, _sources(tuple(axes), tuple(size))), [b * blocks, m, c]
+        ), grad
 
     return gather(K.reshape(x, [b, product(size), c]))
 
@@ -79,7 +109,9 @@ def gather_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
 Gather = Callable[[K.Tensor, Sequence[BlockAxis]], K.Tensor]
 
 
-def extract_windows(x: K.Tensor, axes: Sequence[BlockAxis], gather: Gather = gather_windows) -> K.Tensor:
+def extract_windows(
+    x: K.Tensor, axes: Sequence[BlockAxis], gather: Gather = gather_windows
+) -> K.Tensor:
     """Cuts a map into the windows of its blocks, zero outside: [b, *size, c] -> [b * blocks, m, c].
 
     `gather` collects the windows, unless there is just one with the whole map.
@@ -114,7 +146,9 @@ def _sources(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
     positions = []
     for i, axis in enumerate(axes):
         position = window_positions(axis, size[i])
-        positions.append(K.where(position >= 0, position * product(size[i + 1 :]), -product(size)))
+        positions.append(
+            K.where(position >= 0, position * product(size[i + 1 :]), -product(size))
+        )
     return _outer_sum(positions, first_fastest=True)
 
 
@@ -143,4 +177,6 @@ def _outer_sum(indices: Sequence[K.Tensor], first_fastest: bool = False) -> K.Te
         shape[rank - 1 - i if first_fastest else i], shape[rank + i] = sizes(index)
         total = total + K.reshape(index, shape)
     rows = product([sizes(index)[0] for index in indices])
-    return K.maximum(K.reshape(total, [rows, product([sizes(index)[1] for index in indices])]), -1)
+    return K.maximum(
+        K.reshape(total, [rows, product([sizes(index)[1] for index in indices])]), -1
+    )

@@ -25,7 +25,9 @@ def as_boolean(mask: K.Tensor) -> K.Tensor:
     dtype = K.dtype_name(mask.dtype)
     if "float" in dtype and not _has_two_values(mask):
         accepted = "of booleans or integers, or of 0 and 1 alone"
-        raise invalid("mask", accepted, dtype, "`mask >= 0` is that of an additive mask")
+        raise invalid(
+            "mask", accepted, dtype, "`mask >= 0` is that of an additive mask"
+        )
     return K.cast(mask, "bool")
 
 
@@ -38,7 +40,9 @@ def _has_two_values(mask: K.Tensor) -> bool:
     return bool(((values == 0) | (values == 1)).all())
 
 
-def content_lambda(keys: K.Tensor, values: K.Tensor, normalization: str | None = "softmax") -> K.Tensor:
+def content_lambda(
+    keys: K.Tensor, values: K.Tensor, normalization: str | None = "softmax"
+) -> K.Tensor:
     """Returns the content lambda, the same for every query: keys and values as below -> [b, k, v]."""
     keys, values = flatten_map(keys), flatten_map(values)
     keys = K.cast(_normalized(at_least_float32(keys), normalization), values.dtype)
@@ -70,7 +74,9 @@ def apply_content_lambda(
     if mask is None:
         return apply(queries, content_lambda(keys, values, normalization))
     dtype, shape = values.dtype, [*sizes(queries)[:-1], values.shape[-2]]
-    queries, keys, values = (at_least_float32(flatten_map(x)) for x in (queries, keys, values))
+    queries, keys, values = (
+        at_least_float32(flatten_map(x)) for x in (queries, keys, values)
+    )
     weights = keys
     if normalization == "softmax":
         weights = K.exp(K.clip(keys, -_LARGEST_KEY, _LARGEST_KEY))
@@ -86,7 +92,9 @@ def apply(queries: K.Tensor, content: K.Tensor) -> K.Tensor:
     """Applies a content lambda [b, k, v] to all queries: [b, *query_size, h, k] -> [b, *query_size, h, v]."""
     # Flat: an einsum with an ellipsis has a slow gradient.
     b, *size, h, k = sizes(queries)
-    outputs = K.einsum("bnk,bkv->bnv", K.reshape(queries, [b, product([*size, h]), k]), content)
+    outputs = K.einsum(
+        "bnk,bkv->bnv", K.reshape(queries, [b, product([*size, h]), k]), content
+    )
     return K.reshape(outputs, [b, *size, h, content.shape[2]])
 
 
@@ -104,7 +112,11 @@ def _normalized(keys: K.Tensor, normalization: str | None) -> K.Tensor:
 
 
 def _apply_masked(
-    queries: K.Tensor, weights: K.Tensor, values: K.Tensor, normalization: str | None, mask: K.Tensor
+    queries: K.Tensor,
+    weights: K.Tensor,
+    values: K.Tensor,
+    normalization: str | None,
+    mask: K.Tensor,
 ) -> K.Tensor:
     mask = K.cast(K.cast(mask, "bool"), queries.dtype)
     norms = _norms(weights, normalization, lambda x: K.einsum("nm,bmk->bnk", mask, x))
@@ -113,7 +125,11 @@ def _apply_masked(
 
 
 def _apply_causal(
-    queries: K.Tensor, weights: K.Tensor, values: K.Tensor, normalization: str | None, mask: str
+    queries: K.Tensor,
+    weights: K.Tensor,
+    values: K.Tensor,
+    normalization: str | None,
+    mask: str,
 ) -> K.Tensor:
     norms = _norms(weights, normalization, lambda x: K.cumsum(x, axis=1))
     # [b, n, k, v]

@@ -30,19 +30,31 @@ class Convolution(Form):
 
     def memory(self, sizes: Sizes, device: Device) -> float:
         """Counts the lambdas and their transposition."""
-        return 2 * tensors.product([sizes.b, *sizes.query_size, sizes.k, sizes.v]) * sizes.bytes
+        return (
+            2
+            * tensors.product([sizes.b, *sizes.query_size, sizes.k, sizes.v])
+            * sizes.bytes
+        )
 
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
         b, *query_size, h, k = tensors.sizes(term.queries)
         lambdas = _depthwise_lambdas(term) if self.depthwise else _lambdas(term)
         equation = "bnhk,bnvk->bnhv" if self.depthwise else "bnhk,bvnk->bnhv"
         queries = K.reshape(term.queries, [b, tensors.product(query_size), h, k])
-        return K.reshape(K.einsum(equation, queries, lambdas), [b, *query_size, h, term.values.shape[-2]])
+        return K.reshape(
+            K.einsum(equation, queries, lambdas),
+            [b, *query_size, h, term.values.shape[-2]],
+        )
 
 
 def candidates(sizes: Sizes) -> list[Form]:
     """Returns the convolution for images of known size, where it was measured."""
-    measured = sizes.known and len(sizes.scope) == 2 and sizes.u == 1 and sizes.geometry == Geometry()
+    measured = (
+        sizes.known
+        and len(sizes.scope) == 2
+        and sizes.u == 1
+        and sizes.geometry == Geometry()
+    )
     return [Convolution()] if measured else []
 
 
@@ -52,7 +64,9 @@ def _lambdas(term: PositionTerm) -> K.Tensor:
     _, *context_size, v, u = tensors.sizes(term.values)
     images = K.transpose(term.values, [0, rank + 1, *range(1, rank + 1), rank + 2])
     kernel = K.einsum("...ku->...uk", term.table)
-    lambdas = _correlate(K.conv, K.reshape(images, [b * v, *context_size, u]), kernel, term)
+    lambdas = _correlate(
+        K.conv, K.reshape(images, [b * v, *context_size, u]), kernel, term
+    )
     return K.reshape(lambdas, [b, v, tensors.product(term.query_size), k])
 
 
@@ -61,36 +75,66 @@ def _depthwise_lambdas(term: PositionTerm) -> K.Tensor:
     b, *_, k = tensors.sizes(term.queries)
     _, *context_size, v, u = tensors.sizes(term.values)
     if len(context_size) > 2:
-        raise invalid("the spatial axes of depthwise_conv", "one or two", len(context_size))
+        raise invalid(
+            "the spatial axes of depthwise_conv", "one or two", len(context_size)
+        )
     # [r, ..., 1, u, k]
     kernel = K.einsum("...ku->...uk", term.table)[..., K.newaxis, :, :]
     kernel = K.reshape(K.repeat(kernel, v, axis=-3), [*term.table.shape[:-2], v * u, k])
     images = K.reshape(term.values, [b, *context_size, v * u])
     lambdas = _correlate(_depthwise, images, kernel, term)
-    return K.sum(K.reshape(lambdas, [b, tensors.product(term.query_size), v, u, k]), axis=3)
+    return K.sum(
+        K.reshape(lambdas, [b, tensors.product(term.query_size), v, u, k]), axis=3
+    )
 
 
 def _depthwise(
-    images: K.Tensor, kernel: K.Tensor, strides: list[int], padding: str, dilations: list[int]
+    images: K.Tensor,
+    kernel: K.Tensor,
+    strides: list[int],
+    padding: str,
+    dilations: list[int],
 ) -> K.Tensor:
     """`K.depthwise_conv` along one or two axes."""
     if len(strides) == 1:
         images, kernel = images[:, K.newaxis], kernel[K.newaxis]
         strides, dilations = strides * 2, [1, *dilations]
-        return K.depthwise_conv(images, kernel, [1, *strides, 1], padding, dilations=dilations)[:, 0]
-    return K.depthwise_conv(images, kernel, [1, *strides, 1], padding, dilations=dilations)
+        return K.depthwise_conv(
+            images, kernel, [1, *strides, 1], padding, dilations=dilations
+        )[:, 0]
+    return K.depthwise_conv(
+        images, kernel, [1, *strides, 1], padding, dilations=dilations
+    )
 
 
 def _correlate(
-    convolution: Callable[..., K.Tensor], images: K.Tensor, kernel: K.Tensor, term: PositionTerm
+    convolution: Callable[..., K.Tensor],
+    images: K.Tensor,
+    kernel: K.Tensor,
+    term: PositionTerm,
 ) -> K.Tensor:
     """Runs a convolution so that output i is centered on position `strides * i`, for every query."""
-    strides, dilation, rank = term.geometry.query_strides, term.geometry.dilation, len(term.query_size)
+    strides, dilation, rank = (
+        term.geometry.query_strides,
+        term.geometry.dilation,
+        len(term.query_size),
+    )
     for axis, n in enumerate(term.query_size, start=1):
         halo = kernel.shape[axis - 1] // 2 * dilation
-        images = tensors.pad(images, axis, halo, (n - 1) * strides + 1 + halo - tensors.sizes(images)[axis])
+        images = tensors.pad(
+            images,
+            axis,
+            halo,
+            (n - 1) * strides + 1 + halo - tensors.sizes(images)[axis],
+        )
     # TensorFlow has no kernels for strides and dilation together.
     slices = strides > 1 and dilation > 1
     steps = [1 if slices else strides] * rank
-    outputs = convolution(images, kernel, strides=steps, padding="VALID", dilations=[dilation] * rank)
-    return outputs[(slice(None), *[slice(None, None, strides)] * rank)] if slices else outputs
+    outputs = convolution(
+        images, kernel, strides=steps, padding="VALID", dilations=[dilation] * rank
+    )
+    return (
+        outputs[(slice(None), *[slice(None, None, strides)] * rank)]
+        if slices
+        else outputs
+    )

@@ -35,7 +35,10 @@ class Kernels:
     """
 
     device: Device
-    position_lambdas: tuple[Candidates, ...] = (products.candidates, convolution.candidates)
+    position_lambdas: tuple[Candidates, ...] = (
+        products.candidates,
+        convolution.candidates,
+    )
     attend: Callable[..., K.Tensor] = attention.attend
     local_attention: Callable[..., K.Tensor] = local_attention.attend_by_head
     scale_channels: Callable[[K.Tensor, K.Tensor], K.Tensor] = operator.mul

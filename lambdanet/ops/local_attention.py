@@ -52,7 +52,9 @@ class LocalGeometry:
             return K.ones([axis.count, axis.num_queries, axis.num_context], "bool")
         context = axis.first_context + K.arange(axis.num_context)
         positions = context + axis.step * K.arange(axis.count)[:, K.newaxis, K.newaxis]
-        distances = K.abs(context - axis.strides * K.arange(axis.num_queries)[:, K.newaxis])
+        distances = K.abs(
+            context - axis.strides * K.arange(axis.num_queries)[:, K.newaxis]
+        )
         return (positions >= 0) & (positions < size) & (distances <= reach)
 
     def views(
@@ -86,7 +88,9 @@ def attend_by_head(
     Returns:
       [b, height / strides, width / strides, heads * v].
     """
-    queries, keys, values = (attention.split_heads(x, num_heads) for x in (queries, keys, values))
+    queries, keys, values = (
+        attention.split_heads(x, num_heads) for x in (queries, keys, values)
+    )
     queries *= queries.shape[-1] ** -0.5
     query_size = sizes(queries)[1:3]
     views = geometry.views(queries, keys, tables)
@@ -98,18 +102,27 @@ def attend_by_head(
     if geometry.mask_padding:
         by_pair = _visible_pairs(geometry, *views)
         by_block = K.reshape(logits, [-1, *sizes(by_pair)])
-        logits = K.reshape(by_block + attention.mask_to_bias(by_pair, logits.dtype), sizes(logits))
+        logits = K.reshape(
+            by_block + attention.mask_to_bias(by_pair, logits.dtype), sizes(logits)
+        )
     bias = attention.map_bias(logits, [axis.num_context for axis in axes])
-    outputs = blocking.merge(attention.attend(queries, keys, values, bias), axes, query_size)
+    outputs = blocking.merge(
+        attention.attend(queries, keys, values, bias), axes, query_size
+    )
     return attention.merge_heads(outputs, num_heads)
 
 
 @cache_by_size
-def _visible_pairs(geometry: LocalGeometry, *views: tuple[BlockAxis, Size, int]) -> K.Tensor:
+def _visible_pairs(
+    geometry: LocalGeometry, *views: tuple[BlockAxis, Size, int]
+) -> K.Tensor:
     """Concatenates what each query sees of the rows and of the columns of its window: [blocks, n, e]."""
     in_rows, in_columns = (geometry.visibility(*view) for view in views)
     (a, height, rows), (b, width, columns) = sizes(in_rows), sizes(in_columns)
     shape = [b, a, height, width]
     in_rows = K.broadcast_to(in_rows[:, :, K.newaxis], [*shape, rows])
     in_columns = K.broadcast_to(in_columns[:, K.newaxis, K.newaxis], [*shape, columns])
-    return K.reshape(K.concatenate([in_rows, in_columns], axis=-1), [a * b, height * width, rows + columns])
+    return K.reshape(
+        K.concatenate([in_rows, in_columns], axis=-1),
+        [a * b, height * width, rows + columns],
+    )

@@ -54,7 +54,10 @@ def mean(x: K.Tensor, rank: int, length: int, strides: int) -> K.Tensor:
     if rank == 2:
         pooled = K.average_pool(pooled, length, strides, "SAME")
     else:  # TensorFlow has no kernels for every type and gradient of the other ranks
-        axes = [Windows.with_same_padding(n, length, strides) for n in sizes(x)[1 : rank + 1]]
+        axes = [
+            Windows.with_same_padding(n, length, strides)
+            for n in sizes(x)[1 : rank + 1]
+        ]
         for number, axis in enumerate(axes, start=1):
             pooled = K.add_n(_shifted(pooled, number, axis))
         pooled = divide_by_count(pooled, axes)
@@ -71,12 +74,17 @@ def _shifted(x: K.Tensor, number: int, axis: Windows) -> list[K.Tensor]:
     reach = (axis.count - 1) * axis.strides + 1
     x = pad(x, number, -axis.first, reach + axis.length - 1 + axis.first - axis.size)
     leading = (slice(None),) * number
-    return [x[(*leading, slice(i, i + reach, axis.strides))] for i in range(axis.length)]
+    return [
+        x[(*leading, slice(i, i + reach, axis.strides))] for i in range(axis.length)
+    ]
 
 
 def divide_by_count(x: K.Tensor, axes: Sequence[Windows]) -> K.Tensor:
     """Divides sums over windows, [b, *counts, ...], by the number of positions in each."""
-    rank, dtype = len(axes), "float64" if K.dtype_name(x.dtype) == "float64" else "float32"
+    rank, dtype = (
+        len(axes),
+        "float64" if K.dtype_name(x.dtype) == "float64" else "float32",
+    )
     counts = K.ones([], dtype)
     for axis in axes:
         counts = counts[..., K.newaxis] * K.cast(axis.window_sizes(), dtype)

@@ -18,8 +18,12 @@ from lambdanet.ops.products import Product
 FORMS: dict[str, Callable[[Sizes], Sequence[Form]]] = {
     "einsum": lambda sizes: [Product(query_first=False)],
     "query_first": lambda sizes: [Product(query_first=True)],
-    "blocked": lambda sizes: [Product(False, block) for block in products.blocks(sizes)],
-    "blocked_query_first": lambda sizes: [Product(True, block) for block in products.blocks(sizes)],
+    "blocked": lambda sizes: [
+        Product(False, block) for block in products.blocks(sizes)
+    ],
+    "blocked_query_first": lambda sizes: [
+        Product(True, block) for block in products.blocks(sizes)
+    ],
     "conv": lambda sizes: [Convolution()],
     "depthwise_conv": lambda sizes: [Convolution(depthwise=True)],
 }
@@ -66,7 +70,9 @@ def apply_position_lambdas(
     if len(values.shape) == len(queries.shape) - 1:  # u = 1 without an axis
         values, table = values[..., K.newaxis], table[..., K.newaxis]
     geometry = Geometry(strides, dilation, pool_size)
-    term = PositionTerm(queries, values, table, geometry, content, training is not False)
+    term = PositionTerm(
+        queries, values, table, geometry, content, training is not False
+    )
     kernel = kernels.kernels_for_device()
     form = choose_form(term.sizes, implementation, kernel, K.is_compiled_by_xla())
     if block is not None and isinstance(form, Product) and form.block is not None:
@@ -77,18 +83,26 @@ def apply_position_lambdas(
 def apply_term(term: PositionTerm, implementation: str = "auto") -> K.Tensor:
     """Applies position lambdas by the fastest of the forms that `implementation` names."""
     kernel = kernels.kernels_for_device()
-    return choose_form(term.sizes, implementation, kernel, K.is_compiled_by_xla()).apply(term, kernel.device)
+    return choose_form(
+        term.sizes, implementation, kernel, K.is_compiled_by_xla()
+    ).apply(term, kernel.device)
 
 
 @functools.lru_cache(maxsize=4096)
-def choose_form(sizes: Sizes, implementation: str, kernel: kernels.Kernels, by_xla: bool) -> Form:
+def choose_form(
+    sizes: Sizes, implementation: str, kernel: kernels.Kernels, by_xla: bool
+) -> Form:
     """Returns one of the forms that `implementation` names, by its estimated time and memory.
 
     Of those whose time is within the slack of the device, it is the one with the least memory.
     """
     speed = kernel.device.speed(sizes.needs_gradient, by_xla)
-    candidates = [FORMS[implementation]] if implementation in FORMS else kernel.position_lambdas
-    forms = itertools.chain.from_iterable(applicable(sizes) for applicable in candidates)
+    candidates = (
+        [FORMS[implementation]] if implementation in FORMS else kernel.position_lambdas
+    )
+    forms = itertools.chain.from_iterable(
+        applicable(sizes) for applicable in candidates
+    )
     form = choose_fastest(list(forms), sizes, speed, kernel.device)
     if form.has_fast_gradient or implementation in FORMS:
         return form
@@ -97,7 +111,9 @@ def choose_form(sizes: Sizes, implementation: str, kernel: kernels.Kernels, by_x
     return TwoForms(form, choose_form(sizes, implementation, kernel, by_xla))
 
 
-def choose_fastest(forms: Sequence[Form], sizes: Sizes, speed: Speed, device: Device) -> Form:
+def choose_fastest(
+    forms: Sequence[Form], sizes: Sizes, speed: Speed, device: Device
+) -> Form:
     """Returns the form with the least memory of those whose time is within the slack of the device."""
     seconds = {form: form.seconds(sizes, speed) for form in forms}
     shortest = min(seconds.values())

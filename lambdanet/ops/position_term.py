@@ -118,7 +118,9 @@ class PositionTerm:
         (b, *_, h, k), (*_, v, u) = self.queries.shape, self.values.shape
         spatial = self.query_size, self.context_size, self.scope
         known = [all(isinstance(n, int) for n in size) for size in spatial]
-        queries, context, scope = (tuple(n if isinstance(n, int) else 64 for n in size) for size in spatial)
+        queries, context, scope = (
+            tuple(n if isinstance(n, int) else 64 for n in size) for size in spatial
+        )
         number = K.itemsize(self.queries.dtype)
         options = self.geometry, number, self.needs_gradient, all(known), known[2]
         return Sizes(b, queries, context, scope, h, k, v, u, *options)
@@ -130,20 +132,28 @@ class PositionTerm:
         return K.reshape(values, [b, *context_size, u * v])
 
 
-def cut_axes(part: Sizes | PositionTerm, block: Sequence[int] | None) -> list[BlockAxis]:
+def cut_axes(
+    part: Sizes | PositionTerm, block: Sequence[int] | None
+) -> list[BlockAxis]:
     """Cuts each axis of a term into blocks of these numbers of queries, with the context that they see.
 
     A length that is known to cover the axis makes one block with the whole context, as does None as `block`.
     """
     strides, dilation = part.geometry.query_strides, part.geometry.dilation
     axes, lengths = [], block or part.query_size
-    for n, m, r, length in zip(part.query_size, part.context_size, part.scope, lengths, strict=True):
+    for n, m, r, length in zip(
+        part.query_size, part.context_size, part.scope, lengths, strict=True
+    ):
         if block is None or (isinstance(n, int) and n <= length):
             axes.append(BlockAxis(n, m, 0, strides, dilation, step=m))
         else:
             step, halo, count = length * strides, r // 2 * dilation, ceil_div(n, length)
             window = step - strides + 1 + 2 * halo
-            axes.append(BlockAxis(length, window, -halo, strides, dilation, count=count, step=step))
+            axes.append(
+                BlockAxis(
+                    length, window, -halo, strides, dilation, count=count, step=step
+                )
+            )
     return axes
 
 
@@ -172,7 +182,10 @@ class Form:
         outputs = term.geometry.pool(self.compute(term, device))
         if term.content is None:
             return outputs
-        return content_lambdas.apply(term.geometry.pool(term.queries), term.content) + outputs
+        return (
+            content_lambdas.apply(term.geometry.pool(term.queries), term.content)
+            + outputs
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,7 +70,9 @@ class Product(Form):
         copies = 4 if self.query_first and sizes.needs_gradient else 2
         windows = groups * m * sizes.v if self.block else 0
         kept = (windows + n * sizes.k * m) * sizes.bytes
-        return copies * chunk * self._bytes_of_group(sizes) + (2 * kept if sizes.needs_gradient else kept)
+        return copies * chunk * self._bytes_of_group(sizes) + (
+            2 * kept if sizes.needs_gradient else kept
+        )
 
     def chunk(self, sizes: Sizes, device: Device) -> int | None:
         """Returns how many blocks of the batch fit into a chunk; None for all of them.
@@ -79,7 +81,9 @@ class Product(Form):
         of all blocks are one large product, which chunks cut into slower ones.
         """
         groups, _, _ = self._groups(sizes)
-        max_bytes = device.max_similarity_bytes if self.query_first else device.max_lambda_bytes
+        max_bytes = (
+            device.max_similarity_bytes if self.query_first else device.max_lambda_bytes
+        )
         return device.chunk(groups, self._bytes_of_group(sizes), max_bytes)
 
     def _bytes_of_group(self, sizes: Sizes) -> int:
@@ -91,10 +95,14 @@ class Product(Form):
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
         axes = cut_axes(term, self.block)
         multiply = query_first if self.query_first else lambda_first
-        outputs = in_chunks(multiply, *self.operands(term, axes), self.chunk(term.sizes, device))
+        outputs = in_chunks(
+            multiply, *self.operands(term, axes), self.chunk(term.sizes, device)
+        )
         return self.merge(outputs, term, axes)
 
-    def operands(self, term: PositionTerm, axes: Sequence[BlockAxis]) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
+    def operands(
+        self, term: PositionTerm, axes: Sequence[BlockAxis]
+    ) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
         """Returns queries [b * blocks, n, h, k], values [b * blocks, m * u, v], embeddings [n, k, m * u]."""
         embeddings = expand_table(term.table, axes, self.read_first)
         queries, values = term.queries, term.values_by_depth()
@@ -105,23 +113,34 @@ class Product(Form):
         queries = K.reshape(queries, [-1, n, *term.queries.shape[-2:]])
         return queries, K.reshape(values, [-1, m, term.values.shape[-2]]), embeddings
 
-    def merge(self, outputs: K.Tensor, term: PositionTerm, axes: Sequence[BlockAxis]) -> K.Tensor:
+    def merge(
+        self, outputs: K.Tensor, term: PositionTerm, axes: Sequence[BlockAxis]
+    ) -> K.Tensor:
         """Puts the outputs of blocks together: [b * blocks, n, h, v] -> [b, *query_size, h, v]."""
         if self.block:
             return blocking.merge(outputs, axes, term.query_size)
-        return K.reshape(outputs, [*tensors.sizes(term.queries)[:-1], outputs.shape[-1]])
+        return K.reshape(
+            outputs, [*tensors.sizes(term.queries)[:-1], outputs.shape[-1]]
+        )
 
     def _groups(self, sizes: Sizes) -> tuple[int, int, int]:
         """The number of blocks in the batch, the queries of one, and the context of each times u."""
         axes = cut_axes(sizes, self.block)
-        n, m = product([axis.num_queries for axis in axes]), product([axis.num_context for axis in axes])
+        n, m = (
+            product([axis.num_queries for axis in axes]),
+            product([axis.num_context for axis in axes]),
+        )
         return sizes.b * blocking.num_blocks(axes), n, m * sizes.u
 
 
 def candidates(sizes: Sizes) -> list[Product]:
     """Returns both orders, over a whole map of known size and in blocks."""
     whole = [None] if sizes.known and sizes.known_scope else []
-    return [Product(order, block) for order in (False, True) for block in (*blocks(sizes), *whole)]
+    return [
+        Product(order, block)
+        for order in (False, True)
+        for block in (*blocks(sizes), *whole)
+    ]
 
 
 def blocks(sizes: Sizes) -> Iterable[tuple[int, ...] | None]:
@@ -131,7 +150,9 @@ def blocks(sizes: Sizes) -> Iterable[tuple[int, ...] | None]:
         return [None]
     if not sizes.known:
         return [(s,) * len(sizes.query_size) for s in LENGTHS_OF_UNKNOWN_MAPS]
-    return itertools.product(*[[s for s in LENGTHS if s < n] + [n] for n in sizes.query_size])
+    return itertools.product(
+        *[[s for s in LENGTHS if s < n] + [n] for n in sizes.query_size]
+    )
 
 
 def query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
@@ -141,10 +162,14 @@ def query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.
     """
     b, n, h, k = tensors.sizes(queries)
     _, m, v = tensors.sizes(values)
-    similarity = K.matmul(K.reshape(K.transpose(queries, [1, 0, 2, 3]), [n, b * h, k]), embeddings)
+    similarity = K.matmul(
+        K.reshape(K.transpose(queries, [1, 0, 2, 3]), [n, b * h, k]), embeddings
+    )
     # [b, n, h, m]
     similarity = K.transpose(K.reshape(similarity, [n, b, h, m]), [1, 0, 2, 3])
-    return K.reshape(K.matmul(K.reshape(similarity, [b, n * h, m]), values), [b, n, h, v])
+    return K.reshape(
+        K.matmul(K.reshape(similarity, [b, n * h, m]), values), [b, n, h, v]
+    )
 
 
 def lambda_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
@@ -153,11 +178,17 @@ def lambda_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K
     _, m, v = tensors.sizes(values)
     context = K.reshape(K.transpose(values, [1, 0, 2]), [m, b * v])
     lambdas = K.matmul(K.reshape(embeddings, [n * k, m]), context)
-    return K.matmul(queries, K.transpose(K.reshape(lambdas, [n, k, b, v]), [2, 0, 1, 3]))
+    return K.matmul(
+        queries, K.transpose(K.reshape(lambdas, [n, k, b, v]), [2, 0, 1, 3])
+    )
 
 
 def in_chunks(
-    multiply: Any, queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor, chunk: int | None = None
+    multiply: Any,
+    queries: K.Tensor,
+    values: K.Tensor,
+    embeddings: K.Tensor,
+    chunk: int | None = None,
 ) -> K.Tensor:
     """Multiplies `chunk` examples at a time, and again in the backward pass; None: all of them at once.
 
@@ -174,9 +205,13 @@ def in_chunks(
         count = ceil_div(b, chunk)
 
     def split(x: K.Tensor) -> K.Tensor:
-        return K.reshape(pad(x, 0, 0, count * chunk - b), [count, chunk, *tensors.sizes(x)[1:]])
+        return K.reshape(
+            pad(x, 0, 0, count * chunk - b), [count, chunk, *tensors.sizes(x)[1:]]
+        )
 
-    outputs = K.map_recomputed(multiply, split(queries), split(values), embeddings, count)
+    outputs = K.map_recomputed(
+        multiply, split(queries), split(values), embeddings, count
+    )
     return K.reshape(outputs, [count * chunk, n, h, tensors.sizes(values)[2]])[:b]
 
 
@@ -208,4 +243,8 @@ def apply_embeddings(
     values = K.reshape(K.einsum("...vu->...uv", values), [b, m * u, v])
     outputs = query_first(K.reshape(queries, [b, n, h, k]), values, embeddings)
     outputs = K.reshape(outputs, [b, *query_size, h, v])
-    return outputs if content is None else content_lambdas.apply(queries, content) + outputs
+    return (
+        outputs
+        if content is None
+        else content_lambdas.apply(queries, content) + outputs
+    )

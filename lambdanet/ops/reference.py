@@ -41,19 +41,27 @@ def apply_lambdas(
     return content_output + apply_position_lambdas(queries, values, embeddings)
 
 
-def apply_position_lambdas(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
+def apply_position_lambdas(
+    queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor
+) -> K.Tensor:
     """Applies the position lambdas alone; shapes as in `apply_lambdas`."""
     position_lambdas = K.einsum("nmku,bmvu->bnkv", embeddings, values)  # [b, n, k, v]
     return K.einsum("bnhk,bnkv->bnhv", queries, position_lambdas)  # [b, n, h, v]
 
 
 def _apply_masked_lambdas(
-    queries: K.Tensor, keys: K.Tensor, values: K.Tensor, embeddings: K.Tensor, mask: K.Tensor
+    queries: K.Tensor,
+    keys: K.Tensor,
+    values: K.Tensor,
+    embeddings: K.Tensor,
+    mask: K.Tensor,
 ) -> K.Tensor:
     """Computes a content lambda per query, with a softmax over the context that it sees."""
     visible = as_boolean(mask)[..., K.newaxis, K.newaxis]  # [n, m, 1, 1]
     # [b, n, m, k, u]
-    keys = K.softmax(K.where(visible, keys[:, K.newaxis], K.dtype_min(keys.dtype)), axis=2)
+    keys = K.softmax(
+        K.where(visible, keys[:, K.newaxis], K.dtype_min(keys.dtype)), axis=2
+    )
     weights = K.where(visible, keys + embeddings, 0)  # [b, n, m, k, u]
     lambdas = K.einsum("bnmku,bmvu->bnkv", weights, values)  # [b, n, k, v]
     return K.einsum("bnhk,bnkv->bnhv", queries, lambdas)  # [b, n, h, v]
@@ -87,12 +95,19 @@ def gather_embeddings(
     for axis, r in enumerate(scope):
         # From the first row of the table.
         offset = distances[..., axis] // dilation + r // 2
-        in_scope &= (distances[..., axis] % dilation == 0) & (offset >= 0) & (offset < r)
+        in_scope &= (
+            (distances[..., axis] % dilation == 0) & (offset >= 0) & (offset < r)
+        )
         row = row * r + offset
-    table = K.concatenate([K.zeros([1, k, u], table.dtype), K.reshape(table, [-1, k, u])], axis=0)
+    table = K.concatenate(
+        [K.zeros([1, k, u], table.dtype), K.reshape(table, [-1, k, u])], axis=0
+    )
     return K.take(table, K.where(in_scope, row + 1, 0), axis=0)  # [n, m, k, u]
 
 
 def _positions(size: Sequence[int]) -> K.Tensor:
     """The positions of a map in raster order, [n, axes]."""
-    return K.reshape(K.stack(K.meshgrid(*map(K.arange, size), indexing="ij"), axis=-1), [-1, len(size)])
+    return K.reshape(
+        K.stack(K.meshgrid(*map(K.arange, size), indexing="ij"), axis=-1),
+        [-1, len(size)],
+    )

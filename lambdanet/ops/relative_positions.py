@@ -47,7 +47,9 @@ def offset_rows(axis: PairAxis, r: Size) -> K.Tensor:
     The shape is [num_queries * pool_size, num_context].
     """
     context = axis.first_context + K.arange(axis.num_context)
-    queries = axis.strides * K.arange(axis.num_queries)[:, K.newaxis] + K.arange(axis.pool_size)
+    queries = axis.strides * K.arange(axis.num_queries)[:, K.newaxis] + K.arange(
+        axis.pool_size
+    )
     offsets = context[K.newaxis] - K.reshape(queries, [-1])[:, K.newaxis]
     rows = offsets // axis.dilation + r // 2
     return K.where((offsets % axis.dilation == 0) & (rows >= 0) & (rows < r), rows, -1)
@@ -62,14 +64,19 @@ def read_rows(table: K.Tensor, axis: PairAxis) -> K.Tensor:
     r = tensors.sizes(table)[1]
     rows = offset_rows(axis, r)  # [n, m]
     n, m = tensors.sizes(rows)
-    if all(isinstance(size, int) for size in (n, m, r)) and n * m * r <= _LARGEST_ONE_HOT:
+    if (
+        all(isinstance(size, int) for size in (n, m, r))
+        and n * m * r <= _LARGEST_ONE_HOT
+    ):
         return K.einsum("nmr,brpq->bnpmq", K.one_hot(rows, r, dtype=table.dtype), table)
     padded = K.pad(table, [[0, 0], [1, 0], [0, 0], [0, 0]])
     return K.transpose(K.take(padded, rows + 1, axis=1), [0, 1, 3, 2, 4])
 
 
 @tensors.constant_folding
-def expand_table(table: K.Tensor, axes: Sequence[PairAxis], read_first: Read = read_rows) -> K.Tensor:
+def expand_table(
+    table: K.Tensor, axes: Sequence[PairAxis], read_first: Read = read_rows
+) -> K.Tensor:
     """Expands a relative table into embeddings for every pair of query and context positions.
 
     Args:
@@ -91,8 +98,13 @@ def expand_table(table: K.Tensor, axes: Sequence[PairAxis], read_first: Read = r
         p, q = axis.num_queries * pool_size * p, axis.num_context * q
     query_size = [axis.num_queries for axis in axes]
     if pool_size > 1:  # positions of a pool next to the depth
-        table = K.reshape(table, [size for n in query_size for size in (n, pool_size)] + [k, q])
-        table = K.transpose(table, [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank, 2 * rank + 1])
+        table = K.reshape(
+            table, [size for n in query_size for size in (n, pool_size)] + [k, q]
+        )
+        table = K.transpose(
+            table,
+            [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank, 2 * rank + 1],
+        )
     return K.reshape(table, [tensors.product(query_size), pool_size**rank * k, q])
 
 

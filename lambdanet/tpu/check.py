@@ -70,10 +70,14 @@ def compile_step(
     """
     shape = inputs[0].shape if inputs else ()
     batch = shape[0] if shape else 1
-    return check_step(TpuStep("step", step, tuple(inputs), batch, tuple(model_names)), topology)
+    return check_step(
+        TpuStep("step", step, tuple(inputs), batch, tuple(model_names)), topology
+    )
 
 
-def check_step(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = None) -> Report:
+def check_step(
+    step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = None
+) -> Report:
     """Compiles a step for one core of a TPU, or for all of them where it is parallel.
 
     Args:
@@ -93,7 +97,9 @@ def check_step(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = No
         if lower is None:
             parallel = _data_parallel if step.is_parallel else None
             with device.assume("TPU"):
-                compiled = compiler.compile_function(step.function, step.inputs, topology, cache, parallel)
+                compiled = compiler.compile_function(
+                    step.function, step.inputs, topology, cache, parallel
+                )
         else:
             compiled = compiler.compile_hlo(_serialize(lower, step), topology, cache)
     except compiler.CompileError as error:
@@ -119,14 +125,20 @@ def check_step(step: TpuStep, topology: str = "v3:2x2", cache: Cache | None = No
 def _data_parallel(mesh: Any) -> contextlib.AbstractContextManager[Any]:
     """Returns the context in which Keras traces a step of `DataParallel` on the devices of a mesh."""
     names = [f"tpu:{number}" for number in range(mesh.size)]
-    keras_mesh = K.keras.distribution.DeviceMesh((mesh.size,), [compiler.BATCH_AXIS], names)
+    keras_mesh = K.keras.distribution.DeviceMesh(
+        (mesh.size,), [compiler.BATCH_AXIS], names
+    )
     keras_mesh._backend_mesh = mesh  # which Keras would make of devices that are there
-    return K.keras.distribution.DataParallel(device_mesh=keras_mesh, auto_shard_dataset=False).scope()
+    return K.keras.distribution.DataParallel(
+        device_mesh=keras_mesh, auto_shard_dataset=False
+    ).scope()
 
 
 def _trace(step: TpuStep) -> Callable[[str], Any]:
     """Traces a step as for a TPU, and returns a function: the stage "hlo" or "hlo_serialized" -> its HLO."""
-    function = tf.function(step.function, input_signature=step.inputs, jit_compile=True, autograph=False)
+    function = tf.function(
+        step.function, input_signature=step.inputs, jit_compile=True, autograph=False
+    )
     with device.assume("TPU"):
         return function.experimental_get_compiler_ir(*step.inputs)
 
@@ -138,12 +150,18 @@ def _serialize(lower: Callable[[str], Any], step: TpuStep) -> bytes:
         raise _compile_error(str(error), step) from error
 
 
-def _compile_error(message: str, step: TpuStep, lower: Callable[[str], Any] | None = None) -> DoesNotCompile:
+def _compile_error(
+    message: str, step: TpuStep, lower: Callable[[str], Any] | None = None
+) -> DoesNotCompile:
     """Returns the error for a message of the compiler: one line, with the layer."""
     for pattern in _OUT_OF_MEMORY:
         if found := pattern.search(message):
             needed, available = _gib(found[1], found[2]), _gib(found[3], found[4])
-            largest = f"; the largest arrays: {_largest(lower, step.model_names)}" if lower else ""
+            largest = (
+                f"; the largest arrays: {_largest(lower, step.model_names)}"
+                if lower
+                else ""
+            )
             return DoesNotFit(
                 f"{step.name} with {step.batch} examples needs {needed:.2f} GiB of HBM, and a core has "
                 f"{available:.2f}{largest}"
@@ -151,7 +169,11 @@ def _compile_error(message: str, step: TpuStep, lower: Callable[[str], Any] | No
     nodes = [next(filter(None, groups)) for groups in _NODE.findall(message)]
     where = f" in layer {layer_of(nodes[0], step.model_names)}" if nodes else ""
     unsupported = _UNSUPPORTED.search(message)
-    what = f"{unsupported[1]} has no form for a TPU" if unsupported else message.strip().splitlines()[0][:500]
+    what = (
+        f"{unsupported[1]} has no form for a TPU"
+        if unsupported
+        else message.strip().splitlines()[0][:500]
+    )
     return DoesNotCompile(f"{step.name} does not compile for a TPU{where}: {what}")
 
 
@@ -162,14 +184,26 @@ def _largest(lower: Callable[[str], Any], model_names: Collection[str]) -> str:
     for computation in module.computations.values():
         for instruction in computation.instructions.values():
             layer = layer_of(instruction.op_name, model_names)
-            if layer != UNNAMED and instruction.opcode not in ("parameter", "tuple", "broadcast", "while"):
-                sizes[layer] = max([sizes.get(layer, 0), *(array.bytes for array in instruction.arrays)])
+            if layer != UNNAMED and instruction.opcode not in (
+                "parameter",
+                "tuple",
+                "broadcast",
+                "while",
+            ):
+                sizes[layer] = max(
+                    [
+                        sizes.get(layer, 0),
+                        *(array.bytes for array in instruction.arrays),
+                    ]
+                )
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
     return ", ".join(f"{layer} {size / chips.GIB:.2f} GiB" for layer, size in largest)
 
 
 def _gib(number: str, unit: str) -> float:
-    return float(number) * {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2**10}.get(unit, 2**-30)
+    return float(number) * {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2**10}.get(
+        unit, 2**-30
+    )
 
 
 def check_in_process(
@@ -199,16 +233,26 @@ def check_in_process(
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"
-        with concurrent.futures.ProcessPoolExecutor(1, context, _start_worker, (str(log),)) as pool:
+        with concurrent.futures.ProcessPoolExecutor(
+            1, context, _start_worker, (str(log),)
+        ) as pool:
             try:
                 variables = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
                 # The process starts with these.
                 with mock.patch.dict(os.environ, variables):
-                    return pool.submit(_build_and_check, build, topology, cache).result()
+                    return pool.submit(
+                        _build_and_check, build, topology, cache
+                    ).result()
             except BrokenProcessPool:
-                lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+                lines = [
+                    line
+                    for line in log.read_text(errors="replace").splitlines()
+                    if line.strip()
+                ]
                 last = lines[-1][:500] if lines else "empty"
-                raise DoesNotCompile(f"the TPU compiler aborted; the end of its log: {last}") from None
+                raise DoesNotCompile(
+                    f"the TPU compiler aborted; the end of its log: {last}"
+                ) from None
 
 
 def _start_worker(log: str) -> None:
@@ -225,7 +269,9 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _build_and_check(build: Callable[[], TpuStep], topology: str, cache: Cache | None) -> Report:
+def _build_and_check(
+    build: Callable[[], TpuStep], topology: str, cache: Cache | None
+) -> Report:
     with device.assume("TPU"):
         step = build()
     return check_step(step, topology, cache)

@@ -38,9 +38,21 @@ CHIPS = {
 
 # The chips along each axis of a slice. The papers measured on the 8 cores of `v3:2x2`.
 TOPOLOGIES = (
-    *(f"{kind}:{shape}" for kind in ("v2", "v3") for shape in ("2x2", "4x4", "4x8", "8x8")),
-    *(f"{kind}:{shape}" for kind in ("v4", "v5p") for shape in ("2x2x1", "2x2x2", "2x2x4")),
-    *(f"{kind}:{shape}" for kind in ("v5e", "v6e") for shape in ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8")),
+    *(
+        f"{kind}:{shape}"
+        for kind in ("v2", "v3")
+        for shape in ("2x2", "4x4", "4x8", "8x8")
+    ),
+    *(
+        f"{kind}:{shape}"
+        for kind in ("v4", "v5p")
+        for shape in ("2x2x1", "2x2x2", "2x2x4")
+    ),
+    *(
+        f"{kind}:{shape}"
+        for kind in ("v5e", "v6e")
+        for shape in ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8")
+    ),
 )
 
 

@@ -56,7 +56,10 @@ class Cache:
         """Stores a result, unless the folder cannot be written."""
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._path(key), gzip.compress(json.dumps(result).encode(), compresslevel=6))
+            write_atomic(
+                self._path(key),
+                gzip.compress(json.dumps(result).encode(), compresslevel=6),
+            )
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json.gz"
@@ -121,13 +124,17 @@ def compile_function(
     with _internals() as installed:
         from jax.experimental import topologies
 
-        devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+        devices = topologies.get_topology_desc(
+            platform="tpu", topology_name=topology
+        ).devices
         lowered = lower(function, inputs, devices, parallel)
         key = _key(lowered.as_text(debug_info=True), topology, installed)
 
         def compile_once() -> dict[str, Any]:
             compiled = lowered.compile()
-            return _fields(str(compiled.as_text()), compiled.memory_analysis(), len(devices))
+            return _fields(
+                str(compiled.as_text()), compiled.memory_analysis(), len(devices)
+            )
 
         return _cached_or_compile(key, cache, compile_once)
 
@@ -144,9 +151,12 @@ def lower(
 
     # No lines of source files in the cache's key.
     jax.config.update("jax_traceback_in_locations_limit", 0)
-    mesh = jax.sharding.Mesh(np.array(devices if parallel else devices[:1]), (BATCH_AXIS,))
+    mesh = jax.sharding.Mesh(
+        np.array(devices if parallel else devices[:1]), (BATCH_AXIS,)
+    )
     whole, divided = (
-        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in ((), (BATCH_AXIS,))
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+        for axes in ((), (BATCH_AXIS,))
     )
 
     def of_all_devices(x: Any) -> Any:
@@ -183,7 +193,9 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
         from jax.experimental import topologies
         from jaxlib import _jax
 
-        devices: Any = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+        devices: Any = topologies.get_topology_desc(
+            platform="tpu", topology_name=topology
+        ).devices
         options = xla_client.CompileOptions()
         options.num_replicas = options.num_partitions = 1
         options.device_assignment = xla_client.DeviceAssignment.create(np.array([[0]]))
@@ -194,9 +206,17 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
             _drop_copies(module.operation)
             # The name has a counter.
             module.operation.attributes["sym_name"] = ir.StringAttr.get("step")
-            key = _key(str(module.operation.get_asm(enable_debug_info=True)), topology, installed)
+            key = _key(
+                str(module.operation.get_asm(enable_debug_info=True)),
+                topology,
+                installed,
+            )
             return _cached_or_compile(
-                key, cache, lambda: describe(client.compile(module, device_list, options), len(devices))
+                key,
+                cache,
+                lambda: describe(
+                    client.compile(module, device_list, options), len(devices)
+                ),
             )
 
 
@@ -206,7 +226,9 @@ def describe(executable: Any, num_devices: int) -> dict[str, Any]:
     return _fields(text, executable.get_compiled_memory_stats(), num_devices)
 
 
-def _cached_or_compile(key: str, cache: Cache | None, compile_once: Callable[[], dict[str, Any]]) -> Compiled:
+def _cached_or_compile(
+    key: str, cache: Cache | None, compile_once: Callable[[], dict[str, Any]]
+) -> Compiled:
     """Reads a result from the cache, or compiles and writes it; rejections are cached too."""
     import jax
 
@@ -236,7 +258,9 @@ def _fields(text: str, memory: Any, num_devices: int) -> dict[str, Any]:
 
 def _key(program: str, topology: str, installed: dict[str, str]) -> str:
     """Returns the cache key: a hash of everything that the result depends on."""
-    return hashlib.sha256(repr((program, topology, sorted(installed.items()))).encode()).hexdigest()
+    return hashlib.sha256(
+        repr((program, topology, sorted(installed.items()))).encode()
+    ).hexdigest()
 
 
 def _drop_copies(operation: Any) -> None:
@@ -246,7 +270,9 @@ def _drop_copies(operation: Any) -> None:
             for inner in list(block.operations):
                 _drop_copies(inner.operation)
                 if inner.operation.name == "mhlo.copy":
-                    inner.operation.results[0].replace_all_uses_with(inner.operation.operands[0])
+                    inner.operation.results[0].replace_all_uses_with(
+                        inner.operation.operands[0]
+                    )
                     inner.operation.erase()
 
 
@@ -254,11 +280,15 @@ def _drop_copies(operation: Any) -> None:
 def _internals() -> Iterator[dict[str, str]]:
     """Yields the versions of `PACKAGES`, ready for use; a missing private part of jax is an `InputError`."""
     installed = versions()
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    os.environ.update(
+        {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
+    )
     try:
         yield installed
     except (AttributeError, ImportError, KeyError, TypeError) as error:
-        packages = ", ".join(f"{package} {version}" for package, version in installed.items())
+        packages = ", ".join(
+            f"{package} {version}" for package, version in installed.items()
+        )
         raise InputError(
             f"tpu-check cannot use {packages} ({type(error).__name__}: {error}); {INSTALL} installs the "
             "versions that it needs"

@@ -76,20 +76,27 @@ class Profile:
     def visit(self, scope: Scope, times: int) -> None:
         """Adds the operations of a computation that runs `times` times."""
         for instruction in scope.computation.instructions.values():
-            _VISITORS.get(instruction.opcode, Profile._operation)(self, scope, instruction, times)
+            _VISITORS.get(instruction.opcode, Profile._operation)(
+                self, scope, instruction, times
+            )
 
     def _loop(self, scope: Scope, loop: Instruction, times: int) -> None:
         trips, constants = count_trips(loop, scope)
         if trips is None:
             self.unbounded_loops.append(loop.op_name or loop.name)
-        self.visit(scope.enter(loop.callees["body"], {0: constants}), times * (1 if trips is None else trips))
+        self.visit(
+            scope.enter(loop.callees["body"], {0: constants}),
+            times * (1 if trips is None else trips),
+        )
 
     def _conditional(self, scope: Scope, conditional: Instruction, times: int) -> None:
         branches = []
         for name in conditional.callees.values():
             branches.append(Profile())
             branches[-1].visit(scope.enter(name, {}), times)
-        costliest = max(branches, key=lambda branch: sum(cost.cycles for cost in branch.operations))
+        costliest = max(
+            branches, key=lambda branch: sum(cost.cycles for cost in branch.operations)
+        )
         self.operations += costliest.operations
         self.unbounded_loops += costliest.unbounded_loops
 
@@ -97,7 +104,9 @@ class Profile:
         if call.cycles is not None or not call.callees:
             self._operation(scope, call, times)
             return
-        arguments = {index: scope.value(operand) for index, operand in enumerate(call.operands)}
+        arguments = {
+            index: scope.value(operand) for index, operand in enumerate(call.operands)
+        }
         self.visit(scope.enter(next(iter(call.callees.values())), arguments), times)
 
     def _operation(self, scope: Scope, instruction: Instruction, times: int) -> None:
@@ -138,22 +147,37 @@ def _op_name(computation: Computation, instruction: Instruction) -> str:
 def _flops(module: Module, computation: Computation, instruction: Instruction) -> float:
     if instruction.opcode == "fusion":
         fused = module.fused_computation(instruction)
-        return sum(_flops(module, fused, inner) for inner in fused.instructions.values())
+        return sum(
+            _flops(module, fused, inner) for inner in fused.instructions.values()
+        )
     if instruction.opcode == "convolution":
-        return convolution_flops(instruction, *_operand_shapes(computation, instruction))
+        return convolution_flops(
+            instruction, *_operand_shapes(computation, instruction)
+        )
     if instruction.opcode == "dot":
         left, _ = _operand_shapes(computation, instruction)
         axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
-        depth = math.prod(left[int(axis)] for axis in axes[1].split(",") if axis) if axes else 1
+        depth = (
+            math.prod(left[int(axis)] for axis in axes[1].split(",") if axis)
+            if axes
+            else 1
+        )
         return 2.0 * math.prod(instruction.arrays[0].shape) * depth
     return 0.0
 
 
-def _operand_shapes(computation: Computation, instruction: Instruction) -> list[tuple[int, ...]]:
-    return [computation.instructions[name].arrays[0].shape for name in instruction.operands[:2]]
+def _operand_shapes(
+    computation: Computation, instruction: Instruction
+) -> list[tuple[int, ...]]:
+    return [
+        computation.instructions[name].arrays[0].shape
+        for name in instruction.operands[:2]
+    ]
 
 
-def convolution_flops(instruction: Instruction, inputs: tuple[int, ...], kernel: tuple[int, ...]) -> float:
+def convolution_flops(
+    instruction: Instruction, inputs: tuple[int, ...], kernel: tuple[int, ...]
+) -> float:
     """Returns the FLOPs of a convolution, without those on padding.
 
     Args:
@@ -161,7 +185,9 @@ def convolution_flops(instruction: Instruction, inputs: tuple[int, ...], kernel:
       inputs: the shape of the input.
       kernel: the shape of the kernel.
     """
-    input_labels, kernel_labels, output_labels = re.split("_|->", instruction.attribute("dim_labels"))
+    input_labels, kernel_labels, output_labels = re.split(
+        "_|->", instruction.attribute("dim_labels")
+    )
     outputs = instruction.arrays[0].shape
     window = _window(instruction.attributes)
     flops = 2.0 * outputs[output_labels.index("b")] * outputs[output_labels.index("f")]
@@ -181,13 +207,31 @@ def _window(attributes: str) -> dict[str, list[int]]:
     if not texts:
         return {}
     rank = len(texts["size"].split("x"))
-    defaults = {"size": "1", "stride": "1", "lhs_dilate": "1", "rhs_dilate": "1", "pad": "0_0"}
-    settings = {name: texts.get(name, "x".join([default] * rank)) for name, default in defaults.items()}
-    return {name: [int(v.split("_")[0]) for v in text.split("x")] for name, text in settings.items()}
+    defaults = {
+        "size": "1",
+        "stride": "1",
+        "lhs_dilate": "1",
+        "rhs_dilate": "1",
+        "pad": "0_0",
+    }
+    settings = {
+        name: texts.get(name, "x".join([default] * rank))
+        for name, default in defaults.items()
+    }
+    return {
+        name: [int(v.split("_")[0]) for v in text.split("x")]
+        for name, text in settings.items()
+    }
 
 
 def _count_pairs(
-    inputs: int, outputs: int, size: int, stride: int, lhs_dilate: int, rhs_dilate: int, pad: int
+    inputs: int,
+    outputs: int,
+    size: int,
+    stride: int,
+    lhs_dilate: int,
+    rhs_dilate: int,
+    pad: int,
 ) -> int:
     """Returns the number of pairs of an output position and a kernel position that meet an input value."""
     extent = (inputs - 1) * lhs_dilate
@@ -195,11 +239,16 @@ def _count_pairs(
     for position in range(size):
         # The outputs o with 0 <= o * stride + shift <= extent, where lhs_dilate divides o * stride + shift.
         shift = position * rhs_dilate - pad
-        first, last = max(0, -(shift // stride)), min(outputs - 1, (extent - shift) // stride)
+        first, last = (
+            max(0, -(shift // stride)),
+            min(outputs - 1, (extent - shift) // stride),
+        )
         if lhs_dilate == 1:
             count += max(0, last - first + 1)
         else:
-            count += sum((o * stride + shift) % lhs_dilate == 0 for o in range(first, last + 1))
+            count += sum(
+                (o * stride + shift) % lhs_dilate == 0 for o in range(first, last + 1)
+            )
     return count
 
 
@@ -208,7 +257,11 @@ def _bytes(module: Module, computation: Computation, instruction: Instruction) -
     # Its result lists the source and the destination.
     if instruction.opcode.endswith("-start"):
         return _in_hbm(instruction)
-    fused = module.fused_computation(instruction) if instruction.opcode == "fusion" else None
+    fused = (
+        module.fused_computation(instruction)
+        if instruction.opcode == "fusion"
+        else None
+    )
     update = _update(fused, fused.root) if fused else _update(computation, instruction)
     total = update or _in_hbm(instruction)
     for index, name in enumerate(instruction.operands):
@@ -219,7 +272,9 @@ def _bytes(module: Module, computation: Computation, instruction: Instruction) -
     return total
 
 
-def _read(module: Module, fused: Computation, index: int, operand: Instruction) -> float:
+def _read(
+    module: Module, fused: Computation, index: int, operand: Instruction
+) -> float:
     """The bytes that a fusion reads of its operand number `index`."""
     parts = 0.0
     for user, position in fused.uses_of_parameter(index):

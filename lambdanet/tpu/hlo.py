@@ -15,7 +15,9 @@ _OPERAND = re.compile(r"%([^\s,()]+)")
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\](?:\{([^{}]*)\})?")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
-_CALLED = re.compile(r"(calls|to_apply|body|condition|true_computation|false_computation)=%([^\s,{}()]+)")
+_CALLED = re.compile(
+    r"(calls|to_apply|body|condition|true_computation|false_computation)=%([^\s,{}()]+)"
+)
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _PARENTHESIS = re.compile(r"[()]")
 
@@ -103,7 +105,9 @@ class Computation:
     def uses_of_parameter(self, index: int) -> Iterator[tuple[Instruction, int]]:
         """Yields the instructions with a parameter among their operands, and its position there."""
         parameter = next(
-            i for i in self.instructions.values() if i.opcode == "parameter" and int(i.operands[0]) == index
+            i
+            for i in self.instructions.values()
+            if i.opcode == "parameter" and int(i.operands[0]) == index
         )
         for user in self.instructions.values():
             if parameter.name in user.operands:
@@ -155,7 +159,12 @@ def _instruction(line: str) -> Instruction | None:
     closes = _find_closing(line, opens)
     operands = _OPERAND.findall(line[opens:closes]) or [line[opens + 1 : closes - 1]]
     return Instruction(
-        head[2], line[begin:end], line[end:opens].strip(), tuple(operands), line[closes:], bool(head[1])
+        head[2],
+        line[begin:end],
+        line[end:opens].strip(),
+        tuple(operands),
+        line[closes:],
+        bool(head[1]),
     )
 
 
@@ -172,15 +181,25 @@ def _find_closing(line: str, opens: int) -> int:
 @functools.lru_cache(maxsize=65536)
 def _array(kind: str, sizes: str, layout: str | None) -> Array:
     """Returns the array of a type such as ("bf16", "8,100", "1,0:T(8,128)(2,1)S(1)")."""
-    shape = tuple(int(size.strip("<= ")) for size in sizes.split(",") if size.strip("<= "))
+    shape = tuple(
+        int(size.strip("<= ")) for size in sizes.split(",") if size.strip("<= ")
+    )
     digits = re.match(r"\D+(\d+)", kind)
     bits = 8 if kind == "pred" or not digits else int(digits[1])
     order, _, tiling = (layout or "").partition(":")
-    axes = [int(axis) for axis in order.split(",")] if order else reversed(range(len(shape)))
+    axes = (
+        [int(axis) for axis in order.split(",")]
+        if order
+        else reversed(range(len(shape)))
+    )
     padded = [shape[axis] for axis in axes]  # minor first
     tile = re.search(r"T\(([\d,]+)\)", tiling)
-    for axis, size in enumerate(reversed([int(size) for size in tile[1].split(",")] if tile else [])):
+    for axis, size in enumerate(
+        reversed([int(size) for size in tile[1].split(",")] if tile else [])
+    ):
         if axis < len(padded):
             padded[axis] = ceil_div(padded[axis], size) * size
     space = re.search(r"S\((\d+)\)", tiling)
-    return Array(bits, shape, math.prod(padded) * bits // 8, not space or space[1] == "0")
+    return Array(
+        bits, shape, math.prod(padded) * bits // 8, not space or space[1] == "0"
+    )

@@ -53,7 +53,9 @@ def largest_batch(
             log(f"{batch} does not fit")
             too_large.add(batch)
             return False
-        log(f"{batch} fits: {fits[batch].hbm_needed / 2**30:.2f} GiB, {1e3 * fits[batch].seconds:.1f} ms")
+        log(
+            f"{batch} fits: {fits[batch].hbm_needed / 2**30:.2f} GiB, {1e3 * fits[batch].seconds:.1f} ms"
+        )
         return True
 
     batch = min(MAX_BATCH, _power_of_two(start))
@@ -63,7 +65,9 @@ def largest_batch(
     while guess > batch and not try_batch(guess):
         guess //= 2
     batch = max(batch, guess)
-    while _required_bytes(fits[batch], 2 * batch) <= MEMORY_MARGIN * fits[batch].chip.hbm:
+    while (
+        _required_bytes(fits[batch], 2 * batch) <= MEMORY_MARGIN * fits[batch].chip.hbm
+    ):
         if not try_batch(2 * batch):
             break
         batch *= 2

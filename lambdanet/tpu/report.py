@@ -107,7 +107,9 @@ class Report:
         """Returns the cost per layer with its gradient, in descending order; `times` counts operations."""
         found: dict[str, list[Cost]] = {}
         for operation in self.operations:
-            found.setdefault(layer_of(operation.op_name, self.model_names), []).append(operation)
+            found.setdefault(layer_of(operation.op_name, self.model_names), []).append(
+                operation
+            )
         sums = {layer: _sum(layer, operations) for layer, operations in found.items()}
         return dict(sorted(sums.items(), key=lambda item: -item[1].cycles))
 
@@ -120,7 +122,11 @@ class Report:
             "cores": self.num_cores,
             "batch_per_core": self.batch,
             "estimate": CAVEAT,
-            "hbm_bytes": {"needed": self.hbm_needed, "available": self.chip.hbm, **self.hbm},
+            "hbm_bytes": {
+                "needed": self.hbm_needed,
+                "available": self.chip.hbm,
+                **self.hbm,
+            },
             "seconds": self.seconds,
             "examples_per_second": {
                 "core": self.examples_per_second,
@@ -131,7 +137,9 @@ class Report:
             "fraction_of_peak": self.peak_fraction,
             "collectives": self.collectives,
             "open_loops": list(self.unbounded_loops),
-            "layers": [self._entry(cost) for cost in list(self.layers().values())[:count]],
+            "layers": [
+                self._entry(cost) for cost in list(self.layers().values())[:count]
+            ],
             "operations": [
                 {
                     **self._entry(cost),
@@ -145,13 +153,20 @@ class Report:
 
     def _entry(self, cost: Cost) -> dict[str, Any]:
         seconds = cost.cycles / self.chip.clock
-        return {"name": cost.op_name, "seconds": seconds, "flops": cost.flops, "bytes": cost.bytes}
+        return {
+            "name": cost.op_name,
+            "seconds": seconds,
+            "flops": cost.flops,
+            "bytes": cost.bytes,
+        }
 
 
 def render_report(report: Report, count: int = 10) -> str:
     """Returns a report as text: memory, time, and the `count` costliest layers and operations."""
     chip, per_core = report.chip, report.examples_per_second
-    parts = ", ".join(f"{name} {_gib(size)}" for name, size in report.hbm.items() if size > 2**20)
+    parts = ", ".join(
+        f"{name} {_gib(size)}" for name, size in report.hbm.items() if size > 2**20
+    )
     rate = report.flops / report.seconds / 1e12 if report.seconds else 0.0
     traffic = report.bytes / report.seconds / 1e9 if report.seconds else 0.0
     lines = [
@@ -166,10 +181,14 @@ def render_report(report: Report, count: int = 10) -> str:
         f"  HBM traffic   {report.bytes / 1e9:.2f} GB, {traffic:.0f} GB/s",
     ]
     if report.collectives:
-        counts = ", ".join(f"{count} {kind}" for kind, count in report.collectives.items())
+        counts = ", ".join(
+            f"{count} {kind}" for kind, count in report.collectives.items()
+        )
         lines.append(f"  collectives   {counts} per step")
     if report.unbounded_loops:
-        lines.append(f"  counted once  loops of unknown length: {', '.join(report.unbounded_loops)}")
+        lines.append(
+            f"  counted once  loops of unknown length: {', '.join(report.unbounded_loops)}"
+        )
     lines += ["", "costliest layers", "", _layers(report, count)]
     lines += ["costliest operations", "", _costliest(report, count)]
     return "\n".join(lines)
@@ -190,7 +209,9 @@ def layer_of(op_name: str, model_names: Collection[str]) -> str:
     if _ARGUMENTS.fullmatch(op_name):
         return "weights and inputs"
     scopes = op_name.split("/")[:-1] if "/" in op_name else [op_name]
-    scopes = [_without_gradient(scope) for scope in scopes if not scope.startswith("jit(")] or [""]
+    scopes = [
+        _without_gradient(scope) for scope in scopes if not scope.startswith("jit(")
+    ] or [""]
     while len(scopes) > 1:
         name, counter = _COUNTED.fullmatch(scopes[0]).groups()  # type: ignore[union-attr]
         # TensorFlow numbers the scopes of a second call
@@ -212,12 +233,18 @@ def _without_gradient(scope: str) -> str:
 
 
 def _sum(layer: str, operations: list[Cost]) -> Cost:
-    totals = (sum(getattr(o, field) for o in operations) for field in ("cycles", "flops", "bytes"))
+    totals = (
+        sum(getattr(o, field) for o in operations)
+        for field in ("cycles", "flops", "bytes")
+    )
     return Cost(layer, "layer", layer, len(operations), *totals)
 
 
 def _layers(report: Report, count: int) -> str:
-    rows = [[*_figures(report, cost), layer] for layer, cost in list(report.layers().items())[:count]]
+    rows = [
+        [*_figures(report, cost), layer]
+        for layer, cost in list(report.layers().items())[:count]
+    ]
     return text_table.render(["ms", "%", "TFLOP/s", "GB", "layer"], rows)
 
 
@@ -225,15 +252,30 @@ def _costliest(report: Report, count: int) -> str:
     rows = []
     for cost in report.costliest_operations(count):
         layer = layer_of(cost.op_name, report.model_names)
-        rows.append([*_figures(report, cost), str(cost.times), layer, cost.opcode, cost.op_name or "-"])
-    return text_table.render(["ms", "%", "TFLOP/s", "GB", "times", "layer", "as", "operation"], rows)
+        rows.append(
+            [
+                *_figures(report, cost),
+                str(cost.times),
+                layer,
+                cost.opcode,
+                cost.op_name or "-",
+            ]
+        )
+    return text_table.render(
+        ["ms", "%", "TFLOP/s", "GB", "times", "layer", "as", "operation"], rows
+    )
 
 
 def _figures(report: Report, cost: Cost) -> list[str]:
     seconds = cost.cycles / report.chip.clock
     rate = cost.flops / seconds / 1e12 if seconds else 0.0
     share = 100 * seconds / report.seconds if report.seconds else 0.0
-    return [f"{1e3 * seconds:.3f}", f"{share:.1f}", f"{rate:.2f}", f"{cost.bytes / 1e9:.3f}"]
+    return [
+        f"{1e3 * seconds:.3f}",
+        f"{share:.1f}",
+        f"{rate:.2f}",
+        f"{cost.bytes / 1e9:.3f}",
+    ]
 
 
 def _gib(size: int) -> str:

@@ -44,7 +44,10 @@ class Estimate:
 
 
 def estimate(
-    number: str, check: Check, rows: Collection[int] = (), log: Callable[[str], None] = lambda line: None
+    number: str,
+    check: Check,
+    rows: Collection[int] = (),
+    log: Callable[[str], None] = lambda line: None,
 ) -> list[Estimate]:
     """Compiles the models of a table, halving the batch until it fits, as the paper did.
 
@@ -59,10 +62,16 @@ def estimate(
     """
     table = TABLES[number]
     estimates = []
-    for row in tqdm(select_rows(table.rows, rows, f"table {number}"), disable=None, leave=False):
+    for row in tqdm(
+        select_rows(table.rows, rows, f"table {number}"), disable=None, leave=False
+    ):
         estimates.append(_estimate(table, row, check))
         speed = estimates[-1].images_per_second
-        figure = f"{_format(table, table.figure(speed))} {table.unit}" if speed else estimates[-1].note
+        figure = (
+            f"{_format(table, table.figure(speed))} {table.unit}"
+            if speed
+            else estimates[-1].note
+        )
         log(f"{row.label}: {figure}")
     return estimates
 
@@ -72,10 +81,14 @@ def select_rows(rows: Sequence[Any], numbers: Collection[int], table: str) -> li
     for number in numbers:
         if not 1 <= number <= len(rows):
             raise invalid("rows", f"from 1 to {len(rows)} for {table}", number)
-    return [row for number, row in enumerate(rows, 1) if not numbers or number in numbers]
+    return [
+        row for number, row in enumerate(rows, 1) if not numbers or number in numbers
+    ]
 
 
-def render_speeds(number: str, estimates: list[Estimate], table_format: str = "text") -> str:
+def render_speeds(
+    number: str, estimates: list[Estimate], table_format: str = "text"
+) -> str:
     """Returns a table as text: speeds, times relative to the first row, and the rank correlation.
 
     Args:
@@ -220,21 +233,41 @@ def render_families(
       InputError: the table has no such row, or the format is unknown.
     """
     text_table.check_format(table_format)
-    header = ["model", "pixels", "params (M)", "FLOPs (G)", "batch of a core", f"HBM on {CHIPS[0]} (GiB)"]
-    header += [f"step on {name} (ms)" for name in CHIPS] + [f"largest power of two on {CHIPS[0]}"]
+    header = [
+        "model",
+        "pixels",
+        "params (M)",
+        "FLOPs (G)",
+        "batch of a core",
+        f"HBM on {CHIPS[0]} (GiB)",
+    ]
+    header += [f"step on {name} (ms)" for name in CHIPS] + [
+        f"largest power of two on {CHIPS[0]}"
+    ]
     settings = select_rows(SETTINGS, rows, "the table of families")
-    cells = [_cells(setting, check, log) for setting in tqdm(settings, disable=None, leave=False)]
-    caption = f"Training in bfloat16, per core: {CAVEAT}.\n\n" if table_format != "csv" else ""
+    cells = [
+        _cells(setting, check, log)
+        for setting in tqdm(settings, disable=None, leave=False)
+    ]
+    caption = (
+        f"Training in bfloat16, per core: {CAVEAT}.\n\n"
+        if table_format != "csv"
+        else ""
+    )
     return caption + text_table.render(header, cells, table_format)
 
 
 def _cells(setting: Setting, check: Check, log: Callable[[str], None]) -> list[str]:
     model, input_size = setting.model, setting.input_size
     info = zoo.model_info(model, input_size)
-    recipe = dataclasses.replace(steps.recipe_for(model, input_size), mixed_precision=True)
+    recipe = dataclasses.replace(
+        steps.recipe_for(model, input_size), mixed_precision=True
+    )
 
     def check_batch(batch: int, topology: str = TOPOLOGIES[0]) -> Report:
-        return check(functools.partial(steps.recipe_step, recipe, "train", batch), topology)
+        return check(
+            functools.partial(steps.recipe_step, recipe, "train", batch), topology
+        )
 
     def report(topology: str) -> Report | None:
         try:
@@ -242,13 +275,19 @@ def _cells(setting: Setting, check: Check, log: Callable[[str], None]) -> list[s
         except DoesNotCompile as error:
             log(str(error))
             return None
-        log(f"{found.name}, {setting.batch} on {topology}: {1e3 * found.seconds:.1f} ms")
+        log(
+            f"{found.name}, {setting.batch} on {topology}: {1e3 * found.seconds:.1f} ms"
+        )
         return found
 
     reports = [report(topology) for topology in TOPOLOGIES]
     largest = "-"
     if reports[0]:
-        largest = str(largest_batch.largest_batch(check_batch, setting.batch, log, refine=False).batch)
+        largest = str(
+            largest_batch.largest_batch(
+                check_batch, setting.batch, log, refine=False
+            ).batch
+        )
     return [
         model,
         str(input_size),

@@ -44,7 +44,9 @@ class TpuStep:
     is_parallel: bool = False
 
 
-def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) -> TpuStep:
+def recipe_step(
+    recipe: Recipe, mode: str = "train", batch_size: int = BATCH
+) -> TpuStep:
     """Returns the step of a recipe.
 
     Args:
@@ -82,8 +84,12 @@ def recipe_step(recipe: Recipe, mode: str = "train", batch_size: int = BATCH) ->
     shape = (batch_size, size, size, len(recipe.mean))
     # As the input pipeline yields them.
     dtype = precision if mode == "train" else "float32"
-    function, inputs = (_jax_step if is_jax else _tensorflow_step)(model, mode, shape, dtype)
-    return TpuStep(name, function, inputs, batch_size, (model.name,), is_jax and mode == "train")
+    function, inputs = (_jax_step if is_jax else _tensorflow_step)(
+        model, mode, shape, dtype
+    )
+    return TpuStep(
+        name, function, inputs, batch_size, (model.name,), is_jax and mode == "train"
+    )
 
 
 def _tensorflow_step(
@@ -100,13 +106,22 @@ def _jax_step(
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     import jax
 
-    images, labels = jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(shape[:1], "int32")
+    images, labels = (
+        jax.ShapeDtypeStruct(shape, dtype),
+        jax.ShapeDtypeStruct(shape[:1], "int32"),
+    )
     groups = [model.trainable_variables, model.non_trainable_variables]
     if mode == "train":
         groups += [model.optimizer.variables, model.metrics_variables]
-    state = tuple([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables] for variables in groups)
+    state = tuple(
+        [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables]
+        for variables in groups
+    )
     if mode == "infer":
-        return lambda state, x: model.stateless_call(*state, x, training=False)[0], (state, images)
+        return lambda state, x: model.stateless_call(*state, x, training=False)[0], (
+            state,
+            images,
+        )
     return model.train_step, (state, (images, labels))
 
 
@@ -123,5 +138,11 @@ def recipe_for(model: str, input_size: int | None = None) -> Recipe:
     info = names.info(model)
     size = input_size or info.input_size
     recipes = [configs.get_recipe(recipe) for recipe in info.recipes]
-    matching = [recipe for recipe in recipes if recipe.num_classes and recipe.input_size == size]
-    return matching[0] if matching else dataclasses.replace(imagenet_350.BASE, model=model, input_size=size)
+    matching = [
+        recipe for recipe in recipes if recipe.num_classes and recipe.input_size == size
+    ]
+    return (
+        matching[0]
+        if matching
+        else dataclasses.replace(imagenet_350.BASE, model=model, input_size=size)
+    )

@@ -33,7 +33,9 @@ class Scope:
       arguments: the values of the parameters: an integer, a tuple as `Scalars`, or None if unknown.
     """
 
-    def __init__(self, module: Module, computation: Computation, arguments: Mapping[int, Any]):
+    def __init__(
+        self, module: Module, computation: Computation, arguments: Mapping[int, Any]
+    ):
         self.module, self.computation, self._arguments = module, computation, arguments
         self._values: dict[str, Any] = {}
 
@@ -66,7 +68,11 @@ class Scope:
             return {index: value for index, value in values if isinstance(value, int)}
         if opcode == "get-tuple-element":
             whole = self.value(operands[0])
-            return whole.get(int(instruction.attribute("index"))) if isinstance(whole, dict) else None
+            return (
+                whole.get(int(instruction.attribute("index")))
+                if isinstance(whole, dict)
+                else None
+            )
         numbers = [self.value(name) for name in operands]
         if opcode == "fusion":
             return self.result(instruction.callees["calls"], dict(enumerate(numbers)))
@@ -105,7 +111,9 @@ def count_trips(loop: Instruction, scope: Scope) -> tuple[int | None, Scalars]:
 
 
 def _constants_of_loop(before: Scalars, after: Scalars) -> dict[int, int]:
-    return {index: value for index, value in before.items() if after.get(index) == value}
+    return {
+        index: value for index, value in before.items() if after.get(index) == value
+    }
 
 
 def _integer(text: str) -> int | None:

@@ -54,14 +54,25 @@ class ComparedRow:
     @property
     def verdict(self) -> str:
         """`EQUAL`, or each quantity that is not; empty if there is nothing to compare."""
-        verdicts = {figure.quantity: figure.verdict for figure in self.figures if figure.verdict}
-        unequal = [f"{quantity}: {verdict}" for quantity, verdict in verdicts.items() if verdict != EQUAL]
+        verdicts = {
+            figure.quantity: figure.verdict for figure in self.figures if figure.verdict
+        }
+        unequal = [
+            f"{quantity}: {verdict}"
+            for quantity, verdict in verdicts.items()
+            if verdict != EQUAL
+        ]
         return ", ".join(unequal) or (EQUAL if verdicts else "")
 
     @property
     def model(self) -> str:
         """The model and its options as text, such as "resnet_50_llll key_dim=8"."""
-        return " ".join([self.row.model, *(f"{name}={value}" for name, value in self.row.options.items())])
+        return " ".join(
+            [
+                self.row.model,
+                *(f"{name}={value}" for name, value in self.row.options.items()),
+            ]
+        )
 
 
 def compare(printed: str, ours: float) -> str:
@@ -83,7 +94,13 @@ def compare(printed: str, ours: float) -> str:
     zeros = 0 if "." in printed else len(printed) - len(printed.rstrip("0"))
     unit = Decimal(10) ** (zeros - len(digits))
     distance = round(abs(Decimal(printed) - Decimal(ours)), 9)
-    return EQUAL if distance <= unit / 2 else WITHIN_ROUNDING if distance < unit else DIFFERS
+    return (
+        EQUAL
+        if distance <= unit / 2
+        else WITHIN_ROUNDING
+        if distance < unit
+        else DIFFERS
+    )
 
 
 def compare_rows(number: str) -> list[ComparedRow]:
@@ -96,7 +113,9 @@ def compare_rows(number: str) -> list[ComparedRow]:
     return [_compare_row(TABLES[number], row) for row in TABLES[number].rows]
 
 
-def render_comparison(number: str, table_format: str = "text", with_header: bool = True) -> str:
+def render_comparison(
+    number: str, table_format: str = "text", with_header: bool = True
+) -> str:
     """Returns a table as text: printed figures, ours, and the verdict.
 
     Args:
@@ -112,11 +131,15 @@ def render_comparison(number: str, table_format: str = "text", with_header: bool
     shown = [
         i
         for i, figure in enumerate(computed[0].figures)
-        if table_format == "csv" or figure.quantity != "memory" or any(line.row.memory for line in computed)
+        if table_format == "csv"
+        or figure.quantity != "memory"
+        or any(line.row.memory for line in computed)
     ]
     figures = [computed[0].figures[i] for i in shown]
     header = [
-        f"{figure.quantity} ({figure.unit}), {whose}" for figure in figures for whose in ("paper", "ours")
+        f"{figure.quantity} ({figure.unit}), {whose}"
+        for figure in figures
+        for whose in ("paper", "ours")
     ]
     header = ["row", *header, "verdict", "model", "pixels", "note"]
     rows = [
@@ -131,7 +154,9 @@ def render_comparison(number: str, table_format: str = "text", with_header: bool
         for line in computed
     ]
     if table_format == "csv":
-        text = text_table.render(["table", *header], [[number, *row] for row in rows], table_format)
+        text = text_table.render(
+            ["table", *header], [[number, *row] for row in rows], table_format
+        )
         return text if with_header else text.partition("\n")[2]
     return f"Table {number}: {TABLES[number].title}\n\n{text_table.render(header, rows, table_format)}"
 
@@ -140,8 +165,13 @@ def _compare_row(table: Table, row: Row) -> ComparedRow:
     params = flops = memory = None
     if row.memory or not table.count_lambdas:
         with compat.without_values():
-            model = zoo.create_model(row.model, input_size=row.input_size, **row.options)
-        params, flops = complexity.count_parameters(model), complexity.count_flops(model, table.count_lambdas)
+            model = zoo.create_model(
+                row.model, input_size=row.input_size, **row.options
+            )
+        params, flops = (
+            complexity.count_parameters(model),
+            complexity.count_flops(model, table.count_lambdas),
+        )
         memory = complexity.count_pair_memory(model) if row.memory else None
     elif row.model:
         info = zoo.model_info(row.model, row.input_size, **row.options)

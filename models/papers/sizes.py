@@ -59,7 +59,9 @@ class Table:
 def read_rows(file: str) -> dict[str, list[dict[str, str]]]:
     """Returns the rows of a file beside `sizes.csv`, in the papers' order, by the number of their table."""
     tables: dict[str, list[dict[str, str]]] = {}
-    for row in csv.DictReader((Path(__file__).parents[1] / file).read_text(encoding="utf-8").splitlines()):
+    for row in csv.DictReader(
+        (Path(__file__).parents[1] / file).read_text(encoding="utf-8").splitlines()
+    ):
         tables.setdefault(row["table"], []).append(row)
     return tables
 
@@ -67,7 +69,10 @@ def read_rows(file: str) -> dict[str, list[dict[str, str]]]:
 def _row(columns: Mapping[str, str]) -> Row:
     # "resnet_50_llll key_dim=8 num_heads=2"
     model, *options = columns["model"].split() or [""]
-    values = {name: ast.literal_eval(value) for name, value in (option.split("=") for option in options)}
+    values = {
+        name: ast.literal_eval(value)
+        for name, value in (option.split("=") for option in options)
+    }
     figures = {name: columns[name] for name in ("params", "flops", "memory", "note")}
     return Row(columns["label"], model, values, int(columns["input_size"]), **figures)
 
@@ -86,7 +91,9 @@ _TITLES = {
     "A2": "HaloNets",
     "A3": "HaloNets of twice the width, with 1000 classes",
 }
-_OPTIONS: dict[str, dict[str, Any]] = {"17": {"flops_unit": "M", "count_lambdas": False}}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "17": {"flops_unit": "M", "count_lambdas": False}
+}
 TABLES = {
     number: Table(_TITLES[number], tuple(map(_row, rows)), **_OPTIONS.get(number, {}))
     for number, rows in read_rows("paper_sizes.csv").items()

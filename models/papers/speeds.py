@@ -58,16 +58,35 @@ CORES = 8
 
 def _row(columns: Mapping[str, str]) -> SpeedRow:
     printed = json.loads(columns["printed"])
-    return SpeedRow(columns["label"], columns["model"], int(columns["input_size"]), printed)
+    return SpeedRow(
+        columns["label"], columns["model"], int(columns["input_size"]), printed
+    )
 
 
-_ROWS = {number: tuple(map(_row, rows)) for number, rows in read_rows("paper_speeds.csv").items()}
+_ROWS = {
+    number: tuple(map(_row, rows))
+    for number, rows in read_rows("paper_speeds.csv").items()
+}
 TABLES = {
     "12": SpeedTable(
-        "placement of lambda layers in a ResNet-50: inference", "infer", False, "ex/s", _ROWS["12"]
+        "placement of lambda layers in a ResNet-50: inference",
+        "infer",
+        False,
+        "ex/s",
+        _ROWS["12"],
     ),
-    "13": SpeedTable("lambda layers in c4 of LambdaResNets: inference", "infer", False, "ex/s", _ROWS["13"]),
+    "13": SpeedTable(
+        "lambda layers in c4 of LambdaResNets: inference",
+        "infer",
+        False,
+        "ex/s",
+        _ROWS["13"],
+    ),
     "18": SpeedTable(
-        "LambdaResNets: seconds per training step of 1024 images", "train", True, "s", _ROWS["18"]
+        "LambdaResNets: seconds per training step of 1024 images",
+        "train",
+        True,
+        "s",
+        _ROWS["18"],
     ),
 }

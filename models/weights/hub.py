@@ -38,10 +38,14 @@ def cache_dir() -> Path:
     Raises:
       InputError: the path, or a parent, is a file.
     """
-    path = Path(os.environ.get("LAMBDANET_HOME") or os.path.expanduser("~/.cache/lambdanet"))
+    path = Path(
+        os.environ.get("LAMBDANET_HOME") or os.path.expanduser("~/.cache/lambdanet")
+    )
     existing = next(part for part in (path, *path.parents) if part.exists())
     if not existing.is_dir():
-        raise invalid("LAMBDANET_HOME", "a folder", str(path), f"{str(existing)!r} is a file")
+        raise invalid(
+            "LAMBDANET_HOME", "a folder", str(path), f"{str(existing)!r} is a file"
+        )
     return path
 
 
@@ -54,7 +58,9 @@ def find_cached(repository: str, file: str, revision: str) -> Path | None:
     try:
         found = client.try_to_load_from_cache(repository, file, revision=revision)
     except ValueError as error:
-        raise invalid("repository", "USER/REPO as the hub accepts it", repository, one_line(error)) from None
+        raise invalid(
+            "repository", "USER/REPO as the hub accepts it", repository, one_line(error)
+        ) from None
     return Path(found) if isinstance(found, str) else None
 
 
@@ -65,7 +71,11 @@ def remedy(path: str | Path) -> str:
 
     path, caches = Path(path).resolve(), (cache_dir(), Path(constants.HF_HUB_CACHE))
     cached = any(path.is_relative_to(cache.resolve()) for cache in caches)
-    return f"; remove {str(path)!r}: weights of the hub are fetched again" if cached else ""
+    return (
+        f"; remove {str(path)!r}: weights of the hub are fetched again"
+        if cached
+        else ""
+    )
 
 
 def fetch(repository: str, file: str, revision: str = NEWEST) -> tuple[Path, Source]:
@@ -88,12 +98,18 @@ def fetch(repository: str, file: str, revision: str = NEWEST) -> tuple[Path, Sou
     try:
         # Fails at once, where the next line tries for 20 seconds.
         client.get_hf_file_metadata(address)
-        found = Path(client.hf_hub_download(repository, file, revision=revision, endpoint=endpoint))
+        found = Path(
+            client.hf_hub_download(
+                repository, file, revision=revision, endpoint=endpoint
+            )
+        )
     # Of the client's or of its HTTP library, which differs between versions.
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403, 404):
-            raise MissingFile(f"there is no {address} for this account (HTTP {status})") from None
+            raise MissingFile(
+                f"there is no {address} for this account (HTTP {status})"
+            ) from None
         if isinstance(error, OSError) and error.filename:
             raise InputError(f"HF_HOME cannot be written: {one_line(error)}") from None
         if not (cached := find_cached(repository, file, revision)):
@@ -103,7 +119,11 @@ def fetch(repository: str, file: str, revision: str = NEWEST) -> tuple[Path, Sou
     # The client names it by the sha256 that the hub reports, if it does.
     blob = found.resolve()
     with blob.open("rb") as content:
-        source = Source(address, hashlib.file_digest(content, "sha256").hexdigest(), found.parent.name)
+        source = Source(
+            address,
+            hashlib.file_digest(content, "sha256").hexdigest(),
+            found.parent.name,
+        )
     if re.fullmatch("[0-9a-f]{64}", blob.name) and blob.name != source.sha256:
         blob.unlink()
         hint = "it is removed from the cache; try again"

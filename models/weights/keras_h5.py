@@ -33,7 +33,10 @@ def open_arrays(path: Path, model: keras.Model) -> Iterator[dict[str, h5py.Datas
     Raises:
       InputError: the file is damaged or of another kind.
     """
-    names = {key: compat.variable_name(variable) for key, variable in _variables_by_key(model).items()}
+    names = {
+        key: compat.variable_name(variable)
+        for key, variable in _variables_by_key(model).items()
+    }
     try:
         with h5py.File(path, "r") as file:
             yield {names.get(key, key): data for key, data in _datasets(file)}
@@ -41,14 +44,18 @@ def open_arrays(path: Path, model: keras.Model) -> Iterator[dict[str, h5py.Datas
         raise
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = one_line(error)
-        raise InputError(f"{str(path)!r} is damaged or not a .weights.h5 file: {reason}") from error
+        raise InputError(
+            f"{str(path)!r} is damaged or not a .weights.h5 file: {reason}"
+        ) from error
 
 
 def _variables_by_key(model: keras.Model) -> dict[str, K.Variable]:
     """The variables of a model by their keys in a file."""
     variables: list[K.Variable] = []
 
-    def make_saver(layer: keras.layers.Layer) -> Callable[[MutableMapping[str, np.ndarray]], None]:
+    def make_saver(
+        layer: keras.layers.Layer,
+    ) -> Callable[[MutableMapping[str, np.ndarray]], None]:
         own = compat.own_variables(layer)
 
         def save(store: MutableMapping[str, np.ndarray]) -> None:
@@ -75,7 +82,11 @@ def _variables_by_key(model: keras.Model) -> dict[str, K.Variable]:
 def _datasets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
     """Yields the arrays of the layers; a file may also have an optimizer and metrics."""
     found: list[tuple[str, h5py.Dataset]] = []
-    file.visititems(lambda name, item: found.append((name, item)) if isinstance(item, h5py.Dataset) else None)
+    file.visititems(
+        lambda name, item: (
+            found.append((name, item)) if isinstance(item, h5py.Dataset) else None
+        )
+    )
     for name, item in found:
         # Bytes where they are not UTF-8.
         if isinstance(name, bytes) or not name.isprintable():

@@ -16,7 +16,13 @@ from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import TEST_SETS, PublishedWeights
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import writable_dir, write_output
-from lambdanet.models.weights import hub, repositories, tensor_files, timm_rules, weight_files
+from lambdanet.models.weights import (
+    hub,
+    repositories,
+    tensor_files,
+    timm_rules,
+    weight_files,
+)
 from lambdanet.models.weights.hub import Source
 
 # The values of "as_published" in the metadata: whether a file is the published one.
@@ -30,7 +36,9 @@ PROVENANCE = {
 
 def cache_path(published: PublishedWeights) -> Path:
     """Returns the path of the converted weights in the cache."""
-    return hub.cache_dir() / f"{published.model}.{published.tag}{tensor_files.SAFETENSORS}"
+    return (
+        hub.cache_dir() / f"{published.model}.{published.tag}{tensor_files.SAFETENSORS}"
+    )
 
 
 def locate(
@@ -83,9 +91,13 @@ def download(published: PublishedWeights, revision: str = "") -> tuple[Path, Sou
     """
     first = _first_download(published)
     known = published.revision or first.get("revision", "")
-    sha256 = (published.sha256 or first.get("sha256", "")) if revision in ("", known) else ""
+    sha256 = (
+        (published.sha256 or first.get("sha256", "")) if revision in ("", known) else ""
+    )
     try:
-        path, source = hub.fetch(published.repository, published.file, revision or known or hub.NEWEST)
+        path, source = hub.fetch(
+            published.repository, published.file, revision or known or hub.NEWEST
+        )
     except ConnectionError as error:
         flag = "" if published.sha256 or first else " --as_published"
         raise ConnectionError(
@@ -93,7 +105,9 @@ def download(published: PublishedWeights, revision: str = "") -> tuple[Path, Sou
             f"`lambdanet convert {published.model} --checkpoint=FILE{flag}`"
         ) from None
     if sha256 not in ("", source.sha256):
-        raise invalid(f"sha256 of {source.location}", sha256, source.sha256, remedy(published))
+        raise invalid(
+            f"sha256 of {source.location}", sha256, source.sha256, remedy(published)
+        )
     return path, source
 
 
@@ -113,14 +127,18 @@ def provenance(published: PublishedWeights, source: Source, num_classes: int) ->
     return {True: "yes", False: "no", None: "not known"}[matches]
 
 
-def save_to_cache(published: PublishedWeights, model: keras.Model, metadata: Mapping[str, str]) -> Path:
+def save_to_cache(
+    published: PublishedWeights, model: keras.Model, metadata: Mapping[str, str]
+) -> Path:
     """Writes the weights of a model to the cache, with their metadata; returns the path."""
     path = cache_path(published)
     weight_files.save(model, path, metadata)
     return path
 
 
-def metadata(published: PublishedWeights, source: Source, num_classes: int | None = None) -> dict[str, str]:
+def metadata(
+    published: PublishedWeights, source: Source, num_classes: int | None = None
+) -> dict[str, str]:
     """Returns the metadata of weights of the network of a published set.
 
     Args:
@@ -150,7 +168,10 @@ def metadata(published: PublishedWeights, source: Source, num_classes: int | Non
             "license": published.license,
             "top1": published.top1,
             "top5": published.top5,
-            **{_accuracy_key(name): published.accuracies.get(name, "") for name in TEST_SETS},
+            **{
+                _accuracy_key(name): published.accuracies.get(name, "")
+                for name in TEST_SETS
+            },
         }
     return {key: str(value) for key, value in values.items() if value != ""}
 
@@ -169,14 +190,20 @@ def remedy(published: PublishedWeights) -> str:
     """Returns what an error about another file adds, if the sha256 is known from the first download alone."""
     known = published.sha256 or not _first_download(published)
     return (
-        "" if known else f"that of the first download; remove {str(_record(published))!r} to accept another"
+        ""
+        if known
+        else f"that of the first download; remove {str(_record(published))!r} to accept another"
     )
 
 
 def record_first_download(published: PublishedWeights, source: Source) -> None:
     """Records the commit and the sha256 of a file that was converted; every later one must have the same."""
     if not (path := _record(published)).exists():
-        record = {"url": source.location, "revision": source.revision, "sha256": source.sha256}
+        record = {
+            "url": source.location,
+            "revision": source.revision,
+            "sha256": source.sha256,
+        }
         write_output(path, json.dumps(record, indent=2) + "\n")
 
 
@@ -193,4 +220,6 @@ def _first_download(published: PublishedWeights) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{str(path)!r} cannot be read ({error}); remove it to accept any file") from None
+        raise InputError(
+            f"{str(path)!r} cannot be read ({error}); remove it to accept any file"
+        ) from None

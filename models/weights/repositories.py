@@ -18,7 +18,13 @@ from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import writable_dir
-from lambdanet.models.weights import hub, tensor_files, timm_rules, trained_classes, weight_files
+from lambdanet.models.weights import (
+    hub,
+    tensor_files,
+    timm_rules,
+    trained_classes,
+    weight_files,
+)
 
 PREFIX = "hf:"
 NAME = re.compile(r"hf:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w.-]*))?")
@@ -54,7 +60,11 @@ def locate(model_name: str, name: str, build: Callable[..., keras.Model]) -> Pat
 
 
 def _convert(
-    model_name: str, repository: str, revision: str, path: Path, build: Callable[..., keras.Model]
+    model_name: str,
+    repository: str,
+    revision: str,
+    path: Path,
+    build: Callable[..., keras.Model],
 ) -> None:
     """Fetches a checkpoint of timm and writes its weights, with the preprocessing of its configuration."""
     writable_dir(hub.cache_dir(), name="LAMBDANET_HOME")
@@ -67,14 +77,20 @@ def _convert(
         ) from None
     # timm's networks are those that it has weights for
     pretrained_weights.get(model_name)
-    metadata = {"repository": repository, "source": source.location, "source_sha256": source.sha256}
+    metadata = {
+        "repository": repository,
+        "source": source.location,
+        "source_sha256": source.sha256,
+    }
     metadata |= {"source_revision": source.revision}
     with contextlib.suppress(hub.MissingFile):  # the weights are complete without it
         config = hub.fetch(repository, trained_classes.TIMM_CONFIG, source.revision)[0]
         metadata |= _preprocessing(model_name, config)
         metadata |= trained_classes.as_metadata(trained_classes.names_in_config(config))
     tensors = tensor_files.read_tensors(checkpoint)
-    classes = timm_rules.count_classes(tensors, pretrained_weights.get(model_name).num_classes)
+    classes = timm_rules.count_classes(
+        tensors, pretrained_weights.get(model_name).num_classes
+    )
     model = build(num_classes=classes)
     timm_rules.load(model, tensors)
     weight_files.save(model, path, {**metadata, "num_classes": str(classes)})
@@ -92,9 +108,14 @@ def _preprocessing(model_name: str, config: Path) -> dict[str, str]:
         given = content.get("pretrained_cfg", {})
         if architecture != model_name:
             raise invalid(
-                "model", f"{architecture!r}, as the configuration of the weights has it", model_name
+                "model",
+                f"{architecture!r}, as the configuration of the weights has it",
+                model_name,
             )
-        if (given.get("interpolation"), given.get("crop_mode", "center")) != ("bicubic", "center"):
+        if (given.get("interpolation"), given.get("crop_mode", "center")) != (
+            "bicubic",
+            "center",
+        ):
             return {}
         return {
             "input_size": str(int(given["input_size"][-1])),
@@ -106,4 +127,6 @@ def _preprocessing(model_name: str, config: Path) -> dict[str, str]:
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise InputError(f"config.json of the weights cannot be read ({type(error).__name__})") from None
+        raise InputError(
+            f"config.json of the weights cannot be read ({type(error).__name__})"
+        ) from None

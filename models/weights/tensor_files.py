@@ -26,7 +26,9 @@ from lambdanet.models.weights import hub
 
 SAFETENSORS = ".safetensors"
 TORCH = (".pth", ".pt", ".bin", ".ckpt", ".tar")
-FLOATS = {np.dtype(kind) for kind in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)}
+FLOATS = {
+    np.dtype(kind) for kind in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
+}
 SHA256 = "sha256"  # the key in the metadata of the hash of the arrays' bytes
 # The keys of the tensors in a file that has more; averages come first, as in timm.
 STATE_DICT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
@@ -83,7 +85,11 @@ def _opened(path: str | Path) -> Iterator[Any]:
             json.loads(header, object_pairs_hook=_by_name)
             yield file
     except (SafetensorError, OSError, ValueError, AttributeError) as error:
-        reason = "it has numbers of an unknown type" if isinstance(error, AttributeError) else one_line(error)
+        reason = (
+            "it has numbers of an unknown type"
+            if isinstance(error, AttributeError)
+            else one_line(error)
+        )
         raise InputError(
             f"{str(path)!r} is damaged or not a safetensors file: {reason}{hub.remedy(path)}"
         ) from error
@@ -98,7 +104,9 @@ def _by_name(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose names are unique and can be printed on one line."""
     for name, count in Counter(name for name, _ in pairs).items():
         if count > 1 or not name.isprintable():
-            raise ValueError(f"the name {name!r}{f' occurs {count} times' if count > 1 else ''}")
+            raise ValueError(
+                f"the name {name!r}{f' occurs {count} times' if count > 1 else ''}"
+            )
     return dict(pairs)
 
 
@@ -122,11 +130,18 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
         raise invalid("checkpoint", accepted, path.name)
     tensors = _state_dict(path, _loaded(path))
     if twice := [name for name in tensors if DATA_PARALLEL_PREFIX + name in tensors]:
-        raise InputError(f"{str(path)!r} has {twice[0]} twice, with and without {DATA_PARALLEL_PREFIX!r}")
+        raise InputError(
+            f"{str(path)!r} has {twice[0]} twice, with and without {DATA_PARALLEL_PREFIX!r}"
+        )
     try:
-        return {name.removeprefix(DATA_PARALLEL_PREFIX): _array(tensor) for name, tensor in tensors.items()}
+        return {
+            name.removeprefix(DATA_PARALLEL_PREFIX): _array(tensor)
+            for name, tensor in tensors.items()
+        }
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
-        raise InputError(f"{str(path)!r} has a tensor that is not dense ({type(error).__name__})") from None
+        raise InputError(
+            f"{str(path)!r} has a tensor that is not dense ({type(error).__name__})"
+        ) from None
 
 
 def _loaded(path: Path) -> Any:
@@ -140,7 +155,10 @@ def _loaded(path: Path) -> Any:
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as file:
-                if sum(part.file_size for part in file.infolist()) > path.stat().st_size:
+                if (
+                    sum(part.file_size for part in file.infolist())
+                    > path.stat().st_size
+                ):
                     raise ValueError("compressed, unlike PyTorch's own files")
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can raise any
@@ -154,11 +172,19 @@ def _loaded(path: Path) -> Any:
 def _state_dict(path: Path, content: Any) -> Mapping[str, Any]:
     """The mapping from names to tensors: the content itself, or one of its `STATE_DICT_KEYS`."""
     if isinstance(content, Mapping):
-        found = (content[key] for key in STATE_DICT_KEYS if isinstance(content.get(key), Mapping))
+        found = (
+            content[key]
+            for key in STATE_DICT_KEYS
+            if isinstance(content.get(key), Mapping)
+        )
         content = next(found, content)
-        if content and all(_is_name(n) and hasattr(t, "detach") for n, t in content.items()):
+        if content and all(
+            _is_name(n) and hasattr(t, "detach") for n, t in content.items()
+        ):
             return content
-    raise InputError(f"{str(path)!r} has no state dict: no tensors by name, also under {STATE_DICT_KEYS}")
+    raise InputError(
+        f"{str(path)!r} has no state dict: no tensors by name, also under {STATE_DICT_KEYS}"
+    )
 
 
 def _is_name(key: Any) -> bool:
@@ -169,7 +195,11 @@ def _array(tensor: Any) -> np.ndarray:
     tensor = tensor.detach().cpu()
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise ValueError("it repeats stored numbers")
-    return (tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor).numpy()
+    return (
+        tensor.float()
+        if tensor.is_floating_point() and tensor.element_size() < 4
+        else tensor
+    ).numpy()
 
 
 def import_timm() -> types.ModuleType:

@@ -80,7 +80,9 @@ class WeightRule:
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of this shape can be converted."""
         if self.resizable and len(shape) == len(self.shape):
-            return shape[-1] == self.shape[-1] and all(length % 2 for length in shape[:-1])
+            return shape[-1] == self.shape[-1] and all(
+                length % 2 for length in shape[:-1]
+            )
         return shape == self.shape
 
 
@@ -100,11 +102,19 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray]) -> None:
     variables = weight_files.weights_by_name(model)
     layers = {layer.name for layer in model.layers}
     ignored = tuple(prefix for name, prefix in HEAD.items() if name not in layers)
-    given = {n: t for n, t in tensors.items() if not n.endswith(BATCH_COUNTER) and not n.startswith(ignored)}
+    given = {
+        n: t
+        for n, t in tensors.items()
+        if not n.endswith(BATCH_COUNTER) and not n.startswith(ignored)
+    }
     rules = _rules(model)
     problems = list(_problems(rules, given, variables))
     if problems:
-        more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
+        more = (
+            f" and {len(problems) - MAX_LISTED} more"
+            if len(problems) > MAX_LISTED
+            else ""
+        )
         listed = "; ".join(problems[:MAX_LISTED])
         raise InputError(f"the tensors are not those of {model.name!r}: {listed}{more}")
     for rule in rules:
@@ -124,16 +134,24 @@ def expected_shapes(model: keras.Model) -> dict[str, tuple[int, ...]]:
 
 
 def _problems(
-    rules: Sequence[WeightRule], tensors: Mapping[str, np.ndarray], variables: Mapping[str, K.Variable]
+    rules: Sequence[WeightRule],
+    tensors: Mapping[str, np.ndarray],
+    variables: Mapping[str, K.Variable],
 ) -> Iterator[str]:
     """The reasons why not every tensor is used, and every variable assigned, exactly once."""
     uses = Counter(rule.tensor for rule in rules)
     assignments = Counter(name for rule in rules for name in rule.variables)
     yield from (f"{name} is missing" for name in uses if name not in tensors)
     yield from (f"{name} has no variable" for name in tensors if name not in uses)
-    yield from (f"{name} has no tensor" for name in variables if name not in assignments)
+    yield from (
+        f"{name} has no tensor" for name in variables if name not in assignments
+    )
     for counts, verb in ((uses, "used"), (assignments, "assigned")):
-        yield from (f"{name} is {verb} {count} times" for name, count in counts.items() if count > 1)
+        yield from (
+            f"{name} is {verb} {count} times"
+            for name, count in counts.items()
+            if count > 1
+        )
     for rule in rules:
         tensor = np.asarray(tensors.get(rule.tensor, np.zeros(rule.shape, np.float32)))
         if not rule.fits(tensor.shape):
@@ -158,8 +176,14 @@ def _rules(model: keras.Model) -> list[WeightRule]:
 
 def _rules_of(layer: keras.layers.Layer, prefix: str | None) -> list[WeightRule]:
     """The rules for a layer, with full names of tensors and variables."""
-    names = [compat.variable_name(weight).removeprefix(f"{layer.name}/") for weight in layer.weights]
-    shapes = {name: tuple(weight.shape) for name, weight in zip(names, layer.weights, strict=True)}
+    names = [
+        compat.variable_name(weight).removeprefix(f"{layer.name}/")
+        for weight in layer.weights
+    ]
+    shapes = {
+        name: tuple(weight.shape)
+        for name, weight in zip(names, layer.weights, strict=True)
+    }
     return [
         dataclasses.replace(
             rule,
@@ -185,9 +209,16 @@ def _prefix(name: str, layers: Mapping[str, keras.layers.Layer]) -> str | None:
 def _kernel(kernel: str, tensor: str, shape: tuple[int, ...]) -> WeightRule:
     """A convolution; projections are 1x1 convolutions in timm."""
     if len(shape) == 2:
-        return WeightRule(tensor, (*shape[::-1], 1, 1), [kernel], lambda t: [t[:, :, 0, 0].T])
+        return WeightRule(
+            tensor, (*shape[::-1], 1, 1), [kernel], lambda t: [t[:, :, 0, 0].T]
+        )
     rows, columns, inputs, outputs = shape
-    return WeightRule(tensor, (outputs, inputs, rows, columns), [kernel], lambda t: [t.transpose(2, 3, 1, 0)])
+    return WeightRule(
+        tensor,
+        (outputs, inputs, rows, columns),
+        [kernel],
+        lambda t: [t.transpose(2, 3, 1, 0)],
+    )
 
 
 def _vector(variable: str, tensor: str, shape: tuple[int, ...]) -> WeightRule:
@@ -203,35 +234,55 @@ def _dense(layer: keras.layers.Layer, shapes: Shapes) -> list[WeightRule]:
     return [kernel, _vector("bias", "bias", shapes["bias"])]
 
 
-def _norm(layer: keras.layers.Layer, shapes: Shapes, ours: str = "", theirs: str = "") -> list[WeightRule]:
+def _norm(
+    layer: keras.layers.Layer, shapes: Shapes, ours: str = "", theirs: str = ""
+) -> list[WeightRule]:
     names = {
         "gamma": "weight",
         "beta": "bias",
         "moving_mean": "running_mean",
         "moving_variance": "running_var",
     }
-    return [_vector(f"{ours}{a}", f"{theirs}{b}", shapes[f"{ours}{a}"]) for a, b in names.items()]
+    return [
+        _vector(f"{ours}{a}", f"{theirs}{b}", shapes[f"{ours}{a}"])
+        for a, b in names.items()
+    ]
 
 
 def _squeeze_excite(layer: keras.layers.Layer, shapes: Shapes) -> list[WeightRule]:
     names = {"reduce": "fc1", "expand": "fc2"}
-    kernels = [_kernel(f"{a}/kernel", f"{b}.weight", shapes[f"{a}/kernel"]) for a, b in names.items()]
-    return kernels + [_vector(f"{a}/bias", f"{b}.bias", shapes[f"{a}/bias"]) for a, b in names.items()]
+    kernels = [
+        _kernel(f"{a}/kernel", f"{b}.weight", shapes[f"{a}/kernel"])
+        for a, b in names.items()
+    ]
+    return kernels + [
+        _vector(f"{a}/bias", f"{b}.bias", shapes[f"{a}/bias"]) for a, b in names.items()
+    ]
 
 
-def _efficient_channel_attention(layer: keras.layers.Layer, shapes: Shapes) -> list[WeightRule]:
+def _efficient_channel_attention(
+    layer: keras.layers.Layer, shapes: Shapes
+) -> list[WeightRule]:
     size = shapes["kernel"][0]
-    return [WeightRule("conv.weight", (1, 1, size), ["kernel"], lambda t: [t.reshape(size, 1, 1)])]
+    return [
+        WeightRule(
+            "conv.weight", (1, 1, size), ["kernel"], lambda t: [t.reshape(size, 1, 1)]
+        )
+    ]
 
 
-def _projections(tensor: str, shapes: Shapes, *kernels: str, heads: int = 1) -> WeightRule:
+def _projections(
+    tensor: str, shapes: Shapes, *kernels: str, heads: int = 1
+) -> WeightRule:
     """Projections that are concatenated in one tensor, within each of its heads."""
     present = [f"{kernel}/kernel" for kernel in kernels if f"{kernel}/kernel" in shapes]
     inputs = shapes[present[0]][0]
     widths = [shapes[kernel][1] // heads for kernel in present]
 
     def convert(t: np.ndarray) -> list[np.ndarray]:
-        kernels = np.split(t.reshape(heads, sum(widths), inputs), np.cumsum(widths)[:-1], axis=1)
+        kernels = np.split(
+            t.reshape(heads, sum(widths), inputs), np.cumsum(widths)[:-1], axis=1
+        )
         return [kernel.reshape(-1, inputs).T for kernel in kernels]
 
     return WeightRule(tensor, (heads * sum(widths), inputs, 1, 1), present, convert)
@@ -254,16 +305,28 @@ def _lambda_layer(layer: LambdaLayer, shapes: Shapes) -> list[WeightRule]:
         )
         return [*rules, kernel, _vector("position/bias", "conv_lambda.bias", (depth,))]
     if table:
-        rules.append(WeightRule("pos_emb", table, ["position/table"], lambda t: [t], resizable=True))
+        rules.append(
+            WeightRule(
+                "pos_emb", table, ["position/table"], lambda t: [t], resizable=True
+            )
+        )
     return rules
 
 
-def _tables(shapes: Shapes, rotation: int = 0, resizable: bool = False) -> list[WeightRule]:
+def _tables(
+    shapes: Shapes, rotation: int = 0, resizable: bool = False
+) -> list[WeightRule]:
     def convert(t: np.ndarray) -> list[np.ndarray]:
         return [np.roll(t, -rotation, axis=0) * math.sqrt(t.shape[-1])]
 
     return [
-        WeightRule(f"pos_embed.{axis}_rel", shapes[f"{axis}_table"], [f"{axis}_table"], convert, resizable)
+        WeightRule(
+            f"pos_embed.{axis}_rel",
+            shapes[f"{axis}_table"],
+            [f"{axis}_table"],
+            convert,
+            resizable,
+        )
         for axis in ("height", "width")
     ]
 
@@ -277,7 +340,10 @@ def _halo_attention(layer: HaloAttention, shapes: Shapes) -> list[WeightRule]:
 
 
 def _global_attention(layer: GlobalAttention, shapes: Shapes) -> list[WeightRule]:
-    return [_projections("qkv.weight", shapes, "queries", "keys", "values"), *_tables(shapes, resizable=True)]
+    return [
+        _projections("qkv.weight", shapes, "queries", "keys", "values"),
+        *_tables(shapes, resizable=True),
+    ]
 
 
 RULES: dict[type, Callable[..., list[WeightRule]]] = {

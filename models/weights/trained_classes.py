@@ -36,7 +36,9 @@ def names_in_config(config: Path) -> list[str]:
         content = json.loads(config.read_text(encoding="utf-8"))
         names = content.get("label_names") or []
     except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"{str(config)!r} cannot be read ({type(error).__name__})") from None
+        raise InputError(
+            f"{str(config)!r} cannot be read ({type(error).__name__})"
+        ) from None
     return _checked(json.dumps(names), repr(str(config)))
 
 

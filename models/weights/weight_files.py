@@ -32,7 +32,9 @@ TABLE_SIDES = range(1, 2048, 2)
 Array: TypeAlias = "np.ndarray | h5py.Dataset"
 
 
-def find_file(model_name: str, weights: str | Path, argument: str = "weights", others: str = "") -> Path:
+def find_file(
+    model_name: str, weights: str | Path, argument: str = "weights", others: str = ""
+) -> Path:
     """Returns the file of weights that an argument names.
 
     Args:
@@ -47,7 +49,9 @@ def find_file(model_name: str, weights: str | Path, argument: str = "weights", o
     path = Path(os.path.expanduser(weights))
     if path.name.endswith((H5, SAFETENSORS)):
         if not os.path.isfile(path):  # False also for impossible names
-            raise invalid(argument, f"an existing {H5} or {SAFETENSORS} file", str(weights))
+            raise invalid(
+                argument, f"an existing {H5} or {SAFETENSORS} file", str(weights)
+            )
         return path
     weights_by_name = cache_dir() / f"{model_name}.{weights}{SAFETENSORS}"
     if os.sep not in str(weights) and os.path.isfile(weights_by_name):
@@ -61,13 +65,19 @@ def find_file(model_name: str, weights: str | Path, argument: str = "weights", o
         f"hf:USER/REPO, or the name of a set in {str(cache_dir())!r}"
     )
     missing = str(weights) == pretrained_weights.ALIAS
-    hint = f"none are published for {model_name}: see `lambdanet list --pretrained`" if missing else ""
+    hint = (
+        f"none are published for {model_name}: see `lambdanet list --pretrained`"
+        if missing
+        else ""
+    )
     if path.suffix == ".keras":
         hint = "load it by keras.models.load_model, and write its weights by weight_files.save"
     raise invalid(argument, accepted, str(weights), hint)
 
 
-def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+def save(
+    model: keras.Model, path: str | Path, metadata: Mapping[str, str] | None = None
+) -> None:
     """Writes the weights of a model as safetensors, by the names of its variables.
 
     Args:
@@ -87,11 +97,17 @@ def save(model: keras.Model, path: str | Path, metadata: Mapping[str, str] | Non
     if not str(path).endswith(SAFETENSORS):
         raise invalid("path", f"a {SAFETENSORS} file", str(path))
     check_plain(model, "a file of weights")
-    arrays = {name: variable.numpy() for name, variable in weights_by_name(model).items()}
-    tensor_files.write_safetensors(path, arrays, {"model": model.name, **(metadata or {})})
+    arrays = {
+        name: variable.numpy() for name, variable in weights_by_name(model).items()
+    }
+    tensor_files.write_safetensors(
+        path, arrays, {"model": model.name, **(metadata or {})}
+    )
 
 
-def load_weights(model: keras.Model, path: Path, whole: keras.Model | None = None) -> None:
+def load_weights(
+    model: keras.Model, path: Path, whole: keras.Model | None = None
+) -> None:
     """Loads the weights of a file into a model, all of them or none.
 
     Tables and the first kernel are adapted as in `assign_weights`.
@@ -109,13 +125,17 @@ def load_weights(model: keras.Model, path: Path, whole: keras.Model | None = Non
     whole = whole or model
     left_out = weights_by_name(whole).keys() - weights_by_name(model).keys()
     with open_arrays(whole, path) as (arrays, metadata):
-        if is_published(metadata) and count_classes(arrays) != count_classes(weights_by_name(model)):
+        if is_published(metadata) and count_classes(arrays) != count_classes(
+            weights_by_name(model)
+        ):
             left_out |= classifier(model).keys()
         assign_weights(model, arrays, repr(str(path)), left_out)
 
 
 @contextlib.contextmanager
-def open_arrays(model: keras.Model, path: Path) -> Iterator[tuple[Mapping[str, Array], Mapping[str, str]]]:
+def open_arrays(
+    model: keras.Model, path: Path
+) -> Iterator[tuple[Mapping[str, Array], Mapping[str, str]]]:
     """Opens a file of weights, and yields its arrays by name, and its metadata.
 
     `InputError` for a damaged file, or one with the weights of another model.
@@ -126,14 +146,20 @@ def open_arrays(model: keras.Model, path: Path) -> Iterator[tuple[Mapping[str, A
         return
     tensors, metadata = tensor_files.read_safetensors(path)
     if (trained := metadata.get("model", model.name)) != model.name:
-        raise InputError(f"{str(path)!r} does not fit {model.name!r}: it has the weights of {trained!r}")
+        raise InputError(
+            f"{str(path)!r} does not fit {model.name!r}: it has the weights of {trained!r}"
+        )
     yield tensors, metadata
 
 
 def classifier(model: keras.Model) -> dict[str, K.Variable]:
     """Returns the weights of a model's classifier by their names in files; none if it has no classifier."""
     weights = weights_by_name(model)
-    return {name: weight for name, weight in weights.items() if name.startswith(f"{CLASSIFIER}/")}
+    return {
+        name: weight
+        for name, weight in weights.items()
+        if name.startswith(f"{CLASSIFIER}/")
+    }
 
 
 def count_classes(arrays: Mapping[str, Any]) -> int:
@@ -174,7 +200,10 @@ def weights_by_name(model: keras.Model) -> dict[str, K.Variable]:
 
 
 def assign_weights(
-    model: keras.Model, arrays: Mapping[str, Array], source: str, left_out: Collection[str] = frozenset()
+    model: keras.Model,
+    arrays: Mapping[str, Array],
+    source: str,
+    left_out: Collection[str] = frozenset(),
 ) -> None:
     """Assigns arrays to the weights of a model by name, all of them or none.
 
@@ -191,7 +220,11 @@ def assign_weights(
     Raises:
       InputError: arrays do not fit; the message names them.
     """
-    variables = {name: variable for name, variable in weights_by_name(model).items() if name not in left_out}
+    variables = {
+        name: variable
+        for name, variable in weights_by_name(model).items()
+        if name not in left_out
+    }
     given = {name: array for name, array in arrays.items() if name not in left_out}
     tables, first_kernel = _global_tables(model), _first_kernel(model)
     problems = [f"{name} is missing" for name in variables if name not in given]
@@ -203,15 +236,24 @@ def assign_weights(
         elif not (
             array.shape == expected
             or (name in tables and _can_resize(array.shape, expected))
-            or (name == first_kernel and array.shape == (*expected[:2], RGB, *expected[3:]))
+            or (
+                name == first_kernel
+                and array.shape == (*expected[:2], RGB, *expected[3:])
+            )
         ):
             problems.append(f"{name} has the shape {array.shape}, not {expected}")
     _reject(problems, source, model)  # before an array of any size is read
     values = {name: np.asarray(given[name]) for name in variables}
-    problems = [f"{name} has NaN or infinity" for name, value in values.items() if not is_finite(value)]
+    problems = [
+        f"{name} has NaN or infinity"
+        for name, value in values.items()
+        if not is_finite(value)
+    ]
     _reject(problems, source, model)
     if first_kernel in values:
-        values[first_kernel] = for_channels(values[first_kernel], variables[first_kernel].shape[2])
+        values[first_kernel] = for_channels(
+            values[first_kernel], variables[first_kernel].shape[2]
+        )
     for name, value in values.items():
         assign_resized(variables[name], value)
 
@@ -237,7 +279,9 @@ def for_channels(kernel: np.ndarray, in_channels: int) -> np.ndarray:
 def assign_resized(variable: K.Variable, value: np.ndarray) -> None:
     """Assigns an array to a variable; a table of other lengths is interpolated."""
     if tuple(variable.shape) != value.shape:
-        value = relative_positions.resize_table(K.convert_to_tensor(value), list(variable.shape[:-1]))
+        value = relative_positions.resize_table(
+            K.convert_to_tensor(value), list(variable.shape[:-1])
+        )
     variable.assign(K.cast(value, variable.dtype))
 
 
@@ -249,19 +293,29 @@ def is_finite(array: np.ndarray) -> bool:
 
 def _reject(problems: Sequence[str], source: str, model: keras.Model) -> None:
     if problems:
-        more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
+        more = (
+            f" and {len(problems) - MAX_LISTED} more"
+            if len(problems) > MAX_LISTED
+            else ""
+        )
         listed = "; ".join(sorted(problems)[:MAX_LISTED])
         raise InputError(f"{source} does not fit {model.name!r}: {listed}{more}")
 
 
 def _can_resize(shape: tuple[int, ...], new: tuple[int, ...]) -> bool:
     """Whether a table can be interpolated: the depths are equal, and offset 0 is in the middle."""
-    return shape[-1:] == new[-1:] and len(shape) == len(new) and all(n in TABLE_SIDES for n in shape[:-1])
+    return (
+        shape[-1:] == new[-1:]
+        and len(shape) == len(new)
+        and all(n in TABLE_SIDES for n in shape[:-1])
+    )
 
 
 def _first_kernel(model: keras.Model) -> str | None:
     """The name of the kernel of the first convolution, or None if the model has none."""
-    kernels = (layer.kernel for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
+    kernels = (
+        layer.kernel for layer in model.layers if isinstance(layer, keras.layers.Conv2D)
+    )
     return next(map(compat.variable_name, kernels), None)
 
 
@@ -269,7 +323,11 @@ def _global_tables(model: keras.Model) -> set[str]:
     """The names of tables with an embedding for every offset within a map."""
     tables = []
     for module in compat.sublayers(model):
-        if isinstance(module, RelativePositionEmbedding) and module.scope is None and module.num_lambdas == 1:
+        if (
+            isinstance(module, RelativePositionEmbedding)
+            and module.scope is None
+            and module.num_lambdas == 1
+        ):
             tables.append(module.table)
         elif isinstance(module, GlobalAttention | AxialAttention):
             tables += [module.height_table, module.width_table]

@@ -14,7 +14,9 @@ FLOORS = ("backend", "ops", "layers", "models", "training")
 
 def used(pattern: str) -> set[str]:
     files = (path for floor in FLOORS for path in source_tree.files_of(floor))
-    return {name for path in files for name in re.findall(pattern, Path(path).read_text())}
+    return {
+        name for path in files for name in re.findall(pattern, Path(path).read_text())
+    }
 
 
 def test_every_engine_has_the_functions():

@@ -49,7 +49,11 @@ PARTS = [(engine, part) for engine in ENGINES for part in run_on_engine.parts(en
 @pytest.mark.parametrize(("engine", "part"), PARTS)
 def test_arrays_equal_those_of_tf_keras(engine, part, computed):
     found, expected = (
-        {name: array for name, array in arrays.items() if name.partition("/")[0] == part}
+        {
+            name: array
+            for name, array in arrays.items()
+            if name.partition("/")[0] == part
+        }
         for arrays in (computed[engine], EXPECTED)
     )
     assert found.keys() == expected.keys() != set()
@@ -57,7 +61,9 @@ def test_arrays_equal_those_of_tf_keras(engine, part, computed):
         tolerance = VARIANCE_TOLERANCE if VARIANCE in name else TOLERANCE
         scale = max(1, array[0])
         got = samples(found[name])
-        np.testing.assert_allclose(got / scale, array / scale, rtol=0, atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(
+            got / scale, array / scale, rtol=0, atol=tolerance, err_msg=name
+        )
 
 
 @pytest.mark.parametrize("engine", ["jax", "torch"])
@@ -68,18 +74,24 @@ def test_whole_arrays_equal_those_of_tensorflow(engine, computed):
         if name.partition("/")[0] in parts:
             scale = max(1, np.abs(array).max())
             got = computed[engine][name]
-            np.testing.assert_allclose(got / scale, array / scale, rtol=0, atol=TOLERANCE, err_msg=name)
+            np.testing.assert_allclose(
+                got / scale, array / scale, rtol=0, atol=TOLERANCE, err_msg=name
+            )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_layers_pass_the_test_of_keras(engine):
     """On torch also the gradients in float64."""
     environment = {**os.environ, **ENGINES[engine]}
-    done = subprocess.run(**{**program("keras_tests.py"), "env": environment}, capture_output=True)
+    done = subprocess.run(
+        **{**program("keras_tests.py"), "env": environment}, capture_output=True
+    )
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(importlib.util.find_spec("keras_hub") is None, reason="keras-hub is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("keras_hub") is None, reason="keras-hub is not installed"
+)
 def test_backbone_of_keras_hub(monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     shown = subprocess.run(**program("keras_hub_backbone.py"), capture_output=True)
@@ -88,7 +100,11 @@ def test_backbone_of_keras_hub(monkeypatch):
 
 def test_initial_weights_are_the_same_on_each_engine(computed):
     found = [
-        {name: array for name, array in computed[engine].items() if name.startswith("initial/")}
+        {
+            name: array
+            for name, array in computed[engine].items()
+            if name.startswith("initial/")
+        }
         for engine in ENGINES
     ]
     # The others are zeros and ones.

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts the pages of Linux")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="counts the pages of Linux"
+)
 
 # Each prints the pages, of 4 KiB, that the system provides for the tenth array of 64 MiB.
 COUNT = "resource.getrusage(resource.RUSAGE_SELF).ru_minflt"
@@ -33,10 +35,18 @@ PAGES = 2**26 // 4096
 
 def new_pages(first, program, **variables):
     # Without oneDNN, TensorFlow returns memory, as on a processor without VNNI instructions.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_CPU_")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TF_CPU_")
+    }
     environment |= {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": "0", **variables}
     command = [sys.executable, "-c", f"{first}\n{program}"]
-    return int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    return int(
+        subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout
+    )
 
 
 def test_keep_memory_needs_no_new_pages_for_the_next_array():

@@ -15,7 +15,9 @@ from lambdanet.errors import InputError
 
 def python(*words, **variables):
     env = {**os.environ, **variables}
-    return subprocess.run([sys.executable, *words], env=env, cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *words], env=env, cwd=ROOT, capture_output=True, text=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -24,13 +26,18 @@ def python(*words, **variables):
         ("lambdanet.training.run.run", "training needs Keras on tensorflow or jax"),
         ("lambdanet.training.evaluate", "evaluate needs Keras on tensorflow or jax"),
         ("lambdanet.training.serving.export", "export needs Keras on tensorflow"),
-        ("lambdanet.detection.model_garden", "lambdanet.detection needs Keras on tensorflow"),
+        (
+            "lambdanet.detection.model_garden",
+            "lambdanet.detection needs Keras on tensorflow",
+        ),
     ],
 )
 def test_backend_that_a_part_does_not_support(module, message, monkeypatch):
     monkeypatch.setattr(which_keras, "keras_3_backend", lambda: "torch")
     monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(InputError, match=f"^{message}, got torch; set KERAS_BACKEND=tensorflow$"):
+    with pytest.raises(
+        InputError, match=f"^{message}, got torch; set KERAS_BACKEND=tensorflow$"
+    ):
         importlib.import_module(module)
 
 
@@ -71,4 +78,7 @@ sys.exit([cli.main(["list", "mobilenet_v2"]), cli.main(["info", "mobilenet_v2"])
 """
     shown = python("-c", code, KERAS_BACKEND=backend)
     assert shown.returncode == 0, shown.stderr
-    assert "mobilenet_v2" in shown.stdout and shown.stderr == f"lambdanet: error: {message}\n"
+    assert (
+        "mobilenet_v2" in shown.stdout
+        and shown.stderr == f"lambdanet: error: {message}\n"
+    )

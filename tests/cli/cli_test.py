@@ -31,22 +31,35 @@ def test_overview_lists_every_command(words, capsys):
     assert cli.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     for command in cli.COMMANDS:
-        assert any(line.split() == f"{command.name} {command.summary}".split() for line in lines)
+        assert any(
+            line.split() == f"{command.name} {command.summary}".split()
+            for line in lines
+        )
 
 
 def test_help_of_benchmark_lists_its_topics(capsys):
     assert cli.main(["benchmark", "--help"]) == 0
     shown = re.findall(r"^  (benchmark \w+)  ", capsys.readouterr().out, re.MULTILINE)
-    assert shown == [command.name for command in cli.COMMANDS if command.name.startswith("benchmark ")]
+    assert shown == [
+        command.name
+        for command in cli.COMMANDS
+        if command.name.startswith("benchmark ")
+    ]
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
 def test_help_has_usage_flags_and_examples(command, capsys):
     assert cli.main([*command.name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"usage: lambdanet {command.name}") and "examples:\n" in shown
-    described = re.findall(r"^  (\S+)  +(\S.*)$", shown.partition("arguments and flags:")[2], re.MULTILINE)
-    assert described[: len(command.options)] == [(str(option), option.help) for option in command.options]
+    assert (
+        shown.startswith(f"usage: lambdanet {command.name}") and "examples:\n" in shown
+    )
+    described = re.findall(
+        r"^  (\S+)  +(\S.*)$", shown.partition("arguments and flags:")[2], re.MULTILINE
+    )
+    assert described[: len(command.options)] == [
+        (str(option), option.help) for option in command.options
+    ]
     assert all(option.help for option in command.options)
 
 
@@ -58,23 +71,47 @@ def test_switch_that_is_on_is_shown_as_its_opposite():
 def test_examples_are_valid(command):
     assert command.examples
     for example in command.examples:
-        assert example.startswith(f"lambdanet {command.name} ") or example == f"lambdanet {command.name}"
+        assert (
+            example.startswith(f"lambdanet {command.name} ")
+            or example == f"lambdanet {command.name}"
+        )
         parse(command, shlex.split(example)[len(command.name.split()) + 1 :])
 
 
 def test_help_does_not_import_tensorflow():
     program = "import sys; from lambdanet import cli; cli.main(['train', '-h'])\n"
     program += "print('tensorflow' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert shown.stdout.endswith("\nFalse\n") and "  digits: " in shown.stdout and shown.stderr == ""
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (
+        shown.stdout.endswith("\nFalse\n")
+        and "  digits: " in shown.stdout
+        and shown.stderr == ""
+    )
 
 
 WRONG_ARGUMENTS = [
-    *(["list", "zzz*"], ["list", "--format=html"], ["info", "resnet_5"], ["convert", "resnet_50"]),
-    *(["table", "99"], ["table", "12", "--format=html"], [*TRAIN, "--model_dir=x", "--set=model=resnet_51"]),
+    *(
+        ["list", "zzz*"],
+        ["list", "--format=html"],
+        ["info", "resnet_5"],
+        ["convert", "resnet_50"],
+    ),
+    *(
+        ["table", "99"],
+        ["table", "12", "--format=html"],
+        [*TRAIN, "--model_dir=x", "--set=model=resnet_51"],
+    ),
     ["export", "--model=resnet_51", "--weights=imagenet", "--out=x"],
-    *(["tpu-check", word] for word in ("--model=resnet_51", "--recipe=digts", "--table=99")),
-    *(["tpu-check", "--table=12", "--rows=x"], ["tpu-check", "--model=resnet_50", "--topology=v9"]),
+    *(
+        ["tpu-check", word]
+        for word in ("--model=resnet_51", "--recipe=digts", "--table=99")
+    ),
+    *(
+        ["tpu-check", "--table=12", "--rows=x"],
+        ["tpu-check", "--model=resnet_50", "--topology=v9"],
+    ),
 ]
 
 
@@ -82,19 +119,28 @@ def test_wrong_arguments_do_not_import_tensorflow():
     program = "import sys; from lambdanet import cli\n"
     program += f"for words in {WRONG_ARGUMENTS}: print(words, cli.main(words))\n"
     program += "print('tensorflow' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert shown.stdout.splitlines() == [*(f"{words} 2" for words in WRONG_ARGUMENTS), "False"]
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+    )
+    assert shown.stdout.splitlines() == [
+        *(f"{words} 2" for words in WRONG_ARGUMENTS),
+        "False",
+    ]
     assert len(shown.stderr.splitlines()) == len(WRONG_ARGUMENTS)
 
 
 def test_help_of_train_describes_every_field(capsys):
     assert cli.main(["train", "--help"]) == 0
-    table = capsys.readouterr().out.partition("\nfields for --set")[2].partition("\n\n")[0]
+    table = (
+        capsys.readouterr().out.partition("\nfields for --set")[2].partition("\n\n")[0]
+    )
     header, *lines = table.splitlines()[1:]
     described = describe_fields()
     assert [line.split()[0] for line in lines] == [field.name for field in described]
     for column in ("type", "default", "meaning"):  # aligned with the header
-        assert {line[header.index(column) - 2 : header.index(column)] for line in lines} == {"  "}
+        assert {
+            line[header.index(column) - 2 : header.index(column)] for line in lines
+        } == {"  "}
     for field, line in zip(described, lines, strict=True):
         assert line.endswith(f"  {field.help}") and (field.default or "") in line
 
@@ -104,9 +150,16 @@ def test_help_of_train_has_every_recipe(capsys):
     assert cli.main(["train", "--help"]) == 0
     text = capsys.readouterr().out.partition("\nrecipes (")[2].partition("\n\n")[0]
     found = []
-    for module, rows in re.findall(r"^  (\w+): .*\n((?:      .*\n?)*)", text, re.MULTILINE):
-        words = [word.rstrip(",").replace(",@", f",{word.partition('@')[0]}@") for word in rows.split()]
-        found += [f"{module}:{row}" for word in words for row in word.split(",")] or [module]
+    for module, rows in re.findall(
+        r"^  (\w+): .*\n((?:      .*\n?)*)", text, re.MULTILINE
+    ):
+        words = [
+            word.rstrip(",").replace(",@", f",{word.partition('@')[0]}@")
+            for word in rows.split()
+        ]
+        found += [f"{module}:{row}" for word in words for row in word.split(",")] or [
+            module
+        ]
     assert sorted(found) == configs.list_recipes()
 
 
@@ -114,7 +167,9 @@ def test_printed_recipe_can_be_read_again(tmp_path, capsys):
     assert cli.main(["recipe", "digits", "--set=epochs=5"]) == 0
     path = tmp_path / "short.json"
     path.write_text(capsys.readouterr().out)
-    assert configs.get_recipe(str(path)) == override(configs.get_recipe("digits"), ["epochs=5"])
+    assert configs.get_recipe(str(path)) == override(
+        configs.get_recipe("digits"), ["epochs=5"]
+    )
 
 
 def test_recipe_without_a_name_lists_all(capsys):
@@ -125,9 +180,14 @@ def test_recipe_without_a_name_lists_all(capsys):
 
 def test_unknown_lists_at_most_20_names():
     names = [f"n{number:02}" for number in range(21)]
-    assert str(unknown("name", "qqq", names[:20])).endswith("; accepted: " + ", ".join(names[:20]))
+    assert str(unknown("name", "qqq", names[:20])).endswith(
+        "; accepted: " + ", ".join(names[:20])
+    )
     assert str(unknown("name", "qqq", names)).endswith("n18, n19 and 1 more")
-    assert str(unknown("name", "qqq", names, see="`list`")) == "unknown name 'qqq'; see `list`"
+    assert (
+        str(unknown("name", "qqq", names, see="`list`"))
+        == "unknown name 'qqq'; see `list`"
+    )
 
 
 def test_version(capsys):
@@ -145,54 +205,120 @@ def test_version(capsys):
         ([*TRAIN, "--model_dir"], "Missing value for flag --model_dir"),
         ([*TRAIN, "--save_every=1.5"], "--save_every must be an integer, got '1.5'"),
         ([*TRAIN, "--save_every="], "--save_every must be an integer, got ''"),
-        ([*TRAIN, "--deterministic=maybe"], "--deterministic must be true or false, got 'maybe'"),
-        ([*TRAIN, "--nodeterministic=x"], "--nodeterministic=x does not take an argument"),
-        (["pseudo-label", "--min_confidence=a: b"], "--min_confidence must be a number, got 'a: b'"),
-        (["tpu-check", '--rows="'], "--rows must be values separated by commas, got '\"'"),
-        ([*TRAIN, "--qqqqqq"], "unknown flag of `train` '--qqqqqq'; see `lambdanet train --help`"),
-        (["train", "--recipe=qqqqqq", "--model_dir=x"], "'qqqqqq'; see `lambdanet train --help`"),
+        (
+            [*TRAIN, "--deterministic=maybe"],
+            "--deterministic must be true or false, got 'maybe'",
+        ),
+        (
+            [*TRAIN, "--nodeterministic=x"],
+            "--nodeterministic=x does not take an argument",
+        ),
+        (
+            ["pseudo-label", "--min_confidence=a: b"],
+            "--min_confidence must be a number, got 'a: b'",
+        ),
+        (
+            ["tpu-check", '--rows="'],
+            "--rows must be values separated by commas, got '\"'",
+        ),
+        (
+            [*TRAIN, "--qqqqqq"],
+            "unknown flag of `train` '--qqqqqq'; see `lambdanet train --help`",
+        ),
+        (
+            ["train", "--recipe=qqqqqq", "--model_dir=x"],
+            "'qqqqqq'; see `lambdanet train --help`",
+        ),
         (["qqqqqq"], "unknown command 'qqqqqq'; see `lambdanet --help`"),
-        ([*TRAIN, "--model_dri=DIR/x"], "unknown flag of `train` '--model_dri'; did you mean --model_dir"),
-        ([*RUN, "stray"], "unexpected argument 'stray' of `train`; see `lambdanet train --help`"),
-        (["train", "--recipe=digts", "--model_dir=DIR/x"], "unknown recipe 'digts'; did you mean digits"),
+        (
+            [*TRAIN, "--model_dri=DIR/x"],
+            "unknown flag of `train` '--model_dri'; did you mean --model_dir",
+        ),
+        (
+            [*RUN, "stray"],
+            "unexpected argument 'stray' of `train`; see `lambdanet train --help`",
+        ),
+        (
+            ["train", "--recipe=digts", "--model_dir=DIR/x"],
+            "unknown recipe 'digts'; did you mean digits",
+        ),
         ([*RUN, "--set=epoch=3"], "unknown recipe field 'epoch'; did you mean epochs"),
-        ([*RUN, "--set=model=resnet_51"], "unknown model 'resnet_51'; did you mean resnet_50"),
+        (
+            [*RUN, "--set=model=resnet_51"],
+            "unknown model 'resnet_51'; did you mean resnet_50",
+        ),
         ([*RUN, "--set=dataset=digts"], "unknown dataset 'digts'; did you mean digits"),
-        ([*RUN, "--data_dir=DIR/no"], "data_dir must be an existing folder, got 'DIR/no'"),
-        ([*TRAIN, "--model_dir=DIR/file"], "model_dir 'DIR/file' cannot be written: 'DIR/file' is not a dir"),
+        (
+            [*RUN, "--data_dir=DIR/no"],
+            "data_dir must be an existing folder, got 'DIR/no'",
+        ),
+        (
+            [*TRAIN, "--model_dir=DIR/file"],
+            "model_dir 'DIR/file' cannot be written: 'DIR/file' is not a dir",
+        ),
         (["evaluate"], "`evaluate` needs --model_dir"),
         (["evaluate", "--model_dir=DIR/no"], "got 'DIR/no'; it is not a directory"),
         (["evaluate", "--model_dir=DIR"], "got 'DIR'; it has no recipe.json"),
-        (["export", "--model_dir=DIR/no", "--out=DIR/x"], "got 'DIR/no'; it is not a directory"),
+        (
+            ["export", "--model_dir=DIR/no", "--out=DIR/x"],
+            "got 'DIR/no'; it is not a directory",
+        ),
         (["export", "--model_dir=DIR"], "`export` needs --out"),
         (
             ["evaluate", "--model_dir=DIR", "--backend=torch"],
             "backend must be tensorflow or jax, got 'torch'",
         ),
-        ([*TRAIN, "--model_dir=DIR/x", "--backend=jxa"], "backend must be tensorflow or jax, got 'jxa'"),
+        (
+            [*TRAIN, "--model_dir=DIR/x", "--backend=jxa"],
+            "backend must be tensorflow or jax, got 'jxa'",
+        ),
         (
             [*TRAIN, "--model_dir=DIR/x", "--backend=jax"],
             "backend must be tensorflow, on which this process has imported Keras, got 'jax'",
         ),
         (["predict", "--saved_model=DIR/no", "DIR/file"], "DIR/no"),
         (["predict", "--saved_model=DIR"], "`predict` needs IMAGE_OR_FOLDER..."),
-        (["predict", "--saved_model=DIR", "--top=many", "DIR/file"], "--top must be an integer, got 'many'"),
-        (["predict", "--saved_model=DIR", "--top=0", "DIR/file"], "top must be a positive integer, got 0"),
+        (
+            ["predict", "--saved_model=DIR", "--top=many", "DIR/file"],
+            "--top must be an integer, got 'many'",
+        ),
+        (
+            ["predict", "--saved_model=DIR", "--top=0", "DIR/file"],
+            "top must be a positive integer, got 0",
+        ),
         (["info"], "`info` needs MODEL or --environment"),
         (["info", "--environment", "resnet_50"], "`info` needs MODEL or --environment"),
         (["info", "qqqqqq"], "unknown model 'qqqqqq'; see `lambdanet list`"),
         (["info", "resnet_5"], "unknown model 'resnet_5'; did you mean resnet_50"),
         (["list", "a*", "b*"], "unexpected argument 'b*' of `list`"),
-        (["list", "resnet_50", "--format=html"], "unknown format 'html'; accepted: csv, markdown, text"),
-        (["list", "halonet_h*", "--pretrained"], "no model with published weights matches 'halonet_h*'"),
+        (
+            ["list", "resnet_50", "--format=html"],
+            "unknown format 'html'; accepted: csv, markdown, text",
+        ),
+        (
+            ["list", "halonet_h*", "--pretrained"],
+            "no model with published weights matches 'halonet_h*'",
+        ),
         (["list", "zzz*"], "no model matches 'zzz*'"),
         (["convert"], "`convert` needs MODEL"),
-        (["train", "--epochs=5"], "unknown flag of `train` '--epochs'; did you mean --set=epochs=5?"),
-        (["train", "--epochs", "5"], "unknown flag of `train` '--epochs'; did you mean --set=epochs=VALUE?"),
+        (
+            ["train", "--epochs=5"],
+            "unknown flag of `train` '--epochs'; did you mean --set=epochs=5?",
+        ),
+        (
+            ["train", "--epochs", "5"],
+            "unknown flag of `train` '--epochs'; did you mean --set=epochs=VALUE?",
+        ),
         (["recipe", "DIR/none.json"], "none.json' does not exist"),
         (["recipe", "digts"], "unknown recipe 'digts'; did you mean digits"),
-        (["convert", "resnet_50", "--out=DIR/x"], "unknown model with published weights 'resnet_50'"),
-        (["convert", "halonet26t", "--checkpoint=DIR/none.pth"], "checkpoint must be an existing file"),
+        (
+            ["convert", "resnet_50", "--out=DIR/x"],
+            "unknown model with published weights 'resnet_50'",
+        ),
+        (
+            ["convert", "halonet26t", "--checkpoint=DIR/none.pth"],
+            "checkpoint must be an existing file",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -206,15 +332,22 @@ def test_input_error_is_one_line_with_status_2(words, message, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
-    ("command", "backend"), [("evaluate --backend=jax", "jax"), ("export --out=x", "tensorflow")]
+    ("command", "backend"),
+    [("evaluate --backend=jax", "jax"), ("export --out=x", "tensorflow")],
 )
 def test_backend_is_chosen_before_keras_is_imported(tmp_path, command, backend):
     words = [*command.split(), f"--model_dir={tmp_path}"]
     code = f"from lambdanet import cli; print(cli.main({words})); import keras; print(keras.config.backend())"
-    environment = os.environ | {"KERAS_BACKEND": "torch" if backend == "tensorflow" else "tensorflow"}
+    environment = os.environ | {
+        "KERAS_BACKEND": "torch" if backend == "tensorflow" else "tensorflow"
+    }
     del environment["TF_CPP_MIN_LOG_LEVEL"]  # the command sets it
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert (done.stdout, done.stderr.count("\n")) == (f"2\n{backend}\n", 1)
     assert "it has no recipe.json" in done.stderr
@@ -223,7 +356,10 @@ def test_backend_is_chosen_before_keras_is_imported(tmp_path, command, backend):
 def test_backend_in_the_environment_must_train(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     assert cli.main([*TRAIN, f"--model_dir={tmp_path}"]) == 2
-    assert "KERAS_BACKEND must be tensorflow or jax, got 'torch'" in capsys.readouterr().err
+    assert (
+        "KERAS_BACKEND must be tensorflow or jax, got 'torch'"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -243,7 +379,9 @@ def test_backend_in_the_environment_must_train(tmp_path, monkeypatch, capsys):
     ids=["interrupted", "full disk", "missing package", "missing Model Garden"],
 )
 def test_system_error_is_one_line(monkeypatch, capsys, error, message):
-    monkeypatch.setattr("lambdanet.models.names.list_models", mock.Mock(side_effect=error))
+    monkeypatch.setattr(
+        "lambdanet.models.names.list_models", mock.Mock(side_effect=error)
+    )
     assert cli.main(["list"]) == (130 if message == "interrupted" else 1)
     assert capsys.readouterr().err == f"lambdanet: {message}\n"
 
@@ -258,7 +396,9 @@ def test_system_error_is_one_line(monkeypatch, capsys, error, message):
     ids=lambda error: type(error).__name__,
 )
 def test_unexpected_error_propagates(monkeypatch, error):
-    monkeypatch.setattr("lambdanet.models.names.list_models", mock.Mock(side_effect=error))
+    monkeypatch.setattr(
+        "lambdanet.models.names.list_models", mock.Mock(side_effect=error)
+    )
     with pytest.raises(type(error)):
         cli.main(["list"])
 
@@ -267,7 +407,12 @@ def test_list_and_info_print_the_size(capsys):
     assert cli.main(["list", "lambda_resnet_t*", "--format=csv", "--sizes"]) == 0
     header, row = csv.reader(capsys.readouterr().out.splitlines())
     assert dict(zip(header, row, strict=True)) == {
-        **{"model": "lambda_resnet_tiny", "parameters (M)": "0.93", "FLOPs (G)": "0.01", "pixels": "32"},
+        **{
+            "model": "lambda_resnet_tiny",
+            "parameters (M)": "0.93",
+            "FLOPs (G)": "0.01",
+            "pixels": "32",
+        },
         **{"source": "for tests and the digits", "recipe": "digits", "weights": "-"},
     }
     assert cli.main(["info", "lambda_resnet_tiny"]) == 0
@@ -275,7 +420,15 @@ def test_list_and_info_print_the_size(capsys):
     shown = capsys.readouterr().out
     endpoints = "16 channels at stride 2, 64 channels at stride 4, "
     assert shown.startswith("lambda_resnet_tiny\n")
-    assert all(x in shown for x in (f"{info.params:,}", f"{info.flops:,}", "recipes     digits\n", endpoints))
+    assert all(
+        x in shown
+        for x in (
+            f"{info.params:,}",
+            f"{info.flops:,}",
+            "recipes     digits\n",
+            endpoints,
+        )
+    )
 
 
 def test_environment_is_printed(monkeypatch, capsys):
@@ -299,7 +452,14 @@ def test_closed_pipe_is_not_an_error():
     os.close(reader)
     with os.fdopen(writer, "w") as pipe:
         command = [sys.executable, "-m", "lambdanet.cli", "--help"]
-        done = subprocess.run(command, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
     assert (done.returncode, done.stderr) == (1, "")
 
 
@@ -314,7 +474,11 @@ def test_stdout_escapes_characters_it_cannot_encode(encoding):
     environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": encoding}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
     shown = {"ascii": b"b\\xefld", "utf-8": "b\xefld".encode()}[encoding]
-    assert (done.returncode, done.stdout, done.stderr) == (0, shown + b" \\udcff\n", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        shown + b" \\udcff\n",
+        b"",
+    )
 
 
 @pytest.mark.parametrize(
@@ -322,7 +486,12 @@ def test_stdout_escapes_characters_it_cannot_encode(encoding):
     [
         ("--help", ">&-", 0, ""),
         ("--help", ">&- 2>&-", 0, ""),
-        ("nope", ">&-", 2, "lambdanet: error: unknown command 'nope'; did you mean info or recipe?\n"),
+        (
+            "nope",
+            ">&-",
+            2,
+            "lambdanet: error: unknown command 'nope'; did you mean info or recipe?\n",
+        ),
         ("nope", "2>&-", 2, ""),
     ],
 )
@@ -334,7 +503,9 @@ def test_closed_streams_become_the_null_device(words, closed, status, shown):
 
 def test_closed_stdout_is_not_reused_by_a_file(tmp_path):
     work = f"(f := open({str(tmp_path / 'f')!r}, 'w'), print('lost'), sys.exit(f.fileno()))"
-    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(PROGRAM.format(work))} >&-"
+    command = (
+        f"{shlex.quote(sys.executable)} -c {shlex.quote(PROGRAM.format(work))} >&-"
+    )
     assert subprocess.run(command, cwd=ROOT, shell=True).returncode > 2
 
 
@@ -343,7 +514,12 @@ def test_large_picture_gives_no_warning(monkeypatch, tmp_path):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 899)
     with pytest.raises(Image.DecompressionBombWarning):
         Image.open(tmp_path / "large.png")
-    assert command_line.exit_status("x", lambda: Image.open(tmp_path / "large.png").close()) == 0
+    assert (
+        command_line.exit_status(
+            "x", lambda: Image.open(tmp_path / "large.png").close()
+        )
+        == 0
+    )
     # Suppressed by exit_status alone.
     with pytest.raises(Image.DecompressionBombWarning):
         Image.open(tmp_path / "large.png")

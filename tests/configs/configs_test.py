@@ -19,7 +19,9 @@ PLAIN_VALUES = "a number, text, True, False, None or a list of them"
 
 
 def test_an_unknown_recipe_names_the_nearest():
-    with pytest.raises(InputError, match="did you mean imagenet_350:[^:]* or imagenet_350:"):
+    with pytest.raises(
+        InputError, match="did you mean imagenet_350:[^:]* or imagenet_350:"
+    ):
         configs.get_recipe("imagenet_350")
 
 
@@ -35,7 +37,11 @@ def test_an_unknown_recipe_names_the_nearest():
         ("model=a=b", "model", "a=b"),
         ("mean=0.1, 0.2,0.3", "mean", (0.1, 0.2, 0.3)),
         ("mean=[1, 2, 3]", "mean", (1.0, 2.0, 3.0)),
-        ("model_options={'scope': 7, 'sizes': [1, 2]}", "model_options", {"scope": 7, "sizes": (1, 2)}),
+        (
+            "model_options={'scope': 7, 'sizes': [1, 2]}",
+            "model_options",
+            {"scope": 7, "sizes": (1, 2)},
+        ),
     ],
 )
 def test_override_reads_a_value_by_the_type_of_its_field(assignment, field, value):
@@ -57,13 +63,18 @@ def test_a_described_default_is_what_set_reads():
     defaults = {field.name: field.default for field in dataclasses.fields(Recipe)}
     for field in recipes.describe_fields():
         if field.default is not None:
-            got = getattr(override(plain, [f"{field.name}={field.default}"]), field.name)
+            got = getattr(
+                override(plain, [f"{field.name}={field.default}"]), field.name
+            )
             assert got == ({} if field.kind == "dict" else defaults[field.name])
 
 
 def test_override_takes_the_last_assignment():
     changed = override(DIGITS, ["epochs=3", "seed=5", "epochs=4"])
-    assert recipes.differences(DIGITS, changed) == {"epochs": (DIGITS.epochs, 4), "seed": (DIGITS.seed, 5)}
+    assert recipes.differences(DIGITS, changed) == {
+        "epochs": (DIGITS.epochs, 4),
+        "seed": (DIGITS.seed, 5),
+    }
 
 
 @pytest.mark.parametrize(
@@ -72,19 +83,43 @@ def test_override_takes_the_last_assignment():
         ("epochs", "--set must be key=value, such as epochs=10, got 'epochs'"),
         ("epoch=3", "unknown recipe field 'epoch'; did you mean epochs"),
         ("epochs=3.5", "epochs must be an integer below 2**63, such as 10, got '3.5'"),
-        ("learning_rate=fast", "learning_rate must be a number, such as 0.1, got 'fast'"),
+        (
+            "learning_rate=fast",
+            "learning_rate must be a number, such as 0.1, got 'fast'",
+        ),
         ("mixed_precision=maybe", "mixed_precision must be true or false, got 'maybe'"),
-        ("mean=dark", "mean must be numbers separated by commas, such as 0.5,0.5,0.5, got 'dark'"),
-        ("model_options=scope", "model_options must be a dictionary, such as {'scope': 7}, got 'scope'"),
-        ("model_options={1: 2}", "model_options must be a dictionary, such as {'scope': 7}, got {1: 2}"),
+        (
+            "mean=dark",
+            "mean must be numbers separated by commas, such as 0.5,0.5,0.5, got 'dark'",
+        ),
+        (
+            "model_options=scope",
+            "model_options must be a dictionary, such as {'scope': 7}, got 'scope'",
+        ),
+        (
+            "model_options={1: 2}",
+            "model_options must be a dictionary, such as {'scope': 7}, got {1: 2}",
+        ),
         ("epochs=0", "epochs must be a positive integer, got 0"),
         ("learning_rate=nan", "learning_rate must be a number above 0, got nan"),
         ("learning_rate=inf", "learning_rate must be a number above 0, got inf"),
-        ("label_smoothing=1", "label_smoothing must be a number from 0 to below 1, got 1.0"),
+        (
+            "label_smoothing=1",
+            "label_smoothing must be a number from 0 to below 1, got 1.0",
+        ),
         ("momentum=-0.1", "momentum must be a number from 0 to below 1, got -0.1"),
-        ("crop_fraction=1.5", "crop_fraction must be a number above 0 and at most 1, got 1.5"),
-        ("std=0,1,1", "std must be one number above 0 per channel, got (0.0, 1.0, 1.0)"),
-        ("mean=0.5", "std must be as long as mean, which is (0.5,), got (0.376, 0.376, 0.376)"),
+        (
+            "crop_fraction=1.5",
+            "crop_fraction must be a number above 0 and at most 1, got 1.5",
+        ),
+        (
+            "std=0,1,1",
+            "std must be one number above 0 per channel, got (0.0, 1.0, 1.0)",
+        ),
+        (
+            "mean=0.5",
+            "std must be as long as mean, which is (0.5,), got (0.376, 0.376, 0.376)",
+        ),
         (
             "warmup_epochs=1000",
             "warmup_epochs must be at most epochs, which is 40, got 1000.0; for a short run, ",
@@ -94,24 +129,66 @@ def test_override_takes_the_last_assignment():
         ("schedule=cosin", "unknown schedule 'cosin'; did you mean cosine"),
         ("augmentation=afine", "unknown augmentation 'afine'; did you mean affine"),
         ("model=", "model must be a text that is not empty, got ''"),
-        ("optimizer_options={'rho': 0.9}", "unknown option of optimizer sgd 'rho'; accepted: nesterov"),
-        ("optimizer_options={'nesterov': 'no'}", "['nesterov'] must be True or False, got 'no'"),
-        ("randaugment_layers=-1", "randaugment_layers must be an integer of at least 0, got -1"),
-        ("labels=x.csv", "labels must be empty unless the dataset is folder, got 'x.csv'"),
-        ("randaugment_policy=tim", "unknown randaugment_policy 'tim'; did you mean timm"),
-        ("randaugment_std=0.5", "randaugment_std must be 0 without the randaugment_policy timm, got 0.5"),
-        ("randaugment_policy=timm; randaugment_magnitude=15", "randaugment_magnitude must be at most 10 "),
+        (
+            "optimizer_options={'rho': 0.9}",
+            "unknown option of optimizer sgd 'rho'; accepted: nesterov",
+        ),
+        (
+            "optimizer_options={'nesterov': 'no'}",
+            "['nesterov'] must be True or False, got 'no'",
+        ),
+        (
+            "randaugment_layers=-1",
+            "randaugment_layers must be an integer of at least 0, got -1",
+        ),
+        (
+            "labels=x.csv",
+            "labels must be empty unless the dataset is folder, got 'x.csv'",
+        ),
+        (
+            "randaugment_policy=tim",
+            "unknown randaugment_policy 'tim'; did you mean timm",
+        ),
+        (
+            "randaugment_std=0.5",
+            "randaugment_std must be 0 without the randaugment_policy timm, got 0.5",
+        ),
+        (
+            "randaugment_policy=timm; randaugment_magnitude=15",
+            "randaugment_magnitude must be at most 10 ",
+        ),
         ("decay_rate=0", "decay_rate must be a number above 0 and at most 1, got 0.0"),
         ("patience=3", "patience must be 0 without a held_out_split, got 3"),
-        ("pseudo_labels=x", "pseudo_share must be at least one image of a batch of 64 with pseudo_labels"),
-        ("pseudo_share=0.999", "pseudo_share must be less than a batch of 64 images, got 0.999"),
+        (
+            "pseudo_labels=x",
+            "pseudo_share must be at least one image of a batch of 64 with pseudo_labels",
+        ),
+        (
+            "pseudo_share=0.999",
+            "pseudo_share must be less than a batch of 64 images, got 0.999",
+        ),
         ("pseudo_share=1", "pseudo_share must be a number from 0 to below 1, got 1.0"),
         ("cosine_floor=1", "cosine_floor must be a number from 0 to below 1, got 1.0"),
-        (f"seed={2**63}", f"seed must be an integer below 2**63, such as 10, got {2**63}"),
-        ("model_options={'a': 1e999}", f"model_options['a'] must be {PLAIN_VALUES}, got inf"),
-        ("model_options={'a': 0x" + "f" * 5000 + "}", f"{PLAIN_VALUES}, got int that is too large to print"),
-        ("model_options={[]: 1}", "model_options must be a dictionary, such as {'scope': 7}, got '{[]: 1}'"),
-        ("optimizer=" + "9" * 5000, "unknown optimizer '" + "9" * 199 + "...; accepted: adam"),
+        (
+            f"seed={2**63}",
+            f"seed must be an integer below 2**63, such as 10, got {2**63}",
+        ),
+        (
+            "model_options={'a': 1e999}",
+            f"model_options['a'] must be {PLAIN_VALUES}, got inf",
+        ),
+        (
+            "model_options={'a': 0x" + "f" * 5000 + "}",
+            f"{PLAIN_VALUES}, got int that is too large to print",
+        ),
+        (
+            "model_options={[]: 1}",
+            "model_options must be a dictionary, such as {'scope': 7}, got '{[]: 1}'",
+        ),
+        (
+            "optimizer=" + "9" * 5000,
+            "unknown optimizer '" + "9" * 199 + "...; accepted: adam",
+        ),
         ("epochs=" + "9" * 5000, "below 2**63, such as 10, got '" + "9" * 199 + "..."),
     ],
 )
@@ -123,7 +200,9 @@ def test_override_errors(assignment, message):
 
 def test_override_keeps_warnings_of_python_off_the_screen(recwarn):
     warnings.simplefilter("always")
-    with pytest.raises(InputError, match="model_options must be a dictionary, .* got '1if 1else 2'"):
+    with pytest.raises(
+        InputError, match="model_options must be a dictionary, .* got '1if 1else 2'"
+    ):
         override(DIGITS, ["model_options=1if 1else 2"])
     assert not recwarn.list
 
@@ -131,8 +210,15 @@ def test_override_keeps_warnings_of_python_off_the_screen(recwarn):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        *(("epochs", "3", "got '3'"), ("epochs", True, "got True"), ("mixed_precision", 1, "got 1")),
-        *(("model", None, "got None"), ("model_options", {"scope": object()}, "of them, got <object")),
+        *(
+            ("epochs", "3", "got '3'"),
+            ("epochs", True, "got True"),
+            ("mixed_precision", 1, "got 1"),
+        ),
+        *(
+            ("model", None, "got None"),
+            ("model_options", {"scope": object()}, "of them, got <object"),
+        ),
     ],
 )
 def test_python_values_of_the_wrong_type_are_rejected(field, value, message):
@@ -145,11 +231,14 @@ def test_python_values_of_the_wrong_type_are_rejected(field, value, message):
     learning_rate=st.floats(min_value=1e-30, max_value=1e30),
     mean=st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3),
     options=st.dictionaries(
-        st.text(max_size=5), st.lists(st.integers(-(2**63), 2**63 - 1) | st.none() | st.booleans())
+        st.text(max_size=5),
+        st.lists(st.integers(-(2**63), 2**63 - 1) | st.none() | st.booleans()),
     ),
 )
 def test_json_gives_the_same_recipe_back(learning_rate, mean, options):
-    recipe = dataclasses.replace(DIGITS, learning_rate=learning_rate, mean=mean, model_options=options)
+    recipe = dataclasses.replace(
+        DIGITS, learning_rate=learning_rate, mean=mean, model_options=options
+    )
     assert from_json(to_json(recipe)) == recipe
 
 

@@ -15,9 +15,44 @@ from lambdanet.errors import InputError
 RECIPES = [configs.get_recipe(name) for name in configs.list_recipes()]
 FIELDS = list(recipes.field_types())
 PIECES = [
-    *("", "0", "-1", "1e999", "nan", "inf", "-inf", "NaN", "Infinity", "1_0", "0x" + "f" * 5000, "9" * 5000),
-    *("9" * 400, "true", "None", "null", "[]", "()", "{}", "{[]: 1}", "{1: 2}", "{'a': 1j}", "b'a'", "..."),
-    *("'\\ud800'", '"\\udcff"', "\udcff", "\0", "\n", "\u2028", "\ufeff", "{'a': {'b': [1, (2, None)]}}"),
+    *(
+        "",
+        "0",
+        "-1",
+        "1e999",
+        "nan",
+        "inf",
+        "-inf",
+        "NaN",
+        "Infinity",
+        "1_0",
+        "0x" + "f" * 5000,
+        "9" * 5000,
+    ),
+    *(
+        "9" * 400,
+        "true",
+        "None",
+        "null",
+        "[]",
+        "()",
+        "{}",
+        "{[]: 1}",
+        "{1: 2}",
+        "{'a': 1j}",
+        "b'a'",
+        "...",
+    ),
+    *(
+        "'\\ud800'",
+        '"\\udcff"',
+        "\udcff",
+        "\0",
+        "\n",
+        "\u2028",
+        "\ufeff",
+        "{'a': {'b': [1, (2, None)]}}",
+    ),
     *("{1}", "[" * 40 + "]" * 40, "{'a':" * 90 + "1" + "}" * 90, "'a'*3", "2**63"),
     *(
         str(2**63),
@@ -37,7 +72,11 @@ def _mutated(text, random):
     for _ in range(random.choice([1, 1, 2, 5])):
         begin = random.randrange(len(text) + 1)
         end = min(len(text), begin + random.choice([0, 0, 1, 2, 20]))
-        pieces = [random.choice(PIECES), chr(random.randrange(0x3000)), text[begin : begin + 30] * 2]
+        pieces = [
+            random.choice(PIECES),
+            chr(random.randrange(0x3000)),
+            text[begin : begin + 30] * 2,
+        ]
         text = text[:begin] + random.choice(pieces) + text[end:]
     return text
 
@@ -62,12 +101,23 @@ def test_recipes_read_from_mutated_texts():
 
 def test_recipes_read_from_mutated_values():
     dice, made = random.Random(1), []
-    odd = [2**63, -(2**70), 10**400, float("nan"), float("inf"), None, [None], {"a": [{}]}]
+    odd = [
+        2**63,
+        -(2**70),
+        10**400,
+        float("nan"),
+        float("inf"),
+        None,
+        [None],
+        {"a": [{}]},
+    ]
     for _ in range(rounds(1500)):
         values = json.loads(to_json(dice.choice(RECIPES)))
         for field in dice.choices(FIELDS, k=dice.choice([1, 1, 2])):
             others = [*values.values(), *odd]
-            values[field] = dice.choice([*others, {"a": dice.choice(others)}, dice.choice(PIECES)])
+            values[field] = dice.choice(
+                [*others, {"a": dice.choice(others)}, dice.choice(PIECES)]
+            )
         made.append(_holds(lambda values=values: from_json(json.dumps(values))))
     assert 0 < sum(made) < len(made)
 
@@ -78,8 +128,12 @@ def test_recipes_made_from_mutated_assignments():
     for _ in range(rounds(4000)):
         recipe, field = dice.choice(RECIPES), dice.choice(FIELDS)
         value = dice.choice([str(getattr(recipe, field)), dice.choice(PIECES)])
-        assignments = [f"{field}={value if dice.random() < 0.4 else _mutated(value, dice)}"]
+        assignments = [
+            f"{field}={value if dice.random() < 0.4 else _mutated(value, dice)}"
+        ]
         if dice.random() < 0.1:
             assignments.append(_mutated(assignments[0], dice))
-        made.append(_holds(lambda recipe=recipe, words=assignments: override(recipe, words)))
+        made.append(
+            _holds(lambda recipe=recipe, words=assignments: override(recipe, words))
+        )
     assert 0 < sum(made) < len(made)

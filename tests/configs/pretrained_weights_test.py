@@ -7,7 +7,11 @@ from lambdanet.configs.registry import pretrained_weights
 
 
 def test_each_row_is_complete():
-    assert len({one.model for one in pretrained_weights.WEIGHTS}) == len(pretrained_weights.WEIGHTS) == 13
+    assert (
+        len({one.model for one in pretrained_weights.WEIGHTS})
+        == len(pretrained_weights.WEIGHTS)
+        == 13
+    )
     for one in pretrained_weights.WEIGHTS:
         assert re.fullmatch("([0-9a-f]{40})?", one.revision)
         assert re.fullmatch("([0-9a-f]{64})?", one.sha256)
@@ -37,7 +41,10 @@ def test_names():
 
 
 def test_a_file_is_known_by_its_hash():
-    known, unknown = pretrained_weights.get("lambda_resnet50ts"), pretrained_weights.get("lambda_resnet26t")
+    known, unknown = (
+        pretrained_weights.get("lambda_resnet50ts"),
+        pretrained_weights.get("lambda_resnet26t"),
+    )
     assert known.matches_sha256(known.sha256) is True
     assert known.matches_sha256("b87370f7" + 56 * "0") is True  # the release's
     assert known.matches_sha256(64 * "0") is False

@@ -17,8 +17,24 @@ GOOD = {
     "images": [{"id": 7, "file_name": "seven.jpg", "height": 10, "width": 20}],
     "categories": [{"id": 1, "name": "cat"}, {"id": 3, "name": "dog"}],
     "annotations": [
-        dict(id=40, image_id=7, category_id=3, iscrowd=0, area=24, bbox=[2, 1, 6, 4], segmentation=SQUARE),
-        dict(id=41, image_id=7, category_id=1, iscrowd=1, area=200, bbox=[0, 0, 20, 10], segmentation=MASK),
+        dict(
+            id=40,
+            image_id=7,
+            category_id=3,
+            iscrowd=0,
+            area=24,
+            bbox=[2, 1, 6, 4],
+            segmentation=SQUARE,
+        ),
+        dict(
+            id=41,
+            image_id=7,
+            category_id=1,
+            iscrowd=1,
+            area=200,
+            bbox=[0, 0, 20, 10],
+            segmentation=MASK,
+        ),
     ],
 }
 
@@ -37,15 +53,26 @@ def _changed(key, index, **changes):
 
 def test_check_counts_a_correct_file(tmp_path):
     Image.new("RGB", (20, 10)).save(tmp_path / "seven.jpg")
-    found = annotations.check_annotations(_write(tmp_path, GOOD), tmp_path, num_classes=4)
-    assert found == {"images": 1, "objects": 1, "crowds": 1, "categories": 2, "left_out": 0}
+    found = annotations.check_annotations(
+        _write(tmp_path, GOOD), tmp_path, num_classes=4
+    )
+    assert found == {
+        "images": 1,
+        "objects": 1,
+        "crowds": 1,
+        "categories": 2,
+        "left_out": 0,
+    }
 
 
 @pytest.mark.parametrize("box", [[2, 1, 0, 4], [15, 1, 5.4, 4]])
 def test_check_counts_boxes_that_the_converter_drops(box, tmp_path):
     """COCO has some: empty ones, and ones that cross the edge by less than a pixel."""
     assert (
-        annotations.check_annotations(_write(tmp_path, _changed("annotations", 0, bbox=box)))["left_out"] == 1
+        annotations.check_annotations(
+            _write(tmp_path, _changed("annotations", 0, bbox=box))
+        )["left_out"]
+        == 1
     )
 
 
@@ -56,30 +83,81 @@ def _object(index=0, **changes):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (_object(segmentation=[]), r"40: segmentation must be polygons .* got \[\]; .*include_mask=false"),
-        (_object(segmentation=None), r"annotation 40: segmentation .* got None; .*mask="),
-        (_object(segmentation=[[1, 2, 3, 4]]), r"segmentation must be polygons .* got \[\[1, 2, 3, 4\]\]$"),
-        (_object(segmentation=MASK), r"40: segmentation must be polygons .* got {'size': .*need iscrowd=1"),
-        (_object(1, segmentation=SQUARE), r"41: segmentation must be run lengths .* crowd, got \[\[2, 1"),
-        (_object(1, segmentation={**MASK, "size": [20, 10]}), r"41: segmentation.size must be \[10, 20\]"),
-        (_object(bbox=[15, 1, 8, 4]), r"40: bbox .* inside the image of 20x10 pixels, got \[15, 1, 8, 4\]"),
+        (
+            _object(segmentation=[]),
+            r"40: segmentation must be polygons .* got \[\]; .*include_mask=false",
+        ),
+        (
+            _object(segmentation=None),
+            r"annotation 40: segmentation .* got None; .*mask=",
+        ),
+        (
+            _object(segmentation=[[1, 2, 3, 4]]),
+            r"segmentation must be polygons .* got \[\[1, 2, 3, 4\]\]$",
+        ),
+        (
+            _object(segmentation=MASK),
+            r"40: segmentation must be polygons .* got {'size': .*need iscrowd=1",
+        ),
+        (
+            _object(1, segmentation=SQUARE),
+            r"41: segmentation must be run lengths .* crowd, got \[\[2, 1",
+        ),
+        (
+            _object(1, segmentation={**MASK, "size": [20, 10]}),
+            r"41: segmentation.size must be \[10, 20\]",
+        ),
+        (
+            _object(bbox=[15, 1, 8, 4]),
+            r"40: bbox .* inside the image of 20x10 pixels, got \[15, 1, 8, 4\]",
+        ),
         (_object(bbox=[-3, 1, 8, 4]), r"annotation 40: bbox .* got \[-3, 1, 8, 4\]"),
         (_object(bbox=[float("nan"), 1, 8, 4]), r"annotation 40: bbox .* got \[nan"),
-        (_object(bbox=[1, 2]), r"40: bbox must be \[x, y, width, height\] in pixels, got \[1, 2\]"),
-        (_object(1, image_id=8), r"annotation 41: image_id must be the id of an image in this file, got 8"),
-        (_object(1, category_id=2), r"annotation 41: category_id must be one of \[1, 3\], got 2"),
+        (
+            _object(bbox=[1, 2]),
+            r"40: bbox must be \[x, y, width, height\] in pixels, got \[1, 2\]",
+        ),
+        (
+            _object(1, image_id=8),
+            r"annotation 41: image_id must be the id of an image in this file, got 8",
+        ),
+        (
+            _object(1, category_id=2),
+            r"annotation 41: category_id must be one of \[1, 3\], got 2",
+        ),
         (_object(1, id=40), r"annotation 40: id must be unique, got 40"),
         (
             _changed("categories", 0, id=0),
             r"id of category 'cat' must be a positive integer .* got 0; .* add 1 to each",
         ),
-        (_changed("categories", 1, name="dog\nhouse"), r"class 1 of the categories of .* got 'dog\\nhouse'"),
-        (_changed("categories", 0, name=3), r"class 0 of the categories of .* must be a name of one line"),
-        (_changed("images", 0, height=0), r"image 7: .*height, width.* must be .* got \(0, 20\)"),
-        (_changed("images", 0, id="seven"), r"image seven: id must be a unique integer, got 'seven'"),
-        ({**GOOD, "annotations": [{"id": 3}]}, "got {'id': 3}; missing: area, category_id, image_id,"),
-        ({**GOOD, "annotations": ["none"]}, r"must be an object with .* got 'none'; missing: keys"),
-        ({**GOOD, "images": [{"id": 3}]}, r"with id, file_name, height and width, got {'id': 3}"),
+        (
+            _changed("categories", 1, name="dog\nhouse"),
+            r"class 1 of the categories of .* got 'dog\\nhouse'",
+        ),
+        (
+            _changed("categories", 0, name=3),
+            r"class 0 of the categories of .* must be a name of one line",
+        ),
+        (
+            _changed("images", 0, height=0),
+            r"image 7: .*height, width.* must be .* got \(0, 20\)",
+        ),
+        (
+            _changed("images", 0, id="seven"),
+            r"image seven: id must be a unique integer, got 'seven'",
+        ),
+        (
+            {**GOOD, "annotations": [{"id": 3}]},
+            "got {'id': 3}; missing: area, category_id, image_id,",
+        ),
+        (
+            {**GOOD, "annotations": ["none"]},
+            r"must be an object with .* got 'none'; missing: keys",
+        ),
+        (
+            {**GOOD, "images": [{"id": 3}]},
+            r"with id, file_name, height and width, got {'id': 3}",
+        ),
         ({"images": [], "annotations": []}, r"has no list 'categories'"),
         ([], r"has no list 'images'"),
     ],
@@ -93,7 +171,10 @@ def test_check_rejects_errors_in_one_line(content, message, tmp_path):
 
 def test_check_rejects_class_ids_beyond_the_model(tmp_path):
     path = _write(tmp_path, GOOD)
-    with pytest.raises(InputError, match="'dog' must be less than num_classes=3, .* got 3; num_classes=4"):
+    with pytest.raises(
+        InputError,
+        match="'dog' must be less than num_classes=3, .* got 3; num_classes=4",
+    ):
         annotations.check_annotations(path, num_classes=3)
     annotations.check_annotations(path, num_classes=4)
 
@@ -102,7 +183,9 @@ def test_check_names_number_of_classes_for_all_ids(tmp_path):
     """With the ids 1 to 5, a model for the first three needs two more, not one."""
     categories = [{"id": number, "name": f"class {number}"} for number in range(1, 6)]
     path = _write(tmp_path, {**GOOD, "categories": categories})
-    with pytest.raises(InputError, match="'class 4' must be less than .* got 4; num_classes=6 would do"):
+    with pytest.raises(
+        InputError, match="'class 4' must be less than .* got 4; num_classes=6 would do"
+    ):
         annotations.check_annotations(path, num_classes=4)
     annotations.check_annotations(path, num_classes=6)
 
@@ -111,16 +194,21 @@ def test_check_counts_boxes_beyond_the_edge(tmp_path):
     content = copy.deepcopy(GOOD)
     first = content["annotations"][0]
     for number in range(3):
-        content["annotations"].append({**first, "id": 50 + number, "bbox": [15, 1, 8, 4]})
+        content["annotations"].append(
+            {**first, "id": 50 + number, "bbox": [15, 1, 8, 4]}
+        )
     with pytest.raises(
-        InputError, match="annotation 50: bbox .*; 3 of 5 boxes are not; the conversion drops"
+        InputError,
+        match="annotation 50: bbox .*; 3 of 5 boxes are not; the conversion drops",
     ):
         annotations.check_annotations(_write(tmp_path, content))
 
 
 def test_check_rejects_missing_images(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(InputError, match=r"image 7: file '.*seven\.jpg' does not exist"):
+        with pytest.raises(
+            InputError, match=r"image 7: file '.*seven\.jpg' does not exist"
+        ):
             annotations.check_annotations(_write(tmp_path, GOOD), folder)
 
 
@@ -135,22 +223,43 @@ def test_check_without_masks_accepts_objects_without(tmp_path):
 def test_check_rejects_files_that_are_not_json(text, tmp_path):
     reason = r"it cannot be read \(" if text is not None else "it does not exist"
     path = tmp_path / "none.json" if text is None else _write(tmp_path, None, text)
-    message = rf"must be the instances file of a COCO data set, got '.*\.json'; {reason}"
+    message = (
+        rf"must be the instances file of a COCO data set, got '.*\.json'; {reason}"
+    )
     with pytest.raises(InputError, match=message):
         annotations.check_annotations(path)
 
 
 def test_class_names_by_number(tmp_path):
     path = _write(tmp_path, GOOD)
-    assert annotations.read_class_names(path, 5) == ["background", "cat", "2", "dog", "4"]
+    assert annotations.read_class_names(path, 5) == [
+        "background",
+        "cat",
+        "2",
+        "dog",
+        "4",
+    ]
     with pytest.raises(InputError, match="num_classes=3"):
         annotations.read_class_names(path, 3)
 
 
 def test_check_program(tmp_path, capsys):
     path = _write(tmp_path, _changed("annotations", 0, bbox=[15, 1, 5.4, 4]))
-    assert check.command_line.main(check.COMMAND, [f"--annotations={path}", "--num_classes=4"]) == 0
+    assert (
+        check.command_line.main(
+            check.COMMAND, [f"--annotations={path}", "--num_classes=4"]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
-    assert "1 images, 1 objects and 1 crowds of 2 categories" in shown and "conversion drops them" in shown
-    assert check.command_line.main(check.COMMAND, [f"--annotations={path}", f"--images={tmp_path}"]) == 2
+    assert (
+        "1 images, 1 objects and 1 crowds of 2 categories" in shown
+        and "conversion drops them" in shown
+    )
+    assert (
+        check.command_line.main(
+            check.COMMAND, [f"--annotations={path}", f"--images={tmp_path}"]
+        )
+        == 2
+    )
     assert capsys.readouterr().err.startswith("lambdanet.detection.check: error: ")

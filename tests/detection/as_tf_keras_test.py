@@ -35,7 +35,11 @@ def network(**options):
 
 def compiled(model, optimizer=None):
     loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer or tf_keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"])
+    model.compile(
+        optimizer or tf_keras.optimizers.SGD(0.05, momentum=0.9),
+        loss,
+        metrics=["accuracy"],
+    )
     return model
 
 
@@ -43,7 +47,9 @@ def test_it_computes_as_the_network():
     inside = network(kernel_regularizer=keras.regularizers.L2(1e-3))
     model = lambdanet.as_tf_keras(inside)
     np.testing.assert_array_equal(model(IMAGES), inside(IMAGES))
-    np.testing.assert_array_equal(model.predict(IMAGES, verbose=0), inside.predict(IMAGES, verbose=0))
+    np.testing.assert_array_equal(
+        model.predict(IMAGES, verbose=0), inside.predict(IMAGES, verbose=0)
+    )
     assert model.count_params() == inside.count_params()
     np.testing.assert_allclose(sum(model.losses), sum(inside.losses), rtol=1e-6)
     assert len(model.losses) == len(inside.losses) > 5
@@ -51,20 +57,35 @@ def test_it_computes_as_the_network():
         (model.trainable_weights, inside.trainable_weights),
         (model.weights, inside.weights),
     ):
-        assert [variable is weight.value for variable, weight in zip(ours, theirs, strict=True)]
+        assert [
+            variable is weight.value
+            for variable, weight in zip(ours, theirs, strict=True)
+        ]
 
 
 def test_fit_trains_the_network():
-    inside = network(stochastic_depth_rate=0.1, kernel_regularizer=keras.regularizers.L2(1e-4))
+    inside = network(
+        stochastic_depth_rate=0.1, kernel_regularizer=keras.regularizers.L2(1e-4)
+    )
     before = {weight.path: weight.numpy() for weight in inside.weights}
     model = compiled(lambdanet.as_tf_keras(inside))
-    history = model.fit(IMAGES, LABELS, batch_size=8, epochs=8, verbose=0).history["loss"]
+    history = model.fit(IMAGES, LABELS, batch_size=8, epochs=8, verbose=0).history[
+        "loss"
+    ]
     assert history[-1] < 0.7 * history[0]
-    same = {weight.path for weight in inside.weights if (weight.numpy() == before[weight.path]).all()}
+    same = {
+        weight.path
+        for weight in inside.weights
+        if (weight.numpy() == before[weight.path]).all()
+    }
     # The normalization after the layer undoes it.
     assert same <= {"c5_block1_spatial/values_norm/gamma"}
-    measured = model.evaluate(IMAGES, LABELS, batch_size=16, verbose=0, return_dict=True)
-    assert measured["loss"] == pytest.approx(model.test_on_batch(IMAGES, LABELS)[0], rel=1e-3)
+    measured = model.evaluate(
+        IMAGES, LABELS, batch_size=16, verbose=0, return_dict=True
+    )
+    assert measured["loss"] == pytest.approx(
+        model.test_on_batch(IMAGES, LABELS)[0], rel=1e-3
+    )
 
 
 def test_a_step_equals_that_of_keras_3():
@@ -72,7 +93,8 @@ def test_a_step_equals_that_of_keras_3():
     models[1].set_weights(models[0].get_weights())
     ours = compiled(lambdanet.as_tf_keras(models[0]))
     models[1].compile(
-        keras.optimizers.SGD(0.05, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        keras.optimizers.SGD(0.05, momentum=0.9),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     for model in (ours, models[1]):
         model.fit(IMAGES, LABELS, batch_size=16, epochs=2, shuffle=False, verbose=0)
@@ -88,7 +110,10 @@ def test_inside_of_another_model():
     assert len(model.trainable_weights) == len(trunk.trainable_weights) + 2
     before = trunk.get_weights()
     model.fit(IMAGES, LABELS, epochs=1, verbose=0)
-    assert any(np.abs(x - y).max() > 0 for x, y in zip(trunk.get_weights(), before, strict=True))
+    assert any(
+        np.abs(x - y).max() > 0
+        for x, y in zip(trunk.get_weights(), before, strict=True)
+    )
 
 
 def test_freezing():
@@ -119,11 +144,15 @@ def test_layers_that_were_frozen_stay_so():
 
 def test_losses_of_layers_are_losses_of_the_model():
     inputs = keras.Input([4])
-    outputs = keras.layers.Dense(2, activity_regularizer=keras.regularizers.L2(0.1))(inputs)
+    outputs = keras.layers.Dense(2, activity_regularizer=keras.regularizers.L2(0.1))(
+        inputs
+    )
     model = lambdanet.as_tf_keras(keras.Model(inputs, outputs))
     images = RANDOM.normal(size=[3, 4]).astype("float32")
     (found,) = [model(images), model.losses][1]
-    assert float(found) == pytest.approx(0.1 * float(tf.reduce_sum(model(images) ** 2)) / 3, rel=1e-5)
+    assert float(found) == pytest.approx(
+        0.1 * float(tf.reduce_sum(model(images) ** 2)) / 3, rel=1e-5
+    )
 
 
 def test_moving_averages_of_the_optimizer():
@@ -140,13 +169,19 @@ def test_moving_averages_of_the_optimizer():
 
 @pytest.mark.parametrize("form", ["saved_model", "model.keras"])
 def test_save_and_load(form, tmp_path):
-    model = compiled(lambdanet.as_tf_keras(network(kernel_regularizer=keras.regularizers.L2(1e-3))))
+    model = compiled(
+        lambdanet.as_tf_keras(network(kernel_regularizer=keras.regularizers.L2(1e-3)))
+    )
     model.fit(IMAGES, LABELS, epochs=1, verbose=0)
     model.save(tmp_path / form)
     loaded = tf_keras.models.load_model(tmp_path / form)
-    np.testing.assert_allclose(loaded.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(
+        loaded.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0), atol=1e-5
+    )
     if form == "model.keras":
-        assert isinstance(loaded, TfKerasModel) and len(loaded.losses) == len(model.losses)
+        assert isinstance(loaded, TfKerasModel) and len(loaded.losses) == len(
+            model.losses
+        )
 
 
 def test_export_and_checkpoints(tmp_path):
@@ -158,7 +193,11 @@ def test_export_and_checkpoints(tmp_path):
     path = tf.train.Checkpoint(model=model).save(str(tmp_path / "ckpt"))
     model.save_weights(tmp_path / "own.weights.h5")
     for restore in (
-        lambda other: tf.train.Checkpoint(model=other).restore(path).assert_existing_objects_matched(),
+        lambda other: (
+            tf.train.Checkpoint(model=other)
+            .restore(path)
+            .assert_existing_objects_matched()
+        ),
         lambda other: other.load_weights(tmp_path / "own.weights.h5"),
     ):
         keras.utils.set_random_seed(1)
@@ -177,15 +216,23 @@ def test_half_precision_is_that_of_the_network():
     model = compiled(lambdanet.as_tf_keras(inside))
     assert inside.get_layer("stem2_conv").compute_dtype == "bfloat16"
     assert model(IMAGES).dtype == tf.float32  # of logits
-    assert np.isfinite(model.fit(IMAGES, LABELS, epochs=2, verbose=0).history["loss"]).all()
+    assert np.isfinite(
+        model.fit(IMAGES, LABELS, epochs=2, verbose=0).history["loss"]
+    ).all()
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (tf_keras.Sequential([tf_keras.layers.Dense(2)]), "the model is a tf_keras Sequential; lambdanet"),
+        (
+            tf_keras.Sequential([tf_keras.layers.Dense(2)]),
+            "the model is a tf_keras Sequential; lambdanet",
+        ),
         (keras.Sequential([keras.layers.Dense(2)]), "must be a built Keras 3 model"),
-        (lambda: "text", "must be a built Keras 3 model, or a function that returns one, got 'text'"),
+        (
+            lambda: "text",
+            "must be a built Keras 3 model, or a function that returns one, got 'text'",
+        ),
         (lambdanet.LambdaLayer(8), "must be a built Keras 3 model"),
     ],
 )
@@ -197,7 +244,9 @@ def test_other_models_are_refused(model, message):
 @pytest.mark.slow
 def test_two_devices():
     """Each device has moving averages and random numbers of its own, also after a checkpoint was read."""
-    done = subprocess.run(**program("as_tf_keras_on_two_devices.py"), capture_output=True)
+    done = subprocess.run(
+        **program("as_tf_keras_on_two_devices.py"), capture_output=True
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["history"][-1] < 0.8 * found["history"][0]

@@ -28,12 +28,19 @@ from lambdanet.models import complexity
 
 NORM = common.NormActivation(norm_momentum=0.9, norm_epsilon=1e-5)
 # Model -> options of the same network in Model Garden.
-RESNET_RS = {"stem_type": "v1", "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25}
+RESNET_RS = {
+    "stem_type": "v1",
+    "resnetd_shortcut": True,
+    "replace_stem_max_pool": True,
+    "se_ratio": 0.25,
+}
 STOCK_OPTIONS = {"resnet_50": {}, "resnet_rs_50": RESNET_RS}
 
 
 def build(config, norm_activation=NORM, size=64, regularizer=None):
-    family = "lambda_resnet" if isinstance(config, LambdaResNet) else "mobilenet_v2_lambda"
+    family = (
+        "lambda_resnet" if isinstance(config, LambdaResNet) else "mobilenet_v2_lambda"
+    )
     images = keras.layers.InputSpec(shape=[None, size, size, 3])
     config = backbones.Backbone(type=family, **{family: config})
     return backbone_factory.build_backbone(images, config, norm_activation, regularizer)
@@ -45,8 +52,12 @@ def stock(**options):
     Its ResNet-D shortcut has a 2x2 average pool in c2 too, where nothing is downsampled. The paper's authors
     and the zoo pool only with a stride of 2.
     """
-    config = backbone_configs.Backbone(type="resnet", resnet=backbone_configs.ResNet(**options))
-    model = backbone_factory.build_backbone(keras.layers.InputSpec(shape=[None, 64, 64, 3]), config, NORM)
+    config = backbone_configs.Backbone(
+        type="resnet", resnet=backbone_configs.ResNet(**options)
+    )
+    model = backbone_factory.build_backbone(
+        keras.layers.InputSpec(shape=[None, 64, 64, 3]), config, NORM
+    )
     first = next(layer for layer in model.layers if "bottleneck" in layer.name)
     if options.get("resnetd_shortcut"):
         first._shortcut0 = keras.layers.AveragePooling2D(1)
@@ -66,16 +77,27 @@ def copy_weights(ours, theirs):
     parts = {"reduce": 1, "spatial": 2, "expand": 3}
     blocks = [layer for layer in theirs.layers if "bottleneck" in layer.name]
     stem = [layer for layer in theirs.layers if layer.weights and layer not in blocks]
-    own_stem = [layer.name for layer in ours.layers if layer.weights and layer.name.startswith("stem")]
+    own_stem = [
+        layer.name
+        for layer in ours.layers
+        if layer.weights and layer.name.startswith("stem")
+    ]
     for name, layer in zip(own_stem, stem, strict=True):
         copy(name, layer)
-    names = [layer.name.removesuffix("_add") for layer in ours.layers if layer.name.endswith("_add")]
+    names = [
+        layer.name.removesuffix("_add")
+        for layer in ours.layers
+        if layer.name.endswith("_add")
+    ]
     for name, block in zip(names, blocks, strict=True):
         for part, number in parts.items():
             copy(f"{name}_{part}_conv", getattr(block, f"_conv{number}"))
             copy(f"{name}_{part}_norm", getattr(block, f"_norm{number}"))
         if name.endswith("block1"):
-            copy(f"{name}_shortcut_conv", getattr(block, "_shortcut1", None) or block._shortcut)
+            copy(
+                f"{name}_shortcut_conv",
+                getattr(block, "_shortcut1", None) or block._shortcut,
+            )
             copy(f"{name}_shortcut_norm", block._norm0)
         if getattr(block, "_squeeze_excitation", None):
             copy(f"{name}_se", block._squeeze_excitation)
@@ -85,7 +107,10 @@ def copy_weights(ours, theirs):
 def test_convolutional_backbone_equals_model_gardens(name):
     theirs = stock(model_id=50, **STOCK_OPTIONS[name], stochastic_depth_drop_rate=0.2)
     ours = build(LambdaResNet(model_id=name, stochastic_depth_drop_rate=0.2))
-    sizes = [sum(np.prod(w.shape) for w in model.trainable_weights) for model in (ours, theirs)]
+    sizes = [
+        sum(np.prod(w.shape) for w in model.trainable_weights)
+        for model in (ours, theirs)
+    ]
     assert sizes[0] == sizes[1]
     assert ours.output_specs == theirs.output_specs
     rng = np.random.default_rng(0)
@@ -97,20 +122,34 @@ def test_convolutional_backbone_equals_model_gardens(name):
     expected, got = theirs(images), ours(images)
     for level in expected:
         scale = np.abs(expected[level]).max()
-        np.testing.assert_allclose(got[level] / scale, expected[level] / scale, atol=2e-5)
+        np.testing.assert_allclose(
+            got[level] / scale, expected[level] / scale, atol=2e-5
+        )
     blocks = [layer for layer in theirs.layers if "bottleneck" in layer.name]
-    rates = {layer.rate for layer in ours.network.layers if isinstance(layer, StochasticDepth)}
+    rates = {
+        layer.rate
+        for layer in ours.network.layers
+        if isinstance(layer, StochasticDepth)
+    }
     expected = {block.get_config()["stochastic_depth_drop_rate"] for block in blocks}
     assert sorted(rates) == pytest.approx(sorted(expected))
 
 
-@pytest.mark.parametrize("config", [LambdaResNet(model_id="lambda_resnet_tiny"), MobileNetV2Lambda()])
+@pytest.mark.parametrize(
+    "config", [LambdaResNet(model_id="lambda_resnet_tiny"), MobileNetV2Lambda()]
+)
 def test_configuration_reaches_every_layer(config):
     config = config.replace(stochastic_depth_drop_rate=0.2, bn_trainable=False)
-    norm = common.NormActivation(activation="swish", norm_momentum=0.997, norm_epsilon=1e-4, use_sync_bn=True)
+    norm = common.NormActivation(
+        activation="swish", norm_momentum=0.997, norm_epsilon=1e-4, use_sync_bn=True
+    )
     backbone = build(config, norm, regularizer=keras.regularizers.L2(1e-5))
     layers = [*compat.sublayers(backbone.network)]
-    norms = [layer for layer in layers if isinstance(layer, keras_3.layers.BatchNormalization)]
+    norms = [
+        layer
+        for layer in layers
+        if isinstance(layer, keras_3.layers.BatchNormalization)
+    ]
     assert len(norms) > 20
     for layer in norms:
         assert (layer.momentum, layer.epsilon) == (0.997, 1e-4)
@@ -126,23 +165,35 @@ def test_configuration_reaches_every_layer(config):
 
 
 @pytest.mark.parametrize(
-    ("config", "kind"), [(LambdaResNet(model_id="eca_halonext26ts"), "silu"), (MobileNetV2Lambda(), "relu6")]
+    ("config", "kind"),
+    [
+        (LambdaResNet(model_id="eca_halonext26ts"), "silu"),
+        (MobileNetV2Lambda(), "relu6"),
+    ],
 )
 def test_default_activation_is_the_models(config, kind):
-    layers = [x for x in build(config).network.layers if isinstance(x, keras_3.layers.Activation)]
+    layers = [
+        x
+        for x in build(config).network.layers
+        if isinstance(x, keras_3.layers.Activation)
+    ]
     assert {layer.activation.__name__ for layer in layers} == {kind}
 
 
 def test_options_reach_the_layers():
     options = {"key_dim": 8, "num_heads": 2, "scope": 0}
     backbone = build(LambdaResNet(model_id="lambda_resnet_tiny", **options))
-    (layer,) = {layer for layer in backbone.network.layers if layer.name == "c5_block1_spatial"}
+    (layer,) = {
+        layer for layer in backbone.network.layers if layer.name == "c5_block1_spatial"
+    }
     assert (layer.key_dim, layer.num_heads, layer.position.scope) == (8, 2, None)
     halo = build(LambdaResNet(model_id="halo_resnet_50", block_size=32))
     assert halo.network.get_layer("c5_block2_spatial").block_size == 32
 
 
-@pytest.mark.parametrize("config", [LambdaResNet(model_id="lambda_resnet_tiny"), MobileNetV2Lambda()])
+@pytest.mark.parametrize(
+    "config", [LambdaResNet(model_id="lambda_resnet_tiny"), MobileNetV2Lambda()]
+)
 def test_backbone_from_config(config):
     backbone = build(config, size=96)
     restored = type(backbone).from_config(backbone.get_config())
@@ -153,18 +204,39 @@ def test_backbone_from_config(config):
 
 
 def test_model_ids_of_the_families():
-    ids = {"resnet_50", "resnet_rs_152_no_se", "lambda_resnet_152_c4", "halonet_h4", "halo_resnet_101"}
+    ids = {
+        "resnet_50",
+        "resnet_rs_152_no_se",
+        "lambda_resnet_152_c4",
+        "halonet_h4",
+        "halo_resnet_101",
+    }
     assert ids <= set(backbones.model_ids("lambda_resnet"))
-    assert backbones.model_ids("mobilenet_v2_lambda") == ["mobilenet_v2", "mobilenet_v2_lambda"]
+    assert backbones.model_ids("mobilenet_v2_lambda") == [
+        "mobilenet_v2",
+        "mobilenet_v2_lambda",
+    ]
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (LambdaResNet(model_id="mobilenet_v2"), "unknown model_id of backbone 'lambda_resnet' 'mobile"),
-        (MobileNetV2Lambda(model_id="resnet_50"), "unknown model_id of backbone 'mobilenet_v2_lambda' 'resn"),
-        (LambdaResNet(model_id="resnet_50", key_dim=8), "model 'resnet_50' has no option 'key_dim'"),
-        (LambdaResNet(stochastic_depth_drop_rate=1.0), r"stochastic_depth_drop_rate must be in \[0, 1\)"),
+        (
+            LambdaResNet(model_id="mobilenet_v2"),
+            "unknown model_id of backbone 'lambda_resnet' 'mobile",
+        ),
+        (
+            MobileNetV2Lambda(model_id="resnet_50"),
+            "unknown model_id of backbone 'mobilenet_v2_lambda' 'resn",
+        ),
+        (
+            LambdaResNet(model_id="resnet_50", key_dim=8),
+            "model 'resnet_50' has no option 'key_dim'",
+        ),
+        (
+            LambdaResNet(stochastic_depth_drop_rate=1.0),
+            r"stochastic_depth_drop_rate must be in \[0, 1\)",
+        ),
     ],
 )
 def test_build_rejects(config, message):
@@ -188,7 +260,9 @@ def test_precision_is_that_of_tf_keras_and_ends_with_the_backbone():
         keras.mixed_precision.set_global_policy(before)
     assert backbone.network.get_layer("stem2_conv").compute_dtype == "bfloat16"
     assert all(weight.dtype == tf.float32 for weight in backbone.weights)
-    assert {x.dtype for x in backbone(tf.zeros([1, 64, 64, 3])).values()} == {tf.bfloat16}
+    assert {x.dtype for x in backbone(tf.zeros([1, 64, 64, 3])).values()} == {
+        tf.bfloat16
+    }
     assert keras_3.config.dtype_policy().name == "float32"
 
 
@@ -196,7 +270,9 @@ def test_a_frozen_backbone_keeps_weights_and_statistics():
     backbone = build(LambdaResNet(model_id="lambda_resnet_tiny"))
     outer = keras.Sequential([backbone])
     outer.trainable = False
-    assert backbone.trainable_weights == [] and len(backbone.non_trainable_weights) == len(backbone.weights)
+    assert backbone.trainable_weights == [] and len(
+        backbone.non_trainable_weights
+    ) == len(backbone.weights)
     before = backbone.get_weights()
     backbone(tf.random.normal([2, 64, 64, 3]), training=True)
     for value, other in zip(backbone.get_weights(), before, strict=True):
@@ -206,25 +282,38 @@ def test_a_frozen_backbone_keeps_weights_and_statistics():
 def test_losses_of_a_regularizer_survive_the_configuration():
     config = LambdaResNet(model_id="lambda_resnet_tiny")
     backbone = build(config, regularizer=keras.regularizers.L2(1e-3))
-    kernels = [weight for weight in backbone.trainable_weights if "kernel" in weight.name]
+    kernels = [
+        weight for weight in backbone.trainable_weights if "kernel" in weight.name
+    ]
     expected = sum(float(tf.reduce_sum(kernel**2)) for kernel in kernels) * 1e-3
     assert float(tf.add_n(backbone.losses)) == pytest.approx(expected, rel=1e-5)
     copy = backbones.ZooBackbone.from_config(backbone.get_config())
     copy.set_weights(backbone.get_weights())
     assert float(tf.add_n(copy.losses)) == pytest.approx(expected, rel=1e-5)
     written = keras.saving.serialize_keras_object(backbone)
-    assert json.loads(json.dumps(written))["config"]["options"]["kernel_regularizer"]["class_name"] == "L2"
+    assert (
+        json.loads(json.dumps(written))["config"]["options"]["kernel_regularizer"][
+            "class_name"
+        ]
+        == "L2"
+    )
 
 
 def test_averages_and_decay_of_model_gardens_optimizers():
     backbone = build(LambdaResNet(model_id="lambda_resnet_tiny"))
-    options = {"weight_decay_rate": 1.0, "exclude_from_weight_decay": ["gamma", "beta", "position"]}
+    options = {
+        "weight_decay_rate": 1.0,
+        "exclude_from_weight_decay": ["gamma", "beta", "position"],
+    }
     factory = optimization.OptimizerFactory(
         optimization.OptimizationConfig(
             {
                 "optimizer": {"type": "adamw", "adamw": options},
                 "ema": {"average_decay": 0.5, "dynamic_decay": False},
-                "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}},
+                "learning_rate": {
+                    "type": "constant",
+                    "constant": {"learning_rate": 0.1},
+                },
             }
         )
     )
@@ -232,10 +321,14 @@ def test_averages_and_decay_of_model_gardens_optimizers():
     optimizer.shadow_copy(backbone)
     variables = backbone.trainable_weights
     before = [variable.numpy() for variable in variables]
-    optimizer.apply_gradients([(tf.zeros_like(variable), variable) for variable in variables])
+    optimizer.apply_gradients(
+        [(tf.zeros_like(variable), variable) for variable in variables]
+    )
     for variable, old in zip(variables, before, strict=True):
         decays = "kernel" in variable.name
-        np.testing.assert_allclose(variable, 0.9 * old if decays else old, rtol=1e-5, err_msg=variable.name)
+        np.testing.assert_allclose(
+            variable, 0.9 * old if decays else old, rtol=1e-5, err_msg=variable.name
+        )
         average = optimizer.get_slot(variable, "average")
         # Which began at 0.
         np.testing.assert_allclose(average, variable / 2, rtol=1e-5, atol=1e-7)

@@ -15,7 +15,9 @@ CALLED = "is called by a tf_keras model or layer"
 LAYERS = {
     **{name: make for name, make in SMALL.items() if "_" not in name},
     "PooledBatchNormalization": lambdanet.PooledBatchNormalization,
-    "lambda_resnet_tiny": lambda: lambdanet.create_model("lambda_resnet_tiny", in_channels=8, num_classes=8),
+    "lambda_resnet_tiny": lambda: lambdanet.create_model(
+        "lambda_resnet_tiny", in_channels=8, num_classes=8
+    ),
 }
 IMAGES = np.random.default_rng(0).normal(size=[4, 9, 9, 8]).astype(np.float32)
 
@@ -45,7 +47,9 @@ class Layer(other.layers.Layer):
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_layer_in_a_model_is_rejected(name):
     layer = LAYERS[name]()
-    with pytest.raises(InputError, match=f"{CALLED}, Model, .*`import keras`.*`lambdanet.as_tf_keras`"):
+    with pytest.raises(
+        InputError, match=f"{CALLED}, Model, .*`import keras`.*`lambdanet.as_tf_keras`"
+    ):
         Model(layer)(IMAGES)
     assert layer(IMAGES) is not None  # as before, outside it
 
@@ -80,7 +84,9 @@ def test_models_of_both_in_one_process():
     with pytest.raises(ValueError, match="a reason of its own"):
         Layer(fails)(IMAGES)
     teacher.compile("sgd", "mse")
-    assert np.isfinite(teacher.fit(IMAGES, student(IMAGES), verbose=0).history["loss"]).all()
+    assert np.isfinite(
+        teacher.fit(IMAGES, student(IMAGES), verbose=0).history["loss"]
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -90,17 +96,26 @@ def test_models_of_both_in_one_process():
             lambda: lambdanet.GlobalAttention(8)(other.Input([4, 4, 8])),
             "an input of GlobalAttention is a tf_keras",
         ),
-        (lambda: lambdanet.LambdaLayer()(other.Input([4, 4, 8])), "an input of LambdaLayer is a tf_keras"),
         (
-            lambda: lambdanet.LambdaLayer(8)(tf.ones([1, 4, 8]), context=other.Input([4, 8])),
+            lambda: lambdanet.LambdaLayer()(other.Input([4, 4, 8])),
             "an input of LambdaLayer is a tf_keras",
         ),
         (
-            lambda: lambdanet.LambdaLayer(embeddings_initializer=other.initializers.Zeros()),
+            lambda: lambdanet.LambdaLayer(8)(
+                tf.ones([1, 4, 8]), context=other.Input([4, 8])
+            ),
+            "an input of LambdaLayer is a tf_keras",
+        ),
+        (
+            lambda: lambdanet.LambdaLayer(
+                embeddings_initializer=other.initializers.Zeros()
+            ),
             "embeddings_initializer is a tf_keras Z",
         ),
         (
-            lambda: lambdanet.create_model("lambda_resnet_tiny", kernel_regularizer=other.regularizers.L2()),
+            lambda: lambdanet.create_model(
+                "lambda_resnet_tiny", kernel_regularizer=other.regularizers.L2()
+            ),
             "kernel_regularizer is a tf_keras L2",
         ),
     ],

@@ -66,9 +66,13 @@ def run(params, model, tmp_path_factory):
     optimizer = model_dir.averaging_optimizer(model, params)
     averaged = model_dir.averaged_variables(model, params)
     _randomize([optimizer.get_slot(variable, "average") for variable in averaged], 1)
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=tf.Variable(3))
+    checkpoint = tf.train.Checkpoint(
+        model=model, optimizer=optimizer, global_step=tf.Variable(3)
+    )
     tf.train.CheckpointManager(checkpoint, str(path), None).save(checkpoint_number=3)
-    tf.train.CheckpointManager(checkpoint, str(path / "best"), 1, checkpoint_name="best_ckpt").save()
+    tf.train.CheckpointManager(
+        checkpoint, str(path / "best"), 1, checkpoint_name="best_ckpt"
+    ).save()
     train_utils.serialize_config(params, str(path))
     model_dir.write_experiment_name(path, NAME)
     return path
@@ -77,9 +81,15 @@ def run(params, model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def exported(run, tmp_path_factory):
     annotations = tmp_path_factory.mktemp("names") / "instances.json"
-    categories = [{"id": number, "name": name} for number, name in enumerate(NAMES) if number]
-    annotations.write_text(json.dumps({"images": [], "annotations": [], "categories": categories}))
-    return saved_model.export(run, annotations.parent / "model", annotation_file=annotations)
+    categories = [
+        {"id": number, "name": name} for number, name in enumerate(NAMES) if number
+    ]
+    annotations.write_text(
+        json.dumps({"images": [], "annotations": [], "categories": categories})
+    )
+    return saved_model.export(
+        run, annotations.parent / "model", annotation_file=annotations
+    )
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +101,9 @@ def loaded(exported):
 def picture():
     """An image half as high as wide, which is padded, but as wide as the model's input, so not resized."""
     random = np.random.default_rng(2)
-    return np.kron(random.integers(0, 256, [4, 8, 3]), np.ones([8, 8, 1])).astype(np.uint8)
+    return np.kron(random.integers(0, 256, [4, 8, 3]), np.ones([8, 8, 1])).astype(
+        np.uint8
+    )
 
 
 def _images(loaded, *pictures):
@@ -100,25 +112,40 @@ def _images(loaded, *pictures):
 
 def test_exported_model_has_the_averaged_weights(run, params, model, loaded, picture):
     """Against the model with the optimizer's averages, on a normalized and padded image."""
-    assert model_dir.load_weights(model, params, str(run / "ckpt-3")) == "averaged weights"
-    weights = [variable.numpy() for variable in model_dir.averaged_variables(model, params)]
+    assert (
+        model_dir.load_weights(model, params, str(run / "ckpt-3")) == "averaged weights"
+    )
+    weights = [
+        variable.numpy() for variable in model_dir.averaged_variables(model, params)
+    ]
     _randomize(model_dir.averaged_variables(model, params), 1)
-    for read, variable in zip(weights, model_dir.averaged_variables(model, params), strict=True):
+    for read, variable in zip(
+        weights, model_dir.averaged_variables(model, params), strict=True
+    ):
         np.testing.assert_array_equal(read, variable.numpy())
     normalized = (picture / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     padded = np.pad(normalized, [(0, SIZE - picture.shape[0]), (0, 0), (0, 0)])
-    images, shapes = tf.constant(padded[np.newaxis], tf.float32), tf.constant([[SIZE, SIZE]], tf.float32)
+    images, shapes = (
+        tf.constant(padded[np.newaxis], tf.float32),
+        tf.constant([[SIZE, SIZE]], tf.float32),
+    )
     outputs = dict(model.call(images, shapes, training=False))
     corner = [*picture.shape[:2], *picture.shape[:2]]
     outputs["detection_boxes"] = np.minimum(outputs["detection_boxes"], corner)
     found = _images(loaded, picture)
     assert int(found["num_detections"][0]) == 5
-    for name in ("detection_boxes", "detection_scores", "detection_classes", "detection_masks"):
+    for name in (
+        "detection_boxes",
+        "detection_scores",
+        "detection_classes",
+        "detection_masks",
+    ):
         np.testing.assert_allclose(found[name], outputs[name], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("mode", "steps", "done"), [("train", 3, True), ("train", 4, False), ("eval", 3, False)]
+    ("mode", "steps", "done"),
+    [("train", 3, True), ("train", 4, False), ("eval", 3, False)],
 )
 def test_is_finished(run, mode, steps, done):
     """The run has a checkpoint of step 3."""
@@ -140,10 +167,18 @@ def test_boxes_are_in_pixels_of_the_input(loaded, picture):
     first = _images(loaded, picture)
     second = _images(loaded, picture.repeat(2, axis=0).repeat(2, axis=1))
     boxes = first["detection_boxes"].numpy()
-    np.testing.assert_allclose(second["detection_boxes"], 2 * boxes, rtol=1e-3, atol=1e-2)
-    np.testing.assert_allclose(second["detection_scores"], first["detection_scores"], rtol=1e-3)
+    np.testing.assert_allclose(
+        second["detection_boxes"], 2 * boxes, rtol=1e-3, atol=1e-2
+    )
+    np.testing.assert_allclose(
+        second["detection_scores"], first["detection_scores"], rtol=1e-3
+    )
     height, width = picture.shape[:2]
-    assert boxes.min() >= 0 and boxes[..., [0, 2]].max() <= height and boxes[..., [1, 3]].max() <= width
+    assert (
+        boxes.min() >= 0
+        and boxes[..., [0, 2]].max() <= height
+        and boxes[..., [1, 3]].max() <= width
+    )
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +207,12 @@ def test_signatures_agree(loaded, files):
     for index, image in enumerate(files[1]):
         alone = _images(loaded, image)
         for name, output in found.items():
-            np.testing.assert_allclose(output[index], alone[name][0], rtol=1e-3, atol=1e-3)
-            np.testing.assert_allclose(of_examples[name][index], output[index], rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(
+                output[index], alone[name][0], rtol=1e-3, atol=1e-3
+            )
+            np.testing.assert_allclose(
+                of_examples[name][index], output[index], rtol=1e-3, atol=1e-3
+            )
 
 
 def test_exported_model_needs_only_tensorflow(exported, tmp_path):
@@ -190,7 +229,10 @@ def test_exported_model_needs_only_tensorflow(exported, tmp_path):
     shown = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=env)
     outputs, names, modules = shown.stdout.splitlines()
     floats = ("detection_boxes", "detection_masks", "detection_scores")
-    kinds = {name: "float32" if name in floats else "int32" for name in (*floats, "detection_classes")}
+    kinds = {
+        name: "float32" if name in floats else "int32"
+        for name in (*floats, "detection_classes")
+    }
     kinds["num_detections"] = "int32"
     assert eval(outputs) == sorted((name, kind, 2) for name, kind in kinds.items())
     assert (names, modules) == (str(NAMES), "set()")
@@ -200,7 +242,9 @@ def test_input_size_is_padded_to_the_stride(model, picture):
     params = _params()
     size = saved_model.set_input_size(params, [40, 50])
     assert (size, params.task.model.input_size) == ([40, 50], [64, 64, 3])
-    detector = ModelGardenModule(params=params, model=model, batch_size=None, input_image_size=size)
+    detector = ModelGardenModule(
+        params=params, model=model, batch_size=None, input_image_size=size
+    )
     images, _, image_info = detector.preprocess(tf.constant(picture[np.newaxis]))
     assert images.shape == (1, 64, 64, 3)
     # The aspect ratio is kept.
@@ -212,12 +256,21 @@ def test_default_input_size_is_that_of_training():
     params = _params()
     assert saved_model.set_input_size(params, None) == [SIZE, SIZE]
     for size in ([64], [0, 64], [64, 64, 3]):
-        with pytest.raises(InputError, match="input_size must be height and width in pixels, got"):
+        with pytest.raises(
+            InputError, match="input_size must be height and width in pixels, got"
+        ):
             saved_model.set_input_size(params, size)
 
 
 def test_class_names_without_annotations_are_numbers(capsys):
-    assert saved_model.find_class_names(_params(), None) == ["background", "1", "2", "3", "4", "5"]
+    assert saved_model.find_class_names(_params(), None) == [
+        "background",
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+    ]
     assert "class names are class numbers" in capsys.readouterr().out
 
 
@@ -226,21 +279,36 @@ def test_export_program_rejects_in_one_line(run, tmp_path, capsys):
         arguments = [f"--model_dir={model_dir}", f"--out={tmp_path / 'out'}", *flags]
         assert export.command_line.main(export.COMMAND, arguments) == 2
         line = capsys.readouterr().err
-        assert line.startswith("lambdanet.detection.export: error: ") and line.count("\n") == 1
+        assert (
+            line.startswith("lambdanet.detection.export: error: ")
+            and line.count("\n") == 1
+        )
         return line
 
-    assert "must be a folder of lambdanet.detection.train, with params.yaml" in fails(tmp_path)
+    assert "must be a folder of lambdanet.detection.train, with params.yaml" in fails(
+        tmp_path
+    )
     train_utils.serialize_config(_params(), str(tmp_path))
-    assert "has no experiment.txt; name its experiment with --experiment" in fails(tmp_path)
-    assert "did you mean maskrcnn" in fails(tmp_path, "--experiment=maskrcnn_lambda_resnet_shape")
-    assert "checkpoint must be one of lambdanet.detection.train" in fails(tmp_path, f"--experiment={NAME}")
-    assert "--input_size must be HEIGHT,WIDTH or one side in pixels, got" in fails(run, "--input_size=big")
+    assert "has no experiment.txt; name its experiment with --experiment" in fails(
+        tmp_path
+    )
+    assert "did you mean maskrcnn" in fails(
+        tmp_path, "--experiment=maskrcnn_lambda_resnet_shape"
+    )
+    assert "checkpoint must be one of lambdanet.detection.train" in fails(
+        tmp_path, f"--experiment={NAME}"
+    )
+    assert "--input_size must be HEIGHT,WIDTH or one side in pixels, got" in fails(
+        run, "--input_size=big"
+    )
     assert os.listdir(tmp_path) == ["params.yaml"]
 
 
 def test_load_weights_rejects_another_model(params, model, tmp_path):
     other = tf.train.Checkpoint(model=tf.Module()).write(str(tmp_path / "ckpt-1"))
-    with pytest.raises(InputError, match=r"ckpt-1' does not fit the model of its experiment \(.*\)") as told:
+    with pytest.raises(
+        InputError, match=r"ckpt-1' does not fit the model of its experiment \(.*\)"
+    ) as told:
         model_dir.load_weights(model, params, other)
     assert "\n" not in str(told.value)
 
@@ -250,9 +318,16 @@ def shapes(tmp_path_factory):
     return write_shapes(tmp_path_factory.mktemp("data") / "shapes", train=1, val=3)
 
 
-def test_predict_program_writes_drawings_and_coco_json(exported, shapes, tmp_path, capsys):
+def test_predict_program_writes_drawings_and_coco_json(
+    exported, shapes, tmp_path, capsys
+):
     images = [os.path.join(shapes, "val", f"00000{number}.jpg") for number in (1, 2)]
-    words = [f"--saved_model={exported}", f"--out={tmp_path}", "--min_confidence=0", *images]
+    words = [
+        f"--saved_model={exported}",
+        f"--out={tmp_path}",
+        "--min_confidence=0",
+        *images,
+    ]
     assert predict.command_line.main(predict.COMMAND, words[:-1]) == 0
     # Replaces its own files.
     assert predict.command_line.main(predict.COMMAND, words) == 0
@@ -269,26 +344,41 @@ def test_predict_program_writes_drawings_and_coco_json(exported, shapes, tmp_pat
         assert 0 <= annotation["score"] <= 1
     for number, path in enumerate(images, 1):
         assert path in shown
-        with Image.open(path) as image, Image.open(tmp_path / f"00000{number}_prediction.png") as drawn:
-            assert min(drawn.size) >= 640 and drawn.width / image.width == drawn.height / image.height
+        with (
+            Image.open(path) as image,
+            Image.open(tmp_path / f"00000{number}_prediction.png") as drawn,
+        ):
+            assert (
+                min(drawn.size) >= 640
+                and drawn.width / image.width == drawn.height / image.height
+            )
 
 
 def test_predict_rejects(exported, shapes, tmp_path):
     image = os.path.join(shapes, "val", "000001.jpg")
-    with pytest.raises(InputError, match="written by `python -m lambdanet.det.*, got .*it does not exist"):
+    with pytest.raises(
+        InputError,
+        match="written by `python -m lambdanet.det.*, got .*it does not exist",
+    ):
         prediction.predict(tmp_path / "nothing", [image], tmp_path)
-    with pytest.raises(InputError, match="min_confidence must be a number from 0 to 1, got 2"):
+    with pytest.raises(
+        InputError, match="min_confidence must be a number from 0 to 1, got 2"
+    ):
         prediction.predict(exported, [image], tmp_path, min_confidence=2)
     tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
     with pytest.raises(InputError, match="other'; it has no output 'detection_boxes'"):
         prediction.predict(tmp_path / "other", [image], tmp_path / "out")
     assert os.listdir(tmp_path) == ["other"]
     (tmp_path / "predictions.json").write_text('{"images": [], "annotations": []}')
-    with pytest.raises(InputError, match="predictions.json' exists, and this command did not write it"):
+    with pytest.raises(
+        InputError, match="predictions.json' exists, and this command did not write it"
+    ):
         prediction.predict(exported, [image], tmp_path)
 
 
-def test_predict_program_skips_unreadable_images(exported, loaded_once, picture, tmp_path, capsys):
+def test_predict_program_skips_unreadable_images(
+    exported, loaded_once, picture, tmp_path, capsys
+):
     """A folder with a text file, a truncated image and an image whose name has a line break."""
     folder = tmp_path / "pictures"
     folder.mkdir()
@@ -297,18 +387,28 @@ def test_predict_program_skips_unreadable_images(exported, loaded_once, picture,
     (folder / "cut.png").write_bytes(content[: len(content) // 2])
     (folder / "notes.txt").write_text("not an image")
     out = tmp_path / "out"
-    words = [f"--saved_model={exported}", f"--out={out}", "--min_confidence=1", str(folder)]
+    words = [
+        f"--saved_model={exported}",
+        f"--out={out}",
+        "--min_confidence=1",
+        str(folder),
+    ]
     assert predict.command_line.main(predict.COMMAND, words) == 1
     shown = capsys.readouterr()
     drawn = f"0 objects, drawn in {out}/line\\nbreak_prediction.png"
     assert shown.out == f"{folder}/line\\nbreak.png\n  {drawn}\n"
     left_out, skipped, end = shown.err.splitlines()
     assert "1 of 3 files" in left_out and "notes.txt" in left_out
-    assert "image must be a complete JPEG, PNG or other image file, got " in skipped and "cut.png'" in skipped
+    assert (
+        "image must be a complete JPEG, PNG or other image file, got " in skipped
+        and "cut.png'" in skipped
+    )
     assert end == "lambdanet.detection.predict: error: 1 of 2 images cannot be read"
     assert sorted(os.listdir(out)) == ["line\nbreak_prediction.png", "predictions.json"]
     content = json.loads((out / "predictions.json").read_text())
-    assert [entry["file_name"] for entry in content["images"]] == [str(folder / "line\nbreak.png")]
+    assert [entry["file_name"] for entry in content["images"]] == [
+        str(folder / "line\nbreak.png")
+    ]
     assert content["unreadable"] == [str(folder / "cut.png")]
     os.mkfifo(tmp_path / "pipe.png")
     words[-1] = str(tmp_path / "pipe.png")
@@ -319,20 +419,34 @@ def test_predict_program_skips_unreadable_images(exported, loaded_once, picture,
 @pytest.fixture
 def loaded_once(loaded, monkeypatch):
     """Saves the time to load the model again."""
-    exported = ExportedModel(loaded.signatures, [name.decode() for name in loaded.class_names().numpy()])
+    exported = ExportedModel(
+        loaded.signatures, [name.decode() for name in loaded.class_names().numpy()]
+    )
     monkeypatch.setattr(prediction, "load_exported_model", lambda *args: exported)
 
 
-def test_evaluate_program_prints_the_table(exported, loaded_once, shapes, tmp_path, capsys):
+def test_evaluate_program_prints_the_table(
+    exported, loaded_once, shapes, tmp_path, capsys
+):
     annotations = os.path.join(shapes, "annotations", "instances_val.json")
-    words = [f"--saved_model={exported}", f"--annotations={annotations}", f"--images={shapes}/val"]
+    words = [
+        f"--saved_model={exported}",
+        f"--annotations={annotations}",
+        f"--images={shapes}/val",
+    ]
     out = tmp_path / "results.json"
     assert evaluate.command_line.main(evaluate.COMMAND, [*words, f"--out={out}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["AP", "box", "mask"]
     assert re.match(coco_table.RESULTS, out.read_bytes())  # a second run may replace it
-    assert evaluate.command_line.main(evaluate.COMMAND, [*words, f"--out={annotations}"]) == 2
-    assert "instances_val.json' exists, and this command did not write it" in capsys.readouterr().err
+    assert (
+        evaluate.command_line.main(evaluate.COMMAND, [*words, f"--out={annotations}"])
+        == 2
+    )
+    assert (
+        "instances_val.json' exists, and this command did not write it"
+        in capsys.readouterr().err
+    )
     coco = COCO(annotations)
     results = coco.loadRes(str(out))  # the reader of COCO's own programs
     assert results.getAnnIds()
@@ -346,14 +460,23 @@ def test_programs_agree_with_signatures(exported, loaded_once, loaded, files, tm
     paths, pixels = files
     found = prediction.predict(exported, paths, tmp_path / "out", min_confidence=0)
     images = [
-        {"id": number, "file_name": path.name, "height": image.shape[0], "width": image.shape[1]}
+        {
+            "id": number,
+            "file_name": path.name,
+            "height": image.shape[0],
+            "width": image.shape[1],
+        }
         for number, (path, image) in enumerate(zip(paths, pixels, strict=True), 1)
     ]
-    assert [entry["height"] for entry in found["images"]] == [image["height"] for image in images]
+    assert [entry["height"] for entry in found["images"]] == [
+        image["height"] for image in images
+    ]
     content = {"images": images, "annotations": [], "categories": found["categories"]}
     (tmp_path / "instances.json").write_text(json.dumps(content))
     results = tmp_path / "results.json"
-    coco_table.evaluate(exported, tmp_path / "instances.json", paths[0].parent, out=results)
+    coco_table.evaluate(
+        exported, tmp_path / "instances.json", paths[0].parent, out=results
+    )
     for number, image in enumerate(pixels, 1):
         outputs = _images(loaded, image)
         for detections in (found["annotations"], json.loads(results.read_text())):

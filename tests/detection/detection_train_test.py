@@ -86,20 +86,29 @@ def backbone(size=64, **options):
 
 def values(model):
     network = getattr(model, "network", model)
-    return {name: variable.numpy() for name, variable in weight_files.weights_by_name(network).items()}
+    return {
+        name: variable.numpy()
+        for name, variable in weight_files.weights_by_name(network).items()
+    }
 
 
 def picture(labels, number=0, box=(0.1, 0.2, 0.7, 0.9), channels=3, **changes):
     """Returns a record whose objects have the same box."""
-    image = np.random.default_rng(number).integers(0, 256, [80, 100, channels], np.uint8)
+    image = np.random.default_rng(number).integers(
+        0, 256, [80, 100, channels], np.uint8
+    )
     masks = [np.ones([80, 100, 1], np.uint8)] * changes.pop("masks", len(labels))
-    return train_step.encode_example(image, np.array([box] * len(labels)), labels, masks, number, **changes)
+    return train_step.encode_example(
+        image, np.array([box] * len(labels)), labels, masks, number, **changes
+    )
 
 
 def write(path, *examples):
     with tf.io.TFRecordWriter(str(path)) as writer:
         for example in examples:
-            writer.write(example if isinstance(example, bytes) else example.SerializeToString())
+            writer.write(
+                example if isinstance(example, bytes) else example.SerializeToString()
+            )
     return path
 
 
@@ -119,7 +128,9 @@ def trained(tmp_path_factory):
     path = model_dir.claim(tmp_path_factory.mktemp("classification") / "run", recipe)
     model = build_model(recipe)
     weights = weight_files.weights_by_name(model)
-    arrays = {f"{checkpoints.MODEL}{name}": weight.numpy() for name, weight in weights.items()}
+    arrays = {
+        f"{checkpoints.MODEL}{name}": weight.numpy() for name, weight in weights.items()
+    }
     trained = {variable.name for variable in model.trainable_variables}
     arrays |= {
         f"{checkpoints.AVERAGE}{name}": np.full(weight.shape, AVERAGE, np.float32)
@@ -135,8 +146,12 @@ def test_load_zoo_weights_from_the_averages_of_a_run(trained, capsys):
     model = backbone()
     assert initialize.load_zoo_weights(model, str(trained))
     for weight in model.trainable_weights:
-        np.testing.assert_array_equal(weight, np.full(weight.shape, AVERAGE), weight.name)
-    moving = [weight for weight in model.non_trainable_weights if "variance" in weight.name]
+        np.testing.assert_array_equal(
+            weight, np.full(weight.shape, AVERAGE), weight.name
+        )
+    moving = [
+        weight for weight in model.non_trainable_weights if "variance" in weight.name
+    ]
     assert moving and all((weight.numpy() == 1).all() for weight in moving)
     shown = capsys.readouterr().out
     assert f"all {len(model.weights)} tensors from {trained}" in shown
@@ -154,7 +169,9 @@ def test_load_zoo_weights_from_a_file(classifier, tmp_path, capsys):
     assert sorted(expected) == ["logits/bias", "logits/kernel"]
 
 
-def test_load_zoo_weights_from_published_weights(classifier, tmp_path, monkeypatch, capsys):
+def test_load_zoo_weights_from_published_weights(
+    classifier, tmp_path, monkeypatch, capsys
+):
     weight_files.save(classifier, tmp_path / f"{TINY}.imagenet.safetensors")
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
     assert initialize.load_zoo_weights(backbone(), "imagenet")
@@ -169,27 +186,45 @@ def test_load_zoo_weights_enlarges_global_tables(tmp_path, capsys):
     weight_files.save(small, tmp_path / "global.safetensors")
     model = backbone(size=64, scope=None)
     assert initialize.load_zoo_weights(model, str(tmp_path / "global.safetensors"))
-    tables = {name for name, value in values(model).items() if value.shape != values(small)[name].shape}
+    tables = {
+        name
+        for name, value in values(model).items()
+        if value.shape != values(small)[name].shape
+    }
     assert tables and all(name.endswith("table") for name in tables)
 
 
 def test_head_prefixes_are_those_of_the_families(classifier):
-    mobile = lambdanet.create_model("mobilenet_v2"), ZooBackbone("mobilenet_v2", (32, 32, 3)).network
+    mobile = (
+        lambdanet.create_model("mobilenet_v2"),
+        ZooBackbone("mobilenet_v2", (32, 32, 3)).network,
+    )
     for models in (mobile, (classifier, backbone().network)):
         whole, trunk = (weight_files.weights_by_name(model).keys() for model in models)
-        assert whole - trunk == {key for key in whole if key.startswith(initialize.HEAD_PREFIXES)}
+        assert whole - trunk == {
+            key for key in whole if key.startswith(initialize.HEAD_PREFIXES)
+        }
 
 
 def test_load_zoo_weights_rejects_other_weights(classifier, trained, tmp_path):
-    with pytest.raises(InputError, match=f"must be weights of mobilenet_v2, .* got those of {TINY}"):
-        initialize.load_zoo_weights(ZooBackbone("mobilenet_v2", (32, 32, 3)), str(trained))
-    with pytest.raises(InputError, match="must be a checkpoint of Model Garden for its backbone theirs, got"):
+    with pytest.raises(
+        InputError, match=f"must be weights of mobilenet_v2, .* got those of {TINY}"
+    ):
+        initialize.load_zoo_weights(
+            ZooBackbone("mobilenet_v2", (32, 32, 3)), str(trained)
+        )
+    with pytest.raises(
+        InputError,
+        match="must be a checkpoint of Model Garden for its backbone theirs, got",
+    ):
         initialize.load_zoo_weights(keras.Sequential(name="theirs"), str(trained))
     arrays = values(classifier)
     arrays["stray/kernel"] = arrays.pop("stem1_conv/kernel")
     file = tmp_path / "changed.safetensors"
     tensor_files.write_safetensors(file, arrays, {"model": TINY})
-    with pytest.raises(InputError, match="stem1_conv/kernel is missing; stray/kernel has no variable"):
+    with pytest.raises(
+        InputError, match="stem1_conv/kernel is missing; stray/kernel has no variable"
+    ):
         initialize.load_zoo_weights(backbone(), str(file))
 
 
@@ -197,24 +232,37 @@ def test_load_zoo_weights_rejects_other_weights(classifier, trained, tmp_path):
 def classification():
     """Model Garden's classification task with a small backbone."""
     override = "task.model.input_size=[32,32,3],task.init_checkpoint_modules=backbone"
-    override += f",task.model.num_classes=7,task.model.backbone.lambda_resnet.model_id={TINY}"
+    override += (
+        f",task.model.num_classes=7,task.model.backbone.lambda_resnet.model_id={TINY}"
+    )
     params = resolve.resolve("lambda_resnet/resnet_imagenet", params_override=override)
     return params, task_factory.get_task(params.task).build_model()
 
 
-def test_task_initializes_from_model_gardens_checkpoint(classification, tmp_path, capsys):
+def test_task_initializes_from_model_gardens_checkpoint(
+    classification, tmp_path, capsys
+):
     params, model = classification
     step_number = tf.Variable(1, dtype=tf.int64)
-    checkpoint = tf.train.Checkpoint(model=model, backbone=model.backbone, global_step=step_number)
+    checkpoint = tf.train.Checkpoint(
+        model=model, backbone=model.backbone, global_step=step_number
+    )
     path = checkpoint.write(str(tmp_path / "ckpt"))
     fresh = task_factory.get_task(params.task).build_model()
     for modules, name in (("backbone", "backbone"), ("all", "model")):
         changes = {"init_checkpoint": path, "init_checkpoint_modules": modules}
         task_factory.get_task(params.task.replace(**changes)).initialize(fresh)
-        parts = (fresh.backbone, model.backbone) if modules == "backbone" else (fresh, model)
+        parts = (
+            (fresh.backbone, model.backbone)
+            if modules == "backbone"
+            else (fresh, model)
+        )
         for left, right in zip(*(part.weights for part in parts), strict=True):
             np.testing.assert_array_equal(left, right)
-        assert f"{name}: all {len(parts[0].weights)} tensors from {path}" in capsys.readouterr().out
+        assert (
+            f"{name}: all {len(parts[0].weights)} tensors from {path}"
+            in capsys.readouterr().out
+        )
 
 
 def test_task_rejects_other_checkpoints(classification, tmp_path):
@@ -238,16 +286,43 @@ def task():
 @pytest.mark.parametrize(
     ("example", "message"),
     [
-        (picture([1, 3]), r"record 0 of .*bad \(image 0\) must have classes from 1 to 2 .*=3, .* got 1, 3"),
+        (
+            picture([1, 3]),
+            r"record 0 of .*bad \(image 0\) must have classes from 1 to 2 .*=3, .* got 1, 3",
+        ),
         (picture([0]), "must have classes from 1 to 2 .* got 0"),
-        (picture([1], box=(0.1, 0.2, 1.2, 0.9)), "must have boxes with 0 <= min .* of 0.100 and .* of 1.200"),
-        (picture([1], box=(-0.2, 0.2, 0.7, 0.9)), "must have boxes .* got a smallest min of -0.200"),
-        (picture([1], box=(0.7, 0.2, 0.1, 0.9)), "must have boxes with 0 <= min <= max <= 1"),
-        (picture([1, 2], masks=0), "must have one mask per object .* 0 masks and 2 objects; .*include_mask="),
-        (tf.train.Example(), r"record 0 of .*bad .*must be one of tf.Examples .*; it has no image/encoded"),
+        (
+            picture([1], box=(0.1, 0.2, 1.2, 0.9)),
+            "must have boxes with 0 <= min .* of 0.100 and .* of 1.200",
+        ),
+        (
+            picture([1], box=(-0.2, 0.2, 0.7, 0.9)),
+            "must have boxes .* got a smallest min of -0.200",
+        ),
+        (
+            picture([1], box=(0.7, 0.2, 0.1, 0.9)),
+            "must have boxes with 0 <= min <= max <= 1",
+        ),
+        (
+            picture([1, 2], masks=0),
+            "must have one mask per object .* 0 masks and 2 objects; .*include_mask=",
+        ),
+        (
+            tf.train.Example(),
+            r"record 0 of .*bad .*must be one of tf.Examples .*; it has no image/encoded",
+        ),
         (b"no example", r"records of '.*bad' must be tf.Examples"),
     ],
-    ids=["class", "background", "box beyond", "box before", "box turned", "masks", "empty", "other"],
+    ids=[
+        "class",
+        "background",
+        "box beyond",
+        "box before",
+        "box turned",
+        "masks",
+        "empty",
+        "other",
+    ],
 )
 def test_check_first_records_rejects(task, tmp_path, example, message):
     data = task.train_data.replace(input_path=str(write(tmp_path / "bad", example)))
@@ -285,9 +360,18 @@ def test_checked_reader_names_a_later_record(task, tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("task.train_data.input_path=", "task.train_data.input_path must be TFRecord files, .* got None"),
-        ("task.model.num_classes=1", "task.model.num_classes must be at least 2: .* got 1"),
-        ("task.model.roi_sampler.num_sampled_rois=99", "num_sampled_rois must be at most 24, .* got 99"),
+        (
+            "task.train_data.input_path=",
+            "task.train_data.input_path must be TFRecord files, .* got None",
+        ),
+        (
+            "task.model.num_classes=1",
+            "task.model.num_classes must be at least 2: .* got 1",
+        ),
+        (
+            "task.model.roi_sampler.num_sampled_rois=99",
+            "num_sampled_rois must be at most 24, .* got 99",
+        ),
     ],
 )
 def test_check_experiment_rejects(override, message):
@@ -307,7 +391,10 @@ def test_train_program_fails_with_one_line(tmp_path, capsys):
         ("--mode=evaluate",): "unknown mode 'evaluate'; did you mean",
         ("--mode=train",): "'coco/train*'; no file matches",
         ("--mode=eval", data): "holds no checkpoint to evaluate",
-        ("--mode=eval", f"{data},task.validation_data.num_examples=-1"): "task.annotation_file must be",
+        (
+            "--mode=eval",
+            f"{data},task.validation_data.num_examples=-1",
+        ): "task.annotation_file must be",
     }.items():
         assert command_line.main(train.COMMAND, [*common, *arguments]) == 2
         shown = capsys.readouterr().err
@@ -338,7 +425,12 @@ def two_devices(trained, tmp_path_factory):
     """Images with objects, without, with a crowd alone, and a gray one; three to evaluate on two devices."""
     folder = tmp_path_factory.mktemp("two_devices")
     (folder / "small.yaml").write_text(SMALL)
-    kinds = [picture([1, 2], 1), picture([], 2), picture([1], 3, crowd=True), picture([2], 4, channels=1)]
+    kinds = [
+        picture([1, 2], 1),
+        picture([], 2),
+        picture([1], 3, crowd=True),
+        picture([2], 4, channels=1),
+    ]
     write(folder / "train", *kinds)
     write(folder / "val", *kinds[:3])
     command = program("detection_on_two_devices.py", folder, trained)
@@ -378,7 +470,9 @@ def test_run_can_resume_from_its_model_dir(two_devices, trained):
 
 
 def test_retinanet_step_lowers_the_loss():
-    step = train_step.build_train_step("retinanet_resnetfpn_coco", RETINANET, batch_size=2)
+    step = train_step.build_train_step(
+        "retinanet_resnetfpn_coco", RETINANET, batch_size=2
+    )
     assert step.inputs[0].shape == (2, 128, 128, 3)
     losses = [float(step.function(*step.inputs)) for _ in range(3)]
     assert np.isfinite(losses).all() and losses[2] < losses[0]
@@ -391,12 +485,21 @@ def test_model_gardens_driver_with_experiments_imported(tmp_path):
     (tmp_path / "train.py").write_text(textwrap.dedent(code))
     write(tmp_path / "data", picture([1, 2], 1), picture([1], 2))
     (tmp_path / "small.yaml").write_text(RETINANET)
-    flags = ["--experiment=lambda_resnet/retinanet_resnetfpn_coco", "--mode=train", "--model_dir=run"]
-    flags += ["--config_file=small.yaml", "--params_override=task.train_data.input_path=data"]
+    flags = [
+        "--experiment=lambda_resnet/retinanet_resnetfpn_coco",
+        "--mode=train",
+        "--model_dir=run",
+    ]
+    flags += [
+        "--config_file=small.yaml",
+        "--params_override=task.train_data.input_path=data",
+    ]
     words = [sys.executable, "train.py", *flags]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    kept = {name for name, _ in tf.train.list_variables(str(tmp_path / "run" / "ckpt-1"))}
+    kept = {
+        name for name, _ in tf.train.list_variables(str(tmp_path / "run" / "ckpt-1"))
+    }
     assert any("backbone" in name for name in kept)
 
 
@@ -404,12 +507,15 @@ def test_checkpoints_of_a_tf_keras_backbone_are_refused_by_name(tmp_path):
     """Their keys are those of a functional model of tf_keras; they would be left out without a word."""
     inputs = keras.Input([64, 64, 3])
     old = keras.Model(inputs, keras.layers.Conv2D(4, 3)(inputs))
-    checkpoint = tf.train.Checkpoint(backbone=old, model=tf.train.Checkpoint(backbone=old))
+    checkpoint = tf.train.Checkpoint(
+        backbone=old, model=tf.train.Checkpoint(backbone=old)
+    )
     path = checkpoint.save(str(tmp_path / "ckpt"))
     (tmp_path / "small.yaml").write_text(SMALL)
     params = resolve.resolve(EXPERIMENT, [str(tmp_path / "small.yaml")])
     message = (
-        "is of an earlier version of lambdanet, with a backbone of tf_keras; the git tag last-with-both-"
+        "is of an earlier version of lambdanet, with a backbone of tf_keras; "
+        "the git tag last-with-both-"
     )
     with pytest.raises(InputError, match=f"model_dir .* {message}"):
         model_dirs.check_model_dir(params, "train", str(tmp_path))

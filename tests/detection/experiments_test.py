@@ -11,7 +11,12 @@ import tf_keras as keras
 from lambdanet import cli
 from lambdanet.detection import experiments
 from lambdanet.detection.configs import resolve
-from lambdanet.detection.model_garden import backbone_configs, exp_factory, optimization, train_utils
+from lambdanet.detection.model_garden import (
+    backbone_configs,
+    exp_factory,
+    optimization,
+    train_utils,
+)
 from lambdanet.detection.modeling import tasks
 from lambdanet.detection.run import train_step
 from lambdanet.errors import InputError
@@ -23,13 +28,28 @@ DERIVED = {
     "lambda_resnet/image_classification": ("image_classification", "lambda_resnet_50"),
     "lambda_resnet/resnet_imagenet": ("resnet_imagenet", "lambda_resnet_50"),
     "lambda_resnet/resnet_rs_imagenet": ("resnet_rs_imagenet", "lambda_resnet_50"),
-    "lambda_resnet/fasterrcnn_resnetfpn_coco": ("fasterrcnn_resnetfpn_coco", "lambda_resnet_50"),
+    "lambda_resnet/fasterrcnn_resnetfpn_coco": (
+        "fasterrcnn_resnetfpn_coco",
+        "lambda_resnet_50",
+    ),
     "lambda_resnet/maskrcnn_resnetfpn_coco": (STOCK, "lambda_resnet_50"),
-    "lambda_resnet/cascadercnn_resnetfpn_coco": ("cascadercnn_spinenet_coco", "lambda_resnet_50"),
+    "lambda_resnet/cascadercnn_resnetfpn_coco": (
+        "cascadercnn_spinenet_coco",
+        "lambda_resnet_50",
+    ),
     "lambda_resnet/retinanet": ("retinanet", "lambda_resnet_50"),
-    "lambda_resnet/retinanet_resnetfpn_coco": ("retinanet_resnetfpn_coco", "lambda_resnet_50"),
-    "mobilenet_v2_lambda/mobilenet_imagenet": ("mobilenet_imagenet", "mobilenet_v2_lambda"),
-    "mobilenet_v2_lambda/maskrcnn_mobilenet_coco": ("maskrcnn_mobilenet_coco", "mobilenet_v2_lambda"),
+    "lambda_resnet/retinanet_resnetfpn_coco": (
+        "retinanet_resnetfpn_coco",
+        "lambda_resnet_50",
+    ),
+    "mobilenet_v2_lambda/mobilenet_imagenet": (
+        "mobilenet_imagenet",
+        "mobilenet_v2_lambda",
+    ),
+    "mobilenet_v2_lambda/maskrcnn_mobilenet_coco": (
+        "maskrcnn_mobilenet_coco",
+        "mobilenet_v2_lambda",
+    ),
 }
 BACKBONE = {"stochastic_depth_drop_rate": 0.0, "bn_trainable": True}
 LEARNING_RATE = "trainer.optimizer_config.learning_rate.stepwise"
@@ -39,10 +59,20 @@ WARMUP = "trainer.optimizer_config.warmup.linear"
 def paper_settings(steps, epoch):
     """Returns what both papers' experiments change; a TPU evaluates full batches: 5000 = 125 * 40."""
     return {
-        **{"task.validation_data.global_batch_size": 40, "task.validation_data.drop_remainder": True},
-        **{"trainer.validation_steps": 125, "task.init_checkpoint": None, "trainer.train_steps": steps},
+        **{
+            "task.validation_data.global_batch_size": 40,
+            "task.validation_data.drop_remainder": True,
+        },
+        **{
+            "trainer.validation_steps": 125,
+            "task.init_checkpoint": None,
+            "trainer.train_steps": steps,
+        },
         **{"trainer.steps_per_loop": epoch, "trainer.summary_interval": epoch},
-        **{"trainer.checkpoint_interval": 10 * epoch, "trainer.validation_interval": 10 * epoch},
+        **{
+            "trainer.checkpoint_interval": 10 * epoch,
+            "trainer.validation_interval": 10 * epoch,
+        },
     }
 
 
@@ -52,19 +82,33 @@ config_of = functools.cache(exp_factory.get_exp_config)
 
 def flat(config, prefix=""):
     for key, value in config.items():
-        yield from flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+        yield from (
+            flat(value, f"{prefix}{key}.")
+            if isinstance(value, dict)
+            else [(f"{prefix}{key}", value)]
+        )
 
 
 def difference(experiment, stock):
     """Returns the values in which an experiment differs from another one, backbone excluded."""
     values = (flat(config_of(name).as_dict()) for name in (experiment, stock))
-    ours, theirs = ({k: v for k, v in pairs if ".backbone." not in k} for pairs in values)
-    return {key: ours.get(key) for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
+    ours, theirs = (
+        {k: v for k, v in pairs if ".backbone." not in k} for pairs in values
+    )
+    return {
+        key: ours.get(key)
+        for key in ours.keys() | theirs.keys()
+        if ours.get(key) != theirs.get(key)
+    }
 
 
 def model_of(experiment):
     backbone = config_of(experiment).task.model.backbone
-    return {key: value for key, value in backbone.get().as_dict().items() if value is not None}
+    return {
+        key: value
+        for key, value in backbone.get().as_dict().items()
+        if value is not None
+    }
 
 
 def rates(experiment, steps):
@@ -77,10 +121,17 @@ def test_every_stock_experiment_with_a_resnet_is_derived_from():
     with_resnet = set()
     for name in experiments.list_experiments():
         task = config_of(name).task
-        if type(task) in tasks.TASK_CLASSES and task.model.backbone.type in ("resnet", "mobilenet"):
+        if type(task) in tasks.TASK_CLASSES and task.model.backbone.type in (
+            "resnet",
+            "mobilenet",
+        ):
             with_resnet.add(name)
-    assert {source for source, _ in DERIVED.values()} == with_resnet | {"cascadercnn_spinenet_coco"}
-    assert sorted(name for name in experiments.list_experiments() if "/" in name) == sorted(DERIVED)
+    assert {source for source, _ in DERIVED.values()} == with_resnet | {
+        "cascadercnn_spinenet_coco"
+    }
+    assert sorted(
+        name for name in experiments.list_experiments() if "/" in name
+    ) == sorted(DERIVED)
 
 
 @pytest.mark.parametrize("experiment", DERIVED)
@@ -92,13 +143,17 @@ def test_derived_experiment_differs_in_its_backbone_alone(experiment):
     if "cascade" in experiment:
         fpn = {"fusion_type": "sum", "num_filters": 256}
         fpn |= {"use_keras_layer": False, "use_separable_conv": False}
-        expected |= {f"task.model.decoder.fpn.{key}": value for key, value in fpn.items()}
+        expected |= {
+            f"task.model.decoder.fpn.{key}": value for key, value in fpn.items()
+        }
         expected["task.model.decoder.type"] = "fpn"
     assert difference(experiment, stock) == expected
     assert model_of(experiment) == {"model_id": model_id, **BACKBONE}
     # Classifiers accept any size.
     side = 256 if "coco" in experiment or "retinanet" in experiment else 240
-    resolve.resolve(experiment, params_override=f"task.model.input_size=[{side},{side},3]")
+    resolve.resolve(
+        experiment, params_override=f"task.model.input_size=[{side},{side},3]"
+    )
 
 
 def test_lambda_papers_experiment():
@@ -107,7 +162,10 @@ def test_lambda_papers_experiment():
     steps = 130_000
     assert difference(PAPER, STOCK) == {
         **paper_settings(steps, 118_287 // 256),
-        **{"task.train_data.parser.aug_scale_min": 0.1, "task.train_data.parser.aug_scale_max": 2.0},
+        **{
+            "task.train_data.parser.aug_scale_min": 0.1,
+            "task.train_data.parser.aug_scale_max": 2.0,
+        },
         "task.train_data.global_batch_size": 256,
         f"{LEARNING_RATE}.boundaries": [117_000, 123_500, 126_750],
         f"{LEARNING_RATE}.values": [0.32, 0.032, 0.0032, 0.00032],
@@ -119,8 +177,19 @@ def test_lambda_papers_experiment():
     assert config.task.losses.l2_weight_decay == 4e-5
     # Each includes its boundary.
     drops = [round(fraction * steps) for fraction in (0.9, 0.95, 0.975)]
-    got = rates(PAPER, [0, 500, 1000, *(step + after for step in drops for after in (0, 1)), steps - 1])
-    assert got == pytest.approx([0, 0.16, 0.32, 0.32, 0.032, 0.032, 0.0032, 0.0032, 0.00032, 0.00032])
+    got = rates(
+        PAPER,
+        [
+            0,
+            500,
+            1000,
+            *(step + after for step in drops for after in (0, 1)),
+            steps - 1,
+        ],
+    )
+    assert got == pytest.approx(
+        [0, 0.16, 0.32, 0.32, 0.032, 0.032, 0.0032, 0.0032, 0.00032, 0.00032]
+    )
     assert config.trainer.optimizer_config.optimizer.get().momentum == 0.9
 
 
@@ -129,7 +198,10 @@ def test_halo_papers_experiment():
     jitter [4/5, 5/4], weight decay 4e-5. All else is Model Garden's."""
     assert difference(HALO, STOCK) == {
         **paper_settings(67_500, 118_287 // 64),
-        **{f"{LEARNING_RATE}.boundaries": [60_000, 65_000], f"{LEARNING_RATE}.values": [0.1, 0.01, 0.001]},
+        **{
+            f"{LEARNING_RATE}.boundaries": [60_000, 65_000],
+            f"{LEARNING_RATE}.values": [0.1, 0.01, 0.001],
+        },
         f"{WARMUP}.warmup_learning_rate": 2 / 300,
     }
     config = config_of(HALO)
@@ -139,27 +211,40 @@ def test_halo_papers_experiment():
     assert (parser.aug_scale_min, parser.aug_scale_max) == (4 / 5, 5 / 4)
     assert config.trainer.optimizer_config.optimizer.get().momentum == 0.9
     got = rates(HALO, [0, 250, 500, 60_000, 60_001, 65_000, 65_001])
-    assert got == pytest.approx([2 / 300, (2 / 300 + 0.1) / 2, 0.1, 0.1, 0.01, 0.01, 0.001])
+    assert got == pytest.approx(
+        [2 / 300, (2 / 300 + 0.1) / 2, 0.1, 0.1, 0.01, 0.01, 0.001]
+    )
 
 
 def test_rows_of_tables_14_and_a4():
     names = experiments.list_experiments()
-    lambdas, halos = ([name for name in names if name.startswith(f"{of}:")] for of in (PAPER, HALO))
+    lambdas, halos = (
+        [name for name in names if name.startswith(f"{of}:")] for of in (PAPER, HALO)
+    )
     kinds = (("resnet_rs", "_no_se"), ("resnet_rs", ""), ("lambda_resnet", ""))
-    expected = [f"{kind}_{depth}{suffix}" for depth in (101, 152) for kind, suffix in kinds]
+    expected = [
+        f"{kind}_{depth}{suffix}" for depth in (101, 152) for kind, suffix in kinds
+    ]
     assert [model_of(name)["model_id"] for name in lambdas] == expected
     blocks = {name.partition(":")[2]: model_of(name) for name in halos}
     models = ("resnet_50_se_8", "halo_resnet_50", "resnet_101_se_8", "halo_resnet_101")
-    assert {name: (row["model_id"], row.get("block_size")) for name, row in blocks.items()} == {
+    assert {
+        name: (row["model_id"], row.get("block_size")) for name, row in blocks.items()
+    } == {
         **{model: (model, None) for model in models},
         "halo_resnet_50_block_32": ("halo_resnet_50", 32),
     }
-    assert not any(difference(name, name.partition(":")[0]) for name in (*lambdas, *halos))
+    assert not any(
+        difference(name, name.partition(":")[0]) for name in (*lambdas, *halos)
+    )
 
 
 def test_configuration_survives_serialization(tmp_path):
     options = {"model_id": "resnet_50_llll", "key_dim": 8}
-    override = ",".join(f"task.model.backbone.lambda_resnet.{key}={value}" for key, value in options.items())
+    override = ",".join(
+        f"task.model.backbone.lambda_resnet.{key}={value}"
+        for key, value in options.items()
+    )
     params = resolve.resolve(PAPER, params_override=override)
     train_utils.serialize_config(params, str(tmp_path))
     restored = resolve.resolve(PAPER, [str(tmp_path / "params.yaml")])
@@ -171,13 +256,34 @@ def test_configuration_survives_serialization(tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("task.model.backbone.lambda_resnet.model=x", "unknown key of task.model.backbone.lambda_resnet in"),
-        ("task.model.backbone.type=lambda", "unknown task.model.* 'lambda'; did you mean lambda_resnet"),
-        ("task.modle.x=1", "unknown key of task in --params_override 'modle'; did you mean model"),
-        ("task.model.backbone.lambda_resnet.model_id=resnet_51", "unknown model_id .* 'resnet_51'; did you"),
-        ("task.model.input_size=[1000,1024,3]", r"by 64.* got \[1000, 1024, 3\]; 960 or 1024 would do"),
-        ("task: {model: {input_size: [48, 64, 3], max_level: 5}}", "by 32.* 32 or 64 would do instead of 48"),
-        ("task.model.input_size=[1024]", r"input_size must be \[height, width, channels\], got \[1024\]"),
+        (
+            "task.model.backbone.lambda_resnet.model=x",
+            "unknown key of task.model.backbone.lambda_resnet in",
+        ),
+        (
+            "task.model.backbone.type=lambda",
+            "unknown task.model.* 'lambda'; did you mean lambda_resnet",
+        ),
+        (
+            "task.modle.x=1",
+            "unknown key of task in --params_override 'modle'; did you mean model",
+        ),
+        (
+            "task.model.backbone.lambda_resnet.model_id=resnet_51",
+            "unknown model_id .* 'resnet_51'; did you",
+        ),
+        (
+            "task.model.input_size=[1000,1024,3]",
+            r"by 64.* got \[1000, 1024, 3\]; 960 or 1024 would do",
+        ),
+        (
+            "task: {model: {input_size: [48, 64, 3], max_level: 5}}",
+            "by 32.* 32 or 64 would do instead of 48",
+        ),
+        (
+            "task.model.input_size=[1024]",
+            r"input_size must be \[height, width, channels\], got \[1024\]",
+        ),
         ("task: [", "--params_override must be valid YAML"),
         ("no_such_file.yaml", "--params_override cannot be read: no_such_file.yaml"),
     ],
@@ -188,9 +294,14 @@ def test_resolve_rejects(override, message):
 
 
 def test_resolve_rejects_unknown_experiments_and_files(tmp_path):
-    with pytest.raises(InputError, match="unknown experiment 'maskrcnn_lambda'; did you mean maskrcnn_la"):
+    with pytest.raises(
+        InputError,
+        match="unknown experiment 'maskrcnn_lambda'; did you mean maskrcnn_la",
+    ):
         resolve.resolve("maskrcnn_lambda")
-    with pytest.raises(InputError, match="--config_file must be an existing file, got .*none.yaml"):
+    with pytest.raises(
+        InputError, match="--config_file must be an existing file, got .*none.yaml"
+    ):
         resolve.resolve(PAPER, [str(tmp_path / "none.yaml")])
 
 
@@ -206,19 +317,27 @@ IMAGES_2D = [
 @pytest.mark.parametrize("experiment", IMAGES_2D)
 def test_stock_experiment_with_a_backbone_of_the_zoo(experiment, tmp_path):
     file = tmp_path / "mg.yaml"
-    file.write_text("task: {model: {input_size: [256, 256, 3], backbone: {type: lambda_resnet}}}")
+    file.write_text(
+        "task: {model: {input_size: [256, 256, 3], backbone: {type: lambda_resnet}}}"
+    )
     stock = config_of(experiment)
     changes = {"task.model.input_size": [256, 256, 3], "task.init_checkpoint": None}
     expected = dict(flat(stock.as_dict())) | changes
     override = ""
     if "spinenet" in stock.task.model.backbone.type:
-        with pytest.raises(InputError, match="decoder.type must be fpn or nasfpn .* got 'identity'"):
+        with pytest.raises(
+            InputError, match="decoder.type must be fpn or nasfpn .* got 'identity'"
+        ):
             resolve.resolve(experiment, [str(file)])
         override = "task.model.decoder.type=fpn"
     params = resolve.resolve(experiment, [str(file)], override)
     assert params.task.model.backbone.get().model_id == "lambda_resnet_50"
     found = dict(flat(params.as_dict()))
-    changed = {key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key)}
+    changed = {
+        key
+        for key in found.keys() | expected.keys()
+        if found.get(key) != expected.get(key)
+    }
     others = ("task.model.backbone.", "task.model.decoder.", "runtime.")
     assert not [key for key in changed if not key.startswith(others)]
     assert override or not [key for key in changed if ".decoder." in key]
@@ -230,12 +349,19 @@ def test_stock_experiment_keeps_settings_of_its_backbone():
     assert params.task.as_dict() == config_of(STOCK).task.as_dict()
     own = "task.model.backbone.type=lambda_resnet,task.init_checkpoint=mine"
     assert resolve.resolve(STOCK, params_override=own).task.init_checkpoint == "mine"
-    with pytest.raises(InputError, match="Found inconsistency between key `task.model.min_level "):
-        resolve.resolve("retinanet_spinenet_coco", params_override="task.model.min_level=4")
+    with pytest.raises(
+        InputError, match="Found inconsistency between key `task.model.min_level "
+    ):
+        resolve.resolve(
+            "retinanet_spinenet_coco", params_override="task.model.min_level=4"
+        )
 
 
 def test_video_experiments_have_no_backbone_of_the_zoo():
-    for override in ("task.model.backbone.type=lambda_resnet", "task.model.backbone.lambda_resnet.scope=7"):
+    for override in (
+        "task.model.backbone.type=lambda_resnet",
+        "task.model.backbone.lambda_resnet.scope=7",
+    ):
         with pytest.raises(InputError, match="'lambda_resnet'; did you mean resnet_3d"):
             resolve.resolve("video_classification", params_override=override)
 
@@ -249,7 +375,10 @@ def test_of_experiment_flattens_nested_labels(monkeypatch):
     def build(experiment, params_override="", batch_size=1):
         calls.append((experiment, params_override, batch_size))
         images = tf.ones([batch_size, 4])
-        labels = {"boxes": {"3": 2 * images, "4": 3 * images}, "classes": tf.range(batch_size)}
+        labels = {
+            "boxes": {"3": 2 * images, "4": 3 * images},
+            "classes": tf.range(batch_size),
+        }
 
         @tf.function
         def train(images, labels):
@@ -261,22 +390,35 @@ def test_of_experiment_flattens_nested_labels(monkeypatch):
         return train_step.TrainStep(train, (images, labels), model)
 
     monkeypatch.setattr(train_step, "build_train_step", build)
-    found = train_step.experiment_step("some_experiment", ("a=1", "b.c=2"), batch_size=2)
+    found = train_step.experiment_step(
+        "some_experiment", ("a=1", "b.c=2"), batch_size=2
+    )
     assert calls == [("some_experiment", "a=1,b.c=2", 2)]
     assert (found.batch, len(found.inputs)) == (2, 4)
     assert set(found.model_names) == {"detector", "backbone"}
-    sums, classes = found.function(*(tf.ones(spec.shape, spec.dtype) for spec in found.inputs))
-    assert sums.numpy().tolist() == [[111.0] * 4] * 2 and classes.numpy().tolist() == [1, 1]
+    sums, classes = found.function(
+        *(tf.ones(spec.shape, spec.dtype) for spec in found.inputs)
+    )
+    assert sums.numpy().tolist() == [[111.0] * 4] * 2 and classes.numpy().tolist() == [
+        1,
+        1,
+    ]
 
 
 def test_of_experiment_rejects():
-    with pytest.raises(InputError, match="mode must be 'train' for a detection experiment, got 'infer'"):
+    with pytest.raises(
+        InputError, match="mode must be 'train' for a detection experiment, got 'infer'"
+    ):
         train_step.experiment_step("maskrcnn_lambda_resnet_coco", mode="infer")
-    with pytest.raises(InputError, match="batch_size must be a positive integer, got 0"):
+    with pytest.raises(
+        InputError, match="batch_size must be a positive integer, got 0"
+    ):
         train_step.experiment_step("maskrcnn_lambda_resnet_coco", batch_size=0)
 
 
 def test_tpu_check_rejects_an_unknown_experiment(capsys):
     assert cli.main(["tpu-check", "--experiment=maskrcnn_lambda_coco"]) == 2
     shown = capsys.readouterr().err
-    assert shown.startswith("lambdanet: error: unknown experiment 'maskrcnn_lambda_coco'")
+    assert shown.startswith(
+        "lambdanet: error: unknown experiment 'maskrcnn_lambda_coco'"
+    )

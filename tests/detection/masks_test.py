@@ -9,7 +9,11 @@ from pycocotools import mask as coco_masks
 
 from lambdanet.detection.data.masks import decode_mask, to_coco_detections
 from lambdanet.detection.serving import prediction
-from lambdanet.detection.serving.coco_table import COLUMNS, average_precision, render_table
+from lambdanet.detection.serving.coco_table import (
+    COLUMNS,
+    average_precision,
+    render_table,
+)
 
 NAMES = ["background", "cat", "dog"]
 
@@ -21,7 +25,11 @@ def _outputs(boxes, scores, classes, masks=None):
         "detection_classes": np.array(classes, np.int32),
         "num_detections": np.int32(len(boxes)),
     }
-    return outputs if masks is None else {**outputs, "detection_masks": np.array(masks, np.float32)}
+    return (
+        outputs
+        if masks is None
+        else {**outputs, "detection_masks": np.array(masks, np.float32)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,8 +53,12 @@ def test_mask_fills_the_pixels_of_its_box(box, shape):
 def test_mask_is_interpolated_between_centers_of_cells():
     """Of a plane, which is interpolated without an error, but next to the border of the box."""
     cells, pixels = ((np.arange(size) + 0.5) / size * 2 - 1 for size in (28, 40))
-    mask, expected = (0.5 + 0.3 * place[:, np.newaxis] - 0.2 * place for place in (cells, pixels))
-    (found,) = to_coco_detections(_outputs([(3, 5, 43, 45)], [0.9], [1], [mask]), 50, 50, min_confidence=0.5)
+    mask, expected = (
+        0.5 + 0.3 * place[:, np.newaxis] - 0.2 * place for place in (cells, pixels)
+    )
+    (found,) = to_coco_detections(
+        _outputs([(3, 5, 43, 45)], [0.9], [1], [mask]), 50, 50, min_confidence=0.5
+    )
     differences = decode_mask(found["segmentation"])[3:43, 5:45] != (expected > 0.5)
     assert differences[1:-1, 1:-1].mean() < 0.005
 
@@ -58,12 +70,19 @@ def test_to_coco_detections_with_masks():
     empty, filled = to_coco_detections(outputs, 10, 12, min_confidence=0.5)
     assert (empty["score"], filled["score"]) == pytest.approx((0.9, 0.6))
     assert (empty["category_id"], empty["bbox"], empty["area"]) == (1, [0, 0, 5, 5], 0)
-    assert (filled["category_id"], filled["bbox"], filled["area"]) == (2, [3, 2, 6, 5], 30)
+    assert (filled["category_id"], filled["bbox"], filled["area"]) == (
+        2,
+        [3, 2, 6, 5],
+        30,
+    )
     assert coco_masks.toBbox(filled["segmentation"]).tolist() == [3, 2, 6, 5]
 
 
 def test_to_coco_detections_omits_padding_and_low_scores():
-    outputs = {**_outputs([[0, 0, 1, 1]] * 3, [0.9, 0.4, 0.3], [1, 1, 1]), "num_detections": np.int32(2)}
+    outputs = {
+        **_outputs([[0, 0, 1, 1]] * 3, [0.9, 0.4, 0.3], [1, 1, 1]),
+        "num_detections": np.int32(2),
+    }
     assert len(to_coco_detections(outputs, 5, 5, min_confidence=0.0)) == 2
     (only,) = to_coco_detections(outputs, 5, 5, min_confidence=0.5)
     assert "segmentation" not in only and only["area"] == 1
@@ -82,7 +101,11 @@ def test_drawing_has_box_mask_and_label():
     image = np.full([200, 300, 3], 128, np.uint8)
     mask = np.zeros([200, 300], bool)
     mask[110:140, 60:90] = True
-    drawn = np.asarray(prediction.draw_detections(image, [_detection([50, 100, 60, 50], mask=mask)], NAMES))
+    drawn = np.asarray(
+        prediction.draw_detections(
+            image, [_detection([50, 100, 60, 50], mask=mask)], NAMES
+        )
+    )
     factor = 4  # 200 pixels become at least 640
     assert drawn.shape == (200 * factor, 300 * factor, 3)
     changed = (drawn != 128).any(axis=-1)
@@ -98,13 +121,21 @@ def test_drawing_has_box_mask_and_label():
 
 def test_labels_are_in_the_image_and_do_not_overlap():
     size = (400, 300)
-    boxes = [(0, 0, 50, 40), (2, 1, 52, 41), (380, 290, 399, 299), (0, 0, 399, 299), (1, 1, 398, 298)]
+    boxes = [
+        (0, 0, 50, 40),
+        (2, 1, 52, 41),
+        (380, 290, 399, 299),
+        (0, 0, 399, 299),
+        (1, 1, 398, 298),
+    ]
     taken = []
     for box in boxes:
         taken.append(prediction.free_label_place(box, 90, 18, taken, size))
     for place in taken:
         assert 0 <= place[0] < place[2] < size[0] and 0 <= place[1] < place[3] < size[1]
-    assert not any(prediction.overlap_area(*two) for two in itertools.combinations(taken, 2))
+    assert not any(
+        prediction.overlap_area(*two) for two in itertools.combinations(taken, 2)
+    )
 
 
 def test_small_images_are_enlarged_to_a_maximum():
@@ -115,13 +146,26 @@ def test_small_images_are_enlarged_to_a_maximum():
 def _truth(*boxes):
     annotations = [
         {
-            **{"id": number, "image_id": 1, "category_id": 1, "iscrowd": 0, "area": w * h},
-            **{"bbox": [x, y, w, h], "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]]},
+            **{
+                "id": number,
+                "image_id": 1,
+                "category_id": 1,
+                "iscrowd": 0,
+                "area": w * h,
+            },
+            **{
+                "bbox": [x, y, w, h],
+                "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
+            },
         }
         for number, (x, y, w, h) in enumerate(boxes, 1)
     ]
     images = [{"id": number, "height": 200, "width": 200} for number in (1, 2)]
-    return {"images": images, "categories": [{"id": 1, "name": "cat"}], "annotations": annotations}
+    return {
+        "images": images,
+        "categories": [{"id": 1, "name": "cat"}],
+        "annotations": annotations,
+    }
 
 
 def _found(bbox, score=0.9, image_id=1):
@@ -165,4 +209,7 @@ def test_rendered_table_has_percentages_and_dashes():
     values = {"box": dict.fromkeys(COLUMNS, 0.5), "mask": dict.fromkeys(COLUMNS, -1)}
     header, box, mask = render_table(values).splitlines()
     assert header.split() == " ".join(COLUMNS).split()
-    assert box.split() == ["box", *["50.0"] * 12] and mask.split() == ["mask", *["-"] * 12]
+    assert box.split() == ["box", *["50.0"] * 12] and mask.split() == [
+        "mask",
+        *["-"] * 12,
+    ]

@@ -42,21 +42,31 @@ def test_everything_is_compared(now):
     assert now.keys() == BEFORE.keys() and len(BEFORE) > 3000
 
 
-@pytest.mark.parametrize("part", sorted({name.rpartition("/variables")[0] for name in keys("/variables")}))
+@pytest.mark.parametrize(
+    "part", sorted({name.rpartition("/variables")[0] for name in keys("/variables")})
+)
 def test_arrays_equal(part, now):
     """Outputs in both modes, losses, gradients, and the weights and averages after a step."""
     tolerance = TOLERANCES["mixed_bfloat16" if "bfloat16" in part else "float32"]
-    names = [name for name in BEFORE if name.startswith(f"{part}/") and not name.endswith("variables")]
+    names = [
+        name
+        for name in BEFORE
+        if name.startswith(f"{part}/") and not name.endswith("variables")
+    ]
     assert names or "two_devices" in part
     for name in names:
         limit = tolerance
         if any(kind in name for kind in AMPLIFIED):
             if "bfloat16" in part:
                 continue
-            limit = VARIANCE_TOLERANCE if "moving_variance" in name else AMPLIFIED_TOLERANCE
+            limit = (
+                VARIANCE_TOLERANCE if "moving_variance" in name else AMPLIFIED_TOLERANCE
+            )
         expected = BEFORE[name]
         scale = max(expected[0], SMALLEST)
-        np.testing.assert_allclose(now[name] / scale, expected / scale, rtol=0, atol=limit, err_msg=name)
+        np.testing.assert_allclose(
+            now[name] / scale, expected / scale, rtol=0, atol=limit, err_msg=name
+        )
 
 
 @pytest.mark.parametrize("name", keys("/variables"))
@@ -65,8 +75,12 @@ def test_tables_of_variables_are_equal(name, now):
 
     tf_keras has the averages of a layer last, and calls the kernel of a depthwise convolution otherwise.
     """
-    expected = [row.replace("/depthwise_kernel:0", "/kernel:0") for row in BEFORE[name].tolist()]
-    got = [row.replace("/depthwise_kernel:0", "/kernel:0") for row in now[name].tolist()]
+    expected = [
+        row.replace("/depthwise_kernel:0", "/kernel:0") for row in BEFORE[name].tolist()
+    ]
+    got = [
+        row.replace("/depthwise_kernel:0", "/kernel:0") for row in now[name].tolist()
+    ]
     assert sorted(got) == sorted(expected)
 
 
@@ -74,7 +88,9 @@ def test_tables_of_variables_are_equal(name, now):
 @pytest.mark.tpu
 def test_synchronized_normalization_compiles_for_two_cores():
     """The counts are those of tf_keras layers, at the tag last-with-both-kerases."""
-    done = subprocess.run(**program("detector_on_two_tpu_cores.py"), capture_output=True)
+    done = subprocess.run(
+        **program("detector_on_two_tpu_cores.py"), capture_output=True
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["calls"], found["lowered"]) == (154, 441)

@@ -26,5 +26,7 @@ def data(tmp_path_factory):
 @pytest.mark.parametrize("order", ORDERS)
 def test_parts_in_one_process(order, data, tmp_path):
     Path(tmp_path, "data").symlink_to(data / "data")
-    done = subprocess.run(**program("one_process.py", tmp_path, *order), capture_output=True)
+    done = subprocess.run(
+        **program("one_process.py", tmp_path, *order), capture_output=True
+    )
     assert done.returncode == 0 and "done" in done.stdout, done.stderr

@@ -35,7 +35,9 @@ DETECTOR = BOTH + (
 def waves(channels):
     """A smooth image without symmetry, which JPEG keeps within two gray levels."""
     y, x = np.mgrid[:SIDE, :SIDE] / SIDE
-    planes = [127 + 100 * np.sin(2 * (y + k) + (3 + k) * x * x) for k in range(channels)]
+    planes = [
+        127 + 100 * np.sin(2 * (y + k) + (3 + k) * x * x) for k in range(channels)
+    ]
     return np.stack(planes, -1).astype(np.uint8)
 
 
@@ -69,16 +71,25 @@ FILES = {
     "png gray and alpha": encoded(RGBA.convert("LA"), "PNG"),
     "png hidden colors": encoded(RGBA, "PNG"),
     "png palette": encoded(RGB.quantize(16), "PNG"),
-    "png palette with a transparent color": encoded(RGB.quantize(16), "PNG", transparency=3),
-    "png 16 bits": encoded(Image.fromarray(waves(1)[..., 0].astype(np.uint16) * 257), "PNG"),
+    "png palette with a transparent color": encoded(
+        RGB.quantize(16), "PNG", transparency=3
+    ),
+    "png 16 bits": encoded(
+        Image.fromarray(waves(1)[..., 0].astype(np.uint16) * 257), "PNG"
+    ),
     "webp": encoded(RGB, "WEBP", **LOSSLESS),
     "webp hidden colors": encoded(RGBA, "WEBP", **LOSSLESS),
 }
 
 
 def record(contents, height=SIDE, width=SIDE, number=17):
-    image, masks = np.zeros([height, width, 3], np.uint8), [np.ones([height, width, 1], np.uint8)]
-    example = train_step.encode_example(image, np.array([[0.1, 0.2, 0.7, 0.9]]), [1], masks, number)
+    image, masks = (
+        np.zeros([height, width, 3], np.uint8),
+        [np.ones([height, width, 1], np.uint8)],
+    )
+    example = train_step.encode_example(
+        image, np.array([[0.1, 0.2, 0.7, 0.9]]), [1], masks, number
+    )
     example.features.feature["image/encoded"].bytes_list.value[0] = contents
     return example.SerializeToString()
 
@@ -100,7 +111,10 @@ CLASSIFIER = BOTH + (
 @pytest.fixture(scope="module")
 def params():
     names = {"mask": "maskrcnn_resnetfpn_coco", "retina": "retinanet_resnetfpn_coco"}
-    return {key: resolve.resolve(name, params_override=DETECTOR) for key, name in names.items()}
+    return {
+        key: resolve.resolve(name, params_override=DETECTOR)
+        for key, name in names.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +129,16 @@ def routes(params, tmp_path_factory):
         for part in ("train_data", "validation_data"):
             data = getattr(one.task, part).replace(input_path=records_file)
             batches = task.build_inputs(data).take(len(FILES))
-            found[f"{key}, {part}"] = [images[0] * SPREAD + MEAN for images, _ in batches]
+            found[f"{key}, {part}"] = [
+                images[0] * SPREAD + MEAN for images, _ in batches
+            ]
     size = {"batch_size": None, "input_image_size": [SIDE, SIDE]}
-    detector = ModelGardenModule(params=params["mask"], model=keras.Sequential(), **size)
-    found["serving"] = detector.preprocess(tf.constant(list(FILES.values())))[0] * SPREAD + MEAN
+    detector = ModelGardenModule(
+        params=params["mask"], model=keras.Sequential(), **size
+    )
+    found["serving"] = (
+        detector.preprocess(tf.constant(list(FILES.values())))[0] * SPREAD + MEAN
+    )
     return found
 
 
@@ -135,13 +155,20 @@ def test_image_is_the_same_on_every_route(name, routes, tmp_path):
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "damaged"])
 def test_records_of_unreadable_images_are_rejected(kind, params, tmp_path):
-    contents, message = FILES["png"][:200], "data' has an image that cannot be used: .*PNG"
+    contents, message = (
+        FILES["png"][:200],
+        "data' has an image that cannot be used: .*PNG",
+    )
     if kind != "damaged":
         contents = encoded(RGB, kind)
         message = r"record 0 of .*data \(image 17\) must have a JPEG, PNG or WebP image"
-    data = params["retina"].task.train_data.replace(input_path=write(tmp_path / "data", contents))
+    data = params["retina"].task.train_data.replace(
+        input_path=write(tmp_path / "data", contents)
+    )
     with pytest.raises(InputError, match=message):
-        records.check_first_records("task.train_data", data, params["retina"].task.model)
+        records.check_first_records(
+            "task.train_data", data, params["retina"].task.model
+        )
 
 
 def rotated(orientation=6):
@@ -152,16 +179,30 @@ def rotated(orientation=6):
 def test_annotations_must_fit_the_upright_image(params, tmp_path):
     """Annotations of the stored, rotated image are refused before and during training."""
     data = params["retina"].task.train_data
-    upright = data.replace(input_path=write(tmp_path / "upright", rotated(), height=SIDE, width=40))
+    upright = data.replace(
+        input_path=write(tmp_path / "upright", rotated(), height=SIDE, width=40)
+    )
     records.check_first_records("task.train_data", upright, params["retina"].task.model)
-    as_stored = data.replace(input_path=write(tmp_path / "stored", rotated(), height=40, width=SIDE))
+    as_stored = data.replace(
+        input_path=write(tmp_path / "stored", rotated(), height=40, width=SIDE)
+    )
     message = "image 17: height x width must be 64x40 as in the upright file, got 40x64"
-    with pytest.raises(InputError, match=f"stored' has an image that cannot be used: {message}"):
-        records.check_first_records("task.train_data", as_stored, params["retina"].task.model)
+    with pytest.raises(
+        InputError, match=f"stored' has an image that cannot be used: {message}"
+    ):
+        records.check_first_records(
+            "task.train_data", as_stored, params["retina"].task.model
+        )
     for one in params.values():
         task = task_factory.get_task(one.task)
         with pytest.raises(tf.errors.InvalidArgumentError) as raised:
-            next(iter(task.build_inputs(one.task.train_data.replace(input_path=as_stored.input_path))))
+            next(
+                iter(
+                    task.build_inputs(
+                        one.task.train_data.replace(input_path=as_stored.input_path)
+                    )
+                )
+            )
         assert str(records.as_input_error(raised.value)).startswith(message)
 
 
@@ -174,7 +215,9 @@ def test_check_images_compares_upright_sizes(orientation, tmp_path):
         if fits:
             annotations.check_images("instances.json", [image], tmp_path)
             continue
-        with pytest.raises(InputError, match=f"image 7: height x width must be .* got {height}x{width}"):
+        with pytest.raises(
+            InputError, match=f"image 7: height x width must be .* got {height}x{width}"
+        ):
             annotations.check_images("instances.json", [image], tmp_path)
     (tmp_path / "one.jpg").write_bytes(b"not an image")
     with pytest.raises(InputError, match="image 7: file .*one.jpg' is not an image"):

@@ -29,7 +29,9 @@ TRAIN, VAL = 12, 5
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    return write_shapes(tmp_path_factory.mktemp("data") / "shapes", TRAIN, VAL, num_shards=2)
+    return write_shapes(
+        tmp_path_factory.mktemp("data") / "shapes", TRAIN, VAL, num_shards=2
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -47,7 +49,9 @@ def test_polygons_and_run_lengths_are_exact(mask):
 
 def test_masks_of_overlapping_objects_are_disjoint():
     image, objects = scenes.draw_scene((0, 1))
-    assert image.dtype == np.uint8 and all(item.mask.shape == image.shape[:2] for item in objects)
+    assert image.dtype == np.uint8 and all(
+        item.mask.shape == image.shape[:2] for item in objects
+    )
     assert sum(item.mask.astype(int) for item in objects).max() == 1
     hidden = [item for item in objects if item.mask.sum() < item.area]
     assert hidden and objects[-1].mask.sum() == objects[-1].area
@@ -60,7 +64,10 @@ def test_object_has_one_color_in_its_mask_alone():
         inside = np.median(image[item.mask], axis=0)
         # Noise has a deviation of 4.
         differing = np.abs(image[item.mask] - inside).max(axis=1) > 25
-        assert differing.mean() < 0.5 and np.abs(image[~item.mask].mean(axis=0) - inside).max() > 5
+        assert (
+            differing.mean() < 0.5
+            and np.abs(image[~item.mask].mean(axis=0) - inside).max() > 5
+        )
 
 
 @pytest.mark.parametrize("name", scenes.CLASSES)
@@ -69,7 +76,12 @@ def test_area_of_a_shape(name):
     random = np.random.default_rng(0)
     coverage = scenes.draw_shape(name, 40.0, (60.0, 55.0), random, 110, 120)
     fraction = {
-        **{"disc": np.pi, "ring": np.pi * (1 - 0.55**2), "square": 2, "triangle": 3 * np.sqrt(3) / 4},
+        **{
+            "disc": np.pi,
+            "ring": np.pi * (1 - 0.55**2),
+            "square": 2,
+            "triangle": 3 * np.sqrt(3) / 4,
+        },
         "star": 10 * 0.5 * 0.45 * np.sin(np.pi / 5),
     }[name]
     assert coverage.sum() == pytest.approx(fraction * 40**2, rel=0.04)
@@ -80,13 +92,17 @@ def test_pycocotools_reads_the_annotations(dataset, split, count, capsys):
     """Boxes and areas agree with the masks; there are images without objects and with a crowd alone."""
     coco = COCO(os.path.join(dataset, "annotations", f"instances_{split}.json"))
     capsys.readouterr()
-    assert len(coco.imgs) == count and [c["name"] for c in coco.cats.values()] == list(scenes.CLASSES)
+    assert len(coco.imgs) == count and [c["name"] for c in coco.cats.values()] == list(
+        scenes.CLASSES
+    )
     for annotation in coco.anns.values():
         mask = coco.annToMask(annotation).astype(bool)
         rows, columns = np.nonzero(mask)
         box = [columns.min(), rows.min(), np.ptp(columns) + 1, np.ptp(rows) + 1]
         assert annotation["bbox"] == box and annotation["area"] == mask.sum()
-        assert isinstance(annotation["segmentation"], dict if annotation["iscrowd"] else list)
+        assert isinstance(
+            annotation["segmentation"], dict if annotation["iscrowd"] else list
+        )
     of_images = [coco.imgToAnns[number] for number in coco.imgs]
     assert any(not found for found in of_images)
     assert any(found and all(a["iscrowd"] for a in found) for found in of_images)
@@ -99,7 +115,10 @@ def test_images_are_jpeg_of_the_annotated_size(dataset):
     instances = Path(dataset, "annotations", "instances_train.json").read_text()
     for entry in json.loads(instances)["images"]:
         with Image.open(os.path.join(dataset, "train", entry["file_name"])) as image:
-            assert (image.format, image.size) == ("JPEG", (entry["width"], entry["height"]))
+            assert (image.format, image.size) == (
+                "JPEG",
+                (entry["width"], entry["height"]),
+            )
             modes.add(image.mode)
     assert modes == {"L", "RGB"}
 
@@ -112,16 +131,24 @@ def test_records_equal_the_annotations(dataset):
     from official.vision.dataloaders.tf_example_decoder import TfExampleDecoder
 
     coco = COCO(os.path.join(dataset, "annotations", "instances_train.json"))
-    files = tf.io.gfile.glob(os.path.join(dataset, "tfrecords", "train-*-of-00002.tfrecord"))
+    files = tf.io.gfile.glob(
+        os.path.join(dataset, "tfrecords", "train-*-of-00002.tfrecord")
+    )
     decoder = TfExampleDecoder(include_mask=True)
     decoded = [decoder.decode(record) for record in tf.data.TFRecordDataset(files)]
-    assert {int(example["source_id"].numpy()) for example in decoded} == coco.imgs.keys()
+    assert {
+        int(example["source_id"].numpy()) for example in decoded
+    } == coco.imgs.keys()
     for example in decoded:
         annotations = coco.imgToAnns[int(example["source_id"].numpy())]
-        assert example["groundtruth_classes"].numpy().tolist() == [a["category_id"] for a in annotations]
+        assert example["groundtruth_classes"].numpy().tolist() == [
+            a["category_id"] for a in annotations
+        ]
         crowds = [bool(a["iscrowd"]) for a in annotations]
         assert example["groundtruth_is_crowd"].numpy().tolist() == crowds
-        for mask, annotation in zip(example["groundtruth_instance_masks"], annotations, strict=True):
+        for mask, annotation in zip(
+            example["groundtruth_instance_masks"], annotations, strict=True
+        ):
             assert np.array_equal(mask.numpy(), coco.annToMask(annotation))
 
 
@@ -133,16 +160,24 @@ def test_config_file_names_the_files(dataset):
     assert task.model.num_classes == NUM_CLASSES == 1 + len(scenes.CLASSES)
     for data in (task.train_data, task.validation_data):
         assert len(tf.io.gfile.glob(data.input_path)) == 2
-    assert task.annotation_file == os.path.join(dataset, "annotations", "instances_val.json")
+    assert task.annotation_file == os.path.join(
+        dataset, "annotations", "instances_val.json"
+    )
 
 
 def test_larger_data_set_begins_with_the_smaller_one(dataset, tmp_path):
     small = write_shapes(tmp_path / "small", train=2, val=1)
     for path in ("train/000002.jpg", "val/000001.jpg"):
-        with open(os.path.join(small, path), "rb") as one, open(os.path.join(dataset, path), "rb") as two:
+        with (
+            open(os.path.join(small, path), "rb") as one,
+            open(os.path.join(dataset, path), "rb") as two,
+        ):
             assert one.read() == two.read()
     other = write_shapes(tmp_path / "other", train=2, val=1, seed=1)
-    with open(os.path.join(small, path), "rb") as one, open(os.path.join(other, path), "rb") as two:
+    with (
+        open(os.path.join(small, path), "rb") as one,
+        open(os.path.join(other, path), "rb") as two,
+    ):
         assert one.read() != two.read()
 
 
@@ -164,16 +199,26 @@ def test_write_shapes_rejects_numbers_out_of_range(tmp_path):
 def test_shapes_program(tmp_path, capsys):
     words = [f"--out={tmp_path / 'shapes'}", "--train=1", "--val=1"]
     assert shapes.command_line.main(shapes.COMMAND, words) == 0
-    assert str(tmp_path / "shapes") in capsys.readouterr().out and (tmp_path / "shapes/annotations").exists()
+    assert (
+        str(tmp_path / "shapes") in capsys.readouterr().out
+        and (tmp_path / "shapes/annotations").exists()
+    )
     assert shapes.command_line.main(shapes.COMMAND, words) == 2
     line = capsys.readouterr().err
-    assert line.startswith("lambdanet.detection.shapes: error: ") and "is not empty" in line
+    assert (
+        line.startswith("lambdanet.detection.shapes: error: ")
+        and "is not empty" in line
+    )
 
 
 def test_help_needs_no_tensorflow():
     program = "import runpy, sys; sys.argv = ['shapes', '--help']\ntry:\n"
     program += " runpy.run_module('lambdanet.detection.shapes', run_name='__main__')\n"
     program += "except SystemExit as end: print(end.code, 'tensorflow' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert shown.stdout.startswith("usage: python -m lambdanet.detection.shapes --out=DIR")
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+    assert shown.stdout.startswith(
+        "usage: python -m lambdanet.detection.shapes --out=DIR"
+    )
     assert (shown.stdout.splitlines()[-1], shown.stderr) == ("0 False", "")

@@ -23,7 +23,11 @@ TASKS = constructions.SOLUTIONS
 PAGE = ROOT / "docs" / "explanation" / "what_each_half_can_do.md"
 FORMS = ("auto", *lambdanet.ops.IMPLEMENTATIONS)
 # Without the half that the task does not need: content would add the mean color to that of a pointer.
-HALVES = {"pointer grid": {"content": False}, "recall": {"position": None}, "in-context recall": {}}
+HALVES = {
+    "pointer grid": {"content": False},
+    "recall": {"position": None},
+    "in-context recall": {},
+}
 
 
 def assert_solved(outputs, examples):
@@ -38,7 +42,9 @@ def test_solved_in_every_form_on_every_device(task, form, kind):
     draw, build = TASKS[task]
     examples = draw(number=4)
     with device.assume(kind):
-        assert_solved(build(implementation=form)(examples.inputs, training=False), examples)
+        assert_solved(
+            build(implementation=form)(examples.inputs, training=False), examples
+        )
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -57,7 +63,9 @@ def test_solved_by_the_equations_of_the_paper(task):
     outputs = examples.inputs
     for layer in build().layers[1:]:
         if isinstance(layer, LambdaLayer):
-            outputs = by_the_equations(layer, outputs, causal=task == "in-context recall")
+            outputs = by_the_equations(
+                layer, outputs, causal=task == "in-context recall"
+            )
         else:
             outputs = examples.inputs + outputs
     assert_solved(outputs, examples)
@@ -67,15 +75,24 @@ def by_the_equations(layer, x, causal):
     """The outputs of a lambda layer with one head, without its normalizations."""
     b, *size, _ = x.shape
     n = int(np.prod(size))
-    weights = {name: K.convert_to_numpy(weight) for name, weight in weights_by_name(layer).items()}
+    weights = {
+        name: K.convert_to_numpy(weight)
+        for name, weight in weights_by_name(layer).items()
+    }
     queries, keys, values = (
         K.convert_to_tensor(np.reshape(x @ weights[f"{name}/kernel"], [b, n, *depth]))
-        for name, depth in {"queries": [1, layer.key_dim], "keys": [-1, 1], "values": [-1, 1]}.items()
+        for name, depth in {
+            "queries": [1, layer.key_dim],
+            "keys": [-1, 1],
+            "values": [-1, 1],
+        }.items()
     )
     table = K.convert_to_tensor(weights["position/table"][..., np.newaxis])
     embeddings = reference.gather_embeddings(table, size, size)
     mask = K.convert_to_tensor(np.tri(n, dtype="float32")) if causal else None
-    outputs = K.convert_to_numpy(reference.apply_lambdas(queries, keys, values, embeddings, mask))
+    outputs = K.convert_to_numpy(
+        reference.apply_lambdas(queries, keys, values, embeddings, mask)
+    )
     return outputs.reshape([b, *size, -1])
 
 
@@ -98,14 +115,18 @@ def answers_to(examples, *layers, seed=0):
     x = inputs = keras.Input(examples.inputs.shape[1:])
     for layer in layers:
         x = layer(x)
-    outputs = K.convert_to_numpy(keras.Model(inputs, x)(examples.inputs, training=False))
+    outputs = K.convert_to_numpy(
+        keras.Model(inputs, x)(examples.inputs, training=False)
+    )
     return outputs[examples.answers >= 0]
 
 
 def assert_equal_to_rounding(first, second):
     """Within 32 units in the last place of the largest number, as products add up in another order."""
     scale = np.abs(first).max()
-    np.testing.assert_allclose(first, second, rtol=0, atol=32 * np.finfo("float32").eps * scale)
+    np.testing.assert_allclose(
+        first, second, rtol=0, atol=32 * np.finfo("float32").eps * scale
+    )
 
 
 def lambda_layer(**options):
@@ -140,13 +161,17 @@ def test_content_alone_cannot_follow_pointers(make):
     assert np.abs(first - second).max() > 1e-2
 
 
-@pytest.mark.parametrize("make", [position_alone, partial(keras.layers.Conv2D, 12, 3, padding="same")])
+@pytest.mark.parametrize(
+    "make", [position_alone, partial(keras.layers.Conv2D, 12, 3, padding="same")]
+)
 def test_a_small_scope_cannot_follow_long_pointers(make):
     first, second = answers_to(constructions.cells_beyond_3x3(), point_wise(), make())
     assert_equal_to_rounding(first, second)
 
 
-@pytest.mark.parametrize("make", [position_alone, partial(keras.layers.Conv1D, 12, 3, padding="same")])
+@pytest.mark.parametrize(
+    "make", [position_alone, partial(keras.layers.Conv1D, 12, 3, padding="same")]
+)
 def test_positions_cannot_recall_beyond_their_reach(make):
     """Two layers see two positions far, at three the answers differ."""
     layers = [point_wise(), make(), point_wise(), make()]
@@ -154,7 +179,9 @@ def test_positions_cannot_recall_beyond_their_reach(make):
     assert_equal_to_rounding(first, second)
     first, second = answers_to(constructions.pairs_beyond(1), *layers)
     assert np.abs(first - second).max() > 1e-5
-    first, second = answers_to(constructions.pairs_beyond(2), point_wise(), lambda_layer())
+    first, second = answers_to(
+        constructions.pairs_beyond(2), point_wise(), lambda_layer()
+    )
     assert np.abs(first - second).max() > 1e-5
 
 
@@ -165,7 +192,10 @@ def causal(**options):
 @pytest.mark.parametrize(
     ("draw", "make"),
     [
-        (constructions.two_arrows, lambda: [point_wise(), keras.layers.Conv2D(12, 5, padding="same")]),
+        (
+            constructions.two_arrows,
+            lambda: [point_wise(), keras.layers.Conv2D(12, 5, padding="same")],
+        ),
         (constructions.two_pairs, lambda: [LambdaLayer(12, scope=None, content=False)]),
         (constructions.two_neighbors, lambda: [point_wise(), causal()]),
     ],
@@ -183,7 +213,9 @@ def test_sums_over_positions_cannot_answer_four_questions(draw, make):
 
 
 def test_one_layer_of_content_alone_sees_a_bag_of_tokens():
-    first, *others = answers_to(constructions.two_neighbors(), point_wise(), causal(position=None))
+    first, *others = answers_to(
+        constructions.two_neighbors(), point_wise(), causal(position=None)
+    )
     for other in others:
         np.testing.assert_allclose(first, other, atol=1e-6)
 
@@ -202,5 +234,7 @@ def test_one_layer_of_content_alone_sees_a_bag_of_tokens():
 def test_the_constructions_answer_these_questions(draw, task):
     _, build = TASKS[task]
     examples = draw()
-    right, asked = constructions.count_right(build()(examples.inputs, training=False), examples.answers)
+    right, asked = constructions.count_right(
+        build()(examples.inputs, training=False), examples.answers
+    )
     assert right == asked == len(examples.inputs)

@@ -28,7 +28,9 @@ def test_unknown_batch_and_changing_non_square_sizes(make):
         np.testing.assert_allclose(outputs, layer(images(*shape)), atol=1e-5)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
+@pytest.mark.parametrize(
+    "policy", ["float32", "mixed_bfloat16", "mixed_float16", "float64"]
+)
 def test_declared_outputs_equal_traced_ones(make, policy):
     """Shapes do not depend on the precision, so only one precision is traced with unknown sizes too."""
     layer = make(dtype=policy)
@@ -50,7 +52,11 @@ def test_declared_outputs_of_pairs_and_strides_equal_traced_ones():
         lambdanet.HaloAttention(4, 2, 4, strides=2),
         lambdanet.CenteredMaxPooling2D(3, 2),
     )
-    outputs = [*pair, lambdanet.SqueezeExcite(dtype="mixed_bfloat16")(pair), *(layer(x) for layer in layers)]
+    outputs = [
+        *pair,
+        lambdanet.SqueezeExcite(dtype="mixed_bfloat16")(pair),
+        *(layer(x) for layer in layers),
+    ]
     model = keras.Model(x, outputs)
     for declared, computed in zip(outputs, model(images(2, 5, 7, 8)), strict=True):
         assert declared.dtype == computed.dtype
@@ -71,11 +77,17 @@ def test_config_of_a_subclass_has_the_arguments_of_its_base():
             super().__init__(scope=width + 1, **kwargs)
 
     layer = Narrow(filters=8, multi_head=True)
-    with pytest.raises(AttributeError, match="'Narrow' object has no attribute 'width'"):
+    with pytest.raises(
+        AttributeError, match="'Narrow' object has no attribute 'width'"
+    ):
         layer.get_config()
     layer.width = 4
     expected = lambdanet.LambdaLayer(8, scope=5, multi_head=True).get_config()
-    assert {**layer.get_config(), "name": None} == {**expected, "width": 4, "name": None}
+    assert {**layer.get_config(), "name": None} == {
+        **expected,
+        "width": 4,
+        "name": None,
+    }
 
 
 def test_function_and_xla_equal_eager(make):
@@ -83,7 +95,9 @@ def test_function_and_xla_equal_eager(make):
     x = images(2, 6, 5, 8)
     eager = layer(x)
     np.testing.assert_allclose(tf.function(layer)(x), eager, atol=1e-5)
-    np.testing.assert_allclose(tf.function(layer, jit_compile=True)(x), eager, atol=1e-5)
+    np.testing.assert_allclose(
+        tf.function(layer, jit_compile=True)(x), eager, atol=1e-5
+    )
 
 
 def test_no_images_in_a_batch(make):
@@ -98,7 +112,9 @@ def test_no_images_in_a_batch(make):
 
 def test_a_map_of_size_0_is_rejected(make):
     for shape in ([2, 0, 5, 8], [2, 6, 0, 8]):
-        with pytest.raises(InputError, match="each side of a map must be at least 1, got") as error:
+        with pytest.raises(
+            InputError, match="each side of a map must be at least 1, got"
+        ) as error:
             make()(tf.zeros(shape))
         assert "\n" not in str(error.value)
 
@@ -106,8 +122,16 @@ def test_a_map_of_size_0_is_rejected(make):
 def test_integers_of_numpy_are_python_integers_in_the_config(make):
     layer = make()
     config = layer.get_config()
-    integers = {name: np.int64(n) for name, n in config.items() if isinstance(n, int) and n is not bool(n)}
-    sizes = {name: tuple(map(np.int64, n)) for name, n in config.items() if isinstance(n, tuple)}
+    integers = {
+        name: np.int64(n)
+        for name, n in config.items()
+        if isinstance(n, int) and n is not bool(n)
+    }
+    sizes = {
+        name: tuple(map(np.int64, n))
+        for name, n in config.items()
+        if isinstance(n, tuple)
+    }
     same = type(layer).from_config({**config, **integers, **sizes}).get_config()
     assert json.loads(json.dumps(same)) == json.loads(json.dumps(config))
 
@@ -126,7 +150,9 @@ def test_half_precision_stays_near_float32(make, policy):
     for layer in (full, half):
         layer.build(x.shape)
     random = np.random.default_rng(1)  # for biases and averages, which are zeros
-    weights = [w if np.any(w) else random.normal(0, 0.03, w.shape) for w in full.get_weights()]
+    weights = [
+        w if np.any(w) else random.normal(0, 0.03, w.shape) for w in full.get_weights()
+    ]
     results = []
     for layer in (full, half):
         layer.set_weights(weights)
@@ -134,7 +160,9 @@ def test_half_precision_stays_near_float32(make, policy):
         def function(x, *_, layer=layer):
             return tf.cast(layer(x), tf.float32)
 
-        results.append(with_gradients(function, [x, *layer.trainable_weights], tf.square))
+        results.append(
+            with_gradients(function, [x, *layer.trainable_weights], tf.square)
+        )
     for expected, result in zip(*results, strict=True):
         assert relative_error(result, expected) < 24 * product_error(dtype)
     assert half(x).dtype == half.compute_dtype != half.variable_dtype
@@ -147,19 +175,28 @@ def test_regularizer_counts_the_kernels_alone(make):
         pytest.skip("has no kernel_regularizer")
     layer = make(kernel_regularizer=keras.regularizers.L2(0.5))
     layer(tf.ones([1, 4, 4, 8]))
-    kernels = [weight for weight in layer.trainable_weights if "kernel" in compat.variable_name(weight)]
+    kernels = [
+        weight
+        for weight in layer.trainable_weights
+        if "kernel" in compat.variable_name(weight)
+    ]
     assert kernels
-    np.testing.assert_allclose(sum(layer.losses), sum(map(tf.nn.l2_loss, kernels)), rtol=1e-5)
+    np.testing.assert_allclose(
+        sum(layer.losses), sum(map(tf.nn.l2_loss, kernels)), rtol=1e-5
+    )
 
 
 # A SavedModel of each class, of a table that depends on the size of the map, and of one that is an argument.
 # The others differ only in configuration, which both formats store; tracing each takes seconds.
-SAVED_MODELS = [name for name in LAYERS if "_" not in name or name.endswith(("_global", "_shared"))]
+SAVED_MODELS = [
+    name for name in LAYERS if "_" not in name or name.endswith(("_global", "_shared"))
+]
 
 
 @pytest.mark.parametrize(
     ("form", "name"),
-    [("layer.keras", name) for name in LAYERS] + [("saved_model", name) for name in SAVED_MODELS],
+    [("layer.keras", name) for name in LAYERS]
+    + [("saved_model", name) for name in SAVED_MODELS],
 )
 def test_save_and_load(form, name, tmp_path):
     model = keras.Sequential([keras.Input([None, None, 8]), LAYERS[name]()])
@@ -177,7 +214,9 @@ def test_save_and_load(form, name, tmp_path):
 def layers_that_share_a_table():
     inputs, table = keras.Input([6, 6, 8]), lambdanet.RelativePositionEmbedding(scope=5)
     x = lambdanet.LambdaLayer(8, position=table, name="first")(inputs)
-    return keras.Model(inputs, lambdanet.LambdaLayer(8, position=table, name="second")(x))
+    return keras.Model(
+        inputs, lambdanet.LambdaLayer(8, position=table, name="second")(x)
+    )
 
 
 def assert_shared(copy, model):
@@ -191,7 +230,9 @@ def test_a_shared_table_is_shared_in_a_loaded_model(tmp_path):
     model.save(tmp_path / "shared.keras")
     loaded = keras.models.load_model(tmp_path / "shared.keras")
     assert_shared(loaded, model)
-    np.testing.assert_allclose(loaded(images(1, 6, 6, 8)), model(images(1, 6, 6, 8)), atol=1e-5)
+    np.testing.assert_allclose(
+        loaded(images(1, 6, 6, 8)), model(images(1, 6, 6, 8)), atol=1e-5
+    )
 
 
 def test_a_copy_that_would_not_share_a_table_is_rejected():
@@ -203,7 +244,9 @@ def test_a_copy_that_would_not_share_a_table_is_rejected():
         lambda: keras.models.clone_model(model),
     ]
     for copy in copies:
-        with pytest.raises(InputError, match="save the model as a .keras file and load that$") as error:
+        with pytest.raises(
+            InputError, match="save the model as a .keras file and load that$"
+        ) as error:
             copy()
         assert "\n" not in str(error.value)
     layer = lambdanet.LambdaLayer(8, position=lambdanet.RelativePositionEmbedding())
@@ -215,6 +258,8 @@ def test_one_gradient_step_reaches_every_weight(make):
     layer = make()
     x = images(4, 6, 5, 8)
     with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(tf.square(layer(x, training=True) - images(4, 6, 5, 8, seed=1)))
+        loss = tf.reduce_mean(
+            tf.square(layer(x, training=True) - images(4, 6, 5, 8, seed=1))
+        )
     gradients = tape.gradient(loss, layer.trainable_weights)
     assert all(np.abs(gradient).max() > 0 for gradient in gradients)

@@ -23,22 +23,32 @@ def lambda_layers(draw):
         "key_dim": draw(strategies.integers(1, 4)),
         "intra_depth": draw(strategies.sampled_from([1, 1, 2])),
         "scope": draw(strategies.sampled_from([1, 3, 5, 9, None])),
-        "position": draw(strategies.sampled_from(["relative", "relative", "unstructured", None])),
+        "position": draw(
+            strategies.sampled_from(["relative", "relative", "unstructured", None])
+        ),
         "key_normalization": draw(strategies.sampled_from(["softmax", "l2", None])),
         "query_normalization": draw(strategies.sampled_from([None, "softmax"])),
         "use_batch_norm": draw(strategies.booleans()),
         "multi_head": draw(strategies.booleans()),
         "position_bias": draw(strategies.booleans()),
-        "implementation": draw(strategies.sampled_from(["auto", "einsum", "query_first", "blocked", "conv"])),
+        "implementation": draw(
+            strategies.sampled_from(
+                ["auto", "einsum", "query_first", "blocked", "conv"]
+            )
+        ),
     }
     arguments["content"] = arguments["position"] is None or draw(strategies.booleans())
     spatial = draw(strategies.lists(side, min_size=rank, max_size=rank))
-    context = draw(strategies.none() | strategies.lists(side, min_size=rank, max_size=rank))
+    context = draw(
+        strategies.none() | strategies.lists(side, min_size=rank, max_size=rank)
+    )
     if context is None:
         mask = draw(strategies.sampled_from([None, "causal", "random"]))
     else:
         mask = draw(strategies.sampled_from([None, "random"]))
-    arguments["strides"] = 1 if mask == "causal" else draw(strategies.sampled_from([1, 1, 2]))
+    arguments["strides"] = (
+        1 if mask == "causal" else draw(strategies.sampled_from([1, 1, 2]))
+    )
     if arguments["scope"] is None:
         arguments["map_size"] = 2 * max([*spatial, *(context or [])])
     else:
@@ -82,7 +92,9 @@ def halo_attentions(draw):
     }
     if arguments["block_size"] % arguments["strides"] == 0:
         arguments["compact_offsets"] = draw(strategies.booleans())
-    return arguments, draw(strategies.tuples(strategies.integers(1, 6), strategies.integers(1, 6)))
+    return arguments, draw(
+        strategies.tuples(strategies.integers(1, 6), strategies.integers(1, 6))
+    )
 
 
 @hypothesis.given(halo_attentions())

@@ -33,8 +33,16 @@ def test_local_attention_equals_the_loop_for_any_block(block_size, kind):
     ("layer", "kind"),
     [
         (partial(lambdanet.HaloAttention, 8, 2, 4, 3), "CPU"),
-        (partial(lambdanet.HaloAttention, 8, 2, 4, 1, strides=2, positions="added"), "CPU"),
-        (partial(lambdanet.HaloAttention, 8, 2, 4, 1, strides=2, compact_offsets=True), "TPU"),
+        (
+            partial(lambdanet.HaloAttention, 8, 2, 4, 1, strides=2, positions="added"),
+            "CPU",
+        ),
+        (
+            partial(
+                lambdanet.HaloAttention, 8, 2, 4, 1, strides=2, compact_offsets=True
+            ),
+            "TPU",
+        ),
         (partial(lambdanet.HaloAttention, 32, 4, halo_size=1), "TPU"),
         (partial(lambdanet.LocalAttention, 8, 2, block_size=4), "CPU"),
     ],
@@ -43,7 +51,9 @@ def test_one_function_serves_every_size(layer, kind):
     """Sizes known at tracing, where one block can do without its halo, and unknown ones agree."""
     layer = layer()
     with device.assume(kind):
-        traced = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 6])])
+        traced = tf.function(
+            layer, input_signature=[tf.TensorSpec([None, None, None, 6])]
+        )
         traced.get_concrete_function()
     for shape in ([2, 3, 4, 6], [1, 9, 5, 6], [2, 9, 17, 6]):
         x = tf.constant(images(*shape), tf.float32)
@@ -62,7 +72,11 @@ def test_graph_has_no_patches_or_indexed_gradients(size):
             loss = tf.reduce_sum(layer(x))
         return tape.gradient(loss, [x, *layer.trainable_weights])
 
-    graph = tf.function(gradients).get_concrete_function(tf.TensorSpec([2, size, size, 6])).graph
+    graph = (
+        tf.function(gradients)
+        .get_concrete_function(tf.TensorSpec([2, size, size, 6]))
+        .graph
+    )
     operations = {op.type for op in graph.get_operations()}
     assert "BatchMatMulV2" in operations
     assert not [name for name in operations if "Scatter" in name or "Patches" in name]
@@ -76,36 +90,69 @@ def test_graph_has_no_patches_or_indexed_gradients(size):
         (True, partial(lambdanet.HaloAttention, 128, 8, mask_padding=False)),
         (True, partial(lambdanet.LocalAttention, 32, 4, scope=5)),
         (False, partial(lambdanet.HaloAttention, 64, 4, strides=2)),
-        (False, partial(lambdanet.HaloAttention, 256, 8, 4, halo_size=1, mask_padding=False)),
+        (
+            False,
+            partial(
+                lambdanet.HaloAttention, 256, 8, 4, halo_size=1, mask_padding=False
+            ),
+        ),
         (False, partial(lambdanet.HaloAttention, 128, 2, 12)),
     ],
-    ids=["one tile", "two tiles", "with a scope", "few queries", "small blocks", "a head per tile"],
+    ids=[
+        "one tile",
+        "two tiles",
+        "with a scope",
+        "few queries",
+        "small blocks",
+        "a head per tile",
+    ],
 )
-def test_tpu_forms_equal_single_heads_with_gradients(is_joint, layer, dtype, monkeypatch):
+def test_tpu_forms_equal_single_heads_with_gradients(
+    is_joint, layer, dtype, monkeypatch
+):
     packed = []
     attend = packed_heads.attend
-    monkeypatch.setattr(packed_heads, "attend", lambda *args: packed.append(1) or attend(*args))
+    monkeypatch.setattr(
+        packed_heads, "attend", lambda *args: packed.append(1) or attend(*args)
+    )
     layer = layer(dtype=dtype)
     x = tf.constant(images(2, 12, 20, 16), layer.compute_dtype)
 
     layer(x)
 
     def results():
-        arrays = with_gradients(lambda x, *_: layer(x), [x, *layer.trainable_weights], tf.square)
+        arrays = with_gradients(
+            lambda x, *_: layer(x), [x, *layer.trainable_weights], tf.square
+        )
         return [tf.cast(array, "float64") for array in arrays]
 
     expected = results()
     with device.assume("TPU"):
         for result, of_a_head in zip(results(), expected, strict=True):
             error = np.max(np.abs(result - of_a_head)) / np.max(np.abs(of_a_head))
-            assert error < {"float64": 1e-13, "float32": 1e-5, "mixed_bfloat16": 4e-2}[dtype]
+            assert (
+                error
+                < {"float64": 1e-13, "float32": 1e-5, "mixed_bfloat16": 4e-2}[dtype]
+            )
     assert len(packed) == (not is_joint)
 
 
 @pytest.mark.parametrize(
     ("sizes", "heads"),
-    [((4, 16), 4), ((8, 16), 8), ((8, 32), 4), ((8, 64), 2), ((6, 40), 3), ((8, 160), 1)]
-    + [((4, 16, 16, 30), 4), ((8, 16, 16, 30), 4), ((8, 32, 32, 30), 2), ((6, 20, 10, 30), 3)]
+    [
+        ((4, 16), 4),
+        ((8, 16), 8),
+        ((8, 32), 4),
+        ((8, 64), 2),
+        ((6, 40), 3),
+        ((8, 160), 1),
+    ]
+    + [
+        ((4, 16, 16, 30), 4),
+        ((8, 16, 16, 30), 4),
+        ((8, 32, 32, 30), 2),
+        ((6, 20, 10, 30), 3),
+    ]
     + [((8, 8, 4, 65), 4), ((2, 64, 80, 9), 0)],
 )
 def test_heads_per_tile(sizes, heads):
@@ -116,5 +163,11 @@ def test_heads_per_tile(sizes, heads):
 
 def test_static_sizes_stay_static():
     layer = lambdanet.HaloAttention(8, num_heads=2, block_size=4, halo_size=3)
-    graph = tf.function(layer).get_concrete_function(tf.TensorSpec([2, 10, 13, 6])).graph
-    assert all(output.shape.is_fully_defined() for op in graph.get_operations() for output in op.outputs)
+    graph = (
+        tf.function(layer).get_concrete_function(tf.TensorSpec([2, 10, 13, 6])).graph
+    )
+    assert all(
+        output.shape.is_fully_defined()
+        for op in graph.get_operations()
+        for output in op.outputs
+    )

@@ -29,7 +29,14 @@ from lambdanet.ops import reference
 )
 def test_pool_of_the_layer_is_that_after_it(size, options, kind):
     """On maps of odd and even sizes, whose first windows begin at other places."""
-    options = {"filters": 6, "num_heads": 2, "key_dim": 3, "scope": 3, "dtype": "float64", **options}
+    options = {
+        "filters": 6,
+        "num_heads": 2,
+        "key_dim": 3,
+        "scope": 3,
+        "dtype": "float64",
+        **options,
+    }
     x = np.random.default_rng(3).normal(size=[2, *size, 4])
     whole = lambdanet.LambdaLayer(**options)
     pooled = lambdanet.LambdaLayer(**options, strides=2, pool_size=3)
@@ -40,7 +47,9 @@ def test_pool_of_the_layer_is_that_after_it(size, options, kind):
     assert pooled.compute_output_shape(x.shape) == expected.shape
     with device.assume(kind):
         np.testing.assert_allclose(pooled(x), expected, atol=1e-10)
-    with pytest.raises(InputError, match=r"pool_size must be 1 with a mask \[n, m\], got"):
+    with pytest.raises(
+        InputError, match=r"pool_size must be 1 with a mask \[n, m\], got"
+    ):
         pooled(x, mask=np.ones([np.prod(size), np.prod(size)]))
 
 
@@ -49,7 +58,11 @@ def test_initialization_is_the_papers():
     layer = lambdanet.LambdaLayer(512, num_heads=4, key_dim=16)
     layer.build([None, 7, 7, 512])
     weights = weights_by_name(layer)
-    stddevs = {"position/table": 1.0, "keys/kernel": 512**-0.5, "values/kernel": 512**-0.5}
+    stddevs = {
+        "position/table": 1.0,
+        "keys/kernel": 512**-0.5,
+        "values/kernel": 512**-0.5,
+    }
     for name, stddev in {**stddevs, "queries/kernel": (16 * 512) ** -0.5}.items():
         assert weights[name].numpy().std() == pytest.approx(stddev, rel=0.05)
 
@@ -75,14 +88,20 @@ def test_initializer_of_shared_positions():
     initializer = keras.initializers.Constant(0.5)
     options = {"share_positions": True, "embeddings_initializer": initializer}
     model = lambdanet.create_model("lambda_resnet_tiny", input_size=32, **options)
-    embeddings = {x.position for x in model.layers if isinstance(x, lambdanet.LambdaLayer)}
+    embeddings = {
+        x.position for x in model.layers if isinstance(x, lambdanet.LambdaLayer)
+    }
     assert {np.array(embedding.table).mean() for embedding in embeddings} == {0.5}
 
 
 @pytest.mark.parametrize(
     ("arguments", "inputs", "message"),
     [
-        ({"filters": 8}, tf.ones([2, 8]), r"the shape of the input must be \[b, n, c\], .* got \(2, 8\)"),
+        (
+            {"filters": 8},
+            tf.ones([2, 8]),
+            r"the shape of the input must be \[b, n, c\], .* got \(2, 8\)",
+        ),
         ({}, tf.ones([1, 4, 4, 10]), "filters=10 and num_heads=4"),
         ({}, keras.Input([4, 4, None]), "known number of channels"),
         (
@@ -109,27 +128,47 @@ def test_causal_memory_is_linear():
 def two_layers(table, **arguments):
     inputs = keras.Input([6, 6, 8])
     x = lambdanet.LambdaLayer(8, position=table, name="first", **arguments)(inputs)
-    return keras.Model(inputs, lambdanet.LambdaLayer(8, position=table, name="second", **arguments)(x))
+    return keras.Model(
+        inputs, lambdanet.LambdaLayer(8, position=table, name="second", **arguments)(x)
+    )
 
 
 def test_arguments_equal_to_those_of_a_position_embedding():
     options = {"dilation": 1, "resize": "interpolate", "implementation": "einsum"}
-    embedding = lambdanet.RelativePositionEmbedding(scope=None, map_size=(9, 9), use_bias=True, **options)
+    embedding = lambdanet.RelativePositionEmbedding(
+        scope=None, map_size=(9, 9), use_bias=True, **options
+    )
     layer = lambdanet.LambdaLayer(
         8, position=embedding, scope=None, map_size=9, position_bias=True, **options
     )
-    assert lambdanet.LambdaLayer.from_config(layer.get_config()).position.map_size == (9, 9)
+    assert lambdanet.LambdaLayer.from_config(layer.get_config()).position.map_size == (
+        9,
+        9,
+    )
 
 
 def test_one_table_shared_by_two_layers():
     table = lambdanet.RelativePositionEmbedding(scope=5)
-    assert sum("table" in weight.name for weight in two_layers(table).trainable_weights) == 1
+    assert (
+        sum("table" in weight.name for weight in two_layers(table).trainable_weights)
+        == 1
+    )
     for key_dim, size, message in (
-        (8, [6, 6], "key_dim of the position embedding must be 8 as in the layer, got 16"),
-        (16, [6], "spatial axes of the input must be 2 as in the position table, got 1"),
+        (
+            8,
+            [6, 6],
+            "key_dim of the position embedding must be 8 as in the layer, got 16",
+        ),
+        (
+            16,
+            [6],
+            "spatial axes of the input must be 2 as in the position table, got 1",
+        ),
     ):
         with pytest.raises(InputError, match=message):
-            lambdanet.LambdaLayer(8, position=table, key_dim=key_dim)(images(1, *size, 8))
+            lambdanet.LambdaLayer(8, position=table, key_dim=key_dim)(
+                images(1, *size, 8)
+            )
 
 
 def test_a_global_table_on_other_sizes():
@@ -139,11 +178,15 @@ def test_a_global_table_on_other_sizes():
     x = images(1, 4, 5, 8)
     framed = tf.pad(x, [[0, 0], [0, 2], [0, 1], [0, 0]])
     np.testing.assert_allclose(layer(x), layer(framed)[:, :4, :5], atol=1e-5)
-    with pytest.raises(InputError, match=r"the size of the map must be at most \(6, 6\), got \(7, 6\)"):
+    with pytest.raises(
+        InputError, match=r"the size of the map must be at most \(6, 6\), got \(7, 6\)"
+    ):
         layer(images(1, 7, 6, 8))
     unknown = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 8])])
     np.testing.assert_allclose(unknown(x), layer(x), atol=1e-5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="larger than the position table"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="larger than the position table"
+    ):
         unknown(images(1, 7, 6, 8))
 
 
@@ -165,19 +208,28 @@ def test_interpolation_stretches_the_table():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_half_precision_is_finite_for_large_inputs(dtype, mask):
-    layer = lambdanet.LambdaLayer(16, scope=9, dtype=keras.mixed_precision.Policy(f"mixed_{dtype}"))
+    layer = lambdanet.LambdaLayer(
+        16, scope=9, dtype=keras.mixed_precision.Policy(f"mixed_{dtype}")
+    )
     x = images(2, 12, 12, 16) * 100
     with tf.GradientTape() as tape:
         outputs = layer(x, mask=mask, training=True)
         loss = tf.reduce_mean(tf.cast(outputs, tf.float32))
     gradients = tape.gradient(loss, layer.trainable_weights)
-    assert all(np.isfinite(tf.cast(value, tf.float32)).all() for value in [outputs, *gradients])
+    assert all(
+        np.isfinite(tf.cast(value, tf.float32)).all() for value in [outputs, *gradients]
+    )
 
 
 def test_padding_masks_of_keras_are_rejected():
     """Keras would pass them, [b, n], as the layer's own argument, [n, m]."""
-    embedded = keras.layers.Embedding(10, 8, mask_zero=True)(keras.Input([5], dtype="int32"))
-    with pytest.raises(InputError, match="LambdaLayer takes no padding mask, such as that of an Embedding"):
+    embedded = keras.layers.Embedding(10, 8, mask_zero=True)(
+        keras.Input([5], dtype="int32")
+    )
+    with pytest.raises(
+        InputError,
+        match="LambdaLayer takes no padding mask, such as that of an Embedding",
+    ):
         lambdanet.LambdaLayer(8, scope=3)(embedded)
 
 
@@ -188,7 +240,9 @@ def test_another_context_in_a_functional_model(tmp_path):
     model = keras.Model([inputs, context], outputs)
     x = [images(2, 5, 8), images(2, 9, 6, seed=1)]
     model.save(tmp_path / "cross.keras")
-    np.testing.assert_allclose(keras.models.load_model(tmp_path / "cross.keras")(x), model(x), atol=1e-6)
+    np.testing.assert_allclose(
+        keras.models.load_model(tmp_path / "cross.keras")(x), model(x), atol=1e-6
+    )
 
 
 MASK = r"^mask must be 'causal' or of the shape \[n, m\] = \[{}\], got \({}\)$"
@@ -201,9 +255,18 @@ MASK = r"^mask must be 'causal' or of the shape \[n, m\] = \[{}\], got \({}\)$"
         ({"mask": np.ones([2, 4, 4])}, MASK.format("4, 4", "2, 4, 4")),
         ({"mask": np.ones([1, 4])}, MASK.format("4, 4", "1, 4")),
         ({"mask": [[1, 0, 1, 0]] * 3}, MASK.format("4, 4", "3, 4")),
-        ({"mask": tf.ones([4, 4]), "context": tf.ones([1, 5, 8])}, MASK.format("4, 5", "4, 4")),
-        ({"mask": "causal", "context": tf.ones([1, 4, 8])}, "causal mask needs the inputs as context"),
-        ({"context": np.ones([1, 4, 4, 8], np.float32)}, "input and context must have the same rank"),
+        (
+            {"mask": tf.ones([4, 4]), "context": tf.ones([1, 5, 8])},
+            MASK.format("4, 5", "4, 4"),
+        ),
+        (
+            {"mask": "causal", "context": tf.ones([1, 4, 8])},
+            "causal mask needs the inputs as context",
+        ),
+        (
+            {"context": np.ones([1, 4, 4, 8], np.float32)},
+            "input and context must have the same rank",
+        ),
     ],
 )
 def test_calls_that_are_rejected(arguments, message):
@@ -223,18 +286,30 @@ def test_masks_of_two_values_are_read_alike(dtype, arguments):
     x = images(2, 4, 8)
     expected = layer(x, mask=VISIBLE)
     np.testing.assert_array_equal(layer(x, mask=VISIBLE.astype(dtype)), expected)
-    np.testing.assert_array_equal(layer(x, mask=tf.constant(VISIBLE.astype(dtype))), expected)
-    np.testing.assert_array_equal(layer(x, mask=VISIBLE.astype(dtype).tolist()), expected)
+    np.testing.assert_array_equal(
+        layer(x, mask=tf.constant(VISIBLE.astype(dtype))), expected
+    )
+    np.testing.assert_array_equal(
+        layer(x, mask=VISIBLE.astype(dtype).tolist()), expected
+    )
 
 
 def test_integers_other_than_0_are_true():
     layer = lambdanet.LambdaLayer(8, scope=5)
     x = images(2, 4, 8)
-    np.testing.assert_array_equal(layer(x, mask=-3 * VISIBLE.astype(int)), layer(x, mask=VISIBLE))
+    np.testing.assert_array_equal(
+        layer(x, mask=-3 * VISIBLE.astype(int)), layer(x, mask=VISIBLE)
+    )
 
 
 @pytest.mark.parametrize(
-    "values", [ADDITIVE, np.where(VISIBLE, 0.0, -np.inf), 0.5 * VISIBLE, np.where(VISIBLE, 1.0, np.nan)]
+    "values",
+    [
+        ADDITIVE,
+        np.where(VISIBLE, 0.0, -np.inf),
+        0.5 * VISIBLE,
+        np.where(VISIBLE, 1.0, np.nan),
+    ],
 )
 def test_masks_of_other_values_are_refused(values):
     layer = lambdanet.LambdaLayer(8, scope=5)
@@ -242,7 +317,11 @@ def test_masks_of_other_values_are_refused(values):
     with pytest.raises(InputError, match=FLOATS.format(values.dtype)):
         layer(x, mask=values)
     random = np.random.default_rng(0).normal
-    queries, keys, table = random(size=[1, 4, 2, 3]), random(size=[1, 4, 3, 1]), random(size=[4, 4, 3, 1])
+    queries, keys, table = (
+        random(size=[1, 4, 2, 3]),
+        random(size=[1, 4, 3, 1]),
+        random(size=[4, 4, 3, 1]),
+    )
     with pytest.raises(InputError, match=FLOATS.format(values.dtype)):
         reference.apply_lambdas(queries, keys, keys, table, mask=values)
     layer(x, mask=ADDITIVE >= 0)
@@ -255,7 +334,9 @@ def test_mask_of_floats_is_refused_where_its_values_are_not_known():
     layer(x)
     with pytest.raises(InputError, match=FLOATS.format("float32")):
         call(x, tf.cast(VISIBLE, tf.float32))
-    np.testing.assert_allclose(call(x, tf.constant(VISIBLE)), layer(x, mask=VISIBLE), atol=1e-6)
+    np.testing.assert_allclose(
+        call(x, tf.constant(VISIBLE)), layer(x, mask=VISIBLE), atol=1e-6
+    )
     inputs = keras.Input([4, 8])
     with pytest.raises(InputError, match=FLOATS.format("float32")):
         layer(inputs, mask=keras.Input(batch_shape=[4, 4]))
@@ -281,11 +362,15 @@ def test_mask_of_all_positions_with_strides_is_refused():
     specs = tf.TensorSpec([None, None, 5, 8]), tf.TensorSpec([None, None], tf.bool)
     call = tf.function(lambda x, mask: layer(x, mask=mask))
     np.testing.assert_allclose(
-        call.get_concrete_function(*specs)(x, tf.constant(strided)), layer(x, mask=strided), atol=1e-6
+        call.get_concrete_function(*specs)(x, tf.constant(strided)),
+        layer(x, mask=strided),
+        atol=1e-6,
     )
     specs = tf.TensorSpec([None, 3, 5, 8]), tf.TensorSpec([None, 14])
     with pytest.raises(InputError, match=MASK.format("6, 15", "None, 14")):
-        tf.function(lambda x, mask: layer(x, mask=mask), autograph=False).get_concrete_function(*specs)
+        tf.function(
+            lambda x, mask: layer(x, mask=mask), autograph=False
+        ).get_concrete_function(*specs)
 
 
 @pytest.mark.parametrize("size", [(9,), (3, 4), (2, 3, 2)])
@@ -293,7 +378,8 @@ def test_causal_mask_of_a_resized_table_with_unknown_sizes(size):
     layer = lambdanet.LambdaLayer(4, scope=None, map_size=3, resize="interpolate")
     x = images(1, *size, 6)
     call = tf.function(
-        lambda x: layer(x, mask="causal"), input_signature=[tf.TensorSpec([None, *[None] * len(size), 6])]
+        lambda x: layer(x, mask="causal"),
+        input_signature=[tf.TensorSpec([None, *[None] * len(size), 6])],
     )
     mask = np.tri(np.prod(size), dtype="float32")
     np.testing.assert_allclose(call(x), layer(x, mask=mask), atol=1e-5)
@@ -303,7 +389,9 @@ def test_a_table_taken_from_a_layer_is_saved_with_both(tmp_path):
     first = lambdanet.LambdaLayer(8, scope=3)
     inputs = keras.Input([6, 8])
     x = first(inputs)
-    model = keras.Model(inputs, lambdanet.LambdaLayer(8, scope=3, position=first.position)(x))
+    model = keras.Model(
+        inputs, lambdanet.LambdaLayer(8, scope=3, position=first.position)(x)
+    )
     model.save(tmp_path / "shared.keras")
     loaded = keras.models.load_model(tmp_path / "shared.keras")
     one, two = (x for x in loaded.layers if isinstance(x, lambdanet.LambdaLayer))
@@ -313,12 +401,20 @@ def test_a_table_taken_from_a_layer_is_saved_with_both(tmp_path):
 
 def test_adapters_are_named_where_plain_weights_are_needed(tmp_path):
     inputs = keras.Input([6, 8])
-    model = keras.Model(inputs, lambdanet.LambdaLayer(8, scope=3, name="mixer")(inputs), name="small")
+    model = keras.Model(
+        inputs, lambdanet.LambdaLayer(8, scope=3, name="mixer")(inputs), name="small"
+    )
     model.get_layer("mixer")._queries.enable_lora(2)
-    with pytest.raises(InputError, match="form for inference needs .* 'queries' of 'mixer' has LoRA: merge"):
+    with pytest.raises(
+        InputError,
+        match="form for inference needs .* 'queries' of 'mixer' has LoRA: merge",
+    ):
         lambdanet.for_inference(model)
     path = tmp_path / "small.safetensors"
-    with pytest.raises(InputError, match="file of weights needs .* 'queries' of 'small' has LoRA: merge or"):
+    with pytest.raises(
+        InputError,
+        match="file of weights needs .* 'queries' of 'small' has LoRA: merge or",
+    ):
         weight_files.save(model, path)
     assert not path.exists()
 
@@ -326,7 +422,9 @@ def test_adapters_are_named_where_plain_weights_are_needed(tmp_path):
 def test_unbuilt_layer_is_serialized_and_cloned():
     layer = lambdanet.LambdaLayer(8, scope=3, name="mine")
     config = keras.saving.serialize_keras_object(layer)
-    assert keras.saving.deserialize_keras_object(config).get_config() == layer.get_config()
+    assert (
+        keras.saving.deserialize_keras_object(config).get_config() == layer.get_config()
+    )
     model = keras.models.clone_model(keras.Sequential([layer, keras.layers.Dense(2)]))
     assert model.layers[0].name == "mine" and not model.layers[0].built
     assert model(images(1, 4, 8)).shape == [1, 4, 2]
@@ -340,24 +438,40 @@ def test_unbuilt_layer_is_serialized_and_cloned():
         ({"scope": -3}, "scope must be a positive integer, got -3"),
         ({"key_dim": 0}, "key_dim must be a positive integer, got 0"),
         ({"num_heads": 2.0}, "num_heads must be a positive integer, got 2.0"),
-        ({"implementation": "conv2d"}, "unknown implementation 'conv2d'; did you mean conv"),
+        (
+            {"implementation": "conv2d"},
+            "unknown implementation 'conv2d'; did you mean conv",
+        ),
         ({"position": "absolute"}, "unknown position 'absolute'"),
         ({"position": None, "content": False}, "needs content, positions or both"),
         ({"key_normalization": "l1"}, "key_normalization must be one of .* got 'l1'"),
-        ({"query_normalization": "l2"}, "query_normalization must be 'softmax' or None, got 'l2'"),
+        (
+            {"query_normalization": "l2"},
+            "query_normalization must be 'softmax' or None, got 'l2'",
+        ),
         *(
             (
                 {"embeddings_initializer": value},
                 "embeddings_initializer must be a Keras initializer or",
             )
-            for value in ("nrmal", 0.1, {"class_name": "RandomNormal", "config": {"std": 0.1}})
+            for value in (
+                "nrmal",
+                0.1,
+                {"class_name": "RandomNormal", "config": {"std": 0.1}},
+            )
         ),
         ({"resize": "crop"}, "unknown resize 'crop'"),
         ({"scope": None, "map_size": 0}, "map_size must be a positive integer, got 0"),
         ({"strides": 0}, "strides must be a positive integer, got 0"),
-        ({"scope": None, "dilation": 3}, "dilation must be 1 with scope=None, .* got 3"),
+        (
+            {"scope": None, "dilation": 3},
+            "dilation must be 1 with scope=None, .* got 3",
+        ),
         *(
-            ({"position": EMBEDDING, name: value}, f"{name} beside a position embedding must be {own}, as ")
+            (
+                {"position": EMBEDDING, name: value},
+                f"{name} beside a position embedding must be {own}, as ",
+            )
             for name, value, own in [
                 ("scope", 7, "5"),
                 ("dilation", 2, "1"),

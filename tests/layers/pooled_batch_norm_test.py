@@ -20,15 +20,26 @@ def test_one_pass_equals_the_definition_with_gradients():
         outputs = (x - mean) / tf.sqrt(variance + 1e-3) * gamma + beta
         return outputs, tf.reduce_mean(outputs, [1, 2])
 
-    inputs = tf.constant(2 + numbers(3, 4, 5, 6)), tf.constant(numbers(6)), tf.constant(numbers(6))
-    assert_equal_with_gradients(lambda *x: normalize(*x, 1e-3)[:2], by_definition, inputs, 1e-9)
+    inputs = (
+        tf.constant(2 + numbers(3, 4, 5, 6)),
+        tf.constant(numbers(6)),
+        tf.constant(numbers(6)),
+    )
+    assert_equal_with_gradients(
+        lambda *x: normalize(*x, 1e-3)[:2], by_definition, inputs, 1e-9
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("training", [True, False])
 def test_training_step_on_a_tpu_equals_keras(dtype, training):
     x = tf.constant(1 + numbers(8, 6, 5, 4), tf.float32)
-    arguments = {"momentum": 0.8, "epsilon": 1e-5, "dtype": dtype, "gamma_initializer": "ones"}
+    arguments = {
+        "momentum": 0.8,
+        "epsilon": 1e-5,
+        "dtype": dtype,
+        "gamma_initializer": "ones",
+    }
     ours = lambdanet.PooledBatchNormalization(**arguments)
     theirs = keras.layers.BatchNormalization(**arguments)
     with device.assume("TPU"):
@@ -36,9 +47,13 @@ def test_training_step_on_a_tpu_equals_keras(dtype, training):
     expected = theirs(x, training=training)
     tolerance = 2e-2 if "16" in dtype else 2e-6
     assert outputs.dtype == expected.dtype == means.dtype
-    np.testing.assert_allclose(tf.cast(outputs, "float32"), tf.cast(expected, "float32"), atol=tolerance)
     np.testing.assert_allclose(
-        tf.cast(means, "float32"), tf.reduce_mean(tf.cast(expected, "float32"), [1, 2]), atol=tolerance
+        tf.cast(outputs, "float32"), tf.cast(expected, "float32"), atol=tolerance
+    )
+    np.testing.assert_allclose(
+        tf.cast(means, "float32"),
+        tf.reduce_mean(tf.cast(expected, "float32"), [1, 2]),
+        atol=tolerance,
     )
     for a, b in zip(ours.weights, theirs.weights, strict=True):
         assert a.name.split("/")[-1] == b.name.split("/")[-1]
@@ -58,7 +73,9 @@ def step_of(layer, jit_compile):
 
 
 def operations(function, *inputs):
-    return [op.type for op in function.get_concrete_function(*inputs).graph.get_operations()]
+    return [
+        op.type for op in function.get_concrete_function(*inputs).graph.get_operations()
+    ]
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -67,27 +84,47 @@ def operations(function, *inputs):
 def test_fused_training_step_equals_keras(dtype, options, jit_compile):
     """Outputs, gradients and averages, of the biased variance; 240 positions would show the unbiased one."""
     arguments = {"momentum": 0.7, "epsilon": 1e-5, "dtype": dtype, **options}
-    layers = BatchNormalization(**arguments), keras.layers.BatchNormalization(**arguments)
+    layers = (
+        BatchNormalization(**arguments),
+        keras.layers.BatchNormalization(**arguments),
+    )
     x = tf.cast(1 + numbers(8, 6, 5, 4), layers[0].compute_dtype)
     results = []
     for layer, is_fused in zip(layers, (True, False), strict=True):
         layer.build(x.shape)
-        layer.set_weights([0.5 + numbers(*w.shape, seed=i) ** 2 for i, w in enumerate(layer.get_weights())])
+        layer.set_weights(
+            [
+                0.5 + numbers(*w.shape, seed=i) ** 2
+                for i, w in enumerate(layer.get_weights())
+            ]
+        )
         step = step_of(layer, jit_compile)
         used = operations(step, x)
         assert {"FusedBatchNormV3", "FusedBatchNormGradV3"}.issubset(used) == is_fused
         results.append([*step(x), *layer.non_trainable_weights])
-    tolerances = [1e-5 if dtype == "float32" else 2e-2] * (len(results[0]) - 2) + [1e-5, 1e-5]
+    tolerances = [1e-5 if dtype == "float32" else 2e-2] * (len(results[0]) - 2) + [
+        1e-5,
+        1e-5,
+    ]
     for ours, theirs, tolerance in zip(*results, tolerances, strict=True):
         assert ours.dtype == theirs.dtype
-        ours, theirs = (np.asarray(tf.cast(array, tf.float32)) for array in (ours, theirs))
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
+        ours, theirs = (
+            np.asarray(tf.cast(array, tf.float32)) for array in (ours, theirs)
+        )
+        np.testing.assert_allclose(
+            ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max()
+        )
 
 
 def test_each_normalization_of_a_model_trains_by_the_fused_kernel():
     model = lambdanet.create_model("lambda_resnet_tiny", input_size=32)
     used = operations(step_of(model, False), tf.zeros([2, 32, 32, 3]))
-    assert used.count("FusedBatchNormV3") == used.count("FusedBatchNormGradV3") == len(norms_of(model)) > 20
+    assert (
+        used.count("FusedBatchNormV3")
+        == used.count("FusedBatchNormGradV3")
+        == len(norms_of(model))
+        > 20
+    )
 
 
 def test_layers_without_one_pass_equal_keras():
@@ -95,9 +132,13 @@ def test_layers_without_one_pass_equal_keras():
     frozen = lambdanet.PooledBatchNormalization()
     frozen.trainable = False
     with device.assume("TPU"):
-        np.testing.assert_allclose(frozen(x, training=True)[0], x / np.sqrt(1.001), rtol=1e-5)
+        np.testing.assert_allclose(
+            frozen(x, training=True)[0], x / np.sqrt(1.001), rtol=1e-5
+        )
         for options in ({"synchronized": True}, {"dtype": "float64"}, {"scale": False}):
-            outputs, means = lambdanet.PooledBatchNormalization(**options)(x, training=True)
+            outputs, means = lambdanet.PooledBatchNormalization(**options)(
+                x, training=True
+            )
             np.testing.assert_allclose(np.mean(outputs, axis=(0, 1, 2)), 0, atol=1e-5)
             np.testing.assert_allclose(means, np.mean(outputs, axis=(1, 2)), atol=1e-5)
 
@@ -106,21 +147,30 @@ def test_squeeze_and_excitation_uses_given_means():
     x = tf.constant(numbers(2, 5, 3, 8), tf.float32)
     layer = lambdanet.SqueezeExcite(0.5)
     expected = layer(x)
-    np.testing.assert_allclose(layer([x, tf.reduce_mean(x, [1, 2])]), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        layer([x, tf.reduce_mean(x, [1, 2])]), expected, rtol=1e-6
+    )
     assert np.abs(layer([x, tf.zeros([2, 8])]) - expected).max() > 1e-3
     with device.assume("TPU"):
         np.testing.assert_allclose(layer(x), expected, rtol=1e-6)
 
 
 def norms_of(model):
-    return [layer for layer in compat.sublayers(model) if isinstance(layer, keras.layers.BatchNormalization)]
+    return [
+        layer
+        for layer in compat.sublayers(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
 
 
 def test_synchronized_statistics_stay_in_a_loaded_model(tmp_path):
     options = {"num_classes": 4, "batch_norm": {"synchronized": True}}
     model = lambdanet.create_model("lambda_resnet_tiny", **options)
     model.save(tmp_path / "model.keras")
-    copies = keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)
+    copies = (
+        keras.models.load_model(tmp_path / "model.keras"),
+        keras.models.clone_model(model),
+    )
     for copy in (model, *copies):
         norms = norms_of(copy)
         assert len(norms) > 20 and all(norm.synchronized for norm in norms)

@@ -60,7 +60,9 @@ def test_save_and_load_under_mixed_precision(name, tmp_path):
     assert output_types(loaded) == output_types(model)
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "resnet_50_axial_attention", "haloregnetz_b"])
+@pytest.mark.parametrize(
+    "name", [*FAMILIES, "resnet_50_axial_attention", "haloregnetz_b"]
+)
 def test_initial_values_are_drawn_by_numpy(name, monkeypatch):
     """So a seed gives the same ones on every backend, and JAX compiles no program for each shape."""
 
@@ -88,10 +90,14 @@ def test_names_of_variables(name):
     with compat.without_values():
         model = lambdanet.create_model(name)
     names = sorted(f"{compat.variable_name(weight)}:0" for weight in model.weights)
-    assert hashlib.sha256("\n".join(names).encode()).hexdigest()[:16] == NAMES[name], names
+    assert hashlib.sha256("\n".join(names).encode()).hexdigest()[:16] == NAMES[name], (
+        names
+    )
 
 
-@pytest.mark.parametrize(("name", "last"), [("halo_resnet_50", "H"), ("lambda_resnet_tiny", "L")])
+@pytest.mark.parametrize(
+    ("name", "last"), [("halo_resnet_50", "H"), ("lambda_resnet_tiny", "L")]
+)
 def test_saved_model_takes_other_sizes(name, last, tmp_path):
     """Than those it was traced with; each layer is traced many times, so there is one block."""
     model = small_model(name, stages=("", "", "", last))
@@ -107,7 +113,9 @@ def test_parameters_of_a_halonet_by_hand(name):
     """The block of the paper: w -> attention r_v w -> r_b w, with norms, and a projection in each stage."""
     _, block, halo, values, bottleneck, l3, final = halonet.FAMILY[name]
     total, channels = 7 * 7 * 3 * 64 + 2 * 64, 64
-    for w, heads, depth in zip((64, 128, 256, 512), (4, 8, 8, 8), (3, 3, l3, 3), strict=True):
+    for w, heads, depth in zip(
+        (64, 128, 256, 512), (4, 8, 8, 8), (3, 3, l3, 3), strict=True
+    ):
         outputs = bottleneck * w
         for index in range(depth):
             total += channels * w + 2 * w
@@ -118,7 +126,10 @@ def test_parameters_of_a_halonet_by_hand(name):
             channels = outputs
     if final:
         total, channels = total + channels * final + 2 * final, final
-    assert lambdanet.model_info(f"halonet_{name}", input_size=64).params == total + channels * 1000 + 1000
+    assert (
+        lambdanet.model_info(f"halonet_{name}", input_size=64).params
+        == total + channels * 1000 + 1000
+    )
 
 
 def layers_of(name, kind=lambdanet.HaloAttention, **options):
@@ -143,16 +154,26 @@ def test_hybrids_and_detection_networks():
 
     assert {layer.name[:2] for layer in layers_of("halonet_h4_c12")} == {"c4", "c5"}
     layers = layers_of("halo_resnet_50", block_size=32)
-    assert [layer.name for layer in layers] == [f"c5_block{i}_spatial" for i in (1, 2, 3)]
+    assert [layer.name for layer in layers] == [
+        f"c5_block{i}_spatial" for i in (1, 2, 3)
+    ]
     assert {(layer.block_size, layer.halo_size) for layer in layers} == {(32, 3)}
-    assert gates("halonet_h4_c12") == {"c2", "c3"} and gates("halo_resnet_50") == {"c2", "c3", "c4"}
+    assert gates("halonet_h4_c12") == {"c2", "c3"} and gates("halo_resnet_50") == {
+        "c2",
+        "c3",
+        "c4",
+    }
 
 
 def test_mobilenet_v2_is_that_of_keras_applications():
-    theirs = keras.applications.MobileNetV2(weights=None, input_shape=(96, 96, 3), classifier_activation=None)
+    theirs = keras.applications.MobileNetV2(
+        weights=None, input_shape=(96, 96, 3), classifier_activation=None
+    )
     rng = np.random.default_rng(1)
     theirs.set_weights([w + rng.uniform(0, 0.1, w.shape) for w in theirs.get_weights()])
-    ours = lambdanet.create_model("mobilenet_v2", input_size=96, batch_norm={"epsilon": 1e-3})
+    ours = lambdanet.create_model(
+        "mobilenet_v2", input_size=96, batch_norm={"epsilon": 1e-3}
+    )
     ours.set_weights(theirs.get_weights())
     x = images(2, 96, 96, 3)
     expected = theirs(x).numpy()
@@ -160,11 +181,22 @@ def test_mobilenet_v2_is_that_of_keras_applications():
 
 
 def test_lambda_blocks_are_the_tenth_and_the_sixteenth():
-    model = lambdanet.create_model("mobilenet_v2_lambda", features_only=True, stochastic_depth_rate=0.01)
-    layers = [layer for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)]
+    model = lambdanet.create_model(
+        "mobilenet_v2_lambda", features_only=True, stochastic_depth_rate=0.01
+    )
+    layers = [
+        layer for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)
+    ]
     assert [layer.name for layer in layers] == ["block10_lambda", "block16_lambda"]
     assert [layer.filters for layer in layers] == [64, 160]
-    assert all((layer.key_dim, layer.num_heads, layer.position.scope) == (8, 4, 5) for layer in layers)
-    depthwise = [layer for layer in model.layers if isinstance(layer, keras.layers.DepthwiseConv2D)]
+    assert all(
+        (layer.key_dim, layer.num_heads, layer.position.scope) == (8, 4, 5)
+        for layer in layers
+    )
+    depthwise = [
+        layer
+        for layer in model.layers
+        if isinstance(layer, keras.layers.DepthwiseConv2D)
+    ]
     assert len(depthwise) == 15
     assert model.get_layer("block16_drop").rate == pytest.approx(0.01 * 16 / 17)

@@ -33,13 +33,18 @@ def double_precision():
 
 
 def outputs(model, x):
-    return [output.numpy() for output in tf.nest.flatten(model(tf.cast(x, model.inputs[0].dtype)))]
+    return [
+        output.numpy()
+        for output in tf.nest.flatten(model(tf.cast(x, model.inputs[0].dtype)))
+    ]
 
 
 def assert_equal(model, found, x, tolerance=1e-9):
     for expected, output in zip(outputs(model, x), outputs(found, x), strict=True):
         assert np.std(expected) > 0
-        np.testing.assert_allclose(output, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+        np.testing.assert_allclose(
+            output, expected, rtol=0, atol=tolerance * np.abs(expected).max()
+        )
 
 
 def randomized(model):
@@ -73,15 +78,24 @@ def user_model():
     read_twice = layers.Conv2D(4, 1, name="read_twice")(x)
     x = layers.BatchNormalization(name="kept")(read_twice) + read_twice
     x = layers.Dropout(0.3)(layers.GaussianNoise(0.1)(x), training=False)
-    shared, norms = layers.Dense(5, name="shared"), [layers.BatchNormalization(scale=False) for _ in "ab"]
+    shared, norms = (
+        layers.Dense(5, name="shared"),
+        [layers.BatchNormalization(scale=False) for _ in "ab"],
+    )
     x = norms[0](shared(x)) + norms[1](shared(x))
-    inner = keras.Sequential([keras.Input([None, None, 5]), layers.Conv2D(6, 1), layers.BatchNormalization()])
+    inner = keras.Sequential(
+        [keras.Input([None, None, 5]), layers.Conv2D(6, 1), layers.BatchNormalization()]
+    )
     x = keras.ops.relu(inner(x) + inner(x))[:, ::2]
     x = layers.BatchNormalization(axis=2, name="along_width")(x)
     x = lambdanet.LambdaLayer(8, scope=5, position_bias=True)(x, context=x)
-    x = lambdanet.LambdaLayer(8, position="unstructured", num_heads=2, multi_head=True)(x)
+    x = lambdanet.LambdaLayer(8, position="unstructured", num_heads=2, multi_head=True)(
+        x
+    )
     x = layers.Conv2DTranspose(4, 2)(x)
-    return keras.Model({"images": i}, {"map": layers.BatchNormalization(name="last")(x), "mean": x})
+    return keras.Model(
+        {"images": i}, {"map": layers.BatchNormalization(name="last")(x), "mean": x}
+    )
 
 
 def test_other_models_compute_the_same(double_precision, tmp_path):
@@ -91,11 +105,21 @@ def test_other_models_compute_the_same(double_precision, tmp_path):
     x = {"images": tf.cast(images(2, 8, 6, 3), "float64")}
     for name, expected in model(x).items():
         np.testing.assert_allclose(fast(x)[name], expected, atol=1e-12)
-    affine = [layer.name for layer in fast.layers if isinstance(layer, lambdanet.ChannelAffine)]
-    assert affine[:3] == ["first", "after_relu", "kept"] and affine[-1] == "last" and len(affine) == 6
-    assert [layer.name for layer in fast.layers if isinstance(layer, layers.BatchNormalization)] == [
-        "along_width"
+    affine = [
+        layer.name
+        for layer in fast.layers
+        if isinstance(layer, lambdanet.ChannelAffine)
     ]
+    assert (
+        affine[:3] == ["first", "after_relu", "kept"]
+        and affine[-1] == "last"
+        and len(affine) == 6
+    )
+    assert [
+        layer.name
+        for layer in fast.layers
+        if isinstance(layer, layers.BatchNormalization)
+    ] == ["along_width"]
     for weight, value in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, value)
     # The original has no second call.
@@ -109,14 +133,27 @@ def test_other_models_compute_the_same(double_precision, tmp_path):
 @pytest.mark.parametrize("ending", [".keras", ".h5"])
 def test_model_for_inference_does_not_train(ending, tmp_path):
     """Nor does a saved one, alone; on each backend of Keras 3 see programs/keras_tests.py."""
-    fast = lambdanet.for_inference(inner_model(layers.Conv2D(3, 1), layers.BatchNormalization()))
+    fast = lambdanet.for_inference(
+        inner_model(layers.Conv2D(3, 1), layers.BatchNormalization())
+    )
     fast.save(tmp_path / f"fast{ending}")
     loaded, x = keras.models.load_model(tmp_path / f"fast{ending}"), images(2, 6, 6, 3)
     np.testing.assert_array_equal(loaded(x, training=False), fast(x))
     loaded.compile("sgd", "mse")
-    trainings = [lambda: fast(x, training=True), lambda: fast.fit(x, x), lambda: loaded(x, True)]
-    for train in (*trainings, lambda: loaded.train_on_batch(x, x), lambda: loaded.fit(x, x)):
-        with pytest.raises(InputError, match="training must be False for a model of for_inference, got True"):
+    trainings = [
+        lambda: fast(x, training=True),
+        lambda: fast.fit(x, x),
+        lambda: loaded(x, True),
+    ]
+    for train in (
+        *trainings,
+        lambda: loaded.train_on_batch(x, x),
+        lambda: loaded.fit(x, x),
+    ):
+        with pytest.raises(
+            InputError,
+            match="training must be False for a model of for_inference, got True",
+        ):
             train()
     outer = keras.Sequential([keras.Input([6, 6, 3]), fast, layers.Dense(1)])
     np.testing.assert_array_equal(outer(x, training=True), outer(x))
@@ -168,7 +205,9 @@ def relu(x):
 
 def shared_means():
     i, norm = keras.Input([6, 6, 3]), lambdanet.PooledBatchNormalization()
-    return keras.Model(i, [norm(layers.Conv2D(3, 1)(i)), norm(layers.Conv2D(3, 3)(i)), norm(i)])
+    return keras.Model(
+        i, [norm(layers.Conv2D(3, 1)(i)), norm(layers.Conv2D(3, 3)(i)), norm(i)]
+    )
 
 
 def padding_mask():
@@ -179,19 +218,27 @@ def padding_mask():
 
 def called_for_training():
     i = keras.Input([4])
-    return keras.Model(i, layers.BatchNormalization()(layers.Dense(64)(i), training=True))
+    return keras.Model(
+        i, layers.BatchNormalization()(layers.Dense(64)(i), training=True)
+    )
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: inner_model(layers.Conv2D(4, 1), layers.BatchNormalization(renorm=True)),
-        lambda: inner_model(layers.Conv2D(6, 3, groups=3, use_bias=False), layers.BatchNormalization()),
         lambda: inner_model(
-            layers.Dense(6, bias_initializer="normal"), layers.BatchNormalization(scale=False)
+            layers.Conv2D(4, 1), layers.BatchNormalization(renorm=True)
         ),
         lambda: inner_model(
-            layers.DepthwiseConv2D(3, depth_multiplier=2), layers.BatchNormalization(center=False)
+            layers.Conv2D(6, 3, groups=3, use_bias=False), layers.BatchNormalization()
+        ),
+        lambda: inner_model(
+            layers.Dense(6, bias_initializer="normal"),
+            layers.BatchNormalization(scale=False),
+        ),
+        lambda: inner_model(
+            layers.DepthwiseConv2D(3, depth_multiplier=2),
+            layers.BatchNormalization(center=False),
         ),
         lambda: inner_model(layers.Dense(4, activation=relu), layers.Activation(relu)),
         shared_means,
@@ -208,7 +255,10 @@ def test_small_models_compute_the_same(make, double_precision):
 @pytest.mark.parametrize(
     ("layer", "part"),
     [
-        (lambda: layers.TimeDistributed(layers.Bidirectional(layers.SimpleRNN(3))), "forward_simple_rnn"),
+        (
+            lambda: layers.TimeDistributed(layers.Bidirectional(layers.SimpleRNN(3))),
+            "forward_simple_rnn",
+        ),
         (lambda: lambdanet.SqueezeExcite(1.0), "reduce"),
         (lambda: lambdanet.HaloAttention(4, 2, 2, 1, key_dim=4), "keys"),
     ],
@@ -254,23 +304,40 @@ def traced(model, size):
 
 def read_tables(function, model):
     captured = {id(outer) for outer, _ in function.graph.captures}
-    return [v.name for v in model.variables if id(v.handle) in captured and "table" in v.name]
+    return [
+        v.name
+        for v in model.variables
+        if id(v.handle) in captured and "table" in v.name
+    ]
 
 
 @pytest.mark.parametrize(
     ("layer", "expanded"),
     [
-        (lambda: lambdanet.LambdaLayer(8, scope=5, implementation="einsum"), (36 * 16, 36)),
+        (
+            lambda: lambdanet.LambdaLayer(8, scope=5, implementation="einsum"),
+            (36 * 16, 36),
+        ),
         (
             lambda: lambdanet.LambdaLayer(
-                8, scope=None, map_size=4, resize="interpolate", implementation="query_first"
+                8,
+                scope=None,
+                map_size=4,
+                resize="interpolate",
+                implementation="query_first",
             ),
             (36 * 16, 36),
         ),
-        (lambda: lambdanet.LambdaLayer(8, position="unstructured", intra_depth=2), (36 * 16, 72)),
+        (
+            lambda: lambdanet.LambdaLayer(8, position="unstructured", intra_depth=2),
+            (36 * 16, 72),
+        ),
         (lambda: lambdanet.GlobalAttention(8, num_heads=2), (36, 12, 4)),
         (lambda: lambdanet.AxialAttention(8, num_heads=2), (6, 6, 4)),
-        (lambda: lambdanet.HaloAttention(8, num_heads=2, block_size=2, halo_size=1), (4, 8, 4)),
+        (
+            lambda: lambdanet.HaloAttention(8, num_heads=2, block_size=2, halo_size=1),
+            (4, 8, 4),
+        ),
     ],
 )
 def test_tables_are_constants_of_the_graph(layer, expanded):
@@ -279,7 +346,11 @@ def test_tables_are_constants_of_the_graph(layer, expanded):
     x, fast = images(2, 6, 6, 3), lambdanet.for_inference(model)
     function, plain = traced(fast, 6), traced(model, 6)
     assert read_tables(plain, model) and not read_tables(function, fast)
-    constants = [op.outputs[0].shape for op in function.graph.get_operations() if op.type == "Const"]
+    constants = [
+        op.outputs[0].shape
+        for op in function.graph.get_operations()
+        if op.type == "Const"
+    ]
     size = np.prod(expanded)
     assert size in [shape.num_elements() for shape in constants]
     np.testing.assert_allclose(function(x), plain(x), rtol=1e-5, atol=1e-5)
@@ -297,7 +368,9 @@ def test_maps_of_unknown_size_are_accepted(double_precision):
     model = keras.Model(i, lambdanet.GlobalAttention(8, num_heads=2, map_size=9)(x))
     randomize_normalizations(model)
     fast = lambdanet.for_inference(model)
-    function = tf.function(fast, input_signature=[tf.TensorSpec([None, None, None, 3], tf.float64)])
+    function = tf.function(
+        fast, input_signature=[tf.TensorSpec([None, None, None, 3], tf.float64)]
+    )
     for x in (images(1, 5, 7, 3), images(2, 4, 4, 3)):
         x = tf.cast(x, "float64")
         np.testing.assert_allclose(function(x), model(x), atol=1e-12)
@@ -310,13 +383,19 @@ def test_half_precision_stays():
         i = keras.Input([8, 8, 3])
         x = layers.BatchNormalization()(layers.Conv2D(8, 3)(i))
         x = layers.BatchNormalization()(lambdanet.LambdaLayer(8, scope=3)(x))
-        x = layers.BatchNormalization(dtype="float32", name="wide")(layers.Conv2D(8, 1)(x))
-        model = keras.Model(i, layers.Dense(4, dtype="float32")(layers.GlobalAveragePooling2D()(x)))
+        x = layers.BatchNormalization(dtype="float32", name="wide")(
+            layers.Conv2D(8, 1)(x)
+        )
+        model = keras.Model(
+            i, layers.Dense(4, dtype="float32")(layers.GlobalAveragePooling2D()(x))
+        )
     finally:
         keras.mixed_precision.set_global_policy("float32")
     randomize_normalizations(model)
     fast = lambdanet.for_inference(model)
-    assert {layer.compute_dtype for layer in fast.layers[1:-2] if layer.name != "wide"} == {"bfloat16"}
+    assert {
+        layer.compute_dtype for layer in fast.layers[1:-2] if layer.name != "wide"
+    } == {"bfloat16"}
     # Not in the precision of the convolution.
     assert fast.get_layer("wide").output.dtype == tf.float32
     assert_equal(model, fast, images(4, 8, 8, 3), tolerance=0.05)
@@ -349,8 +428,14 @@ def model_with(layer):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: Subclassed(), "model must be a functional model, or a Sequential one with an Input, got "),
-        (lambda: keras.Sequential([layers.Dense(2)]), "model must be a functional model"),
+        (
+            lambda: Subclassed(),
+            "model must be a functional model, or a Sequential one with an Input, got ",
+        ),
+        (
+            lambda: keras.Sequential([layers.Dense(2)]),
+            "model must be a functional model",
+        ),
         (lambda: "resnet_50", "got 'resnet_50'"),
         (
             lambda: model_with(WithoutConfig(name="mine")),
@@ -361,7 +446,9 @@ def model_with(layer):
             "layer 'mine' cannot be copied .*no attribute 'factor'",
         ),
         (
-            lambda: keras.Sequential([model_with(WithoutConfig(name="a")), layers.BatchNormalization()]),
+            lambda: keras.Sequential(
+                [model_with(WithoutConfig(name="a")), layers.BatchNormalization()]
+            ),
             "layer 'a' cannot be copied",
         ),
     ],

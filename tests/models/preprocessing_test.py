@@ -16,7 +16,16 @@ from lambdanet.errors import InputError
 from lambdanet.models.preprocessing import Preprocessing, from_metadata
 from lambdanet.models.tensorflow_squares import pillow_square
 
-SHAPES = [(300, 400), (401, 299), (64, 64), (100, 37), (256, 256), (600, 801), (269, 269), (1, 3)]
+SHAPES = [
+    (300, 400),
+    (401, 299),
+    (64, 64),
+    (100, 37),
+    (256, 256),
+    (600, 801),
+    (269, 269),
+    (1, 3),
+]
 
 
 def noise(height, width):
@@ -30,7 +39,9 @@ def steps(height, width):
 
 def waves(height, width):
     rows, columns = np.mgrid[:height, :width]
-    return np.stack([127 + 127 * np.sin(rows / 7 + columns / 11 + c) for c in range(3)], -1).astype(np.uint8)
+    return np.stack(
+        [127 + 127 * np.sin(rows / 7 + columns / 11 + c) for c in range(3)], -1
+    ).astype(np.uint8)
 
 
 def with_pillow(picture, size, crop_fraction):
@@ -54,7 +65,9 @@ def test_bicubic_is_pillows_to_the_bit(shape, draw):
     picture = draw(*shape)
     for size, crop_fraction in ((256, 0.95), (224, 0.94), (31, 1.0)):
         got = 255 * pillow_square(tf.constant(picture), size, crop_fraction).numpy()
-        np.testing.assert_array_equal(np.rint(got), with_pillow(picture, size, crop_fraction))
+        np.testing.assert_array_equal(
+            np.rint(got), with_pillow(picture, size, crop_fraction)
+        )
         np.testing.assert_allclose(got, np.rint(got), atol=1e-4)
 
 
@@ -63,7 +76,9 @@ def test_each_set_is_prepared_as_timm_does(one, timm):
     """timm's own transform of its own configuration; a gray level is 1/255 before normalization."""
     from timm.data import create_transform, resolve_data_config
 
-    config = resolve_data_config(timm.get_pretrained_cfg(f"{one.model}.{one.tag}").to_dict())
+    config = resolve_data_config(
+        timm.get_pretrained_cfg(f"{one.model}.{one.tag}").to_dict()
+    )
     transform = create_transform(**config, is_training=False)
     prepare = lambdanet.preprocess_for(one.model)
     for picture in (noise(281, 350), waves(500, 375)):
@@ -76,11 +91,15 @@ def test_each_set_is_prepared_as_timm_does(one, timm):
 def test_batches_unknown_sizes_and_gray():
     prepare = Preprocessing(32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 0.9, "bicubic")
     traced = tf.function(
-        prepare, input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)], autograph=False
+        prepare,
+        input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)],
+        autograph=False,
     )
     assert traced.get_concrete_function().output_shapes.as_list() == [None, 32, 32, 3]
     pictures = np.stack([noise(50, 41), waves(50, 41)])
-    np.testing.assert_allclose(traced(pictures), [prepare(one) for one in pictures], atol=1e-6)
+    np.testing.assert_allclose(
+        traced(pictures), [prepare(one) for one in pictures], atol=1e-6
+    )
     gray = pictures[..., :1]
     np.testing.assert_array_equal(prepare(gray), prepare(gray.repeat(3, -1)))
     assert prepare(pictures[:, np.newaxis]).shape == (2, 1, 32, 32, 3)
@@ -88,7 +107,10 @@ def test_batches_unknown_sizes_and_gray():
 
 def test_without_tensorflow_the_numbers_and_refusals_are_the_same(tmp_path):
     pictures = {f"{height}x{width}": noise(height, width) for height, width in SHAPES}
-    pictures |= {"steps": steps(90, 64), "gray": noise(5 * 50, 41).reshape(5, 50, 41, 3)[..., :1]}
+    pictures |= {
+        "steps": steps(90, 64),
+        "gray": noise(5 * 50, 41).reshape(5, 50, 41, 3)[..., :1],
+    }
     np.savez(tmp_path / "pictures.npz", **pictures)
     program = helpers.program("use_without_tensorflow.py", tmp_path)
     program["env"] |= helpers.ENGINES["jax"]
@@ -102,7 +124,9 @@ def test_without_tensorflow_the_numbers_and_refusals_are_the_same(tmp_path):
     ]
     for name, array in np.load(tmp_path / "prepared.npz").items():
         interpolation, picture = name.split()
-        prepare = Preprocessing(32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 0.9, interpolation)
+        prepare = Preprocessing(
+            32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 0.9, interpolation
+        )
         expected = prepare(pictures[picture]).numpy()
         assert array.dtype == expected.dtype
         atol = 0 if interpolation == "bicubic" else 1e-5
@@ -114,21 +138,32 @@ def test_without_tensorflow_the_numbers_and_refusals_are_the_same(tmp_path):
 def test_pictures_of_other_types_are_refused(mean, dtype):
     """White in 16 bits was black, and so were floats in 0..1."""
     prepare = Preprocessing(8, mean, mean, 1.0, "bicubic")
-    white = np.ones([9, 9, 1], dtype) if dtype == "bool" else np.full([9, 9, 1], 1, dtype)
-    with pytest.raises(InputError, match=f"the type of pictures must be uint8, got '{dtype}'; tf.image.conv"):
+    white = (
+        np.ones([9, 9, 1], dtype) if dtype == "bool" else np.full([9, 9, 1], 1, dtype)
+    )
+    with pytest.raises(
+        InputError,
+        match=f"the type of pictures must be uint8, got '{dtype}'; tf.image.conv",
+    ):
         prepare(white)
     with pytest.raises(Exception, match="must be uint8") as failure:
         tf.data.Dataset.from_tensors(white).map(prepare)
     # AutoGraph writes the type into the message of another error, and fails on Python 3.13.
-    assert "InputError: the type of pictures must be uint8" in f"{failure.type.__name__}: {failure.value}"
+    assert (
+        "InputError: the type of pictures must be uint8"
+        in f"{failure.type.__name__}: {failure.value}"
+    )
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize(
-    ("num_channels", "shape"), [(3, (9, 9, 4)), (3, (9, 9, 2)), (1, (2, 9, 9, 3)), (3, (9, 9)), (1, ())]
+    ("num_channels", "shape"),
+    [(3, (9, 9, 4)), (3, (9, 9, 2)), (1, (2, 9, 9, 3)), (3, (9, 9)), (1, ())],
 )
 def test_pictures_of_other_shapes_are_refused(num_channels, shape, interpolation):
-    prepare = Preprocessing(8, (0.5,) * num_channels, (0.5,) * num_channels, 1.0, interpolation)
+    prepare = Preprocessing(
+        8, (0.5,) * num_channels, (0.5,) * num_channels, 1.0, interpolation
+    )
     accepted = "1 or 3" if num_channels == 3 else "1"
     with pytest.raises(InputError, match=f"with c = {accepted}, got \\[") as error:
         prepare(tf.zeros(shape, tf.uint8))
@@ -140,25 +175,43 @@ def test_pictures_of_other_shapes_are_refused(num_channels, shape, interpolation
 def test_channels_of_files_are_checked_at_run_time(num_channels, accepted, channels):
     prepare = Preprocessing(8, (0.5,) * num_channels, (0.5,) * num_channels)
     file = tf.io.encode_png(np.full([9, 9, channels], 200, np.uint8))
-    pictures = iter(tf.data.Dataset.from_tensors(file).map(lambda x: prepare(tf.io.decode_png(x))))
+    pictures = iter(
+        tf.data.Dataset.from_tensors(file).map(lambda x: prepare(tf.io.decode_png(x)))
+    )
     if channels in accepted:
         np.testing.assert_allclose(
             next(pictures), np.full([8, 8, num_channels], (200 / 255 - 0.5) / 0.5), 1e-5
         )
     else:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="the shape of pictures must be"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="the shape of pictures must be"
+        ):
             next(pictures)
 
 
 def test_metadata():
-    texts = {"input_size": "256", "mean": "0.5, 0.4, 0.3", "std": "1, 2, 3", "interpolation": "bicubic"}
-    assert from_metadata(texts) == Preprocessing(256, (0.5, 0.4, 0.3), (1.0, 2.0, 3.0), 1.0, "bicubic")
+    texts = {
+        "input_size": "256",
+        "mean": "0.5, 0.4, 0.3",
+        "std": "1, 2, 3",
+        "interpolation": "bicubic",
+    }
+    assert from_metadata(texts) == Preprocessing(
+        256, (0.5, 0.4, 0.3), (1.0, 2.0, 3.0), 1.0, "bicubic"
+    )
     assert from_metadata({"mean": "0.5"}) is None
-    for wrong in ({"mean": "none"}, {"interpolation": "nearest"}, {"std": "0, 1, 1"}, {"input_size": "-3"}):
+    for wrong in (
+        {"mean": "none"},
+        {"interpolation": "nearest"},
+        {"std": "0, 1, 1"},
+        {"input_size": "-3"},
+    ):
         with pytest.raises(InputError):
             from_metadata(texts | wrong)
     prepare = lambdanet.preprocess_for("lambda_resnet50ts")
-    assert prepare == Preprocessing(256, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.95, "bicubic")
+    assert prepare == Preprocessing(
+        256, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.95, "bicubic"
+    )
     assert lambdanet.preprocess_for("haloregnetz_b", "ra3_in1k", 288).input_size == 288
 
 
@@ -168,10 +221,19 @@ GRAY = ((0.5,), (0.5,))
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Preprocessing(0, *GRAY), "input_size must be a positive integer, got 0"),
-        (lambda: Preprocessing(8, (0.5, 0.5), (0.5, 0.5)), "must be 3 numbers each or 1"),
+        (
+            lambda: Preprocessing(0, *GRAY),
+            "input_size must be a positive integer, got 0",
+        ),
+        (
+            lambda: Preprocessing(8, (0.5, 0.5), (0.5, 0.5)),
+            "must be 3 numbers each or 1",
+        ),
         (lambda: Preprocessing(8, (0.5,), (0.0,)), "std above 0"),
-        (lambda: Preprocessing(8, *GRAY, 1.5), "crop_fraction must be above 0 and at most 1, got 1.5"),
+        (
+            lambda: Preprocessing(8, *GRAY, 1.5),
+            "crop_fraction must be above 0 and at most 1, got 1.5",
+        ),
         (
             lambda: Preprocessing(8, *GRAY, 1.0, "bicubicc"),
             "unknown interpolation 'bicubicc'; did you mean bic",

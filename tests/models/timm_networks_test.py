@@ -39,7 +39,11 @@ FLOAT32 = [
 ]
 
 # Billions of multiply-adds at 256 pixels, as timm publishes them; it counts some sums that are none here.
-GIGA_MULTIPLY_ADDS = {"halonet26t": 3.19, "eca_halonext26ts": 2.44, "lambda_resnet26t": 3.02}
+GIGA_MULTIPLY_ADDS = {
+    "halonet26t": 3.19,
+    "eca_halonext26ts": 2.44,
+    "lambda_resnet26t": 3.02,
+}
 
 
 @pytest.fixture
@@ -79,7 +83,9 @@ def ours(name, net, input_size=None):
     embedding = architecture.embedding(endpoints, builder)
     outputs = {"embedding": embedding, "logits": builder.classifier(embedding, 1000)}
     model = keras.Model(images, {**endpoints, **outputs}, name=name)
-    timm_rules.load(model, {key: tensor.numpy() for key, tensor in net.state_dict().items()})
+    timm_rules.load(
+        model, {key: tensor.numpy() for key, tensor in net.state_dict().items()}
+    )
     return model
 
 
@@ -89,16 +95,24 @@ def outputs_of(net, images):
 
     maps = []
     half = net.get_submodule(net.feature_info[0]["module"])
-    hook = half.register_forward_hook(lambda module, inputs, output: maps.append(output))
-    images = torch.tensor(images.transpose(0, 3, 1, 2), dtype=next(net.parameters()).dtype)
+    hook = half.register_forward_hook(
+        lambda module, inputs, output: maps.append(output)
+    )
+    images = torch.tensor(
+        images.transpose(0, 3, 1, 2), dtype=next(net.parameters()).dtype
+    )
     with torch.no_grad():
         last, (_, *stages) = net.forward_intermediates(images, exclude_final_conv=True)
         embedding, logits = (
-            net.forward_head(last, pre_logits=is_first).numpy() for is_first in (True, False)
+            net.forward_head(last, pre_logits=is_first).numpy()
+            for is_first in (True, False)
         )
     hook.remove()
     maps += stages
-    features = {str(level): x.numpy().transpose(0, 2, 3, 1) for level, x in enumerate(maps, start=1)}
+    features = {
+        str(level): x.numpy().transpose(0, 2, 3, 1)
+        for level, x in enumerate(maps, start=1)
+    }
     return {**features, "embedding": embedding, "logits": logits}
 
 
@@ -110,7 +124,9 @@ def assert_equal(outputs, expected, tolerance):
     assert outputs.keys() == expected.keys()
     for key, values in expected.items():
         assert outputs[key].dtype == values.dtype
-        np.testing.assert_allclose(outputs[key], values, rtol=0, atol=tolerance * np.abs(values).max())
+        np.testing.assert_allclose(
+            outputs[key], values, rtol=0, atol=tolerance * np.abs(values).max()
+        )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -120,7 +136,9 @@ def test_in_float64(timm, policy, name):
     net = peer(timm, name, "float64")
     expected = [outputs_of(net, images_of(size)) for size in SIZES[name]]
     model = ours(name, net)
-    assert complexity.count_parameters(model) == sum(p.numel() for p in net.parameters())
+    assert complexity.count_parameters(model) == sum(
+        p.numel() for p in net.parameters()
+    )
     del net
     for size, values in zip(SIZES[name], expected, strict=True):
         assert_equal(model(images_of(size)), values, 1e-12)
@@ -130,7 +148,9 @@ def test_in_float64(timm, policy, name):
 def test_in_float32(timm, freed, name, size):
     square = size == (MODELS[name].input_size,) * 2
     net = peer(timm, name, "float32", **({} if square else {"img_size": size}))
-    assert_equal(ours(name, net, size)(images_of(size)), outputs_of(net, images_of(size)), 1e-5)
+    assert_equal(
+        ours(name, net, size)(images_of(size)), outputs_of(net, images_of(size)), 1e-5
+    )
 
 
 @pytest.mark.parametrize("name", GIGA_MULTIPLY_ADDS)

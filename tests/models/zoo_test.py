@@ -30,19 +30,29 @@ def test_list_models_takes_patterns():
         f"lambda_resnet_{depth}_c4" for depth in (50, 101, 152, 200, 270, 350, 420)
     ]
     assert lambdanet.list_models("nothing*") == []
-    with pytest.raises(InputError, match="pattern must be a shell pattern such as .*, got None"):
+    with pytest.raises(
+        InputError, match="pattern must be a shell pattern such as .*, got None"
+    ):
         lambdanet.list_models(None)
 
 
 def test_model_info():
     info = lambdanet.model_info("lambda_resnet_50")
-    assert (info.name, info.params, info.input_size) == ("lambda_resnet_50", 18_963_272, 160)
+    assert (info.name, info.params, info.input_size) == (
+        "lambda_resnet_50",
+        18_963_272,
+        160,
+    )
     assert (info.source, info.flops) == ("Table 19", pytest.approx(4.18e9, rel=1e-3))
     # Those of every ResNet, and of ResNet-RS in timm.
     channels = (64, 256, 512, 1024, 2048)
-    assert info.stages == tuple((level, 2**level, d) for level, d in enumerate(channels, start=1))
+    assert info.stages == tuple(
+        (level, 2**level, d) for level, d in enumerate(channels, start=1)
+    )
     assert info.embedding_size == 2048
-    with pytest.raises(InputError, match="input_size must be a positive integer, got 0"):
+    with pytest.raises(
+        InputError, match="input_size must be a positive integer, got 0"
+    ):
         lambdanet.model_info("lambda_resnet_tiny", input_size=0)
 
 
@@ -55,9 +65,18 @@ def backbone(**options):
     [
         (lambda: "resnet_50", "model must be a functional model, got"),
         (lambda: None, "model must be a functional model, got"),
-        (lambda: keras.Sequential([keras.layers.Dense(2)]), "model must be a functional model, got"),
-        (lambda: backbone(features_only=True), "must have a classifier or a pooled embedding"),
-        (lambda: backbone(num_classes=0, pooling=None), r"of the shape \(None, None, None, 512\)"),
+        (
+            lambda: keras.Sequential([keras.layers.Dense(2)]),
+            "model must be a functional model, got",
+        ),
+        (
+            lambda: backbone(features_only=True),
+            "must have a classifier or a pooled embedding",
+        ),
+        (
+            lambda: backbone(num_classes=0, pooling=None),
+            r"of the shape \(None, None, None, 512\)",
+        ),
     ],
 )
 def test_a_backbone_has_no_classifier_to_replace(model, message):
@@ -71,22 +90,36 @@ def test_any_selection_of_levels():
     shapes = {level: x.shape[1:3] for level, x in model(images(1, 32, 48, 3)).items()}
     assert shapes == {"1": (16, 24), "3": (4, 6)}
     assert not [layer.name for layer in model.layers if layer.name.startswith("c4")]
-    patches = small_model("halonet_h4_base128_patch", stages=("C", "C", "C", "C"), features_only=True)
-    with pytest.raises(InputError, match=r"some of the levels 2, 3, 4, 5, got \(1, 2\)"):
+    patches = small_model(
+        "halonet_h4_base128_patch", stages=("C", "C", "C", "C"), features_only=True
+    )
+    with pytest.raises(
+        InputError, match=r"some of the levels 2, 3, 4, 5, got \(1, 2\)"
+    ):
         zoo._select_levels(patches.output, (1, 2))
 
 
 def test_embedding_is_what_the_classifier_reads(tiny, tmp_path):
     """Each pooling of the last map, and logits that are linear in the mean."""
     weight_files.save(tiny, tmp_path / "tiny.safetensors")
-    x, options = images(2, 32, 48, 3), {"weights": tmp_path / "tiny.safetensors", "num_classes": 0}
-    found = {pooling: backbone(pooling=pooling, **options)(x).numpy() for pooling in ("avg", "max", None)}
+    x, options = (
+        images(2, 32, 48, 3),
+        {"weights": tmp_path / "tiny.safetensors", "num_classes": 0},
+    )
+    found = {
+        pooling: backbone(pooling=pooling, **options)(x).numpy()
+        for pooling in ("avg", "max", None)
+    }
     feature_map = found[None]
     assert feature_map.shape == (2, 1, 2, 512)
-    np.testing.assert_allclose(found["avg"], feature_map.mean((1, 2)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        found["avg"], feature_map.mean((1, 2)), rtol=1e-5, atol=1e-6
+    )
     np.testing.assert_array_equal(found["max"], feature_map.max((1, 2)))
     kernel, bias = tiny.get_layer("logits").get_weights()
-    np.testing.assert_allclose(found["avg"] @ kernel + bias, tiny(x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        found["avg"] @ kernel + bias, tiny(x), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_replaced_classifier_keeps_the_trunk(tiny):
@@ -96,58 +129,96 @@ def test_replaced_classifier_keeps_the_trunk(tiny):
     assert other.name == tiny.name and other(x).shape == (2, 3)
     embedding = lambdanet.replace_classifier(other, 0)
     kernel, bias = tiny.get_layer("logits").get_weights()
-    np.testing.assert_allclose(embedding(x) @ kernel + bias, logits, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        embedding(x) @ kernel + bias, logits, rtol=1e-4, atol=1e-5
+    )
     assert "dropout" not in {layer.name for layer in embedding.layers}
-    assert {id(weight) for weight in embedding.weights} < {id(weight) for weight in tiny.weights}
+    assert {id(weight) for weight in embedding.weights} < {
+        id(weight) for weight in tiny.weights
+    }
     again = lambdanet.replace_classifier(embedding, 10)
     again.get_layer("logits").set_weights([kernel, bias])
     np.testing.assert_allclose(again(x), logits, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(tiny(x), logits)
 
 
-@pytest.mark.parametrize(("name", "own"), [("lambda_resnet_tiny", "relu"), ("mobilenet_v2_lambda", "relu6")])
+@pytest.mark.parametrize(
+    ("name", "own"), [("lambda_resnet_tiny", "relu"), ("mobilenet_v2_lambda", "relu6")]
+)
 def test_activation_default_and_override(name, own):
     for given, expected in ((None, own), ("swish", "swish")):
         model = lambdanet.create_model(name, num_classes=10, activation=given)
-        layers = [layer for layer in model.layers if isinstance(layer, keras.layers.Activation)]
-        assert len(layers) > 9 and {layer.activation for layer in layers} == {keras.activations.get(expected)}
+        layers = [
+            layer
+            for layer in model.layers
+            if isinstance(layer, keras.layers.Activation)
+        ]
+        assert len(layers) > 9 and {layer.activation for layer in layers} == {
+            keras.activations.get(expected)
+        }
 
 
 def test_blocks_start_as_the_identity():
     """The last gamma of every block is zero, so features of a fresh network are its shortcuts alone."""
     model = lambdanet.create_model("lambda_resnet_50", features_only=True)
-    last = [np.any(w) for w in model.weights if compat.variable_name(w).endswith("expand_norm/gamma")]
+    last = [
+        np.any(w)
+        for w in model.weights
+        if compat.variable_name(w).endswith("expand_norm/gamma")
+    ]
     assert last == [False] * 16
 
 
 @pytest.mark.parametrize("integer", [int, np.int64])
 def test_in_channels_and_overrides(integer):
     sizes = {"in_channels": integer(1), "key_dim": integer(8), "scope": integer(3)}
-    model = lambdanet.create_model("lambda_resnet_tiny", **sizes, input_size=(integer(24), integer(40)))
+    model = lambdanet.create_model(
+        "lambda_resnet_tiny", **sizes, input_size=(integer(24), integer(40))
+    )
     assert json.loads(model.to_json())["config"]["name"] == "lambda_resnet_tiny"
     assert model.input_shape == (None, 24, 40, 1)
     layer = model.get_layer("c5_block1_spatial")
     assert (layer.key_dim, layer.position.scope) == (8, 3)
     with compat.without_values():
-        assert lambdanet.create_model("efficientnet_b0", in_channels=integer(2)).input_shape[-1] == 2
+        assert (
+            lambdanet.create_model(
+                "efficientnet_b0", in_channels=integer(2)
+            ).input_shape[-1]
+            == 2
+        )
 
 
 def test_regularizer_applies_to_kernels_only():
     decay = 1e-2
-    model = lambdanet.create_model("lambda_resnet_tiny", kernel_regularizer=keras.regularizers.L2(decay / 2))
+    model = lambdanet.create_model(
+        "lambda_resnet_tiny", kernel_regularizer=keras.regularizers.L2(decay / 2)
+    )
     kernels = [weight for weight in model.trainable_weights if "kernel" in weight.name]
-    others = {weight.name.split("/")[-1].split(":")[0] for weight in model.trainable_weights} - {"kernel"}
+    others = {
+        weight.name.split("/")[-1].split(":")[0] for weight in model.trainable_weights
+    } - {"kernel"}
     assert others == {"gamma", "beta", "bias", "table"}
     expected = decay * sum(tf.nn.l2_loss(kernel) for kernel in kernels)
     np.testing.assert_allclose(sum(model.losses), expected, rtol=1e-4)
-    assert lambdanet.replace_classifier(model, 4).get_layer("logits").kernel_regularizer.l2 == decay / 2
-    model = lambdanet.create_model("lambda_resnet_tiny", num_classes=2, kernel_regularizer="l2")
+    assert (
+        lambdanet.replace_classifier(model, 4).get_layer("logits").kernel_regularizer.l2
+        == decay / 2
+    )
+    model = lambdanet.create_model(
+        "lambda_resnet_tiny", num_classes=2, kernel_regularizer="l2"
+    )
     assert model.get_layer("logits").kernel_regularizer.l2 == pytest.approx(0.01)
 
 
 def test_stochastic_depth_rises_over_the_stages():
-    model = lambdanet.create_model("lambda_resnet_tiny", stochastic_depth_rate=0.2, dropout_rate=0.3)
-    rates = {layer.name: layer.rate for layer in model.layers if isinstance(layer, lambdanet.StochasticDepth)}
+    model = lambdanet.create_model(
+        "lambda_resnet_tiny", stochastic_depth_rate=0.2, dropout_rate=0.3
+    )
+    rates = {
+        layer.name: layer.rate
+        for layer in model.layers
+        if isinstance(layer, lambdanet.StochasticDepth)
+    }
     assert rates["c2_block1_drop"] == pytest.approx(0.08)
     assert rates["c5_block1_drop"] == pytest.approx(0.2)
     assert model.get_layer("dropout").rate == 0.3
@@ -189,35 +260,64 @@ def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "lambda_resnet_51"}, "unknown model 'lambda_resnet_51'; did you mean lambda_resnet_5"),
+        (
+            {"name": "lambda_resnet_51"},
+            "unknown model 'lambda_resnet_51'; did you mean lambda_resnet_5",
+        ),
         ({"name": "mobilenet_v2", "key_dim": 8}, "its options: none"),
-        ({"name": "resnet_50", "key_dim": 8}, "model 'resnet_50' has no option 'key_dim'; its options: none"),
+        (
+            {"name": "resnet_50", "key_dim": 8},
+            "model 'resnet_50' has no option 'key_dim'; its options: none",
+        ),
         ({"include_top": False}, "include_top is num_classes=0 here"),
         ({"key_dims": 8}, "no option 'key_dims'; its options: .*key_dim"),
-        ({"num_class": 8}, r"no option 'num_class' \(did you mean num_classes\?\); its options: .*key_dim"),
+        (
+            {"num_class": 8},
+            r"no option 'num_class' \(did you mean num_classes\?\); its options: .*key_dim",
+        ),
         ({"num_classes": -1}, "num_classes must be zero or a positive integer, got -1"),
         ({"pooling": "mean"}, "pooling must be one of 'avg', 'max', got 'mean'"),
         ({"pooling": None}, "'max', got None; None needs num_classes=0"),
-        ({"out_levels": (2,)}, r"out_levels must be None without features_only=True, got \(2,\)"),
+        (
+            {"out_levels": (2,)},
+            r"out_levels must be None without features_only=True, got \(2,\)",
+        ),
         ({"features_only": True, "out_levels": ()}, r"levels 1, 2, 3, 4, 5, got \(\)"),
         ({"features_only": True, "out_levels": [[1]]}, r"got \[\[1\]\]"),
         ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\), got 1.0"),
         ({"input_size": (1, 2, 3)}, r"input_size must be .* got \(1, 2, 3\)"),
-        ({"kernel_regularizer": "l9"}, "kernel_regularizer must be a Keras regularizer .*, got 'l9'"),
+        (
+            {"kernel_regularizer": "l9"},
+            "kernel_regularizer must be a Keras regularizer .*, got 'l9'",
+        ),
         ({"kernel_regularizer": 1e-4}, "kernel_regularizer must be .* got 0.0001"),
         ({"dropout_rate": "0.1"}, r"dropout_rate must be in \[0, 1\), got '0.1'"),
         ({"weights": 1}, "weights must be a string or a path, got 1"),
         *(
             ({"batch_norm": wrong}, "batch_norm must be arguments of .*Norm.*, got")
-            for wrong in [{"epsilonn": 1}, {"axis": 1}, {"name": "x"}, {"gamma_initializer": "zeros"}]
+            for wrong in [
+                {"epsilonn": 1},
+                {"axis": 1},
+                {"name": "x"},
+                {"gamma_initializer": "zeros"},
+            ]
             + [{"momentum": 2}, {"momentum": "much"}, {"epsilon": -1}, []]
         ),
         *(
-            ({"name": "efficientnet_b0", **options}, "efficientnet_b0 is there for comparison")
-            for options in ({"kernel_regularizer": "l2"}, {"batch_norm": {"momentum": 0.99}})
+            (
+                {"name": "efficientnet_b0", **options},
+                "efficientnet_b0 is there for comparison",
+            )
+            for options in (
+                {"kernel_regularizer": "l2"},
+                {"batch_norm": {"momentum": 0.99}},
+            )
         ),
         ({"activation": "rleu"}, "activation must be .* got 'rleu'"),
-        ({"features_only": "False"}, "features_only must be True or False, got 'False'"),
+        (
+            {"features_only": "False"},
+            "features_only must be True or False, got 'False'",
+        ),
         ({"features_only": 1}, "features_only must be True or False, got 1"),
         ({"name": None}, "unknown model None; see `lambdanet list`"),
     ],
@@ -230,9 +330,14 @@ def test_what_is_rejected(arguments, message):
 def test_layers_on_maps_of_one_size_share_their_positions(tmp_path):
     """Table 4's shared embeddings, and that a saved model still shares them."""
     model = backbone(num_classes=4, input_size=32, share_positions=True, scope=5)
-    layers = [layer for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)]
+    layers = [
+        layer for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)
+    ]
     sides = {layer.name: layer.input.shape[1] for layer in layers}
-    names = [f"{block}_spatial" for block in ("c3_block2", "c4_block1", "c4_block2", "c5_block1")]
+    names = [
+        f"{block}_spatial"
+        for block in ("c3_block2", "c4_block1", "c4_block2", "c5_block1")
+    ]
     assert sides == dict(zip(names, (4, 4, 2, 2), strict=True))
     model.save(tmp_path / "model.keras")
     for shared in (model, keras.models.load_model(tmp_path / "model.keras")):
@@ -254,10 +359,18 @@ CLASSES = ["cat", "dog", "bird"]
 def test_names_of_imagenet():
     names = lambdanet.class_names("lambda_resnet50ts", "a1h_in1k")
     assert len(names) == 1000
-    assert [names[i] for i in (0, 207, 999)] == ["tench", "golden retriever", "toilet tissue"]
-    with pytest.raises(InputError, match="unknown model with published weights 'lambda_resnet_50'"):
+    assert [names[i] for i in (0, 207, 999)] == [
+        "tench",
+        "golden retriever",
+        "toilet tissue",
+    ]
+    with pytest.raises(
+        InputError, match="unknown model with published weights 'lambda_resnet_50'"
+    ):
         lambdanet.class_names("lambda_resnet_50")
-    with pytest.raises(InputError, match="unknown set of weights of lambda_resnet50ts 'mine'"):
+    with pytest.raises(
+        InputError, match="unknown set of weights of lambda_resnet50ts 'mine'"
+    ):
         lambdanet.class_names("lambda_resnet50ts", "mine")
 
 
@@ -267,8 +380,12 @@ def test_most_probable_classes_come_first():
     for logits in ([row, row + 1000], tf.constant([row, row + 1000])):
         first, second = lambdanet.decode_predictions(logits, np.array(CLASSES), top=2)
         assert [name for name, _ in first] == ["bird", "cat"]
-        np.testing.assert_allclose([probability for _, probability in first], [0.6, 0.3], rtol=1e-6)
-        np.testing.assert_allclose([p for _, p in first], [p for _, p in second], rtol=1e-6)
+        np.testing.assert_allclose(
+            [probability for _, probability in first], [0.6, 0.3], rtol=1e-6
+        )
+        np.testing.assert_allclose(
+            [p for _, p in first], [p for _, p in second], rtol=1e-6
+        )
     # All three, in order.
     assert lambdanet.decode_predictions([[0.0, 0.0, -1.0]], CLASSES)[0][1][0] == "dog"
     logits = np.zeros([1, 1000])
@@ -279,11 +396,23 @@ def test_most_probable_classes_come_first():
 @pytest.mark.parametrize(
     ("logits", "arguments", "message"),
     [
-        ([1.0, 2.0, 3.0], {}, r"the shape of logits must be \[b, 3\], one per class name, got \(3,\)"),
+        (
+            [1.0, 2.0, 3.0],
+            {},
+            r"the shape of logits must be \[b, 3\], one per class name, got \(3,\)",
+        ),
         ([[1.0, 2.0]], {}, r"got \(1, 2\)"),
         ([[1.0, np.nan, 0.0]], {}, "logits must be finite, got NaN or infinity"),
-        ([[0.2, 0.3, 0.5]], {}, "must be what precedes a softmax, got probabilities, which sum"),
-        ([["cat", "dog", "bird"]], {}, r"logits must be a matrix of numbers, got \[\['cat'"),
+        (
+            [[0.2, 0.3, 0.5]],
+            {},
+            "must be what precedes a softmax, got probabilities, which sum",
+        ),
+        (
+            [["cat", "dog", "bird"]],
+            {},
+            r"logits must be a matrix of numbers, got \[\['cat'",
+        ),
         ([[1.0], [2.0, 3.0]], {}, "logits must be a matrix of numbers, got"),
         ([[1.0, 2.0, 3.0]], {"top": 0}, "top must be a positive integer, got 0"),
     ],

@@ -22,7 +22,19 @@ PRODUCTS_OF_A_TPU = (products.candidates,)
 
 def problem(side, d, b, r=23, h=4, k=16, u=1, bytes=4, **options):
     size = (side or 64,) * 2
-    return Sizes(b, size, size, (r, r), h, k, d // h, u, bytes=bytes, known=side is not None, **options)
+    return Sizes(
+        b,
+        size,
+        size,
+        (r, r),
+        h,
+        k,
+        d // h,
+        u,
+        bytes=bytes,
+        known=side is not None,
+        **options,
+    )
 
 
 def choose(sizes, kind="CPU", forms=None):
@@ -54,7 +66,8 @@ MILLISECONDS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "sizes"), [(kind, sizes) for kind in MILLISECONDS for sizes in MILLISECONDS[kind]]
+    ("kind", "sizes"),
+    [(kind, sizes) for kind in MILLISECONDS for sizes in MILLISECONDS[kind]],
 )
 def test_order_is_the_faster_one(kind, sizes):
     lambda_first, query_first = MILLISECONDS[kind][sizes]
@@ -68,7 +81,9 @@ def test_queries_are_pooled_on_a_tpu_with_a_small_context():
 
     def pools_first(*sizes, kind="TPU"):
         sizes = problem(*sizes, bytes=2, geometry=Geometry(strides=2, pool_size=3))
-        forms = (products.pooled_candidates, *PRODUCTS_OF_A_TPU) if kind == "TPU" else None
+        forms = (
+            (products.pooled_candidates, *PRODUCTS_OF_A_TPU) if kind == "TPU" else None
+        )
         return isinstance(choose(sizes, kind, forms), products.PooledQueries)
 
     for sizes in ((28, 256, 128), (14, 512, 128)):
@@ -83,9 +98,13 @@ def test_maps_of_unknown_size_are_in_blocks(batch):
     @tf.function(autograph=False)
     def trace(queries, values):
         form = choose(PositionTerm(queries, values, tf.zeros([23, 23, 16, 1])).sizes)
-        assert form.block is not None and all(isinstance(length, int) for length in form.block)
+        assert form.block is not None and all(
+            isinstance(length, int) for length in form.block
+        )
 
-    trace.get_concrete_function(*map(tf.TensorSpec, ([batch, None, 14, 4, 16], [batch, None, 14, 64, 1])))
+    trace.get_concrete_function(
+        *map(tf.TensorSpec, ([batch, None, 14, 4, 16], [batch, None, 14, 64, 1]))
+    )
 
 
 def test_large_maps_are_in_blocks_and_chunks():
@@ -118,13 +137,19 @@ def test_fewer_examples_than_a_chunk_are_not_padded():
         return tf.einsum("bnhk,nkm,bmv->bnhv", queries, embeddings, values)
 
     @tf.function(
-        input_signature=[tf.TensorSpec([None, 2, 2, 3]), tf.TensorSpec([None, 4, 3])], autograph=False
+        input_signature=[tf.TensorSpec([None, 2, 2, 3]), tf.TensorSpec([None, 4, 3])],
+        autograph=False,
     )
     def run(queries, values):
         return in_chunks(multiply, queries, values, tf.ones([2, 3, 4]), 5)
 
     for batch in (0, 1, 5, 7):
-        assert run(tf.ones([batch, 2, 2, 3]), tf.ones([batch, 4, 3])).shape == (batch, 2, 2, 3)
+        assert run(tf.ones([batch, 2, 2, 3]), tf.ones([batch, 4, 3])).shape == (
+            batch,
+            2,
+            2,
+            3,
+        )
 
 
 def test_memory_decides_between_forms_of_nearly_equal_time():
@@ -136,7 +161,10 @@ def test_memory_decides_between_forms_of_nearly_equal_time():
     small, fast, slow = Fixed(1.04, 1), Fixed(1.0, 3), Fixed(1.2, 0)
     for slack, best in ((1.0, fast), (1.05, small), (1.3, slow)):
         here = dataclasses.replace(CPU, slack=slack)
-        assert position_lambdas.choose_fastest([fast, small, slow], None, None, here) is best
+        assert (
+            position_lambdas.choose_fastest([fast, small, slow], None, None, here)
+            is best
+        )
 
 
 def test_rates_of_the_environment(monkeypatch):
@@ -144,7 +172,9 @@ def test_rates_of_the_environment(monkeypatch):
     assert device.cpu_speeds() == (device.Speed(1, 2, 3, 4), device.Speed(5, 6, 7, 8))
     for text in ("1,2", "1,2,3,4,5,6,7,x", "1,2,3,4,5,6,7,-8"):
         monkeypatch.setenv("LAMBDANET_CPU_RATES", text)
-        with pytest.raises(InputError, match=f"LAMBDANET_CPU_RATES must be eight .*{text}"):
+        with pytest.raises(
+            InputError, match=f"LAMBDANET_CPU_RATES must be eight .*{text}"
+        ):
             device.cpu_speeds()
 
 
@@ -155,9 +185,14 @@ def test_rates_follow_whether_tensorflow_uses_onednn(monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     assert device.cpu_speeds() != with_onednn
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
-    for flags, expected in (("fpu avx2 avx512_vnni", True), ("fpu avx2 avx512f", False)):
+    for flags, expected in (
+        ("fpu avx2 avx512_vnni", True),
+        ("fpu avx2 avx512f", False),
+    ):
         monkeypatch.setattr(
-            device.Path, "read_text", lambda path, flags=flags: f"model: 1\nflags\t\t: {flags}\n"
+            device.Path,
+            "read_text",
+            lambda path, flags=flags: f"model: 1\nflags\t\t: {flags}\n",
         )
         assert (device.cpu_speeds() == with_onednn) == expected
 
@@ -170,7 +205,10 @@ def test_assume_sets_the_kind_of_device():
         assert device.kind() == "TPU"
         raise RuntimeError("inside")
     assert device.kind() == here
-    with pytest.raises(InputError, match="unknown kind of device 'NPU'; .*CPU"), device.assume("NPU"):
+    with (
+        pytest.raises(InputError, match="unknown kind of device 'NPU'; .*CPU"),
+        device.assume("NPU"),
+    ):
         pass
 
 
@@ -178,19 +216,28 @@ def test_estimates_count_what_the_docstrings_say():
     """On a device that only counts products."""
     infinite = float("inf")
     counts = device.Speed(1.0, infinite, infinite, 1.0)
-    assert Product(False).seconds(problem(4, 12, 2, h=2, k=3, u=5), counts) == 2 * 16 * 16 * 3 * 6 * 5
+    assert (
+        Product(False).seconds(problem(4, 12, 2, h=2, k=3, u=5), counts)
+        == 2 * 16 * 16 * 3 * 6 * 5
+    )
     estimate = Product(True, (3, 6)).seconds(problem(6, 8, 1, r=3, h=2, k=3), counts)
     assert estimate == 6 * 6 * (5 * 6) * 2 * (4 + 3)
 
 
 @pytest.mark.parametrize(
     ("training", "jit_compile", "convolves"),
-    [(None, False, False), (True, False, False), (False, False, True), (False, True, False)],
+    [
+        (None, False, False),
+        (True, False, False),
+        (False, False, True),
+        (False, True, False),
+    ],
 )
 def test_auto_convolves_on_a_cpu(training, jit_compile, convolves):
     """In the forward pass alone, and not under XLA; on a TPU see position_lambdas_test."""
     traced = tf.function(
-        lambda *x: position_lambdas.apply_position_lambdas(*x, training=training), jit_compile=jit_compile
+        lambda *x: position_lambdas.apply_position_lambdas(*x, training=training),
+        jit_compile=jit_compile,
     )
     for side in (7, 28, 64):
         specs = [2, side, side, 4, 16], [2, side, side, 16], [23, 23, 16]
@@ -214,9 +261,13 @@ def test_auto_convolves_on_a_cpu(training, jit_compile, convolves):
 def test_convolution_of_a_forward_pass(sizes, product, convolution):
     inference = problem(*sizes, needs_gradient=False)
     assert isinstance(choose(inference), TwoForms) == (convolution < product)
-    with_xla = position_lambdas.choose_form(inference, "auto", KERNELS["CPU"], by_xla=True)
+    with_xla = position_lambdas.choose_form(
+        inference, "auto", KERNELS["CPU"], by_xla=True
+    )
     assert with_xla == choose(problem(*sizes)) and isinstance(with_xla, Product)
-    assert isinstance(choose(inference, "TPU"), Form) and not isinstance(choose(inference, "TPU"), TwoForms)
+    assert isinstance(choose(inference, "TPU"), Form) and not isinstance(
+        choose(inference, "TPU"), TwoForms
+    )
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -228,14 +279,21 @@ def test_gradient_of_a_form_for_the_forward_pass(traced):
 
     def function(needs_gradient):
         def apply(*inputs):
-            term = PositionTerm(*inputs[:3], content=inputs[3], needs_gradient=needs_gradient)
+            term = PositionTerm(
+                *inputs[:3], content=inputs[3], needs_gradient=needs_gradient
+            )
             return position_lambdas.apply_term(term)
 
         return tf.function(apply) if traced else apply
 
     shapes = [1, 56, 56, 4, 16], [1, 56, 56, 16, 1], [23, 23, 16, 1], [1, 16, 16]
-    inputs = [tf.random.stateless_normal(shape, [0, i]) / 4 for i, shape in enumerate(shapes)]
-    results = (with_gradients(function(needs_gradient), inputs) for needs_gradient in (True, False))
+    inputs = [
+        tf.random.stateless_normal(shape, [0, i]) / 4 for i, shape in enumerate(shapes)
+    ]
+    results = (
+        with_gradients(function(needs_gradient), inputs)
+        for needs_gradient in (True, False)
+    )
     for a, b in zip(*results, strict=True):
         assert np.linalg.norm(a - b) < 1e-5 * np.linalg.norm(b)
 
@@ -251,5 +309,7 @@ def test_tape_around_a_forward_pass_avoids_the_convolution():
         return tape.gradient(outputs, inputs)
 
     specs = [2, 56, 56, 4, 16], [2, 56, 56, 16], [23, 23, 16]
-    operations = step.get_concrete_function(*map(tf.TensorSpec, specs)).graph.get_operations()
+    operations = step.get_concrete_function(
+        *map(tf.TensorSpec, specs)
+    ).graph.get_operations()
     assert not [op for op in operations if "Conv" in op.type]

@@ -12,30 +12,45 @@ from position_cases import CASES, average_pool, random_case
 
 from lambdanet.backend import device
 from lambdanet.errors import InputError
-from lambdanet.ops import content_lambdas, kernels, position_lambdas, products, relative_positions
+from lambdanet.ops import (
+    content_lambdas,
+    kernels,
+    position_lambdas,
+    products,
+    relative_positions,
+)
 from lambdanet.ops.position_term import Sizes
 from lambdanet.ops.products import Product, in_chunks
 from lambdanet.ops.relative_positions import PairAxis
 from lambdanet.ops.tpu import products as tpu_products
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if "strides" not in CASES[name]])
+@pytest.mark.parametrize(
+    "case", [name for name in CASES if "strides" not in CASES[name]]
+)
 @pytest.mark.parametrize("pools_first", [False, True])
 @pytest.mark.parametrize(("pool_size", "strides"), [(3, 2), (2, 2), (4, 3)])
 def test_pool_equals_average_pool(case, pools_first, pool_size, strides, monkeypatch):
     if pools_first:
-        row = dataclasses.replace(kernels.KERNELS["CPU"], position_lambdas=(tpu_products.pooled_candidates,))
+        row = dataclasses.replace(
+            kernels.KERNELS["CPU"], position_lambdas=(tpu_products.pooled_candidates,)
+        )
         monkeypatch.setitem(kernels.KERNELS, "CPU", row)
     arguments = dict(CASES[case])
     content = tf.random.stateless_normal([2, 3, 4], [0, 0], dtype=tf.float64)
     options = {"dilation": arguments.pop("dilation", 1), "content": content}
 
     def pooled_last(*inputs):
-        outputs = position_lambdas.apply_position_lambdas(*inputs, "query_first", **options)
+        outputs = position_lambdas.apply_position_lambdas(
+            *inputs, "query_first", **options
+        )
         return average_pool(outputs, len(arguments["spatial"]), pool_size, strides)
 
     function = partial(
-        position_lambdas.apply_position_lambdas, strides=strides, pool_size=pool_size, **options
+        position_lambdas.apply_position_lambdas,
+        strides=strides,
+        pool_size=pool_size,
+        **options,
     )
     inputs = [tf.constant(x) for x in random_case(6, **arguments)]
     assert_equal_with_gradients(function, pooled_last, inputs, 1e-10)
@@ -43,11 +58,16 @@ def test_pool_equals_average_pool(case, pools_first, pool_size, strides, monkeyp
 
 @pytest.mark.parametrize("implementation", position_lambdas.IMPLEMENTATIONS)
 def test_a_named_form_is_the_same_on_every_device(implementation):
-    specs = [tf.TensorSpec(shape) for shape in ([2, 14, 14, 2, 4], [2, 14, 14, 128], [7, 7, 4])]
+    specs = [
+        tf.TensorSpec(shape)
+        for shape in ([2, 14, 14, 2, 4], [2, 14, 14, 128], [7, 7, 4])
+    ]
     operations = []
     for kind in ("CPU", "TPU"):
         traced = tf.function(
-            lambda *x: position_lambdas.apply_position_lambdas(*x, implementation, block=[7, 7]),
+            lambda *x: position_lambdas.apply_position_lambdas(
+                *x, implementation, block=[7, 7]
+            ),
             autograph=False,
         )
         with device.assume(kind):
@@ -58,19 +78,26 @@ def test_a_named_form_is_the_same_on_every_device(implementation):
 
 def test_auto_convolves_rows_on_a_tpu():
     """Only "auto": the blocked form by name is in blocks there too."""
-    specs = [tf.TensorSpec(shape) for shape in ([32, 56, 56, 4, 16], [32, 56, 56, 32], [23, 23, 16])]
+    specs = [
+        tf.TensorSpec(shape)
+        for shape in ([32, 56, 56, 4, 16], [32, 56, 56, 32], [23, 23, 16])
+    ]
     traced = tf.function(position_lambdas.apply_position_lambdas, autograph=False)
     for implementation in ("auto", "blocked", "einsum"):
         with device.assume("TPU"):
             graph = traced.get_concrete_function(*specs, implementation).graph
-        assert ("Conv2D" in {op.type for op in graph.get_operations()}) == (implementation == "auto")
+        assert ("Conv2D" in {op.type for op in graph.get_operations()}) == (
+            implementation == "auto"
+        )
 
 
 @pytest.mark.parametrize("implementation", position_lambdas.IMPLEMENTATIONS)
 def test_unknown_batch_height_and_width(implementation):
     """One traced function serves every size, also maps smaller than the scope."""
     traced = tf.function(
-        lambda q, v, t: position_lambdas.apply_position_lambdas(q, v, t, implementation),
+        lambda q, v, t: position_lambdas.apply_position_lambdas(
+            q, v, t, implementation
+        ),
         input_signature=[
             tf.TensorSpec([None, None, None, 2, 3]),
             tf.TensorSpec([None, None, None, 4]),
@@ -89,7 +116,10 @@ def test_masked_content_stays_finite_for_keys_far_apart():
     keys = tf.constant([[[[100.0]], [[-100.0]], [[0.0]]]])
     mask = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 1]])
     outputs = content_lambdas.apply_content_lambda(
-        tf.ones([1, 3, 1, 1]), keys, tf.constant([[[[1.0]], [[2.0]], [[3.0]]]]), mask=mask
+        tf.ones([1, 3, 1, 1]),
+        keys,
+        tf.constant([[[[1.0]], [[2.0]], [[3.0]]]]),
+        mask=mask,
     )
     np.testing.assert_allclose(tf.squeeze(outputs), [1, 2, 1], rtol=1e-5)
 
@@ -97,18 +127,29 @@ def test_masked_content_stays_finite_for_keys_far_apart():
 def test_forms_that_do_not_exist():
     for spatial, implementation, message in (
         ([2, 2], "queryfirst", "'queryfirst'.*query_first"),
-        ([2, 2, 2], "depthwise_conv", "axes of depthwise_conv must be one or two, got 3"),
+        (
+            [2, 2, 2],
+            "depthwise_conv",
+            "axes of depthwise_conv must be one or two, got 3",
+        ),
     ):
         inputs = random_case(5, spatial, [3] * len(spatial))
         with pytest.raises(InputError, match=message):
-            position_lambdas.apply_position_lambdas(*map(tf.constant, inputs), implementation)
+            position_lambdas.apply_position_lambdas(
+                *map(tf.constant, inputs), implementation
+            )
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_chunks_give_the_same_values_and_gradients(size):
     rng = np.random.default_rng(7)
-    inputs = [tf.constant(rng.normal(size=shape)) for shape in ([5, 4, 2, 3], [5, 6, 2], [4, 3, 6])]
-    chunked = tf.function(lambda *x: in_chunks(products.query_first, *x, size), autograph=False)
+    inputs = [
+        tf.constant(rng.normal(size=shape))
+        for shape in ([5, 4, 2, 3], [5, 6, 2], [4, 3, 6])
+    ]
+    chunked = tf.function(
+        lambda *x: in_chunks(products.query_first, *x, size), autograph=False
+    )
     assert_equal_with_gradients(chunked, products.query_first, inputs, 1e-12)
 
 
@@ -126,7 +167,9 @@ def test_chunks_compile_with_an_unknown_batch(jit_compile):
         jit_compile=jit_compile,
         autograph=False,
     )
-    assert_equal_with_gradients(traced, position_lambdas.apply_position_lambdas, inputs, 1e-4)
+    assert_equal_with_gradients(
+        traced, position_lambdas.apply_position_lambdas, inputs, 1e-4
+    )
 
 
 @pytest.mark.parametrize("implementation", ["einsum", "query_first", "blocked"])
@@ -136,16 +179,29 @@ def test_half_precision_sums_in_float32(dtype, implementation):
 
     The table of a global scope over so long a sequence is read without one-hot rows, which would take 500 GB.
     """
-    ones = [tf.ones(shape, dtype) for shape in ([1, 4096, 1, 1], [1, 4096, 1], [8191, 1])]
-    outputs = position_lambdas.apply_position_lambdas(*ones, implementation, block=[1024])
-    np.testing.assert_array_equal(tf.cast(outputs, tf.float32), tf.fill([1, 4096, 1, 1], 4096.0))
-    content = content_lambdas.apply_content_lambda(ones[0], ones[0], ones[0], normalization=None)
-    np.testing.assert_array_equal(tf.cast(content, tf.float32), tf.fill([1, 4096, 1, 1], 4096.0))
+    ones = [
+        tf.ones(shape, dtype) for shape in ([1, 4096, 1, 1], [1, 4096, 1], [8191, 1])
+    ]
+    outputs = position_lambdas.apply_position_lambdas(
+        *ones, implementation, block=[1024]
+    )
+    np.testing.assert_array_equal(
+        tf.cast(outputs, tf.float32), tf.fill([1, 4096, 1, 1], 4096.0)
+    )
+    content = content_lambdas.apply_content_lambda(
+        ones[0], ones[0], ones[0], normalization=None
+    )
+    np.testing.assert_array_equal(
+        tf.cast(content, tf.float32), tf.fill([1, 4096, 1, 1], 4096.0)
+    )
 
 
 def test_both_ways_of_reading_a_table_agree(monkeypatch):
     table = tf.random.stateless_normal([7, 5, 3, 2], [0, 0])
-    axes = [PairAxis(4, 5, strides=2, dilation=2), PairAxis(6, 9, strides=2, dilation=2)]
+    axes = [
+        PairAxis(4, 5, strides=2, dilation=2),
+        PairAxis(6, 9, strides=2, dilation=2),
+    ]
 
     def by_gather(table):
         monkeypatch.setattr(relative_positions, "_LARGEST_ONE_HOT", 0)

@@ -40,9 +40,13 @@ def reference_term(queries, values, table, strides=1, dilation=1, keys=None, mas
     size = queries.shape[1 : rank + 1], values.shape[1 : rank + 1]
     embeddings = reference.gather_embeddings(table, *size, strides, dilation)
     if keys is None:
-        outputs = reference.apply_position_lambdas(flat(queries, rank), flat(values, rank), embeddings)
+        outputs = reference.apply_position_lambdas(
+            flat(queries, rank), flat(values, rank), embeddings
+        )
     else:
-        outputs = reference.apply_lambdas(flat(queries, rank), keys, flat(values, rank), embeddings, mask)
+        outputs = reference.apply_lambdas(
+            flat(queries, rank), keys, flat(values, rank), embeddings, mask
+        )
     return tf.reshape(outputs, [*queries.shape[:-1], -1])
 
 
@@ -59,15 +63,21 @@ def reference_term(queries, values, table, strides=1, dilation=1, keys=None, mas
 )
 def test_reference_equals_naive_loop(size, options, mask):
     """With the projections of a layer that has no batch normalizations."""
-    layer = lambdanet.LambdaLayer(4, num_heads=2, key_dim=3, use_batch_norm=False, **options, dtype="float64")
+    layer = lambdanet.LambdaLayer(
+        4, num_heads=2, key_dim=3, use_batch_norm=False, **options, dtype="float64"
+    )
     x = np.random.default_rng(0).normal(size=[2, *size, 3])
     layer.build(x.shape)
     randomize(layer)
     n, u = np.prod(size), layer.intra_depth
     mask = mask_of(mask, n, n)
     weights = weights_by_name(layer)
-    queries, keys, values = (x @ weights[f"{name}/kernel"] for name in ("queries", "keys", "values"))
-    table = tf.reshape(weights["position/table"], [*weights["position/table"].shape[: len(size)], 3, u])
+    queries, keys, values = (
+        x @ weights[f"{name}/kernel"] for name in ("queries", "keys", "values")
+    )
+    table = tf.reshape(
+        weights["position/table"], [*weights["position/table"].shape[: len(size)], 3, u]
+    )
     outputs = reference_term(
         tf.reshape(queries, [2, *size, 2, 3]),
         tf.reshape(values, [2, *size, 2, u]),
@@ -77,16 +87,24 @@ def test_reference_equals_naive_loop(size, options, mask):
         mask=mask,
     )
     expected = naive_lambda_layer(layer, x, mask=mask)
-    np.testing.assert_allclose(tf.reshape(outputs, expected.shape), expected, atol=1e-10)
+    np.testing.assert_allclose(
+        tf.reshape(outputs, expected.shape), expected, atol=1e-10
+    )
 
 
 FORMS = [(name, None) for name in ("auto", *IMPLEMENTATIONS)]
-FORMS += [(name, block) for name in ("blocked", "blocked_query_first") for block in (1, 2, 9)]
+FORMS += [
+    (name, block) for name in ("blocked", "blocked_query_first") for block in (1, 2, 9)
+]
 
 
 def case_of(name):
     arguments = dict(CASES[name])
-    geometry = {name: arguments.pop(name) for name in ("strides", "dilation") if name in arguments}
+    geometry = {
+        name: arguments.pop(name)
+        for name in ("strides", "dilation")
+        if name in arguments
+    }
     return [tf.constant(x) for x in (*random_case(0, **arguments), CONTENT)], geometry
 
 
@@ -115,11 +133,17 @@ def test_every_form_equals_the_reference(case, block, implementation, kind):
     inputs, geometry = case_of(case)
 
     def compute(*inputs):
-        options = {"block": block and [block] * (inputs[0].ndim - 3), "content": inputs[3], **geometry}
+        options = {
+            "block": block and [block] * (inputs[0].ndim - 3),
+            "content": inputs[3],
+            **geometry,
+        }
         with device.assume(kind):
             return apply_position_lambdas(*inputs[:3], implementation, **options)
 
-    assert_equal_with_gradients(compute, partial(with_content, **geometry), inputs, 1e-9)
+    assert_equal_with_gradients(
+        compute, partial(with_content, **geometry), inputs, 1e-9
+    )
 
 
 @pytest.mark.parametrize("block", [None, 2])
@@ -135,7 +159,9 @@ def test_products_on_a_tpu_equal_the_reference(case, query_first, block):
         term = PositionTerm(queries, values, table, Geometry(**geometry), content)
         return form.apply(term, device.DEVICES["TPU"])
 
-    assert_equal_with_gradients(compute, partial(with_content, **geometry), inputs, 1e-9)
+    assert_equal_with_gradients(
+        compute, partial(with_content, **geometry), inputs, 1e-9
+    )
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -143,9 +169,14 @@ def test_products_on_a_tpu_equal_the_reference(case, query_first, block):
 def test_content_lambda_equals_the_reference(u, mask):
     rng = np.random.default_rng(4)
     queries, keys, values = (
-        tf.constant(rng.normal(size=size)) for size in ([2, 4, 2, 3], [2, 4, 3, u], [2, 4, 5, u])
+        tf.constant(rng.normal(size=size))
+        for size in ([2, 4, 2, 3], [2, 4, 3, u], [2, 4, 5, u])
     )
     given = mask_of(mask, 4, 4)
-    expected = reference.apply_lambdas(queries, keys, values, tf.zeros([4, 4, 3, u], tf.float64), given)
-    outputs = apply_content_lambda(queries, keys, values, mask="causal" if mask == "causal" else given)
+    expected = reference.apply_lambdas(
+        queries, keys, values, tf.zeros([4, 4, 3, u], tf.float64), given
+    )
+    outputs = apply_content_lambda(
+        queries, keys, values, mask="causal" if mask == "causal" else given
+    )
     np.testing.assert_allclose(outputs, expected, atol=1e-10)

@@ -6,7 +6,12 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_equal_with_gradients, product_error, relative_error, with_gradients
+from helpers import (
+    assert_equal_with_gradients,
+    product_error,
+    relative_error,
+    with_gradients,
+)
 
 from lambdanet.backend import device
 from lambdanet.ops import kernels, position_lambdas, reference
@@ -19,7 +24,9 @@ TPU = device.DEVICES["TPU"]
 
 
 def chosen(term):
-    return position_lambdas.choose_form(term.sizes, "auto", kernels.KERNELS["TPU"], by_xla=True)
+    return position_lambdas.choose_form(
+        term.sizes, "auto", kernels.KERNELS["TPU"], by_xla=True
+    )
 
 
 # The form; the sizes of queries, context and scope; u; the pool. Remainders are of groups and blocks.
@@ -49,9 +56,15 @@ def forms_of_any_size(monkeypatch):
 def make_term(size, context_size, scope, u, pool_size, dtype="float64"):
     rng = np.random.default_rng(0)
     shapes = [[2, *size, 2, 16], [2, *context_size, 3, u], [*scope, 16, u], [2, 16, 3]]
-    queries, values, table, content = (tf.constant(rng.normal(size=shape), dtype) for shape in shapes)
-    geometry = Geometry() if pool_size == 1 else Geometry(strides=2, pool_size=pool_size)
-    return PositionTerm(queries / 8, values, table, geometry, content, needs_gradient=False)
+    queries, values, table, content = (
+        tf.constant(rng.normal(size=shape), dtype) for shape in shapes
+    )
+    geometry = (
+        Geometry() if pool_size == 1 else Geometry(strides=2, pool_size=pool_size)
+    )
+    return PositionTerm(
+        queries / 8, values, table, geometry, content, needs_gradient=False
+    )
 
 
 def inputs_of(term):
@@ -60,7 +73,9 @@ def inputs_of(term):
 
 def on_tpu(form, term):
     """The form as a function of the inputs of a term."""
-    return lambda *x: form.apply(PositionTerm(*x[:3], term.geometry, x[3], needs_gradient=False), TPU)
+    return lambda *x: form.apply(
+        PositionTerm(*x[:3], term.geometry, x[3], needs_gradient=False), TPU
+    )
 
 
 def by_the_paper(geometry, queries, values, table, content):
@@ -68,9 +83,13 @@ def by_the_paper(geometry, queries, values, table, content):
     embeddings = reference.gather_embeddings(table, size, values.shape[1:-2])
     queries, values = (tf.reshape(x, [b, -1, *x.shape[-2:]]) for x in (queries, values))
     outputs = reference.apply_position_lambdas(queries, values, embeddings)
-    outputs = tf.reshape(outputs + tf.einsum("bnhk,bkv->bnhv", queries, content), [b, *size, -1])
+    outputs = tf.reshape(
+        outputs + tf.einsum("bnhk,bkv->bnhv", queries, content), [b, *size, -1]
+    )
     if geometry.pool_size > 1:
-        outputs = tf.nn.avg_pool2d(outputs, geometry.pool_size, geometry.strides, "SAME")
+        outputs = tf.nn.avg_pool2d(
+            outputs, geometry.pool_size, geometry.strides, "SAME"
+        )
     return tf.reshape(outputs, [*outputs.shape[:-1], h, -1])
 
 
@@ -94,7 +113,11 @@ def test_form_in_low_precision(case, dtype):
     expected = with_gradients(partial(by_the_paper, exact.geometry), inputs_of(exact))
     for a, b, c in zip(found, plain, expected, strict=True):
         assert a.dtype == dtype
-        assert relative_error(a, c) < 1.5 * relative_error(b, c) < 48 * product_error(dtype)
+        assert (
+            relative_error(a, c)
+            < 1.5 * relative_error(b, c)
+            < 48 * product_error(dtype)
+        )
 
 
 @pytest.mark.parametrize("case", ["remainder", "blocks"])
@@ -104,10 +127,13 @@ def test_form_of_an_unknown_batch(case):
     batches = [term.queries, term.values, term.content]
 
     @tf.function(
-        autograph=False, input_signature=[tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in batches]
+        autograph=False,
+        input_signature=[tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in batches],
     )
     def apply(queries, values, content):
-        unknown = PositionTerm(queries, values, term.table, content=content, needs_gradient=False)
+        unknown = PositionTerm(
+            queries, values, term.table, content=content, needs_gradient=False
+        )
         assert chosen(unknown) == form
         return form.apply(unknown, TPU)
 
@@ -133,12 +159,22 @@ def test_form_of_an_unknown_batch(case):
 )
 def test_form_is_not_applicable(form, size, scope, options, monkeypatch):
     monkeypatch.undo()  # the sizes are those of the library
-    b, h, pool_size = options.get("b", 8), options.get("h", 4), options.get("pool_size", 1)
+    b, h, pool_size = (
+        options.get("b", 8),
+        options.get("h", 4),
+        options.get("pool_size", 1),
+    )
     geometry = Geometry(strides=2 if pool_size > 1 else 1, pool_size=pool_size)
-    candidates = {"block diagonal": block_diagonal, "row convolution": row_convolution}[form].candidates
+    candidates = {"block diagonal": block_diagonal, "row convolution": row_convolution}[
+        form
+    ].candidates
 
     @tf.function
     def trace(queries, values):
-        assert not candidates(PositionTerm(queries, values, tf.zeros([*scope, 16, 1]), geometry).sizes)
+        assert not candidates(
+            PositionTerm(queries, values, tf.zeros([*scope, 16, 1]), geometry).sizes
+        )
 
-    trace.get_concrete_function(tf.TensorSpec([b, *size, h, 16]), tf.TensorSpec([b, *size, 16, 1]))
+    trace.get_concrete_function(
+        tf.TensorSpec([b, *size, h, 16]), tf.TensorSpec([b, *size, 16, 1])
+    )

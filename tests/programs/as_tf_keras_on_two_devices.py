@@ -11,7 +11,9 @@ from pathlib import Path
 import tensorflow as tf
 
 (cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.set_logical_device_configuration(
+    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+)
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
@@ -28,7 +30,9 @@ LABELS = np.arange(16) % 4
 
 
 def build() -> keras.Model:
-    return lambdanet.create_model(NAME, num_classes=4, input_size=32, stochastic_depth_rate=0.2)
+    return lambdanet.create_model(
+        NAME, num_classes=4, input_size=32, stochastic_depth_rate=0.2
+    )
 
 
 def compiled(strategy: tf.distribute.Strategy) -> tf_keras.Model:
@@ -41,7 +45,11 @@ def compiled(strategy: tf.distribute.Strategy) -> tf_keras.Model:
 
 def seed_differences(model: tf_keras.Model) -> list[int]:
     """Returns how far the first seed of each device is from that of the first one."""
-    state = next(variable.value for variable in model.network.variables if "seed_generator" in variable.path)
+    state = next(
+        variable.value
+        for variable in model.network.variables
+        if "seed_generator" in variable.path
+    )
     seeds = [int(part.numpy()[0]) for part in state.values]
     return [(seed - seeds[0]) % 2**32 for seed in seeds]
 
@@ -57,7 +65,9 @@ def main() -> None:
             refused = str(error)
     model = compiled(strategy)
     seeds = [seed_differences(model)]
-    history = model.fit(IMAGES, LABELS, batch_size=16, epochs=8, verbose=0).history["loss"]
+    history = model.fit(IMAGES, LABELS, batch_size=16, epochs=8, verbose=0).history[
+        "loss"
+    ]
     moving = {
         f"{v.synchronization.name} {v.aggregation.name}"
         for v in model.non_trainable_weights
@@ -67,7 +77,9 @@ def main() -> None:
         path = tf.train.Checkpoint(model=model).save(str(Path(folder, "ckpt")))
         other = compiled(strategy)
         with strategy.scope():
-            tf.train.Checkpoint(model=other).restore(path).assert_existing_objects_matched()
+            tf.train.Checkpoint(model=other).restore(
+                path
+            ).assert_existing_objects_matched()
             other.draw_different_numbers()
     seeds.append(seed_differences(other))
     pairs = zip(other.get_weights(), model.get_weights(), strict=True)

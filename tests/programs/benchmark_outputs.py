@@ -21,9 +21,14 @@ def outputs() -> dict[str, np.ndarray]:
             keras.utils.set_random_seed(0)
             arrays = keras.tree.flatten(contenders.build(name, case)())
             arrays = [np.array(array) for array in arrays if array is not None]
-            found |= {f"{name} {case.pass_name} {index}": array for index, array in enumerate(arrays)}
+            found |= {
+                f"{name} {case.pass_name} {index}": array
+                for index, array in enumerate(arrays)
+            }
     keras.utils.set_random_seed(0)
-    found["infer"] = np.array(model_contenders.build(MODEL, ModelCase(2, False, "float32"))())
+    found["infer"] = np.array(
+        model_contenders.build(MODEL, ModelCase(2, False, "float32"))()
+    )
     logs = model_contenders.build(MODEL, ModelCase(2, True, "float32"))()
     # On JAX, the state comes after them.
     logs = logs[0] if isinstance(logs, tuple) else logs

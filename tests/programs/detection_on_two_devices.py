@@ -13,7 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 (cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.set_logical_device_configuration(
+    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+)
 gc.disable()  # collections take longer than two steps
 
 import keras as keras_3  # noqa: E402
@@ -42,7 +44,9 @@ def mask_head_difference(strategy: tf.distribute.Strategy, synchronized: bool) -
     with strategy.scope():
         shared = MaskHead(3, num_convs=1, num_filters=4)
         shared([rois, classes], training=False)
-        shared.set_weights([w.numpy() * ("moving" not in w.name) for w in single.weights])
+        shared.set_weights(
+            [w.numpy() * ("moving" not in w.name) for w in single.weights]
+        )
         if synchronized:
             tasks.synchronize_batch_norm(shared)
 
@@ -64,7 +68,9 @@ def record_detections() -> list[tuple[list[int], np.ndarray]]:
     def recording(self):
         found = {}
         for name in ("source_id", "detection_boxes"):
-            parts = [x if isinstance(x, tuple) else (x,) for x in self._predictions[name]]
+            parts = [
+                x if isinstance(x, tuple) else (x,) for x in self._predictions[name]
+            ]
             found[name] = np.concatenate([np.concatenate(list(part)) for part in parts])
         ids = found["source_id"].ravel()
         order = np.argsort(ids)
@@ -83,9 +89,14 @@ def record_synchronized() -> list[bool]:
     def recording(self):
         model = build_model(self)
         for layer in (*model.submodules, *compat.sublayers(model.backbone.network)):
-            if isinstance(layer, keras.layers.BatchNormalization | keras_3.layers.BatchNormalization):
+            if isinstance(
+                layer,
+                keras.layers.BatchNormalization | keras_3.layers.BatchNormalization,
+            ):
                 named = "Sync" in type(layer).__name__
-                synchronized.append(named or bool(getattr(layer, "synchronized", False)))
+                synchronized.append(
+                    named or bool(getattr(layer, "synchronized", False))
+                )
         return model
 
     tasks.MaskRCNN.build_model = recording
@@ -98,7 +109,13 @@ def record_traces() -> list[int]:
     train_step = tasks.MaskRCNN.train_step
 
     def recording(*args, **options):
-        traces.append(int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)))
+        traces.append(
+            int(
+                tf.get_static_value(
+                    tf.distribute.get_replica_context().replica_id_in_sync_group
+                )
+            )
+        )
         return train_step(*args, **options)
 
     tasks.MaskRCNN.train_step = recording
@@ -111,8 +128,14 @@ def main(folder: str, start: str) -> None:
     train_utils.try_count_flops = lambda model: None
     zoo.MODELS["lambda_resnet_tiny"] = FOUR_BLOCKS
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    head = [mask_head_difference(strategy, synchronized) for synchronized in (False, True)]
-    detections, synchronized, traces = record_detections(), record_synchronized(), record_traces()
+    head = [
+        mask_head_difference(strategy, synchronized) for synchronized in (False, True)
+    ]
+    detections, synchronized, traces = (
+        record_detections(),
+        record_synchronized(),
+        record_traces(),
+    )
     data = f"task.train_data.input_path={folder}/train,task.validation_data.input_path={folder}/val"
     params = resolve.resolve(
         "lambda_resnet/maskrcnn_resnetfpn_coco",

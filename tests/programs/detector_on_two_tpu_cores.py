@@ -41,11 +41,21 @@ def main():
     from lambdanet.detection.run import train_step
 
     step = train_step.experiment_step(EXPERIMENT, CHANGES)
-    function = tf.function(step.function, input_signature=step.inputs, jit_compile=True, autograph=False)
+    function = tf.function(
+        step.function, input_signature=step.inputs, jit_compile=True, autograph=False
+    )
     with device.assume("TPU"):
         lower = function.experimental_get_compiler_ir(*step.inputs)
     compiled = compile_for_cores(lower("hlo_serialized"))
-    print(json.dumps({"calls": len(calls), "lowered": count(lower("hlo")), "compiled": count(compiled)}))
+    print(
+        json.dumps(
+            {
+                "calls": len(calls),
+                "lowered": count(lower("hlo")),
+                "compiled": count(compiled),
+            }
+        )
+    )
 
 
 def count(text):
@@ -62,10 +72,14 @@ def compile_for_cores(hlo):
         from jax.experimental import topologies
         from jaxlib import _jax
 
-        devices = topologies.get_topology_desc(platform="tpu", topology_name="v3:2x2").devices
+        devices = topologies.get_topology_desc(
+            platform="tpu", topology_name="v3:2x2"
+        ).devices
         options = xla_client.CompileOptions()
         options.num_replicas = CORES
-        options.device_assignment = xla_client.DeviceAssignment.create(np.arange(CORES)[:, None])
+        options.device_assignment = xla_client.DeviceAssignment.create(
+            np.arange(CORES)[:, None]
+        )
         with mlir.make_ir_context():
             module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(hlo))
             compiler._drop_copies(module.operation)

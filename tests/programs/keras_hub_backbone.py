@@ -20,24 +20,34 @@ FAMILIES = ("lambda_resnet_tiny", "mobilenet_v2_lambda", "halonet26t")
 
 def main() -> None:
     keras.utils.set_random_seed(0)
-    trunk = lambdanet.create_model("lambda_resnet_tiny", input_size=32, features_only=True)
+    trunk = lambdanet.create_model(
+        "lambda_resnet_tiny", input_size=32, features_only=True
+    )
     backbone = LambdaNetBackbone("lambda_resnet_tiny", {"input_size": 32})
     backbone.set_weights(trunk.get_weights())
     expected = trunk.predict(IMAGES, verbose=0)
-    pyramid = keras.Model(backbone.input, backbone.pyramid_outputs).predict(IMAGES, verbose=0)
+    pyramid = keras.Model(backbone.input, backbone.pyramid_outputs).predict(
+        IMAGES, verbose=0
+    )
     for level, features in expected.items():
         np.testing.assert_array_equal(pyramid[f"P{level}"], features)
     np.testing.assert_array_equal(backbone.predict(IMAGES, verbose=0), expected["5"])
 
-    classifier = keras_hub.models.ImageClassifier(backbone=backbone, num_classes=2, preprocessor=None)
+    classifier = keras_hub.models.ImageClassifier(
+        backbone=backbone, num_classes=2, preprocessor=None
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     classifier.compile(keras.optimizers.SGD(0.01), loss)
-    losses = classifier.fit(IMAGES, np.array([0, 1]), epochs=4, verbose=0).history["loss"]
+    losses = classifier.fit(IMAGES, np.array([0, 1]), epochs=4, verbose=0).history[
+        "loss"
+    ]
     assert losses[-1] < losses[0]
     with tempfile.TemporaryDirectory() as folder:
         backbone.save(f"{folder}/backbone.keras")
         loaded = keras.models.load_model(f"{folder}/backbone.keras")
-    np.testing.assert_array_equal(loaded.predict(IMAGES, verbose=0), backbone.predict(IMAGES, verbose=0))
+    np.testing.assert_array_equal(
+        loaded.predict(IMAGES, verbose=0), backbone.predict(IMAGES, verbose=0)
+    )
     check_by_keras_hub()
     try:
         LambdaNetBackbone.from_preset("lambda_resnet_51")

@@ -26,10 +26,20 @@ SEQUENCES, VOLUMES = (2, 5, 4), (2, 2, 3, 3, 4)
 VARIANTS = ("LambdaLayer_u", "LambdaLayer_global", "LambdaLayer_content")
 SMALL = {"filters": 4, "num_heads": 2, "key_dim": 2, "scope": 3}
 CASES = {
-    **{name: (make, IMAGES) for name, make in LAYERS.items() if "_" not in name or name in VARIANTS},
+    **{
+        name: (make, IMAGES)
+        for name, make in LAYERS.items()
+        if "_" not in name or name in VARIANTS
+    },
     "sequence": (partial(lambdanet.LambdaLayer, **SMALL), SEQUENCES),
-    "unstructured": (partial(lambdanet.LambdaLayer, **SMALL, position="unstructured"), SEQUENCES),
-    "volume": (partial(lambdanet.LambdaLayer, **SMALL, strides=2, pool_size=3), VOLUMES),
+    "unstructured": (
+        partial(lambdanet.LambdaLayer, **SMALL, position="unstructured"),
+        SEQUENCES,
+    ),
+    "volume": (
+        partial(lambdanet.LambdaLayer, **SMALL, strides=2, pool_size=3),
+        VOLUMES,
+    ),
     "PooledBatchNormalization": (lambdanet.PooledBatchNormalization, IMAGES),
 }
 # Parts of the lambda layers.
@@ -40,7 +50,11 @@ assert NUM_DEVICES == (2 if K.ENGINE == "jax" else 1)
 
 
 def check_every_class_is_tested() -> None:
-    public = {value.__name__ for value in map(lambdanet.__getattr__, lambdanet.__all__) if is_layer(value)}
+    public = {
+        value.__name__
+        for value in map(lambdanet.__getattr__, lambdanet.__all__)
+        if is_layer(value)
+    }
     assert {type(make()).__name__ for make, _ in CASES.values()} == public - POSITIONS
 
 
@@ -55,7 +69,9 @@ class KerasTest(testing.TestCase):
             # Keras's test cannot train with a list
             returns_pair = name == "PooledBatchNormalization"
             with self.subTest(name):
-                self.run_layer_test(make, {}, input_shape=shape, run_training_check=not returns_pair)
+                self.run_layer_test(
+                    make, {}, input_shape=shape, run_training_check=not returns_pair
+                )
 
 
 class InitializersTest(testing.TestCase):
@@ -74,23 +90,44 @@ class InitializersTest(testing.TestCase):
 
     def runTest(self) -> None:
         for name, (arguments, stddev) in self.CASES.items():
-            kind = compat.RandomNormal if name == "RandomNormal" else compat.VarianceScaling
+            kind = (
+                compat.RandomNormal
+                if name == "RandomNormal"
+                else compat.VarianceScaling
+            )
             with self.subTest(name):
-                self.check(lambda kind=kind, arguments=arguments, **seed: kind(**arguments, **seed), stddev)
+                self.check(
+                    lambda kind=kind, arguments=arguments, **seed: kind(
+                        **arguments, **seed
+                    ),
+                    stddev,
+                )
 
     def check(self, make: Callable[..., keras.Initializer], stddev: float) -> None:
         values = self.draw(make(seed=1))
-        self.assertAllClose(values.mean(), getattr(make(), "mean", 0.0), atol=0.01 * stddev)
+        self.assertAllClose(
+            values.mean(), getattr(make(), "mean", 0.0), atol=0.01 * stddev
+        )
         self.assertAllClose(values.std(), stddev, rtol=0.01)
         if getattr(make(), "distribution", "") == "truncated_normal":
-            self.assertAllClose(np.abs(values).max(), 2 * stddev / compat.STDDEV_WITHIN_TWO, rtol=0.01)
+            self.assertAllClose(
+                np.abs(values).max(), 2 * stddev / compat.STDDEV_WITHIN_TWO, rtol=0.01
+            )
         saved = keras.saving.serialize_keras_object(make(seed=1))
-        for copy in (make(seed=1).clone(), keras.saving.deserialize_keras_object(saved)):
+        for copy in (
+            make(seed=1).clone(),
+            keras.saving.deserialize_keras_object(saved),
+        ):
             np.testing.assert_array_equal(self.draw(copy), values)
         first, second = self.draws_of_seed(make)
         np.testing.assert_array_equal(self.draws_of_seed(make), (first, second))
         generator = make(seed=keras.random.SeedGenerator(1))
-        for other in (second, self.draw(make(seed=2)), self.draw(generator), self.draw(generator)):
+        for other in (
+            second,
+            self.draw(make(seed=2)),
+            self.draw(generator),
+            self.draw(generator),
+        ):
             self.assertLess(abs(np.corrcoef(other.ravel(), first.ravel())[0, 1]), 0.02)
             first = other
         for dtype in ("bfloat16", "float64"):
@@ -98,7 +135,9 @@ class InitializersTest(testing.TestCase):
             if (K.ENGINE, dtype) != ("jax", "float64"):
                 self.assertDType(make()([2, 3], dtype), dtype)
 
-    def draws_of_seed(self, make: Callable[..., keras.Initializer]) -> tuple[np.ndarray, np.ndarray]:
+    def draws_of_seed(
+        self, make: Callable[..., keras.Initializer]
+    ) -> tuple[np.ndarray, np.ndarray]:
         keras.utils.set_random_seed(1)
         return self.draw(make()), self.draw(make())
 
@@ -125,46 +164,67 @@ class BatchNormTest(testing.TestCase):
             with self.subTest(f"{precision} {options} {kind}"):
                 self.check(x, precision, options, kind)
 
-    def check(self, x: np.ndarray, precision: str, options: dict[str, bool], kind: str) -> None:
+    def check(
+        self, x: np.ndarray, precision: str, options: dict[str, bool], kind: str
+    ) -> None:
         arguments = {"dtype": precision, "momentum": 0.7, "epsilon": 1e-5}
         layer = BatchNormalization(**arguments, **options)
         with device.assume(kind), self.distribution():
             found = self.arrays(layer, x)
-        num_parts = 1 if K.ENGINE != "jax" or options.get("synchronized") else NUM_DEVICES
-        options = {name: value for name, value in options.items() if name != "synchronized"}
+        num_parts = (
+            1 if K.ENGINE != "jax" or options.get("synchronized") else NUM_DEVICES
+        )
+        options = {
+            name: value for name, value in options.items() if name != "synchronized"
+        }
         parts = [
             self.arrays(keras.layers.BatchNormalization(**arguments, **options), part)
             for part in np.split(x, num_parts)
         ]
-        merged = {"output": np.concatenate, "weight": sum, "average": lambda arrays: sum(arrays) / num_parts}
+        merged = {
+            "output": np.concatenate,
+            "weight": sum,
+            "average": lambda arrays: sum(arrays) / num_parts,
+        }
         for name, array in found.items():
             expected = merged[name.partition(" ")[0]]([part[name] for part in parts])
             scale = np.abs(expected).max()
             tolerance = 1e-5 if precision == "float32" or "average" in name else 2e-2
-            self.assertAllClose(array / scale, expected / scale, atol=tolerance, rtol=0, msg=name)
+            self.assertAllClose(
+                array / scale, expected / scale, atol=tolerance, rtol=0, msg=name
+            )
 
     def distribution(self) -> contextlib.AbstractContextManager:
         if K.ENGINE != "jax":
             return contextlib.nullcontext()
-        return keras.distribution.DataParallel(devices=keras.distribution.list_devices()).scope()
+        return keras.distribution.DataParallel(
+            devices=keras.distribution.list_devices()
+        ).scope()
 
     def arrays(self, layer: keras.Layer, x: np.ndarray) -> dict[str, np.ndarray]:
         """Returns what has an example's axis, gradients of weights, and moving averages."""
         layer.build(x.shape)
         for variable in layer.trainable_variables:
             variable.assign(random_value(variable.name, variable.shape, 0.3))
-        _, outputs, by_input, gradients = ENGINES[K.ENGINE](layer, K.cast(x, layer.compute_dtype), {})
+        _, outputs, by_input, gradients = ENGINES[K.ENGINE](
+            layer, K.cast(x, layer.compute_dtype), {}
+        )
         found = {"output": outputs, "output gradient": by_input}
         found |= {f"weight {number}": array for number, array in enumerate(gradients)}
         found |= {f"average {v.name}": v for v in layer.non_trainable_variables}
-        return {name: K.convert_to_numpy(K.cast(array, "float32")) for name, array in found.items()}
+        return {
+            name: K.convert_to_numpy(K.cast(array, "float32"))
+            for name, array in found.items()
+        }
 
 
 class InferenceTest(testing.TestCase):
     """A model for inference rejects training, and takes part in that of another model."""
 
     def runTest(self) -> None:
-        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2), keras.layers.BatchNormalization()])
+        model = keras.Sequential(
+            [keras.Input([3]), keras.layers.Dense(2), keras.layers.BatchNormalization()]
+        )
         fast, x = lambdanet.for_inference(model), np.ones([4, 3], "float32")
         for train in (lambda: fast(x, training=True), lambda: fast.fit(x, x)):
             self.assertRaisesRegex(InputError, "training must be False", train)
@@ -196,7 +256,9 @@ class Float64Test(testing.TestCase):
         # Else random.
         modes = (False, True) if type(layer).__name__ != "StochasticDepth" else (False,)
         for training in modes:
-            options = arguments | ({"training": training} if layer._call_has_training_arg else {})
+            options = arguments | (
+                {"training": training} if layer._call_has_training_arg else {}
+            )
 
             def loss(x, options=options):
                 outputs = K.flatten(layer(x, **options))
@@ -207,7 +269,9 @@ class Float64Test(testing.TestCase):
             (gradient,) = torch.autograd.grad(loss(x), x)
             derivative, step = (gradient * direction).sum(), 1e-5
             x = x.detach()
-            difference = (loss(x + step * direction) - loss(x - step * direction)) / (2 * step)
+            difference = (loss(x + step * direction) - loss(x - step * direction)) / (
+                2 * step
+            )
             self.assertAllClose(difference, derivative, atol=1e-6, rtol=1e-6)
 
 

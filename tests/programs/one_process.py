@@ -31,7 +31,9 @@ def layer(folder: str) -> float:
 
     import lambdanet
 
-    return float(keras.ops.sum(lambdanet.LambdaLayer(8, scope=3)(keras.ops.ones([1, 4, 4, 8]))))
+    return float(
+        keras.ops.sum(lambdanet.LambdaLayer(8, scope=3)(keras.ops.ones([1, 4, 4, 8])))
+    )
 
 
 def trainer(folder: str) -> float:
@@ -41,7 +43,12 @@ def trainer(folder: str) -> float:
     from lambdanet.training.train import train
 
     recipe = configs.get_recipe("digits")
-    small = {"epochs": 1, "warmup_epochs": 0.0, "train_split": "train[:64]", "eval_split": "test[:32]"}
+    small = {
+        "epochs": 1,
+        "warmup_epochs": 0.0,
+        "train_split": "train[:64]",
+        "eval_split": "test[:32]",
+    }
     recipe = dataclasses.replace(recipe, **small, global_batch_size=16)
     return train(recipe, f"{folder}/run", f"{folder}/data")["loss"]
 
@@ -49,7 +56,9 @@ def trainer(folder: str) -> float:
 def retinanet(folder: str) -> float:
     from lambdanet.detection.run.train_step import build_train_step
 
-    step = build_train_step("lambda_resnet/retinanet_resnetfpn_coco", RETINANET, batch_size=2)
+    step = build_train_step(
+        "lambda_resnet/retinanet_resnetfpn_coco", RETINANET, batch_size=2
+    )
     before = [weight.numpy() for weight in step.model.backbone.trainable_weights]
     loss = float(step.function(*step.inputs))
     after = [weight.numpy() for weight in step.model.backbone.trainable_weights]

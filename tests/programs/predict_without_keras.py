@@ -11,4 +11,6 @@ sys.modules.update(dict.fromkeys(BLOCKED))  # an import of None fails
 from lambdanet import cli  # noqa: E402
 
 saved_model, *images = sys.argv[1:]
-print([cli.main(["predict", f"--saved_model={saved_model}", image]) for image in images])
+print(
+    [cli.main(["predict", f"--saved_model={saved_model}", image]) for image in images]
+)

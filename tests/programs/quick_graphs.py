@@ -6,7 +6,9 @@ from tensorflow.python.autograph.core import config
 
 RULES = config.CONVERSION_RULES
 # None of their functions branches on the value of a tensor.
-WITHOUT_BRANCHES = tuple(config.DoNotConvert(package) for package in ("lambdanet", "official"))
+WITHOUT_BRANCHES = tuple(
+    config.DoNotConvert(package) for package in ("lambdanet", "official")
+)
 
 
 def trace_quickly(enabled: bool = True) -> None:

@@ -14,7 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 (cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.set_logical_device_configuration(
+    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+)
 
 import tf_keras  # noqa: E402
 from samples import samples, save  # noqa: E402
@@ -52,13 +54,20 @@ COMMON = {
         "model": {
             "num_classes": 3,
             "input_size": [128, 128, 3],
-            "backbone": {"type": "lambda_resnet", "lambda_resnet": {"model_id": "lambda_resnet_tiny"}},
+            "backbone": {
+                "type": "lambda_resnet",
+                "lambda_resnet": {"model_id": "lambda_resnet_tiny"},
+            },
             "decoder": {"fpn": {"num_filters": 16}},
         },
         "train_data": {
             "global_batch_size": 2,
             "dtype": "float32",
-            "parser": {"aug_rand_hflip": False, "aug_scale_min": 1.0, "aug_scale_max": 1.0},
+            "parser": {
+                "aug_rand_hflip": False,
+                "aug_scale_min": 1.0,
+                "aug_scale_max": 1.0,
+            },
         },
     },
 }
@@ -67,7 +76,9 @@ COMMON = {
 def weights_of(backbone: Any) -> dict[str, tf.Variable]:
     """Returns the variables of a backbone by their names in files."""
     found = weight_files.weights_by_name(getattr(backbone, "network", backbone))
-    return {name: v if isinstance(v, tf.Variable) else v.value for name, v in found.items()}
+    return {
+        name: v if isinstance(v, tf.Variable) else v.value for name, v in found.items()
+    }
 
 
 def weights_of_all(model: Any) -> dict[str, tf.Variable]:
@@ -113,16 +124,22 @@ def table(variables: Iterable[tf.Variable]) -> np.ndarray:
 def build_backbone(model_id: str, synchronized: bool) -> Any:
     is_mobile = model_id.startswith("mobilenet")
     family = "mobilenet_v2_lambda" if is_mobile else "lambda_resnet"
-    config = (backbones.MobileNetV2Lambda if is_mobile else backbones.LambdaResNet)(model_id=model_id)
+    config = (backbones.MobileNetV2Lambda if is_mobile else backbones.LambdaResNet)(
+        model_id=model_id
+    )
     return backbones.backbone_factory.build_backbone(
         tf_keras.layers.InputSpec(shape=[None, SIDE, SIDE, 3]),
         backbones.Backbone(type=family, **{family: config}),
-        common.NormActivation(norm_momentum=0.9, norm_epsilon=1e-3, use_sync_bn=synchronized),
+        common.NormActivation(
+            norm_momentum=0.9, norm_epsilon=1e-3, use_sync_bn=synchronized
+        ),
         l2_regularizer=tf_keras.regularizers.L2(1e-4),
     )
 
 
-def record_backbone(model_id: str, synchronized: bool, precision: str) -> dict[str, np.ndarray]:
+def record_backbone(
+    model_id: str, synchronized: bool, precision: str
+) -> dict[str, np.ndarray]:
     """Returns outputs, losses, gradients, and weights after a step with momentum."""
     tf_keras.mixed_precision.set_global_policy(precision)
     backbone = build_backbone(model_id, synchronized)
@@ -130,10 +147,15 @@ def record_backbone(model_id: str, synchronized: bool, precision: str) -> dict[s
     weights = weights_of(backbone)
     set_values(weights)
     images = np.random.default_rng(0).normal(size=[4, SIDE, SIDE, 3]).astype("float32")
-    found = {f"inference/{level}": sampled(x) for level, x in backbone(images, training=False).items()}
+    found = {
+        f"inference/{level}": sampled(x)
+        for level, x in backbone(images, training=False).items()
+    }
     with tf.GradientTape() as tape:
         outputs = backbone(images, training=True)
-        data_loss = tf.add_n([tf.reduce_mean(tf.cast(x, tf.float32) ** 2) for x in outputs.values()])
+        data_loss = tf.add_n(
+            [tf.reduce_mean(tf.cast(x, tf.float32) ** 2) for x in outputs.values()]
+        )
         loss = data_loss + tf.add_n(backbone.losses)
     found |= {f"training/{level}": sampled(x) for level, x in outputs.items()}
     found["losses"] = sampled(tf.sort(tf.stack(backbone.losses)))
@@ -144,7 +166,9 @@ def record_backbone(model_id: str, synchronized: bool, precision: str) -> dict[s
         found[f"gradient/{names[variable.ref()]}"] = sampled(gradient)
     optimizer = tf_keras.optimizers.SGD(0.1, momentum=0.9)
     optimizer.apply_gradients(zip(gradients, backbone.trainable_variables, strict=True))
-    found |= {f"updated/{name}": sampled(variable) for name, variable in weights.items()}
+    found |= {
+        f"updated/{name}": sampled(variable) for name, variable in weights.items()
+    }
     found["variables"] = table(backbone.variables)
     return found
 
@@ -162,10 +186,17 @@ def record_detector(kind: str) -> dict[str, np.ndarray]:
     weights = weights_of_all(model)
     set_values(weights)
     images, labels = train_step._synthetic_batch(task, 2)
-    options = {"anchor_boxes": labels["anchor_boxes"], "image_shape": labels["image_info"][:, 1, :]}
+    options = {
+        "anchor_boxes": labels["anchor_boxes"],
+        "image_shape": labels["image_info"][:, 1, :],
+    }
     outputs = model(images, training=False, **options)
     found = {}
-    for name in ("rpn_boxes", "rpn_scores") if kind == "maskrcnn" else ("box_outputs", "cls_outputs"):
+    for name in (
+        ("rpn_boxes", "rpn_scores")
+        if kind == "maskrcnn"
+        else ("box_outputs", "cls_outputs")
+    ):
         for number, array in enumerate(tf.nest.flatten(outputs[name])):
             found[f"inference/{name}/{number}"] = sampled(array)
     found["variables"] = table(model.variables)
@@ -174,7 +205,9 @@ def record_detector(kind: str) -> dict[str, np.ndarray]:
         train_step.create_variables(optimizer, model)
         logs = task.train_step((images, labels), model=model, optimizer=optimizer)
         found["loss"] = sampled(logs[task.loss])
-        found |= {f"updated/{name}": sampled(variable) for name, variable in weights.items()}
+        found |= {
+            f"updated/{name}": sampled(variable) for name, variable in weights.items()
+        }
     return found
 
 
@@ -184,16 +217,25 @@ def record() -> dict[str, np.ndarray]:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     for model_id, cases in BACKBONES.items():
         for synchronized, precision in cases:
-            key = f"{model_id}/{'synchronized' if synchronized else 'local'}/{precision}"
+            key = (
+                f"{model_id}/{'synchronized' if synchronized else 'local'}/{precision}"
+            )
             found |= {
-                f"{key}/{name}": x for name, x in record_backbone(model_id, synchronized, precision).items()
+                f"{key}/{name}": x
+                for name, x in record_backbone(
+                    model_id, synchronized, precision
+                ).items()
             }
         with strategy.scope():
-            found[f"{model_id}/two_devices/variables"] = table(build_backbone(model_id, True).variables)
+            found[f"{model_id}/two_devices/variables"] = table(
+                build_backbone(model_id, True).variables
+            )
     for kind in DETECTORS:
         found |= {f"{kind}/{name}": x for name, x in record_detector(kind).items()}
         with strategy.scope():
-            found[f"{kind}/two_devices/variables"] = table(create_task(kind).build_model().variables)
+            found[f"{kind}/two_devices/variables"] = table(
+                create_task(kind).build_model().variables
+            )
     return found
 
 

@@ -28,18 +28,46 @@ from lambdanet.models.weights import timm_rules, weight_files
 IMAGES = (2, 6, 5, 8)
 LambdaLayer = lambdanet.LambdaLayer
 # Layers by name: a function that makes one, the shape of its input, and arguments of its call.
-CASES = {name: (make, IMAGES, {}) for name, make in LAYERS.items() if name != "StochasticDepth"} | {
+CASES = {
+    name: (make, IMAGES, {})
+    for name, make in LAYERS.items()
+    if name != "StochasticDepth"
+} | {
     "strides": (partial(LambdaLayer, 8, scope=3, strides=2), IMAGES, {}),
     "pool": (partial(LambdaLayer, 8, scope=3, strides=2, pool_size=3), IMAGES, {}),
     "blocks": (partial(LambdaLayer, 8, scope=5), (1, 20, 20, 8), {}),
-    "query_first": (partial(LambdaLayer, 8, scope=5, implementation="query_first"), IMAGES, {}),
-    "depthwise": (partial(LambdaLayer, 8, scope=5, implementation="depthwise_conv"), IMAGES, {}),
+    "query_first": (
+        partial(LambdaLayer, 8, scope=5, implementation="query_first"),
+        IMAGES,
+        {},
+    ),
+    "depthwise": (
+        partial(LambdaLayer, 8, scope=5, implementation="depthwise_conv"),
+        IMAGES,
+        {},
+    ),
     "sequence": (partial(LambdaLayer, 8, scope=5), (2, 9, 8), {}),
-    "causal": (partial(LambdaLayer, 8, scope=5, use_batch_norm=False), (2, 9, 8), {"mask": "causal"}),
-    "mask": (partial(LambdaLayer, 8, scope=5), (2, 9, 8), {"mask": np.tri(9, dtype="float32")}),
-    "volume": (partial(LambdaLayer, 8, scope=3, position_bias=True), (2, 3, 4, 5, 8), {}),
+    "causal": (
+        partial(LambdaLayer, 8, scope=5, use_batch_norm=False),
+        (2, 9, 8),
+        {"mask": "causal"},
+    ),
+    "mask": (
+        partial(LambdaLayer, 8, scope=5),
+        (2, 9, 8),
+        {"mask": np.tri(9, dtype="float32")},
+    ),
+    "volume": (
+        partial(LambdaLayer, 8, scope=3, position_bias=True),
+        (2, 3, 4, 5, 8),
+        {},
+    ),
     "unstructured": (partial(LambdaLayer, 8, position="unstructured"), (2, 9, 8), {}),
-    "halo_strides": (partial(lambdanet.HaloAttention, 4, 2, 4, strides=2), (2, 9, 6, 8), {}),
+    "halo_strides": (
+        partial(lambdanet.HaloAttention, 4, 2, 4, strides=2),
+        (2, 9, 6, 8),
+        {},
+    ),
     "max_pool": (partial(lambdanet.CenteredMaxPooling2D, 3, 2), (2, 9, 6, 8), {}),
 }
 NAME = "lambda_resnet_tiny"
@@ -67,7 +95,10 @@ def write_weights(folder: Path) -> None:
     """Writes weights of a small model that depend on their names alone, in both formats."""
     model = small_model()
     variables = weight_files.weights_by_name(model)
-    values = {name: random_value(name, variable.shape, 0.1) for name, variable in variables.items()}
+    values = {
+        name: random_value(name, variable.shape, 0.1)
+        for name, variable in variables.items()
+    }
     weight_files.assign_weights(model, values, NAME)
     weight_files.save(model, folder / "weights.safetensors")
     model.save_weights(folder / "small.weights.h5")
@@ -80,8 +111,14 @@ def arrays(folder: Path, networks: Sequence[str]) -> dict[str, np.ndarray]:
             name: layer_arrays(make(), images(*shape), arguments)
             for name, (make, shape, arguments) in CASES.items()
         }
-        found |= {"model": model_arrays(folder)} | {name: network_arrays(name) for name in networks}
-    return {f"{name}/{key}": array for name, part in found.items() for key, array in part.items()}
+        found |= {"model": model_arrays(folder)} | {
+            name: network_arrays(name) for name in networks
+        }
+    return {
+        f"{name}/{key}": array
+        for name, part in found.items()
+        for key, array in part.items()
+    }
 
 
 @contextlib.contextmanager
@@ -94,14 +131,19 @@ def constant_initializers():
             def full(_, shape, dtype=None, value=value, **__):
                 return np.full(shape, value, "float32")
 
-            patches.enter_context(mock.patch.object(getattr(keras.initializers, kind), "__call__", full))
+            patches.enter_context(
+                mock.patch.object(getattr(keras.initializers, kind), "__call__", full)
+            )
         yield
 
 
 def initial_weights() -> dict[str, np.ndarray]:
     """Returns the weights that a seed gives to layers and a small model."""
     keras.utils.set_random_seed(3)
-    layers = {"halo": lambdanet.HaloAttention(4, 2, 4), "channel": lambdanet.EfficientChannelAttention()}
+    layers = {
+        "halo": lambdanet.HaloAttention(4, 2, 4),
+        "channel": lambdanet.EfficientChannelAttention(),
+    }
     found = {"model": small_model()} | layers
     for layer in layers.values():
         layer.build(IMAGES)
@@ -123,7 +165,11 @@ def layer_arrays(layer, x: np.ndarray, arguments: dict) -> dict[str, np.ndarray]
         name = short_name(layer, variable)
         variable.assign(random_value(name, variable.shape, 0.3))
     inference, outputs, by_input, gradients = ENGINES[K.ENGINE](layer, x, arguments)
-    found = {"inference": numpy(inference), "training": numpy(outputs), "gradient": numpy(by_input)}
+    found = {
+        "inference": numpy(inference),
+        "training": numpy(outputs),
+        "gradient": numpy(by_input),
+    }
     for variable, gradient in zip(layer.trainable_variables, gradients, strict=True):
         found[f"gradient of {short_name(layer, variable)}"] = numpy(gradient)
     for variable in layer.non_trainable_weights:
@@ -134,7 +180,9 @@ def layer_arrays(layer, x: np.ndarray, arguments: dict) -> dict[str, np.ndarray]
 def random_value(name: str, shape: Sequence[int], scale: float) -> np.ndarray:
     random = np.random.default_rng(list(name.encode()))
     # A prime number of values, repeated: drawing millions takes seconds.
-    value = np.resize(random.standard_normal(10_007, np.float32) * np.float32(scale), tuple(shape))
+    value = np.resize(
+        random.standard_normal(10_007, np.float32) * np.float32(scale), tuple(shape)
+    )
     return np.abs(value) + np.float32(0.5) if "var" in name else value
 
 
@@ -157,7 +205,12 @@ def with_tensorflow(layer, x, arguments):
         loss = tf.reduce_sum(tf.sin(outputs))
     variables = [variable.value for variable in layer.trainable_variables]
     by_input, *gradients = tape.gradient(loss, [x, *variables])
-    return inference, outputs, by_input, [tf.convert_to_tensor(gradient) for gradient in gradients]
+    return (
+        inference,
+        outputs,
+        by_input,
+        [tf.convert_to_tensor(gradient) for gradient in gradients],
+    )
 
 
 def with_jax(layer, x, arguments):
@@ -170,7 +223,9 @@ def with_jax(layer, x, arguments):
         takes_training = layer._call_has_training_arg
         training = {"training": True} if takes_training else {}
         inference, _ = layer.stateless_call(weights, fixed, x, **arguments)
-        outputs, averages = layer.stateless_call(weights, fixed, x, **arguments, **training)
+        outputs, averages = layer.stateless_call(
+            weights, fixed, x, **arguments, **training
+        )
         return jax.numpy.sum(jax.numpy.sin(outputs)), (inference, outputs, averages)
 
     weights = [variable.value for variable in layer.trainable_variables]
@@ -188,7 +243,12 @@ def with_torch(layer, x, arguments):
     x = torch.tensor(x, requires_grad=True)
     outputs = call_for_training(layer, x, arguments)
     torch.sin(outputs).sum().backward()
-    return inference, outputs, x.grad, [variable.value.grad for variable in layer.trainable_variables]
+    return (
+        inference,
+        outputs,
+        x.grad,
+        [variable.value.grad for variable in layer.trainable_variables],
+    )
 
 
 def call_for_training(layer, x, arguments):
@@ -203,7 +263,9 @@ ENGINES = {"tensorflow": with_tensorflow, "jax": with_jax, "torch": with_torch}
 
 def small_model(**options):
     """Returns a tiny network of one block, with a lambda layer, strides, and squeeze-and-excitation."""
-    one_block = dataclasses.replace(zoo.MODELS[NAME], stages=("", "", "", "L"), se_ratios=(0, 0, 0, 0.25))
+    one_block = dataclasses.replace(
+        zoo.MODELS[NAME], stages=("", "", "", "L"), se_ratios=(0, 0, 0, 0.25)
+    )
     with mock.patch.dict(zoo.MODELS, {NAME: one_block}):
         return lambdanet.create_model(NAME, **{"num_classes": 4, **options})
 
@@ -213,10 +275,16 @@ def network_arrays(name: str) -> dict[str, np.ndarray]:
     model = few_block_model(name)
     if name in zoo.timm_networks.MODELS:
         shapes = timm_rules.expected_shapes(model)
-        timm_rules.load(model, {name: random_value(name, shape, 0.05) for name, shape in shapes.items()})
+        timm_rules.load(
+            model,
+            {name: random_value(name, shape, 0.05) for name, shape in shapes.items()},
+        )
     else:
         variables = weight_files.weights_by_name(model)
-        values = {name: random_value(name, variable.shape, 0.05) for name, variable in variables.items()}
+        values = {
+            name: random_value(name, variable.shape, 0.05)
+            for name, variable in variables.items()
+        }
         weight_files.assign_weights(model, values, name)
     model.run_eagerly = K.ENGINE != "jax"  # which compiles each operation
     logits = model.predict(images(1, 33, 41, 3), verbose=0)
@@ -238,17 +306,28 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
     # Keras imports it to write a config
     assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules
     found["logits for inference"] = lambdanet.for_inference(model).predict(x, verbose=0)
-    decoded = lambdanet.decode_predictions(K.convert_to_tensor(found["logits"]), list("abcd"))
-    found["decoded"] = np.array([[probability for _, probability in picture] for picture in decoded])
+    decoded = lambdanet.decode_predictions(
+        K.convert_to_tensor(found["logits"]), list("abcd")
+    )
+    found["decoded"] = np.array(
+        [[probability for _, probability in picture] for picture in decoded]
+    )
     embedding = small_model(weights=weights, num_classes=0, in_channels=1)
     found["embedding of gray images"] = embedding.predict(x[..., :1], verbose=0)
     head = lambdanet.replace_classifier(embedding, 2).get_layer("logits")
-    found["size of another classifier"] = np.array([weight.shape[-1] for weight in head.weights])
+    found["size of another classifier"] = np.array(
+        [weight.shape[-1] for weight in head.weights]
+    )
     adapted = keras.Sequential([keras.Input([16, 16, 3]), keras.layers.Normalization()])
     adapted.layers[-1].adapt(x)
-    found["adapted, for inference"] = lambdanet.for_inference(adapted).predict(x, verbose=0)
+    found["adapted, for inference"] = lambdanet.for_inference(adapted).predict(
+        x, verbose=0
+    )
     trunk = small_model(weights=folder / "small.weights.h5", features_only=True)
-    found |= {f"features {level}": array for level, array in trunk.predict(x, verbose=0).items()}
+    found |= {
+        f"features {level}": array
+        for level, array in trunk.predict(x, verbose=0).items()
+    }
     with two_devices():
         model = small_model(
             weights=weights,
@@ -259,7 +338,10 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
         compile_model(model, 0.01)  # large steps amplify the last digits
         model.fit(x, LABELS, batch_size=8, epochs=3, shuffle=False, verbose=0)
         found["number of losses"] = np.array(len(model.losses))
-        found |= {f"trained {name}": numpy(v) for name, v in weight_files.weights_by_name(model).items()}
+        found |= {
+            f"trained {name}": numpy(v)
+            for name, v in weight_files.weights_by_name(model).items()
+        }
     return found
 
 
@@ -271,14 +353,18 @@ def two_devices():
         return
     devices = keras.distribution.list_devices()
     assert len(devices) == 2
-    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+    keras.distribution.set_distribution(
+        keras.distribution.DataParallel(devices=devices)
+    )
     try:
         yield
     finally:
         keras.distribution.set_distribution(None)
 
 
-def compile_model(model, learning_rate: float = 0.1, jit_compile: bool | str = "auto") -> None:
+def compile_model(
+    model, learning_rate: float = 0.1, jit_compile: bool | str = "auto"
+) -> None:
     model.compile(
         keras.optimizers.SGD(learning_rate, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -295,13 +381,17 @@ def check_fit() -> None:
         model = small_model(**OPTIONS, kernel_regularizer=keras.regularizers.L2(1e-4))
         # TensorFlow's graph; `model_arrays` has XLA
         compile_model(model, jit_compile=K.ENGINE == "jax")
-        history = model.fit(x, LABELS, batch_size=8, epochs=12, verbose=0).history["loss"]
+        history = model.fit(x, LABELS, batch_size=8, epochs=12, verbose=0).history[
+            "loss"
+        ]
         assert history[-1] < 0.7 * history[0], history
         assert "float32" in str(model.output.dtype)
     with tempfile.TemporaryDirectory() as folder:
         model.save(f"{folder}/model.keras")
         loaded = keras.models.load_model(f"{folder}/model.keras")
-    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+    np.testing.assert_array_equal(
+        loaded.predict(x, verbose=0), model.predict(x, verbose=0)
+    )
 
 
 def main() -> None:

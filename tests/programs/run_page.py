@@ -34,7 +34,11 @@ def run_page(text: str, page: str) -> None:
         first_line = text.count("\n", 0, block.start(2))
         with contextlib.redirect_stdout(io.StringIO()) as output:
             _run("\n" * first_line + block[2], page, namespace)
-        if following and following[1] == "text" and not text[block.end() : following.start()].strip():
+        if (
+            following
+            and following[1] == "text"
+            and not text[block.end() : following.start()].strip()
+        ):
             assert _agree(following[2], output.getvalue()), output.getvalue()
 
 
@@ -46,11 +50,19 @@ def _run(block: str, page: str, namespace: dict) -> None:
             exec(compile(ast.Module([statement], []), page, "exec"), namespace)
             continue
         value = eval(compile(ast.Expression(statement.value), page, "eval"), namespace)
-        comment = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
+        comment = (
+            lines[statement.end_lineno - 1]
+            .encode()[statement.end_col_offset :]
+            .decode()
+        )
         with contextlib.suppress(ValueError, SyntaxError):  # words
-            expected = repr(ast.literal_eval(comment.partition("# ")[2])).replace("Ellipsis", "...")
+            expected = repr(ast.literal_eval(comment.partition("# ")[2])).replace(
+                "Ellipsis", "..."
+            )
             text = repr(value) if isinstance(value, str) else str(value)
-            assert _agree(f"{expected}\n", f"{text}\n"), f"{page}, line {statement.lineno}: {text}"
+            assert _agree(f"{expected}\n", f"{text}\n"), (
+                f"{page}, line {statement.lineno}: {text}"
+            )
 
 
 def _agree(expected: str, output: str) -> bool:

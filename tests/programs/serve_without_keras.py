@@ -12,15 +12,27 @@ import tensorflow as tf  # noqa: E402
 
 folder = sys.argv[1]
 served = tf.saved_model.load(f"{folder}/served")
-by_images, by_bytes = served.signatures["serving_default"], served.signatures["serving_bytes"]
+by_images, by_bytes = (
+    served.signatures["serving_default"],
+    served.signatures["serving_bytes"],
+)
 results = {}
 for name, images in np.load(f"{folder}/images.npz").items():
     results[name] = by_images(images=tf.constant(images))["probabilities"].numpy()
-files = [tf.io.encode_png(images[0]) for images in np.load(f"{folder}/images.npz").values()]
+files = [
+    tf.io.encode_png(images[0]) for images in np.load(f"{folder}/images.npz").values()
+]
 outputs = by_bytes(image_bytes=tf.stack(files))
 results["files"] = outputs["probabilities"].numpy()
 results["top_probabilities"] = outputs["top_probabilities"].numpy()
 np.savez(f"{folder}/results.npz", **results)
 names = {"all": served.class_names(), "top": outputs["top_names"]}
 assert not any(sys.modules[name] for name in BLOCKED)
-print(json.dumps({key: np.char.decode(value.numpy().astype(bytes)).tolist() for key, value in names.items()}))
+print(
+    json.dumps(
+        {
+            key: np.char.decode(value.numpy().astype(bytes)).tolist()
+            for key, value in names.items()
+        }
+    )
+)

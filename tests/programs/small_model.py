@@ -9,35 +9,51 @@ from lambdanet.layers.batch_norm import BatchNormalization
 from lambdanet.models import lambda_resnet
 
 # A convolution with squeeze-and-excitation, and a lambda layer.
-TWO_BLOCKS = dataclasses.replace(lambda_resnet.MODELS["lambda_resnet_tiny"], stages=("C", "", "", "L"))
+TWO_BLOCKS = dataclasses.replace(
+    lambda_resnet.MODELS["lambda_resnet_tiny"], stages=("C", "", "", "L")
+)
 # A lambda layer alone, for runs whose network matters less.
 ONE_BLOCK = dataclasses.replace(TWO_BLOCKS, stages=("", "", "", "L"))
 # Two blocks with features at every level, for detectors.
 FOUR_BLOCKS = dataclasses.replace(TWO_BLOCKS, stages=("C", "C", "C", "L"))
 
 
-def small_model(name, num_classes, input_size, in_channels, kernel_regularizer, batch_norm, **_):
+def small_model(
+    name, num_classes, input_size, in_channels, kernel_regularizer, batch_norm, **_
+):
     x = images = keras.Input([input_size, input_size, in_channels])
     for filters in (16, 32):
         convolution = keras.layers.Conv2D(
-            filters, 3, strides=2, kernel_regularizer=kernel_regularizer, name=f"conv{filters}"
+            filters,
+            3,
+            strides=2,
+            kernel_regularizer=kernel_regularizer,
+            name=f"conv{filters}",
         )
         norm = BatchNormalization(**batch_norm, name=f"norm{filters}")
         x = keras.layers.ReLU()(norm(convolution(x)))
     x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.Model(images, keras.layers.Dense(num_classes, name="logits")(x), name="small")
+    return keras.Model(
+        images, keras.layers.Dense(num_classes, name="logits")(x), name="small"
+    )
 
 
 def plain_model(name, num_classes, input_size, in_channels, kernel_regularizer, **_):
     """A network without batch statistics."""
     x = images = keras.Input([input_size, input_size, in_channels])
-    x = keras.layers.Conv2D(8, 3, strides=4, kernel_regularizer=kernel_regularizer, name="conv")(x)
+    x = keras.layers.Conv2D(
+        8, 3, strides=4, kernel_regularizer=kernel_regularizer, name="conv"
+    )(x)
     x = keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x))
-    return keras.Model(images, keras.layers.Dense(num_classes, name="logits")(x), name="plain")
+    return keras.Model(
+        images, keras.layers.Dense(num_classes, name="logits")(x), name="plain"
+    )
 
 
 def one_convolution(name, input_size, **_):
     images = keras.Input([input_size, input_size, 3])
     x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3, strides=2)(images))
     x = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(x))
-    return keras.Model(images, keras.layers.Activation("linear", dtype="float32")(x), name=name)
+    return keras.Model(
+        images, keras.layers.Activation("linear", dtype="float32")(x), name=name
+    )

@@ -15,7 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 (cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.set_logical_device_configuration(
+    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+)
 
 from quick_graphs import trace_quickly  # noqa: E402
 from small_model import ONE_BLOCK, plain_model  # noqa: E402
@@ -56,7 +58,9 @@ def distance(left, right):
 
 
 one, one_weights = run("one", distribute="one_device", deterministic=True)
-three, three_weights = run("three", distribute="one_device", deterministic=True, steps_per_execution=3)
+three, three_weights = run(
+    "three", distribute="one_device", deterministic=True, steps_per_execution=3
+)
 two, two_weights = run("two", distribute="mirrored")
 
 random = dataclasses.replace(recipe, dropout_rate=0.3, stochastic_depth_rate=0.3)

@@ -86,7 +86,9 @@ def start(time_):
 reached, statuses, seconds = [], [], []
 for time_ in range(len(signals)):
     children = start(time_)
-    statuses.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+    statuses.append(
+        [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    )
     seconds.append(time.time() - os.path.getmtime(f"{folder}/sent"))
     reached.append(newest())
 print(json.dumps({"reached": reached, "statuses": statuses, "seconds": seconds}))

@@ -22,15 +22,19 @@ def main(folder: Path) -> None:
     sys.modules["tensorflow"] = None  # type: ignore[assignment]  # an import raises ImportError
     pictures = np.load(folder / "pictures.npz")
     prepared = {
-        f"{interpolation} {name}": Preprocessing(32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 0.9, interpolation)(
-            array
-        )
+        f"{interpolation} {name}": Preprocessing(
+            32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 0.9, interpolation
+        )(array)
         for interpolation in ("bilinear", "bicubic")
         for name, array in pictures.items()
     }
     np.savez(folder / "prepared.npz", **prepared)
     prepare = lambdanet.preprocess_for("lambda_resnet50ts", input_size=32)
-    for wrong in (np.zeros([9, 9, 3], "float32"), np.zeros([9, 9, 4], "uint8"), np.zeros([9, 9], "uint8")):
+    for wrong in (
+        np.zeros([9, 9, 3], "float32"),
+        np.zeros([9, 9, 4], "uint8"),
+        np.zeros([9, 9], "uint8"),
+    ):
         try:
             prepare(wrong)
         except InputError as error:
@@ -42,7 +46,9 @@ def main(folder: Path) -> None:
     )
     fast = lambdanet.for_inference(model)
     images = prepare(pictures["gray"])
-    np.testing.assert_allclose(fast.predict(images, verbose=0), model.predict(images, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(
+        fast.predict(images, verbose=0), model.predict(images, verbose=0), atol=1e-5
+    )
     assert lambdanet.list_models("lambda_resnet_tiny")
     assert lambdanet.model_info("lambda_resnet_tiny").params > 0
 

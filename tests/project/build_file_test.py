@@ -52,7 +52,9 @@ def _relative(paths: Iterable[Path]) -> list[str]:
 
 
 def test_every_source_file_is_in_exactly_one_target(targets):
-    count = Counter(src for target in targets.values() for src in target.get("srcs", []))
+    count = Counter(
+        src for target in targets.values() for src in target.get("srcs", [])
+    )
     mains = {target["main"] for target in targets.values() if "main" in target}
     expected = [path for floor in FLOORS for path in source_tree.files_of(floor)]
     assert set(count) == set(_relative([*expected, *(ROOT / "tests").glob("**/*.py")]))
@@ -62,22 +64,30 @@ def test_every_source_file_is_in_exactly_one_target(targets):
 def test_every_top_level_folder_is_covered():
     """A source folder outside the floors would not be checked."""
     real = {source_tree.files_of(floor)[0].parent.resolve() for floor in FLOORS}
-    assert {path.parent for path in ROOT.glob("*/__init__.py")} == {f for f in real if f.parent == ROOT}
+    assert {path.parent for path in ROOT.glob("*/__init__.py")} == {
+        f for f in real if f.parent == ROOT
+    }
 
 
 def test_no_target_names_a_missing_file_or_target(targets):
     for name, target in targets.items():
         for file in target.get("srcs", []) + target.get("data", []):
-            assert (ROOT / file).is_file(), f"BUILD: {name} names {file}, which does not exist"
+            assert (ROOT / file).is_file(), (
+                f"BUILD: {name} names {file}, which does not exist"
+            )
         for dep in target.get("deps", []):
-            assert dep.removeprefix(":") in targets, f"BUILD: {name} depends on {dep}, which does not exist"
+            assert dep.removeprefix(":") in targets, (
+                f"BUILD: {name} depends on {dep}, which does not exist"
+            )
 
 
 @pytest.mark.parametrize("floor", FLOORS)
 def test_library_has_its_floor_and_depends_on_those_below(targets, floor):
     assert targets[floor]["rule"] == "py_library"
     assert sorted(targets[floor]["srcs"]) == _relative(source_tree.files_of(floor))
-    assert sorted(targets[floor].get("deps", [])) == sorted(f":{below}" for below in FLOORS[floor])
+    assert sorted(targets[floor].get("deps", [])) == sorted(
+        f":{below}" for below in FLOORS[floor]
+    )
 
 
 @pytest.mark.parametrize("path", source_tree.tests(), ids=source_tree.name_of_test)
@@ -86,15 +96,22 @@ def test_test_file_has_a_target_with_its_dependencies(targets, path):
     needed = {source_tree.floor_of(name) for name in used}
     if "face" in needed:
         needed = needed - {"face"} | {"layers", "models"}
-    top = needed - {low for high in needed for low in _reaches(targets, high) if low != high}
+    top = needed - {
+        low for high in needed for low in _reaches(targets, high) if low != high
+    }
     name = source_tree.name_of_test(path)
     line = f'    "{name}": {[f":{name}" for name in sorted(top)]},'.replace("'", '"')
     if name not in targets:
         pytest.fail(f"BUILD: the table TESTS lacks this line:\n{line}", pytrace=False)
     target = targets[name]
     assert target["rule"] == "py_test"
-    assert f"tests/{name}.py" in target["srcs"] and target["args"] == [f"tests/{name}.py"]
+    assert f"tests/{name}.py" in target["srcs"] and target["args"] == [
+        f"tests/{name}.py"
+    ]
     assert target["main"] in target["srcs"]
     missing = sorted(needed - _reaches(targets, name))
     if missing:
-        pytest.fail(f"BUILD: the line of {name} in TESTS lacks {missing}; write\n{line}", pytrace=False)
+        pytest.fail(
+            f"BUILD: the line of {name} in TESTS lacks {missing}; write\n{line}",
+            pytrace=False,
+        )

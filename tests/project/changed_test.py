@@ -9,8 +9,13 @@ from source_tree import FLOORS, ROOT
 
 def _near(*names: str) -> list[str]:
     """Returns the names of the tests near some files, without those that are near every file."""
-    tests = [source_tree.name_of_test(path) for path in changed.tests_near(ROOT / name for name in names)]
-    assert tests[: len(changed.ALWAYS)] == [*changed.ALWAYS] and len(tests) == len({*tests})
+    tests = [
+        source_tree.name_of_test(path)
+        for path in changed.tests_near(ROOT / name for name in names)
+    ]
+    assert tests[: len(changed.ALWAYS)] == [*changed.ALWAYS] and len(tests) == len(
+        {*tests}
+    )
     return tests[len(changed.ALWAYS) :]
 
 
@@ -24,7 +29,10 @@ def _near(*names: str) -> list[str]:
         (["lambdanet/ops/blocking.py"], "ops/"),
         (["tests/naive_layers.py"], "layers/attention_test"),
         (["tests/programs/hold_lock.py"], "training/run/run_lock_test"),
-        (["lambdanet/ops/position_lambdas.py", "tests/cli/cli_test.py"], "cli/cli_test"),
+        (
+            ["lambdanet/ops/position_lambdas.py", "tests/cli/cli_test.py"],
+            "cli/cli_test",
+        ),
     ],
 )
 def test_nearest_test_of_files(files, first):

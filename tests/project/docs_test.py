@@ -25,7 +25,10 @@ pytestmark = pytest.mark.slow  # the build
 
 # Folders below docs that are not in the repository.
 GENERATED = ("_build", "_generated", "api", "commands")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +39,22 @@ def build(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
         if path.name not in ("docs", "README.md"):
             (checkout / path.name).symlink_to(path)
     shutil.copy(ROOT / "README.md", checkout)
-    shutil.copytree(ROOT / "docs", checkout / "docs", ignore=shutil.ignore_patterns(*GENERATED, "notebooks"))
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
-    done = subprocess.run([*command, "docs", "site"], cwd=checkout, capture_output=True, text=True)
+    shutil.copytree(
+        ROOT / "docs",
+        checkout / "docs",
+        ignore=shutil.ignore_patterns(*GENERATED, "notebooks"),
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--fail-on-warning",
+        "--keep-going",
+        "--quiet",
+    ]
+    done = subprocess.run(
+        [*command, "docs", "site"], cwd=checkout, capture_output=True, text=True
+    )
     return checkout / "site", done
 
 
@@ -68,9 +84,19 @@ def test_builds_without_warnings(build):
 def test_tables_and_families_are_current(build):
     """The build changes no page of the repository; if it does, `make tables` writes them."""
     checkout = build[0].parent
-    written = ["README.md", *(path.relative_to(checkout) for path in checkout.glob("docs/*/*.md"))]
-    written += [path.relative_to(checkout) for path in checkout.glob("docs/models/families/*.md")]
-    stale = [str(path) for path in written if (checkout / path).read_text() != (ROOT / path).read_text()]
+    written = [
+        "README.md",
+        *(path.relative_to(checkout) for path in checkout.glob("docs/*/*.md")),
+    ]
+    written += [
+        path.relative_to(checkout)
+        for path in checkout.glob("docs/models/families/*.md")
+    ]
+    stale = [
+        str(path)
+        for path in written
+        if (checkout / path).read_text() != (ROOT / path).read_text()
+    ]
     assert len(written) > 50 and stale == []
 
 
@@ -86,20 +112,29 @@ def test_links_and_anchors_resolve(pages):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            if not target.is_file() or (parts.fragment and parts.fragment not in pages[target].anchors):
+            target = (
+                (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            )
+            if not target.is_file() or (
+                parts.fragment and parts.fragment not in pages[target].anchors
+            ):
                 broken.append(f"{path.name}: {link}")
     assert len(pages) > 50 and broken == [], broken
     # Nothing is from the network.
     loads = set().union(*(page.loads for page in pages.values()))
-    assert loads and [load for load in loads if urlsplit(load).scheme not in ("", "data")] == []
+    assert (
+        loads
+        and [load for load in loads if urlsplit(load).scheme not in ("", "data")] == []
+    )
 
 
 def test_models_commands_and_recipes_are_listed(build):
     def words(pattern: str) -> set[str]:
         """Returns the texts of code elements without spaces in pages."""
         text = "".join(path.read_text() for path in build[0].glob(pattern))
-        return set(map(html.unescape, re.findall('<span class="pre">([^<]+)</span>', text)))
+        return set(
+            map(html.unescape, re.findall('<span class="pre">([^<]+)</span>', text))
+        )
 
     assert set(list_models()) <= words("models/families/*.html")
     assert set(configs.list_recipes()) <= words("reference/recipes.html")
@@ -111,20 +146,33 @@ def test_tutorials_are_notebooks_too(build):
     tutorials = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
     assert tutorials
     for page in tutorials:
-        assert f"{page.stem}.ipynb" in (build[0] / "tutorials" / f"{page.stem}.html").read_text()
+        assert (
+            f"{page.stem}.ipynb"
+            in (build[0] / "tutorials" / f"{page.stem}.html").read_text()
+        )
         (path,) = build[0].glob(f"_downloads/*/{page.stem}.ipynb")
         cells = json.loads(path.read_text())["cells"]
-        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        code = [
+            "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"
+        ]
         blocks = re.findall(
-            r"^(?:```python|<!-- cell)\n(.*?)\n(?:```|-->)", page.read_text(), re.M | re.DOTALL
+            r"^(?:```python|<!-- cell)\n(.*?)\n(?:```|-->)",
+            page.read_text(),
+            re.M | re.DOTALL,
         )
         install = [cell for cell in code if "%pip install" in cell]
-        assert [cell for cell in code if not cell.startswith("%%bash") and cell not in install] == blocks
+        assert [
+            cell
+            for cell in code
+            if not cell.startswith("%%bash") and cell not in install
+        ] == blocks
         assert len(install) == (ROOT / "docs" / "notebooks" / path.name).exists()
 
 
 @pytest.mark.parametrize(
-    "notebook", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem
+    "notebook",
+    sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")),
+    ids=lambda path: path.stem,
 )
 def test_notebooks_are_current_and_open_in_colab(build, notebook):
     """Each is what its tutorial gives, without outputs; `make tables` writes it. Its first code installs."""
@@ -138,10 +186,17 @@ def test_notebooks_are_current_and_open_in_colab(build, notebook):
     address = REPOSITORY["address"]()
     place = address or f"file:///content/lambdanet-{lambdanet.__version__}"
     assert place in install
-    assert install.index("import google.colab") < install.index("else:") < install.index("%pip install")
+    assert (
+        install.index("import google.colab")
+        < install.index("else:")
+        < install.index("%pip install")
+    )
     assert not any("pip install" in "".join(cell["source"]) for cell in code[1:])
     page = build[0] / "tutorials" / f"{notebook.stem}.html"
-    colab = REPOSITORY["colab"](f"docs/notebooks/{notebook.name}") or "https://colab.research.google.com"
+    colab = (
+        REPOSITORY["colab"](f"docs/notebooks/{notebook.name}")
+        or "https://colab.research.google.com"
+    )
     assert (colab in page.read_text()) == bool(address)
 
 
@@ -196,14 +251,32 @@ def explored(build, tmp_path_factory) -> dict:
         pytest.skip("needs Chromium, such as Debian's package chromium")
     page = build[0] / "models" / "explorer.html"
     driven = page.with_name("driven.html")
-    driven.write_text(page.read_text().replace("</body>", f"<script>{DRIVER}</script></body>"))
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    flags += ["--enable-logging=stderr", "--virtual-time-budget=20000", "--window-size=1200,1000"]
+    driven.write_text(
+        page.read_text().replace("</body>", f"<script>{DRIVER}</script></body>")
+    )
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+    ]
+    flags += [
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ]
+    flags += [
+        "--enable-logging=stderr",
+        "--virtual-time-budget=20000",
+        "--window-size=1200,1000",
+    ]
     profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
     command = [CHROMIUM, *flags, profile, "--dump-dom", driven.as_uri()]
     environment = {**os.environ, "LD_PRELOAD": ""}  # Chromium brings its own allocator
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300
+    )
     driven.unlink()
     (text,) = re.findall('<pre id="found">(.*?)</pre>', done.stdout)
     return {**json.loads(text), "console": re.findall("CONSOLE.*", done.stderr)}
@@ -218,7 +291,9 @@ def test_explorer_sorts_filters_and_plots_models(explored):
     assert explored["ascending"] == ["ascending", *by_size]
     assert explored["descending"] == ["descending", *reversed(by_size)]
     assert set(explored["filtered"]) == set(list_models("*lambda_resnet*"))
-    assert set(explored["family"]) == set(list_models("*lambda_resnet*", pretrained=True))
+    assert set(explored["family"]) == set(
+        list_models("*lambda_resnet*", pretrained=True)
+    )
     # All but lambda_resnet_tiny; the star of the legend.
     shown, legend = len(list_models()) - 1, 1
     assert explored["opened"] == [shown, len(list_models(pretrained=True)) + legend]

@@ -22,7 +22,10 @@ from lambdanet.training.run import build
 # Programs, which take long: they train, measure, compile or write models. Their own tests run them.
 PROGRAMS = {
     *("benchmark.layers:benchmark_layers", "benchmark.models:benchmark_models"),
-    *(f"serving.export:{name}" for name in ("export", "export_saved_model", "export_weights")),
+    *(
+        f"serving.export:{name}"
+        for name in ("export", "export_saved_model", "export_weights")
+    ),
     *(f"serving.export_runtimes:{name}" for name in ("export", "export_weights")),
     "serving.predict:predict",
     *(
@@ -35,7 +38,10 @@ PROGRAMS = {
 }
 PROGRAMS = {f"lambdanet.training.{name}" for name in PROGRAMS}
 PROGRAMS |= {f"lambdanet.tpu.{name}" for name in ("check:compile_step", "hlo:parse")}
-PROGRAMS |= {"lambdanet.tpu.largest_batch:largest_batch", "lambdanet.tpu.steps:recipe_step"}
+PROGRAMS |= {
+    "lambdanet.tpu.largest_batch:largest_batch",
+    "lambdanet.tpu.steps:recipe_step",
+}
 PROGRAMS |= {
     f"benchmarks.{topic}:benchmark_{topic}"
     for topic in ("input", "predictions", "selection", "startup", "steps")
@@ -52,7 +58,9 @@ def _examples() -> dict[str, str]:
         for node in ast.walk(ast.parse(path.read_text())):
             documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
             if documented and ">>>" in (text := ast.get_docstring(node) or ""):
-                found[f"{source_tree.module_of(path)}:{getattr(node, 'name', '')}"] = text
+                found[f"{source_tree.module_of(path)}:{getattr(node, 'name', '')}"] = (
+                    text
+                )
     return found
 
 
@@ -70,7 +78,14 @@ class Checker(doctest.OutputChecker):
 def names():
     return {
         **{name: getattr(lambdanet, name) for name in lambdanet.__all__},
-        **{"lambdanet": lambdanet, "configs": configs, "device": device, "keras": keras, "np": np, "tf": tf},
+        **{
+            "lambdanet": lambdanet,
+            "configs": configs,
+            "device": device,
+            "keras": keras,
+            "np": np,
+            "tf": tf,
+        },
         "recipe": configs.get_recipe("digits"),
         "model": lambdanet.create_model("lambda_resnet_tiny", num_classes=1000),
         "images": tf.zeros([1, 32, 32, 3]),
@@ -90,8 +105,12 @@ def test_example_runs(name, names, tmp_path, monkeypatch):
             archive.extractall(tmp_path / "runs", filter="data")
         (tmp_path / "runs/run").rename(tmp_path / "runs/digits")
     module = importlib.import_module(name.partition(":")[0])
-    test = doctest.DocTestParser().get_doctest(EXAMPLES[name], {**names, **vars(module)}, name, None, None)
-    runner = doctest.DocTestRunner(Checker(), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    test = doctest.DocTestParser().get_doctest(
+        EXAMPLES[name], {**names, **vars(module)}, name, None, None
+    )
+    runner = doctest.DocTestRunner(
+        Checker(), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    )
     assert runner.run(test).failed == 0
 
 
@@ -99,28 +118,50 @@ def test_example_runs(name, names, tmp_path, monkeypatch):
 def test_example_of_a_program_has_its_arguments(name):
     module, _, function = name.partition(":")
     signature = inspect.signature(getattr(importlib.import_module(module), function))
-    code = "".join(example.source for example in doctest.DocTestParser().get_examples(EXAMPLES[name]))
+    code = "".join(
+        example.source
+        for example in doctest.DocTestParser().get_examples(EXAMPLES[name])
+    )
     calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
     calls = [call for call in calls if ast.unparse(call.func) == function]
     assert calls
     for call in calls:
-        signature.bind(*call.args, **{keyword.arg: keyword.value for keyword in call.keywords})
+        signature.bind(
+            *call.args, **{keyword.arg: keyword.value for keyword in call.keywords}
+        )
 
 
 def _undescribed_methods(kind):
     """Yields the public methods of a class without a docstring, except those of another package's class."""
-    foreign = [base for base in kind.__mro__ if not base.__module__.startswith(("benchmarks.", "lambdanet."))]
+    foreign = [
+        base
+        for base in kind.__mro__
+        if not base.__module__.startswith(("benchmarks.", "lambdanet."))
+    ]
     inherited = {name for base in foreign for name in vars(base)}
     for name, method in vars(kind).items():
-        is_method = isinstance(method, classmethod | property | staticmethod) or inspect.isfunction(method)
-        if is_method and name[0] != "_" and name not in inherited and not inspect.getdoc(getattr(kind, name)):
+        is_method = isinstance(
+            method, classmethod | property | staticmethod
+        ) or inspect.isfunction(method)
+        if (
+            is_method
+            and name[0] != "_"
+            and name not in inherited
+            and not inspect.getdoc(getattr(kind, name))
+        ):
             yield f"{kind.__module__}.{kind.__name__}.{name}"
 
 
 def test_methods_of_public_classes_are_described():
     modules = [importlib.import_module(source_tree.module_of(path)) for path in FILES]
     classes = [
-        (module, kind) for module in modules for kind in filter(inspect.isclass, vars(module).values())
+        (module, kind)
+        for module in modules
+        for kind in filter(inspect.isclass, vars(module).values())
     ]
-    own = [kind for module, kind in classes if kind.__module__ == module.__name__ and kind.__name__[0] != "_"]
+    own = [
+        kind
+        for module, kind in classes
+        if kind.__module__ == module.__name__ and kind.__name__[0] != "_"
+    ]
     assert own and not [method for kind in own for method in _undescribed_methods(kind)]

@@ -22,28 +22,43 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIGURES = ROOT / "docs" / "figures"
 FOLDERS = ("docs", "docs/*", "docs/models/families")
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for f in FOLDERS for p in ROOT.glob(f"{f}/*.md"))]
+PAGES = [
+    "README.md",
+    *sorted(str(p.relative_to(ROOT)) for f in FOLDERS for p in ROOT.glob(f"{f}/*.md")),
+]
 
 
 def test_drawings_are_current(tmp_path):
     """`python docs/figures/draw.py` gives the files that are in the repository."""
-    subprocess.run([sys.executable, FIGURES / "draw.py", tmp_path], check=True, capture_output=True)
-    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in FIGURES.glob("*.svg")}
+    subprocess.run(
+        [sys.executable, FIGURES / "draw.py", tmp_path], check=True, capture_output=True
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {
+        path.name for path in FIGURES.glob("*.svg")
+    }
     for path in tmp_path.iterdir():
         words, numbers = _contents(path)
         committed_words, committed_numbers = _contents(FIGURES / path.name)
         assert words == committed_words, path.name
-        np.testing.assert_allclose(numbers, committed_numbers, atol=0.5, err_msg=path.name)
+        np.testing.assert_allclose(
+            numbers, committed_numbers, atol=0.5, err_msg=path.name
+        )
 
 
 def _contents(drawing: Path) -> tuple[list[str], list[float]]:
     """What a drawing shows: its words, and its numbers up to the choices of a version of matplotlib."""
-    text = re.sub(r'\b(?:id|xlink:href|clip-path)="[^"]*"', "", drawing.read_text(encoding="utf-8"))
+    text = re.sub(
+        r'\b(?:id|xlink:href|clip-path)="[^"]*"',
+        "",
+        drawing.read_text(encoding="utf-8"),
+    )
     pieces = re.split(r"(-?\d+(?:\.\d+)?)", text)
     return pieces[::2], [float(piece) for piece in pieces[1::2]]
 
 
-@pytest.mark.parametrize("drawing", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "drawing", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.name
+)
 def test_drawings_have_dark_colors(drawing):
     """Each color of a drawing is replaced by the one of the same name in the dark palette."""
     svg = runpy.run_path(str(FIGURES / "svg.py"))
@@ -61,9 +76,15 @@ def test_drawings_have_dark_colors(drawing):
 
 
 def test_figures_and_readme_are_small():
-    sizes = {path.name: path.stat().st_size for path in FIGURES.iterdir() if path.suffix != ".py"}
+    sizes = {
+        path.name: path.stat().st_size
+        for path in FIGURES.iterdir()
+        if path.suffix != ".py"
+    }
     assert max(sizes.values()) < 200_000, sizes
-    assert max(size for name, size in sizes.items() if name.endswith(".svg")) < 100_000, sizes
+    assert (
+        max(size for name, size in sizes.items() if name.endswith(".svg")) < 100_000
+    ), sizes
     assert len(README.splitlines()) <= 180
 
 
@@ -72,10 +93,13 @@ def test_links_to_files_exist(page):
     """Those of the README and of all pages, and the tests that they name."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for link in re.findall(
-        r'\]\((?!https?:)([^)#]+)\)|(?:src|srcset)="(?!https?:|../_static/)([^"]+)"', text
+        r'\]\((?!https?:)([^)#]+)\)|(?:src|srcset)="(?!https?:|../_static/)([^"]+)"',
+        text,
     ):
         assert (ROOT / page).parent.joinpath("".join(link)).exists(), link
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*_test.py"))
+    tests = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*_test.py")
+    )
     for name in re.findall(r"`(test_\w+)`", text):
         assert f"def {name}(" in tests, name
 
@@ -100,7 +124,11 @@ def test_tpu_estimate_is_that_of_the_table():
 
 
 def test_detection_accuracy_is_that_of_the_results():
-    table = (ROOT / "docs" / "results" / "shapes.txt").read_text(encoding="utf-8").splitlines()
+    table = (
+        (ROOT / "docs" / "results" / "shapes.txt")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     box, mask = (line.split()[1] for line in table[1:])
     assert f"{box} box AP and {mask} mask AP" in README
 
@@ -115,9 +143,18 @@ def test_badges_are_true():
     extras = config["options.extras_require"]
     assert f"tensorflow >= {first}, < {after_last}" in extras["tensorflow"]
     keras, backends = re.search(r"!\[Keras (\d) on (.*?)\]", badges).groups()
-    assert re.search(rf"^keras >= {keras}\.", config["options"]["install_requires"], re.MULTILINE)
-    assert {name.lower() for name in re.findall(r"\w+", backends)} - {"and"} == set(BACKENDS) <= extras.keys()
-    assert "badge/license-Apache--2.0" in README and config["metadata"]["license_expression"] == "Apache-2.0"
+    assert re.search(
+        rf"^keras >= {keras}\.", config["options"]["install_requires"], re.MULTILINE
+    )
+    assert (
+        {name.lower() for name in re.findall(r"\w+", backends)} - {"and"}
+        == set(BACKENDS)
+        <= extras.keys()
+    )
+    assert (
+        "badge/license-Apache--2.0" in README
+        and config["metadata"]["license_expression"] == "Apache-2.0"
+    )
 
 
 def test_citation_names_this_version():
@@ -129,14 +166,27 @@ def test_citation_names_this_version():
 
 def test_every_dependency_has_a_reason():
     """Each requirement of setup.cfg, except those for development, is in the table of dependencies."""
-    page = (ROOT / "docs" / "explanation" / "dependencies.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "dependencies.md").read_text(
+        encoding="utf-8"
+    )
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    extras = {"": config["options"]["install_requires"], **config["options.extras_require"]}
+    extras = {
+        "": config["options"]["install_requires"],
+        **config["options.extras_require"],
+    }
     for extra, text in extras.items():
-        rows = "\n".join(line for line in page.splitlines() if f"`[{extra}]`" in line) if extra else page
+        rows = (
+            "\n".join(line for line in page.splitlines() if f"`[{extra}]`" in line)
+            if extra
+            else page
+        )
         assert rows, extra
-        for package in [] if extra in ("dev", "docs", "test") else re.findall(r"^[\w-]+", text, re.MULTILINE):
+        for package in (
+            []
+            if extra in ("dev", "docs", "test")
+            else re.findall(r"^[\w-]+", text, re.MULTILINE)
+        ):
             assert package in rows, (extra, package)
 
 
@@ -149,23 +199,37 @@ def measured(monkeypatch):
 
 def test_each_result_says_what_it_measured(measured):
     results = ROOT / "docs" / "results"
-    files = {path.name for path in results.iterdir() if path.suffix not in (".md", ".py")} - {"measured.csv"}
+    files = {
+        path.name for path in results.iterdir() if path.suffix not in (".md", ".py")
+    } - {"measured.csv"}
     assert files == {file for page in measured.PAGES.values() for file in page}
     with (results / "measured.csv").open(encoding="utf-8", newline="") as file:
         rows = {(row["file"], row["room"]) for row in csv.DictReader(file)}
     pages = measured.PAGES.values()
-    assert rows == {(file, room) for page in pages for file, rooms in page.items() for room in rooms}
+    assert rows == {
+        (file, room) for page in pages for file, rooms in page.items() for room in rooms
+    }
 
 
 def test_a_page_names_the_rooms_that_changed_since(measured, monkeypatch):
     rows = [
-        {"file": "layers.csv", "commit": "1234567", "room": room, "code": measured.room_now(room)}
+        {
+            "file": "layers.csv",
+            "commit": "1234567",
+            "room": room,
+            "code": measured.room_now(room),
+        }
         for room in measured.LAYERS
     ]
     monkeypatch.setattr(measured, "read_csv", lambda name: rows)
-    assert measured.line("layers.csv") == "*Measured with the code of today: `layers.csv` at `1234567`.*"
+    assert (
+        measured.line("layers.csv")
+        == "*Measured with the code of today: `layers.csv` at `1234567`.*"
+    )
     rows[1]["code"] = "0" * 12
-    expected = "*Measured before changes of `lambdanet/ops`: `layers.csv` at `1234567`.*"
+    expected = (
+        "*Measured before changes of `lambdanet/ops`: `layers.csv` at `1234567`.*"
+    )
     assert measured.line("layers.csv") == expected
 
 
@@ -173,7 +237,9 @@ def test_comments_are_no_change_of_what_was_measured(measured):
     code = 'def double(x):\n    """Returns 2 x."""\n    return 2 * x\n'
     same = "def double(x):  # of a number\n  return 2 * x\n"
     assert measured.fingerprint([code]) == measured.fingerprint([same])
-    assert measured.fingerprint([code]) != measured.fingerprint([code.replace("2 * x\n", "x + x\n")])
+    assert measured.fingerprint([code]) != measured.fingerprint(
+        [code.replace("2 * x\n", "x + x\n")]
+    )
 
 
 @pytest.mark.parametrize(

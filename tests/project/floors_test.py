@@ -15,7 +15,9 @@ PICTURES = ("preprocessing.py", "tensorflow_squares.py")
 
 
 def test_every_folder_of_the_package_is_a_floor():
-    folders = {p.name for p in (ROOT / "lambdanet").iterdir() if (p / "__init__.py").exists()}
+    folders = {
+        p.name for p in (ROOT / "lambdanet").iterdir() if (p / "__init__.py").exists()
+    }
     assert folders == FLOORS.keys() - {"benchmarks", "core"}
 
 
@@ -24,40 +26,63 @@ def test_a_floor_imports_only_floors_below(floor):
     for path in source_tree.files_of(floor):
         for name in source_tree.own(source_tree.imports(path)):
             below = source_tree.floor_of(name)
-            assert below in {floor, *FLOORS[floor]}, f"{path}: {floor} imports {name}, which is above it"
+            assert below in {floor, *FLOORS[floor]}, (
+                f"{path}: {floor} imports {name}, which is above it"
+            )
 
 
 def test_rooms_import_each_other_in_one_direction():
     """Inside a floor too, where a room is a folder, or a file beside the folders."""
-    modules = {source_tree.module_of(path): path for floor in FLOORS for path in source_tree.files_of(floor)}
+    modules = {
+        source_tree.module_of(path): path
+        for floor in FLOORS
+        for path in source_tree.files_of(floor)
+    }
     roots = {source_tree.files_of(floor)[0].parent for floor in FLOORS}
-    rooms = {name: path if path.parent in roots else path.parent for name, path in modules.items()}
+    rooms = {
+        name: path if path.parent in roots else path.parent
+        for name, path in modules.items()
+    }
     imported: dict[object, set[object]] = {}
     for name, path in modules.items():
         names = source_tree.own(source_tree.imports(path))
-        others = {rooms.get(other, rooms.get(other.rpartition(".")[0])) for other in names}
+        others = {
+            rooms.get(other, rooms.get(other.rpartition(".")[0])) for other in names
+        }
         imported.setdefault(rooms[name], set()).update(others - {rooms[name], None})
     tuple(graphlib.TopologicalSorter(imported).static_order())  # raises CycleError
 
 
-@pytest.mark.parametrize("floor", [floor for floor in FLOORS if floor not in ("backend", "detection")])
+@pytest.mark.parametrize(
+    "floor", [floor for floor in FLOORS if floor not in ("backend", "detection")]
+)
 def test_keras_is_that_of_the_backend(floor):
     """But for `which_keras`, which imports it, and for peers, `as_tf_keras` and detection, on tf_keras."""
     for path in source_tree.files_of(floor):
         for name in source_tree.imports(path):
             package = name.partition(".")[0]
             is_free = path.name in ("which_keras.py", "peers.py", "tf_keras_model.py")
-            assert package not in ("keras", "tf_keras") or is_free, f"{path}: imports {name}"
+            assert package not in ("keras", "tf_keras") or is_free, (
+                f"{path}: imports {name}"
+            )
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and node.attr == "keras" and isinstance(node.value, ast.Name):
-                assert node.value.id not in ("tf", "tensorflow"), f"{path}:{node.lineno}: tf.keras"
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr == "keras"
+                and isinstance(node.value, ast.Name)
+            ):
+                assert node.value.id not in ("tf", "tensorflow"), (
+                    f"{path}:{node.lineno}: tf.keras"
+                )
 
 
 @pytest.mark.parametrize("floor", ["ops", "layers", "configs", "models"])
 def test_only_the_backend_imports_other_packages(floor):
     """So that layers and models are the same on all; models may read files, and preprocess for tf.data."""
     for path in source_tree.files_of(floor):
-        packages = {name.partition(".")[0] for name in source_tree.imports(path)} - {"lambdanet"}
+        packages = {name.partition(".")[0] for name in source_tree.imports(path)} - {
+            "lambdanet"
+        }
         if floor == "models":
             packages &= {"tensorflow", "tf_keras", "keras", "jax"}
         is_free = path.name in (*PICTURES, "as_tf_keras.py", "tf_keras_model.py")
@@ -71,9 +96,12 @@ def test_only_the_kernel_table_names_a_device(floor):
         if path.name != "kernels.py":
             assert "lambdanet.backend.device.kind" not in source_tree.imports(path)
             for node in ast.walk(ast.parse(path.read_text())):
-                assert ast.unparse(node) not in ("device.kind", "'CPU'", "'GPU'", "'TPU'"), (
-                    f"{path}:{node.lineno}"
-                )
+                assert ast.unparse(node) not in (
+                    "device.kind",
+                    "'CPU'",
+                    "'GPU'",
+                    "'TPU'",
+                ), f"{path}:{node.lineno}"
 
 
 def test_configs_and_the_command_line_start_without_tensorflow():
@@ -83,5 +111,7 @@ def test_configs_and_the_command_line_start_without_tensorflow():
         f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)\n"
         "print({'tensorflow', 'tf_keras', 'keras'} & set(sys.modules) or 'none')"
     )
-    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+    )
     assert (shown.stdout.strip(), shown.stderr) == ("none", "")

@@ -20,20 +20,37 @@ from source_tree import FLOORS, ROOT
 
 import lambdanet
 
-BUILD_INPUTS = ("LICENSE", "README.md", "docs", "pyproject.toml", "setup.cfg", "lambdanet")
+BUILD_INPUTS = (
+    "LICENSE",
+    "README.md",
+    "docs",
+    "pyproject.toml",
+    "setup.cfg",
+    "lambdanet",
+)
 INSTALLED = [floor for floor in FLOORS if floor != "benchmarks"]
 DATA = {  # besides modules
     "lambdanet/py.typed",
-    *(f"lambdanet/configs/registry/{name}.txt" for name in ("imagenet_classes", "published_weights")),
-    *(f"lambdanet/models/{name}.csv" for name in ("paper_sizes", "paper_speeds", "sizes")),
+    *(
+        f"lambdanet/configs/registry/{name}.txt"
+        for name in ("imagenet_classes", "published_weights")
+    ),
+    *(
+        f"lambdanet/models/{name}.csv"
+        for name in ("paper_sizes", "paper_speeds", "sizes")
+    ),
 }
 
 
 def _run(*command: object, cwd: Path) -> str:
     """Runs a command that finds no module by way of PYTHONPATH; returns what it printed."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }
     words = [str(part) for part in command]
-    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        words, cwd=cwd, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, f"{command} failed\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -54,7 +71,16 @@ def checkout(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(checkout) -> tuple[Path, Path]:
-    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", checkout / "out", ".", cwd=checkout)
+    _run(
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        checkout / "out",
+        ".",
+        cwd=checkout,
+    )
     (archive,) = (checkout / "out").glob("*.tar.gz")
     (wheel,) = (checkout / "out").glob("*.whl")
     return archive, wheel
@@ -64,14 +90,34 @@ def _environment(folder: Path) -> Path:
     """Makes an environment that has the packages of this one, but not the checkout; returns its Python."""
     _run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     (site_packages,) = folder.glob("lib/python*/site-packages")
-    here = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    here = [
+        path
+        for path in sys.path
+        if Path(path).name in ("site-packages", "dist-packages")
+    ]
     (site_packages / "packages_of_the_tests.pth").write_text("\n".join(here))
     return folder / "bin" / "python"
 
 
 def _install(python: Path, *what: object, cwd: Path) -> None:
-    offline = ("--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed", "--quiet")
-    _run(sys.executable, "-m", "pip", "--python", python, "install", *offline, *what, cwd=cwd)
+    offline = (
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--ignore-installed",
+        "--quiet",
+    )
+    _run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        *offline,
+        *what,
+        cwd=cwd,
+    )
 
 
 def _package_files() -> set[str]:
@@ -82,7 +128,9 @@ def _package_files() -> set[str]:
 
 def _metadata(wheel: Path) -> Message:
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        (name,) = (
+            name for name in archive.namelist() if name.endswith(".dist-info/METADATA")
+        )
         return HeaderParser().parsestr(archive.read(name).decode())
 
 
@@ -98,29 +146,55 @@ def test_the_source_archive_holds_the_modules_once(built):
         members = [member for member in archive.getmembers() if not member.isdir()]
     assert all(member.isfile() for member in members), "links do not unpack everywhere"
     names = [member.name.partition("/")[2] for member in members]
-    assert {name for name in names if name.endswith(".py") or name in DATA} == _package_files()
+    assert {
+        name for name in names if name.endswith(".py") or name in DATA
+    } == _package_files()
 
 
 def test_a_wheel_straight_from_the_checkout_is_the_same(checkout, built, tmp_path):
-    options = ("--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--wheel-dir", tmp_path)
+    options = (
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--quiet",
+        "--wheel-dir",
+        tmp_path,
+    )
     _run(sys.executable, "-m", "pip", "wheel", *options, ".", cwd=checkout)
     (wheel,) = tmp_path.glob("*.whl")
-    assert sorted(zipfile.ZipFile(wheel).namelist()) == sorted(zipfile.ZipFile(built[1]).namelist())
+    assert sorted(zipfile.ZipFile(wheel).namelist()) == sorted(
+        zipfile.ZipFile(built[1]).namelist()
+    )
 
 
 def test_the_metadata(built):
     metadata = _metadata(built[1])
-    assert (metadata["Name"], metadata["Version"]) == ("lambdanet", lambdanet.__version__)
-    assert (metadata["Requires-Python"], metadata["License-Expression"]) == (">=3.11", "Apache-2.0")
-    assert (ROOT / "docs" / "pypi.md").read_text().strip() == metadata.get_payload().strip()
+    assert (metadata["Name"], metadata["Version"]) == (
+        "lambdanet",
+        lambdanet.__version__,
+    )
+    assert (metadata["Requires-Python"], metadata["License-Expression"]) == (
+        ">=3.11",
+        "Apache-2.0",
+    )
+    assert (
+        ROOT / "docs" / "pypi.md"
+    ).read_text().strip() == metadata.get_payload().strip()
 
 
 def _requirements(wheel: Path, *extras: str) -> dict[str, Requirement]:
     """Returns what the base install requires, and what these extras add, by the names of packages."""
     found = [Requirement(line) for line in _metadata(wheel).get_all("Requires-Dist")]
     environments = [{"extra": extra} for extra in ("", *extras)]
-    chosen = [r for r in found if r.marker is None or any(map(r.marker.evaluate, environments))]
-    return {requirement.name.lower().replace("_", "-"): requirement for requirement in chosen}
+    chosen = [
+        r
+        for r in found
+        if r.marker is None or any(map(r.marker.evaluate, environments))
+    ]
+    return {
+        requirement.name.lower().replace("_", "-"): requirement
+        for requirement in chosen
+    }
 
 
 def test_backends_are_extras(built):
@@ -133,14 +207,18 @@ def test_backends_are_extras(built):
     assert _requirements(built[1], "train")["lambdanet"].extras == {"demo"}
     assert _requirements(built[1], "demo")["lambdanet"].extras == {"tensorflow"}
     extras = _metadata(built[1]).get_all("Provides-Extra")
-    assert [extra for extra in extras if "tf-keras" in _requirements(built[1], extra)] == ["detection"]
+    assert [
+        extra for extra in extras if "tf-keras" in _requirements(built[1], extra)
+    ] == ["detection"]
 
 
 def test_what_is_installed_here_is_accepted(built):
     """The versions with which the tests run, by every extra."""
     extras = _metadata(built[1]).get_all("Provides-Extra")
     for name, requirement in _requirements(built[1], *extras).items():
-        assert requirement.specifier.contains(version(name), prereleases=True), requirement
+        assert requirement.specifier.contains(version(name), prereleases=True), (
+            requirement
+        )
 
 
 @pytest.mark.parametrize("floor", INSTALLED)
@@ -158,9 +236,17 @@ def test_what_a_floor_imports_is_required(built, floor):
     required = {"lambdanet", *_requirements(built[1], *extras)}
     distributions = packages_distributions()
     imports = set().union(*map(source_tree.imports, source_tree.files_of(floor)))
-    for name in {name.split(".")[0] for name in imports} - sys.stdlib_module_names - source_tree.PEERS:
-        providers = {found.lower().replace("_", "-") for found in distributions.get(name, [name])}
-        assert providers & required, f"{floor} imports {name}, which the install does not require"
+    for name in (
+        {name.split(".")[0] for name in imports}
+        - sys.stdlib_module_names
+        - source_tree.PEERS
+    ):
+        providers = {
+            found.lower().replace("_", "-") for found in distributions.get(name, [name])
+        }
+        assert providers & required, (
+            f"{floor} imports {name}, which the install does not require"
+        )
 
 
 def test_the_wheel_works_from_another_folder(built, tmp_path):
@@ -174,7 +260,9 @@ names = ("models", "training", "detection", "configs", "tests", "benchmarks")
 others = [name for name in names if (installed / name).exists()]
 print(json.dumps([lambdanet.__file__, lambdanet.models.__file__, others, len(lambdanet.list_models("*"))]))
 """
-    home, models, others, number = json.loads(_run(python, "-c", program, cwd=tmp_path).splitlines()[-1])
+    home, models, others, number = json.loads(
+        _run(python, "-c", program, cwd=tmp_path).splitlines()[-1]
+    )
     assert Path(home).is_relative_to(tmp_path / "environment")
     assert Path(models) == Path(home).parent / "models" / "__init__.py"
     assert others == [] and number > 0

@@ -29,7 +29,8 @@ from lambdanet.models.weights import hub, pretrained
 ROOT = Path(__file__).parents[2]
 COMMANDS = {command.invocation: command for command in cli.COMMANDS}
 COMMANDS |= {
-    module.COMMAND.invocation: module.COMMAND for module in (check, evaluate, export, predict, shapes, train)
+    module.COMMAND.invocation: module.COMMAND
+    for module in (check, evaluate, export, predict, shapes, train)
 }
 MODEL = "lambda_resnet26t"  # whose published weights pages may use
 
@@ -46,7 +47,9 @@ def cache(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:torch.meshgrid")  # of lucidrains' layer
-@pytest.mark.parametrize("page", sorted(name for name, text in PAGES.items() if "```python\n" in text))
+@pytest.mark.parametrize(
+    "page", sorted(name for name, text in PAGES.items() if "```python\n" in text)
+)
 def test_blocks_run(page, request, tmp_path, monkeypatch):
     """In this process, and from the block that chooses a backend of Keras 3 in one of its own."""
     if 'weights="imagenet"' in PAGES[page]:
@@ -59,7 +62,11 @@ def test_blocks_run(page, request, tmp_path, monkeypatch):
     program = helpers.program("run_page.py", ROOT / page)
     # For the steps of an epoch.
     flags = helpers.xla_flags("--xla_backend_optimization_level=1")
-    program["env"] |= {"KERAS_BACKEND": engine[1], "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    program["env"] |= {
+        "KERAS_BACKEND": engine[1],
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": flags,
+    }
     done = subprocess.run(**program, capture_output=True)
     assert done.returncode == 0, done.stderr
 
@@ -69,7 +76,11 @@ def test_commands_parse(page):
     """Flags, arguments, recipes, fields and models of commands are accepted."""
     for program, words in commands_of(PAGES[page]):
         if {"--help", "..."} & set(words):
-            known = {"--help", "...", *(f"--{flag.name}" for flag in COMMANDS[program].flags)}
+            known = {
+                "--help",
+                "...",
+                *(f"--{flag.name}" for flag in COMMANDS[program].flags),
+            }
             assert {word.partition("=")[0] for word in words} <= known
             continue
         values, arguments = command_line.parse(COMMANDS[program], words)
@@ -95,7 +106,9 @@ def test_targets_and_extras_exist(page):
         for target in re.findall(r"^\s*make ([\w-]+)", line):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
         for extras in re.findall(r"pip install .*\.\[([\w,-]+)\]", line):
-            assert set(extras.split(",")) <= set(setup["options.extras_require"]), extras
+            assert set(extras.split(",")) <= set(setup["options.extras_require"]), (
+                extras
+            )
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
@@ -112,25 +125,34 @@ def test_extras_of_an_environment_agree(page):
 
 # What the commands on a page need, beside those that a bare installation runs.
 EXTRAS = {
-    **{f"lambdanet {name}": "train" for name in ("train", "evaluate", "predict", "export", "convert")},
+    **{
+        f"lambdanet {name}": "train"
+        for name in ("train", "evaluate", "predict", "export", "convert")
+    },
     **{f"lambdanet benchmark {name}": "train" for name in ("layers", "models")},
     "lambdanet pseudo-label": "beam",
     "lambdanet tpu-check": "tpu-check",
 }
 
 
-@pytest.mark.parametrize("page", sorted(name for name in PAGES if name.startswith("docs/how-to/")))
+@pytest.mark.parametrize(
+    "page", sorted(name for name in PAGES if name.startswith("docs/how-to/"))
+)
 def test_a_guide_names_the_extras_of_itscommands_of(page):
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = setup["options.extras_require"]
-    named = set(",".join(re.findall(r"\[([\w,-]+)\]", PAGES[page])).split(",")) & set(extras)
+    named = set(",".join(re.findall(r"\[([\w,-]+)\]", PAGES[page])).split(",")) & set(
+        extras
+    )
     for _ in extras:  # an extra may contain another
         texts = "\n".join(extras[name] for name in named)
         inside = re.findall(r"^lambdanet\[([\w,-]+)\]", texts, re.MULTILINE)
         named |= set(",".join(inside).split(",")) & set(extras)
     needed = {
-        "detection" if program.startswith("python -m lambdanet.detection") else EXTRAS.get(program)
+        "detection"
+        if program.startswith("python -m lambdanet.detection")
+        else EXTRAS.get(program)
         for program, _ in commands_of(PAGES[page])
     }
     assert needed - {None} <= named
@@ -142,7 +164,14 @@ def test_every_command_is_on_a_page():
 
 
 def test_imports_of_make_demo():
-    text = (ROOT / "Makefile").read_text().partition("define WRITE_IMAGES\n")[2].partition("\nendef")[0]
-    lines = [line for line in text.splitlines() if line.startswith(("import ", "from "))]
+    text = (
+        (ROOT / "Makefile")
+        .read_text()
+        .partition("define WRITE_IMAGES\n")[2]
+        .partition("\nendef")[0]
+    )
+    lines = [
+        line for line in text.splitlines() if line.startswith(("import ", "from "))
+    ]
     assert len(lines) == 3
     exec("\n".join(lines), {})

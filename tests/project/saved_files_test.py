@@ -25,7 +25,9 @@ def extracted(name, folder):
 
 def test_every_layer_loads_from_a_keras_file():
     model = keras.models.load_model(SAVED / "layers.keras")
-    outputs = model(np.random.default_rng(1).normal(size=[2, 6, 6, 8]).astype("float32"))
+    outputs = model(
+        np.random.default_rng(1).normal(size=[2, 6, 6, 8]).astype("float32")
+    )
     with np.load(SAVED / "layers_outputs.npz") as expected:
         assert len(expected) == len(outputs) > 20
         for name, output in zip(sorted(expected), outputs, strict=True):
@@ -35,9 +37,14 @@ def test_every_layer_loads_from_a_keras_file():
 def test_a_model_dir_loads(tmp_path):
     run = extracted("run.tar.gz", tmp_path)
     model, recipe = model_dir.load_trained_model(run)
-    assert (recipe.model, model_dir.class_names(run)) == ("lambda_resnet_tiny", [*"0123456789"])
+    assert (recipe.model, model_dir.class_names(run)) == (
+        "lambda_resnet_tiny",
+        [*"0123456789"],
+    )
     images = np.random.default_rng(0).normal(size=[2, 32, 32, 3]).astype("float32")
-    np.testing.assert_allclose(model(images), np.load(tmp_path / "run_outputs.npy"), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        model(images), np.load(tmp_path / "run_outputs.npy"), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_stopped_run_resumes(tmp_path, capsys):
@@ -47,9 +54,12 @@ def test_a_stopped_run_resumes(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "use", [model_dir.load_trained_model, lambda run: train(model_dir.load_recipe(run), run)]
+    "use",
+    [model_dir.load_trained_model, lambda run: train(model_dir.load_recipe(run), run)],
 )
 def test_a_run_of_tf_keras_is_refused_by_name(use, tmp_path):
-    message = r"was trained with tf_keras by an earlier version.* give another --model_dir$"
+    message = (
+        r"was trained with tf_keras by an earlier version.* give another --model_dir$"
+    )
     with pytest.raises(InputError, match=message):
         use(extracted("run_of_tf_keras.tar.gz", tmp_path))

@@ -12,7 +12,16 @@ FILES = [path for floor in FLOORS for path in source_tree.files_of(floor)]
 # What runs, or may run, what it is given.
 BUILTINS = {"eval", "exec", "compile", "__import__"}
 METHODS = {"load_model", "model_from_config", "model_from_json", "unsafe_load"}
-CONNECTS = {"aiohttp", "ftplib", "http", "httpx", "huggingface_hub", "requests", "smtplib", "socketserver"}
+CONNECTS = {
+    "aiohttp",
+    "ftplib",
+    "http",
+    "httpx",
+    "huggingface_hub",
+    "requests",
+    "smtplib",
+    "socketserver",
+}
 CONNECTS |= {"urllib", "urllib3"}
 # Unpickles what the process that started it writes to its stdin, and no file.
 FROM_PARENT = "lambdanet/training/inference/attempt.py"
@@ -26,19 +35,29 @@ def _calls(path):
 
 
 def test_the_tests_that_hold_the_promises_exist():
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "SECURITY.md").read_text())
+    named = re.findall(
+        r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "SECURITY.md").read_text()
+    )
     assert len(named) >= 8
     for file, test in named:
         assert f"def {test}(" in (ROOT / file).read_text(), f"{file} has no {test}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
 def test_no_call_runs_what_it_reads(path):
     for node, name in _calls(path):
-        arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-        assert name not in BUILTINS and name.rpartition(".")[2] not in METHODS, f"{path}: {name}"
+        arguments = {
+            keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords
+        }
+        assert name not in BUILTINS and name.rpartition(".")[2] not in METHODS, (
+            f"{path}: {name}"
+        )
         if path.relative_to(ROOT).as_posix() != FROM_PARENT:
-            assert not re.fullmatch(r"(pickle|marshal|dill|joblib|shelve)\.\w*(load|loads|open)", name), path
+            assert not re.fullmatch(
+                r"(pickle|marshal|dill|joblib|shelve)\.\w*(load|loads|open)", name
+            ), path
         assert name != "torch.load" or arguments["weights_only"] == "True", path
         assert arguments.get("allow_pickle", "False") == "False", path
         assert arguments.get("shell", "False") == "False", path
@@ -52,6 +71,10 @@ def test_few_modules_open_connections():
             if imported & modules:
                 found[what].add(path.relative_to(ROOT / "lambdanet").as_posix())
     assert found["a client"] == {"models/weights/hub.py"}
-    connecting = {path for path in found["socket"] if "connect" in (ROOT / "lambdanet" / path).read_text()}
+    connecting = {
+        path
+        for path in found["socket"]
+        if "connect" in (ROOT / "lambdanet" / path).read_text()
+    }
     # To addresses that users give.
     assert connecting == {"training/run/create_devices.py"}

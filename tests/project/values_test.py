@@ -22,7 +22,11 @@ OWN_DATA, TFRECORDS = "docs/how-to/own_data.md", "docs/how-to/tfrecords.md"
 
 # Page, a sentence with groups for its numbers, and the numbers in the code.
 VALUES = [
-    (OWN_DATA, r"more than (\d+) pictures cannot be decoded", [bad_records.DEFAULT_LIMIT]),
+    (
+        OWN_DATA,
+        r"more than (\d+) pictures cannot be decoded",
+        [bad_records.DEFAULT_LIMIT],
+    ),
     (OWN_DATA, r"trains for (\d+) epochs", [FINETUNE.epochs]),
     (
         OWN_DATA,
@@ -30,15 +34,35 @@ VALUES = [
         [FOLDER.input_size, FOLDER.epochs, FOLDER.global_batch_size],
     ),
     (OWN_DATA, r"The recipes use batches of (\d+)", [FINETUNE.global_batch_size]),
-    (TFRECORDS, r"`--max_bad_records` \((\d+) by default\)", [bad_records.DEFAULT_LIMIT]),
+    (
+        TFRECORDS,
+        r"`--max_bad_records` \((\d+) by default\)",
+        [bad_records.DEFAULT_LIMIT],
+    ),
     (TFRECORDS, r"A batch has (\d+) pictures", [FOLDER.global_batch_size]),
-    ("docs/how-to/multi_worker.md", r"within an epoch \(default: (\d+)\)", [TrainOptions().save_every]),
-    ("docs/how-to/multi_gpu.md", r"the paper's batch of (\d+)", [PAPER.global_batch_size]),
+    (
+        "docs/how-to/multi_worker.md",
+        r"within an epoch \(default: (\d+)\)",
+        [TrainOptions().save_every],
+    ),
+    (
+        "docs/how-to/multi_gpu.md",
+        r"the paper's batch of (\d+)",
+        [PAPER.global_batch_size],
+    ),
     ("docs/how-to/tpu_vm.md", r"the paper's batch of (\d+)", [PAPER.global_batch_size]),
     ("docs/how-to/resume.md", r"\| (\d+) \| stopped and saved", [Preempted("").status]),
-    ("docs/tutorials/keras_3_on_tpu.md", r"a batch of (\d+) on each core", [steps.BATCH]),
+    (
+        "docs/tutorials/keras_3_on_tpu.md",
+        r"a batch of (\d+) on each core",
+        [steps.BATCH],
+    ),
     ("docs/tutorials/finetune_pictures.md", r"ships: (\d+) epochs", [DIGITS.epochs]),
-    ("docs/tutorials/finetune_pictures.md", r"takes batches of (\d+)", [FINETUNE.global_batch_size]),
+    (
+        "docs/tutorials/finetune_pictures.md",
+        r"takes batches of (\d+)",
+        [FINETUNE.global_batch_size],
+    ),
     (
         "docs/explanation/what_each_half_can_do.md",
         r"and so on: (\d+) tokens, of (\d+) keys and (\d+) values",

@@ -10,7 +10,10 @@ import yaml
 from source_tree import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text()
-WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob(".github/workflows/*.yml")}
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text())
+    for path in ROOT.glob(".github/workflows/*.yml")
+}
 # Windows has no make; `make release-check` runs it too
 PROGRAM = "python .ci/try_packages.py dist/*.whl"
 
@@ -20,21 +23,38 @@ def commands(workflow) -> set[str]:
     found = set()
     for job in workflow["jobs"].values():
         matrix = dict(job.get("strategy", {}).get("matrix", {}))
-        rows = [dict(zip(matrix, row, strict=True)) for row in itertools.product(*matrix.values())]
+        rows = [
+            dict(zip(matrix, row, strict=True))
+            for row in itertools.product(*matrix.values())
+        ]
         rows = matrix.get("include") or rows
         for step in filter(None, (step.get("run") for step in job["steps"])):
             for row in rows:
-                found.add(re.sub(r"\$\{\{ matrix\.(\w+) \}\}", lambda match, row=row: row[match[1]], step))
+                found.add(
+                    re.sub(
+                        r"\$\{\{ matrix\.(\w+) \}\}",
+                        lambda match, row=row: row[match[1]],
+                        step,
+                    )
+                )
     return found
 
 
 def targets(workflow) -> set[str]:
-    return {command.split()[1] for command in commands(workflow) if command.startswith("make ")}
+    return {
+        command.split()[1]
+        for command in commands(workflow)
+        if command.startswith("make ")
+    }
 
 
 @pytest.mark.parametrize("name", sorted(WORKFLOWS))
 def test_each_command_is_a_target_of_the_makefile(name):
-    assert {command for command in commands(WORKFLOWS[name]) if not command.startswith("make ")} <= {PROGRAM}
+    assert {
+        command
+        for command in commands(WORKFLOWS[name])
+        if not command.startswith("make ")
+    } <= {PROGRAM}
     phony = re.search(r"\.PHONY: ((?:.*\\\n)*.*)", MAKEFILE)[1].split()
     for target in targets(WORKFLOWS[name]):
         assert target in phony
@@ -49,13 +69,23 @@ def test_workflows_run_what_has_to_pass():
     needed.remove("demo")  # as a user does: before the tests, in the same clone
     lanes = {"test-tensorflow-2.21", "coverage", "release-check"}
     assert targets(WORKFLOWS["test"]) == needed | lanes
-    assert targets(WORKFLOWS["weekly"]) == {"test-all", "test-plain-cpu", "test-newest", "lint"}
-    assert (targets(WORKFLOWS["docs"]), targets(WORKFLOWS["release"])) == ({"docs"}, {"release-check"})
+    assert targets(WORKFLOWS["weekly"]) == {
+        "test-all",
+        "test-plain-cpu",
+        "test-newest",
+        "lint",
+    }
+    assert (targets(WORKFLOWS["docs"]), targets(WORKFLOWS["release"])) == (
+        {"docs"},
+        {"release-check"},
+    )
 
 
 def test_tests_run_on_every_python():
     classifiers = re.findall(r"Python :: (3\.\d+)", (ROOT / "setup.cfg").read_text())
-    assert WORKFLOWS["test"]["jobs"]["test"]["strategy"]["matrix"]["python"] == classifiers
+    assert (
+        WORKFLOWS["test"]["jobs"]["test"]["strategy"]["matrix"]["python"] == classifiers
+    )
 
 
 def test_an_address_makes_links_appear(tmp_path, monkeypatch):
@@ -69,7 +99,9 @@ def test_an_address_makes_links_appear(tmp_path, monkeypatch):
     assert repository["badges"]() == repository["colab"]("a.ipynb") == ""
 
     place = "https://github.com/me/lambdanet"
-    (tmp_path / "setup.cfg").write_text(f"{setup}project_urls =\n    Source = {place}\n")
+    (tmp_path / "setup.cfg").write_text(
+        f"{setup}project_urls =\n    Source = {place}\n"
+    )
     assert repository["absolute"](text, "docs") == (
         f"![a]({place}/raw/main/docs/b.svg)[see [1]]({place}/blob/main/README.md#x) [site](https://keras.io)"
     )
@@ -91,4 +123,6 @@ def test_no_page_has_a_placeholder_for_an_address():
     assert len(read) > 50
     for page in read:
         is_for_maintainers = page.name == "RELEASE.md"  # which says what to write
-        assert is_for_maintainers or not re.search(r"OUR_ORG|github\.com/[A-Z_]+/", page.read_text()), page
+        assert is_for_maintainers or not re.search(
+            r"OUR_ORG|github\.com/[A-Z_]+/", page.read_text()
+        ), page

@@ -33,7 +33,9 @@ from lambdanet.training.run import build
 
 def needs_compiler(test):
     missing = importlib.util.find_spec("libtpu") is None
-    return pytest.mark.tpu(pytest.mark.skipif(missing, reason="the extra tpu-check is not installed")(test))
+    return pytest.mark.tpu(
+        pytest.mark.skipif(missing, reason="the extra tpu-check is not installed")(test)
+    )
 
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -110,7 +112,9 @@ def test_bytes_match_the_compiler_count(compiled):
     for key in [("product", "v3:2x2"), ("once", "v3:2x2"), ("networks", "v3:2x2")]:
         assert compiled[key].bytes == pytest.approx(compiled["bytes"][key], rel=0.02)
     per_trip = compiled["bytes"]["mapped", "v3:2x2"]  # the compiler counts a loop once
-    assert compiled["mapped", "v3:2x2"].bytes == pytest.approx(TRIPS * per_trip, rel=0.1)
+    assert compiled["mapped", "v3:2x2"].bytes == pytest.approx(
+        TRIPS * per_trip, rel=0.1
+    )
 
 
 @needs_compiler
@@ -123,16 +127,27 @@ def test_costs_by_layer(compiled):
     for quantity in ("cycles", "flops", "bytes"):
         whole = sum(getattr(operation, quantity) for operation in report.operations)
         assert sum(getattr(layer, quantity) for layer in layers.values()) == whole
-    assert report.seconds == pytest.approx(sum(o.cycles for o in report.operations) / 940e6)
-    assert re.search(r"^ *[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+  first$", render_report(report), re.MULTILINE)
+    assert report.seconds == pytest.approx(
+        sum(o.cycles for o in report.operations) / 940e6
+    )
+    assert re.search(
+        r"^ *[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+  first$",
+        render_report(report),
+        re.MULTILINE,
+    )
 
 
 @needs_compiler
 @pytest.mark.parametrize("topology", ["v3:2x2", "v5e:2x2"])
 def test_halo_windows_take_little_time(compiled, topology):
     report = compiled["halos", topology]
-    windows = [operation for operation in report.operations if "/windows" in operation.op_name]
-    assert {operation.op_name.startswith("gradient_tape") for operation in windows} == {True, False}
+    windows = [
+        operation for operation in report.operations if "/windows" in operation.op_name
+    ]
+    assert {operation.op_name.startswith("gradient_tape") for operation in windows} == {
+        True,
+        False,
+    }
     assert sum(operation.cycles for operation in windows) < 0.125 * report.cycles
 
 
@@ -147,10 +162,16 @@ def test_second_compilation_comes_from_the_cache(compiled):
 def test_errors_name_the_layer(compiled):
     error = compiled["too_large", "v3:2x2"]
     assert isinstance(error, DoesNotFit)
-    assert re.search(r"needs [\d.]+ GiB of HBM, and a core has 15\.\d+; .*: greedy 32.00 GiB", str(error))
+    assert re.search(
+        r"needs [\d.]+ GiB of HBM, and a core has 15\.\d+; .*: greedy 32.00 GiB",
+        str(error),
+    )
     error = compiled["texts", "v3:2x2"]
     assert isinstance(error, DoesNotCompile) and not isinstance(error, DoesNotFit)
-    assert str(error) == "texts does not compile for a TPU in layer wordy: AsString has no form for a TPU"
+    assert (
+        str(error)
+        == "texts does not compile for a TPU in layer wordy: AsString has no form for a TPU"
+    )
 
 
 BATCHES, TOP = {"train": 8, "infer": 4}, 20
@@ -176,10 +197,17 @@ def check_small_model(results, tmp_path, monkeypatch, capfd):
                 f"--backend={backend}",
                 "--json",
             ]
-            words += ("--recipe=digits", "--set=input_size=16", f"--batch_size={BATCHES[mode]}")
+            words += (
+                "--recipe=digits",
+                "--set=input_size=16",
+                f"--batch_size={BATCHES[mode]}",
+            )
             assert cli.main(["tpu-check", *words]) == 0
             shown = capfd.readouterr()
-            assert shown.err == "" and len(list((tmp_path / "tpu_check").glob("*.json.gz"))) == 1
+            assert (
+                shown.err == ""
+                and len(list((tmp_path / "tpu_check").glob("*.json.gz"))) == 1
+            )
             results[arguments] = json.loads(shown.out)
         return results[arguments]
 
@@ -187,7 +215,9 @@ def check_small_model(results, tmp_path, monkeypatch, capfd):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("topology", "mode", "top"), [("v3:2x2", "infer", 5), ("v5e:2x2", "train", TOP)])
+@pytest.mark.parametrize(
+    ("topology", "mode", "top"), [("v3:2x2", "infer", 5), ("v5e:2x2", "train", TOP)]
+)
 def test_command_with_a_small_model(topology, mode, top, check_small_model):
     found, batch = check_small_model(topology, mode, top, "tensorflow"), BATCHES[mode]
     assert (found["topology"], found["batch_per_core"]) == (topology, batch)
@@ -204,7 +234,9 @@ def test_command_with_a_small_model(topology, mode, top, check_small_model):
 
 @needs_compiler
 @pytest.mark.slow
-def test_parallel_step_of_jax_has_the_operations_of_tensorflow(check_small_model, monkeypatch):
+def test_parallel_step_of_jax_has_the_operations_of_tensorflow(
+    check_small_model, monkeypatch
+):
     one = check_small_model("v5e:2x2", "train", TOP, "tensorflow")
     # With its own environment.
     monkeypatch.setattr(check, "multiprocessing", multiprocessing)
@@ -216,7 +248,9 @@ def test_parallel_step_of_jax_has_the_operations_of_tensorflow(check_small_model
     weights = [found["hbm_bytes"]["arguments"] for found in (one, four)]
     assert weights[1] == pytest.approx(weights[0], rel=0.1)
     names = {layer.name for layer in zoo.create_model("lambda_resnet_tiny", 10).layers}
-    by_layer = [{layer["name"] for layer in found["layers"]} & names for found in (one, four)]
+    by_layer = [
+        {layer["name"] for layer in found["layers"]} & names for found in (one, four)
+    ]
     assert len(by_layer[0] & by_layer[1]) > 10
 
 
@@ -230,9 +264,13 @@ def test_parallel_step_of_jax_has_the_operations_of_tensorflow(check_small_model
     ],
 )
 @pytest.mark.slow
-def test_collectives_of_a_parallel_step(change, num_all_reduces, check_small_model, monkeypatch):
+def test_collectives_of_a_parallel_step(
+    change, num_all_reduces, check_small_model, monkeypatch
+):
     monkeypatch.setattr(check, "multiprocessing", multiprocessing)
-    found = check_small_model("v5e:2x2", "train", TOP, "jax", f"--set={change}")["collectives"]
+    found = check_small_model("v5e:2x2", "train", TOP, "jax", f"--set={change}")[
+        "collectives"
+    ]
     assert found.keys() == {"all-reduce"} and found["all-reduce"] in num_all_reduces
 
 
@@ -241,7 +279,9 @@ def test_compiled_step_is_the_step_of_train(tmp_path):
     """On two devices, with averages, accumulation and bfloat16: equal inputs, outputs and operations."""
     with (
         mock.patch.dict(os.environ, helpers.ENGINES["jax"]),
-        concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
+        concurrent.futures.ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn")
+        ) as pool,
     ):
         trained, checked = pool.submit(tpu_programs.lower_both, str(tmp_path)).result()
     for program in (trained, checked):
@@ -252,15 +292,21 @@ def test_compiled_step_is_the_step_of_train(tmp_path):
 def test_recipe_step_equals_a_step_of_fit(monkeypatch):
     """Loss, weights, averages and the state of the optimizer equal those after one step of `fit`."""
     monkeypatch.setattr(build.zoo, "create_model", small_model)
-    recipe = dataclasses.replace(configs.get_recipe("digits"), dropout_rate=0.0, stochastic_depth_rate=0.0)
+    recipe = dataclasses.replace(
+        configs.get_recipe("digits"), dropout_rate=0.0, stochastic_depth_rate=0.0
+    )
     recipe = dataclasses.replace(
         recipe, ema_decay=0.5, weight_decay=0.1, label_smoothing=0.1, warmup_epochs=0.0
     )
-    images = np.random.default_rng(0).normal(size=[4, recipe.input_size, recipe.input_size, 3])
+    images = np.random.default_rng(0).normal(
+        size=[4, recipe.input_size, recipe.input_size, 3]
+    )
     images, labels = tf.constant(images, tf.float32), tf.range(4, dtype=tf.int64)
     built = []
     monkeypatch.setattr(
-        steps, "build_model", lambda recipe: built.append(build.build_model(recipe)) or built[0]
+        steps,
+        "build_model",
+        lambda recipe: built.append(build.build_model(recipe)) or built[0],
     )
     keras.utils.set_random_seed(1)
     step = steps.recipe_step(recipe, "train", 4)
@@ -270,21 +316,36 @@ def test_recipe_step_equals_a_step_of_fit(monkeypatch):
     build.compile_model(recipe, model, build.build_optimizer(recipe, 1000))
     history = model.fit(images, labels, batch_size=4, verbose=0)
     assert loss == pytest.approx(history.history["loss"][0], rel=1e-5)
-    stepped, expected = ([*one.variables, *one.optimizer.variables] for one in (built[0], model))
+    stepped, expected = (
+        [*one.variables, *one.optimizer.variables] for one in (built[0], model)
+    )
     assert len(expected) > 3 * len(model.trainable_variables)
     for found, variable in zip(stepped, expected, strict=True):
-        np.testing.assert_allclose(found, variable, rtol=1e-3, atol=1e-5, err_msg=variable.path)
+        np.testing.assert_allclose(
+            found, variable, rtol=1e-3, atol=1e-5, err_msg=variable.path
+        )
 
 
 def test_recipes_of_steps():
     recipe = configs.get_recipe("imagenet_350:lambda_resnet_152@192")
     assert steps.recipe_for("lambda_resnet_152", 192) == recipe
     other = steps.recipe_for("efficientnet_b0")
-    assert (other.model, other.input_size, other.epochs) == ("efficientnet_b0", 224, 350)
+    assert (other.model, other.input_size, other.epochs) == (
+        "efficientnet_b0",
+        224,
+        350,
+    )
     recipe = dataclasses.replace(configs.get_recipe("digits"), sizes=(12, 20, 16))
-    shapes = [steps.recipe_step(recipe, mode, 2).inputs[0].shape[1] for mode in steps.MODES]
-    assert dict(zip(steps.MODES, shapes, strict=True)) == {"train": 20, "infer": recipe.input_size}
-    with pytest.raises(InputError, match="num_classes must be .*--set=num_classes=1000, got 0"):
+    shapes = [
+        steps.recipe_step(recipe, mode, 2).inputs[0].shape[1] for mode in steps.MODES
+    ]
+    assert dict(zip(steps.MODES, shapes, strict=True)) == {
+        "train": 20,
+        "infer": recipe.input_size,
+    }
+    with pytest.raises(
+        InputError, match="num_classes must be .*--set=num_classes=1000, got 0"
+    ):
         steps.recipe_step(configs.get_recipe("folder"))
     with pytest.raises(InputError, match="unknown mode 'test'"):
         steps.recipe_step(recipe, "test")
@@ -293,21 +354,39 @@ def test_recipes_of_steps():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--model=resnet_50", "--topology=v9:2x2"], "unknown topology 'v9:2x2'; did you mean .*v3:2x2"),
-        (["--recipe=imagenet_350:lambda_resnet_15"], "unknown recipe .*imagenet_350:lambda_resnet_152"),
+        (
+            ["--model=resnet_50", "--topology=v9:2x2"],
+            "unknown topology 'v9:2x2'; did you mean .*v3:2x2",
+        ),
+        (
+            ["--recipe=imagenet_350:lambda_resnet_15"],
+            "unknown recipe .*imagenet_350:lambda_resnet_152",
+        ),
         (["--model=resnet_51"], "unknown model 'resnet_51'.*resnet_50"),
-        (["--model=resnet_50", "--recipe=digits"], "needs one of .*--recipe and --model"),
+        (
+            ["--model=resnet_50", "--recipe=digits"],
+            "needs one of .*--recipe and --model",
+        ),
         ([], "needs one of --recipe, --model, --experiment, --table, --families"),
         (["--recipe=digits", "--set=model_options={'scop': 3}"], "no option 'scop'"),
         (["--recipe=digits", "--top=0"], "--top must be a positive integer, got 0"),
-        (["--recipe=digits", "--fit", "--batch_size=0"], "batch_size must be a positive integer, got 0"),
+        (
+            ["--recipe=digits", "--fit", "--batch_size=0"],
+            "batch_size must be a positive integer, got 0",
+        ),
         (["--table=11"], "unknown table of speeds '11'.*12"),
         (["--table=12", "--rows=9"], "rows must be from 1 to 8 for table 12, got 9"),
         (["--table=12", "--rows=one"], "--rows must be numbers from 1, .*, got 'one'"),
         (["--families", "--format=html"], "unknown format 'html'"),
         (["--model=resnet_50", "--backend=torch"], "unknown backend 'torch'"),
-        (["--experiment=retinanet_x", "--backend=jax"], "must be tensorflow with --experiment, got 'jax'"),
-        (["--table=12", "--backend=jax"], "--backend must be tensorflow with --table, got 'jax'"),
+        (
+            ["--experiment=retinanet_x", "--backend=jax"],
+            "must be tensorflow with --experiment, got 'jax'",
+        ),
+        (
+            ["--table=12", "--backend=jax"],
+            "--backend must be tensorflow with --table, got 'jax'",
+        ),
     ],
 )
 def test_wrong_argument_is_one_line(words, message, capsys):
@@ -322,8 +401,13 @@ def test_missing_and_other_packages_are_named(monkeypatch, capsys):
         missing = mock.Mock(side_effect=metadata.PackageNotFoundError("jax"))
         patch.setattr(compiler.metadata, "version", missing)
         assert cli.main(["tpu-check", "--recipe=digits"]) == 2
-    assert "jax is not installed; pip install 'lambdanet[tpu-check]'" in capsys.readouterr().err
-    monkeypatch.setattr(compiler, "versions", lambda: {"jax": "9.9", "jaxlib": "9.9", "libtpu": "9.9"})
+    assert (
+        "jax is not installed; pip install 'lambdanet[tpu-check]'"
+        in capsys.readouterr().err
+    )
+    monkeypatch.setattr(
+        compiler, "versions", lambda: {"jax": "9.9", "jaxlib": "9.9", "libtpu": "9.9"}
+    )
     monkeypatch.setitem(sys.modules, "jax._src.interpreters", None)
     message = r"cannot use jax 9.9, .*ModuleNotFoundError.*lambdanet\[tpu-check\]"
     with pytest.raises(InputError, match=message):

@@ -28,14 +28,22 @@ def test_convolution_flops_without_padding():
     """Compares with a loop over outputs and kernel, also for dilated inputs, as in gradients."""
     cases = itertools.product((5, 6), (1, 3), (1, 2), (1, 2), (1, 2), (0, 1))
     for inputs, size, stride, lhs_dilate, rhs_dilate, pad in cases:
-        outputs = ((inputs - 1) * lhs_dilate + 1 + 2 * pad - (size - 1) * rhs_dilate - 1) // stride + 1
+        outputs = (
+            (inputs - 1) * lhs_dilate + 1 + 2 * pad - (size - 1) * rhs_dilate - 1
+        ) // stride + 1
         positions = {i * lhs_dilate for i in range(inputs)}
         naive = sum(
-            o * stride - pad + k * rhs_dilate in positions for o in range(outputs) for k in range(size)
+            o * stride - pad + k * rhs_dilate in positions
+            for o in range(outputs)
+            for k in range(size)
         )
-        window = f"size={size} stride={stride} pad={pad}_{pad} {lhs_dilate=} {rhs_dilate=}"
+        window = (
+            f"size={size} stride={stride} pad={pad}_{pad} {lhs_dilate=} {rhs_dilate=}"
+        )
         convolution = f"f32[2,{outputs},7] convolution(%x, %w), window={{{window}}}, dim_labels=b0f_0io->b0f"
-        flops = costs.convolution_flops(_instruction(convolution), (2, inputs, 3), (size, 3, 7))
+        flops = costs.convolution_flops(
+            _instruction(convolution), (2, inputs, 3), (size, 3, 7)
+        )
         assert flops == 2 * 2 * 7 * 3 * naive
 
 
@@ -76,11 +84,27 @@ def test_peak_of_a_chip_is_a_multiple_of_its_clock(topology):
     """The peak is a power of two of matrix units with 128 x 128 multiply-adds per cycle."""
     chip = chips.chip_of(topology)
     units = chip.peak / chip.clock / (2 * 128 * 128)
-    assert units == pytest.approx(round(units), rel=0.01) and round(units) in (1, 2, 4, 8, 16)
+    assert units == pytest.approx(round(units), rel=0.01) and round(units) in (
+        1,
+        2,
+        4,
+        8,
+        16,
+    )
 
 
-def _fake(batch: int, seconds: float = 1.0, hbm: int = 0, topology: str = "v3:2x2") -> Report:
-    cost = Cost("c", "fusion", "net/layer/op", 1, round(seconds * chips.chip_of(topology).clock), 1e12, 1e9)
+def _fake(
+    batch: int, seconds: float = 1.0, hbm: int = 0, topology: str = "v3:2x2"
+) -> Report:
+    cost = Cost(
+        "c",
+        "fusion",
+        "net/layer/op",
+        1,
+        round(seconds * chips.chip_of(topology).clock),
+        1e12,
+        1e9,
+    )
     return Report("fake", topology, 8, batch, {"temporaries": hbm}, (cost,), ("net",))
 
 
@@ -96,7 +120,11 @@ def test_largest_batch_takes_few_compilations(start, largest):
         return _fake(batch, hbm=int(chips.GIB * (1 + 15 * batch / (largest + 0.5))))
 
     found = largest_batch.largest_batch(check, start).batch
-    assert found <= largest < found + max(1, 2 ** (largest.bit_length() - 1) // largest_batch.STEPS)
+    assert (
+        found
+        <= largest
+        < found + max(1, 2 ** (largest.bit_length() - 1) // largest_batch.STEPS)
+    )
     doublings = abs(start.bit_length() - largest.bit_length())
     assert len(tried) == len(set(tried)) <= doublings + 5
     power = largest_batch.largest_batch(check, start, refine=False).batch
@@ -114,11 +142,20 @@ def _paper_like(factor, refused=()):
         assert topology == "v3:2x2"
         for number, table in speeds.TABLES.items():
             for row in table.rows:
-                if (row.model, row.input_size, table.mode) == (recipe.model, recipe.input_size, mode):
+                if (row.model, row.input_size, table.mode) == (
+                    recipe.model,
+                    recipe.input_size,
+                    mode,
+                ):
                     assert recipe.mixed_precision == table.mixed_precision
-                    if (recipe.model, batch) in refused or (recipe.model, None) in refused:
+                    if (recipe.model, batch) in refused or (
+                        recipe.model,
+                        None,
+                    ) in refused:
                         raise DoesNotFit(f"{recipe.model} does not fit, table {number}")
-                    return _fake(batch, factor * table.seconds(row.printed) * batch * 8 / 1024)
+                    return _fake(
+                        batch, factor * table.seconds(row.printed) * batch * 8 / 1024
+                    )
         raise AssertionError(recipe)
 
     return check
@@ -126,16 +163,24 @@ def _paper_like(factor, refused=()):
 
 @pytest.mark.parametrize("number", speeds.TABLES)
 def test_paper_speeds_beside_estimates(number):
-    refused = {("lambda_resnet_420", 128), ("lambda_resnet_420", 64), ("lambda_resnet_270", None)}
+    refused = {
+        ("lambda_resnet_420", 128),
+        ("lambda_resnet_420", 64),
+        ("lambda_resnet_270", None),
+    }
     found = speed_tables.estimate(number, _paper_like(2.0, refused))
     table = speeds.TABLES[number]
     assert speed_tables.rank_correlation(table, found) == pytest.approx(1)
-    for entry, row in zip(speed_tables.to_json(number, found)["rows"], table.rows, strict=True):
+    for entry, row in zip(
+        speed_tables.to_json(number, found)["rows"], table.rows, strict=True
+    ):
         assert row.model in zoo.MODELS and entry["paper"] == row.printed
         if row.model == "lambda_resnet_270":
             assert entry["ours"] is None and "does not fit" in entry["note"]
         else:
-            assert entry["ours"] == pytest.approx(row.printed * (2 if table.unit == "s" else 0.5), rel=1e-6)
+            assert entry["ours"] == pytest.approx(
+                row.printed * (2 if table.unit == "s" else 0.5), rel=1e-6
+            )
             assert entry["batch"] == (256 if row.model == "lambda_resnet_420" else 1024)
     text = speed_tables.render_speeds(number, found)
     assert (
@@ -148,7 +193,10 @@ def test_paper_speeds_beside_estimates(number):
         if line.startswith("| ") and "resnet" in line and "does not fit" not in line:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             assert cells[5] == cells[6]  # times relative to the first row
-    assert len(speed_tables.render_speeds(number, found, "csv").splitlines()) == len(found) + 1
+    assert (
+        len(speed_tables.render_speeds(number, found, "csv").splitlines())
+        == len(found) + 1
+    )
 
 
 def test_progress_bar_only_in_a_terminal(monkeypatch):
@@ -183,9 +231,15 @@ def test_table_of_families(monkeypatch):
     header, *rows = speed_tables.render_families(check, table_format="csv").splitlines()
     assert header.startswith("model,pixels,") and rows[0] == first
     assert rows[1].startswith("mobilenet_v2_lambda,224,") and len(rows) == 2
-    assert speed_tables.render_families(check, rows=[1], table_format="csv").splitlines() == [header, first]
-    assert "no input pipeline, no time for collectives" in speed_tables.render_families(check, rows=[1])
-    with pytest.raises(InputError, match="rows must be from 1 to 2 for the table of families, got 3"):
+    assert speed_tables.render_families(
+        check, rows=[1], table_format="csv"
+    ).splitlines() == [header, first]
+    assert "no input pipeline, no time for collectives" in speed_tables.render_families(
+        check, rows=[1]
+    )
+    with pytest.raises(
+        InputError, match="rows must be from 1 to 2 for the table of families, got 3"
+    ):
         speed_tables.render_families(check, rows=[3])
 
 

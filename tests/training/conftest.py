@@ -50,4 +50,6 @@ def color_teacher(tmp_path_factory):
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Rescaling(2.0)]
     model = keras.Sequential([keras.Input([None, None, 3]), *layers])
     out = tmp_path_factory.mktemp("teacher") / "colors"
-    return export_saved_model(model, out, 8, (0.5,) * 3, (0.5,) * 3, ("red", "green", "blue"))
+    return export_saved_model(
+        model, out, 8, (0.5,) * 3, (0.5,) * 3, ("red", "green", "blue")
+    )

@@ -21,20 +21,33 @@ def test_per_class_precision_recall_and_support():
     rows = confusion.per_class(LABELS, PREDICTED, NAMES)
     for index, row in enumerate(rows):
         right = int(np.sum((LABELS == index) & (PREDICTED == index)))
-        support, predicted = int(np.sum(LABELS == index)), int(np.sum(PREDICTED == index))
+        support, predicted = (
+            int(np.sum(LABELS == index)),
+            int(np.sum(PREDICTED == index)),
+        )
         assert (row["class"], row["name"]) == (index, NAMES[index])
         assert (row["support"], row["predicted"]) == (support, predicted)
-        assert row["precision"] == (pytest.approx(right / predicted, abs=1e-6) if predicted else None)
-        assert row["recall"] == (pytest.approx(right / support, abs=1e-6) if support else None)
+        assert row["precision"] == (
+            pytest.approx(right / predicted, abs=1e-6) if predicted else None
+        )
+        assert row["recall"] == (
+            pytest.approx(right / support, abs=1e-6) if support else None
+        )
     assert [row["mostly_taken_for"] for row in rows] == ["dog", "", "dog", ""]
     assert rows[0]["f1"] == pytest.approx(2 / (1 / 1 + 1 / 0.5), abs=1e-6)
 
 
 def test_csv_of_any_names_can_be_read_back():
-    rows = confusion.per_class(LABELS, PREDICTED, ["cat, black", 'the "dog"', "owl", "yak"])
+    rows = confusion.per_class(
+        LABELS, PREDICTED, ["cat, black", 'the "dog"', "owl", "yak"]
+    )
     read = list(csv.DictReader(io.StringIO(text_table.to_csv(rows))))
     assert [row["name"] for row in read] == ["cat, black", 'the "dog"', "owl", "yak"]
-    assert (read[3]["precision"], read[3]["recall"], read[3]["support"]) == ("", "", "0")
+    assert (read[3]["precision"], read[3]["recall"], read[3]["support"]) == (
+        "",
+        "",
+        "0",
+    )
 
 
 def test_emoji_in_name_gives_no_warning():

@@ -21,7 +21,13 @@ from lambdanet import cli
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError
 from lambdanet.models.preprocessing import from_metadata
-from lambdanet.models.weights import pretrained, tensor_files, timm_rules, trained_classes, weight_files
+from lambdanet.models.weights import (
+    pretrained,
+    tensor_files,
+    timm_rules,
+    trained_classes,
+    weight_files,
+)
 from lambdanet.training.convert import convert
 from lambdanet.training.run import initial_weights
 
@@ -35,14 +41,18 @@ def tensors_for(model, seed=0):
     tensors = {}
     for name, shape in timm_rules.expected_shapes(model).items():
         scale = 1 / np.sqrt(np.prod(shape[1:])) if len(shape) > 1 else 0.1
-        tensors[name] = (scale * random.normal(size=shape) + name.endswith("running_var")).astype(np.float32)
+        tensors[name] = (
+            scale * random.normal(size=shape) + name.endswith("running_var")
+        ).astype(np.float32)
         if name.endswith("running_mean"):
             tensors[name.replace("running_mean", "num_batches_tracked")] = np.array(7)
     return tensors
 
 
 def images(size=64):
-    return tf.constant(np.random.default_rng(1).normal(size=[1, size, size, 3]), tf.float32)
+    return tf.constant(
+        np.random.default_rng(1).normal(size=[1, size, size, 3]), tf.float32
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +93,10 @@ def conversion(checkpoint, tmp_path_factory):
     """The folder of `lambdanet convert`, and what the command showed in a terminal."""
     out = tmp_path_factory.mktemp("converted") / "net"
     with terminal_as_stderr() as shown:
-        assert cli.main(["convert", NAME, f"--checkpoint={checkpoint}", f"--out={out}"]) == 0
+        assert (
+            cli.main(["convert", NAME, f"--checkpoint={checkpoint}", f"--out={out}"])
+            == 0
+        )
     return out, bytes(shown)
 
 
@@ -108,7 +121,9 @@ def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
     assert from_metadata(metadata) == lambdanet.preprocess_for(NAME)
     assert capsys.readouterr().out == f"fetching {address}\n"
 
-    ten = lambdanet.create_model(NAME, num_classes=10, input_size=(96, 64), weights="c1_in1k")
+    ten = lambdanet.create_model(
+        NAME, num_classes=10, input_size=(96, 64), weights="c1_in1k"
+    )
     assert ten(tf.zeros([1, 96, 64, 3])).shape == (1, 10)
     assert "logits" in ten.layers[-1].name
     for ours, theirs in zip(ten.layers[:-1], model.layers[:-1], strict=True):
@@ -119,7 +134,9 @@ def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
     stem.set_weights([np.zeros_like(kernel) for kernel in stem.get_weights()])
     # As in finetune:lambda_resnet26t.
     initial_weights.load_initial_weights(ten, "imagenet", zero_head=True)
-    np.testing.assert_array_equal(stem.get_weights()[0], model.get_layer("stem1_conv").get_weights()[0])
+    np.testing.assert_array_equal(
+        stem.get_weights()[0], model.get_layer("stem1_conv").get_weights()[0]
+    )
     assert not any(weight.any() for weight in ten.layers[-1].get_weights())
 
 
@@ -130,9 +147,13 @@ def test_file_changed_on_hub_is_refused(hub, home, monkeypatch):
     record = home / f"{NAME}.c1_in1k.source.json"
     with monkeypatch.context() as before:
         before.setitem(hub.files, FILE, b"a page to log in")
-        with pytest.raises(InputError, match="is damaged or not a safetensors file") as damaged:
+        with pytest.raises(
+            InputError, match="is damaged or not a safetensors file"
+        ) as damaged:
             lambdanet.create_model(NAME, weights="imagenet")
-    Path(re.search("; remove '(.*)': weights of the hub are", str(damaged.value))[1]).unlink()
+    Path(
+        re.search("; remove '(.*)': weights of the hub are", str(damaged.value))[1]
+    ).unlink()
     assert not record.exists()
     path, source = pretrained.download(one)
     assert source.revision == COMMIT and path.read_bytes() == hub.files[FILE]
@@ -140,10 +161,15 @@ def test_file_changed_on_hub_is_refused(hub, home, monkeypatch):
     with monkeypatch.context() as later:
         later.setitem(hub.files, FILE, b"something else")
         later.setattr(constants, "HF_HUB_CACHE", str(home / "other"))
-        with pytest.raises(InputError, match=f"must be .*, got .*; that of the first .* remove '{record}'"):
+        with pytest.raises(
+            InputError,
+            match=f"must be .*, got .*; that of the first .* remove '{record}'",
+        ):
             pretrained.download(one)
         assert pretrained.download(one, "main")[0].read_bytes() == b"something else"
-    with pytest.raises(InputError, match=r"there is no http.*/resolve/0{40}/.*HTTP 404"):
+    with pytest.raises(
+        InputError, match=r"there is no http.*/resolve/0{40}/.*HTTP 404"
+    ):
         pretrained.download(one, "0" * 40)
     record.write_text("{}")
     with pytest.raises(InputError, match="source.json' cannot be read"):
@@ -158,7 +184,9 @@ def test_hub_must_have_published_hash_and_commit(home, monkeypatch):
         with pytest.raises(InputError, match=f"/resolve/{one.revision}/.*HTTP 404"):
             lambdanet.create_model(one.model, weights="imagenet")
         hub.commit = one.revision
-        with pytest.raises(InputError, match=f"sha256 of http.* must be {one.sha256}, got '"):
+        with pytest.raises(
+            InputError, match=f"sha256 of http.* must be {one.sha256}, got '"
+        ):
             lambdanet.create_model(one.model, weights="imagenet")
     assert not home.exists() or list(home.iterdir()) == []
 
@@ -167,8 +195,13 @@ def test_a_cache_that_cannot_be_written_is_refused_first(hub, home, monkeypatch)
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
     monkeypatch.setenv("LAMBDANET_HOME", "/proc/nohome")
     before = len(hub.requests)
-    for load in (lambda: lambdanet.create_model(NAME, weights="imagenet"), lambda: convert(NAME)):
-        with pytest.raises(InputError, match="LAMBDANET_HOME '/proc/nohome' cannot be written"):
+    for load in (
+        lambda: lambdanet.create_model(NAME, weights="imagenet"),
+        lambda: convert(NAME),
+    ):
+        with pytest.raises(
+            InputError, match="LAMBDANET_HOME '/proc/nohome' cannot be written"
+        ):
             load()
     assert len(hub.requests) == before
 
@@ -206,7 +239,12 @@ def test_converted_folder(model, converted):
     )
     card = (converted / "README.md").read_text()
     assert "ReaL 85.33 %, V2 67.7 %, A 11.29 %, R 37.39 %, Sketch 26.36 %" in card
-    for fact in ("license: apache-2.0", "# lambda_resnet26t.c1_in1k", metadata["source_sha256"], "79.126 %"):
+    for fact in (
+        "license: apache-2.0",
+        "# lambda_resnet26t.c1_in1k",
+        metadata["source_sha256"],
+        "79.126 %",
+    ):
         assert fact in card
     assert "It is unknown whether it is the published file" in card
     backbone = lambdanet.create_model(NAME, features_only=True, weights=converted)
@@ -223,8 +261,13 @@ def test_nonempty_folder_is_refused(converted, capsys):
 def test_checkpoint_of_unknown_origin_needs_flag(checkpoint, home, capsys):
     assert cli.main(["convert", NAME, f"--checkpoint={checkpoint}"]) == 2
     message = capsys.readouterr().err
-    assert 'may be other weights than c1_in1k, which weights="imagenet" loads' in message
-    assert "--out=DIR converts other weights" in message and "--as_published takes a file" in message
+    assert (
+        'may be other weights than c1_in1k, which weights="imagenet" loads' in message
+    )
+    assert (
+        "--out=DIR converts other weights" in message
+        and "--as_published takes a file" in message
+    )
     assert not list(home.glob("*.safetensors"))
 
 
@@ -236,17 +279,33 @@ def test_logits_are_compared_with_timm(checkpoint, model, home, timm, capsys):
     assert float(told.split("at most ")[1].split()[0]) < 1e-4
     assert tensor_files.metadata_of(path)["compared"] == told
     wrong = tensor_files.read_safetensors(checkpoint)[0]
-    wrong["stages.0.0.conv2_kxk.conv.weight"] = wrong["stages.0.0.conv2_kxk.conv.weight"][..., ::-1, :]
-    other = {"head.fc.weight": np.zeros([4, 2048], np.float32), "head.fc.bias": np.zeros(4, np.float32)}
-    tensor_files.write_safetensors(checkpoint.with_name("other.safetensors"), wrong | other, {})
+    wrong["stages.0.0.conv2_kxk.conv.weight"] = wrong[
+        "stages.0.0.conv2_kxk.conv.weight"
+    ][..., ::-1, :]
+    other = {
+        "head.fc.weight": np.zeros([4, 2048], np.float32),
+        "head.fc.bias": np.zeros(4, np.float32),
+    }
+    tensor_files.write_safetensors(
+        checkpoint.with_name("other.safetensors"), wrong | other, {}
+    )
     out = home / "other"
     # Another network, for 4 classes.
     convert(NAME, checkpoint.with_name("other.safetensors"), out)
     metadata = tensor_files.metadata_of(out / "weights.safetensors")
     assert (metadata["num_classes"], metadata["as_published"]) == ("4", "no")
-    assert not metadata.keys() & {"published", "repository", "license", "top1", "top5", "top1_real"}
+    assert not metadata.keys() & {
+        "published",
+        "repository",
+        "license",
+        "top1",
+        "top5",
+        "top1_real",
+    }
     card = (out / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: lambdanet\ntags: [image-classification, keras]\n---\n")
+    assert card.startswith(
+        "---\nlibrary_name: lambdanet\ntags: [image-classification, keras]\n---\n"
+    )
     for claim in (
         "79.126",
         "c1_in1k",
@@ -258,13 +317,18 @@ def test_logits_are_compared_with_timm(checkpoint, model, home, timm, capsys):
     ):
         assert claim not in card
     with pytest.raises(
-        InputError, match="published file of lambda_resnet26t, with 1000 classes, got '.*--out="
+        InputError,
+        match="published file of lambda_resnet26t, with 1000 classes, got '.*--out=",
     ):
         convert(NAME, checkpoint.with_name("other.safetensors"))
-    assert lambdanet.create_model(NAME, num_classes=4, weights=out).output_shape == (None, 4)
+    assert lambdanet.create_model(NAME, num_classes=4, weights=out).output_shape == (
+        None,
+        4,
+    )
     for num_classes in (1000, 5):  # the trained classifier is not dropped
         with pytest.raises(
-            InputError, match=rf"{out}.*logits/bias has the shape \(4,\), not \({num_classes},\)"
+            InputError,
+            match=rf"{out}.*logits/bias has the shape \(4,\), not \({num_classes},\)",
         ):
             lambdanet.create_model(NAME, num_classes=num_classes, weights=out)
 
@@ -289,40 +353,63 @@ def test_wrong_files_write_nothing(checkpoint, tmp_path, home):
     }.items():
         with pytest.raises(InputError, match=message):
             convert(NAME, tmp_path / file, tmp_path / "out")
-    with pytest.raises(InputError, match="revision must be empty with a checkpoint, got 'main'"):
+    with pytest.raises(
+        InputError, match="revision must be empty with a checkpoint, got 'main'"
+    ):
         convert(NAME, checkpoint, tmp_path / "out", "main")
     assert not (tmp_path / "out").exists() and not home.exists()
 
 
 @pytest.mark.parametrize("given", ["class_map", "config.json"])
-def test_names_of_classes_are_kept_with_the_weights(checkpoint, tmp_path, capsys, given):
-    path, names = tmp_path / "model.safetensors", [f"class {number}" for number in range(1000)]
+def test_names_of_classes_are_kept_with_the_weights(
+    checkpoint, tmp_path, capsys, given
+):
+    path, names = (
+        tmp_path / "model.safetensors",
+        [f"class {number}" for number in range(1000)],
+    )
     shutil.copy(checkpoint, path)
     words = ["convert", NAME, f"--checkpoint={path}", f"--out={tmp_path / 'out'}"]
     if given == "class_map":
         (tmp_path / "map.txt").write_text("\n".join(names))
         words.append(f"--class_map={tmp_path / 'map.txt'}")
     else:
-        (tmp_path / "config.json").write_text(json.dumps({"architecture": NAME, "label_names": names}))
+        (tmp_path / "config.json").write_text(
+            json.dumps({"architecture": NAME, "label_names": names})
+        )
     assert cli.main(words) == 0
     metadata = tensor_files.metadata_of(tmp_path / "out" / weight_files.FOLDER_FILE)
     assert trained_classes.names_of(metadata) == names
 
     capsys.readouterr()
     (tmp_path / "map.txt").write_text("cat\ndog\n")
-    words = [*words[:3], f"--out={tmp_path / 'other'}", f"--class_map={tmp_path / 'map.txt'}"]
+    words = [
+        *words[:3],
+        f"--out={tmp_path / 'other'}",
+        f"--class_map={tmp_path / 'map.txt'}",
+    ]
     assert cli.main(words) == 2
-    assert "must be 1000, as in " in capsys.readouterr().err and not (tmp_path / "other").exists()
+    assert (
+        "must be 1000, as in " in capsys.readouterr().err
+        and not (tmp_path / "other").exists()
+    )
 
 
 @pytest.mark.peers
 def test_pytorch_files(tmp_path):
     torch = pytest.importorskip("torch")
     weight, counter = torch.arange(6.0).reshape(2, 3), torch.tensor(3)
-    state = {"a.weight": weight, "a.half": weight.to(torch.bfloat16), "a.counter": counter}
+    state = {
+        "a.weight": weight,
+        "a.half": weight.to(torch.bfloat16),
+        "a.counter": counter,
+    }
     for file, content in {
         "plain.pth": state,
-        "run.pth.tar": {"epoch": 3, "state_dict": {f"module.{name}": t for name, t in state.items()}},
+        "run.pth.tar": {
+            "epoch": 3,
+            "state_dict": {f"module.{name}": t for name, t in state.items()},
+        },
         "average.bin": {"state_dict": {}, "state_dict_ema": state},
     }.items():
         torch.save(content, tmp_path / file)
@@ -334,14 +421,24 @@ def test_pytorch_files(tmp_path):
     packed = zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED)
     with zipfile.ZipFile(tmp_path / "plain.pth") as plain, packed as bomb:
         for part in plain.infolist():
-            content = bytes(10**7) if part.filename.endswith("data/0") else plain.read(part)
+            content = (
+                bytes(10**7) if part.filename.endswith("data/0") else plain.read(part)
+            )
             bomb.writestr(part.filename, content)
-    torch.save({"a.weight": torch.zeros(1, dtype=torch.float16).expand(10**6, 10**5)}, tmp_path / "wide.pth")
-    for file, message in {"bomb.pth": "is damaged, or has more", "wide.pth": "not dense"}.items():
+    torch.save(
+        {"a.weight": torch.zeros(1, dtype=torch.float16).expand(10**6, 10**5)},
+        tmp_path / "wide.pth",
+    )
+    for file, message in {
+        "bomb.pth": "is damaged, or has more",
+        "wide.pth": "not dense",
+    }.items():
         with pytest.raises(InputError, match=message):
             tensor_files.read_tensors(tmp_path / file)
     torch.save({"a": weight, "module.a": weight}, tmp_path / "twice.pth")
-    with pytest.raises(InputError, match="twice.pth' has a twice, with and without 'module.'"):
+    with pytest.raises(
+        InputError, match="twice.pth' has a twice, with and without 'module.'"
+    ):
         tensor_files.read_tensors(tmp_path / "twice.pth")
     torch.save({"epoch": 3}, tmp_path / "none.pth")
     with pytest.raises(InputError, match="has no state dict"):
@@ -357,7 +454,9 @@ def test_nothing_in_a_file_is_run(tmp_path):
             return open, (str(tmp_path / "was run"), "w")
 
     torch.save({"a.weight": Attack()}, tmp_path / "attack.pth")
-    with pytest.raises(InputError, match="is damaged, or has more than tensors, which may run code") as error:
+    with pytest.raises(
+        InputError, match="is damaged, or has more than tensors, which may run code"
+    ) as error:
         tensor_files.read_tensors(tmp_path / "attack.pth")
     assert "weights_only" not in str(error.value) and "\n" not in str(error.value)
     assert "use a .safetensors file, or" in str(error.value)
@@ -367,7 +466,11 @@ def test_nothing_in_a_file_is_run(tmp_path):
 def test_published_weights_are_listed(capsys):
     assert cli.main(["list", "lambda_resnet26*", "--pretrained", "--format=csv"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(",")[0] for line in lines] == ["model", NAME, "lambda_resnet26rpt_256"]
+    assert [line.split(",")[0] for line in lines] == [
+        "model",
+        NAME,
+        "lambda_resnet26rpt_256",
+    ]
     assert lines[1].endswith("c1_in1k,79.13,85.33,67.70,11.29,37.39,26.36")
     assert cli.main(["list", "lambda_resnet26t"]) == 0
     assert "c1_in1k, 79.1 %" in capsys.readouterr().out
@@ -381,4 +484,6 @@ def test_published_weights_are_listed(capsys):
     ):
         assert fact in told
     assert lambdanet.model_info(NAME).weights == (pretrained_weights.get(NAME),)
-    assert set(lambdanet.list_models(pretrained=True)) == {one.model for one in pretrained_weights.WEIGHTS}
+    assert set(lambdanet.list_models(pretrained=True)) == {
+        one.model for one in pretrained_weights.WEIGHTS
+    }

@@ -30,7 +30,9 @@ pytestmark = pytest.mark.usefixtures("one_block")
 
 def identity(num_classes):
     """A model whose logits are its inputs."""
-    return keras.Sequential([keras.Input([num_classes]), keras.layers.Activation("linear")])
+    return keras.Sequential(
+        [keras.Input([num_classes]), keras.layers.Activation("linear")]
+    )
 
 
 def by_hand(logits, labels):
@@ -42,7 +44,12 @@ def by_hand(logits, labels):
         top_5 += label in order[:5]
         loss += math.log(sum(math.exp(value) for value in row)) - row[label]
     count = len(labels)
-    return {"examples": count, "top_1": top_1 / count, "top_5": top_5 / count, "loss": loss / count}
+    return {
+        "examples": count,
+        "top_1": top_1 / count,
+        "top_5": top_5 / count,
+        "loss": loss / count,
+    }
 
 
 @pytest.mark.parametrize("num_classes", [2, 5, 6, 50])
@@ -52,12 +59,16 @@ def test_every_example_counts_once(num_classes, batch_size):
     logits = random.normal(size=[30, num_classes]).astype(np.float32) * 3
     labels = random.integers(0, num_classes, [30])
     batches = tf.data.Dataset.from_tensor_slices((logits, labels)).batch(batch_size)
-    assert measure(identity(num_classes), batches) == pytest.approx(by_hand(logits, labels), abs=1e-6)
+    assert measure(identity(num_classes), batches) == pytest.approx(
+        by_hand(logits, labels), abs=1e-6
+    )
 
 
 def test_constant_model_gets_no_credit():
     labels = np.arange(100) % 10
-    batches = tf.data.Dataset.from_tensor_slices((np.zeros([100, 10], np.float32), labels)).batch(32)
+    batches = tf.data.Dataset.from_tensor_slices(
+        (np.zeros([100, 10], np.float32), labels)
+    ).batch(32)
     expected = {"examples": 100, "top_1": 0.1, "top_5": 0.5, "loss": math.log(10)}
     assert measure(identity(10), batches) == pytest.approx(expected, abs=1e-6)
 
@@ -68,7 +79,9 @@ def test_loss_without_dropout_and_penalties():
         [
             keras.Input([3]),
             keras.layers.Dropout(0.9),
-            keras.layers.Dense(3, kernel_initializer="identity", kernel_regularizer=penalty),
+            keras.layers.Dense(
+                3, kernel_initializer="identity", kernel_regularizer=penalty
+            ),
         ]
     )
     logits, labels = np.eye(3, dtype=np.float32), np.arange(3)
@@ -79,7 +92,10 @@ def test_loss_without_dropout_and_penalties():
 def test_summary_without_top_5_of_five_classes():
     numbers = {"examples": 364, "top_1": 0.975, "top_5": 1.0, "loss": 0.25}
     result = {"dataset": "digits", "split": "test", **numbers}
-    assert summary(result, 10) == "digits test: 364 images, top-1 97.50 %, top-5 100.00 %, loss 0.2500"
+    assert (
+        summary(result, 10)
+        == "digits test: 364 images, top-1 97.50 %, top-5 100.00 %, loss 0.2500"
+    )
     assert summary(result, 5) == "digits test: 364 images, top-1 97.50 %, loss 0.2500"
 
 
@@ -87,7 +103,12 @@ def test_summary_without_top_5_of_five_classes():
 def run(tmp_path_factory, data_dir):
     """The folders of a short run on digits, and of its data."""
     path = tmp_path_factory.mktemp("run") / "model"
-    short = {"epochs": 1, "warmup_epochs": 0.0, "bn_momentum": 0.5, "augmentation": "none"}
+    short = {
+        "epochs": 1,
+        "warmup_epochs": 0.0,
+        "bn_momentum": 0.5,
+        "augmentation": "none",
+    }
     short["input_size"] = 16
     recipe = dataclasses.replace(get_recipe("digits"), **short)
     train(recipe, path, data_dir)
@@ -101,10 +122,14 @@ def test_exported_model_has_accuracy_of_evaluate(run, tmp_path, capsys):
     assert (result["dataset"], result["split"]) == ("digits", "test")
 
     served = tf.saved_model.load(export(model_dir, tmp_path / "served"))
-    assert [name.decode() for name in served.class_names().numpy()] == list("0123456789")
+    assert [name.decode() for name in served.class_names().numpy()] == list(
+        "0123456789"
+    )
     examples = sources.Digits(data_dir=data_dir).as_dataset(split="test", batch_size=-1)
     images, labels = tf.repeat(examples["image"], 3, -1), examples["label"].numpy()
-    probabilities = served.signatures["serving_default"](images=images)["probabilities"].numpy()
+    probabilities = served.signatures["serving_default"](images=images)[
+        "probabilities"
+    ].numpy()
     expected = by_hand(np.log(probabilities), labels)
     assert {key: result[key] for key in expected} == pytest.approx(expected, abs=1e-4)
     assert result["top_1"] > 0.3  # three times chance: these are the trained weights
@@ -118,7 +143,9 @@ def test_data_dir_of_training_is_found(run, tmp_path):
         evaluate(model_dir, str(tmp_path / "nowhere"))
     shutil.copytree(model_dir, tmp_path / "moved")
     (tmp_path / "moved" / "data_dir.txt").write_text("/gone\n")
-    with pytest.raises(InputError, match="data_dir must be given: .* was trained on '/gone'") as caught:
+    with pytest.raises(
+        InputError, match="data_dir must be given: .* was trained on '/gone'"
+    ) as caught:
         evaluate(tmp_path / "moved")
     assert "\n" not in str(caught.value)
 
@@ -130,7 +157,10 @@ def test_damaged_file_beyond_limit_has_no_accuracy(run, tmp_path, capsys):
     command = ["evaluate", f"--model_dir={run[0]}", f"--data_dir={tmp_path}"]
     assert cli.main([*command, "--max_bad_records=4"]) == 2
     out, error = capsys.readouterr()
-    assert "top-1" not in out and f"5 records cannot be read, the last of them {file.name}:354" in error
+    assert (
+        "top-1" not in out
+        and f"5 records cannot be read, the last of them {file.name}:354" in error
+    )
     assert cli.main([*command, "--max_bad_records=5"]) == 0
     assert "digits test: 350 images, top-1" in capsys.readouterr().out
 
@@ -141,29 +171,41 @@ def test_other_split_with_class_table(run, tmp_path, capsys):
     with (tmp_path / "new" / "folder" / "classes.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == list("0123456789")
-    assert sum(int(row["support"]) for row in rows) == sum(int(row["predicted"]) for row in rows) == 100
+    assert (
+        sum(int(row["support"]) for row in rows)
+        == sum(int(row["predicted"]) for row in rows)
+        == 100
+    )
     right = sum(float(row["recall"] or 0) * int(row["support"]) for row in rows)
     assert right == pytest.approx(100 * result["top_1"], abs=1e-3)
     with (tmp_path / "new" / "folder" / "wrong.csv").open() as file:
         wrong = list(csv.DictReader(file))
     assert len(wrong) == round(100 - 100 * result["top_1"])
-    assert all(row["class"] != row["predicted"] and "digits-train" in row["image"] for row in wrong)
+    assert all(
+        row["class"] != row["predicted"] and "digits-train" in row["image"]
+        for row in wrong
+    )
     with Image.open(tmp_path / "new" / "folder" / "confusion.png") as picture:
         assert picture.size == (1300, 1300)
     assert "confusion.png" in capsys.readouterr().out
     with pytest.raises(InputError, match="classes.csv' cannot be written"):
-        evaluate(*run, split="train[:100]", out=tmp_path / "new" / "folder" / "classes.csv")
+        evaluate(
+            *run, split="train[:100]", out=tmp_path / "new" / "folder" / "classes.csv"
+        )
     # Replaces its own files.
     evaluate(*run, split="train[:99]", out=tmp_path / "new" / "folder")
     for name in ("classes.csv", "wrong.csv", "confusion.png"):
         (tmp_path / name).write_text("class,mine\n")
-        with pytest.raises(InputError, match=f"{name}' exists, and this command did not write it"):
+        with pytest.raises(
+            InputError, match=f"{name}' exists, and this command did not write it"
+        ):
             evaluate(*run, split="train[:100]", out=tmp_path)
         (tmp_path / name).unlink()
 
 
 @pytest.mark.parametrize(
-    ("split", "message"), [("tset", "test"), ("validation", "train"), ("test[5:3", "test")]
+    ("split", "message"),
+    [("tset", "test"), ("validation", "train"), ("test[5:3", "test")],
 )
 def test_unknown_split_is_rejected_with_known_ones(run, split, message):
     with pytest.raises(InputError, match=f"{split[:4]}.*{message}"):
@@ -175,7 +217,9 @@ def test_missing_data_dir_is_rejected(run, tmp_path):
         evaluate(run[0], str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("command", [evaluate, lambda path: export(path, path.parent / "served")])
+@pytest.mark.parametrize(
+    "command", [evaluate, lambda path: export(path, path.parent / "served")]
+)
 def test_folder_without_trained_model_is_rejected(run, tmp_path, command):
     with pytest.raises(InputError, match="nowhere"):
         command(tmp_path / "nowhere")

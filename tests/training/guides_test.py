@@ -34,7 +34,9 @@ def reader(tmp_path, monkeypatch):
             folder = Path("pictures", split, name)
             folder.mkdir(parents=True)
             for number in range(count):
-                pixels = np.clip(random.normal(color, 40, [36, 40, 3]), 0, 255).astype(np.uint8)
+                pixels = np.clip(random.normal(color, 40, [36, 40, 3]), 0, 255).astype(
+                    np.uint8
+                )
                 Image.fromarray(pixels).save(folder / f"{number}.png")
                 rows.append(f"{split}/{name}/{number}.png,{name},{split}")
     Path("pictures", "labels.csv").write_text("\n".join(rows))
@@ -44,13 +46,19 @@ def reader(tmp_path, monkeypatch):
             Image.new("RGB", (40, 40), color).save(Path(folder, f"{name}.png"))
     Image.new("RGB", (40, 40), CLASSES["dog"]).save("photos/rex.jpg")
     for run in ("earlier", "pets"):
-        _run("lambdanet train", ["--recipe=folder", "--data_dir=pictures", f"--model_dir=runs/{run}"])
+        _run(
+            "lambdanet train",
+            ["--recipe=folder", "--data_dir=pictures", f"--model_dir=runs/{run}"],
+        )
 
 
 def _run(program: str, words: list[str]) -> None:
     """Runs a command of a page with a small network; downloaded weights are left out."""
     if program == "lambdanet train":
-        words = ["--recipe=folder" if word.startswith("--recipe=finetune:") else word for word in words]
+        words = [
+            "--recipe=folder" if word.startswith("--recipe=finetune:") else word
+            for word in words
+        ]
         small = SMALL | ({"num_classes": 0} if "--set=num_classes=0" in words else {})
         words = [*words, *(f"--set={name}={value}" for name, value in small.items())]
         if any(word.startswith("--set=freeze=") for word in words):
@@ -68,7 +76,8 @@ def _is_for_this_machine(words: list[str]) -> bool:
     """Whether a command uses the folders of the reader; others need ImageNet, weights or another machine."""
     text = " ".join(words)
     return not any(
-        word in text for word in ("imagenet", "--tpu", "--backend=jax", "teacher_model", "callback")
+        word in text
+        for word in ("imagenet", "--tpu", "--backend=jax", "teacher_model", "callback")
     )
 
 

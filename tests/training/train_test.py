@@ -24,8 +24,18 @@ from lambdanet.training.train import train
 EPOCHS = 4
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"),
-    **{"epochs": EPOCHS, "train_split": "train[:64]", "eval_split": "test[:24]", "global_batch_size": 16},
-    **{"input_size": 16, "dropout_rate": 0.3, "stochastic_depth_rate": 0.3, "ema_decay": 0.5},
+    **{
+        "epochs": EPOCHS,
+        "train_split": "train[:64]",
+        "eval_split": "test[:24]",
+        "global_batch_size": 16,
+    },
+    **{
+        "input_size": 16,
+        "dropout_rate": 0.3,
+        "stochastic_depth_rate": 0.3,
+        "ema_decay": 0.5,
+    },
     **{"mixup_alpha": 0.2, "cutmix_alpha": 1.0, "random_erasing": 0.25},
 )
 
@@ -43,7 +53,11 @@ def finished(tmp_path_factory, data_dir):
     """A complete run, the result of `train`, and the datasets of TFDS that it opened."""
     path, opened, builder = tmp_path_factory.mktemp("finished"), [], tfds.builder
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tfds, "builder", lambda *args, **more: opened.append(args) or builder(*args, **more))
+        patch.setattr(
+            tfds,
+            "builder",
+            lambda *args, **more: opened.append(args) or builder(*args, **more),
+        )
         return path, train(RECIPE, path, data_dir), opened
 
 
@@ -58,14 +72,25 @@ def test_run_opens_tfds_dataset_once(finished):
 
 
 def test_run_lists_each_class_folder_once(small_network, tmp_path, monkeypatch):
-    folders = [tmp_path / split / name for split in ("train", "validation") for name in ("cat", "dog")]
+    folders = [
+        tmp_path / split / name
+        for split in ("train", "validation")
+        for name in ("cat", "dog")
+    ]
     for folder in folders:
         folder.mkdir(parents=True)
         for number in range(4):
             Image.new("RGB", (8, 8)).save(folder / f"{number}.png")
     listed, scandir = collections.Counter(), os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path=".": listed.update([str(path)]) or scandir(path))
-    settings = {"dataset": "folder", "train_split": "train", "eval_split": "validation", "num_classes": 0}
+    monkeypatch.setattr(
+        os, "scandir", lambda path=".": listed.update([str(path)]) or scandir(path)
+    )
+    settings = {
+        "dataset": "folder",
+        "train_split": "train",
+        "eval_split": "validation",
+        "num_classes": 0,
+    }
     recipe = dataclasses.replace(RECIPE, **settings, epochs=2, global_batch_size=4)
     assert train(recipe, tmp_path / "run", str(tmp_path))["step"] == 4
     assert [listed[str(folder)] for folder in folders] == [1] * 4
@@ -82,10 +107,14 @@ def test_run_writes_recipe_checkpoints_history_and_logs(finished):
         "recipe.json",
     ]
     rows = history.read_history(path / "history.csv")
-    assert [int(row["step"]) for row in rows] == [4 * epoch for epoch in range(1, EPOCHS + 1)]
+    assert [int(row["step"]) for row in rows] == [
+        4 * epoch for epoch in range(1, EPOCHS + 1)
+    ]
     assert (result["epoch"], result["step"]) == (EPOCHS, 4 * EPOCHS)
     assert result["val_accuracy"] == float(rows[-1]["val_accuracy"])
-    assert saved_steps(path) == [4 * epoch for epoch in (EPOCHS - 2, EPOCHS - 1, EPOCHS)]
+    assert saved_steps(path) == [
+        4 * epoch for epoch in (EPOCHS - 2, EPOCHS - 1, EPOCHS)
+    ]
 
 
 def test_resumed_run_has_same_dropout(finished, data_dir, tmp_path, monkeypatch):
@@ -100,7 +129,9 @@ def test_resumed_run_has_same_dropout(finished, data_dir, tmp_path, monkeypatch)
 
         with monkeypatch.context() as patch:
             patch.setattr(callbacks.SaveCheckpoints, event, stop)
-            with pytest.raises(Preempted, match=f"stopped by SIGTERM at step {step}, which is saved"):
+            with pytest.raises(
+                Preempted, match=f"stopped by SIGTERM at step {step}, which is saved"
+            ):
                 train(RECIPE, tmp_path, data_dir)
         assert len(history.read_history(tmp_path / "history.csv")) == 1
     train(RECIPE, tmp_path, data_dir)
@@ -116,13 +147,17 @@ def test_invalid_history_ends_run_before_training(small_network, data_dir, tmp_p
     (tmp_path / "history.csv").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="history.csv' is not the history of a run"):
         train(RECIPE, tmp_path, data_dir)
-    assert not saved_steps(tmp_path) and (tmp_path / "history.csv").read_bytes() == b"\xff\xfe"
+    assert (
+        not saved_steps(tmp_path)
+        and (tmp_path / "history.csv").read_bytes() == b"\xff\xfe"
+    )
 
 
 def test_diverging_loss_ends_run(small_network, data_dir, tmp_path, capsys):
     recipe = dataclasses.replace(RECIPE, learning_rate=1e30, warmup_epochs=0)
     with pytest.raises(
-        InputError, match=r"training diverged: .* at step \d+, .* no checkpoint was written yet"
+        InputError,
+        match=r"training diverged: .* at step \d+, .* no checkpoint was written yet",
     ):
         train(recipe, tmp_path, data_dir)
     assert "the learning rate begins at 1e+30\n" in capsys.readouterr().out
@@ -147,15 +182,21 @@ def test_resumed_run_finds_its_data(finished, data_dir):
 
 
 def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
-    recipe = dataclasses.replace(RECIPE, epochs=1, mixed_precision=True, optimizer="adam", learning_rate=1e-3)
+    recipe = dataclasses.replace(
+        RECIPE, epochs=1, mixed_precision=True, optimizer="adam", learning_rate=1e-3
+    )
     result = train(recipe, tmp_path, data_dir)
     assert keras.mixed_precision.global_policy().name == "float32"
     model, _ = model_dir.load_trained_model(tmp_path)
     assert {weight.dtype for weight in model.get_weights()} == {np.dtype("float32")}
     build.compile_model(recipe, model, keras.optimizers.SGD())
     dataset = Dataset.open(recipe, data_dir)
-    loss, accuracy = model.evaluate(dataset.eval(), steps=dataset.eval_steps(), verbose=0)
-    assert (loss, accuracy) == pytest.approx((result["val_loss"], result["val_accuracy"]), abs=1e-5)
+    loss, accuracy = model.evaluate(
+        dataset.eval(), steps=dataset.eval_steps(), verbose=0
+    )
+    assert (loss, accuracy) == pytest.approx(
+        (result["val_loss"], result["val_accuracy"]), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,10 +206,16 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
             {"model": "lambda_resnet_tny"},
             "unknown model 'lambda_resnet_tny'; did you mean lambda_resnet_tiny",
         ),
-        ({"zero_head": True}, "start_from must be weights to fine-tune, with zero_head, got ''"),
+        (
+            {"zero_head": True},
+            "start_from must be weights to fine-tune, with zero_head, got ''",
+        ),
         ({"start_from": "/none"}, "start_from must be a model_dir .*, got '/none'"),
         ({"model_options": {"scop": 7}}, "no option 'scop'; its options: "),
-        ({"model_options": {"num_classes": 7}}, "options of the model's layers, got 'num_classes'"),
+        (
+            {"model_options": {"num_classes": 7}},
+            "options of the model's layers, got 'num_classes'",
+        ),
         ({"model_options": {"scope": 4}}, "scope"),
         ({"model_options": {"scope": -3}}, "scope"),
         ({"model_options": {"num_heads": 3}}, "divisible|multiple"),
@@ -197,19 +244,28 @@ def test_standard_deviation_of_positions_of_recipe():
     recipe = dataclasses.replace(RECIPE, position_stddev=0.01)
     layers = build.build_model(recipe)._flatten_layers()
     tables = [np.array(x.position.table) for x in layers if isinstance(x, LambdaLayer)]
-    assert tables and all(table.std() == pytest.approx(0.01, rel=0.1) for table in tables)
-    with pytest.raises(InputError, match="'resnet_50' has no option 'embeddings_initializer'"):
+    assert tables and all(
+        table.std() == pytest.approx(0.01, rel=0.1) for table in tables
+    )
+    with pytest.raises(
+        InputError, match="'resnet_50' has no option 'embeddings_initializer'"
+    ):
         build.build_model(dataclasses.replace(recipe, model="resnet_50"))
 
 
 def test_batch_norm_momentum_of_recipe():
     model = build.build_model(dataclasses.replace(RECIPE, bn_momentum=0.7))
-    norms = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    norms = [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
     assert norms and {norm.momentum for norm in norms} == {0.7}
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "attribute"), [("sgd", "momentum"), ("adam", "beta_1"), ("rmsprop", "momentum")]
+    ("optimizer", "attribute"),
+    [("sgd", "momentum"), ("adam", "beta_1"), ("rmsprop", "momentum")],
 )
 def test_optimizer_of_recipe(optimizer, attribute):
     recipe = dataclasses.replace(
@@ -227,7 +283,12 @@ def test_optimizer_of_recipe(optimizer, attribute):
     assert getattr(built, attribute) == 0.8 and built.ema_momentum == 0.99
     schedule = built.get_config()["learning_rate"]["config"]
     assert schedule == {
-        **{"peak": 0.1, "total_steps": 10 * EPOCHS, "warmup_steps": 15, "shape": "exponential"},
+        **{
+            "peak": 0.1,
+            "total_steps": 10 * EPOCHS,
+            "warmup_steps": 15,
+            "shape": "exponential",
+        },
         **{"floor": 0.25, "decay_rate": 0.9, "decay_steps": 30.0},
     }
     assert built.ema_overwrite_frequency is None  # or the averages replace the weights
@@ -239,6 +300,8 @@ def test_optimizer_options_of_recipe():
         ("adam", {"beta_2": 0.9999}),
         ("rmsprop", {"rho": 0.8, "epsilon": 1.0}),
     ]:
-        recipe = dataclasses.replace(RECIPE, optimizer=optimizer, optimizer_options=options)
+        recipe = dataclasses.replace(
+            RECIPE, optimizer=optimizer, optimizer_options=options
+        )
         built = build.build_optimizer(recipe, steps_per_epoch=10)
         assert {name: getattr(built, name) for name in options} == options

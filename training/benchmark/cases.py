@@ -76,7 +76,9 @@ class Case:
         return PASSES[self.backward]
 
 
-def cases(maps: Sequence[str], scopes: Sequence[str], passes: Sequence[str], dtype: str) -> list[Case]:
+def cases(
+    maps: Sequence[str], scopes: Sequence[str], passes: Sequence[str], dtype: str
+) -> list[Case]:
     """Returns all combinations of maps, scopes and passes, in this order.
 
     The arguments are those of `benchmark_layers`; `InputError` for one that is empty or not as described.
@@ -101,7 +103,9 @@ def _map(text: str) -> tuple[int, int, int, int]:
         raise invalid("map", "HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8", text)
     height, width, channels, batch = map(int, found.groups())
     if channels % ATTENTION_HEADS:  # a multiple of HEADS
-        raise invalid(f"channels of map {text!r}", f"a multiple of {ATTENTION_HEADS}", channels)
+        raise invalid(
+            f"channels of map {text!r}", f"a multiple of {ATTENTION_HEADS}", channels
+        )
     return height, width, channels, batch
 
 
@@ -120,7 +124,10 @@ def packages_of(contender: str) -> tuple[str, ...]:
 
 def note_for(contender: str, case: Case) -> str:
     """Returns a note on how a contender differs from the others in a case, or an empty text."""
-    if contender != "peer/kecam_halo" or case.height % HALO_BLOCK == case.width % HALO_BLOCK == 0:
+    if (
+        contender != "peer/kecam_halo"
+        or case.height % HALO_BLOCK == case.width % HALO_BLOCK == 0
+    ):
         return ""
     height, width = (side + -side % HALO_BLOCK for side in (case.height, case.width))
     return f"on {height}x{width}: the map is padded to whole blocks and cropped"

@@ -11,7 +11,10 @@ from typing import Any
 from lambdanet.errors import check_counts, invalid
 from lambdanet.training.benchmark import memory
 from lambdanet.training.benchmark.cases import Case, note_for
-from lambdanet.training.benchmark.contender_process import ContenderFailed, ContenderProcess
+from lambdanet.training.benchmark.contender_process import (
+    ContenderFailed,
+    ContenderProcess,
+)
 from lambdanet.training.benchmark.results import Measurement
 
 TURN_SECONDS = 0.1  # the length of a turn; fast contenders run several calls in it
@@ -97,9 +100,13 @@ class Comparison:
         for worker in self._workers.values():
             worker.close()
 
-    def run(self, case: Case | Any, names: Sequence[str], reference: str) -> list[Measurement]:
+    def run(
+        self, case: Case | Any, names: Sequence[str], reference: str
+    ) -> list[Measurement]:
         """Measures contenders in a case, the reference among them, and returns a row for each of them."""
-        rows = {name: Measurement(case, name, note=note_for(name, case)) for name in names}
+        rows = {
+            name: Measurement(case, name, note=note_for(name, case)) for name in names
+        }
         turns = {}
         for name, row in rows.items():
             row.reference = rows[reference]
@@ -128,13 +135,17 @@ class Comparison:
             return None
         turn = _Turn.plan(seconds, self._budget)
         if turn.repeats < self._budget.repeats:
-            row.add_note(f"{turn.repeats} of {self._budget.repeats} repeats: a call takes {seconds:.2g} s")
+            row.add_note(
+                f"{turn.repeats} of {self._budget.repeats} repeats: a call takes {seconds:.2g} s"
+            )
         if seconds > self._budget.max_seconds:  # this call is the only one
             row.seconds.append(seconds)
             return None
         return turn
 
-    def _take_turns(self, rows: Mapping[str, Measurement], turns: dict[str, _Turn]) -> None:
+    def _take_turns(
+        self, rows: Mapping[str, Measurement], turns: dict[str, _Turn]
+    ) -> None:
         """Times the contenders in rounds, each of which starts with another contender."""
         rounds = max((turn.repeats for turn in turns.values()), default=0)
         for round_ in range(rounds):
@@ -146,7 +157,9 @@ class Comparison:
                     continue
                 time.sleep(SETTLE_SECONDS)
                 try:
-                    answer = self._request(rows[name], False, "time", calls=turn.calls, warm=turn.warm)
+                    answer = self._request(
+                        rows[name], False, "time", calls=turn.calls, warm=turn.warm
+                    )
                     rows[name].seconds.append(answer["seconds"])
                 except ContenderFailed as failure:
                     rows[name].add_note(str(failure))
@@ -158,11 +171,15 @@ class Comparison:
         try:
             if elsewhere := self._needs_other_process(row.contender):
                 self._request(row, True, "build", case=dataclasses.asdict(row.case))
-            row.peak_bytes = self._request(row, elsewhere, "memory", calls=calls)["bytes"]
+            row.peak_bytes = self._request(row, elsewhere, "memory", calls=calls)[
+                "bytes"
+            ]
         except ContenderFailed as failure:
             row.add_note(f"memory: {failure}")
 
-    def _request(self, row: Measurement, for_memory: bool, do: str, **arguments: Any) -> dict[str, Any]:
+    def _request(
+        self, row: Measurement, for_memory: bool, do: str, **arguments: Any
+    ) -> dict[str, Any]:
         """Sends a request to a contender, and records if its process ends without an answer."""
         worker = self._worker(row.contender, for_memory)
         try:
@@ -183,7 +200,9 @@ class Comparison:
             if worker:
                 worker.close()
             environment = memory.ENVIRONMENT if for_memory else {}
-            worker = ContenderProcess(self._pythons[name], name, self._budget.threads, environment)
+            worker = ContenderProcess(
+                self._pythons[name], name, self._budget.threads, environment
+            )
             self._workers[name, for_memory] = worker
         return worker
 

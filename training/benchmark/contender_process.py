@@ -35,7 +35,9 @@ class ContenderProcess:
     The constructor starts it, with additional variables in its environment, and does not wait; `about` does.
     """
 
-    def __init__(self, python: str, name: str, threads: int, environment: Mapping[str, str]):
+    def __init__(
+        self, python: str, name: str, threads: int, environment: Mapping[str, str]
+    ):
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         number, folder = str(threads), str(Path(errors.__file__).resolve().parents[1])
         names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
@@ -45,7 +47,12 @@ class ContenderProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, **dict.fromkeys(names, number), **variables, **environment},
+            env={
+                **os.environ,
+                **dict.fromkeys(names, number),
+                **variables,
+                **environment,
+            },
             bufsize=0,
         )
 
@@ -61,7 +68,9 @@ class ContenderProcess:
         """
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(BrokenPipeError):  # the process has ended
-            self._process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            self._process.stdin.write(
+                json.dumps({"do": do, **arguments}).encode() + b"\n"
+            )
         if not select.select([self._process.stdout], [], [], timeout)[0]:
             self._process.kill()
             self._process.wait()
@@ -89,4 +98,6 @@ class ContenderProcess:
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         if status == -9:
             return "killed by the system, probably out of memory"
-        return f"ended with status {status}" + (f": {lines[-1].strip()[:200]}" if lines else "")
+        return f"ended with status {status}" + (
+            f": {lines[-1].strip()[:200]}" if lines else ""
+        )

@@ -17,7 +17,14 @@ from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.ops import reference
 from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
-from lambdanet.training.benchmark.cases import ATTENTION_HEADS, HALO, HALO_BLOCK, HEADS, KEY_DIM, Case
+from lambdanet.training.benchmark.cases import (
+    ATTENTION_HEADS,
+    HALO,
+    HALO_BLOCK,
+    HEADS,
+    KEY_DIM,
+    Case,
+)
 
 which_keras.check_backend("benchmark", ("tensorflow", "jax"))
 
@@ -43,7 +50,11 @@ def start(name: str, threads: int) -> dict[str, str]:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     gpus = tf.config.list_physical_devices("GPU")
-    device = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
+    device = (
+        tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+        if gpus
+        else "CPU"
+    )
     return {"library": f"tensorflow {tf.__version__}", "device": device}
 
 
@@ -64,12 +75,25 @@ def build(name: str, case: Case) -> Run:
     """Builds one of `CONTENDERS` for a case and returns a function that runs it once."""
     form = name.partition("/")[2]
     if name in FORMS:
-        by_name = partial(apply_position_lambdas, implementation=form, training=case.backward)
+        by_name = partial(
+            apply_position_lambdas, implementation=form, training=case.backward
+        )
         return _run_position_lambdas(figure_3 if name == FIGURE_3 else by_name, case)
     if name in ATTENTION:
-        return run_layer(lambda case, **options: ATTENTION[name](num_heads=ATTENTION_HEADS, **options), case)
-    options: dict[str, Any] = {"num_heads": HEADS, "key_dim": KEY_DIM, "implementation": form}
-    return run_layer(lambda case, **more: LambdaLayer(scope=case.scope, **options, **more), case)
+        return run_layer(
+            lambda case, **options: ATTENTION[name](
+                num_heads=ATTENTION_HEADS, **options
+            ),
+            case,
+        )
+    options: dict[str, Any] = {
+        "num_heads": HEADS,
+        "key_dim": KEY_DIM,
+        "implementation": form,
+    }
+    return run_layer(
+        lambda case, **more: LambdaLayer(scope=case.scope, **options, **more), case
+    )
 
 
 def figure_3(queries: K.Tensor, values: K.Tensor, table: K.Tensor) -> K.Tensor:
@@ -92,7 +116,11 @@ def _run_position_lambdas(apply: Callable[..., K.Tensor], case: Case) -> Run:
     """The position lambdas of random queries and values."""
     b, height, width, v = case.batch, case.height, case.width, case.channels // HEADS
     lengths = [case.scope] * 2 if case.scope else [2 * height - 1, 2 * width - 1]
-    shapes = [b, height, width, HEADS, KEY_DIM], [b, height, width, v], [*lengths, KEY_DIM]
+    shapes = (
+        [b, height, width, HEADS, KEY_DIM],
+        [b, height, width, v],
+        [*lengths, KEY_DIM],
+    )
     inputs = [_random(shape, case, seed) for seed, shape in enumerate(shapes)]
     return _run(apply, inputs, [b, height, width, HEADS, v], case)
 
@@ -102,7 +130,11 @@ def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
     layer = create(case, filters=case.channels, dtype=policy(case.dtype))
     shape = [case.batch, case.height, case.width, case.channels]
     layer.build(shape)
-    apply = partial(layer, training=case.backward) if isinstance(layer, LambdaLayer) else layer
+    apply = (
+        partial(layer, training=case.backward)
+        if isinstance(layer, LambdaLayer)
+        else layer
+    )
     return _run(apply, [_random(shape, case, 0)], shape, case, layer)
 
 
@@ -122,11 +154,15 @@ def _run(
     if not case.backward:
         return compile_runner(apply, inputs, layer)
     weights = layer.trainable_variables if layer else []
-    gradients = (_jax_gradients if K.ENGINE == "jax" else _tensorflow_gradients)(apply, weights)
+    gradients = (_jax_gradients if K.ENGINE == "jax" else _tensorflow_gradients)(
+        apply, weights
+    )
     return compile_runner(gradients, [_random(output_shape, case, 3), *inputs], layer)
 
 
-def _tensorflow_gradients(apply: Callable[..., K.Tensor], weights: Sequence[Any]) -> Callable[..., Any]:
+def _tensorflow_gradients(
+    apply: Callable[..., K.Tensor], weights: Sequence[Any]
+) -> Callable[..., Any]:
     def gradients(output_gradient: K.Tensor, *inputs: K.Tensor) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(inputs)
@@ -136,18 +172,24 @@ def _tensorflow_gradients(apply: Callable[..., K.Tensor], weights: Sequence[Any]
     return gradients
 
 
-def _jax_gradients(apply: Callable[..., K.Tensor], weights: Sequence[Any]) -> Callable[..., Any]:
+def _jax_gradients(
+    apply: Callable[..., K.Tensor], weights: Sequence[Any]
+) -> Callable[..., Any]:
     import jax
 
     def gradients(output_gradient: K.Tensor, *inputs: K.Tensor) -> list[K.Tensor]:
         values = [K.convert_to_tensor(weight) for weight in weights]
-        by_weights, *by_inputs = jax.vjp(_of_values(weights, apply), values, *inputs)[1](output_gradient)
+        by_weights, *by_inputs = jax.vjp(_of_values(weights, apply), values, *inputs)[
+            1
+        ](output_gradient)
         return [*by_inputs, *by_weights]
 
     return gradients
 
 
-def _of_values(variables: Sequence[Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _of_values(
+    variables: Sequence[Any], function: Callable[..., Any]
+) -> Callable[..., Any]:
     """Returns the function with the values of variables as its first argument."""
 
     def call(values: Sequence[Any], *arguments: Any) -> Any:
@@ -158,7 +200,9 @@ def _of_values(variables: Sequence[Any], function: Callable[..., Any]) -> Callab
 
 
 def compile_runner(
-    function: Callable[..., Any], arguments: Sequence[Any], layer: keras.layers.Layer | None = None
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    layer: keras.layers.Layer | None = None,
 ) -> Run:
     """Returns a function that runs a compiled function of tensors once and waits for the result.
 
@@ -169,7 +213,10 @@ def compile_runner(
         import jax
 
         variables = layer.variables if layer else []
-        jitted, values = jax.jit(_of_values(variables, function)), [variable.value for variable in variables]
+        jitted, values = (
+            jax.jit(_of_values(variables, function)),
+            [variable.value for variable in variables],
+        )
         return lambda: jax.block_until_ready(jitted(values, *arguments))
     compiled = tf.function(function, autograph=False)
 

@@ -14,12 +14,21 @@ from lambdanet import text_table
 from lambdanet.errors import InputError, invalid, unknown
 from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.training.benchmark import report, results
-from lambdanet.training.benchmark.cases import PAPER_MAPS, PASSES, PEER_PACKAGES, cases, has_own_scope
+from lambdanet.training.benchmark.cases import (
+    PAPER_MAPS,
+    PASSES,
+    PEER_PACKAGES,
+    cases,
+    has_own_scope,
+)
 from lambdanet.training.benchmark.comparison import Budget, Comparison
 from lambdanet.training.benchmark.results import Measurement
 
 # Groups of contenders that are compared: the prefixes of their names, and the reference.
-GROUPS = ((("position/",), "position/einsum"), (("layer/", "attention/", "peer/"), "layer/einsum"))
+GROUPS = (
+    (("position/",), "position/einsum"),
+    (("layer/", "attention/", "peer/"), "layer/einsum"),
+)
 
 
 def benchmark_layers(
@@ -68,24 +77,47 @@ def benchmark_layers(
       >>> rows = benchmark_layers(["14x14x256x8"], ["23"], contenders=["position/*"], repeats=3)
     """
     todo = cases(maps, scopes, passes, dtype)
-    limits = Budget(repeats, max_seconds, results.num_cores() if threads is None else threads)
+    limits = Budget(
+        repeats, max_seconds, results.num_cores() if threads is None else threads
+    )
     pythons = select_contenders(contenders, peers, interpreter(peers_python))
-    files = {"layers.csv": b"height,width,", "layers_time.png": MARKED_PNG, "layers_memory.png": MARKED_PNG}
+    files = {
+        "layers.csv": b"height,width,",
+        "layers_time.png": MARKED_PNG,
+        "layers_memory.png": MARKED_PNG,
+    }
     folder = None if out is None else writable_dir(Path(out).expanduser(), files)
     about = results.announce(dtype, limits.threads)
     rows: list[Measurement] = []
     for prefixes, reference in GROUPS:
-        members = {name: python for name, python in pythons.items() if name.startswith(prefixes)}
+        members = {
+            name: python
+            for name, python in pythons.items()
+            if name.startswith(prefixes)
+        }
         if not members:
             continue
         print(f"\n{report.LEGEND.format(reference=reference)}")
         with Comparison(members, limits) as comparison:
-            for (_, scope), table_cases in itertools.groupby(todo, lambda case: (case.map, case.scope)):
-                names = [name for name in members if scope == todo[0].scope or not has_own_scope(name)]
+            for (_, scope), table_cases in itertools.groupby(
+                todo, lambda case: (case.map, case.scope)
+            ):
+                names = [
+                    name
+                    for name in members
+                    if scope == todo[0].scope or not has_own_scope(name)
+                ]
                 if names == [reference] and len(members) > 1:
                     continue
-                found = [row for case in table_cases for row in comparison.run(case, names, reference)]
-                print(f"\n{report.table(found)}\n{report.summary(found)}".rstrip(), flush=True)
+                found = [
+                    row
+                    for case in table_cases
+                    for row in comparison.run(case, names, reference)
+                ]
+                print(
+                    f"\n{report.table(found)}\n{report.summary(found)}".rstrip(),
+                    flush=True,
+                )
                 rows += found
                 if folder:
                     columns = [{**_columns(row), **about} for row in rows]
@@ -115,7 +147,9 @@ def interpreter(python: str | None) -> str:
     return found
 
 
-def select_contenders(patterns: Sequence[str], peers: bool, peers_python: str) -> dict[str, str]:
+def select_contenders(
+    patterns: Sequence[str], peers: bool, peers_python: str
+) -> dict[str, str]:
     """Returns the matching contenders and their references, with their interpreters."""
     from lambdanet.training.benchmark.contenders import CONTENDERS  # starts TensorFlow
 
@@ -123,12 +157,16 @@ def select_contenders(patterns: Sequence[str], peers: bool, peers_python: str) -
     if peers:
         known |= dict.fromkeys(PEER_PACKAGES, peers_python)
     if not patterns:
-        raise InputError("contenders must have at least one pattern, such as 'position/*'")
+        raise InputError(
+            "contenders must have at least one pattern, such as 'position/*'"
+        )
     chosen: set[str] = set()
     for pattern in patterns:
         matching = fnmatch.filter(known, pattern)
         if not matching and fnmatch.filter(PEER_PACKAGES, pattern):
-            raise InputError(f"contender {pattern!r} is from another library and needs --peers")
+            raise InputError(
+                f"contender {pattern!r} is from another library and needs --peers"
+            )
         if not matching:
             raise unknown("contender", pattern, known)
         chosen.update(matching)

@@ -62,6 +62,8 @@ def _resident_bytes(run: Callable[[], object]) -> int | None:
 
 def _status(field: str) -> int:
     """Returns a size from /proc/self/status in bytes."""
-    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    found = re.search(
+        rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE
+    )
     assert found
     return 1024 * int(found[1])

@@ -65,10 +65,14 @@ def build(name: str, case: ModelCase) -> Run:
     # Of a model that accepts any.
     side = model.input_shape[1] or network.info().input_size
     random = np.random.default_rng(0)
-    images = K.convert_to_tensor(random.standard_normal([case.batch, side, side, 3], np.float32))
+    images = K.convert_to_tensor(
+        random.standard_normal([case.batch, side, side, 3], np.float32)
+    )
     if not case.backward:
         inference = for_inference(model)
-        return compile_runner(functools.partial(inference, training=False), [images], inference)
+        return compile_runner(
+            functools.partial(inference, training=False), [images], inference
+        )
     labels = K.convert_to_tensor(random.integers(0, model.output_shape[-1], case.batch))
     model.compile(
         keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM),
@@ -77,6 +81,12 @@ def build(name: str, case: ModelCase) -> Run:
     if K.ENGINE == "tensorflow":
         return compile_runner(lambda *batch: model.train_step(batch), [images, labels])
     model.optimizer.build(model.trainable_variables)
-    parts = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
-    state = [[v.value for v in variables] for variables in (*parts, model.metrics_variables)]
+    parts = (
+        model.trainable_variables,
+        model.non_trainable_variables,
+        model.optimizer.variables,
+    )
+    state = [
+        [v.value for v in variables] for variables in (*parts, model.metrics_variables)
+    ]
     return compile_runner(model.train_step, [state, (images, labels)])

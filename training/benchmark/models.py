@@ -12,7 +12,12 @@ from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
 from lambdanet.models.names import ModelInfo
 from lambdanet.training.benchmark import model_contenders, report, results
-from lambdanet.training.benchmark.cases import DTYPES, MODEL_PASSES, MODEL_PEERS, ModelCase
+from lambdanet.training.benchmark.cases import (
+    DTYPES,
+    MODEL_PASSES,
+    MODEL_PEERS,
+    ModelCase,
+)
 from lambdanet.training.benchmark.comparison import Budget, Comparison
 from lambdanet.training.benchmark.layers import interpreter
 from lambdanet.training.benchmark.model_contenders import Network
@@ -70,16 +75,23 @@ def benchmark_models(
       >>> rows = benchmark_models(["resnet_50", "resnet_50_llll"], batch_size=8)
     """
     if not models:
-        raise InputError("models must have at least one name, such as resnet_50 resnet_50_llll")
+        raise InputError(
+            "models must have at least one name, such as resnet_50 resnet_50_llll"
+        )
     for name in passes:
         check_known("pass", name, MODEL_PASSES)
     check_known("dtype", dtype, DTYPES)
     check_counts(batch_size=batch_size)
-    limits = Budget(repeats, max_seconds, results.num_cores() if threads is None else threads)
+    limits = Budget(
+        repeats, max_seconds, results.num_cores() if threads is None else threads
+    )
     files = {"models.csv": b"model,parameters,flops,", "models.png": MARKED_PNG}
     folder = None if out is None else writable_dir(Path(out).expanduser(), files)
     networks = [Network.parse(text) for text in dict.fromkeys(models)]
-    infos = {f"{model_contenders.PREFIX}{network.text}": network.info() for network in networks}
+    infos = {
+        f"{model_contenders.PREFIX}{network.text}": network.info()
+        for network in networks
+    }
     pythons = dict.fromkeys(infos, sys.executable)
     if peers:
         infos |= (others := _peers(networks))
@@ -94,7 +106,10 @@ def benchmark_models(
             rows += [_columns(row, infos[row.contender]) for row in found]
             print(f"\n{table(rows[-len(found) :])}", flush=True)
             if folder:
-                write_output(folder / "models.csv", text_table.to_csv([row | about for row in rows]))
+                write_output(
+                    folder / "models.csv",
+                    text_table.to_csv([row | about for row in rows]),
+                )
     if folder and any(row["images_per_second"] for row in rows):
         write_output(folder / "models.png", plot(rows, about))
         print(f"plotted in {folder / 'models.png'}")
@@ -103,11 +118,21 @@ def benchmark_models(
 
 def _peers(networks: Sequence[Network]) -> dict[str, ModelInfo]:
     """Returns timm's contenders and the sizes of their networks, by the models of the same names."""
-    same = [network.name for network in networks if network.text in timm_networks.MODELS]
+    same = [
+        network.name for network in networks if network.text in timm_networks.MODELS
+    ]
     if not same:
-        accepted = f"one of {', '.join(timm_networks.MODELS)}, without options, with --peers"
-        raise invalid("a model", accepted, ", ".join(network.text for network in networks))
-    return {f"{prefix}/{name}": zoo.model_info(name) for name in same for prefix in MODEL_PEERS}
+        accepted = (
+            f"one of {', '.join(timm_networks.MODELS)}, without options, with --peers"
+        )
+        raise invalid(
+            "a model", accepted, ", ".join(network.text for network in networks)
+        )
+    return {
+        f"{prefix}/{name}": zoo.model_info(name)
+        for name in same
+        for prefix in MODEL_PEERS
+    }
 
 
 def _columns(row: Measurement, info: ModelInfo) -> dict[str, Any]:
@@ -118,7 +143,9 @@ def _columns(row: Measurement, info: ModelInfo) -> dict[str, Any]:
         "parameters": info.params,
         "flops": info.flops,
         "image_size": info.input_size,
-        "images_per_second": results.round_digits(1000 * row.case.batch / median if median else None),
+        "images_per_second": results.round_digits(
+            1000 * row.case.batch / median if median else None
+        ),
         **row.columns("first"),
     }
 
@@ -133,7 +160,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     title = f"{TITLES[first['pass']]}, {first['batch']} images; x and share relative to {first['model']}\n"
     notes = [f"\n  {row['model']}: {row['note']}" for row in rows if row["note"]]
-    return title + text_table.render(["", "params M", "pixels", *COLUMNS], lines).rstrip() + "".join(notes)
+    return (
+        title
+        + text_table.render(["", "params M", "pixels", *COLUMNS], lines).rstrip()
+        + "".join(notes)
+    )
 
 
 def plot(rows: Sequence[Mapping[str, Any]], about: Machine) -> bytes:
@@ -141,9 +172,17 @@ def plot(rows: Sequence[Mapping[str, Any]], about: Machine) -> bytes:
     dots = []
     for row in rows:
         if speed := row["images_per_second"]:
-            low, high = (1000 * row["batch"] / row[time] for time in ("ms_max", "ms_min"))
+            low, high = (
+                1000 * row["batch"] / row[time] for time in ("ms_max", "ms_min")
+            )
             color = COLORS.get(row["model"].partition("/")[0], OWN_COLOR)
             color = FIRST_COLOR if row["model"] == rows[0]["model"] else color
-            dots.append(report.Dot(TITLES[row["pass"]], "", row["model"], speed, low, high, color, True))
+            dots.append(
+                report.Dot(
+                    TITLES[row["pass"]], "", row["model"], speed, low, high, color, True
+                )
+            )
     footer = f"{ran_on([row['device'] for row in rows], about)}, {rows[0]['dtype']}"
-    return report.draw(dots, f"Images per second, batch size {rows[0]['batch']}", footer)
+    return report.draw(
+        dots, f"Images per second, batch size {rows[0]['batch']}", footer
+    )

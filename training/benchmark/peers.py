@@ -23,7 +23,10 @@ Run = Callable[[], object]
 def start(name: str, threads: int) -> dict[str, str]:
     """Imports the library of a contender, limits it to `threads`, and returns its version and device."""
     about = _import_kecam(threads) if name == KECAM else _import_torch(name, threads)
-    versions = [f"{package} {importlib.metadata.version(package)}" for package in cases.packages_of(name)]
+    versions = [
+        f"{package} {importlib.metadata.version(package)}"
+        for package in cases.packages_of(name)
+    ]
     return {**about, "library": ", ".join(versions)}
 
 
@@ -36,7 +39,9 @@ def build(name: str, case: Case | ModelCase) -> Run:
         from lambdanet.training.benchmark import contenders
 
         return contenders.run_layer(_create_kecam_halo, case)
-    return _run_torch_layer(_lucidrains(case) if name == "peer/lucidrains" else _timm(case), case)
+    return _run_torch_layer(
+        _lucidrains(case) if name == "peer/lucidrains" else _timm(case), case
+    )
 
 
 def _import_torch(name: str, threads: int) -> dict[str, str]:
@@ -65,7 +70,9 @@ def _lucidrains(case: Case) -> Any:
 
     if case.scope is None and case.height != case.width:
         raise ValueError("global scope needs square maps")
-    size: dict[str, Any] = {"n": case.height} if case.scope is None else {"r": case.scope}
+    size: dict[str, Any] = (
+        {"n": case.height} if case.scope is None else {"r": case.scope}
+    )
     return LambdaLayer(case.channels, dim_k=cases.KEY_DIM, heads=cases.HEADS, **size)
 
 
@@ -73,7 +80,13 @@ def _timm(case: Case) -> Any:
     from timm.layers.lambda_layer import LambdaLayer
 
     size, heads = (case.height, case.width), cases.HEADS
-    return LambdaLayer(case.channels, feat_size=size, num_heads=heads, dim_head=cases.KEY_DIM, r=case.scope)
+    return LambdaLayer(
+        case.channels,
+        feat_size=size,
+        num_heads=heads,
+        dim_head=cases.KEY_DIM,
+        r=case.scope,
+    )
 
 
 def _run_torch_layer(layer: Any, case: Case) -> Run:
@@ -103,7 +116,9 @@ def _run_network(name: str, case: ModelCase, compiled: bool) -> Run:
     labels = torch.randint(NUM_CLASSES, [case.batch])
     compute = torch.compile(model) if compiled else model
     dtype = getattr(torch, case.dtype)
-    precision = functools.partial(torch.autocast, "cpu", dtype, enabled=dtype != torch.float32)
+    precision = functools.partial(
+        torch.autocast, "cpu", dtype, enabled=dtype != torch.float32
+    )
     optimizer = torch.optim.SGD(model.parameters(), cases.LEARNING_RATE, cases.MOMENTUM)
 
     def infer() -> None:
@@ -133,15 +148,27 @@ def _create_kecam_halo(case: Case, filters: int, dtype: str) -> Any:
 
     class Softmax(keras.layers.Softmax):
         def call(self, x: tf.Tensor) -> tf.Tensor:
-            return tf.reshape(super().call(tf.reshape(x, [-1, *x.shape[-2:]])), tf.shape(x))
+            return tf.reshape(
+                super().call(tf.reshape(x, [-1, *x.shape[-2:]])), tf.shape(x)
+            )
 
     keras.mixed_precision.set_global_policy(dtype)
     block = cases.HALO_BLOCK
     layers = types.SimpleNamespace(**{**vars(halonet.layers), "Softmax": Softmax})
     missing = [(0, -side % block) for side in (case.height, case.width)]
     inputs = keras.Input([case.height, case.width, case.channels])
-    x = keras.layers.ZeroPadding2D(missing)(inputs) if any(map(any, missing)) else inputs
-    arguments = {"num_heads": cases.ATTENTION_HEADS, "block_size": block, "halo_size": cases.HALO}
+    x = (
+        keras.layers.ZeroPadding2D(missing)(inputs)
+        if any(map(any, missing))
+        else inputs
+    )
+    arguments = {
+        "num_heads": cases.ATTENTION_HEADS,
+        "block_size": block,
+        "halo_size": cases.HALO,
+    }
     with mock.patch.object(halonet, "layers", layers):
         x = halonet.halo_attention(x, out_shape=filters, out_weight=False, **arguments)
-    return keras.Model(inputs, keras.layers.Cropping2D(missing)(x) if any(map(any, missing)) else x)
+    return keras.Model(
+        inputs, keras.layers.Cropping2D(missing)(x) if any(map(any, missing)) else x
+    )

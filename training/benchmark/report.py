@@ -15,9 +15,16 @@ from lambdanet.training.benchmark.results import Machine, Measurement, ran_on
 TITLES = {"forward": "forward", "both": "forward + backward"}
 WIDTH = 120  # of the notes
 LEGEND = (
-    "ms: median time per call, then quartiles. x: speed relative to {reference}.\nMiB: peak memory per call."
+    "ms: median time per call, then quartiles. x: speed relative to {reference}.\n"
+    "MiB: peak memory per call."
 )
-COLORS = {"auto": "#2563eb", "einsum": "#111827", "peer/": "#d97706", "attention/": "#059669", "": "#64748b"}
+COLORS = {
+    "auto": "#2563eb",
+    "einsum": "#111827",
+    "peer/": "#d97706",
+    "attention/": "#059669",
+    "": "#64748b",
+}
 
 
 class Dot(NamedTuple):
@@ -36,23 +43,43 @@ class Dot(NamedTuple):
 def table(rows: Sequence[Measurement]) -> str:
     """Returns the table of a map and scope: a line per contender, a group of columns per pass."""
     case = rows[0].case
-    header = [f"{case.height}x{case.width}, d={case.channels}, b={case.batch}, scope {case.scope_name}"]
+    header = [
+        f"{case.height}x{case.width}, d={case.channels}, b={case.batch}, scope {case.scope_name}"
+    ]
     lines = {row.contender: [row.contender] for row in rows}
     for name in dict.fromkeys(row.case.pass_name for row in rows):
         header += [f"{name} ms", "quartiles", "x", "MiB"]
-        cells = {row.contender: _cells(row) for row in rows if row.case.pass_name == name}
+        cells = {
+            row.contender: _cells(row) for row in rows if row.case.pass_name == name
+        }
         for contender, line in lines.items():
             line += cells.get(contender, ["-", "", "-", "-"])
     text = text_table.render(header, list(lines.values()))
-    notes = [f"{row.contender}, {TITLES[row.case.pass_name]}: {row.note}" for row in rows if row.note]
+    notes = [
+        f"{row.contender}, {TITLES[row.case.pass_name]}: {row.note}"
+        for row in rows
+        if row.note
+    ]
     for note in notes:
-        text += textwrap.fill(note, WIDTH, initial_indent="  ", subsequent_indent="    ") + "\n"
+        text += (
+            textwrap.fill(note, WIDTH, initial_indent="  ", subsequent_indent="    ")
+            + "\n"
+        )
     return text.rstrip()
 
 
 def _cells(row: Measurement) -> list[str]:
-    quartiles = f"{number(row.milliseconds(0.25))}-{number(row.milliseconds(0.75))}" if row.seconds else ""
-    return [number(row.milliseconds()), quartiles, number(row.speed(), 3), number(row.mebibytes())]
+    quartiles = (
+        f"{number(row.milliseconds(0.25))}-{number(row.milliseconds(0.75))}"
+        if row.seconds
+        else ""
+    )
+    return [
+        number(row.milliseconds()),
+        quartiles,
+        number(row.speed(), 3),
+        number(row.mebibytes()),
+    ]
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -82,12 +109,17 @@ def summary(rows: Sequence[Measurement]) -> str:
     return "\n".join(lines)
 
 
-def _against(timed: dict[str, Measurement], own: str, others: Sequence[str], kind: str) -> str:
+def _against(
+    timed: dict[str, Measurement], own: str, others: Sequence[str], kind: str
+) -> str:
     """Compares a contender with the fastest of others on the same device."""
     found = {
         name: timed[name].milliseconds() or 0.0
         for name in others
-        if own in timed and name in timed and name != own and timed[name].device == timed[own].device
+        if own in timed
+        and name in timed
+        and name != own
+        and timed[name].device == timed[own].device
     }
     if not found:
         return ""
@@ -100,13 +132,26 @@ def plots(rows: Sequence[Measurement], machine: Machine) -> dict[str, bytes]:
     """Returns PNG files by name: the time per call, and the memory if it is known."""
     passes = "full dots: forward + backward, empty dots: forward"
     footer = f"{ran_on([row.device for row in rows], machine)}, {rows[0].case.dtype}"
-    times = [_dot(row, *(row.milliseconds(q) or 0.0 for q in (0.5, 0, 1))) for row in rows if row.seconds]
-    memory = [_dot(row, *[row.mebibytes() or 0.0] * 3) for row in rows if row.peak_bytes]
+    times = [
+        _dot(row, *(row.milliseconds(q) or 0.0 for q in (0.5, 0, 1)))
+        for row in rows
+        if row.seconds
+    ]
+    memory = [
+        _dot(row, *[row.mebibytes() or 0.0] * 3) for row in rows if row.peak_bytes
+    ]
     titles = {
-        "layers_time.png": (times, f"Time per call in ms: median, from minimum to maximum\n{passes}"),
+        "layers_time.png": (
+            times,
+            f"Time per call in ms: median, from minimum to maximum\n{passes}",
+        ),
         "layers_memory.png": (memory, f"Peak memory per call in MiB\n{passes}"),
     }
-    return {name: draw(dots, title, footer) for name, (dots, title) in titles.items() if dots}
+    return {
+        name: draw(dots, title, footer)
+        for name, (dots, title) in titles.items()
+        if dots
+    }
 
 
 def _dot(row: Measurement, middle: float, low: float, high: float) -> Dot:
@@ -126,8 +171,14 @@ def draw(dots: Sequence[Dot], title: str, footer: str) -> bytes:
         names = blocks.setdefault(dot.block, [])
         names += [dot.name] * (dot.name not in names)
     heights = [len(names) + 2 for names in blocks.values()]
-    figure = Figure(figsize=(3 + 2.5 * len(columns), 2 + 0.22 * sum(heights)), dpi=140, layout="constrained")
-    grid = figure.subplots(len(blocks), len(columns), squeeze=False, sharey="row", height_ratios=heights)
+    figure = Figure(
+        figsize=(3 + 2.5 * len(columns), 2 + 0.22 * sum(heights)),
+        dpi=140,
+        layout="constrained",
+    )
+    grid = figure.subplots(
+        len(blocks), len(columns), squeeze=False, sharey="row", height_ratios=heights
+    )
     for panels, (block, names) in zip(grid, blocks.items(), strict=True):
         panels[0].set_ylabel(block)
         for axes, column in zip(panels, columns, strict=True):
@@ -135,11 +186,24 @@ def draw(dots: Sequence[Dot], title: str, footer: str) -> bytes:
                 if (dot.block, dot.column) == (block, column):
                     y = names.index(dot.name)
                     axes.plot([dot.low, dot.high], [y, y], color=dot.color)
-                    axes.plot(dot.value, y, "o", color=dot.color, mfc=dot.color if dot.full else "white")
-            axes.set(xscale="log", ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), yticklabels=names)
+                    axes.plot(
+                        dot.value,
+                        y,
+                        "o",
+                        color=dot.color,
+                        mfc=dot.color if dot.full else "white",
+                    )
+            axes.set(
+                xscale="log",
+                ylim=(len(names) - 0.5, -0.5),
+                yticks=range(len(names)),
+                yticklabels=names,
+            )
             axes.margins(x=0.15)
             low, high = axes.get_xlim()
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 50 * low else (1,)))
+            axes.xaxis.set_major_locator(
+                LogLocator(subs=(1, 2, 5) if high < 50 * low else (1,))
+            )
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.grid(color="#e2e6ec")

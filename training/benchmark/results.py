@@ -15,7 +15,13 @@ import numpy as np
 from lambdanet import freed_memory, which_keras
 
 BUSY_LOAD = 0.5  # from this load average on, times are noisy
-QUANTILES = {"ms_median": 0.5, "ms_min": 0, "ms_quartile_1": 0.25, "ms_quartile_3": 0.75, "ms_max": 1}
+QUANTILES = {
+    "ms_median": 0.5,
+    "ms_min": 0,
+    "ms_quartile_1": 0.25,
+    "ms_quartile_3": 0.75,
+    "ms_max": 1,
+}
 
 Machine = dict[str, Any]
 
@@ -36,7 +42,9 @@ class Measurement:
 
     def milliseconds(self, quantile: float = 0.5) -> float | None:
         """Returns a quantile of the times, by default the median."""
-        return 1000 * float(np.quantile(self.seconds, quantile)) if self.seconds else None
+        return (
+            1000 * float(np.quantile(self.seconds, quantile)) if self.seconds else None
+        )
 
     def mebibytes(self) -> float | None:
         """Returns the peak memory in MiB."""
@@ -58,10 +66,14 @@ class Measurement:
 
     def columns(self, reference: str) -> dict[str, str | int | float | None]:
         """Returns the columns of a CSV file that the benchmarks share; `reference` is in their names."""
-        numbers = {name: self.milliseconds(quantile) for name, quantile in QUANTILES.items()}
+        numbers = {
+            name: self.milliseconds(quantile) for name, quantile in QUANTILES.items()
+        }
         numbers[f"times_as_fast_as_{reference}"] = self.speed()
         numbers["peak_mib"] = self.mebibytes()
-        numbers[f"peak_as_share_of_{reference}"] = self._share(self, self.reference, Measurement.mebibytes)
+        numbers[f"peak_as_share_of_{reference}"] = self._share(
+            self, self.reference, Measurement.mebibytes
+        )
         return {
             "batch": self.case.batch,
             "dtype": self.case.dtype,
@@ -75,7 +87,9 @@ class Measurement:
 
     @staticmethod
     def _share(
-        a: "Measurement | None", b: "Measurement | None", value: "Callable[[Measurement], float | None]"
+        a: "Measurement | None",
+        b: "Measurement | None",
+        value: "Callable[[Measurement], float | None]",
     ) -> float | None:
         """Returns a value of `a` divided by that of `b`; None if either is missing or 0."""
         top, bottom = a and value(a), b and value(b)
@@ -84,7 +98,9 @@ class Measurement:
 
 def ran_on(devices: Iterable[str], machine: Machine) -> str:
     """Returns the devices, processor and backend of measurements, for the footer of a plot."""
-    accelerators = [device for device in dict.fromkeys(devices) if device not in ("", "CPU")]
+    accelerators = [
+        device for device in dict.fromkeys(devices) if device not in ("", "CPU")
+    ]
     where = [*accelerators, f"{machine['cpu']}, {machine['threads']} threads"]
     return f"{' with '.join(where)}, {machine['backend']}"
 
@@ -108,7 +124,11 @@ def announce(dtype: str, threads: int | None = None) -> Machine:
         "tensorflow": importlib.metadata.version("tensorflow"),
         "backend": f"{backend} {importlib.metadata.version(backend)}",
     }
-    machine = "{cpu}, {cores} cores, {threads} threads; {backend}; {allocator}".format_map(about)
+    machine = (
+        "{cpu}, {cores} cores, {threads} threads; {backend}; {allocator}".format_map(
+            about
+        )
+    )
     print(machine, dtype, sep=", ")
     if load >= BUSY_LOAD:
         print(
@@ -127,7 +147,9 @@ def num_cores() -> int:
 
 def _cpu() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        found = re.search(
+            r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+        )
     except OSError:
         found = None
     return found[1].strip() if found else platform.processor() or platform.machine()

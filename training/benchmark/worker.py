@@ -21,7 +21,12 @@ from lambdanet.training.benchmark import memory
 from lambdanet.training.benchmark.cases import Case, ModelCase, packages_of
 
 # By prefix; default: `contenders`.
-MODULES = {"model": "model_contenders", "peer": "peers", "timm": "peers", "timm_compiled": "peers"}
+MODULES = {
+    "model": "model_contenders",
+    "peer": "peers",
+    "timm": "peers",
+    "timm_compiled": "peers",
+}
 
 
 class Contender:
@@ -44,7 +49,9 @@ class Contender:
         """Builds a case, which replaces the previous one, and times its first call."""
         self._run = object
         gc.collect()
-        self._run = self._module.build(self._name, (Case if "height" in case else ModelCase)(**case))
+        self._run = self._module.build(
+            self._name, (Case if "height" in case else ModelCase)(**case)
+        )
         # The model as it was built, where only its form for inference runs.
         gc.collect()
         return self.time(1, False)
@@ -90,7 +97,11 @@ def main(name: str, threads: int) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            answer = getattr(contender, request.pop("do"))(**request) if contender else failure
+            answer = (
+                getattr(contender, request.pop("do"))(**request)
+                if contender
+                else failure
+            )
         except Exception as error:
             answer = {"error": describe(error, name)}
         print(json.dumps(answer), file=answers, flush=True)

@@ -36,30 +36,40 @@ Square = Callable[[tf.Tensor], tf.Tensor]
 View = Callable[[Encoded | Decoded, int, Square, tf.Tensor], tf.Tensor]
 
 
-def affine(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
+def affine(
+    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
+) -> tf.Tensor:
     """Returns the central square after a small rotation, zoom and shift, over black."""
     del size
     return _to_uint8(random_affine(square(image.pixels()), seed))
 
 
-def crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
+def crop_flip(
+    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
+) -> tf.Tensor:
     """Returns a random window of the image, resized, and flipped in half of the cases."""
     del square
     window = image.crop(lambda shape: random_window(shape, derive_seed(seed, 0)))
     return random_flip(_resize(window, size), derive_seed(seed, 1))
 
 
-def padded_crop_flip(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
+def padded_crop_flip(
+    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
+) -> tf.Tensor:
     """Returns the central square shifted by up to `PADDING` over black, flipped in half of the cases."""
     pixels = _to_uint8(square(image.pixels()))
     pad = round(PADDING * size)
     padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
-    top, left = tf.unstack(tf.random.stateless_uniform([2], derive_seed(seed, 0), 0, 2 * pad + 1, tf.int32))
+    top, left = tf.unstack(
+        tf.random.stateless_uniform([2], derive_seed(seed, 0), 0, 2 * pad + 1, tf.int32)
+    )
     moved = tf.ensure_shape(padded[top : top + size, left : left + size], pixels.shape)
     return random_flip(moved, derive_seed(seed, 1))
 
 
-def central_view(image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor) -> tf.Tensor:
+def central_view(
+    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
+) -> tf.Tensor:
     """Returns the central square."""
     del size, seed
     return _to_uint8(square(image.pixels()))
@@ -89,7 +99,9 @@ def _resize(window: tf.Tensor, size: int) -> tf.Tensor:
         lambda: tf.image.resize(window, [size, size], antialias=True),
         lambda: tf.image.resize(window, [size, size]),
     )
-    return tf.ensure_shape(tf.cast(pixels + 0.5, tf.uint8), [size, size, window.shape[-1]])
+    return tf.ensure_shape(
+        tf.cast(pixels + 0.5, tf.uint8), [size, size, window.shape[-1]]
+    )
 
 
 def random_window(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -118,7 +130,9 @@ def random_flip(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 def random_affine(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Returns an image float32 [h, w, c] after a small random rotation, zoom and shift, over black."""
-    turn, zoom, shift_x, shift_y = tf.unstack(tf.random.stateless_uniform([4], seed, -1.0, 1.0))
+    turn, zoom, shift_x, shift_y = tf.unstack(
+        tf.random.stateless_uniform([4], seed, -1.0, 1.0)
+    )
     size = tf.cast(tf.shape(image)[:2], tf.float32)
     center_y, center_x = tf.unstack((size - 1) / 2)
     scale = 1 + MAX_ZOOM * zoom
@@ -190,15 +204,23 @@ def erase(pixels: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
     Model Garden's class needs floats in 3 channels; the paper's noise has the 256 levels of uint8 [h, w, c].
     """
     height, width, _ = pixels.shape
-    chance, area, ratio, *places = tf.unstack(tf.random.stateless_uniform([5], derive_seed(seed, 0)))
+    chance, area, ratio, *places = tf.unstack(
+        tf.random.stateless_uniform([5], derive_seed(seed, 0))
+    )
     area = height * width * _between(ERASED_AREAS, area)
     ratio = tf.exp(_between(tuple(map(math.log, ERASED_RATIOS)), ratio))
 
     def erased() -> tf.Tensor:
-        lengths = tf.minimum(tf.round(tf.sqrt([area * ratio, area / ratio])), [height, width])
+        lengths = tf.minimum(
+            tf.round(tf.sqrt([area * ratio, area / ratio])), [height, width]
+        )
         begins = tf.floor(places * ([height + 1.0, width + 1.0] - lengths))
-        noise = tf.random.stateless_uniform(pixels.shape, derive_seed(seed, 1), 0, 256, tf.int32)
-        return tf.where(rectangle(pixels.shape, begins, lengths), tf.cast(noise, tf.uint8), pixels)
+        noise = tf.random.stateless_uniform(
+            pixels.shape, derive_seed(seed, 1), 0, 256, tf.int32
+        )
+        return tf.where(
+            rectangle(pixels.shape, begins, lengths), tf.cast(noise, tf.uint8), pixels
+        )
 
     return tf.cond(chance < probability, erased, lambda: pixels)
 
@@ -209,7 +231,9 @@ def rectangle(shape: Sequence[Any], begins: Any, lengths: Any) -> tf.Tensor:
     `begins` has its top and left, whole numbers, `lengths` its height and width, all float32. Outside of the
     image, it is cut off.
     """
-    distances = [tf.range(shape[axis], dtype=tf.float32) - begins[axis] for axis in (0, 1)]
+    distances = [
+        tf.range(shape[axis], dtype=tf.float32) - begins[axis] for axis in (0, 1)
+    ]
     rows, columns = ((d >= 0) & (d < lengths[axis]) for axis, d in enumerate(distances))
     return (rows[:, tf.newaxis] & columns)[..., tf.newaxis]
 

@@ -63,27 +63,40 @@ def prepare_in_groups(
         names = group["name"]
         if "number" in group:  # the number of a record in the file of that name
             names = tf.strings.join([names, tf.strings.as_string(group["number"])], ":")
-        valid = _prepare_valid(tf.data.Dataset.from_tensor_slices((group, keys)), prepare, 0, size)
+        valid = _prepare_valid(
+            tf.data.Dataset.from_tensor_slices((group, keys)), prepare, 0, size
+        )
         candidates = [valid]
         if fallback:
             # Made only where it is read.
             others = tf.data.Dataset.from_tensors((keys,)).flat_map(fallback)
             candidates.append(_prepare_valid(others, prepare, size, size))
-        empty = tuple(tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in valid.element_spec)
+        empty = tuple(
+            tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in valid.element_spec
+        )
         candidates.append(tf.data.Dataset.from_tensors(empty))
         first = functools.reduce(tf.data.Dataset.concatenate, candidates).take(1)
-        return first.map(lambda places, images, labels: Group(places, images, labels, names))
+        return first.map(
+            lambda places, images, labels: Group(places, images, labels, names)
+        )
 
     return examples.batch(size, drop_remainder).interleave(
-        prepare_group, PARALLEL_GROUPS, num_parallel_calls=PARALLEL_GROUPS, deterministic=True
+        prepare_group,
+        PARALLEL_GROUPS,
+        num_parallel_calls=PARALLEL_GROUPS,
+        deterministic=True,
     )
 
 
-def _prepare_valid(pairs: tf.data.Dataset, prepare: Prepare, first: int, size: int) -> tf.data.Dataset:
+def _prepare_valid(
+    pairs: tf.data.Dataset, prepare: Prepare, first: int, size: int
+) -> tf.data.Dataset:
     """Returns the places, images and labels of valid examples in one element, or none where all fail."""
     places = tf.data.Dataset.range(first, first + size)
     numbered = tf.data.Dataset.zip((places, pairs))  # `enumerate` takes a millisecond
-    prepared = numbered.map(lambda n, pair: (n, *prepare(*pair)), tf.data.AUTOTUNE, deterministic=True)
+    prepared = numbered.map(
+        lambda n, pair: (n, *prepare(*pair)), tf.data.AUTOTUNE, deterministic=True
+    )
     return prepared.ignore_errors().batch(size)
 
 
@@ -132,7 +145,9 @@ class BadRecords:
         self._problem = ""
         self._lock = threading.Lock()
 
-    def full_batches(self, groups: tf.data.Dataset, size: int, num_classes: int) -> tf.data.Dataset:
+    def full_batches(
+        self, groups: tf.data.Dataset, size: int, num_classes: int
+    ) -> tf.data.Dataset:
         """Returns the images and labels of groups; a valid example takes the place of each bad one.
 
         An integer label that is not below `num_classes` ends the run.
@@ -149,13 +164,17 @@ class BadRecords:
                 return tf.gather(images, slots), tf.gather(labels, slots)
 
             full = tf.cond(count < size, repeat_some, lambda: (images, labels))
-            return tuple(tf.ensure_shape(field, [size, *field.shape[1:]]) for field in full)
+            return tuple(
+                tf.ensure_shape(field, [size, *field.shape[1:]]) for field in full
+            )
 
         return groups.map(fill, tf.data.AUTOTUNE)
 
     def valid_only(self, groups: tf.data.Dataset, num_classes: int) -> tf.data.Dataset:
         """Returns the images and labels of groups without the bad ones; labels as in `full_batches`."""
-        checked = groups.map(lambda group: self._checked(group, num_classes), tf.data.AUTOTUNE)
+        checked = groups.map(
+            lambda group: self._checked(group, num_classes), tf.data.AUTOTUNE
+        )
         return checked.filter(lambda images, labels: tf.shape(labels)[0] > 0)
 
     def leave_out(self, *folders: tuple[str, Sequence[str], int]) -> None:
@@ -166,15 +185,24 @@ class BadRecords:
         """
         by_path = {folder[0]: folder for folder in folders if folder[1]}
         new = [folder for path, folder in by_path.items() if path not in self._left_out]
-        strange = {path: sum(not is_of_system(file) for file in files) for path, files, _ in new}
+        strange = {
+            path: sum(not is_of_system(file) for file in files)
+            for path, files, _ in new
+        }
         self._left_out |= strange
         count = sum(self._left_out.values())
         for path, files, total in new:
             found = describe_left_out(path, files, total)
             limit = self._max_files
-            too_many = strange[path] > DEFAULT_SHARE * total if limit is None else count > limit
+            too_many = (
+                strange[path] > DEFAULT_SHARE * total
+                if limit is None
+                else count > limit
+            )
             if too_many:
-                raise InputError(f"{found}; --max_bad_records={count} or more leaves them out")
+                raise InputError(
+                    f"{found}; --max_bad_records={count} or more leaves them out"
+                )
             print(f"left out: {found}", flush=True)
 
     def skip(self, name: str) -> None:
@@ -183,7 +211,10 @@ class BadRecords:
             return  # in an earlier epoch
         self.names.append(name)
         count = len(self.names)
-        print(f"skipped {name}: it cannot be read ({count} of at most {self.limit} bad records)", flush=True)
+        print(
+            f"skipped {name}: it cannot be read ({count} of at most {self.limit} bad records)",
+            flush=True,
+        )
         check_number(self.names, self.limit)
 
     @contextlib.contextmanager
@@ -196,7 +227,9 @@ class BadRecords:
                 raise InputError(self._problem) from None
             raise
 
-    def _checked(self, group: Group, num_classes: int, nonempty: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
+    def _checked(
+        self, group: Group, num_classes: int, nonempty: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Reports the bad records of a group, then returns its images and labels.
 
         With `nonempty`, a group without valid examples ends the run.
@@ -208,7 +241,9 @@ class BadRecords:
 
         def report() -> tf.Operation:
             arguments = [places, names, wrong, tf.gather(labels, wrong), nonempty]
-            return tf.group(tf.numpy_function(self._report, arguments, [], stateful=True))
+            return tf.group(
+                tf.numpy_function(self._report, arguments, [], stateful=True)
+            )
 
         num_valid = tf.math.count_nonzero(places < tf.size(names, tf.int64))
         is_bad = (num_valid < tf.size(names, tf.int64)) | (tf.size(wrong) > 0)
@@ -216,7 +251,12 @@ class BadRecords:
             return tf.identity(images), tf.identity(labels)
 
     def _report(
-        self, places: np.ndarray, names: np.ndarray, wrong: np.ndarray, labels: np.ndarray, nonempty: bool
+        self,
+        places: np.ndarray,
+        names: np.ndarray,
+        wrong: np.ndarray,
+        labels: np.ndarray,
+        nonempty: bool,
     ) -> None:
         """Skips the bad records of a group; of its images, `wrong` have `labels` outside of the classes."""
         with self._lock:
@@ -226,9 +266,13 @@ class BadRecords:
                 for name in np.delete(names, places[places < len(names)]).tolist():
                     self.skip(name.decode(errors="replace"))
                 if nonempty and not len(places):
-                    raise InputError(f"none of the {len(names)} images of a batch can be read")
+                    raise InputError(
+                        f"none of the {len(names)} images of a batch can be read"
+                    )
                 if len(wrong):
-                    name = np.append(names, b"of a fallback")[min(places[wrong[0]], len(names))]
+                    name = np.append(names, b"of a fallback")[
+                        min(places[wrong[0]], len(names))
+                    ]
                     name = name.decode(errors="replace")
                     accepted = "the number of a class, from 0 on"
                     raise invalid(f"label of record {name!r}", accepted, int(labels[0]))

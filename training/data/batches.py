@@ -47,25 +47,35 @@ class TrainingStream:
 
         def prepare(example: Example, key: Key) -> tuple[tf.Tensor, tf.Tensor]:
             image = self._augmented(recipe, example, key)
-            return image, (self.source.probabilities if self.soft else self.source.label)(example)
+            return image, (
+                self.source.probabilities if self.soft else self.source.label
+            )(example)
 
         first_pass, first = divmod(self.images_done, self.images_per_pass)
         examples = tf.data.Dataset.range(first_pass, self.num_passes).flat_map(
-            lambda number: self._pass(recipe, number, tf.where(number == first_pass, first, 0))
+            lambda number: self._pass(
+                recipe, number, tf.where(number == first_pass, first, 0)
+            )
         )
 
         def first_of_pass(keys: Key) -> tf.data.Dataset:
-            return self._pass(recipe, keys[0][0], tf.constant(0, tf.int64)).take(self.batch_size)
+            return self._pass(recipe, keys[0][0], tf.constant(0, tf.int64)).take(
+                self.batch_size
+            )
 
         size = self.batch_size
-        groups = prepare_in_groups(examples, prepare, size, drop_remainder=True, fallback=first_of_pass)
+        groups = prepare_in_groups(
+            examples, prepare, size, drop_remainder=True, fallback=first_of_pass
+        )
         return bad_records.full_batches(groups, size, recipe.num_classes)
 
     @tf.autograph.experimental.do_not_convert
     def first_images(self, recipe: Recipe, count: int) -> tf.data.Dataset:
         """Returns the images of the first `count` examples as in `batches`, without those that fail."""
         examples = self._pass(recipe, tf.constant(0, tf.int64), 0).take(count)
-        return examples.map(lambda example, key: self._augmented(recipe, example, key)).ignore_errors()
+        return examples.map(
+            lambda example, key: self._augmented(recipe, example, key)
+        ).ignore_errors()
 
     def _augmented(self, recipe: Recipe, example: Example, key: Key) -> tf.Tensor:
         pass_number, place = key
@@ -82,10 +92,14 @@ class TrainingStream:
         first, copies = tf.cast(first, tf.int64), self.copies
         examples = self.source.examples(self.split, number, self.shard, first // copies)
         if copies > 1:  # `flat_map` takes 20 microseconds per example
-            examples = examples.flat_map(lambda example: tf.data.Dataset.from_tensors(example).repeat(copies))
+            examples = examples.flat_map(
+                lambda example: tf.data.Dataset.from_tensors(example).repeat(copies)
+            )
             examples = examples.skip(first % copies)
         places = tf.data.Dataset.range(first, self.images_per_pass)
-        keys = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(number).repeat(), places))
+        keys = tf.data.Dataset.zip(
+            (tf.data.Dataset.from_tensors(number).repeat(), places)
+        )
         return tf.data.Dataset.zip((examples, keys))
 
 
@@ -97,10 +111,13 @@ def concat_batches(parts: list[tf.data.Dataset], num_classes: int) -> tf.data.Da
     def concat(*batches: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         images, labels = zip(*batches, strict=True)
         channels = max(part.shape[-1] for part in images)
-        images = tuple(tf.repeat(part, channels // part.shape[-1], axis=-1) for part in images)
+        images = tuple(
+            tf.repeat(part, channels // part.shape[-1], axis=-1) for part in images
+        )
         if any(not part.dtype.is_integer for part in labels):
             labels = tuple(
-                tf.one_hot(part, num_classes) if part.dtype.is_integer else part for part in labels
+                tf.one_hot(part, num_classes) if part.dtype.is_integer else part
+                for part in labels
             )
         return tf.concat(images, axis=0), tf.concat(labels, axis=0)
 

@@ -52,10 +52,16 @@ class Classes:
                 line = f"{trained.owner}: its {trained.count} classes are taken as they are, without names"
                 return list(range(self.count)), line
             start = f"{trained.owner} has {trained.count} classes, {self.owner} has {self.count}"
-            return [None] * self.count, f"{start}: the classifier starts with random weights"
+            return [
+                None
+            ] * self.count, f"{start}: the classifier starts with random weights"
         numbers = {name: number for number, name in enumerate(trained_forms)}
         columns = [numbers.get(name) for name in own_forms]
-        kept = [name for name, column in zip(self.names, columns, strict=True) if column is not None]
+        kept = [
+            name
+            for name, column in zip(self.names, columns, strict=True)
+            if column is not None
+        ]
         if same:
             line = f"{self.owner} has the classes of {trained.owner} in another order: matched by name"
             return columns, line
@@ -89,9 +95,15 @@ def read_class_map(path: str | Path) -> list[str]:
     names = [name.strip() for name in read_names(Path(path).expanduser())]
     check_names(names, f"class_map {str(path)!r}")
     forms = normalized(names)
-    repeated = [name for name, form in zip(names, forms, strict=True) if forms.count(form) > 1]
+    repeated = [
+        name for name, form in zip(names, forms, strict=True) if forms.count(form) > 1
+    ]
     if repeated:
-        raise invalid(f"names in class_map {str(path)!r}", "different names", repeated[:MAX_LISTED])
+        raise invalid(
+            f"names in class_map {str(path)!r}",
+            "different names",
+            repeated[:MAX_LISTED],
+        )
     return names
 
 
@@ -101,16 +113,27 @@ def check_names(names: Sequence[str], owner: str) -> None:
     The message names the owner of the classes, such as the dataset.
     """
     for index, name in enumerate(names):
-        if not isinstance(name, str) or not name.strip() or name.splitlines() != [name] or not is_utf8(name):
-            raise invalid(f"class {index} of {owner}", "a name of one line in UTF-8", name)
+        if (
+            not isinstance(name, str)
+            or not name.strip()
+            or name.splitlines() != [name]
+            or not is_utf8(name)
+        ):
+            raise invalid(
+                f"class {index} of {owner}", "a name of one line in UTF-8", name
+            )
 
 
-def check_equal(names: Sequence[str], accepted: Sequence[str], owner: str, reference: str) -> None:
+def check_equal(
+    names: Sequence[str], accepted: Sequence[str], owner: str, reference: str
+) -> None:
     """Raises `InputError` for the first class of an owner that differs from the one of a reference."""
     pairs = itertools.zip_longest(normalized(names), normalized(accepted))
     for index, (name, expected) in enumerate(pairs):
         if name != expected:
-            raise invalid(f"class {index} of {owner}", f"{expected!r}, as in {reference}", name)
+            raise invalid(
+                f"class {index} of {owner}", f"{expected!r}, as in {reference}", name
+            )
 
 
 def is_utf8(text: str) -> bool:

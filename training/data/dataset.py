@@ -19,7 +19,12 @@ from lambdanet.errors import invalid
 from lambdanet.training.data import folder, mixing, preprocess, records
 from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
 from lambdanet.training.data.batches import FOREVER, TrainingStream, concat_batches
-from lambdanet.training.data.class_names import Classes, check_equal, check_names, is_utf8
+from lambdanet.training.data.class_names import (
+    Classes,
+    check_equal,
+    check_names,
+    is_utf8,
+)
 from lambdanet.training.data.records import RecordsSource
 from lambdanet.training.data.reordered import in_order
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source, TfdsSource
@@ -107,7 +112,11 @@ class Dataset:
         recipe = self.recipe
         if not isinstance(recipe.class_weights, str):
             return recipe.class_weights
-        labels = self.source.examples(recipe.train_split, None).map(self.source.label).ignore_errors()
+        labels = (
+            self.source.examples(recipe.train_split, None)
+            .map(self.source.label)
+            .ignore_errors()
+        )
         counts = np.zeros(recipe.num_classes)
         for batch in labels.batch(1024).as_numpy_iterator():
             # Others are bad records.
@@ -143,9 +152,15 @@ class Dataset:
         """
         count = self.source.num_examples(split)
         if count == 0:
-            raise invalid(f"split of dataset {self.recipe.dataset}", "one with images", split)
+            raise invalid(
+                f"split of dataset {self.recipe.dataset}", "one with images", split
+            )
         if count < shard.count:
-            raise invalid(f"images in split {split!r}", f"at least {shard.count}, one per machine", count)
+            raise invalid(
+                f"images in split {split!r}",
+                f"at least {shard.count}, one per machine",
+                count,
+            )
         return self.source.num_examples(split, shard)
 
     def check(self) -> None:
@@ -162,12 +177,20 @@ class Dataset:
         self._leave_out_files(self.eval_split, train)
         self.source.check_readable(self.eval_split)
         if self.eval_split == train:
-            print(f"the accuracy is measured on {train}, the pictures of training", flush=True)
+            print(
+                f"the accuracy is measured on {train}, the pictures of training",
+                flush=True,
+            )
         elif repeated := self.source.repeated(self.eval_split, train):
             found = f"{len(repeated)} pictures of {self.eval_split} are in {train} too"
-            print(f"{found}, such as {repeated[0]!r}: the accuracy is too good", flush=True)
+            print(
+                f"{found}, such as {repeated[0]!r}: the accuracy is too good",
+                flush=True,
+            )
 
-    def train(self, initial_step: int = 0, shard: Shard = SINGLE_MACHINE) -> tf.data.Dataset:
+    def train(
+        self, initial_step: int = 0, shard: Shard = SINGLE_MACHINE
+    ) -> tf.data.Dataset:
         """Returns the shuffled and augmented batches of training, from a step to the recipe's last epoch.
 
         Args:
@@ -187,7 +210,8 @@ class Dataset:
         parts = [stream.batches(self.recipe, self.bad_records) for stream in streams]
         batches = concat_batches(parts, self.recipe.num_classes)
         normalized = batches.map(
-            lambda images, labels: (preprocess.normalize(images, self.recipe), labels), tf.data.AUTOTUNE
+            lambda images, labels: (preprocess.normalize(images, self.recipe), labels),
+            tf.data.AUTOTUNE,
         )
         mixed = mixing.mix_batches(normalized, self.recipe, initial_step, shard)
         return _ahead(mixed)
@@ -197,7 +221,9 @@ class Dataset:
         images = self._streams(0, SINGLE_MACHINE)[0].first_images(self.recipe, count)
         return [preprocess.normalize(image, self.recipe) for image in images]
 
-    def eval(self, shard: Shard = SINGLE_MACHINE, cache: bool = False) -> tf.data.Dataset:
+    def eval(
+        self, shard: Shard = SINGLE_MACHINE, cache: bool = False
+    ) -> tf.data.Dataset:
         """Returns the batches of `eval_split`, once and in order.
 
         Args:
@@ -227,7 +253,10 @@ class Dataset:
         batches = self.bad_records.valid_only(groups, recipe.num_classes)
         if shard.pad_last_batch:
             batches = self._pad(batches.unbatch(), shard)
-        cached = cache and 4 * count * len(recipe.mean) * recipe.input_size**2 <= MAX_CACHED_BYTES
+        cached = (
+            cache
+            and 4 * count * len(recipe.mean) * recipe.input_size**2 <= MAX_CACHED_BYTES
+        )
         return _ahead(batches.cache() if cached else batches, autotune=not cached)
 
     def eval_names(self) -> list[str]:
@@ -244,7 +273,12 @@ class Dataset:
         folder = self.recipe.pseudo_labels
         if not folder:
             hint = "--set=pseudo_labels=DIR sets it"
-            raise invalid("pseudo_labels", "a folder that `lambdanet pseudo-label` wrote", folder, hint)
+            raise invalid(
+                "pseudo_labels",
+                "a folder that `lambdanet pseudo-label` wrote",
+                folder,
+                hint,
+            )
         owner, reference = f"pseudo_labels {folder!r}", f"dataset {self.recipe.dataset}"
         classes = Classes(reference, len(self.class_names), self.class_names)
         source = in_order(RecordsSource(self.recipe, folder), classes)
@@ -259,20 +293,39 @@ class Dataset:
             accepted = f"a multiple of {shard.replicas}, the number of devices"
             raise invalid("images with pseudo-labels per batch", accepted, num_pseudo)
 
-        def stream(source: Any, split: str, seed: int, images: int, **more: Any) -> TrainingStream:
+        def stream(
+            source: Any, split: str, seed: int, images: int, **more: Any
+        ) -> TrainingStream:
             size = images // shard.replicas  # of a batch of one device
             done = initial_step * size * shard.replicas // shard.count
             return TrainingStream(source, split, seed, shard, size, done, **more)
 
-        labeled, copies = recipe.global_batch_size - num_pseudo, recipe.repeated_augmentation
+        labeled, copies = (
+            recipe.global_batch_size - num_pseudo,
+            recipe.repeated_augmentation,
+        )
         per_pass = self.steps_per_epoch * labeled // shard.count * copies
         passes = ceil_div(recipe.epochs, copies)
-        more: dict[str, Any] = {"images_per_pass": per_pass, "num_passes": passes, "copies": copies}
-        streams = [stream(self.source, recipe.train_split, recipe.seed, labeled, **more)]
+        more: dict[str, Any] = {
+            "images_per_pass": per_pass,
+            "num_passes": passes,
+            "copies": copies,
+        }
+        streams = [
+            stream(self.source, recipe.train_split, recipe.seed, labeled, **more)
+        ]
         if num_pseudo:
-            source, split, seed = self._pseudo_labels, records.PSEUDO, recipe.seed + PSEUDO_SEED
+            source, split, seed = (
+                self._pseudo_labels,
+                records.PSEUDO,
+                recipe.seed + PSEUDO_SEED,
+            )
             per_pass = copies * source.num_examples(split, shard)
-            more |= {"images_per_pass": per_pass, "num_passes": FOREVER, "soft": source.soft}
+            more |= {
+                "images_per_pass": per_pass,
+                "num_passes": FOREVER,
+                "soft": source.soft,
+            }
             streams.append(stream(source, split, seed, num_pseudo, **more))
         return streams
 
@@ -285,14 +338,20 @@ class Dataset:
         """
         steps, batch_size = self.eval_steps(shard), self.recipe.global_batch_size
         weight = steps * batch_size / self.num_examples(self.eval_split)
-        weighted = images.map(lambda image, label: (image, label, tf.constant(weight, tf.float32)))
-        zeros = tuple(tf.zeros(spec.shape, spec.dtype) for spec in weighted.element_spec)
+        weighted = images.map(
+            lambda image, label: (image, label, tf.constant(weight, tf.float32))
+        )
+        zeros = tuple(
+            tf.zeros(spec.shape, spec.dtype) for spec in weighted.element_spec
+        )
         padded = weighted.concatenate(tf.data.Dataset.from_tensors(zeros).repeat())
         batches = padded.batch(batch_size // shard.replicas, drop_remainder=True)
         return batches.take(steps * shard.replicas // shard.count)
 
     def _leave_out_files(self, *splits: str) -> None:
-        self.bad_records.leave_out(*(found for split in splits for found in self.source.left_out(split)))
+        self.bad_records.leave_out(
+            *(found for split in splits for found in self.source.left_out(split))
+        )
 
 
 def _ahead(batches: tf.data.Dataset, autotune: bool = True) -> tf.data.Dataset:
@@ -312,6 +371,14 @@ def _check_fit(source: Source, recipe: Recipe) -> None:
     dataset = f"dataset {recipe.dataset}"
     check_names(source.class_names, dataset)
     if len(source.class_names) != recipe.num_classes:
-        raise invalid("num_classes", f"{len(source.class_names)}, as in {dataset}", recipe.num_classes)
+        raise invalid(
+            "num_classes",
+            f"{len(source.class_names)}, as in {dataset}",
+            recipe.num_classes,
+        )
     if source.channels not in (1, len(recipe.mean)):
-        raise invalid("channels of mean and std", f"{source.channels}, as in {dataset}", len(recipe.mean))
+        raise invalid(
+            "channels of mean and std",
+            f"{source.channels}, as in {dataset}",
+            len(recipe.mean),
+        )

@@ -34,7 +34,12 @@ from lambdanet.errors import InputError, check_known, invalid, one_line, unknown
 from lambdanet.training.data.bad_records import is_of_system
 from lambdanet.training.data.class_names import normalized
 from lambdanet.training.data.image_bytes import Encoded, is_decodable
-from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures, read_image
+from lambdanet.training.data.image_files import (
+    ENDINGS,
+    as_decodable,
+    find_pictures,
+    read_image,
+)
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source
 
 NAME = "folder"
@@ -45,7 +50,9 @@ COLUMNS = ("file", "label", "split")
 # Or "07" would become the number 7.
 TEXTS = {name: pyarrow.string() for name in COLUMNS}
 READERS = {
-    ".csv": lambda path: csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=TEXTS)),
+    ".csv": lambda path: csv.read_csv(
+        path, convert_options=csv.ConvertOptions(column_types=TEXTS)
+    ),
     ".parquet": parquet.read_table,
 }
 
@@ -62,12 +69,22 @@ class PictureFiles(Source):
         return len(self._files(split)[0][shard.index :: shard.count])
 
     def examples(
-        self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
+        self,
+        split: str,
+        seed: tf.Tensor | None,
+        shard: Shard = SINGLE_MACHINE,
+        first: tf.Tensor | int = 0,
     ) -> tf.data.Dataset:
-        paths, labels = (fields[shard.index :: shard.count] for fields in self._files(split))
-        examples = tf.data.Dataset.from_tensor_slices({"name": paths, "label": tf.constant(labels, tf.int64)})
+        paths, labels = (
+            fields[shard.index :: shard.count] for fields in self._files(split)
+        )
+        examples = tf.data.Dataset.from_tensor_slices(
+            {"name": paths, "label": tf.constant(labels, tf.int64)}
+        )
         if seed is not None:
-            examples = examples.shuffle(len(paths), seed=seed, reshuffle_each_iteration=False)
+            examples = examples.shuffle(
+                len(paths), seed=seed, reshuffle_each_iteration=False
+            )
         return examples.skip(tf.cast(first, tf.int64))
 
     def label(self, example: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -77,9 +94,13 @@ class PictureFiles(Source):
         contents = tf.io.read_file(example["name"])
 
         def as_png() -> tf.Tensor:
-            return tf.ensure_shape(tf.numpy_function(as_decodable, [contents], tf.string), [])
+            return tf.ensure_shape(
+                tf.numpy_function(as_decodable, [contents], tf.string), []
+            )
 
-        return Encoded(tf.cond(is_decodable(contents), lambda: contents, as_png), self.channels)
+        return Encoded(
+            tf.cond(is_decodable(contents), lambda: contents, as_png), self.channels
+        )
 
     def check_readable(self, split: str) -> None:
         for path in map(os.fsdecode, self._files(split)[0]):
@@ -88,7 +109,9 @@ class PictureFiles(Source):
                 return
             except InputError as error:
                 problem = error
-        raise InputError(f"no picture of split {split!r} can be read; the last: {problem}")
+        raise InputError(
+            f"no picture of split {split!r} can be read; the last: {problem}"
+        )
 
     def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:
         """Returns the paths of the pictures of a split, in order, and their labels."""
@@ -120,9 +143,13 @@ class FolderSource(PictureFiles):
         self.class_names = _folders(train)
         hint = _nearest_data_dir(train, self._train)
         if self._train in self.class_names and hint:
-            raise invalid("data_dir", f"the folder with {self._train!r}", data_dir, hint)
+            raise invalid(
+                "data_dir", f"the folder with {self._train!r}", data_dir, hint
+            )
         if len(self.class_names) < 2:
-            raise invalid(f"classes in {train!r}", "two or more folders", self.class_names, hint)
+            raise invalid(
+                f"classes in {train!r}", "two or more folders", self.class_names, hint
+            )
         if len(set(normalized(self.class_names))) < len(self.class_names):
             accepted = "folders that differ in more than Unicode form"
             raise invalid(f"classes in {train!r}", accepted, self.class_names)
@@ -130,34 +157,56 @@ class FolderSource(PictureFiles):
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         split = self._train if split == self._made else split
         found = self._pictures(split)
-        left_out = [(folder, others, len(paths) + len(others)) for folder, paths, others in found]
+        left_out = [
+            (folder, others, len(paths) + len(others))
+            for folder, paths, others in found
+        ]
         root = self._split_folder(split)
         names = os.listdir(root)
-        of_system = [os.path.join(root, name) for name in sorted(names) if is_of_system(name)]
+        of_system = [
+            os.path.join(root, name) for name in sorted(names) if is_of_system(name)
+        ]
         return [*left_out, (root, of_system, len(names))]
 
     def repeated(self, split: str, other: str) -> list[str]:
         """Returns the pictures of a split that another split has in the same class, under the same name."""
         first, second = (
-            {(label, os.path.basename(path)): path for path, label in zip(*self._files(name), strict=True)}
+            {
+                (label, os.path.basename(path)): path
+                for path, label in zip(*self._files(name), strict=True)
+            }
             for name in (split, other)
         )
         common = first.keys() & second.keys()
         return sorted(
-            os.fsdecode(first[key]) for key in common if filecmp.cmp(first[key], second[key], shallow=False)
+            os.fsdecode(first[key])
+            for key in common
+            if filecmp.cmp(first[key], second[key], shallow=False)
         )
 
     def _split_folder(self, split: str) -> str:
         if split == self._train and split not in self._splits:
             if hint := _nearest_data_dir(self._root, self._train):
-                raise invalid("data_dir", f"the folder with {split!r}", self._root, hint)
+                raise invalid(
+                    "data_dir", f"the folder with {split!r}", self._root, hint
+                )
             only = self._splits[0]
-            if len(self._splits) == 1 and len(_folders(os.path.join(self._root, only))) > 1:
+            if (
+                len(self._splits) == 1
+                and len(_folders(os.path.join(self._root, only))) > 1
+            ):
                 accepted = f"a folder in {self._root!r}"
-                raise invalid("train_split", accepted, split, f"--set=train_split={only} takes its folders")
+                raise invalid(
+                    "train_split",
+                    accepted,
+                    split,
+                    f"--set=train_split={only} takes its folders",
+                )
             problem = unknown(f"split in {self._root!r}:", split, self._splits)
             wanted = os.path.join(self._root, split)
-            raise InputError(f"{problem}; if these are the classes, put them into {wanted!r}")
+            raise InputError(
+                f"{problem}; if these are the classes, put them into {wanted!r}"
+            )
         check_known(f"split in {self._root!r}:", split, self._splits)
         return os.path.join(self._root, split)
 
@@ -167,10 +216,19 @@ class FolderSource(PictureFiles):
         labels: list[int] = []
         for label, (folder, pictures, others) in enumerate(self._pictures(split)):
             if others and not pictures:
-                raise invalid(f"pictures in {folder!r}", f"names that end in {', '.join(ENDINGS)}", others[0])
+                raise invalid(
+                    f"pictures in {folder!r}",
+                    f"names that end in {', '.join(ENDINGS)}",
+                    others[0],
+                )
             if not pictures and split == self._train:
                 hint = "remove the folder, or put pictures in it"
-                raise invalid(f"class {self.class_names[label]!r}", "one with pictures", folder, hint)
+                raise invalid(
+                    f"class {self.class_names[label]!r}",
+                    "one with pictures",
+                    folder,
+                    hint,
+                )
             paths += map(os.fsencode, pictures)
             labels += [label] * len(pictures)
         return paths, labels
@@ -188,9 +246,15 @@ class FolderSource(PictureFiles):
             rest = [picture for picture in pictures if picture not in of_held]
             found.append((folder, held, []) if is_made else (folder, rest, others))
         if is_made:
-            number, total = (sum(len(pictures) for _, pictures, _ in rows) for rows in (found, every))
-            which = f"one of {HELD_OUT_STRIDE} pictures of each class, {number} of {total}"
-            print(f"no folder {split!r} in {self._root!r}: {split} is {which}", flush=True)
+            number, total = (
+                sum(len(pictures) for _, pictures, _ in rows) for rows in (found, every)
+            )
+            which = (
+                f"one of {HELD_OUT_STRIDE} pictures of each class, {number} of {total}"
+            )
+            print(
+                f"no folder {split!r} in {self._root!r}: {split} is {which}", flush=True
+            )
         return found
 
     def _all_pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
@@ -205,14 +269,18 @@ class FolderSource(PictureFiles):
         found: list[tuple[str, list[str], list[str]]] = []
         for form, name in classes.items():
             path = os.path.join(root, folders.get(form, name))
-            found.append((path, *(find_pictures(path) if form in folders else ([], []))))
+            found.append(
+                (path, *(find_pictures(path) if form in folders else ([], [])))
+            )
         return found
 
 
 def _folders(path: str) -> list[str]:
     with os.scandir(path) as entries:
         names = [entry.name for entry in entries if entry.is_dir()]
-    return sorted(name for name in names if not name.startswith(".") and not is_of_system(name))
+    return sorted(
+        name for name in names if not name.startswith(".") and not is_of_system(name)
+    )
 
 
 def held_out(pictures: list[str]) -> list[str]:
@@ -227,7 +295,11 @@ def held_out(pictures: list[str]) -> list[str]:
 def _nearest_data_dir(root: str, split: str) -> str:
     """Returns a hint on the folder above or below that has a folder of the split's name with classes."""
     root = os.path.abspath(root)
-    for folder in (os.path.dirname(root), root, *(os.path.join(root, name) for name in _folders(root))):
+    for folder in (
+        os.path.dirname(root),
+        root,
+        *(os.path.join(root, name) for name in _folders(root)),
+    ):
         classes = os.path.join(folder, split)
         names = _folders(classes) if os.path.isdir(classes) else []
         if len(names) > 1 and split not in names:
@@ -252,26 +324,40 @@ class TableSource(PictureFiles):
         self._table = os.path.expanduser(recipe.labels)
         self._root = os.path.expanduser(data_dir or os.path.dirname(self._table))
         self._rows = _checked(_read(self._table), self._table, self._root, recipe)
-        self.class_names = _in_order({row["label"] for row in self._split(recipe.train_split)})
+        self.class_names = _in_order(
+            {row["label"] for row in self._split(recipe.train_split)}
+        )
         if len(self.class_names) < 2:
-            raise invalid(f"classes in {self._table!r}", "two or more labels", self.class_names)
+            raise invalid(
+                f"classes in {self._table!r}", "two or more labels", self.class_names
+            )
         first = os.path.join(self._root, self._rows[0]["file"])
         if not os.path.isfile(first):
-            raise invalid(f"first file in {self._table!r}", "a picture below the data_dir", first)
+            raise invalid(
+                f"first file in {self._table!r}", "a picture below the data_dir", first
+            )
 
     def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:
         numbers = {name: number for number, name in enumerate(self.class_names)}
         rows = self._split(split)
         for row in rows:
             if row["label"] not in numbers:
-                raise unknown(f"label of {row['file']!r} in {self._table!r}", row["label"], self.class_names)
+                raise unknown(
+                    f"label of {row['file']!r} in {self._table!r}",
+                    row["label"],
+                    self.class_names,
+                )
         paths = [os.fsencode(os.path.join(self._root, row["file"])) for row in rows]
         return paths, [numbers[row["label"]] for row in rows]
 
     def _split(self, split: str) -> list[dict[str, str]]:
         rows = [row for row in self._rows if row["split"] == split]
         if not rows:
-            raise unknown(f"split in {self._table!r}:", split, {row["split"] for row in self._rows})
+            raise unknown(
+                f"split in {self._table!r}:",
+                split,
+                {row["split"] for row in self._rows},
+            )
         return rows
 
 
@@ -279,12 +365,23 @@ def _read(path: str) -> list[dict[str, str]]:
     """Returns the rows of a table as texts; `InputError` where it has other columns, or empty fields."""
     table = _load(path, "labels")
     if any(table.column_names.count(name) != 1 for name in COLUMNS):
-        hint = "separated by commas, not by semicolons" if ";" in "".join(table.column_names) else ""
-        raise invalid(f"columns of {path!r}", ", ".join(COLUMNS), table.column_names, hint)
-    rows = [{name: row[name] or "" for name in COLUMNS} for row in _as_texts(table, path).to_pylist()]
+        hint = (
+            "separated by commas, not by semicolons"
+            if ";" in "".join(table.column_names)
+            else ""
+        )
+        raise invalid(
+            f"columns of {path!r}", ", ".join(COLUMNS), table.column_names, hint
+        )
+    rows = [
+        {name: row[name] or "" for name in COLUMNS}
+        for row in _as_texts(table, path).to_pylist()
+    ]
     for number, row in enumerate(rows, start=1):
         if not all(map(str.strip, row.values())):
-            raise invalid(f"row {number} of {path!r}", "a file, a label and a split", row)
+            raise invalid(
+                f"row {number} of {path!r}", "a file, a label and a split", row
+            )
     if not rows:
         raise invalid(f"rows of {path!r}", "one or more", 0)
     return rows
@@ -297,9 +394,13 @@ def read_files(path: str, split: str) -> list[str]:
     """
     table = _load(path, "data")
     if table.column_names.count("file") != 1:
-        raise invalid(f"columns of {path!r}", "with one that is named file", table.column_names)
+        raise invalid(
+            f"columns of {path!r}", "with one that is named file", table.column_names
+        )
     rows = _as_texts(table, path).to_pylist()
-    files = [row["file"] for row in rows if row["file"] and row.get("split", split) == split]
+    files = [
+        row["file"] for row in rows if row["file"] and row.get("split", split) == split
+    ]
     if not files:
         raise invalid("split", f"one with files in {path!r}", split)
     return files
@@ -318,25 +419,43 @@ def _load(path: str, name: str) -> pyarrow.Table:
         raise invalid(name, "a readable .csv or .parquet file", path, hint) from None
 
 
-def _checked(rows: list[dict[str, str]], path: str, root: str, recipe: Recipe) -> list[dict[str, str]]:
+def _checked(
+    rows: list[dict[str, str]], path: str, root: str, recipe: Recipe
+) -> list[dict[str, str]]:
     """Returns rows, labels and splits without outer spaces; `InputError` where two contradict each other."""
     evaluated = {recipe.eval_split, recipe.held_out_split} - {recipe.train_split}
     seen: dict[tuple[str, str], tuple[object, int]] = {}
     for number, row in enumerate(rows):
-        file, label, split = os.path.join(root, row["file"]), row["label"].strip(), row["split"].strip()
+        file, label, split = (
+            os.path.join(root, row["file"]),
+            row["label"].strip(),
+            row["split"].strip(),
+        )
         file = os.path.normpath(file)
         form = unicodedata.normalize("NFC", label)
-        claims: list[tuple[str, str, object]] = [("have one label for a file", file, label)]
+        claims: list[tuple[str, str, object]] = [
+            ("have one label for a file", file, label)
+        ]
         rule = "have labels that differ in more than outer spaces and Unicode form"
         claims.append((rule, form, row["label"]))
         if split in evaluated or split == recipe.train_split:
-            claims.append(("have a file for training or evaluation alone", file, split in evaluated))
+            claims.append(
+                (
+                    "have a file for training or evaluation alone",
+                    file,
+                    split in evaluated,
+                )
+            )
         for rule, key, value in claims:
             other, first = seen.setdefault((rule, key), (value, number))
             if other != value:
                 where = f"rows {first + 1} and {number + 1} of {path!r}"
-                raise InputError(f"{where} must {rule}, got {rows[first]!a} and {row!a}")
-    return [row | {name: row[name].strip() for name in ("label", "split")} for row in rows]
+                raise InputError(
+                    f"{where} must {rule}, got {rows[first]!a} and {row!a}"
+                )
+    return [
+        row | {name: row[name].strip() for name in ("label", "split")} for row in rows
+    ]
 
 
 def _as_texts(table: pyarrow.Table, path: str) -> pyarrow.Table:
@@ -344,7 +463,9 @@ def _as_texts(table: pyarrow.Table, path: str) -> pyarrow.Table:
     table = table.select([name for name in COLUMNS if name in table.column_names])
     try:
         if not any(pyarrow.types.is_floating(column.type) for column in table.columns):
-            return table.cast(pyarrow.schema([(name, TEXTS[name]) for name in table.column_names]))
+            return table.cast(
+                pyarrow.schema([(name, TEXTS[name]) for name in table.column_names])
+            )
     except pyarrow.ArrowException:
         pass
     types = {field.name: str(field.type) for field in table.schema}

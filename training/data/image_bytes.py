@@ -51,14 +51,22 @@ class Encoded:
 
         def crop_jpeg() -> tf.Tensor:
             window = choose_window(tf.io.extract_jpeg_shape(self.contents))
-            return tf.io.decode_and_crop_jpeg(self.contents, window, channels=3, dct_method=DCT)
+            return tf.io.decode_and_crop_jpeg(
+                self.contents, window, channels=3, dct_method=DCT
+            )
 
         @_not_inlined
         def crop_others(contents: tf.Tensor) -> tf.Tensor:
             upright_jpeg = _starts_with(contents, JPEG) & (orientation(contents) == 1)
-            return tf.cond(upright_jpeg, crop_jpeg, lambda: Decoded(decode(contents)).crop(choose_window))
+            return tf.cond(
+                upright_jpeg,
+                crop_jpeg,
+                lambda: Decoded(decode(contents)).crop(choose_window),
+            )
 
-        image = tf.cond(_is_plain_jpeg(self.contents), crop_jpeg, lambda: crop_others(self.contents))
+        image = tf.cond(
+            _is_plain_jpeg(self.contents), crop_jpeg, lambda: crop_others(self.contents)
+        )
         return _to_channels(image, self.channels)
 
 
@@ -94,7 +102,11 @@ def decode(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:
     Raises:
       tf.errors.InvalidArgumentError: a damaged file, or another format.
     """
-    image = tf.cond(_is_plain_jpeg(contents), lambda: _decode_jpeg(contents), lambda: _decode_any(contents))
+    image = tf.cond(
+        _is_plain_jpeg(contents),
+        lambda: _decode_jpeg(contents),
+        lambda: _decode_any(contents),
+    )
     return _to_channels(image, channels)
 
 
@@ -109,7 +121,10 @@ def _decode_any(contents: tf.Tensor) -> tf.Tensor:
     is_jpeg, is_png = _starts_with(contents, JPEG), _starts_with(contents, PNG)
     # Python cannot read a message that is not UTF-8.
     begin = tf.strings.unicode_transcode(_bytes(contents, 0, 24), "UTF-8", "UTF-8")
-    message = ["the image must be a JPEG, PNG or still WebP file, got one that begins with", begin]
+    message = [
+        "the image must be a JPEG, PNG or still WebP file, got one that begins with",
+        begin,
+    ]
     known = tf.debugging.Assert(is_decodable(contents), message)
 
     def decode_webp() -> tf.Tensor:
@@ -131,20 +146,28 @@ def _decode_jpeg(contents: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_png(contents: tf.Tensor) -> tf.Tensor:
-    is_gray, is_palette = (_bytes(contents, 25, 1) == color_type for color_type in (b"\0", b"\3"))
+    is_gray, is_palette = (
+        _bytes(contents, 25, 1) == color_type for color_type in (b"\0", b"\3")
+    )
 
     def decode_others() -> tf.Tensor:
         rgba = tf.io.decode_png(contents, channels=4)
         # TensorFlow gives opaque pixels an alpha of 1, 3 or 15 in gray of 1, 2 or 4 bits.
-        alpha = tf.where(is_gray & (rgba[..., 3:] > 0), tf.constant(255, tf.uint8), rgba[..., 3:])
+        alpha = tf.where(
+            is_gray & (rgba[..., 3:] > 0), tf.constant(255, tf.uint8), rgba[..., 3:]
+        )
         return tf.concat([rgba[..., :3], alpha], -1)
 
-    return tf.cond(is_palette, lambda: _with_alpha(tf.io.decode_png(contents)), decode_others)
+    return tf.cond(
+        is_palette, lambda: _with_alpha(tf.io.decode_png(contents)), decode_others
+    )
 
 
 def _with_alpha(image: tf.Tensor) -> tf.Tensor:
     """Adds an opaque alpha to an image [h, w, 3]; one [h, w, 4] has its own."""
-    return tf.pad(image, [[0, 0], [0, 0], [0, 4 - tf.shape(image)[-1]]], constant_values=255)
+    return tf.pad(
+        image, [[0, 0], [0, 0], [0, 4 - tf.shape(image)[-1]]], constant_values=255
+    )
 
 
 def is_decodable(contents: tf.Tensor) -> tf.Tensor:
@@ -152,18 +175,29 @@ def is_decodable(contents: tf.Tensor) -> tf.Tensor:
 
     TensorFlow 2.20 corrupts its memory when it decodes an animated WebP.
     """
-    flags = tf.io.decode_raw(tf.strings.join([_bytes(contents, 20, 1), b"\0"]), tf.uint8)[0]
+    flags = tf.io.decode_raw(
+        tf.strings.join([_bytes(contents, 20, 1), b"\0"]), tf.uint8
+    )[0]
     animated = (_bytes(contents, 12, 4) == b"VP8X") & (flags & 2 > 0)
     is_webp = _starts_with(contents, RIFF) & (_bytes(contents, 8, 4) == WEBP)
-    return _starts_with(contents, JPEG) | _starts_with(contents, PNG) | (is_webp & ~animated)
+    return (
+        _starts_with(contents, JPEG)
+        | _starts_with(contents, PNG)
+        | (is_webp & ~animated)
+    )
 
 
 def on_white(rgba: tf.Tensor) -> tf.Tensor:
     """Returns uint8 pictures [h, w, 4] on a white background, uint8 [h, w, 3]."""
 
     def blend() -> tf.Tensor:
-        colors, opacity = tf.cast(rgba[..., :3], tf.int32), tf.cast(rgba[..., 3:], tf.int32)
-        return tf.cast((colors * opacity + 255 * (255 - opacity) + 127) // 255, tf.uint8)
+        colors, opacity = (
+            tf.cast(rgba[..., :3], tf.int32),
+            tf.cast(rgba[..., 3:], tf.int32),
+        )
+        return tf.cast(
+            (colors * opacity + 255 * (255 - opacity) + 127) // 255, tf.uint8
+        )
 
     return tf.cond(tf.reduce_all(rgba[..., 3] == 255), lambda: rgba[..., :3], blend)
 
@@ -171,7 +205,9 @@ def on_white(rgba: tf.Tensor) -> tf.Tensor:
 def orientation(contents: tf.Tensor) -> tf.Tensor:
     """Returns the EXIF orientation of a JPEG file, int32 from 1 (upright, or not given) to 8."""
     has_marker = tf.strings.regex_full_match(contents, EXIF_MARKER)
-    return tf.cond(has_marker, lambda: _read_orientation(contents), lambda: tf.constant(1))
+    return tf.cond(
+        has_marker, lambda: _read_orientation(contents), lambda: tf.constant(1)
+    )
 
 
 @_not_inlined
@@ -182,7 +218,9 @@ def _read_orientation(contents: tf.Tensor) -> tf.Tensor:
 def _chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
     """Returns the EXIF orientation of a PNG or WebP file, as `orientation` of a JPEG."""
     has_chunk = tf.strings.regex_full_match(contents, EXIF_CHUNK)
-    return tf.cond(has_chunk, lambda: _read_chunk_orientation(contents), lambda: tf.constant(1))
+    return tf.cond(
+        has_chunk, lambda: _read_chunk_orientation(contents), lambda: tf.constant(1)
+    )
 
 
 @_not_inlined
@@ -197,8 +235,12 @@ def _rotate_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     """Undoes an EXIF orientation by a transposition, then flips left to right and top to bottom."""
 
     def turn() -> tf.Tensor:
-        turned = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
-        sides = tf.constant([[0, 0], [0, 0], [0, 1], [1, 1], [1, 0], [0, 0], [0, 1], [1, 1], [1, 0]])
+        turned = tf.cond(
+            orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image
+        )
+        sides = tf.constant(
+            [[0, 0], [0, 0], [0, 1], [1, 1], [1, 0], [0, 0], [0, 1], [1, 1], [1, 0]]
+        )
         vertical, horizontal = tf.unstack(tf.cast(sides[orientation], tf.bool))
         turned = tf.cond(horizontal, lambda: turned[:, ::-1], lambda: turned)
         return tf.cond(vertical, lambda: turned[::-1], lambda: turned)
@@ -220,19 +262,25 @@ def _find_exif(contents: tf.Tensor) -> tf.Tensor:
     """Returns the EXIF data of a JPEG file, a string scalar; empty where there is none."""
     size = _size(contents)
 
-    def step(at: tf.Tensor, _: tf.Tensor, __: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def step(
+        at: tf.Tensor, _: tf.Tensor, __: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Reads a segment; returns the begin of the next one, the begin of EXIF, and whether to continue."""
         head = tf.cast(tf.io.decode_raw(_bytes(contents, at, 4), tf.uint8), tf.int64)
         marker = tf.where(head[0] == 0xFF, head[1], 0)
         found = (marker == 0xE1) & (_bytes(contents, at + 4, 6) == b"Exif\0\0")
         # Bytes between segments, fill bytes, and markers without a length.
-        bare = tf.reduce_any(marker == tf.constant([0, 1, *range(0xD0, 0xDA), 0xFF], tf.int64))
+        bare = tf.reduce_any(
+            marker == tf.constant([0, 1, *range(0xD0, 0xDA), 0xFF], tf.int64)
+        )
         length = tf.where(bare, tf.constant(1, tf.int64), 2 + 256 * head[2] + head[3])
         return at + length, tf.where(found, at + 10, size), ~(found | (marker == 0xDA))
 
     first = tf.constant(2, tf.int64)  # after the signature
     _, begin, _ = tf.while_loop(
-        lambda at, _, more: more & (at + 8 <= size), step, (first, size, tf.constant(True))
+        lambda at, _, more: more & (at + 8 <= size),
+        step,
+        (first, size, tf.constant(True)),
     )
     return _bytes(contents, begin, 1 << 16)
 
@@ -247,7 +295,9 @@ def _find_exif_chunk(contents: tf.Tensor) -> tf.Tensor:
     is_png = _starts_with(contents, PNG)
     name = tf.where(is_png, b"eXIf", b"EXIF")
     name_at = tf.where(is_png, 4, 0)
-    powers = tf.where(is_png, [1 << 24, 1 << 16, 1 << 8, 1], [1, 1 << 8, 1 << 16, 1 << 24])
+    powers = tf.where(
+        is_png, [1 << 24, 1 << 16, 1 << 8, 1], [1, 1 << 8, 1 << 16, 1 << 24]
+    )
 
     def step(at: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Reads a chunk; returns the begin of the next one, and the begin of EXIF."""
@@ -259,21 +309,33 @@ def _find_exif_chunk(contents: tf.Tensor) -> tf.Tensor:
         return at + 8 + behind, tf.where(found, at + 8, size)
 
     first = tf.where(is_png, tf.constant(8, tf.int64), 12)  # after the signature
-    _, begin = tf.while_loop(lambda at, begin: (begin == size) & (at + 8 <= size), step, (first, size))
+    _, begin = tf.while_loop(
+        lambda at, begin: (begin == size) & (at + 8 <= size), step, (first, size)
+    )
     return _bytes(contents, begin, 1 << 16)
 
 
 def _orientation_of_exif(exif: tf.Tensor) -> tf.Tensor:
     """Returns the orientation that EXIF data gives, int32; 1 where it gives none from 1 to 8."""
     data = tf.pad(tf.cast(tf.io.decode_raw(exif, tf.uint8), tf.int32), [[0, 10]])
-    powers = tf.where(data[0] == ord("I"), [1, 1 << 8, 1 << 16, 1 << 24], [1 << 24, 1 << 16, 1 << 8, 1])
+    powers = tf.where(
+        data[0] == ord("I"),
+        [1, 1 << 8, 1 << 16, 1 << 24],
+        [1 << 24, 1 << 16, 1 << 8, 1],
+    )
     pair = tf.where(data[0] == ord("I"), [1, 1 << 8], [1 << 8, 1])
-    directory = tf.clip_by_value(tf.reduce_sum(data[4:8] * powers), 0, tf.size(data) - 2)
+    directory = tf.clip_by_value(
+        tf.reduce_sum(data[4:8] * powers), 0, tf.size(data) - 2
+    )
     count = tf.reduce_sum(data[directory : directory + 2] * pair)
     count = tf.minimum(count, (tf.size(data) - directory - 2) // 12)
     entries = tf.reshape(data[directory + 2 : directory + 2 + 12 * count], [count, 12])
-    tags, values = (tf.reduce_sum(entries[:, at : at + 2] * pair, axis=1) for at in (0, 8))
-    value = tf.reduce_max(tf.concat([[0], tf.where(tags == ORIENTATION, values, 0)], axis=0))
+    tags, values = (
+        tf.reduce_sum(entries[:, at : at + 2] * pair, axis=1) for at in (0, 8)
+    )
+    value = tf.reduce_max(
+        tf.concat([[0], tf.where(tags == ORIENTATION, values, 0)], axis=0)
+    )
     return tf.where((value >= 1) & (value <= 8), value, 1)
 
 
@@ -283,7 +345,9 @@ def _starts_with(contents: tf.Tensor, signature: bytes) -> tf.Tensor:
 
 def _bytes(contents: tf.Tensor, at: tf.Tensor | int, count: int) -> tf.Tensor:
     """Returns `count` bytes of a file, or fewer at its end."""
-    return tf.strings.substr(contents, tf.minimum(tf.cast(at, tf.int64), _size(contents)), count)
+    return tf.strings.substr(
+        contents, tf.minimum(tf.cast(at, tf.int64), _size(contents)), count
+    )
 
 
 def _size(contents: tf.Tensor) -> tf.Tensor:

@@ -32,7 +32,9 @@ INK, FAINT, TRACK, FIRST, OTHERS = "#111827", "#6b7280", "#eef1f5", "#2563eb", "
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 
-def find_pictures(folder: str | Path, above: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+def find_pictures(
+    folder: str | Path, above: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
     """Returns the paths of the pictures below a folder, by their names, and of all other files there.
 
     `above` has the real paths of the folders from which this one was reached.
@@ -46,7 +48,9 @@ def find_pictures(folder: str | Path, above: Sequence[str] = ()) -> tuple[list[s
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name.startswith("."):
                 continue
-            if is_of_system(entry.name) or (entry.is_symlink() and _contains(entry.path, above)):
+            if is_of_system(entry.name) or (
+                entry.is_symlink() and _contains(entry.path, above)
+            ):
                 others.append(entry.path)
             elif entry.is_dir():
                 below = find_pictures(entry.path, above)
@@ -96,7 +100,9 @@ def as_decodable(contents: bytes) -> bytes:
     file = io.BytesIO()
     try:
         with Image.open(io.BytesIO(contents)) as image:
-            _in_8_bits(ImageOps.exif_transpose(image)).save(file, format="PNG", compress_level=1)
+            _in_8_bits(ImageOps.exif_transpose(image)).save(
+                file, format="PNG", compress_level=1
+            )
     except UnidentifiedImageError:
         raise InputError("its format is unknown") from None
     # Pillow raises many kinds for damaged files, SyntaxError and struct.error too
@@ -115,20 +121,28 @@ def _is_decodable(contents: bytes) -> bool:
 def _in_8_bits(image: Image.Image) -> Image.Image:
     """Returns an image as RGB, or as RGBA where it is transparent."""
     if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert("RGB")
+        return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert(
+            "RGB"
+        )
     if image.mode in ("I", "F"):
-        raise InputError(f"its pixels are {'floats' if image.mode == 'F' else '32-bit integers'}")
+        raise InputError(
+            f"its pixels are {'floats' if image.mode == 'F' else '32-bit integers'}"
+        )
     return image.convert("RGBA" if image.has_transparency_data else "RGB")
 
 
 def expand_folders(images: Sequence[str | Path] | str | Path) -> list[str]:
     """Returns paths of image files, a folder replaced by the pictures below it; `InputError` for none."""
     paths: list[str] = []
-    for path in map(os.path.expanduser, [images] if isinstance(images, str | Path) else images):
+    for path in map(
+        os.path.expanduser, [images] if isinstance(images, str | Path) else images
+    ):
         if os.path.isdir(path):
             pictures, others = find_pictures(path)
             if not pictures:
-                raise invalid("image", f"a file, or a folder with {', '.join(ENDINGS)}", path)
+                raise invalid(
+                    "image", f"a file, or a folder with {', '.join(ENDINGS)}", path
+                )
             if others:
                 found = describe_left_out(path, others, len(pictures) + len(others))
                 print(f"left out: {found}", file=sys.stderr, flush=True)
@@ -149,7 +163,9 @@ def read_images(
     terminal is for callers that print nothing meanwhile.
     """
     failures = []
-    for path in tqdm.tqdm(paths, unit="image", disable=None if show_progress else True, leave=False):
+    for path in tqdm.tqdm(
+        paths, unit="image", disable=None if show_progress else True, leave=False
+    ):
         try:
             yield path, read_image(path)
         except InputError as error:
@@ -175,9 +191,17 @@ def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
     taken = {os.path.realpath(path).casefold() for path in images}
     chosen = []
     for image in images:
-        stem = os.path.join(folder, f"{os.path.splitext(os.path.basename(image))[0]}_prediction")
-        candidates = itertools.chain([f"{stem}.png"], (f"{stem}_{n}.png" for n in itertools.count(2)))
-        picture = next(path for path in candidates if os.path.realpath(path).casefold() not in taken)
+        stem = os.path.join(
+            folder, f"{os.path.splitext(os.path.basename(image))[0]}_prediction"
+        )
+        candidates = itertools.chain(
+            [f"{stem}.png"], (f"{stem}_{n}.png" for n in itertools.count(2))
+        )
+        picture = next(
+            path
+            for path in candidates
+            if os.path.realpath(path).casefold() not in taken
+        )
         check_replaceable(picture, MARKED_PNG)
         taken.add(os.path.realpath(picture).casefold())
         chosen.append(picture)
@@ -191,7 +215,9 @@ def save_picture(picture: Image.Image, path: str) -> None:
     write_output(Path(path), file.getvalue())
 
 
-def draw_prediction(image: np.ndarray, title: str, top: Sequence[tuple[str, float]]) -> Image.Image:
+def draw_prediction(
+    image: np.ndarray, title: str, top: Sequence[tuple[str, float]]
+) -> Image.Image:
     """Draws an image uint8 [h, w, 3] at a readable size, and beside it a title and a bar per class.
 
     A small image is enlarged without smoothing. `top` has names and probabilities in descending order, of
@@ -204,12 +230,19 @@ def draw_prediction(image: np.ndarray, title: str, top: Sequence[tuple[str, floa
     corner = (MARGIN + (PANEL - shown.width) // 2, MARGIN + (PANEL - shown.height) // 2)
     canvas.paste(shown, corner)
     draw = ImageDraw.Draw(canvas)
-    frame = (corner[0] - 1, corner[1] - 1, corner[0] + shown.width, corner[1] + shown.height)
+    frame = (
+        corner[0] - 1,
+        corner[1] - 1,
+        corner[0] + shown.width,
+        corner[1] + shown.height,
+    )
     draw.rectangle(frame, outline="#d1d5db")
     left = 2 * MARGIN + PANEL
     _text(draw, (left, MARGIN), title, 15, FAINT, CHART)
     for index, (name, probability) in enumerate(rows):
-        _draw_row(draw, left, MARGIN + 40 + ROW * index, name, probability, first=index == 0)
+        _draw_row(
+            draw, left, MARGIN + 40 + ROW * index, name, probability, first=index == 0
+        )
     return canvas
 
 
@@ -218,24 +251,40 @@ def _fit(image: Image.Image) -> Image.Image:
     if factor >= 2:
         factor = int(factor)
     size = (max(1, round(image.width * factor)), max(1, round(image.height * factor)))
-    return image.resize(size, Image.Resampling.NEAREST if factor >= 2 else Image.Resampling.LANCZOS)
+    return image.resize(
+        size, Image.Resampling.NEAREST if factor >= 2 else Image.Resampling.LANCZOS
+    )
 
 
 def _draw_row(
-    draw: ImageDraw.ImageDraw, left: int, y: int, name: str, probability: float, first: bool
+    draw: ImageDraw.ImageDraw,
+    left: int,
+    y: int,
+    name: str,
+    probability: float,
+    first: bool,
 ) -> None:
     right = left + CHART
-    draw.text((right, y), percent(probability), INK, ImageFont.load_default(17), anchor="ra")
+    draw.text(
+        (right, y), percent(probability), INK, ImageFont.load_default(17), anchor="ra"
+    )
     _text(draw, (left, y), name, 17, INK, CHART - 90)
     bar = y + 24
     draw.rectangle((left, bar, right, bar + BAR), fill=TRACK)
     filled = round(CHART * probability)
     if filled:
-        draw.rectangle((left, bar, left + filled, bar + BAR), fill=FIRST if first else OTHERS)
+        draw.rectangle(
+            (left, bar, left + filled, bar + BAR), fill=FIRST if first else OTHERS
+        )
 
 
 def _text(
-    draw: ImageDraw.ImageDraw, corner: tuple[int, int], text: str, size: int, color: str, width: int
+    draw: ImageDraw.ImageDraw,
+    corner: tuple[int, int],
+    text: str,
+    size: int,
+    color: str,
+    width: int,
 ) -> None:
     font = ImageFont.load_default(size)
     text = escape_unprintable(text)

@@ -23,7 +23,9 @@ CHOICE, CENTER = [0, 1 << 50], [0, 1 << 51]
 Shares = Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]
 
 
-def mix_batches(batches: tf.data.Dataset, recipe: Recipe, initial_step: int, shard: Shard) -> tf.data.Dataset:
+def mix_batches(
+    batches: tf.data.Dataset, recipe: Recipe, initial_step: int, shard: Shard
+) -> tf.data.Dataset:
     """Returns the batches mixed as in the recipe; the result depends on its seed and the step alone.
 
     Args:
@@ -40,10 +42,20 @@ def mix_batches(batches: tf.data.Dataset, recipe: Recipe, initial_step: int, sha
     if not kinds:
         return batches
 
-    def mix_one(number: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        seed = tf.stack([tf.constant(recipe.seed + SEED, tf.int64), number * shard.count + shard.index])
+    def mix_one(
+        number: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        seed = tf.stack(
+            [
+                tf.constant(recipe.seed + SEED, tf.int64),
+                number * shard.count + shard.index,
+            ]
+        )
         choice = tf.random.stateless_uniform([], seed + CHOICE, 0, len(kinds), tf.int32)
-        draws = [lambda s=s, alpha=alpha: s(tf.shape(batch[0]), alpha, seed) for s, alpha in kinds]
+        draws = [
+            lambda s=s, alpha=alpha: s(tf.shape(batch[0]), alpha, seed)
+            for s, alpha in kinds
+        ]
         return mix(*batch, tf.switch_case(choice, draws), recipe.num_classes)
 
     first = initial_step * (shard.replicas // shard.count)
@@ -79,12 +91,16 @@ def cutmix_shares(shape: tf.Tensor, alpha: float, seed: tf.Tensor) -> tf.Tensor:
     sizes = tf.cast(shape[1:3], tf.float32)
     lengths = tf.floor(tf.sqrt(_beta(alpha, seed)) * sizes)
     centers = tf.floor(tf.random.stateless_uniform([2], seed + CENTER) * sizes)
-    return tf.cast(rectangle(sizes, centers - tf.floor(lengths / 2), lengths), tf.float32)
+    return tf.cast(
+        rectangle(sizes, centers - tf.floor(lengths / 2), lengths), tf.float32
+    )
 
 
 def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     """Returns a number from Beta(alpha, alpha); in float64, its two numbers from Gamma are never both 0."""
     first, second = tf.unstack(
-        tf.random.stateless_gamma([2], seed, tf.constant(alpha, tf.float64), dtype=tf.float64)
+        tf.random.stateless_gamma(
+            [2], seed, tf.constant(alpha, tf.float64), dtype=tf.float64
+        )
     )
     return tf.cast(first / (first + second), tf.float32)

@@ -20,11 +20,17 @@ SEEDS = (1000, 2, 1001)
 def of_recipe(recipe: Recipe) -> Preprocessing:
     """Returns the preprocessing of evaluation, which the exported SavedModel shares."""
     return Preprocessing(
-        recipe.input_size, recipe.mean, recipe.std, recipe.crop_fraction, recipe.interpolation
+        recipe.input_size,
+        recipe.mean,
+        recipe.std,
+        recipe.crop_fraction,
+        recipe.interpolation,
     )
 
 
-def for_training(image: Encoded | Decoded, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
+def for_training(
+    image: Encoded | Decoded, recipe: Recipe, seed: tf.Tensor
+) -> tf.Tensor:
     """Returns an image of training, cropped, resized and augmented as in the recipe.
 
     The same seed, int64 [2], gives the same image, uint8 [input_size, input_size, c], for `normalize`.
@@ -32,7 +38,9 @@ def for_training(image: Encoded | Decoded, recipe: Recipe, seed: tf.Tensor) -> t
     prepare = of_recipe(recipe)
     view: augment.View = pkgutil.resolve_name(AUGMENTATIONS[recipe.augmentation])
     pixels = view(image, recipe.input_size, prepare.square, seed)
-    jitter, rand_augment, erase = (augment.derive_seed(seed, number) for number in SEEDS)
+    jitter, rand_augment, erase = (
+        augment.derive_seed(seed, number) for number in SEEDS
+    )
     if recipe.color_jitter:
         pixels = augment.color_jitter(pixels, recipe.color_jitter, jitter)
     if recipe.randaugment_layers:

@@ -53,8 +53,12 @@ def model_garden(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tenso
     image = tf.broadcast_to(pixels, [*pixels.shape[:2], 3])
     for _ in range(recipe.randaugment_layers):
         options = recipe.randaugment_magnitude / 10, seed
-        branches = [partial(operation, image, *options) for operation in MODEL_GARDEN.values()]
-        drawn = tf.random.stateless_uniform([], derive_seed(seed, 0), 0, len(branches) + 1, tf.int32)
+        branches = [
+            partial(operation, image, *options) for operation in MODEL_GARDEN.values()
+        ]
+        drawn = tf.random.stateless_uniform(
+            [], derive_seed(seed, 0), 0, len(branches) + 1, tf.int32
+        )
         image = _apply_one(branches, drawn, image)
         seed = derive_seed(seed, DRAWS - 1)
     return image
@@ -71,9 +75,15 @@ def timm(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
     fill = tf.round([255 * mean for mean in recipe.mean])
     image = tf.broadcast_to(pixels, [*pixels.shape[:2], 3])
     for layer in range(recipe.randaugment_layers):
-        choice, side = tf.unstack(tf.random.stateless_uniform([2], derive_seed(seed, 2 * layer)))
-        deviation = recipe.randaugment_std * tf.random.stateless_normal([], derive_seed(seed, 2 * layer + 1))
-        magnitude = tf.clip_by_value(recipe.randaugment_magnitude + deviation, 0.0, MAX_MAGNITUDE)
+        choice, side = tf.unstack(
+            tf.random.stateless_uniform([2], derive_seed(seed, 2 * layer))
+        )
+        deviation = recipe.randaugment_std * tf.random.stateless_normal(
+            [], derive_seed(seed, 2 * layer + 1)
+        )
+        magnitude = tf.clip_by_value(
+            recipe.randaugment_magnitude + deviation, 0.0, MAX_MAGNITUDE
+        )
         level = magnitude / MAX_MAGNITUDE
         strength = Strength(level, tf.where(side < 0.5, -level, level), fill)
         branches = [partial(operation, image, strength) for operation in TIMM.values()]
@@ -83,7 +93,9 @@ def timm(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
     return image
 
 
-def _apply_one(branches: Sequence[Callable[[], tf.Tensor]], drawn: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
+def _apply_one(
+    branches: Sequence[Callable[[], tf.Tensor]], drawn: tf.Tensor, image: tf.Tensor
+) -> tf.Tensor:
     changed = tf.switch_case(drawn, branches, default=partial(tf.identity, image))
     return tf.ensure_shape(changed, image.shape)
 
@@ -103,7 +115,9 @@ def _equalize(image: tf.Tensor) -> tf.Tensor:
     def equalized(levels: tf.Tensor) -> tf.Tensor:
         counts = tf.math.bincount(levels, minlength=256, maxlength=256)
         step = (tf.size(levels) - counts[tf.reduce_max(levels)]) // 255
-        table = tf.minimum((tf.cumsum(counts, exclusive=True) + step // 2) // tf.maximum(step, 1), 255)
+        table = tf.minimum(
+            (tf.cumsum(counts, exclusive=True) + step // 2) // tf.maximum(step, 1), 255
+        )
         return tf.gather(tf.where(step > 0, table, tf.range(256)), levels)
 
     channels = tf.unstack(tf.cast(image, tf.int32), axis=-1)
@@ -122,12 +136,17 @@ def _solarize(image: tf.Tensor, threshold: Any) -> tf.Tensor:
 
 def _solarize_add(image: tf.Tensor, addition: Any) -> tf.Tensor:
     """Returns the image with its darker half brighter."""
-    return tf.where(image < 128, tf.cast(tf.minimum(_whole(image) + addition, 255), tf.uint8), image)
+    return tf.where(
+        image < 128, tf.cast(tf.minimum(_whole(image) + addition, 255), tf.uint8), image
+    )
 
 
 def _sharpen(image: tf.Tensor, level: float) -> tf.Tensor:
     """Returns the image, blended with means of 3x3 pixels in which the center counts five times."""
-    kernel = tf.tile(tf.constant([1, 1, 1, 1, 5, 1, 1, 1, 1], tf.float32, [3, 3, 1, 1]) / 13, [1, 1, 3, 1])
+    kernel = tf.tile(
+        tf.constant([1, 1, 1, 1, 5, 1, 1, 1, 1], tf.float32, [3, 3, 1, 1]) / 13,
+        [1, 1, 3, 1],
+    )
     levels = tf.cast(image, tf.float32)[tf.newaxis]
     means = tf.nn.depthwise_conv2d(levels, kernel, [1, 1, 1, 1], "SAME")[0]
     means = tf.cast(tf.clip_by_value(means, 0.0, 255.0), tf.uint8)
@@ -148,13 +167,19 @@ def _turn(image: tf.Tensor, degrees: tf.Tensor) -> tf.Tensor:
     return _move(image, ((cosine, -sine), (sine, cosine)), shift)
 
 
-def _move(image: tf.Tensor, matrix: Any = ((1.0, 0.0), (0.0, 1.0)), shift: Any = (0.0, 0.0)) -> tf.Tensor:
+def _move(
+    image: tf.Tensor, matrix: Any = ((1.0, 0.0), (0.0, 1.0)), shift: Any = (0.0, 0.0)
+) -> tf.Tensor:
     """Returns the image after `augment.warp`, of the nearest pixels and reflected at its borders."""
-    return augment.warp(image, matrix, (0.0, 0.0), shift, interpolation="NEAREST", fill_mode="REFLECT")
+    return augment.warp(
+        image, matrix, (0.0, 0.0), shift, interpolation="NEAREST", fill_mode="REFLECT"
+    )
 
 
 def _signed(value: float, seed: tf.Tensor, draw: int) -> tf.Tensor:
-    return tf.where(tf.random.stateless_uniform([], derive_seed(seed, draw)) < 0.5, -value, value)
+    return tf.where(
+        tf.random.stateless_uniform([], derive_seed(seed, draw)) < 0.5, -value, value
+    )
 
 
 def _cut_out(image: tf.Tensor, radius: int, seed: tf.Tensor) -> tf.Tensor:
@@ -175,16 +200,32 @@ MODEL_GARDEN: dict[str, Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]] = {
     "Equalize": lambda image, level, seed: _equalize(image),
     "Invert": lambda image, level, seed: 255 - image,
     "Rotate": lambda image, level, seed: _turn(image, _signed(30 * level, seed, 5)),
-    "Posterize": lambda image, level, seed: _posterize(image, 2 ** min((8 - int(4 * level)) % 256, 7)),
+    "Posterize": lambda image, level, seed: _posterize(
+        image, 2 ** min((8 - int(4 * level)) % 256, 7)
+    ),
     "Solarize": lambda image, level, seed: _solarize(image, int(256 * level) % 256),
-    "Color": lambda image, level, seed: _enhance(image, tf.image.rgb_to_grayscale(image), level),
-    "Contrast": lambda image, level, seed: tf.image.adjust_contrast(image, 1.8 * level + 0.1),
-    "Brightness": lambda image, level, seed: _enhance(image, tf.zeros_like(image), level),
+    "Color": lambda image, level, seed: _enhance(
+        image, tf.image.rgb_to_grayscale(image), level
+    ),
+    "Contrast": lambda image, level, seed: tf.image.adjust_contrast(
+        image, 1.8 * level + 0.1
+    ),
+    "Brightness": lambda image, level, seed: _enhance(
+        image, tf.zeros_like(image), level
+    ),
     "Sharpness": lambda image, level, seed: _sharpen(image, level),
-    "ShearX": lambda image, level, seed: _move(image, ((1.0, _signed(0.3 * level, seed, 13)), (0.0, 1.0))),
-    "ShearY": lambda image, level, seed: _move(image, ((1.0, 0.0), (_signed(0.3 * level, seed, 15), 1.0))),
-    "TranslateX": lambda image, level, seed: _move(image, shift=(_signed(MAX_PIXELS * level, seed, 17), 0.0)),
-    "TranslateY": lambda image, level, seed: _move(image, shift=(0.0, _signed(MAX_PIXELS * level, seed, 19))),
+    "ShearX": lambda image, level, seed: _move(
+        image, ((1.0, _signed(0.3 * level, seed, 13)), (0.0, 1.0))
+    ),
+    "ShearY": lambda image, level, seed: _move(
+        image, ((1.0, 0.0), (_signed(0.3 * level, seed, 15), 1.0))
+    ),
+    "TranslateX": lambda image, level, seed: _move(
+        image, shift=(_signed(MAX_PIXELS * level, seed, 17), 0.0)
+    ),
+    "TranslateY": lambda image, level, seed: _move(
+        image, shift=(0.0, _signed(MAX_PIXELS * level, seed, 19))
+    ),
     "Cutout": lambda image, level, seed: _cut_out(image, int(MAX_RADIUS * level), seed),
     "SolarizeAdd": lambda image, level, seed: _solarize_add(image, int(110 * level)),
 }
@@ -192,8 +233,14 @@ MODEL_GARDEN: dict[str, Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]] = {
 
 def _rotate(image: tf.Tensor, strength: Strength) -> tf.Tensor:
     height, width, _ = image.shape
-    cosine, sine = tf.cos(MAX_TURN * strength.signed), tf.sin(MAX_TURN * strength.signed)
-    matrix, center = ((cosine, -sine), (sine, cosine)), ((width - 1) / 2, (height - 1) / 2)
+    cosine, sine = (
+        tf.cos(MAX_TURN * strength.signed),
+        tf.sin(MAX_TURN * strength.signed),
+    )
+    matrix, center = (
+        ((cosine, -sine), (sine, cosine)),
+        ((width - 1) / 2, (height - 1) / 2),
+    )
     return _warp(image, strength.fill, matrix, center)
 
 
@@ -202,7 +249,9 @@ def _shear(x: float, y: float) -> Operation:
 
     def sheared(image: tf.Tensor, strength: Strength) -> tf.Tensor:
         slope = MAX_SHEAR * strength.signed
-        return _warp(image, strength.fill, ((1.0, x * slope), (y * slope, 1.0)), (-0.5, -0.5))
+        return _warp(
+            image, strength.fill, ((1.0, x * slope), (y * slope, 1.0)), (-0.5, -0.5)
+        )
 
     return sheared
 
@@ -221,14 +270,19 @@ def _translate(x: float, y: float) -> Operation:
 
 def _warp(image: tf.Tensor, fill: tf.Tensor, *transformation: Any) -> tf.Tensor:
     """Returns the image after `augment.warp`, over a color instead of black."""
-    return _rounded(augment.warp(tf.cast(image, tf.float32) - fill, *transformation) + fill)
+    return _rounded(
+        augment.warp(tf.cast(image, tf.float32) - fill, *transformation) + fill
+    )
 
 
 def _blend(background: Callable[[tf.Tensor], tf.Tensor]) -> Operation:
     """Returns the operation that moves the image towards its background, or away from it."""
 
     def blended(image: tf.Tensor, strength: Strength) -> tf.Tensor:
-        levels, factor = tf.cast(image, tf.float32), tf.maximum(MIN_FACTOR, 1 + MAX_BLEND * strength.signed)
+        levels, factor = (
+            tf.cast(image, tf.float32),
+            tf.maximum(MIN_FACTOR, 1 + MAX_BLEND * strength.signed),
+        )
         return _rounded(augment.blend(levels, background(levels), factor))
 
     return blended
@@ -236,7 +290,9 @@ def _blend(background: Callable[[tf.Tensor], tf.Tensor]) -> Operation:
 
 def _smooth(levels: tf.Tensor) -> tf.Tensor:
     """Returns means of 3x3 pixels, in which the center counts five times; the border stays, as in Pillow."""
-    means = (9 * tf.nn.avg_pool2d(levels[tf.newaxis], 3, 1, "SAME")[0] + 4 * levels) / 13
+    means = (
+        9 * tf.nn.avg_pool2d(levels[tf.newaxis], 3, 1, "SAME")[0] + 4 * levels
+    ) / 13
     return tf.where(_inside(levels), means, levels)
 
 
@@ -255,8 +311,12 @@ TIMM: dict[str, Operation] = {
     "PosterizeIncreasing": lambda image, strength: _posterize(
         image, 2 ** (4 + _whole(tf.minimum(4 * strength.level, 3.0)))
     ),
-    "SolarizeIncreasing": lambda image, strength: _solarize(image, 256 - _whole(256 * strength.level)),
-    "SolarizeAdd": lambda image, strength: _solarize_add(image, _whole(110 * strength.level)),
+    "SolarizeIncreasing": lambda image, strength: _solarize(
+        image, 256 - _whole(256 * strength.level)
+    ),
+    "SolarizeAdd": lambda image, strength: _solarize_add(
+        image, _whole(110 * strength.level)
+    ),
     "ColorIncreasing": _blend(augment.gray),
     "ContrastIncreasing": _blend(augment.mean_gray),
     "BrightnessIncreasing": _blend(tf.zeros_like),

@@ -26,19 +26,31 @@ from lambdanet.errors import InputError, check_known, invalid
 from lambdanet.files import read_remote
 from lambdanet.training.data import class_names
 from lambdanet.training.data.image_bytes import Encoded
-from lambdanet.training.data.sources import SINGLE_MACHINE, Example, Shard, Source, number_records
+from lambdanet.training.data.sources import (
+    SINGLE_MACHINE,
+    Example,
+    Shard,
+    Source,
+    number_records,
+)
 
 NAME = "tfrecord"
 LAYOUT = "train-00000-of-00008 and so on, and the same of validation"
 CLASSES, MANIFEST = "classes.txt", "manifest.json"
 PSEUDO = "pseudo"  # the split written by `lambdanet pseudo-label`
-IMAGE, LABEL, PROBABILITIES = "image/encoded", "image/class/label", "image/class/probabilities"
+IMAGE, LABEL, PROBABILITIES = (
+    "image/encoded",
+    "image/class/label",
+    "image/class/probabilities",
+)
 
 INTERLEAVED_FILES = 16  # read and mixed at a time
 BUFFER = 4096  # records from which the next one is drawn
 
 _FILE = re.compile(r"(?P<split>.+?)-(?P<index>\d{5})-of-(?P<count>\d{5})(\..*)?")
-_SPLIT = re.compile(r"(?P<name>[^\[\]]+)(\[((?P<begin>\d+)shard)?:((?P<end>\d+)shard)?\])?")
+_SPLIT = re.compile(
+    r"(?P<name>[^\[\]]+)(\[((?P<begin>\d+)shard)?:((?P<end>\d+)shard)?\])?"
+)
 
 
 class Piece(NamedTuple):
@@ -77,23 +89,37 @@ class RecordsSource(Source):
         return sum(piece.number for piece in self._pieces(split, shard))
 
     def examples(
-        self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
+        self,
+        split: str,
+        seed: tf.Tensor | None,
+        shard: Shard = SINGLE_MACHINE,
+        first: tf.Tensor | int = 0,
     ) -> tf.data.Dataset:
         pieces = self._pieces(split, shard)
         first = tf.cast(first, tf.int64)
         if seed is None:
             return read_all(pieces).skip(first)
-        order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), [self._seed, seed])
-        rows = tf.pad(order, [[0, -len(pieces) % INTERLEAVED_FILES]], constant_values=-1)
+        order = tf.random.experimental.stateless_shuffle(
+            tf.range(len(pieces)), [self._seed, seed]
+        )
+        rows = tf.pad(
+            order, [[0, -len(pieces) % INTERLEAVED_FILES]], constant_values=-1
+        )
         rows = tf.reshape(rows, [-1, INTERLEAVED_FILES])
         # The last is for -1.
         counts = tf.constant([piece.number for piece in pieces] + [0], tf.int64)
-        ends = tf.cumsum(tf.reduce_sum(tf.gather(counts, rows % (len(pieces) + 1)), axis=1))
-        begin = tf.searchsorted(ends, first[tf.newaxis], side="right", out_type=tf.int64)[0]
+        ends = tf.cumsum(
+            tf.reduce_sum(tf.gather(counts, rows % (len(pieces) + 1)), axis=1)
+        )
+        begin = tf.searchsorted(
+            ends, first[tf.newaxis], side="right", out_type=tf.int64
+        )[0]
         before = tf.concat([[0], ends], axis=0)[begin]
 
         def read_row(row: tf.Tensor) -> tf.data.Dataset:
-            read = read_all([*pieces, Piece("", 0, 0)], INTERLEAVED_FILES, row % (len(pieces) + 1))
+            read = read_all(
+                [*pieces, Piece("", 0, 0)], INTERLEAVED_FILES, row % (len(pieces) + 1)
+            )
             return read.shuffle(BUFFER, seed=seed, reshuffle_each_iteration=False)
 
         # Rows of files that come before the first record are not opened.
@@ -116,14 +142,21 @@ class RecordsSource(Source):
             return list(self.manifest["classes"])
         if not recipe.num_classes:
             missing = f"{str(self._root / CLASSES)!r} is missing"
-            raise invalid("num_classes", "the number of classes", recipe.num_classes, missing)
+            raise invalid(
+                "num_classes", "the number of classes", recipe.num_classes, missing
+            )
         return [str(number) for number in range(recipe.num_classes)]
 
     def _find_pieces(self, split: str, shard: Shard) -> list[Piece]:
         """Returns the parts of files that a machine reads: a contiguous run of the split's records."""
-        files = [(path, self._count(path)) for path in select_files(self._splits, split, self._root)]
+        files = [
+            (path, self._count(path))
+            for path in select_files(self._splits, split, self._root)
+        ]
         total = sum(count for _, count in files)
-        begin, end = (total * index // shard.count for index in (shard.index, shard.index + 1))
+        begin, end = (
+            total * index // shard.count for index in (shard.index, shard.index + 1)
+        )
         return cut_pieces(files, begin, end)
 
     def _count(self, path: Path) -> int:
@@ -132,7 +165,9 @@ class RecordsSource(Source):
         return self._counts[path.name]
 
 
-def parse_field(example: Example, field: str, shape: list[int], dtype: tf.DType) -> tf.Tensor:
+def parse_field(
+    example: Example, field: str, shape: list[int], dtype: tf.DType
+) -> tf.Tensor:
     """Returns a field of an example's record."""
     features = {field: tf.io.FixedLenFeature(shape, dtype)}
     return tf.io.parse_single_example(example["record"], features)[field]
@@ -146,7 +181,9 @@ def find_splits(root: Path) -> dict[str, list[Path]]:
         match = _FILE.fullmatch(path.name)
         if match and not path.name.startswith("."):
             found.setdefault(match["split"], {})[int(match["index"])] = path
-            totals[match["split"]] = max(totals.get(match["split"], 0), int(match["count"]))
+            totals[match["split"]] = max(
+                totals.get(match["split"], 0), int(match["count"])
+            )
     for split, files in found.items():
         missing = [index for index in range(totals[split]) if index not in files]
         if missing:
@@ -154,20 +191,33 @@ def find_splits(root: Path) -> dict[str, list[Path]]:
                 f"split {split!r} in {str(root)!r} lacks {len(missing)} of {totals[split]} files, the first "
                 f"of them number {missing[0]}"
             )
-    return {split: [files[index] for index in sorted(files)] for split, files in found.items()}
+    return {
+        split: [files[index] for index in sorted(files)]
+        for split, files in found.items()
+    }
 
 
-def select_files(splits: Mapping[str, list[Path]], split: str, root: Path) -> list[Path]:
+def select_files(
+    splits: Mapping[str, list[Path]], split: str, root: Path
+) -> list[Path]:
     """Returns the files of a split, or of a part of it, such as "train[20shard:]"; `root` is for messages."""
     match = _SPLIT.fullmatch(split)
     if not match:
-        raise invalid(f"split of {NAME}", "a name, or a part in whole files, such as train[20shard:]", split)
+        raise invalid(
+            f"split of {NAME}",
+            "a name, or a part in whole files, such as train[20shard:]",
+            split,
+        )
     check_known(f"split in {str(root)!r}:", match["name"], splits)
-    begin, end = (None if match[name] is None else int(match[name]) for name in ("begin", "end"))
+    begin, end = (
+        None if match[name] is None else int(match[name]) for name in ("begin", "end")
+    )
     return splits[match["name"]][begin:end]
 
 
-def cut_pieces(files: Sequence[tuple[str | Path, int]], begin: int, end: int) -> list[Piece]:
+def cut_pieces(
+    files: Sequence[tuple[str | Path, int]], begin: int, end: int
+) -> list[Piece]:
     """Returns the parts of files, given with their numbers of records, that hold records `begin` to `end`."""
     pieces, at = [], 0
     for path, count in files:
@@ -194,7 +244,11 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 def manifest_counts(manifest: Mapping[str, Any]) -> dict[str, int]:
     """Returns the number of records of each file in a manifest."""
-    return {shard["file"]: shard["records"] for shard in manifest.get("shards", ()) if "records" in shard}
+    return {
+        shard["file"]: shard["records"]
+        for shard in manifest.get("shards", ())
+        if "records" in shard
+    }
 
 
 def count_records(path: str | Path) -> int:
@@ -204,13 +258,19 @@ def count_records(path: str | Path) -> int:
     """
     count, at = 0, 0
     size = tf.io.gfile.stat(str(path)).length
-    with tf.io.gfile.GFile(str(path), "rb") if "://" in str(path) else open(path, "rb") as file:
+    with (
+        tf.io.gfile.GFile(str(path), "rb")
+        if "://" in str(path)
+        else open(path, "rb") as file
+    ):
         while header := file.read(8):
             # The length, its checksum of 4 bytes, the record, and its checksum.
             length = struct.unpack("<Q", header.ljust(8, b"\0"))[0]
             at += 8 + 4 + length + 4
             if not length or at > size:
-                readable = sum(1 for _ in tf.data.TFRecordDataset(str(path)).ignore_errors())
+                readable = sum(
+                    1 for _ in tf.data.TFRecordDataset(str(path)).ignore_errors()
+                )
                 raise InputError(
                     f"{str(path)!r} is damaged after {readable} records; how many follow is unknown"
                 )
@@ -219,7 +279,9 @@ def count_records(path: str | Path) -> int:
     return count
 
 
-def encode_record(image: bytes, label: int, probabilities: Sequence[float] = ()) -> bytes:
+def encode_record(
+    image: bytes, label: int, probabilities: Sequence[float] = ()
+) -> bytes:
     """Returns a record of an image file, its class, from 0, and for a soft label, all probabilities."""
     image_feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image]))
     features = {IMAGE: image_feature} | label_features(label, probabilities)
@@ -232,11 +294,15 @@ def serialize(features: Mapping[str, tf.train.Feature]) -> bytes:
     return example.SerializeToString(deterministic=True)
 
 
-def label_features(label: int, probabilities: Sequence[float] = ()) -> dict[str, tf.train.Feature]:
+def label_features(
+    label: int, probabilities: Sequence[float] = ()
+) -> dict[str, tf.train.Feature]:
     """Returns the features of a class and, where they are given, of the probabilities of all classes."""
     features = {LABEL: tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))}
     if len(probabilities):
-        features[PROBABILITIES] = tf.train.Feature(float_list=tf.train.FloatList(value=probabilities))
+        features[PROBABILITIES] = tf.train.Feature(
+            float_list=tf.train.FloatList(value=probabilities)
+        )
     return features
 
 
@@ -267,8 +333,12 @@ def read_all(
     fields = zip(*pieces, strict=True) if pieces else ([], [], [])
     columns = map(tf.constant, fields, (tf.string, tf.int64, tf.int64))
     chosen = tf.range(len(pieces)) if chosen is None else chosen
-    files = tf.data.Dataset.from_tensor_slices(tuple(tf.gather(column, chosen) for column in columns))
-    return files.interleave(_read, num_parallel, num_parallel_calls=num_parallel, deterministic=True)
+    files = tf.data.Dataset.from_tensor_slices(
+        tuple(tf.gather(column, chosen) for column in columns)
+    )
+    return files.interleave(
+        _read, num_parallel, num_parallel_calls=num_parallel, deterministic=True
+    )
 
 
 def _read(path: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:

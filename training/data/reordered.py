@@ -30,7 +30,11 @@ class Reordered(Source):
         return self._source.num_examples(split, shard)
 
     def examples(
-        self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
+        self,
+        split: str,
+        seed: tf.Tensor | None,
+        shard: Shard = SINGLE_MACHINE,
+        first: tf.Tensor | int = 0,
     ) -> tf.data.Dataset:
         return self._source.examples(split, seed, shard, first)
 
@@ -40,7 +44,9 @@ class Reordered(Source):
     def label(self, example: Example) -> tf.Tensor:
         label = self._source.label(example)
         known = (label >= 0) & (label < len(self._numbers))
-        number = tf.gather(tf.constant(self._numbers, tf.int64), tf.where(known, label, 0))
+        number = tf.gather(
+            tf.constant(self._numbers, tf.int64), tf.where(known, label, 0)
+        )
         return tf.where(known, number, -1)
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
@@ -54,7 +60,9 @@ class Reordered(Source):
 
     def probabilities(self, example: Example) -> tf.Tensor:
         columns = [[number] for number in self._numbers]
-        return tf.scatter_nd(columns, self._source.probabilities(example), [len(self.class_names)])
+        return tf.scatter_nd(
+            columns, self._source.probabilities(example), [len(self.class_names)]
+        )
 
 
 def in_order(source: Source, classes: Classes, some: bool = False) -> Source:
@@ -70,5 +78,8 @@ def in_order(source: Source, classes: Classes, some: bool = False) -> Source:
     if own == wanted or set(own) - set(wanted) or (missing and not some):
         return source
     which = f"{len(own)} of the {len(wanted)} classes" if missing else "the classes"
-    print(f"the data has {which} of {classes.owner} in another order: matched by name", flush=True)
+    print(
+        f"the data has {which} of {classes.owner} in another order: matched by name",
+        flush=True,
+    )
     return Reordered(source, classes.names)

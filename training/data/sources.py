@@ -56,7 +56,11 @@ class Source(Protocol):
         """Returns the number of images in a split; raises `InputError` where there is no such split."""
 
     def examples(
-        self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
+        self,
+        split: str,
+        seed: tf.Tensor | None,
+        shard: Shard = SINGLE_MACHINE,
+        first: tf.Tensor | int = 0,
     ) -> tf.data.Dataset:
         """Returns the examples of a machine's part of a split, from the place `first` of their order on.
 
@@ -96,9 +100,14 @@ class TfdsSource(Source):
         self._builder = open_tfds(recipe.dataset, data_dir)
         features = self._builder.info.features
         kinds = {"image": tfds.features.Image, "label": tfds.features.ClassLabel}
-        if not all(name in features and isinstance(features[name], kind) for name, kind in kinds.items()):
+        if not all(
+            name in features and isinstance(features[name], kind)
+            for name, kind in kinds.items()
+        ):
             accepted = "an image named 'image' and a class named 'label'"
-            raise invalid(f"features of dataset {recipe.dataset}", accepted, list(features))
+            raise invalid(
+                f"features of dataset {recipe.dataset}", accepted, list(features)
+            )
         self.channels: int = features["image"].shape[-1]
         self.class_names = list(features["label"].names)
 
@@ -106,11 +115,19 @@ class TfdsSource(Source):
         return num_examples(prepare_on_disk(self._builder), split, shard)
 
     def examples(
-        self, split: str, seed: tf.Tensor | None, shard: Shard = SINGLE_MACHINE, first: tf.Tensor | int = 0
+        self,
+        split: str,
+        seed: tf.Tensor | None,
+        shard: Shard = SINGLE_MACHINE,
+        first: tf.Tensor | int = 0,
     ) -> tf.data.Dataset:
-        examples = read_tfds(prepare_on_disk(self._builder), _part(split, shard), seed is not None, seed)
+        examples = read_tfds(
+            prepare_on_disk(self._builder), _part(split, shard), seed is not None, seed
+        )
         if seed is not None:
-            examples = examples.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False)
+            examples = examples.shuffle(
+                SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False
+            )
         return examples.skip(tf.cast(first, tf.int64))
 
     def image(self, example: Example) -> Encoded:
@@ -136,20 +153,28 @@ def prepare_on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuild
             f"dataset {builder.name} cannot be written to {str(builder.data_path.parent)!r} "
             f"({error.strerror or error}); --data_dir names another folder"
         ) from None
-    print(f"preparing dataset {builder.info.full_name} in {builder.data_dir}", flush=True)
+    print(
+        f"preparing dataset {builder.info.full_name} in {builder.data_dir}", flush=True
+    )
     try:
         # Another process was faster.
         with _quiet_tfds(), contextlib.suppress(FileExistsError):
-            builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
+            builder.download_and_prepare(
+                download_config=tfds.download.DownloadConfig(try_download_gcs=False)
+            )
     except AssertionError as error:
         if not builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
             raise
-        raise InputError(f"dataset {builder.name} has to be downloaded by hand: {one_line(error)}") from None
+        raise InputError(
+            f"dataset {builder.name} has to be downloaded by hand: {one_line(error)}"
+        ) from None
     builder.info.read_from_directory(builder.data_path)
     return builder
 
 
-def num_examples(builder: tfds.core.DatasetBuilder, split: str, shard: Shard = SINGLE_MACHINE) -> int:
+def num_examples(
+    builder: tfds.core.DatasetBuilder, split: str, shard: Shard = SINGLE_MACHINE
+) -> int:
     """Returns the number of examples in a machine's part of a split of TFDS."""
     try:
         return builder.info.splits[_part(split, shard)].num_examples
@@ -157,16 +182,23 @@ def num_examples(builder: tfds.core.DatasetBuilder, split: str, shard: Shard = S
         names = sorted(builder.info.splits)
         if split.partition("[")[0] not in names:
             raise unknown(f"split of dataset {builder.name}", split, names) from None
-        raise InputError(f"split {split!r} of {builder.name} cannot be read: {one_line(error)}") from None
+        raise InputError(
+            f"split {split!r} of {builder.name} cannot be read: {one_line(error)}"
+        ) from None
 
 
 def read_tfds(
-    builder: tfds.core.DatasetBuilder, split: Any, shuffle_files: bool = False, seed: tf.Tensor | None = None
+    builder: tfds.core.DatasetBuilder,
+    split: Any,
+    shuffle_files: bool = False,
+    seed: tf.Tensor | None = None,
 ) -> tf.data.Dataset:
     """Returns the examples of a split of TFDS, in the order of `as_dataset`, as `number_records` does."""
     files = builder.info.splits[split].file_instructions
     rows = [(os.fspath(file.filename), file.skip, file.take) for file in files]
-    parts = tf.data.Dataset.from_tensor_slices(tuple(map(np.array, zip(*rows, strict=True))))
+    parts = tf.data.Dataset.from_tensor_slices(
+        tuple(map(np.array, zip(*rows, strict=True)))
+    )
     if shuffle_files:
         parts = parts.shuffle(len(files), seed=seed)
     open_file = file_adapters.ADAPTER_FOR_FORMAT[builder.info.file_format].make_tf_data
@@ -178,10 +210,14 @@ def read_tfds(
     )
 
 
-def parse_tfds(builder: tfds.core.DatasetBuilder, example: Example) -> dict[str, tf.Tensor]:
+def parse_tfds(
+    builder: tfds.core.DatasetBuilder, example: Example
+) -> dict[str, tf.Tensor]:
     """Returns the fields of an example of `read_tfds`; the image stays encoded."""
     decoders = {"image": tfds.decode.SkipDecoding()}
-    return builder.info.features.deserialize_example(example["record"], decoders=decoders)
+    return builder.info.features.deserialize_example(
+        example["record"], decoders=decoders
+    )
 
 
 def number_records(
@@ -197,12 +233,16 @@ def number_records(
     empty = tf.data.Dataset.from_tensors("").repeat()
     name = tf.data.Dataset.from_tensors(tf.strings.split(path, os.sep)[-1]).repeat()
     numbers = tf.data.Dataset.range(first, first + count)
-    return tf.data.Dataset.zip({"record": readable.concatenate(empty), "name": name, "number": numbers})
+    return tf.data.Dataset.zip(
+        {"record": readable.concatenate(empty), "name": name, "number": numbers}
+    )
 
 
 def _part(split: str, shard: Shard) -> Any:
     """Returns a machine's part of a split for TFDS: a contiguous run of records, in few files."""
-    return split if shard.count == 1 else tfds.even_splits(split, shard.count)[shard.index]
+    return (
+        split if shard.count == 1 else tfds.even_splits(split, shard.count)[shard.index]
+    )
 
 
 def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -217,10 +257,14 @@ def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
             raise ValueError("it is not one of TFDS itself")
         return tfds.builder(name, data_dir=data_dir)
     except tfds.core.registered.DatasetNotFoundError:
-        raise unknown("dataset", name, tfds.list_builders(with_community_datasets=False)) from None
+        raise unknown(
+            "dataset", name, tfds.list_builders(with_community_datasets=False)
+        ) from None
     # No such version or configuration.
     except (AssertionError, ImportError, ValueError) as error:
-        raise InputError(f"dataset {name!r} cannot be loaded: {one_line(error)}") from None
+        raise InputError(
+            f"dataset {name!r} cannot be loaded: {one_line(error)}"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -250,8 +294,12 @@ class Digits(tfds.core.GeneratorBasedBuilder):
             description="Scanned handwritten digits, 8x8 pixels in 17 gray levels, from scikit-learn.",
             features=tfds.features.FeaturesDict(
                 {
-                    "image": tfds.features.Image(shape=(8, 8, 1), encoding_format="png"),
-                    "label": tfds.features.ClassLabel(names=[str(digit) for digit in range(10)]),
+                    "image": tfds.features.Image(
+                        shape=(8, 8, 1), encoding_format="png"
+                    ),
+                    "label": tfds.features.ClassLabel(
+                        names=[str(digit) for digit in range(10)]
+                    ),
                 }
             ),
             supervised_keys=("image", "label"),
@@ -259,9 +307,14 @@ class Digits(tfds.core.GeneratorBasedBuilder):
             disable_shuffling=False,
         )
 
-    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator[Any]]:
+    def _split_generators(
+        self, dl_manager: tfds.download.DownloadManager
+    ) -> dict[str, Iterator[Any]]:
         del dl_manager  # nothing to download
-        return {"train": self._generate_examples(test=False), "test": self._generate_examples(test=True)}
+        return {
+            "train": self._generate_examples(test=False),
+            "test": self._generate_examples(test=True),
+        }
 
     def _generate_examples(self, test: bool) -> Iterator[tuple[str, dict[str, object]]]:
         from sklearn import datasets  # needed to prepare the data, not to read it
@@ -269,7 +322,9 @@ class Digits(tfds.core.GeneratorBasedBuilder):
         images, labels = datasets.load_digits(return_X_y=True)
         images = np.round(images * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
         seen = [0] * 10  # images of each class so far
-        for index, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+        for index, (image, label) in enumerate(
+            zip(images, labels.tolist(), strict=True)
+        ):
             seen[label] += 1
             if (seen[label] % TEST_STRIDE == 0) == test:
                 yield f"{index:04d}", {"image": image, "label": label}

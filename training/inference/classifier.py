@@ -48,7 +48,10 @@ class Classifier:
 def model_sha256(saved_model: str) -> str:
     """Returns the hash of the files of a SavedModel that its predictions depend on."""
     folder, digest = os.path.expanduser(saved_model), hashlib.sha256()
-    for path in [f"{folder}/saved_model.pb", *sorted(tf.io.gfile.glob(f"{folder}/variables/*"))]:
+    for path in [
+        f"{folder}/saved_model.pb",
+        *sorted(tf.io.gfile.glob(f"{folder}/variables/*")),
+    ]:
         with tf.io.gfile.GFile(path, "rb") as file:
             while chunk := file.read(CHUNK):
                 digest.update(chunk)

@@ -74,11 +74,15 @@ def open_inputs(
     Raises:
       InputError: an item of `data` has no pictures, or there are too many other files.
     """
-    items = [os.path.expanduser(item) for item in ([data] if isinstance(data, str) else data)]
+    items = [
+        os.path.expanduser(item) for item in ([data] if isinstance(data, str) else data)
+    ]
     if len(items) == 1:
         (item,) = items
         if os.path.isdir(item) and (splits := records.find_splits(Path(item))):
-            return _cut_records(records.select_files(splits, split, Path(item)), split, item, part_size)
+            return _cut_records(
+                records.select_files(splits, split, Path(item)), split, item, part_size
+            )
         if os.path.splitext(item)[1].lower() in folder.READERS:
             root = os.path.expanduser(data_dir or os.path.dirname(item))
             if data_dir is not None and not tf.io.gfile.isdir(root):
@@ -88,26 +92,46 @@ def open_inputs(
             return _cut_dataset(item, split, data_dir, part_size)
     found = {item: _expand(item) for item in items}
     for item, (pictures, others) in found.items():
-        if not pictures and others and len(items) == 1 and glob.has_magic(item) and not os.path.isdir(item):
+        if (
+            not pictures
+            and others
+            and len(items) == 1
+            and glob.has_magic(item)
+            and not os.path.isdir(item)
+        ):
             return _cut_records(others, split, item, part_size)
-        if not pictures and not others and glob.has_magic(item) and not os.path.isdir(item):
+        if (
+            not pictures
+            and not others
+            and glob.has_magic(item)
+            and not os.path.isdir(item)
+        ):
             raise invalid("data", "a pattern that matches files", item)
         if not pictures:
-            raise invalid("data", f"a folder of TFRecords or pictures ({', '.join(ENDINGS)})", item)
+            raise invalid(
+                "data",
+                f"a folder of TFRecords or pictures ({', '.join(ENDINGS)})",
+                item,
+            )
     names = [name for pictures, _ in found.values() for name in pictures]
-    bad_records.leave_out(*((item, rest, len(some) + len(rest)) for item, (some, rest) in found.items()))
+    bad_records.leave_out(
+        *((item, rest, len(some) + len(rest)) for item, (some, rest) in found.items())
+    )
     root = items[0] if len(items) == 1 and os.path.isdir(items[0]) else ""
     return _cut_files(
-        root, [os.path.relpath(name, root) if root else name for name in names], part_size, seed
+        root,
+        [os.path.relpath(name, root) if root else name for name in names],
+        part_size,
+        seed,
     )
 
 
 def check_apart(data: str | Sequence[str], out: str) -> None:
     """Raises `InputError` where the folder `out` is within one of `data`, whose files it would change."""
     for item in [data] if isinstance(data, str) else data:
-        if os.path.isdir(root := Path(item).expanduser()) and Path(out).resolve().is_relative_to(
-            root.resolve()
-        ):
+        if os.path.isdir(root := Path(item).expanduser()) and Path(
+            out
+        ).resolve().is_relative_to(root.resolve()):
             raise invalid("out", f"a folder outside of the data in {item!r}", out)
 
 
@@ -140,7 +164,9 @@ class RecordPart(Part):
 
     def read(self) -> Iterator[Picture]:
         """Yields the pictures."""
-        parse = functools.partial(records.parse_field, field=records.IMAGE, shape=[], dtype=tf.string)
+        parse = functools.partial(
+            records.parse_field, field=records.IMAGE, shape=[], dtype=tf.string
+        )
         named = _read_records(records.read_all(self.pieces), parse)
         for rank, (name, number, content) in enumerate(named, self.first_rank):
             yield _picture(rank, f"{name}:{number}", content)
@@ -162,7 +188,9 @@ class DatasetPart(Part):
             rank += file.take
         examples = sources.read_tfds(self.builder, self.split)
         parse = functools.partial(sources.parse_tfds, self.builder)
-        for name, number, content in _read_records(examples, lambda example: parse(example)["image"]):
+        for name, number, content in _read_records(
+            examples, lambda example: parse(example)["image"]
+        ):
             yield _picture(ranks[name] + number, f"{name}:{number}", content)
 
 
@@ -186,13 +214,25 @@ def _read_records(
         yield example["name"].numpy().decode(), int(example["number"]), content
 
 
-def _cut_files(root: str, names: Iterable[str], part_size: int, seed: int | None) -> Inputs:
+def _cut_files(
+    root: str, names: Iterable[str], part_size: int, seed: int | None
+) -> Inputs:
     found = sorted(names)
-    order = range(len(found)) if seed is None else np.random.default_rng(seed).permutation(len(found))
-    parts = [list(map(int, order[begin : begin + part_size])) for begin in range(0, len(found), part_size)]
+    order = (
+        range(len(found))
+        if seed is None
+        else np.random.default_rng(seed).permutation(len(found))
+    )
+    parts = [
+        list(map(int, order[begin : begin + part_size]))
+        for begin in range(0, len(found), part_size)
+    ]
     return Inputs(
         f"{len(found)} files",
-        _digest(f"{name}:{_size(os.path.join(root, name))}" for name in (found[index] for index in order)),
+        _digest(
+            f"{name}:{_size(os.path.join(root, name))}"
+            for name in (found[index] for index in order)
+        ),
         [
             FilePart(at, len(ranks), root, [found[rank] for rank in ranks], ranks)
             for at, ranks in enumerate(parts)
@@ -205,11 +245,16 @@ def _size(path: str) -> int:
     return os.path.getsize(path) if os.path.isfile(path) else -1
 
 
-def _cut_records(paths: Sequence[str | Path], split: str, data: str, part_size: int) -> Inputs:
+def _cut_records(
+    paths: Sequence[str | Path], split: str, data: str, part_size: int
+) -> Inputs:
     if not paths:
         raise invalid("split", f"one with files in {data!r}", split)
     counts = records.manifest_counts(records.read_manifest(os.path.dirname(paths[0])))
-    files = [(str(path), counts.get(os.path.basename(path)) or records.count_records(path)) for path in paths]
+    files = [
+        (str(path), counts.get(os.path.basename(path)) or records.count_records(path))
+        for path in paths
+    ]
     count = sum(number for _, number in files)
     if not count:
         raise invalid("split", f"one with images in {data!r}", split)
@@ -222,7 +267,9 @@ def _cut_records(paths: Sequence[str | Path], split: str, data: str, part_size: 
         )
         for number, begin in enumerate(range(0, count, part_size))
     ]
-    names = (f"{os.path.basename(path)}:{tf.io.gfile.stat(path).length}" for path, _ in files)
+    names = (
+        f"{os.path.basename(path)}:{tf.io.gfile.stat(path).length}" for path, _ in files
+    )
     return Inputs(f"{count} records of {split}", _digest(names), parts)
 
 
@@ -231,18 +278,29 @@ def _cut_dataset(name: str, split: str, data_dir: str | None, part_size: int) ->
         builder = sources.prepare_on_disk(sources.open_tfds(name, data_dir))
     except InputError as error:
         if str(error).startswith("unknown dataset"):
-            raise InputError(f"there is no file or folder {name!r}, and it is an {error}") from None
+            raise InputError(
+                f"there is no file or folder {name!r}, and it is an {error}"
+            ) from None
         raise
     info = builder.info
-    if "image" not in info.features or not isinstance(info.features["image"], tfds.features.Image):
-        raise invalid(f"the features of dataset {name}", "with an image named 'image'", list(info.features))
+    if "image" not in info.features or not isinstance(
+        info.features["image"], tfds.features.Image
+    ):
+        raise invalid(
+            f"the features of dataset {name}",
+            "with an image named 'image'",
+            list(info.features),
+        )
     count = sources.num_examples(builder, split)
     if not count:
         raise invalid("split", f"one with images in dataset {name}", split)
     splits = tfds.even_splits(split, -(-count // part_size))
     sizes = [info.splits[part].num_examples for part in splits]
     begins = np.cumsum([0, *sizes]).tolist()
-    parts = [DatasetPart(at, size, builder, splits[at], begins[at]) for at, size in enumerate(sizes)]
+    parts = [
+        DatasetPart(at, size, builder, splits[at], begins[at])
+        for at, size in enumerate(sizes)
+    ]
     description = f"{info.full_name} {split}, {count} images"
     return Inputs(description, _digest([description]), parts)
 
@@ -252,7 +310,9 @@ def _expand(item: str) -> tuple[list[str], list[str]]:
     if os.path.isdir(item):
         return find_pictures(item)
     if glob.has_magic(item) and not os.path.exists(item):
-        paths = tf.io.gfile.glob(item) if "://" in item else glob.glob(item, recursive=True)
+        paths = (
+            tf.io.gfile.glob(item) if "://" in item else glob.glob(item, recursive=True)
+        )
         is_dir = tf.io.gfile.isdir if "://" in item else os.path.isdir
         files = sorted(path for path in paths if not is_dir(path))
         pictures = [path for path in files if path.lower().endswith(ENDINGS)]

@@ -36,7 +36,12 @@ from lambdanet.training.data.bad_records import BadRecords, check_number
 from lambdanet.training.inference import attempt
 from lambdanet.training.inference.classifier import Classifier
 from lambdanet.training.inference.inputs import Inputs, Part
-from lambdanet.training.inference.progress import Progress, check_settings, checksum, select_candidates
+from lambdanet.training.inference.progress import (
+    Progress,
+    check_settings,
+    checksum,
+    select_candidates,
+)
 from lambdanet.training.inference.watch import Watch
 
 LOCAL = "DirectRunner"  # without a name, Beam downloads another local runner
@@ -96,13 +101,20 @@ class _Worker:
         progress, reading = self._task.progress, part.read()
         while batch := list(itertools.islice(reading, self._task.batch_size)):
             rows += self._classifier.classify([picture.content for picture in batch])
-            pictures += [(picture.rank, picture.name, checksum(picture.content)) for picture in batch]
+            pictures += [
+                (picture.rank, picture.name, checksum(picture.content))
+                for picture in batch
+            ]
         names = [name for _, name, _ in pictures]
-        self._unreadable += [name for name, row in zip(names, rows, strict=True) if row is None]
+        self._unreadable += [
+            name for name, row in zip(names, rows, strict=True) if row is None
+        ]
         check_number(self._unreadable, self._task.max_bad_records)
         if self._task.write:
             self._task.write(part, names, rows)
-        predictions = select_candidates(pictures, rows, self._task.min_confidence, self._task.soft)
+        predictions = select_candidates(
+            pictures, rows, self._task.min_confidence, self._task.soft
+        )
         progress.save(part.number, predictions)
 
 
@@ -122,15 +134,21 @@ class Job:
     def execute(self) -> None:
         """Runs the pipeline; `InputError` where a worker raised it."""
         largest = max(part.size for part in self.inputs.parts)
-        task = dataclasses.replace(self.task, batch_size=min(self.task.batch_size, largest))
+        task = dataclasses.replace(
+            self.task, batch_size=min(self.task.batch_size, largest)
+        )
         try:
             with beam.Pipeline(options=self.options()) as pipeline:
                 parts = pipeline | beam.Create(self.inputs.parts) | beam.Reshuffle()
                 self.finish(parts | "Predict" >> beam.ParDo(PredictPart(task)))
         except Exception as error:
             # Beam adds the step to the message, or passes on the traceback of a process as a text.
-            text = f"InputError: {error}" if isinstance(error, InputError) else str(error)
-            if found := re.findall(r"InputError: (.*?)(?: \[while running [^\n]*)?(?:\n|$)", text):
+            text = (
+                f"InputError: {error}" if isinstance(error, InputError) else str(error)
+            )
+            if found := re.findall(
+                r"InputError: (.*?)(?: \[while running [^\n]*)?(?:\n|$)", text
+            ):
                 raise InputError(found[-1]) from None
             if text.startswith("KeyboardInterrupt"):
                 raise KeyboardInterrupt from None
@@ -157,7 +175,9 @@ def run_once(
     with progress.locked():
         run(job, bad_records)
         manifest = make_manifest(progress.result())
-        write_output(f"{progress.out}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n")
+        write_output(
+            f"{progress.out}/{records.MANIFEST}", json.dumps(manifest, indent=1) + "\n"
+        )
         progress.remove()
     print(describe(manifest))
     return manifest
@@ -180,7 +200,10 @@ def run(job: Job, bad_records: BadRecords) -> None:
     """
     options = job.options()
     job.task.progress.begin()
-    direct, runner = options.view_as(DirectOptions), options.view_as(StandardOptions).runner
+    direct, runner = (
+        options.view_as(DirectOptions),
+        options.view_as(StandardOptions).runner,
+    )
     with contextlib.closing(Watch(job.inputs, job.task.progress, bad_records)) as watch:
         if runner != LOCAL or direct.direct_running_mode != MULTI_PROCESSING:
             with watch.in_background(), _temporary_files():
@@ -190,7 +213,10 @@ def run(job: Job, bad_records: BadRecords) -> None:
         for _ in range(ATTEMPTS):
             if attempt.run(job, direct.direct_num_workers, watch):
                 return
-            print("a worker process was killed; what it did not finish is repeated", file=sys.stderr)
+            print(
+                "a worker process was killed; what it did not finish is repeated",
+                file=sys.stderr,
+            )
     raise Unfinished(
         f"worker processes were killed {ATTEMPTS} times, perhaps for want of memory; the same command "
         "continues the run"
@@ -212,7 +238,9 @@ def _temporary_files() -> Iterator[None]:
 def _parse_options(given: Sequence[str], num_parts: int) -> PipelineOptions:
     """Returns Beam's options with our defaults; `InputError` for flags that Beam does not know."""
     for before, word in zip(["", *given], given, strict=False):
-        if word == "--" or not (word.startswith("-") or (before.startswith("-") and "=" not in before)):
+        if word == "--" or not (
+            word.startswith("-") or (before.startswith("-") and "=" not in before)
+        ):
             raise InputError(f"option of Beam: unexpected {word!r}")
     output = io.StringIO()
     try:
@@ -227,7 +255,9 @@ def _parse_options(given: Sequence[str], num_parts: int) -> PipelineOptions:
     if (standard.runner or LOCAL).lower() in (LOCAL.lower(), "direct"):
         standard.runner = LOCAL
     try:
-        problems = PipelineOptionsValidator(options, create_runner(standard.runner)).validate()
+        problems = PipelineOptionsValidator(
+            options, create_runner(standard.runner)
+        ).validate()
     except (ImportError, ValueError) as error:
         problems = [one_line(error)]
     if problems:

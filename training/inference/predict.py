@@ -19,7 +19,12 @@ from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.inference import pipeline
 from lambdanet.training.inference.classifier import model_sha256
 from lambdanet.training.inference.inputs import Part, check_apart, open_inputs
-from lambdanet.training.inference.progress import BINS, Progress, Summary, merge_summaries
+from lambdanet.training.inference.progress import (
+    BINS,
+    Progress,
+    Summary,
+    merge_summaries,
+)
 from lambdanet.training.serving.exported_model import load_classifier
 from lambdanet.training.serving.predict import TABLES, top_classes
 
@@ -74,7 +79,9 @@ def predict_files(
     Example:
       >>> predict_files("exported/digits", "photos", "predictions", "csv")["shards"]
     """
-    batch_size, shard_size, top = check_counts(batch_size=batch_size, shard_size=shard_size, top=top)
+    batch_size, shard_size, top = check_counts(
+        batch_size=batch_size, shard_size=shard_size, top=top
+    )
     check_known("format", format, FORMATS)
     bad_records = BadRecords(max_bad_records)
     class_names = load_classifier(saved_model).class_names
@@ -91,8 +98,16 @@ def predict_files(
     }
     progress = Progress(folder, settings)
     shards = Shards(folder, format, top, class_names, len(inputs.parts))
-    task = pipeline.Task(absolute(saved_model), batch_size, bad_records.limit, progress, write=shards.write)
-    job = pipeline.Job(inputs, task, functools.partial(_summarize, progress), beam_options)
+    task = pipeline.Task(
+        absolute(saved_model),
+        batch_size,
+        bad_records.limit,
+        progress,
+        write=shards.write,
+    )
+    job = pipeline.Job(
+        inputs, task, functools.partial(_summarize, progress), beam_options
+    )
 
     def make_manifest(result: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -102,7 +117,10 @@ def predict_files(
             "seen": sum(result["histogram"]) + len(result["unreadable"]),
             "unreadable": result["unreadable"],
             "confidences": {"bins": BINS, "counts": result["histogram"]},
-            "shards": [{"file": shards.name(part), "pictures": part.size} for part in inputs.parts],
+            "shards": [
+                {"file": shards.name(part), "pictures": part.size}
+                for part in inputs.parts
+            ],
         }
 
     return pipeline.run_once(job, bad_records, make_manifest, _describe)
@@ -117,7 +135,9 @@ def _describe(manifest: dict[str, Any]) -> str:
 
 
 def _summarize(progress: Progress, parts: PCollection[Part]) -> None:
-    summaries = parts | beam.Map(lambda part: progress.summarize(part.number, num_classes=0))
+    summaries = parts | beam.Map(
+        lambda part: progress.summarize(part.number, num_classes=0)
+    )
     _ = (
         summaries
         | beam.CombineGlobally(merge_summaries)
@@ -165,7 +185,9 @@ class Shards:
                 label = int(row.argmax())
                 texts = {NAME: name, CLASS: self.class_names[label]}
                 features = {
-                    field: tf.train.Feature(bytes_list=tf.train.BytesList(value=[os.fsencode(text)]))
+                    field: tf.train.Feature(
+                        bytes_list=tf.train.BytesList(value=[os.fsencode(text)])
+                    )
                     for field, text in texts.items()
                 } | records.label_features(label, row.tolist())
                 yield records.serialize(features)

@@ -44,10 +44,16 @@ def select_candidates(
       histogram: pictures per confidence, including those that are no candidates, int64 [BINS].
       unreadable: the names of unreadable pictures.
     """
-    confidences = np.array([-1 if row is None else row.max() for row in rows], np.float32)
+    confidences = np.array(
+        [-1 if row is None else row.max() for row in rows], np.float32
+    )
     readable = confidences >= 0
-    bins = np.minimum(confidences[readable].astype(np.float64) * BINS, BINS - 1).astype(np.int64)
-    places = np.flatnonzero(readable & (confidences.astype(np.float64) >= min_confidence))
+    bins = np.minimum(confidences[readable].astype(np.float64) * BINS, BINS - 1).astype(
+        np.int64
+    )
+    places = np.flatnonzero(
+        readable & (confidences.astype(np.float64) >= min_confidence)
+    )
     table = np.array([rows[place] for place in places.tolist()], np.float32)
     table = table.reshape(len(places), -1 if len(places) else 0)
     return {
@@ -91,7 +97,10 @@ def merge_summaries(summaries: Iterable[Summary]) -> Summary:
     """Returns the sum of counts; the result of no counts is neutral."""
     total = Summary(np.zeros(1, np.int64), np.zeros(1, np.int64), [])
     for one in summaries:
-        histogram, candidates = total.histogram + one.histogram, total.candidates + one.candidates
+        histogram, candidates = (
+            total.histogram + one.histogram,
+            total.candidates + one.candidates,
+        )
         total = Summary(histogram, candidates, total.unreadable + one.unreadable)
     return total
 
@@ -106,7 +115,11 @@ class Progress:
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keeps other runs out of a local folder; `InputError` where one is in it."""
-        return contextlib.nullcontext() if "://" in self.out else locked(Path(self.out), "out")
+        return (
+            contextlib.nullcontext()
+            if "://" in self.out
+            else locked(Path(self.out), "out")
+        )
 
     def begin(self) -> None:
         """Writes the settings; `InputError` where that fails, or the folder has a run with other settings."""
@@ -114,8 +127,15 @@ class Progress:
         try:
             if tf.io.gfile.exists(file):
                 check_settings(self.out, json.loads(self.read(SETTINGS)), self.settings)
-        except (OSError, tf.errors.OpError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"out {self.out!r} cannot be read or written ({error})") from None
+        except (
+            OSError,
+            tf.errors.OpError,
+            json.JSONDecodeError,
+            UnicodeDecodeError,
+        ) as error:
+            raise InputError(
+                f"out {self.out!r} cannot be read or written ({error})"
+            ) from None
         self.write(SETTINGS, json.dumps(self.settings, indent=2) + "\n")
 
     def has(self, part: int) -> bool:
@@ -125,7 +145,11 @@ class Progress:
     def finished(self) -> set[int]:
         """Returns the numbers of the parts that have predictions."""
         names = tf.io.gfile.listdir(self.folder)
-        return {int(name[5:-4]) for name in names if name.startswith("part-") and name.endswith(".npz")}
+        return {
+            int(name[5:-4])
+            for name in names
+            if name.startswith("part-") and name.endswith(".npz")
+        }
 
     def save(self, part: int, predictions: Mapping[str, Any]) -> None:
         """Writes the predictions of a part at once."""
@@ -147,13 +171,19 @@ class Progress:
             raise
         except Exception as error:  # NumPy raises many kinds for a damaged file
             problem = f"{path!r} is damaged ({one_line(error)})"
-            raise InputError(f"{problem}; remove it to predict its pictures again") from None
+            raise InputError(
+                f"{problem}; remove it to predict its pictures again"
+            ) from None
 
     def summarize(self, part: int, num_classes: int) -> Summary:
         """Returns the counts of a part."""
         with self.open(part) as predictions:
             candidates = np.bincount(predictions["labels"], minlength=num_classes)
-            return Summary(predictions["histogram"], candidates, [(part, predictions["unreadable"].tolist())])
+            return Summary(
+                predictions["histogram"],
+                candidates,
+                [(part, predictions["unreadable"].tolist())],
+            )
 
     def save_result(self, result: dict[str, Any]) -> None:
         """Writes what the last step of the pipeline returns to the caller."""
@@ -183,11 +213,15 @@ class Progress:
 def check_settings(out: str, saved: Any, settings: dict[str, Any]) -> None:
     """Raises `InputError` if an earlier run in the folder has other settings."""
     if not isinstance(saved, dict) or saved.keys() != settings.keys():
-        raise InputError(f"out {out!r} has files of another command or version; give another folder")
+        raise InputError(
+            f"out {out!r} has files of another command or version; give another folder"
+        )
     for name, value in settings.items():
         if saved.get(name) != value:
             hint = "continue with the same settings, or give another folder"
-            raise invalid(name, f"{saved.get(name)!r} as in the run in {out!r}", value, hint)
+            raise invalid(
+                name, f"{saved.get(name)!r} as in the run in {out!r}", value, hint
+            )
 
 
 def part_file(part: int) -> str:

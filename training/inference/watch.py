@@ -26,7 +26,9 @@ class Watch:
         self._seen: set[int] = set()
         total = sum(self._sizes.values())
         first = sum(self._sizes[number] for number in progress.finished())
-        self._bar = tqdm.tqdm(total=total, initial=first, unit=" pictures", disable=None, leave=False)
+        self._bar = tqdm.tqdm(
+            total=total, initial=first, unit=" pictures", disable=None, leave=False
+        )
         self._first, self._begin, self._done = first, time.monotonic(), 0
         self._last_line = self._begin
 
@@ -41,10 +43,20 @@ class Watch:
         if self._done > self._first:
             self._bar.update(self._done - self._bar.n)
         now, total = time.monotonic(), self._bar.total
-        if self._bar.disable and self._done > self._first and now > self._last_line + LINE_SECONDS:
-            self._last_line, rate = now, (self._done - self._first) / (now - self._begin)
+        if (
+            self._bar.disable
+            and self._done > self._first
+            and now > self._last_line + LINE_SECONDS
+        ):
+            self._last_line, rate = (
+                now,
+                (self._done - self._first) / (now - self._begin),
+            )
             rest = tqdm.tqdm.format_interval((total - self._done) / rate)
-            print(f"{self._done} of {total} pictures, {rate:.1f} per second, {rest} left", flush=True)
+            print(
+                f"{self._done} of {total} pictures, {rate:.1f} per second, {rest} left",
+                flush=True,
+            )
 
     def close(self) -> None:
         """Removes the bar."""
@@ -54,7 +66,9 @@ class Watch:
     def in_background(self) -> Iterator[None]:
         """Updates until the context ends; the worker raises the error of too many unreadable pictures."""
         ended = threading.Event()
-        seconds = REMOTE_POLL_SECONDS if "://" in self._progress.folder else POLL_SECONDS
+        seconds = (
+            REMOTE_POLL_SECONDS if "://" in self._progress.folder else POLL_SECONDS
+        )
 
         def update() -> None:
             with contextlib.suppress(InputError):

@@ -81,14 +81,19 @@ def pseudo_label(
     if not 0 <= min_confidence <= 1:
         raise invalid("min_confidence", "from 0 to 1", min_confidence)
     bad_records = BadRecords(max_bad_records)
-    root, paths = Path(data).expanduser(), {Path(path).expanduser().resolve() for path in (data, out)}
+    root, paths = (
+        Path(data).expanduser(),
+        {Path(path).expanduser().resolve() for path in (data, out)},
+    )
     if root.is_dir() and Path(os.path.commonpath(paths)) in paths:
         raise invalid("out", f"a folder apart from the data in {data!r}", str(out))
     class_names = load_classifier(saved_model).class_names
     inputs = open_inputs(data, split, data_dir, shard_size, seed, bad_records)
     if len(inputs.parts) > MAX_PARTS:
         least = -(-sum(part.size for part in inputs.parts) // MAX_PARTS)
-        raise invalid("shard_size", f"{least} or more for this number of pictures", shard_size)
+        raise invalid(
+            "shard_size", f"{least} or more for this number of pictures", shard_size
+        )
     folder = absolute(out)
     settings = {
         "teacher_sha256": model_sha256(str(saved_model)),
@@ -102,7 +107,12 @@ def pseudo_label(
     }
     progress = Progress(folder, settings)
     task = pipeline.Task(
-        absolute(saved_model), batch_size, bad_records.limit, progress, min_confidence, label_mode == "soft"
+        absolute(saved_model),
+        batch_size,
+        bad_records.limit,
+        progress,
+        min_confidence,
+        label_mode == "soft",
     )
     select = SelectLabels(progress, len(class_names), min_confidence, per_class, seed)
     job = pipeline.Job(inputs, task, WriteLabels(folder, select), beam_options)
@@ -118,7 +128,9 @@ def pseudo_label(
 def summarize(manifest: dict[str, Any]) -> str:
     """Returns a line about a manifest."""
     counts = manifest["per_class"].values()
-    total, taken = (sum(count[name] for count in counts) for name in ("records", "taken"))
+    total, taken = (
+        sum(count[name] for count in counts) for name in ("records", "taken")
+    )
     return (
         f"{total} records of {taken} pictures in {len(manifest['shards'])} files; {manifest['seen']} "
         f"pictures seen, {manifest['below']} below confidence {manifest['settings']['min_confidence']:g}, "
@@ -126,7 +138,9 @@ def summarize(manifest: dict[str, Any]) -> str:
     )
 
 
-def _manifest(class_names: list[str], settings: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+def _manifest(
+    class_names: list[str], settings: dict[str, Any], result: dict[str, Any]
+) -> dict[str, Any]:
     num_readable = sum(result["histogram"])
     return {
         "split": records.PSEUDO,

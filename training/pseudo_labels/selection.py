@@ -39,10 +39,14 @@ def candidate_keys(confidences: np.ndarray, ranks: np.ndarray) -> np.ndarray:
       [2, 1, 0]
     """
     bits = np.asarray(confidences, np.float32).view(np.uint32).astype(np.uint64)
-    return ((np.uint64(1 << 30) - bits) << np.uint64(RANK_BITS)) | np.asarray(ranks, np.uint64)
+    return ((np.uint64(1 << 30) - bits) << np.uint64(RANK_BITS)) | np.asarray(
+        ranks, np.uint64
+    )
 
 
-def keep_first(labels: np.ndarray, keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def keep_first(
+    labels: np.ndarray, keys: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the labels and keys of the first `count` candidates of each class, sorted by both."""
     order = np.lexsort((keys, labels))
     labels, keys = labels[order], keys[order]
@@ -59,17 +63,23 @@ def select(keys: np.ndarray, label: int, per_class: int, seed: int) -> Selection
       per_class: the number of records.
       seed: the random seed of the copies; the numbers of copies differ by one at most.
     """
-    more = np.random.default_rng([seed, label]).permutation(keys)[: per_class % len(keys)]
+    more = np.random.default_rng([seed, label]).permutation(keys)[
+        : per_class % len(keys)
+    ]
     return Selection(int(keys[-1]), per_class // len(keys), np.sort(more), len(keys))
 
 
-def count_copies(keys: np.ndarray, labels: np.ndarray, selections: dict[int, Selection]) -> np.ndarray:
+def count_copies(
+    keys: np.ndarray, labels: np.ndarray, selections: dict[int, Selection]
+) -> np.ndarray:
     """Returns the number of records of each candidate of any class, int64 [n]; 0 if it is not selected."""
     copies = np.zeros(len(keys), np.int64)
     for label in np.unique(labels).tolist():
         selection, members = selections[label], labels == label
         number = selection.copies + np.isin(keys[members], selection.more)
-        copies[members] = np.where(keys[members] <= np.uint64(selection.last_key), number, 0)
+        copies[members] = np.where(
+            keys[members] <= np.uint64(selection.last_key), number, 0
+        )
     return copies
 
 
@@ -87,7 +97,10 @@ def draw_selection(manifest: dict[str, Any]) -> bytes:
 
 
 def _draw_confidences(axes: Any, manifest: dict[str, Any]) -> None:
-    counts, threshold = np.array(manifest["confidences"]["counts"]), manifest["settings"]["min_confidence"]
+    counts, threshold = (
+        np.array(manifest["confidences"]["counts"]),
+        manifest["settings"]["min_confidence"],
+    )
     edges = np.arange(len(counts)) / len(counts)
     colors = [BLUE if edge + 1 / len(counts) > threshold else LIGHT for edge in edges]
     axes.bar(edges, counts, width=1 / len(counts), align="edge", color=colors)
@@ -102,9 +115,17 @@ def _draw_classes(axes: Any, manifest: dict[str, Any]) -> None:
     bars = {"left out": ("candidates", LIGHT), "taken": ("taken", BLUE)}
     for label, (field, color) in bars.items():
         counts = [row[field] for _, row in rows]
-        axes.bar(positions, counts, width=1 if len(rows) > MAX_NAMES else 0.8, color=color, label=label)
+        axes.bar(
+            positions,
+            counts,
+            width=1 if len(rows) > MAX_NAMES else 0.8,
+            color=color,
+            label=label,
+        )
     per_class = manifest["records_of_each_class"]
-    axes.axhline(per_class, color=RED, linewidth=1, label=f"records per class: {per_class}")
+    axes.axhline(
+        per_class, color=RED, linewidth=1, label=f"records per class: {per_class}"
+    )
     if len(rows) <= MAX_NAMES:
         axes.set_xticks(positions, [name for name, _ in rows], rotation=60, ha="right")
     else:

@@ -19,7 +19,13 @@ from lambdanet.errors import InputError
 from lambdanet.files import read_remote
 from lambdanet.training.data import records
 from lambdanet.training.inference.inputs import Part
-from lambdanet.training.inference.progress import Progress, Summary, checksum, merge_summaries, part_file
+from lambdanet.training.inference.progress import (
+    Progress,
+    Summary,
+    checksum,
+    merge_summaries,
+    part_file,
+)
 from lambdanet.training.pseudo_labels.selection import (
     Selection,
     candidate_keys,
@@ -53,7 +59,9 @@ class SelectLabels:
 
     def __call__(self, parts: PCollection[Part]) -> Selected:
         """Adds the steps."""
-        summary = AsSingleton(parts | beam.Map(self._summarize) | beam.CombineGlobally(merge_summaries))
+        summary = AsSingleton(
+            parts | beam.Map(self._summarize) | beam.CombineGlobally(merge_summaries)
+        )
         once = parts.pipeline | "Once" >> beam.Create([None])
         per_class = AsSingleton(once | beam.Map(self._records_per_class, summary))
         selections = (
@@ -70,7 +78,10 @@ class SelectLabels:
     def _records_per_class(self, _: None, summary: Summary) -> int:
         """Returns the number of records per class; `InputError` where no class has a candidate."""
         summary.check_readable()
-        total, classes = int(np.sum(summary.candidates)), int(np.count_nonzero(summary.candidates))
+        total, classes = (
+            int(np.sum(summary.candidates)),
+            int(np.count_nonzero(summary.candidates)),
+        )
         if not total:
             raise InputError(
                 f"no confidence reaches {self.min_confidence:g}; give a lower --min_confidence, or other "
@@ -78,7 +89,9 @@ class SelectLabels:
             )
         return self.per_class or max(1, round(total / classes))
 
-    def _select(self, candidates: tuple[int, Iterable[np.ndarray]], per_class: int) -> tuple[int, Selection]:
+    def _select(
+        self, candidates: tuple[int, Iterable[np.ndarray]], per_class: int
+    ) -> tuple[int, Selection]:
         label, arrays = candidates
         first = np.zeros(0, np.uint64)
         for keys in arrays:
@@ -96,10 +109,20 @@ class WriteLabels:
     def __call__(self, parts: PCollection[Part]) -> None:
         """Adds the steps."""
         selected = self.select(parts)
-        used = parts | "Used" >> beam.FlatMap(self._number_if_used, selected.selections) | ToList()
+        used = (
+            parts
+            | "Used" >> beam.FlatMap(self._number_if_used, selected.selections)
+            | ToList()
+        )
         files = AsSingleton(used | beam.Map(_number_files))
-        shards = parts | "Write" >> beam.FlatMap(self._write, selected.selections, files)
-        _ = shards | "Shards" >> ToList() | "Result" >> beam.Map(self._save_result, *selected)
+        shards = parts | "Write" >> beam.FlatMap(
+            self._write, selected.selections, files
+        )
+        _ = (
+            shards
+            | "Shards" >> ToList()
+            | "Result" >> beam.Map(self._save_result, *selected)
+        )
 
     def _copies(self, part: Part, selections: Selections) -> np.ndarray:
         labels, keys = _read_candidates(self.select.progress, part)
@@ -109,7 +132,9 @@ class WriteLabels:
         if self._copies(part, selections).any():
             yield part.number
 
-    def _write(self, part: Part, selections: Selections, files: dict[int, int]) -> Iterator[dict[str, Any]]:
+    def _write(
+        self, part: Part, selections: Selections, files: dict[int, int]
+    ) -> Iterator[dict[str, Any]]:
         """Writes the records of a part in a random order, unless that was done before, and yields its row."""
         if part.number not in files:
             return
@@ -119,7 +144,9 @@ class WriteLabels:
         row = f"{name}-{checksum(copies.tobytes())}.json"
         if not (tf.io.gfile.exists(path) and progress.exists(row)):
             places = np.repeat(np.arange(len(copies)), copies)
-            order = np.random.default_rng([self.select.seed, part.number]).permutation(places)
+            order = np.random.default_rng([self.select.seed, part.number]).permutation(
+                places
+            )
             records.write_records(path, self._encode(part, order))
             sha256 = hashlib.sha256(read_remote(path)).hexdigest()
             shard = {"file": name, "records": int(copies.sum()), "sha256": sha256}
@@ -129,15 +156,28 @@ class WriteLabels:
     def _encode(self, part: Part, order: np.ndarray) -> Iterator[bytes]:
         pictures = list(part.read())
         with self.select.progress.open(part.number) as predictions:
-            fields = [predictions[name] for name in ("places", "labels", "probabilities", "checksums")]
-        for place, label, probabilities, number in zip(*(field[order] for field in fields), strict=True):
+            fields = [
+                predictions[name]
+                for name in ("places", "labels", "probabilities", "checksums")
+            ]
+        for place, label, probabilities, number in zip(
+            *(field[order] for field in fields), strict=True
+        ):
             if place >= len(pictures) or checksum(pictures[place].content) != number:
                 where = f"{self.select.progress.folder}/{part_file(part.number)}"
-                raise InputError(f"pictures were changed after they were predicted; remove {where!r}")
-            yield records.encode_record(pictures[place].content, int(label), probabilities)
+                raise InputError(
+                    f"pictures were changed after they were predicted; remove {where!r}"
+                )
+            yield records.encode_record(
+                pictures[place].content, int(label), probabilities
+            )
 
     def _save_result(
-        self, shards: list[dict[str, Any]], summary: Summary, per_class: int, selections: Selections
+        self,
+        shards: list[dict[str, Any]],
+        summary: Summary,
+        per_class: int,
+        selections: Selections,
     ) -> None:
         counts = [
             {
@@ -184,10 +224,14 @@ class FirstCandidates(beam.DoFn):
         found, begins = np.unique(labels, return_index=True)
         ends = [*begins[1:], len(keys)][: len(found)]
         for label, begin, end in zip(found.tolist(), begins, ends, strict=True):
-            yield GlobalWindows.windowed_value_at_end_of_window((label, keys[begin:end]))
+            yield GlobalWindows.windowed_value_at_end_of_window(
+                (label, keys[begin:end])
+            )
 
     def _drop(self) -> None:
-        kept = keep_first(np.concatenate(self._labels), np.concatenate(self._keys), self._per_class)
+        kept = keep_first(
+            np.concatenate(self._labels), np.concatenate(self._keys), self._per_class
+        )
         self._labels, self._keys, self._size = [kept[0]], [kept[1]], 0
 
 
@@ -199,4 +243,6 @@ def _number_files(parts: list[int]) -> dict[int, int]:
 def _read_candidates(progress: Progress, part: Part) -> tuple[np.ndarray, np.ndarray]:
     """Returns the labels and keys of the candidates in a part."""
     with progress.open(part.number) as predictions:
-        return predictions["labels"], candidate_keys(predictions["confidences"], predictions["ranks"])
+        return predictions["labels"], candidate_keys(
+            predictions["confidences"], predictions["ranks"]
+        )

@@ -28,9 +28,17 @@ class BestEpoch:
             try:
                 kept = json.loads(self._file.read_text(encoding="utf-8"))
                 self.epoch, self.accuracy = int(kept["epoch"]), float(kept["accuracy"])
-            except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+            except (
+                KeyError,
+                OverflowError,
+                RecursionError,
+                TypeError,
+                ValueError,
+            ) as error:
                 file = str(self._file)
-                raise InputError(f"{file!r} cannot be read: {error}; remove it to continue") from None
+                raise InputError(
+                    f"{file!r} cannot be read: {error}; remove it to continue"
+                ) from None
 
     def update(self, epoch: int, step: int, accuracy: float) -> None:
         """Saves the current weights if they are better than all before; `OSError` if that fails."""

@@ -29,10 +29,16 @@ def build_resizable_model(recipe: Recipe) -> keras.Model:
     if not recipe.sizes:
         return build_model(recipe)
     sizes = {recipe.input_size, int(min(recipe.sizes)), int(max(recipe.sizes))}
-    variants = [build_model(dataclasses.replace(recipe, input_size=size)) for size in sizes]
-    shapes = {tuple(tuple(weight.shape) for weight in variant.weights) for variant in variants}
+    variants = [
+        build_model(dataclasses.replace(recipe, input_size=size)) for size in sizes
+    ]
+    shapes = {
+        tuple(tuple(weight.shape) for weight in variant.weights) for variant in variants
+    }
     if len(shapes) > 1:
-        accepted = f"empty for {recipe.model}, which has weights that depend on the size"
+        accepted = (
+            f"empty for {recipe.model}, which has weights that depend on the size"
+        )
         raise invalid("sizes", accepted, recipe.sizes)
     return build_model(recipe, any_size=True)
 
@@ -50,10 +56,15 @@ def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
         "kernel_regularizer": _kernel_regularizer(recipe),
-        "batch_norm": {"momentum": recipe.bn_momentum, "synchronized": recipe.sync_batch_norm},
+        "batch_norm": {
+            "momentum": recipe.bn_momentum,
+            "synchronized": recipe.sync_batch_norm,
+        },
     }
     if recipe.position_stddev != 1:  # that of the layers
-        arguments["embeddings_initializer"] = compat.RandomNormal(stddev=recipe.position_stddev)
+        arguments["embeddings_initializer"] = compat.RandomNormal(
+            stddev=recipe.position_stddev
+        )
     for key in recipe.model_options:
         if key in arguments or key in ("features_only", "weights"):
             raise invalid("model_options", "options of the model's layers", key)
@@ -102,18 +113,25 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
     if recipe.clip_adaptive:
         arguments["clip"] = optimizers.adaptive_clip(recipe.clip_adaptive)
     if (recipe.layer_decay, recipe.head_rate) != (1, 1):
-        arguments["rate_factors"] = optimizers.layer_rate_factors(recipe.layer_decay, recipe.head_rate)
+        arguments["rate_factors"] = optimizers.layer_rate_factors(
+            recipe.layer_decay, recipe.head_rate
+        )
     return optimizers.with_options(kind)(**arguments)
 
 
 def build_loss(recipe: Recipe) -> keras.losses.Loss:
     """Returns the recipe's loss of logits."""
     options = {"threshold": recipe.target_threshold} if recipe.target_threshold else {}
-    return pkgutil.resolve_name(LOSSES[recipe.loss])(recipe.label_smoothing, recipe.class_weights, **options)
+    return pkgutil.resolve_name(LOSSES[recipe.loss])(
+        recipe.label_smoothing, recipe.class_weights, **options
+    )
 
 
 def compile_model(
-    recipe: Recipe, model: keras.Model, optimizer: keras.optimizers.Optimizer, steps_per_execution: int = 1
+    recipe: Recipe,
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    steps_per_execution: int = 1,
 ) -> None:
     """Compiles a model for `fit` with the recipe's loss, and accuracy as its metric.
 

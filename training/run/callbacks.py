@@ -64,7 +64,9 @@ def create_callbacks(
         *files,
         *own,
         *([KeepBestEpoch(best)] if best else []),
-        SaveCheckpoints(checkpoints, initial_step, steps, save_every, stop, guard, averaged),
+        SaveCheckpoints(
+            checkpoints, initial_step, steps, save_every, stop, guard, averaged
+        ),
     ]
 
 
@@ -89,10 +91,14 @@ def finish_epoch(
     every = CallbackList(run, model=model)
     every.on_train_begin()
     every.on_epoch_begin(epoch)
-    results = model.evaluate(evaluation, steps=evaluation_steps, callbacks=every, verbose=0, return_dict=True)
+    results = model.evaluate(
+        evaluation, steps=evaluation_steps, callbacks=every, verbose=0, return_dict=True
+    )
     total_loss, losses, correct, images = sums  # float32, as in the metrics of Keras
     logs = {"loss": float(total_loss / losses), "accuracy": float(correct / images)}
-    every.on_epoch_end(epoch, logs | {f"val_{name}": value for name, value in results.items()})
+    every.on_epoch_end(
+        epoch, logs | {f"val_{name}": value for name, value in results.items()}
+    )
     every.on_train_end()
 
 
@@ -134,7 +140,9 @@ class StopWhenDiverged(keras.callbacks.Callback):
         self._checkpoints = checkpoints
         self._loss: Any = 0.0
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
         self.check()
         self._loss = (logs or {}).get("loss", 0.0)
 
@@ -150,9 +158,16 @@ class StopWhenDiverged(keras.callbacks.Callback):
             self._fail(f"the loss is {loss}")
 
     def _fail(self, problem: str) -> None:
-        step, rate = int(self.model.optimizer.iterations.numpy()), learning_rate(self.model)
+        step, rate = (
+            int(self.model.optimizer.iterations.numpy()),
+            learning_rate(self.model),
+        )
         saved = self._checkpoints.steps()
-        kept = f"the checkpoint of step {saved[-1]} is kept" if saved else "no checkpoint was written yet"
+        kept = (
+            f"the checkpoint of step {saved[-1]} is kept"
+            if saved
+            else "no checkpoint was written yet"
+        )
         raise InputError(
             f"training diverged: {problem} at step {step}, where the learning rate is {rate:g}; a lower "
             f"learning_rate or more warmup_epochs, in another model_dir, may help; {kept}"
@@ -168,7 +183,9 @@ class StopIfModelDirDeleted(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if not (self._path / model_dirs.RECIPE).exists():
-            raise OSError(f"model_dir {str(self._path)!r} was deleted, with the checkpoints in it")
+            raise OSError(
+                f"model_dir {str(self._path)!r} was deleted, with the checkpoints in it"
+            )
 
 
 class AveragedEvaluation(keras.callbacks.Callback):
@@ -183,7 +200,9 @@ class AveragedEvaluation(keras.callbacks.Callback):
         self._weights: list[Any] = []
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._weights = [keras.ops.copy(variable) for variable in self.model.trainable_variables]
+        self._weights = [
+            keras.ops.copy(variable) for variable in self.model.trainable_variables
+        ]
         self._checkpoints.use_averages()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -198,7 +217,9 @@ class AveragedEvaluation(keras.callbacks.Callback):
 
     def restore_weights(self) -> None:
         """Restores the weights that the model trains with."""
-        for variable, weight in zip(self.model.trainable_variables, self._weights, strict=True):
+        for variable, weight in zip(
+            self.model.trainable_variables, self._weights, strict=True
+        ):
             variable.assign(weight)
 
 
@@ -254,10 +275,14 @@ class SaveCheckpoints(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._first_step = self._step
         if self._step % self._steps:
-            for variable, value in zip(self.model.metrics_variables, self._checkpoints.sums, strict=True):
+            for variable, value in zip(
+                self.model.metrics_variables, self._checkpoints.sums, strict=True
+            ):
                 variable.assign(value)
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
         # The optimizer may not have it yet.
         before, self._step = self._step, self._first_step + batch + 1
         due = self._step // self._save_every > before // self._save_every
@@ -267,7 +292,9 @@ class SaveCheckpoints(keras.callbacks.Callback):
         ended = self._step % self._steps == 0
         if due or self._stopping or ended:
             variables = self.model.metrics_variables  # of the loss, of the accuracy
-            self._sums = np.array([variable.numpy() for variable in variables], np.float32)
+            self._sums = np.array(
+                [variable.numpy() for variable in variables], np.float32
+            )
         if (due or self._stopping) and not ended:  # else evaluation comes first
             self._guard.check()
             self._checkpoints.sums = self._sums

@@ -75,7 +75,9 @@ class Checkpoints:
           OSError: the file cannot be written, or the model_dir was deleted.
         """
         sync(self.model)
-        arrays: dict[str, Any] = {name: variable.numpy() for name, variable in self._variables().items()}
+        arrays: dict[str, Any] = {
+            name: variable.numpy() for name, variable in self._variables().items()
+        }
         arrays[SUMS] = self.sums
         # Took part: variables with a value per device were averaged.
         if not self.devices.chief:
@@ -85,7 +87,10 @@ class Checkpoints:
             raise OSError(f"{failure}: {str(folder.parent)!r} was deleted")
         try:
             folder.mkdir(exist_ok=True)
-            with atomic_file(_path(folder, step)) as unfinished, unfinished.open("wb") as file:
+            with (
+                atomic_file(_path(folder, step)) as unfinished,
+                unfinished.open("wb") as file,
+            ):
                 np.savez(file, **arrays)
         except OSError as error:
             raise OSError(f"{failure}: {error}") from None
@@ -109,8 +114,15 @@ class Checkpoints:
                 variable.assign(arrays[name])
             self.sums = arrays[SUMS]
         if self.devices.workers_differ(step):
-            found = f"the newest checkpoint here is of step {step}, elsewhere of another"
-            raise invalid("model_dir", "a folder shared by all machines", str(self.directory.parent), found)
+            found = (
+                f"the newest checkpoint here is of step {step}, elsewhere of another"
+            )
+            raise invalid(
+                "model_dir",
+                "a folder shared by all machines",
+                str(self.directory.parent),
+                found,
+            )
         return step
 
     def use_averages(self) -> None:
@@ -127,13 +139,19 @@ class Checkpoints:
     @property
     def averages(self) -> list[Any]:
         """The moving averages of the weights, in their order; none where the optimizer keeps none."""
-        return self.optimizer._model_variables_moving_average if self.optimizer.use_ema else []
+        return (
+            self.optimizer._model_variables_moving_average
+            if self.optimizer.use_ema
+            else []
+        )
 
     def all_finite(self) -> bool:
         """Returns whether all weights and variables of the optimizer are finite."""
         sync(self.model)
         floats = [v for v in self._variables().values() if "float" in v.dtype]
-        return all(bool(keras.ops.all(keras.ops.isfinite(variable))) for variable in floats)
+        return all(
+            bool(keras.ops.all(keras.ops.isfinite(variable))) for variable in floats
+        )
 
     def _copy(self, sources: list[Any], targets: list[Any]) -> None:
         for source, target in zip(sources, targets, strict=bool(self.averages)):
@@ -143,12 +161,26 @@ class Checkpoints:
     def _variables(self) -> dict[str, Any]:
         """Returns the variables of the model and of the optimizer by their names in a checkpoint."""
         pairs = zip(self._weights, self.averages, strict=bool(self.averages))
-        averages = {f"{AVERAGE}{compat.variable_name(weight)}": average for weight, average in pairs}
-        others = [v for v in self.optimizer.variables if all(v is not a for a in self.averages)]
-        seeds = [variable for variable in self.model.variables if SEEDS in variable.path]
-        weights = [variable for variable in self.model.variables if SEEDS not in variable.path]
+        averages = {
+            f"{AVERAGE}{compat.variable_name(weight)}": average
+            for weight, average in pairs
+        }
+        others = [
+            v
+            for v in self.optimizer.variables
+            if all(v is not a for a in self.averages)
+        ]
+        seeds = [
+            variable for variable in self.model.variables if SEEDS in variable.path
+        ]
+        weights = [
+            variable for variable in self.model.variables if SEEDS not in variable.path
+        ]
         return {
-            **{f"{MODEL}{compat.variable_name(variable)}": variable for variable in weights},
+            **{
+                f"{MODEL}{compat.variable_name(variable)}": variable
+                for variable in weights
+            },
             # Keras counts in the process
             **{f"{SEEDS}/{number}": seed for number, seed in enumerate(seeds)},
             **averages,
@@ -163,13 +195,17 @@ class Checkpoints:
             if name not in arrays:
                 problems.append(f"it lacks {name} {shape}")
             elif arrays[name].shape != shape:
-                problems.append(f"{name} is {arrays[name].shape} there and {shape} in the model")
+                problems.append(
+                    f"{name} is {arrays[name].shape} there and {shape} in the model"
+                )
         others = sorted(arrays.keys() - expected.keys() - {SUMS})
         problems += [f"it also holds {name} {arrays[name].shape}" for name in others]
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             what = f"{self.model.name} with {self.optimizer.name}"
-            raise InputError(f"checkpoint {str(path)!r} is not of {what}: {problems[0]}{more}")
+            raise InputError(
+                f"checkpoint {str(path)!r} is not of {what}: {problems[0]}{more}"
+            )
 
 
 def read_newest(directory: Path) -> tuple[int, dict[str, np.ndarray]]:
@@ -183,7 +219,10 @@ def read_newest(directory: Path) -> tuple[int, dict[str, np.ndarray]]:
             with (path := _path(directory, step)).open("rb") as file:
                 return step, dict(np.load(file))
         except _DAMAGED as error:
-            print(f"checkpoint {path} is damaged ({one_line(error)}); trying the previous one", flush=True)
+            print(
+                f"checkpoint {path} is damaged ({one_line(error)}); trying the previous one",
+                flush=True,
+            )
     if _steps(directory):
         raise InputError(
             f"no checkpoint in {str(directory)!r} can be read; remove that folder to start again"
@@ -197,7 +236,9 @@ def is_of_tf_keras(directory: Path) -> bool:
 
 
 def _steps(directory: Path, ending: str = ".npz") -> list[int]:
-    found = (path.stem.removeprefix("ckpt-") for path in directory.glob(f"ckpt-*{ending}"))
+    found = (
+        path.stem.removeprefix("ckpt-") for path in directory.glob(f"ckpt-*{ending}")
+    )
     return sorted(int(number) for number in found if number.isdigit())
 
 

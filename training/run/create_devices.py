@@ -11,12 +11,20 @@ from lambdanet.backend import keras
 from lambdanet.errors import InputError, check_known, invalid, one_line
 from lambdanet.files import writable_dir
 from lambdanet.models.weights import hub
-from lambdanet.training.run.devices import ONE_DEVICE, Devices, JaxDevices, StrategyDevices, read_task
+from lambdanet.training.run.devices import (
+    ONE_DEVICE,
+    Devices,
+    JaxDevices,
+    StrategyDevices,
+    read_task,
+)
 
 CHOICES = ("auto", "mirrored", "multi_worker", "one_device", "tpu")
 
 
-def create_devices(name: str, global_batch_size: int, tpu: str | None = None) -> Devices:
+def create_devices(
+    name: str, global_batch_size: int, tpu: str | None = None
+) -> Devices:
     """Returns the devices of a run.
 
     Args:
@@ -54,7 +62,9 @@ def create_devices(name: str, global_batch_size: int, tpu: str | None = None) ->
 def _create_strategy_devices(name: str, tpu: str | None) -> Devices:
     if tpu or name == "tpu":
         return StrategyDevices(_tpu(tpu or "local"))
-    if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ and read_task()[0] > 1):
+    if name == "multi_worker" or (
+        name == "auto" and "TF_CONFIG" in os.environ and read_task()[0] > 1
+    ):
         read_task()  # checks TF_CONFIG before TensorFlow reads it
         return StrategyDevices(tf.distribute.MultiWorkerMirroredStrategy())
     gpus = tf.config.list_logical_devices("GPU")
@@ -76,8 +86,12 @@ def _create_jax_devices(name: str, tpu: str | None) -> Devices:
     tf.config.set_visible_devices([], "GPU")  # TensorFlow reads the data on the CPU
     keep_compiled_programs()
     if tpu not in (None, "local"):
-        raise invalid("tpu", "local on JAX, which runs on every host of a TPU slice", tpu)
-    if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ and read_task()[0] > 1):
+        raise invalid(
+            "tpu", "local on JAX, which runs on every host of a TPU slice", tpu
+        )
+    if name == "multi_worker" or (
+        name == "auto" and "TF_CONFIG" in os.environ and read_task()[0] > 1
+    ):
         workers, worker, address = read_task()
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         # Else the loss of a worker aborts the others.
@@ -85,7 +99,12 @@ def _create_jax_devices(name: str, tpu: str | None) -> Devices:
         jax.distributed.initialize(address, workers, worker)
     platform = jax.default_backend()
     if (tpu or name == "tpu") and platform != "tpu":
-        raise invalid("tpu", "local on a TPU VM with jax[tpu]", tpu or "local", f"JAX runs on {platform}")
+        raise invalid(
+            "tpu",
+            "local on a TPU VM with jax[tpu]",
+            tpu or "local",
+            f"JAX runs on {platform}",
+        )
     several = jax.process_count() > 1 or (platform != "cpu" and len(jax.devices()) > 1)
     return JaxDevices(parallel=several if name == "auto" else name != "one_device")
 
@@ -115,8 +134,8 @@ def _tpu(name: str) -> tf.distribute.Strategy:
         tf.tpu.experimental.initialize_tpu_system(resolver)
     # Of TensorFlow, of the client of Google Cloud, of the network.
     except Exception as error:
-        accepted = (
-            "local on a TPU VM with tensorflow-tpu, the name of a TPU in Google Cloud, or grpc://HOST:PORT"
-        )
-        raise invalid("tpu", accepted, name, f"it cannot be reached ({one_line(error)[:160]})") from None
+        accepted = "local on a TPU VM with tensorflow-tpu, the name of a TPU in Google Cloud, or grpc://HOST:PORT"
+        raise invalid(
+            "tpu", accepted, name, f"it cannot be reached ({one_line(error)[:160]})"
+        ) from None
     return tf.distribute.TPUStrategy(resolver)

@@ -103,12 +103,18 @@ class StrategyDevices(Devices):
     """The devices of a distribution strategy of TensorFlow."""
 
     def __init__(self, strategy: tf.distribute.Strategy):
-        is_multi_worker = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        super().__init__(strategy.num_replicas_in_sync, *(read_task()[:2] if is_multi_worker else ()))
+        is_multi_worker = isinstance(
+            strategy, tf.distribute.MultiWorkerMirroredStrategy
+        )
+        super().__init__(
+            strategy.num_replicas_in_sync, *(read_task()[:2] if is_multi_worker else ())
+        )
         self._strategy = strategy
         # Keras 3.15 averages the logs of a step, which are scalars, along an axis
         if is_multi_worker:
-            strategy.reduce = lambda op, value, axis: type(strategy).reduce(strategy, op, value, axis=None)
+            strategy.reduce = lambda op, value, axis: type(strategy).reduce(
+                strategy, op, value, axis=None
+            )
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -121,7 +127,14 @@ class StrategyDevices(Devices):
     def distribute_dataset(self, load: Callable[[Shard], tf.data.Dataset]) -> Any:
         def load_shard(context: tf.distribute.InputContext) -> tf.data.Dataset:
             machines = context.num_input_pipelines
-            return load(Shard(context.input_pipeline_id, machines, self.replicas, pad_last_batch=True))
+            return load(
+                Shard(
+                    context.input_pipeline_id,
+                    machines,
+                    self.replicas,
+                    pad_last_batch=True,
+                )
+            )
 
         return self._strategy.distribute_datasets_from_function(load_shard)
 
@@ -132,10 +145,19 @@ class StrategyDevices(Devices):
         numbers = self._strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(number, tf.float64)
         )
-        return float(self._strategy.reduce(tf.distribute.ReduceOp.MEAN, numbers, axis=None))
+        return float(
+            self._strategy.reduce(tf.distribute.ReduceOp.MEAN, numbers, axis=None)
+        )
 
     def _worker_lost(self) -> tuple[type[Exception], ...]:
-        names = ["Aborted", "Cancelled", "DeadlineExceeded", "FailedPrecondition", "Internal", "Unavailable"]
+        names = [
+            "Aborted",
+            "Cancelled",
+            "DeadlineExceeded",
+            "FailedPrecondition",
+            "Internal",
+            "Unavailable",
+        ]
         return tuple(getattr(tf.errors, f"{name}Error") for name in names)
 
 
@@ -198,6 +220,13 @@ def read_task() -> tuple[int, int, str]:
         worker = before + range(len(cluster[task["type"]]))[int(task["index"])]
         addresses = [address for job in jobs for address in cluster[job]]
         return len(addresses), worker, addresses[0]
-    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
+    except (
+        AttributeError,
+        IndexError,
+        KeyError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ):
         name = "the environment variable TF_CONFIG"
         raise invalid(name, f"a cluster and a task, such as {EXAMPLE}", text) from None

@@ -21,10 +21,16 @@ def frozen_layers(model: keras.Model, recipe: Recipe) -> list[keras.layers.Layer
     candidates = [layer for layer in model.layers if layer.weights]
     found: dict[str, keras.layers.Layer] = {}
     for pattern in filter(None, map(str.strip, recipe.freeze.split(","))):
-        matching = {layer.name: layer for layer in candidates if _matches(layer.name, pattern)}
+        matching = {
+            layer.name: layer for layer in candidates if _matches(layer.name, pattern)
+        }
         if not matching:
             parts = dict.fromkeys(layer.name.partition("_")[0] for layer in candidates)
-            raise invalid("freeze", f"{BACKBONE}, or layers of {model.name} ({', '.join(parts)})", pattern)
+            raise invalid(
+                "freeze",
+                f"{BACKBONE}, or layers of {model.name} ({', '.join(parts)})",
+                pattern,
+            )
         found |= matching
     if len(found) == len(candidates):
         raise invalid("freeze", f"fewer than all layers of {model.name}", recipe.freeze)
@@ -39,4 +45,6 @@ def are_frozen(recipe: Recipe, epoch: int) -> bool:
 def _matches(name: str, pattern: str) -> bool:
     if pattern == BACKBONE:
         return name != CLASSIFIER
-    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"{pattern}_*")
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(
+        name, f"{pattern}_*"
+    )

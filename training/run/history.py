@@ -23,7 +23,9 @@ class HistoryFile(keras.callbacks.Callback):
     def __init__(self, path: Path, initial_epoch: int):
         super().__init__()
         self._path = path
-        self._rows = [row for row in read_history(path) if int(row["epoch"]) <= initial_epoch]
+        self._rows = [
+            row for row in read_history(path) if int(row["epoch"]) <= initial_epoch
+        ]
         self._start = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

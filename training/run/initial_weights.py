@@ -18,7 +18,10 @@ from lambdanet.training.run.model_dir import RECIPE, class_names, load_weights
 
 
 def load_initial_weights(
-    model: keras.Model, source: str | Path, zero_head: bool = False, classes: Classes | None = None
+    model: keras.Model,
+    source: str | Path,
+    zero_head: bool = False,
+    classes: Classes | None = None,
 ) -> str:
     """Loads the weights of a model_dir, or the averages that it keeps, or the weights of a file.
 
@@ -57,16 +60,24 @@ def load_initial_weights(
 
 
 def _assign(
-    model: keras.Model, arrays: Mapping[str, Array], classes: Classes, owner: str, names: Sequence[str]
+    model: keras.Model,
+    arrays: Mapping[str, Array],
+    classes: Classes,
+    owner: str,
+    names: Sequence[str],
 ) -> str:
     """Assigns weights with the columns of the classifier that the classes have in it; returns the line."""
     trained = Classes(owner, weight_files.count_classes(arrays), names)
     columns, line = classes.columns_in(trained)
-    weight_files.assign_weights(model, weight_files.with_columns(model, arrays, columns), owner)
+    weight_files.assign_weights(
+        model, weight_files.with_columns(model, arrays, columns), owner
+    )
     return line
 
 
-def find(model_name: str, source: str | Path, argument: str = "start_from", others: str = "") -> Path:
+def find(
+    model_name: str, source: str | Path, argument: str = "start_from", others: str = ""
+) -> Path:
     """Returns the model_dir, or the file, that has initial weights; fetches those of the hub first.
 
     Args:
@@ -79,7 +90,11 @@ def find(model_name: str, source: str | Path, argument: str = "start_from", othe
       ConnectionError: published weights are neither in the cache nor can be downloaded.
     """
     folder = Path(source).expanduser()
-    if (folder / RECIPE).is_file() and not pretrained_weights.find(model_name, str(source)):
+    if (folder / RECIPE).is_file() and not pretrained_weights.find(
+        model_name, str(source)
+    ):
         return folder
     others += "a model_dir of `lambdanet train`, "
-    return pretrained.locate(model_name, source, partial(zoo.create_model, model_name), argument, others)
+    return pretrained.locate(
+        model_name, source, partial(zoo.create_model, model_name), argument, others
+    )

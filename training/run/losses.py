@@ -11,7 +11,12 @@ from lambdanet.backend import keras
 class _ClassLoss(keras.losses.Loss):
     """A loss of logits with label smoothing and class weights."""
 
-    def __init__(self, label_smoothing: float = 0.0, class_weights: Sequence[float] = (), **kwargs: Any):
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        class_weights: Sequence[float] = (),
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.label_smoothing = label_smoothing
         self.class_weights = tuple(class_weights)
@@ -22,7 +27,9 @@ class _ClassLoss(keras.losses.Loss):
         loss = self.compare(labels, K.cast(y_pred, "float32"))
         if not self.class_weights:
             return loss
-        return loss * K.sum(labels * K.convert_to_tensor(self.class_weights, "float32"), axis=-1)
+        return loss * K.sum(
+            labels * K.convert_to_tensor(self.class_weights, "float32"), axis=-1
+        )
 
     def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:
         """Returns the loss [b] of labels and logits, both float32 [b, num_classes]."""
@@ -30,10 +37,16 @@ class _ClassLoss(keras.losses.Loss):
 
     def smooth_labels(self, labels: K.Tensor) -> K.Tensor:
         """Returns labels [b, num_classes] with a part of each spread over all classes."""
-        return labels * (1 - self.label_smoothing) + self.label_smoothing / labels.shape[-1]
+        return (
+            labels * (1 - self.label_smoothing)
+            + self.label_smoothing / labels.shape[-1]
+        )
 
     def get_config(self) -> dict[str, Any]:
-        own = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights}
+        own = {
+            "label_smoothing": self.label_smoothing,
+            "class_weights": self.class_weights,
+        }
         return {**super().get_config(), **own}
 
 
@@ -88,7 +101,9 @@ class SmoothedBinaryCrossEntropy(_ClassLoss):
     def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:
         if self.threshold:
             labels = K.cast(labels > self.threshold, "float32")
-        return keras.losses.binary_crossentropy(self.smooth_labels(labels), logits, from_logits=True)
+        return keras.losses.binary_crossentropy(
+            self.smooth_labels(labels), logits, from_logits=True
+        )
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "threshold": self.threshold}

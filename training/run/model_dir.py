@@ -54,7 +54,9 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
     _check_not_of_tf_keras(path)
     if recipe and _has(path / RECIPE):
         pairs = recipes.differences(load_recipe(path), recipe).items()
-        fields = "; ".join(f"{field} is {old!r} there and {new!r} here" for field, (old, new) in pairs)
+        fields = "; ".join(
+            f"{field} is {old!r} there and {new!r} here" for field, (old, new) in pairs
+        )
         if fields:
             start = shlex.quote(f"--set=start_from={path}")
             raise InputError(
@@ -80,7 +82,9 @@ def _check_no_other_files(path: Path) -> None:
     others = sorted(file.name for file in path.glob("*") if not _is_of_run(file))
     if others:
         accepted = "a new or empty folder, or that of a run"
-        raise invalid("model_dir", accepted, str(path), f"it has no {RECIPE}, but {others[0]!r}")
+        raise invalid(
+            "model_dir", accepted, str(path), f"it has no {RECIPE}, but {others[0]!r}"
+        )
 
 
 def _is_of_run(file: Path) -> bool:
@@ -89,7 +93,10 @@ def _is_of_run(file: Path) -> bool:
 
 
 def claim(
-    model_dir: str | Path, recipe: Recipe, class_names: Sequence[str] = (), data_dir: str | None = None
+    model_dir: str | Path,
+    recipe: Recipe,
+    class_names: Sequence[str] = (),
+    data_dir: str | None = None,
 ) -> Path:
     """Creates the folder of a run with its recipe, or checks that an existing one has the same recipe.
 
@@ -98,7 +105,10 @@ def claim(
     """
     path = check_model_dir(model_dir, recipe)
     check_class_names(path, class_names)
-    texts = {CLASSES: "".join(f"{name}\n" for name in class_names), RECIPE: recipes.to_json(recipe)}
+    texts = {
+        CLASSES: "".join(f"{name}\n" for name in class_names),
+        RECIPE: recipes.to_json(recipe),
+    }
     try:
         path.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -109,7 +119,9 @@ def claim(
         if data_dir is not None and absolute(data_dir) != _saved_data_dir(path):
             write_atomic(path / DATA_DIR, f"{absolute(data_dir)}\n")
     except OSError as error:
-        raise InputError(f"model_dir {str(path)!r} cannot be written: {error}") from None
+        raise InputError(
+            f"model_dir {str(path)!r} cannot be written: {error}"
+        ) from None
     return path
 
 
@@ -119,7 +131,9 @@ def find_data_dir(model_dir: str | Path, data_dir: str | None = None) -> str | N
     It is None, the default of TFDS, where training had none, or its version did not save it; `InputError`
     where the saved folder does not exist.
     """
-    saved = None if data_dir is not None else _saved_data_dir(Path(model_dir).expanduser())
+    saved = (
+        None if data_dir is not None else _saved_data_dir(Path(model_dir).expanduser())
+    )
     if saved and not tf.io.gfile.isdir(saved):
         raise InputError(
             f"data_dir must be given: {str(model_dir)!r} was trained on {saved!r}, which is not a directory"
@@ -129,7 +143,11 @@ def find_data_dir(model_dir: str | Path, data_dir: str | None = None) -> str | N
 
 def _saved_data_dir(path: Path) -> str | None:
     file = path / DATA_DIR
-    return file.read_bytes().decode(errors="replace").removesuffix("\n") if _has(file) else None
+    return (
+        file.read_bytes().decode(errors="replace").removesuffix("\n")
+        if _has(file)
+        else None
+    )
 
 
 def class_names(model_dir: str | Path) -> list[str]:
@@ -141,7 +159,9 @@ def class_names(model_dir: str | Path) -> list[str]:
     names = classes.read_names(path / CLASSES) if _has(path / CLASSES) else []
     count = load_recipe(path).num_classes if names and _has(path / RECIPE) else 0
     if count not in (0, len(names)):
-        raise invalid(f"lines in {str(path / CLASSES)!r}", f"{count}, one per class", len(names))
+        raise invalid(
+            f"lines in {str(path / CLASSES)!r}", f"{count}, one per class", len(names)
+        )
     return names
 
 
@@ -164,9 +184,19 @@ def load_recipe(model_dir: str | Path) -> Recipe:
     """Returns the recipe of a model_dir; `InputError` where there is no readable one."""
     path = Path(model_dir).expanduser()
     if not path.is_dir():
-        raise invalid("model_dir", "a folder of `lambdanet train`", str(path), "it is not a directory")
+        raise invalid(
+            "model_dir",
+            "a folder of `lambdanet train`",
+            str(path),
+            "it is not a directory",
+        )
     if not _has(path / RECIPE):
-        raise invalid("model_dir", "a folder of `lambdanet train`", str(path), f"it has no {RECIPE}")
+        raise invalid(
+            "model_dir",
+            "a folder of `lambdanet train`",
+            str(path),
+            f"it has no {RECIPE}",
+        )
     return recipes.read_json(path / RECIPE)
 
 
@@ -201,9 +231,16 @@ def load_weights(model_dir: str | Path) -> tuple[Recipe, dict[str, np.ndarray]]:
     step, arrays = checkpoints.read_newest(directory)
     if step == 0:
         missing = f"there is no checkpoint in {str(directory)!r}"
-        raise invalid("model_dir", "a folder of a run with an epoch or more", str(model_dir), missing)
+        raise invalid(
+            "model_dir",
+            "a folder of a run with an epoch or more",
+            str(model_dir),
+            missing,
+        )
     names = [name.removeprefix(MODEL) for name in arrays if name.startswith(MODEL)]
-    return recipe, {name: arrays.get(f"{AVERAGE}{name}", arrays[f"{MODEL}{name}"]) for name in names}
+    return recipe, {
+        name: arrays.get(f"{AVERAGE}{name}", arrays[f"{MODEL}{name}"]) for name in names
+    }
 
 
 def _has(file: Path) -> bool:

@@ -34,15 +34,32 @@ class LAMB(keras.optimizers.Adam):
       >>> optimizer = LAMB(learning_rate=5e-3, weight_decay=0.02)
     """
 
-    def __init__(self, weight_decay: float = 0.0, epsilon: float = 1e-6, name: str = "LAMB", **kwargs: Any):
-        super().__init__(weight_decay=weight_decay, epsilon=epsilon, name=name, **kwargs)
+    def __init__(
+        self,
+        weight_decay: float = 0.0,
+        epsilon: float = 1e-6,
+        name: str = "LAMB",
+        **kwargs: Any,
+    ):
+        super().__init__(
+            weight_decay=weight_decay, epsilon=epsilon, name=name, **kwargs
+        )
 
-    def update_step(self, gradient: K.Tensor, variable: Any, learning_rate: Any) -> None:
-        index, step = self._get_variable_index(variable), K.cast(self.iterations + 1, variable.dtype)
+    def update_step(
+        self, gradient: K.Tensor, variable: Any, learning_rate: Any
+    ) -> None:
+        index, step = (
+            self._get_variable_index(variable),
+            K.cast(self.iterations + 1, variable.dtype),
+        )
         m, v = self._momentums[index], self._velocities[index]
         self.assign_add(m, (gradient - m) * (1 - self.beta_1))
         self.assign_add(v, (K.square(gradient) - v) * (1 - self.beta_2))
-        update = m / (1 - self.beta_1**step) / (K.sqrt(v / (1 - self.beta_2**step)) + self.epsilon)
+        update = (
+            m
+            / (1 - self.beta_1**step)
+            / (K.sqrt(v / (1 - self.beta_2**step)) + self.epsilon)
+        )
         if self._use_weight_decay(variable):
             update += (self.weight_decay or 0.0) * variable
             sizes = norm(variable), norm(update)
@@ -50,7 +67,9 @@ class LAMB(keras.optimizers.Adam):
         self.assign_sub(variable, K.cast(learning_rate, variable.dtype) * update)
 
 
-def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizers.Optimizer]:
+def with_options(
+    kind: type[keras.optimizers.Optimizer],
+) -> type[keras.optimizers.Optimizer]:
     """Returns a class of optimizer with three more arguments, for a run in which layers may be frozen.
 
     Only kernels are decayed: no biases, no scales and shifts of normalizations, no tables of positions.
@@ -64,7 +83,11 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
 
     class WithOptions(kind):
         def __init__(
-            self, *args: Any, clip: Clip | None = None, rate_factors: RateFactors | None = None, **kwargs: Any
+            self,
+            *args: Any,
+            clip: Clip | None = None,
+            rate_factors: RateFactors | None = None,
+            **kwargs: Any,
         ):
             super().__init__(*args, **kwargs)
             self._clip, self._rate_factors = clip, rate_factors
@@ -76,18 +99,25 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
             self.exclude_from_weight_decay([v for v in variables if not is_kernel(v)])
             if self._rate_factors:
                 factors = self._rate_factors(variables)
-                self._factors = dict(zip(map(self._var_key, variables), factors, strict=True)).__getitem__
+                self._factors = dict(
+                    zip(map(self._var_key, variables), factors, strict=True)
+                ).__getitem__
             super().build(variables)
 
         def add_variable_from_reference(
-            self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
+            self,
+            reference_variable: Any,
+            name: str | None = None,
+            initializer: Any = "zeros",
         ) -> Any:
             if name == "average":
 
                 def initializer(*args: Any, **kwargs: Any) -> Any:
                     return keras.ops.copy(reference_variable)
 
-            return super().add_variable_from_reference(reference_variable, name, initializer)
+            return super().add_variable_from_reference(
+                reference_variable, name, initializer
+            )
 
         def count_from(self, step: int, variables: Sequence[Any]) -> None:
             """Counts the steps of variables that were frozen from this one, in which their moments begin."""
@@ -101,24 +131,35 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
         def apply(self, grads: Any, trainable_variables: Any = None) -> None:
             super().apply(grads, trainable_variables or self._trainable_variables)
 
-        def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        def stateless_apply(
+            self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+        ) -> Any:
             """Applies gradients on JAX, also where some of the variables are frozen."""
             # An assigned attribute would be tracked by Keras.
             attributes: dict[str, Any] = self.__dict__
             built_for = self._trainable_variables
             attributes["_trainable_variables"] = [v for v in built_for if v.trainable]
             try:
-                return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+                return super().stateless_apply(
+                    optimizer_variables, grads, trainable_variables
+                )
             finally:
                 attributes["_trainable_variables"] = built_for
 
-        def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        def _backend_apply_gradients(
+            self, grads: Any, trainable_variables: Any
+        ) -> None:
             # TensorFlow: Keras would clip before the sum
             if hasattr(kind, "_all_reduce_sum_gradients"):
-                pairs = super()._all_reduce_sum_gradients(zip(grads, trainable_variables, strict=True))
+                pairs = super()._all_reduce_sum_gradients(
+                    zip(grads, trainable_variables, strict=True)
+                )
                 grads = [gradient for gradient, _ in pairs]
             if self._clip:
-                grads = [self._clip(g, v) for g, v in zip(grads, trainable_variables, strict=True)]
+                grads = [
+                    self._clip(g, v)
+                    for g, v in zip(grads, trainable_variables, strict=True)
+                ]
             super()._backend_apply_gradients(grads, trainable_variables)
 
         def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
@@ -127,18 +168,37 @@ def with_options(kind: type[keras.optimizers.Optimizer]) -> type[keras.optimizer
         def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
             """Does nothing: `update_step` decays a variable at its own learning rate."""
 
-        def update_step(self, gradient: K.Tensor, variable: Any, learning_rate: Any) -> None:
+        def update_step(
+            self, gradient: K.Tensor, variable: Any, learning_rate: Any
+        ) -> None:
             key = self._var_key(variable)
-            rate, self._first_step = learning_rate * self._factors(key), self._first_steps(key, 0)
-            if self.weight_decay and not issubclass(kind, LAMB) and self._use_weight_decay(variable):
-                self.assign_sub(variable, variable * K.cast(self.weight_decay * rate, variable.dtype))
+            rate, self._first_step = (
+                learning_rate * self._factors(key),
+                self._first_steps(key, 0),
+            )
+            if (
+                self.weight_decay
+                and not issubclass(kind, LAMB)
+                and self._use_weight_decay(variable)
+            ):
+                self.assign_sub(
+                    variable,
+                    variable * K.cast(self.weight_decay * rate, variable.dtype),
+                )
             super().update_step(gradient, variable, rate)
             self._first_step = 0
             if self.use_ema:
-                average = self._model_variables_moving_average[self._get_variable_index(variable)]
-                self.assign(average, self.ema_momentum * average + (1 - self.ema_momentum) * variable)
+                average = self._model_variables_moving_average[
+                    self._get_variable_index(variable)
+                ]
+                self.assign(
+                    average,
+                    self.ema_momentum * average + (1 - self.ema_momentum) * variable,
+                )
 
-        def _update_model_variables_moving_average(self, trainable_variables: Sequence[Any]) -> None:
+        def _update_model_variables_moving_average(
+            self, trainable_variables: Sequence[Any]
+        ) -> None:
             """Does nothing: `update_step` moves the averages, and only of weights that train."""
 
         def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
@@ -170,7 +230,9 @@ def adaptive_clip(limit: float, epsilon: float = 1e-3) -> Clip:
             return gradient
         axes = _unit_axes(variable)
         largest = limit * K.maximum(norm(variable, axes), epsilon)
-        return gradient * K.minimum(1.0, largest / K.maximum(norm(gradient, axes), 1e-6))
+        return gradient * K.minimum(
+            1.0, largest / K.maximum(norm(gradient, axes), 1e-6)
+        )
 
     return clip
 
@@ -192,7 +254,10 @@ def layer_rate_factors(layer_decay: float, head: float) -> RateFactors:
         begins = ["block" in group or group.startswith(CLASSIFIER) for group in groups]
         depths = {group: sum(begins[i + 1 :]) for i, group in enumerate(groups)}
         heads = [head if _layer(v).startswith(CLASSIFIER) else 1.0 for v in variables]
-        return [h * layer_decay ** depths[_layer(v)] for h, v in zip(heads, variables, strict=True)]
+        return [
+            h * layer_decay ** depths[_layer(v)]
+            for h, v in zip(heads, variables, strict=True)
+        ]
 
     return factors
 

@@ -6,7 +6,9 @@ import signal
 import threading
 from typing import Any
 
-INTERRUPTED = b"stopping after this step, which is saved first; Ctrl-C again ends at once\n"
+INTERRUPTED = (
+    b"stopping after this step, which is saved first; Ctrl-C again ends at once\n"
+)
 
 
 class StopRequest:

@@ -26,7 +26,11 @@ from lambdanet.training.run import (
 )
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.best_epoch import BestEpoch
-from lambdanet.training.run.build import build_optimizer, build_resizable_model, compile_model
+from lambdanet.training.run.build import (
+    build_optimizer,
+    build_resizable_model,
+    compile_model,
+)
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.devices import Devices
 from lambdanet.training.run.preemption import StopRequest
@@ -64,8 +68,12 @@ class TrainOptions:
     callback: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "callback", tuple(user_callbacks.find_factories(self.callback or ())))
-        check_counts(save_every=self.save_every, steps_per_execution=self.steps_per_execution)
+        object.__setattr__(
+            self, "callback", tuple(user_callbacks.find_factories(self.callback or ()))
+        )
+        check_counts(
+            save_every=self.save_every, steps_per_execution=self.steps_per_execution
+        )
 
 
 class Run:
@@ -81,15 +89,21 @@ class Run:
       step: the number of steps completed.
     """
 
-    def __init__(self, dataset: Dataset, path: Path, devices: Devices, options: TrainOptions):
+    def __init__(
+        self, dataset: Dataset, path: Path, devices: Devices, options: TrainOptions
+    ):
         recipe, self._steps = dataset.recipe, dataset.steps_per_epoch
         self._recipe, self._dataset, self._path = recipe, dataset, path
         self._devices, self._options = devices, options
         self.step = 0
         self._compiled: Any = None  # the size of images and whether layers are frozen
         if recipe.global_batch_size % (devices.replicas * recipe.accumulate_steps):
-            batch = f"the batch of a device, {recipe.global_batch_size // devices.replicas}"
-            raise invalid("accumulate_steps", f"a divisor of {batch}", recipe.accumulate_steps)
+            batch = (
+                f"the batch of a device, {recipe.global_batch_size // devices.replicas}"
+            )
+            raise invalid(
+                "accumulate_steps", f"a divisor of {batch}", recipe.accumulate_steps
+            )
         keras.utils.set_random_seed(recipe.seed)
         if options.deterministic and keras.config.backend() == "tensorflow":
             tf.config.experimental.enable_op_determinism()
@@ -102,8 +116,12 @@ class Run:
             self._best = BestEpoch(best, recipe.patience)
         # Checks the patterns before anything is written.
         freezing.frozen_layers(self._model, recipe)
-        self._user_callbacks = user_callbacks.create(options.callback if devices.chief else (), recipe, path)
-        self._evaluation = devices.distribute_dataset(functools.partial(dataset.eval, cache=True))
+        self._user_callbacks = user_callbacks.create(
+            options.callback if devices.chief else (), recipe, path
+        )
+        self._evaluation = devices.distribute_dataset(
+            functools.partial(dataset.eval, cache=True)
+        )
         self._eval_steps = dataset.eval_steps(devices.shard())
 
     @property
@@ -111,7 +129,9 @@ class Run:
         """Whether the last epoch was trained, or `patience` epochs were not better than the best."""
         if self.step >= self._recipe.epochs * self._steps:
             return True
-        return self._best is not None and self._best.is_out_of_patience(self.step // self._steps)
+        return self._best is not None and self._best.is_out_of_patience(
+            self.step // self._steps
+        )
 
     def restore(self) -> None:
         """Restores the newest checkpoint, or else the initial weights, and claims the model_dir.
@@ -133,7 +153,9 @@ class Run:
         self._devices.prepare(self._model)
         self._freeze(self._epoch())
         if self._devices.chief:
-            model_dirs.claim(self._path, recipe, self._dataset.class_names, self._dataset.data_dir)
+            model_dirs.claim(
+                self._path, recipe, self._dataset.class_names, self._dataset.data_dir
+            )
         self._announce()
 
     def fit(self, stop: StopRequest) -> None:
@@ -146,10 +168,19 @@ class Run:
         if self.step == 0 and self._devices.chief:
             images = self._training_data(0).first_images(tensorboard.MAX_PICTURES)
             if images:
-                tensorboard.show_pictures(self._path / model_dirs.LOGS, self._recipe, tf.stack(images))
+                tensorboard.show_pictures(
+                    self._path / model_dirs.LOGS, self._recipe, tf.stack(images)
+                )
         if not self._is_evaluated():
             run, sums = self._callbacks(stop), self._checkpoints.sums
-            callbacks.finish_epoch(self._model, run, self._epoch(), self._evaluation, self._eval_steps, sums)
+            callbacks.finish_epoch(
+                self._model,
+                run,
+                self._epoch(),
+                self._evaluation,
+                self._eval_steps,
+                sums,
+            )
             self._unfreeze_if_due()
         while not self.is_finished:
             self._fit_epochs(stop)
@@ -157,10 +188,22 @@ class Run:
     def report(self) -> dict[str, Any]:
         """Returns the last row of the history, the best epoch, and the epoch and step reached."""
         rows = history.read_history(self._path / model_dirs.HISTORY)
-        last = {name: float(value) for name, value in rows[-1].items() if value} if rows else {}
+        last = (
+            {name: float(value) for name, value in rows[-1].items() if value}
+            if rows
+            else {}
+        )
         if self._best is not None:
-            last |= {"best_epoch": self._best.epoch, "best_val_accuracy": self._best.accuracy}
-        return {**last, "model_dir": str(self._path), "epoch": self.step // self._steps, "step": self.step}
+            last |= {
+                "best_epoch": self._best.epoch,
+                "best_val_accuracy": self._best.accuracy,
+            }
+        return {
+            **last,
+            "model_dir": str(self._path),
+            "epoch": self.step // self._steps,
+            "step": self.step,
+        }
 
     def _freeze(self, epoch: int) -> None:
         """Compiles the model for an epoch, from 0, with or without the frozen layers of the recipe."""
@@ -169,15 +212,21 @@ class Run:
             layer.trainable = not freezing.are_frozen(self._recipe, epoch)
         unfrozen = [weight for layer in layers for weight in layer.trainable_weights]
         self._optimizer.count_from(self._recipe.unfreeze_epoch * self._steps, unfrozen)
-        recipe = dataclasses.replace(self._recipe, class_weights=self._dataset.class_weights)
-        compile_model(recipe, self._model, self._optimizer, self._options.steps_per_execution)
+        recipe = dataclasses.replace(
+            self._recipe, class_weights=self._dataset.class_weights
+        )
+        compile_model(
+            recipe, self._model, self._optimizer, self._options.steps_per_execution
+        )
 
     def _unfreeze_if_due(self) -> None:
         if self.step == self._recipe.unfreeze_epoch * self._steps:
             self._freeze(self._recipe.unfreeze_epoch)
 
     def _create_checkpoints(self, folder: str, **options: int) -> Checkpoints:
-        return Checkpoints(self._path / folder, self._model, self._optimizer, self._devices, **options)
+        return Checkpoints(
+            self._path / folder, self._model, self._optimizer, self._devices, **options
+        )
 
     def _is_evaluated(self) -> bool:
         """Returns False where the run was stopped in the evaluation of its last epoch."""
@@ -191,7 +240,15 @@ class Run:
         save_every = self._options.save_every
         own, recipe, step = self._user_callbacks, self._recipe, self.step
         return callbacks.create_callbacks(
-            recipe, self._path, self._checkpoints, step, self._steps, save_every, stop, self._best, own
+            recipe,
+            self._path,
+            self._checkpoints,
+            step,
+            self._steps,
+            save_every,
+            stop,
+            self._best,
+            own,
         )
 
     def _fit_epochs(self, stop: StopRequest) -> None:
@@ -200,18 +257,28 @@ class Run:
         Where the last execution of an epoch has fewer steps, it ends with the data of the epoch.
         """
         recipe, (epoch, done) = self._recipe, divmod(self.step, self._steps)
-        step, dataset, verbosity = self.step, self._training_data(epoch), self._verbosity()
+        step, dataset, verbosity = (
+            self.step,
+            self._training_data(epoch),
+            self._verbosity(),
+        )
         steps = self._steps - done
         self._announce_compilation(epoch)
         is_uneven = steps % self._options.steps_per_execution > 0
         num_batches = steps if is_uneven else -1  # all
-        end = epoch + 1 if done or is_uneven else next(end for end in recipe.phase_ends if end > epoch)
+        end = (
+            epoch + 1
+            if done or is_uneven
+            else next(end for end in recipe.phase_ends if end > epoch)
+        )
         run: dict[str, Any] = {"model": self._model, "epochs": end, "steps": steps}
         with warnings.catch_warnings():
             # In such an execution.
             warnings.filterwarnings("ignore", "Your input ran out of data")
             self._model.fit(
-                self._devices.distribute_dataset(lambda shard: dataset.train(step, shard).take(num_batches)),
+                self._devices.distribute_dataset(
+                    lambda shard: dataset.train(step, shard).take(num_batches)
+                ),
                 initial_epoch=epoch,
                 epochs=end,
                 steps_per_epoch=steps,
@@ -228,12 +295,21 @@ class Run:
     def _announce_compilation(self, epoch: int) -> None:
         size, before = self._recipe.training_size(epoch), self._compiled
         self._compiled = size, freezing.are_frozen(self._recipe, epoch)
-        if keras.config.backend() == "jax" and self._devices.chief and self._compiled != before:
-            print(f"compiling the step for images of {size} pixels, which may take minutes once", flush=True)
+        if (
+            keras.config.backend() == "jax"
+            and self._devices.chief
+            and self._compiled != before
+        ):
+            print(
+                f"compiling the step for images of {size} pixels, which may take minutes once",
+                flush=True,
+            )
 
     def _training_data(self, epoch: int) -> Dataset:
         """Returns the dataset with images of the size in an epoch, from 0."""
-        resized = dataclasses.replace(self._recipe, input_size=self._recipe.training_size(epoch))
+        resized = dataclasses.replace(
+            self._recipe, input_size=self._recipe.training_size(epoch)
+        )
         return dataclasses.replace(self._dataset, recipe=resized)
 
     def _verbosity(self) -> int:
@@ -245,7 +321,10 @@ class Run:
     def _announce(self) -> None:
         recipe, devices, step = self._recipe, self._devices, self.step
         if not devices.chief:
-            print(f"worker {devices.worker} of {devices.workers}, from 0, at step {step}", flush=True)
+            print(
+                f"worker {devices.worker} of {devices.workers}, from 0, at step {step}",
+                flush=True,
+            )
             return
         name = f"{recipe.model} on {recipe.dataset} in {self._path}"
         epoch, done = divmod(step, self._steps)
@@ -253,24 +332,39 @@ class Run:
             print(f"finished already: {name}, {epoch} epochs, step {step}", flush=True)
             return
         if step == 0:
-            print(f"training {name}: {recipe.epochs} epochs of {self._steps} steps", flush=True)
+            print(
+                f"training {name}: {recipe.epochs} epochs of {self._steps} steps",
+                flush=True,
+            )
         else:
             within = f" and {done} of {self._steps} steps" if done else ""
-            print(f"resuming {name} after epoch {epoch} of {recipe.epochs}{within}, step {step}", flush=True)
+            print(
+                f"resuming {name} after epoch {epoch} of {recipe.epochs}{within}, step {step}",
+                flush=True,
+            )
         batch, replicas = recipe.global_batch_size, devices.replicas
-        each = f", {batch // replicas} on each of {replicas} devices" if replicas > 1 else ""
+        each = (
+            f", {batch // replicas} on each of {replicas} devices"
+            if replicas > 1
+            else ""
+        )
         machines = f" of {devices.workers} machines" if devices.workers > 1 else ""
         num_pseudo = recipe.num_pseudo_labels
         pseudo = f", {num_pseudo} of them with pseudo-labels" if num_pseudo else ""
         precision = "bfloat16" if recipe.mixed_precision else "float32"
         verb = "rises to" if recipe.warmup_epochs else "begins at"
         rate = f"the learning rate {verb} {recipe.learning_rate:g}"
-        print(f"batches of {batch} images{each}{machines}{pseudo}, in {precision}; {rate}", flush=True)
+        print(
+            f"batches of {batch} images{each}{machines}{pseudo}, in {precision}; {rate}",
+            flush=True,
+        )
         smoothing, decay = recipe.label_smoothing, recipe.weight_decay
         place = ", each step" if recipe.decays_in_steps else " and"
         loss = f"the loss has label smoothing of {smoothing:g}{place} weight decay of {decay:g}"
         print(loss, flush=True)
         if recipe.class_weights:
-            weights = zip(self._dataset.class_names, self._dataset.class_weights, strict=True)
+            weights = zip(
+                self._dataset.class_names, self._dataset.class_weights, strict=True
+            )
             shown = [f"{name} {weight:.3g}" for name, weight in weights]
             print(f"weights of the classes: {', '.join(shown)[:200]}", flush=True)

@@ -31,9 +31,13 @@ def locked(model_dir: Path, name: str = "model_dir") -> Iterator[None]:
         model_dir.mkdir(parents=True, exist_ok=True)
         file.touch()
     except OSError as error:
-        raise InputError(f"{name} {str(model_dir)!r} cannot be written: {error}") from None
+        raise InputError(
+            f"{name} {str(model_dir)!r} cannot be written: {error}"
+        ) from None
     # It tries again for a moment, because a run that ends removes its file.
-    lock = filelock.FileLock(file, timeout=0.1, poll_interval=0.02, fallback_to_soft=False)
+    lock = filelock.FileLock(
+        file, timeout=0.1, poll_interval=0.02, fallback_to_soft=False
+    )
     _acquire(lock, model_dir, name)
     file.write_text(f"process {process} on host {socket.gethostname()!r}\n")
     own = file.stat()
@@ -56,7 +60,9 @@ def _acquire(lock: filelock.BaseFileLock, model_dir: Path, name: str) -> None:
         holder = ""
         with contextlib.suppress(OSError):
             holder = (model_dir / FILE).read_text(errors="replace")[:200].strip()
-        raise InputError(f"{name} {str(model_dir)!r} is in use by {holder or 'another process'}") from None
+        raise InputError(
+            f"{name} {str(model_dir)!r} is in use by {holder or 'another process'}"
+        ) from None
     except OSError as error:
         print(
             f"{name} {str(model_dir)!r} is on a file system without locks ({error}): "

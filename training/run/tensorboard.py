@@ -32,7 +32,9 @@ class Speed(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self._ends = [(time.perf_counter(), 0)]
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, float] | None = None
+    ) -> None:
         self._ends[2:] = [(time.perf_counter(), batch + 1)]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
@@ -59,8 +61,15 @@ class Dashboard(keras.callbacks.TensorBoard):
 
 def show_pictures(folder: Path, recipe: Recipe, images: tf.Tensor) -> None:
     """Writes the first 16 pictures, float32 [b, h, w, c], for TensorBoard, without their normalization."""
-    pixels = images[:MAX_PICTURES] * np.array(recipe.std, np.float32) + np.array(recipe.mean, np.float32)
+    pixels = images[:MAX_PICTURES] * np.array(recipe.std, np.float32) + np.array(
+        recipe.mean, np.float32
+    )
     writer = tf.summary.create_file_writer(str(folder / "pictures"))
     with writer.as_default():
-        tf.summary.image("first_batch", tf.clip_by_value(pixels, 0, 1), step=0, max_outputs=MAX_PICTURES)
+        tf.summary.image(
+            "first_batch",
+            tf.clip_by_value(pixels, 0, 1),
+            step=0,
+            max_outputs=MAX_PICTURES,
+        )
     writer.close()

@@ -40,9 +40,15 @@ def rematerialize(model: keras.Model) -> Callable[..., Any]:
       >>> model.call = rematerialize(model)
     """
     pairs = [(layer_group(layer.name), layer) for layer in model.layers[1:]]
-    ends = [list(group)[-1][1].output for _, group in itertools.groupby(pairs, key=lambda pair: pair[0])]
+    ends = [
+        list(group)[-1][1].output
+        for _, group in itertools.groupby(pairs, key=lambda pair: pair[0])
+    ]
     try:
-        segments = [keras.Model(*pair) for pair in zip([model.input, *ends[:-1]], ends, strict=True)]
+        segments = [
+            keras.Model(*pair)
+            for pair in zip([model.input, *ends[:-1]], ends, strict=True)
+        ]
     except ValueError:  # of Keras: the graph is disconnected
         accepted = f"false for {model.name}, whose blocks do not follow each other"
         raise invalid("remat", accepted, True) from None
@@ -65,7 +71,9 @@ def _call_again_in_backward_pass(segment: keras.Model, inputs: Any) -> Any:
     def compute(weights: Any, state: Any, inputs: Any) -> Any:
         return segment.stateless_call(weights, state, inputs, training=True)
 
-    outputs, values = compute([v.value for v in weights], [v.value for v in state], inputs)
+    outputs, values = compute(
+        [v.value for v in weights], [v.value for v in state], inputs
+    )
     for variable, value in zip(state, values, strict=True):
         variable.assign(value)
     return outputs
@@ -87,12 +95,28 @@ def _jax_step(model: keras.Model, parts: int) -> Callable[..., Any]:
         def add(carry: Any, part: Any) -> Any:
             statistics, metrics, sums = carry
             (_, (loss, logits, statistics, metrics)), gradients = compute_gradients(
-                weights, statistics, metrics, *part, None, training=True, optimizer_variables=optimizer
+                weights,
+                statistics,
+                metrics,
+                *part,
+                None,
+                training=True,
+                optimizer_variables=optimizer,
             )
-            _, metrics = model._update_metrics_variables(metrics, loss, *part, logits, None)
-            return (statistics, metrics, [s + g / parts for s, g in zip(sums, gradients, strict=True)]), None
+            _, metrics = model._update_metrics_variables(
+                metrics, loss, *part, logits, None
+            )
+            return (
+                statistics,
+                metrics,
+                [s + g / parts for s, g in zip(sums, gradients, strict=True)],
+            ), None
 
-        start = statistics, metrics, [jax.numpy.zeros_like(weight) for weight in weights]
+        start = (
+            statistics,
+            metrics,
+            [jax.numpy.zeros_like(weight) for weight in weights],
+        )
         (statistics, metrics, sums), _ = jax.lax.scan(add, start, batch)
         weights, optimizer = model.optimizer.stateless_apply(optimizer, sums, weights)
         with keras.StatelessScope(zip(model.metrics_variables, metrics, strict=True)):
@@ -107,22 +131,37 @@ def _tensorflow_step(model: keras.Model, parts: int) -> Callable[..., Any]:
 
     def step(data: Any) -> Any:
         # The height and width are unknown where they change: `sizes`.
-        images, labels = (tf.reshape(x, tf.concat([[parts, -1], tf.shape(x)[1:]], axis=0)) for x in data[:2])
+        images, labels = (
+            tf.reshape(x, tf.concat([[parts, -1], tf.shape(x)[1:]], axis=0))
+            for x in data[:2]
+        )
 
         def add(number: tf.Tensor, *sums: tf.Tensor) -> list[tf.Tensor]:
             x, y = images[number], labels[number]
             with tf.GradientTape() as tape:
                 logits = model(x, training=True)
                 loss = model.compute_loss(x, y, logits, training=True)
-            gradients = tape.gradient(loss, model.trainable_weights, unconnected_gradients="zero")
+            gradients = tape.gradient(
+                loss, model.trainable_weights, unconnected_gradients="zero"
+            )
             # Keras divides losses by their number
             replicas = model.distribute_strategy.num_replicas_in_sync
-            model._loss_tracker.update_state(loss * replicas, sample_weight=tf.shape(x)[0])
+            model._loss_tracker.update_state(
+                loss * replicas, sample_weight=tf.shape(x)[0]
+            )
             model.compute_metrics(x, y, logits)
-            return [number + 1, *(s + g / parts for s, g in zip(sums, gradients, strict=True))]
+            return [
+                number + 1,
+                *(s + g / parts for s, g in zip(sums, gradients, strict=True)),
+            ]
 
-        start = [tf.constant(0), *(tf.zeros(variable.shape) for variable in model.trainable_weights)]
-        sums = tf.while_loop(lambda number, *sums: number < parts, add, start, parallel_iterations=1)[1:]
+        start = [
+            tf.constant(0),
+            *(tf.zeros(variable.shape) for variable in model.trainable_weights),
+        ]
+        sums = tf.while_loop(
+            lambda number, *sums: number < parts, add, start, parallel_iterations=1
+        )[1:]
         model.optimizer.apply_gradients(zip(sums, model.trainable_weights, strict=True))
         return model.get_metrics_result()
 

@@ -24,7 +24,9 @@ def find_factories(names: Sequence[str | Factory]) -> list[Factory]:
     return [_find(name) if isinstance(name, str) else name for name in names]
 
 
-def create(factories: Sequence[Factory], recipe: Recipe, model_dir: Path) -> list[keras.callbacks.Callback]:
+def create(
+    factories: Sequence[Factory], recipe: Recipe, model_dir: Path
+) -> list[keras.callbacks.Callback]:
     """Returns the callbacks; `InputError` where a function returns something else."""
     made = [factory(recipe, model_dir) for factory in factories]
     for factory, callback in zip(factories, made, strict=True):
@@ -43,7 +45,9 @@ def _find(name: str) -> Any:
     try:
         found = getattr(importlib.import_module(module), function, None)
     except Exception as error:  # of any kind: the module is the user's
-        raise InputError(f"callback {name!r} cannot be imported: {one_line(error)}") from None
+        raise InputError(
+            f"callback {name!r} cannot be imported: {one_line(error)}"
+        ) from None
     if not callable(found):
         raise invalid("callback", f"module:function, a function of {module}", name)
     return found

@@ -51,14 +51,20 @@ class Parity:
         )
 
 
-def find_pictures(model_dir: str | Path, recipe: Recipe, data_dir: str | None) -> Pictures:
+def find_pictures(
+    model_dir: str | Path, recipe: Recipe, data_dir: str | None
+) -> Pictures:
     """Returns pictures of the evaluation split; random ones if these are missing and `data_dir` is None."""
     try:
-        return evaluation_pictures(recipe, model_dirs.find_data_dir(model_dir, data_dir))
+        return evaluation_pictures(
+            recipe, model_dirs.find_data_dir(model_dir, data_dir)
+        )
     except (InputError, OSError) as error:
         if data_dir is not None:
             raise
-        print(f"no pictures of {recipe.dataset} {recipe.eval_split} to compare on: {error}")
+        print(
+            f"no pictures of {recipe.dataset} {recipe.eval_split} to compare on: {error}"
+        )
         return random_pictures(recipe.input_size)
 
 
@@ -72,18 +78,24 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
     if recipe.dataset not in (folder.NAME, records.NAME):
         path = sources.open_tfds(recipe.dataset, data_dir).data_path
         if not path.exists():  # reading it would download it
-            raise InputError(f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist")
+            raise InputError(
+                f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist"
+            )
     source = Dataset.open(recipe, data_dir).source
     square = preprocess.of_recipe(recipe).square
 
     def prepare(example: sources.Example) -> tf.Tensor:
-        return tf.cast(tf.round(255.0 * square(source.image(example).pixels())), tf.uint8)
+        return tf.cast(
+            tf.round(255.0 * square(source.image(example).pixels())), tf.uint8
+        )
 
     num_shares = max(1, source.num_examples(split) * NUM_PARTS // NUM_PICTURES)
     chosen = sorted({num_shares * part // NUM_PARTS for part in range(NUM_PARTS)})
     parts = [source.examples(split, None, Shard(index, num_shares)) for index in chosen]
     examples = functools.reduce(tf.data.Dataset.concatenate, parts)
-    images = list(examples.map(prepare).ignore_errors().take(NUM_PICTURES).as_numpy_iterator())
+    images = list(
+        examples.map(prepare).ignore_errors().take(NUM_PICTURES).as_numpy_iterator()
+    )
     if not images:
         raise InputError(f"none of the {name} can be read")
     shape = (len(images), recipe.input_size, recipe.input_size, 3)
@@ -100,11 +112,19 @@ def random_pictures(input_size: int) -> Pictures:
 def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Parity:
     """Returns the differences between the outputs of a classifier and of its converted form."""
     expected, found = [], []
-    for image in tqdm(pictures.images[:, np.newaxis], "comparing with Keras", disable=None, leave=False):
+    for image in tqdm(
+        pictures.images[:, np.newaxis],
+        "comparing with Keras",
+        disable=None,
+        leave=False,
+    ):
         expected.append(classify(tf.constant(image)))
         found.append(run(image))
     logits, probabilities = (
-        [np.concatenate([output[name] for output in outputs]) for outputs in (expected, found)]
+        [
+            np.concatenate([output[name] for output in outputs])
+            for outputs in (expected, found)
+        ]
         for name in ("logits", "probabilities")
     )
     return Parity(

@@ -50,7 +50,10 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
 
 
 def export_weights(
-    model_name: str, weights: str | Path, out: str | Path, class_names: str | Path | None = None
+    model_name: str,
+    weights: str | Path,
+    out: str | Path,
+    class_names: str | Path | None = None,
 ) -> str:
     """Exports a model of the zoo with trained weights, and returns the path of the SavedModel.
 
@@ -113,7 +116,9 @@ def export_saved_model(
     """
     _check_out(out)
     check_classifier(model, class_names)
-    preprocessing = Preprocessing(input_size, tuple(mean), tuple(std), crop_fraction, interpolation)
+    preprocessing = Preprocessing(
+        input_size, tuple(mean), tuple(std), crop_fraction, interpolation
+    )
     return _save(model, out, preprocessing, class_names)
 
 
@@ -121,7 +126,9 @@ def _check_out(out: str | Path) -> None:
     """Raises `InputError` for a folder with something in it, or that TensorFlow cannot load from."""
     check_output_dir(out)
     if any(sign in absolute(out) for sign in "*?["):
-        raise invalid("out", "a path without *, ? and [, a pattern for TensorFlow", str(out))
+        raise invalid(
+            "out", "a path without *, ? and [, a pattern for TensorFlow", str(out)
+        )
 
 
 def check_classifier(model: keras.Model, class_names: Sequence[str]) -> None:
@@ -129,21 +136,32 @@ def check_classifier(model: keras.Model, class_names: Sequence[str]) -> None:
     which_keras.check_keras_3(model, "the model")
     if not isinstance(model, keras.Model):
         raise invalid("model", "a Keras model", model)
-    if model.name in list_models() and not any(isinstance(x, keras.layers.Dense) for x in model.layers):
-        raise InputError(f"the model must have a classifier, got {model.name!r} with num_classes=0")
+    if model.name in list_models() and not any(
+        isinstance(x, keras.layers.Dense) for x in model.layers
+    ):
+        raise InputError(
+            f"the model must have a classifier, got {model.name!r} with num_classes=0"
+        )
     classes.check_names(class_names, "the model")
     if repeated := [name for name, count in Counter(class_names).items() if count > 1]:
         raise invalid("class_names", "different names", repeated, "these are repeated")
 
 
 def _save(
-    model: keras.Model, out: str | Path, preprocessing: Preprocessing, class_names: Sequence[str]
+    model: keras.Model,
+    out: str | Path,
+    preprocessing: Preprocessing,
+    class_names: Sequence[str],
 ) -> str:
     path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
         names_file = Path(folder, "class_names.txt")
-        names_file.write_text("".join(f"{name}\n" for name in class_names), encoding="utf-8")
-        module = ClassifierModule(serving_form(model), preprocessing, class_names, str(names_file))
+        names_file.write_text(
+            "".join(f"{name}\n" for name in class_names), encoding="utf-8"
+        )
+        module = ClassifierModule(
+            serving_form(model), preprocessing, class_names, str(names_file)
+        )
         signatures = module.signatures()
         with atomic_dir(path) as staging:
             tf.saved_model.save(module, staging, signatures=signatures)

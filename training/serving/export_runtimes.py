@@ -32,7 +32,10 @@ Function = Any  # the result of `tf.function`
 
 
 def export(
-    model_dir: str | Path, out: str | Path, data_dir: str | None = None, format: str = "litert"
+    model_dir: str | Path,
+    out: str | Path,
+    data_dir: str | None = None,
+    format: str = "litert",
 ) -> Parity:
     """Exports the model trained in `model_dir` with `write`, and returns its comparison with Keras.
 
@@ -72,14 +75,27 @@ def export_weights(
     """
     files.check_output_dir(out)
     trained = trained_weights.build_classifier(model_name, weights, class_names)
-    return _export(trained, out, format, comparison.random_pictures(trained.preprocessing.input_size))
+    return _export(
+        trained,
+        out,
+        format,
+        comparison.random_pictures(trained.preprocessing.input_size),
+    )
 
 
-def _export(trained: TrainedModel, out: str | Path, format: str, pictures: Pictures) -> Parity:
+def _export(
+    trained: TrainedModel, out: str | Path, format: str, pictures: Pictures
+) -> Parity:
     """Writes the folder of a converted model, completely or not at all, and prints the comparison."""
-    model, pre, names = in_float32(trained.model), trained.preprocessing, trained.class_names
+    model, pre, names = (
+        in_float32(trained.model),
+        trained.preprocessing,
+        trained.class_names,
+    )
     with files.atomic_dir(files.absolute(out)) as partial:
-        parity = write(model, partial, pre.input_size, pre.mean, pre.std, names, format, pictures)
+        parity = write(
+            model, partial, pre.input_size, pre.mean, pre.std, names, format, pictures
+        )
     print(f"exported {trained} to {Path(out, FORMATS[format].file)}")
     print(parity)
     return parity
@@ -119,23 +135,35 @@ def write(
     pictures = pictures or comparison.random_pictures(input_size)
     try:
         with _quiet():
-            content = chosen.convert(_classifier(serving_form(model), input_size, mean, std))
+            content = chosen.convert(
+                _classifier(serving_form(model), input_size, mean, std)
+            )
             run = chosen.load(content)
             run(pictures.images[:1])  # runtimes write log lines in the first call
         parity = comparison.compare(classify, run, pictures)
     except ModuleNotFoundError as error:
-        raise InputError(f"format {format!r} needs {error.name}; pip install {chosen.packages!r}") from None
+        raise InputError(
+            f"format {format!r} needs {error.name}; pip install {chosen.packages!r}"
+        ) from None
     except Exception as error:  # converters and runtimes raise exceptions of many kinds
         reason = one_line(error)
-        raise InputError(f"model {model.name!r} cannot be written as {format}: {reason[:300]}") from None
+        raise InputError(
+            f"model {model.name!r} cannot be written as {format}: {reason[:300]}"
+        ) from None
     if chosen.exact and not parity.logit_difference <= TOLERANCE * parity.logit_std:
-        raise InputError(f"model {model.name!r} cannot be written as {format}: {parity}")
+        raise InputError(
+            f"model {model.name!r} cannot be written as {format}: {parity}"
+        )
     Path(out, chosen.file).write_bytes(content)
-    Path(out, CLASSES).write_text("".join(f"{name}\n" for name in class_names), encoding="utf-8")
+    Path(out, CLASSES).write_text(
+        "".join(f"{name}\n" for name in class_names), encoding="utf-8"
+    )
     return parity
 
 
-def _classifier(model: keras.Model, input_size: int, mean: Sequence[float], std: Sequence[float]) -> Function:
+def _classifier(
+    model: keras.Model, input_size: int, mean: Sequence[float], std: Sequence[float]
+) -> Function:
     normalize = Preprocessing(input_size, tuple(mean), tuple(std)).normalize
     spec = tf.TensorSpec([1, input_size, input_size, 3], tf.uint8, name="images")
 
@@ -143,7 +171,9 @@ def _classifier(model: keras.Model, input_size: int, mean: Sequence[float], std:
     def classify(images: tf.Tensor) -> dict[str, tf.Tensor]:
         pixels = tf.cast(images, tf.float32) / 255.0
         if len(mean) == 1:
-            pixels = tf.reduce_sum(pixels * tf.constant([0.2989, 0.587, 0.114]), axis=-1, keepdims=True)
+            pixels = tf.reduce_sum(
+                pixels * tf.constant([0.2989, 0.587, 0.114]), axis=-1, keepdims=True
+            )
         with device.assume("RUNTIME"):
             logits = tf.cast(model(normalize(pixels), training=False), tf.float32)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
@@ -172,7 +202,9 @@ def _litert_runner(content: bytes) -> Runner:
 def _to_onnx(function: Function) -> bytes:
     import tf2onnx
 
-    converted, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=OPSET)
+    converted, _ = tf2onnx.convert.from_function(
+        function, function.input_signature, opset=OPSET
+    )
     return converted.SerializeToString()
 
 
@@ -181,7 +213,9 @@ def _onnx_runner(content: bytes) -> Runner:
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return lambda image: dict(zip(names, session.run(names, {"images": image}), strict=True))
+    return lambda image: dict(
+        zip(names, session.run(names, {"images": image}), strict=True)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,8 +232,12 @@ class Format:
 
 _to_int8 = functools.partial(_to_litert, int8=True)
 FORMATS = {
-    "litert": Format("model.tflite", True, "ai-edge-litert", _to_litert, _litert_runner),
-    "litert_int8": Format("model.tflite", False, "ai-edge-litert", _to_int8, _litert_runner),
+    "litert": Format(
+        "model.tflite", True, "ai-edge-litert", _to_litert, _litert_runner
+    ),
+    "litert_int8": Format(
+        "model.tflite", False, "ai-edge-litert", _to_int8, _litert_runner
+    ),
     "onnx": Format("model.onnx", True, "lambdanet[onnx]", _to_onnx, _onnx_runner),
 }
 

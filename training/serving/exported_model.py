@@ -17,7 +17,9 @@ class ExportedModel(NamedTuple):
     class_names: list[str]  # by number
 
 
-def load_exported_model(saved_model: str | Path, output: str, program: str) -> ExportedModel:
+def load_exported_model(
+    saved_model: str | Path, output: str, program: str
+) -> ExportedModel:
     """Loads the SavedModel that a program wrote; `InputError` where there is none, or it is damaged.
 
     Args:
@@ -28,7 +30,9 @@ def load_exported_model(saved_model: str | Path, output: str, program: str) -> E
     path = os.path.expanduser(saved_model)
     accepted = f"a folder written by {program}"
     if not tf.saved_model.contains_saved_model(path):
-        problem = "holds no SavedModel" if tf.io.gfile.exists(path) else "does not exist"
+        problem = (
+            "holds no SavedModel" if tf.io.gfile.exists(path) else "does not exist"
+        )
         raise invalid("saved_model", accepted, path, hint=f"it {problem}")
     try:
         loaded = tf.saved_model.load(path)
@@ -36,9 +40,17 @@ def load_exported_model(saved_model: str | Path, output: str, program: str) -> E
         reason = f"it cannot be loaded ({one_line(error)})"
         raise invalid("saved_model", accepted, path, hint=reason) from error
     signature = getattr(loaded, "signatures", {}).get("serving_bytes")
-    if signature is None or output not in signature.structured_outputs or not hasattr(loaded, "class_names"):
-        raise invalid("saved_model", accepted, path, hint=f"it has no output {output!r}")
-    return ExportedModel(loaded.signatures, [name.decode() for name in loaded.class_names().numpy()])
+    if (
+        signature is None
+        or output not in signature.structured_outputs
+        or not hasattr(loaded, "class_names")
+    ):
+        raise invalid(
+            "saved_model", accepted, path, hint=f"it has no output {output!r}"
+        )
+    return ExportedModel(
+        loaded.signatures, [name.decode() for name in loaded.class_names().numpy()]
+    )
 
 
 def load_classifier(saved_model: str | Path) -> ExportedModel:

@@ -27,7 +27,10 @@ class ServingModule(tf.Module):
     """
 
     # Signature -> method.
-    SIGNATURES: ClassVar[dict[str, str]] = {"serving_default": "serve_images", "serving_bytes": "serve_bytes"}
+    SIGNATURES: ClassVar[dict[str, str]] = {
+        "serving_default": "serve_images",
+        "serving_bytes": "serve_bytes",
+    }
 
     def __init__(self, name: str, class_names: Sequence[str], class_names_file: str):
         super().__init__(name=name)
@@ -69,15 +72,23 @@ class ClassifierModule(ServingModule):
             raise invalid("class_names", "two or more", list(class_names))
         super().__init__("classifier", class_names, class_names_file)
         channels = len(preprocessing.mean)
-        self._input_shape = [preprocessing.input_size, preprocessing.input_size, channels]
+        self._input_shape = [
+            preprocessing.input_size,
+            preprocessing.input_size,
+            channels,
+        ]
 
         def prepare(images: tf.Tensor) -> tf.Tensor:
-            return preprocessing(tf.image.rgb_to_grayscale(images) if channels == 1 else images)
+            return preprocessing(
+                tf.image.rgb_to_grayscale(images) if channels == 1 else images
+            )
 
         self._prepare = prepare
 
         # The model is in this closure, because an attribute would become part of the SavedModel.
-        @tf.function(input_signature=[tf.TensorSpec([None, *self._input_shape], tf.float32)])
+        @tf.function(
+            input_signature=[tf.TensorSpec([None, *self._input_shape], tf.float32)]
+        )
         def logits(images: tf.Tensor) -> tf.Tensor:
             return model(images, training=False)
 
@@ -94,9 +105,13 @@ class ClassifierModule(ServingModule):
             traced = logits.get_concrete_function()
         except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
             shape = ", ".join(map(str, self._input_shape))
-            raise InputError(f"the model must accept images [b, {shape}]: {one_line(error)}") from error
+            raise InputError(
+                f"the model must accept images [b, {shape}]: {one_line(error)}"
+            ) from error
         output = traced.structured_outputs
-        if not tf.TensorShape([None, num_classes]).is_compatible_with(getattr(output, "shape", [])):
+        if not tf.TensorShape([None, num_classes]).is_compatible_with(
+            getattr(output, "shape", [])
+        ):
             raise InputError(
                 f"the output of the model must be logits [b, {num_classes}] for {num_classes} class names, "
                 f"got {getattr(output, 'shape', output)}"
@@ -104,18 +119,28 @@ class ClassifierModule(ServingModule):
         noise = tf.random.stateless_normal([2, *self._input_shape], seed=(0, 0))
         values = tf.cast(traced(noise), tf.float32)
         if not tf.reduce_all(tf.math.is_finite(values)):
-            raise InputError("the output of the model must be logits, got values that are not finite")
-        if tf.reduce_all(values >= 0) and tf.reduce_all(tf.abs(tf.reduce_sum(values, -1) - 1) < 1e-3):
-            raise InputError("the output of the model must be logits, got probabilities, which sum to 1")
+            raise InputError(
+                "the output of the model must be logits, got values that are not finite"
+            )
+        if tf.reduce_all(values >= 0) and tf.reduce_all(
+            tf.abs(tf.reduce_sum(values, -1) - 1) < 1e-3
+        ):
+            raise InputError(
+                "the output of the model must be logits, got probabilities, which sum to 1"
+            )
         return traced
 
     def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         # TensorFlow's oneDNN convolutions return a wrong shape for an empty batch.
         message = "there must be at least one image, got none"
-        with tf.control_dependencies([tf.debugging.Assert(tf.shape(images)[0] > 0, [message])]):
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.shape(images)[0] > 0, [message])]
+        ):
             logits = self._logits(images)
         probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
-        top_probabilities, top_classes = tf.math.top_k(probabilities, k=min(MAX_TOP, len(self._names)))
+        top_probabilities, top_classes = tf.math.top_k(
+            probabilities, k=min(MAX_TOP, len(self._names))
+        )
         return {
             "probabilities": probabilities,
             "top_probabilities": top_probabilities,
@@ -123,17 +148,28 @@ class ClassifierModule(ServingModule):
         }
 
     @tf.function(
-        input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")], autograph=False
+        input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")],
+        autograph=False,
     )
     def serve_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """uint8 images [b, h, w, 3] or [b, h, w, 1] -> probabilities [b, num_classes] and the top names."""
         shape = tf.shape(images)
-        message = ["images must have 3 channels, or 1 if they are gray, got the shape", shape]
-        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_any(shape[-1] == [1, 3]), message)]):
+        message = [
+            "images must have 3 channels, or 1 if they are gray, got the shape",
+            shape,
+        ]
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.reduce_any(shape[-1] == [1, 3]), message)]
+        ):
             images = tf.tile(images, [1, 1, 1, 3 // shape[-1]])
-        return self._classify(self._prepare(tf.ensure_shape(images, [None, None, None, 3])))
+        return self._classify(
+            self._prepare(tf.ensure_shape(images, [None, None, None, 3]))
+        )
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")], autograph=False)
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")],
+        autograph=False,
+    )
     def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         """JPEG, PNG or WebP files [b] of any sizes -> the outputs of `serve_images`; see `decode`."""
         images = tf.map_fn(

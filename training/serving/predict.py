@@ -48,37 +48,53 @@ def predict(
     paths = image_files.expand_folders(images)
     top = check_count("top", top)
     file = None if out is None else Path(out).expanduser()
-    write_table, beginning = TABLES.get(file.suffix.lower(), (None, b"")) if file else (None, b"")
+    write_table, beginning = (
+        TABLES.get(file.suffix.lower(), (None, b"")) if file else (None, b"")
+    )
     if file and write_table:
         check_replaceable(file, beginning)
     elif file and file.suffix and not file.is_dir():
-        raise invalid("out", f"a folder, or a file that ends in {' or '.join(TABLES)}", str(out))
+        raise invalid(
+            "out", f"a folder, or a file that ends in {' or '.join(TABLES)}", str(out)
+        )
     classifier = load_classifier(saved_model)
     if file and write_table:
         writable_dir(file.parent)
-    pictures = [None] * len(paths) if out is None or write_table else image_files.picture_paths(paths, out)
+    pictures = (
+        [None] * len(paths)
+        if out is None or write_table
+        else image_files.picture_paths(paths, out)
+    )
     images_read = image_files.read_images(paths, show_progress=bool(write_table))
     results: list[dict[str, Any]] = []
     for (path, image), picture in zip(images_read, pictures, strict=True):
         if isinstance(image, InputError):
             results.append({"image": path, "error": str(image)})
             continue
-        outputs = classifier.signatures["serving_default"](images=tf.constant(image[np.newaxis]))
+        outputs = classifier.signatures["serving_default"](
+            images=tf.constant(image[np.newaxis])
+        )
         probabilities = outputs["probabilities"][0].numpy()
         classes = top_classes(probabilities, classifier.class_names, top)
         if picture is not None:
-            drawing = image_files.draw_prediction(image, os.path.basename(path), classes)
+            drawing = image_files.draw_prediction(
+                image, os.path.basename(path), classes
+            )
             image_files.save_picture(drawing, picture)
         if not write_table:
             _print_prediction(path, classes, picture)
         results.append({"image": path, "top": classes, "picture": picture})
     if file and write_table:
         write_output(file, write_table(results).encode(errors="backslashreplace"))
-        print(f"wrote the predictions of {sum('top' in result for result in results)} images to {out}")
+        print(
+            f"wrote the predictions of {sum('top' in result for result in results)} images to {out}"
+        )
     return results
 
 
-def top_classes(probabilities: np.ndarray, class_names: Sequence[str], top: int) -> list[tuple[str, float]]:
+def top_classes(
+    probabilities: np.ndarray, class_names: Sequence[str], top: int
+) -> list[tuple[str, float]]:
     """Returns the names and probabilities of the first classes, in descending order."""
     best = np.argsort(-probabilities, kind="stable")[:top]
     return [(class_names[index], float(probabilities[index])) for index in best]
@@ -87,7 +103,12 @@ def top_classes(probabilities: np.ndarray, class_names: Sequence[str], top: int)
 def _csv(results: Sequence[dict[str, Any]]) -> str:
     """Returns a row per class of each readable image."""
     rows = [
-        {"image": result["image"], "rank": rank, "class": name, "probability": f"{probability:.6g}"}
+        {
+            "image": result["image"],
+            "rank": rank,
+            "class": name,
+            "probability": f"{probability:.6g}",
+        }
         for result in results
         for rank, (name, probability) in enumerate(result.get("top", ()), 1)
     ]
@@ -110,11 +131,16 @@ def _json_lines(results: Sequence[dict[str, Any]]) -> str:
 # The function that writes a table, and the beginning of its files.
 TABLES: dict[str, tuple[Callable[[Sequence[dict[str, Any]]], str], bytes]] = {
     ".csv": (_csv, rb"image,rank,class,probability\n"),
-    ".jsonl": (_json_lines, rb'\{"image": "[^\n]*", ("classes": \[[^\n]*\], "probabilities": \[|"error": ")'),
+    ".jsonl": (
+        _json_lines,
+        rb'\{"image": "[^\n]*", ("classes": \[[^\n]*\], "probabilities": \[|"error": ")',
+    ),
 }
 
 
-def _print_prediction(image: str, classes: Sequence[tuple[str, float]], picture: str | None) -> None:
+def _print_prediction(
+    image: str, classes: Sequence[tuple[str, float]], picture: str | None
+) -> None:
     width = max(len(name) for name, _ in classes)
     print(image_files.escape_unprintable(image))
     for name, probability in classes:

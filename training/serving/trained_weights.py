@@ -39,7 +39,9 @@ def load_run(model_dir: str | Path, data_dir: str | None = None) -> TrainedModel
     model, recipe = model_dirs.load_trained_model(model_dir)
     names = model_dirs.class_names(model_dir)
     if not names:
-        names = Dataset.open(recipe, model_dirs.find_data_dir(model_dir, data_dir)).class_names
+        names = Dataset.open(
+            recipe, model_dirs.find_data_dir(model_dir, data_dir)
+        ).class_names
     return TrainedModel(model, preprocess.of_recipe(recipe), names)
 
 
@@ -65,7 +67,9 @@ def build_classifier(
     known = names_of(metadata)
     names = known if class_names is None else _read_names(class_names, metadata)
     if not names:
-        raise invalid("class_names", "a file with the class names, one per line", class_names)
+        raise invalid(
+            "class_names", "a file with the class names, one per line", class_names
+        )
     classes.check_names(names, "the model")
     model = zoo.create_model(model_name, num_classes=len(names), weights=path)
     if known and class_names is not None:
@@ -78,7 +82,11 @@ def _read_names(file: str | Path, metadata: Mapping[str, str]) -> list[str]:
     names = classes.read_names(Path(file).expanduser())
     count = int(metadata.get("num_classes", 0))
     if count not in (0, len(names)):
-        raise invalid(f"the number of lines in {str(file)!r}", f"{count}, one per class", len(names))
+        raise invalid(
+            f"the number of lines in {str(file)!r}",
+            f"{count}, one per class",
+            len(names),
+        )
     return names
 
 
@@ -88,9 +96,15 @@ def _match(model: keras.Model, names: list[str], known: list[str], file: str) ->
     if forms == known_forms:
         return
     if set(forms) != set(known_forms):
-        print(f"the names in {file!r} replace those of the weights, in their order", flush=True)
+        print(
+            f"the names in {file!r} replace those of the weights, in their order",
+            flush=True,
+        )
         return
-    print(f"the names in {file!r} are those of the weights in another order: matched by name", flush=True)
+    print(
+        f"the names in {file!r} are those of the weights in another order: matched by name",
+        flush=True,
+    )
     columns = [known_forms.index(form) for form in forms]
     for variable in weight_files.classifier(model).values():
         variable.assign(K.convert_to_numpy(variable)[..., columns])

@@ -49,9 +49,17 @@ def candidates(sizes: Sizes) -> list[Form]:
     if sizes.needs_gradient and (is_pooled or n % GROUP):
         return []
     reach = min(r / side for r, side in zip(sizes.scope, sizes.query_size, strict=True))
-    fits = GROUP * sizes.k == LANES and sizes.h <= MAX_HEADS and sizes.h * sizes.v <= MAX_FILTERS
+    fits = (
+        GROUP * sizes.k == LANES
+        and sizes.h <= MAX_HEADS
+        and sizes.h * sizes.v <= MAX_FILTERS
+    )
     fits = fits and sizes.v <= LANES and sizes.geometry.dilation * reach >= MIN_SCOPE
-    return [BlockDiagonal()] if fits and n in (POOLED_POSITIONS if is_pooled else POSITIONS) else []
+    return (
+        [BlockDiagonal()]
+        if fits and n in (POOLED_POSITIONS if is_pooled else POSITIONS)
+        else []
+    )
 
 
 def _apply(term: PositionTerm) -> K.Tensor:
@@ -61,7 +69,9 @@ def _apply(term: PositionTerm) -> K.Tensor:
     # [n, k, m * u]
     embeddings = expand_table(term.table, cut_axes(term, None), read_slices)
     values = K.reshape(term.values_by_depth(), [b, embeddings.shape[2], v])
-    embeddings = K.reshape(pad(embeddings, 0, 0, -n % GROUP), [-1, GROUP * k, embeddings.shape[2]])
+    embeddings = K.reshape(
+        pad(embeddings, 0, 0, -n % GROUP), [-1, GROUP * k, embeddings.shape[2]]
+    )
     content = K.zeros([b, k, v], values.dtype) if term.content is None else term.content
     queries = _spread(K.reshape(term.queries, [b, n, h, k]))  # [j, b, h, c]
     # [j, b, h, g, v]
@@ -69,7 +79,9 @@ def _apply(term: PositionTerm) -> K.Tensor:
     identity = K.reshape(K.eye(h * v, dtype=outputs.dtype), [h, v, h * v])
     # A product: faster than a copy.
     outputs = K.einsum("jbhgv,hvd->bjgd", outputs, identity)
-    outputs = K.reshape(K.reshape(outputs, [b, -1, h * v])[:, :n], [b, *query_size, h, v])
+    outputs = K.reshape(
+        K.reshape(outputs, [b, -1, h * v])[:, :n], [b, *query_size, h, v]
+    )
     return term.geometry.pool(outputs)
 
 
@@ -77,8 +89,12 @@ def _spread(queries: K.Tensor) -> K.Tensor:
     """[b, n, h, k] -> [j, b, h, c], by a product with ones and zeros, which is faster than a copy."""
     b, n, h, k = sizes(queries)
     columns = GROUP * k
-    identity = K.reshape(K.eye(columns * h, dtype=queries.dtype), [GROUP, h, k, columns * h])
-    identity = K.reshape(K.transpose(identity, [3, 1, 0, 2]), [GROUP * h * k, h, columns])
+    identity = K.reshape(
+        K.eye(columns * h, dtype=queries.dtype), [GROUP, h, k, columns * h]
+    )
+    identity = K.reshape(
+        K.transpose(identity, [3, 1, 0, 2]), [GROUP * h * k, h, columns]
+    )
     queries = K.reshape(pad(queries, 1, 0, -n % GROUP), [b, -1, columns * h])
     return K.einsum("bjq,qhc->jbhc", queries, identity)
 
@@ -97,13 +113,17 @@ def _multiply(
     # [g, c]
     mask = K.repeat(K.eye(GROUP, dtype=queries.dtype), columns // GROUP, axis=1)
     blocks = K.reshape(queries[:, :, :, K.newaxis] * mask, [j, b, h * GROUP, columns])
-    lambdas = K.einsum("jcm,bmv->jbvc", embeddings, values) + K.transpose(content, [0, 2, 1])
+    lambdas = K.einsum("jcm,bmv->jbvc", embeddings, values) + K.transpose(
+        content, [0, 2, 1]
+    )
     outputs = K.einsum("jbrc,jbvc->jbrv", blocks, lambdas)
 
     def grad(upstream: K.Tensor) -> tuple[K.Tensor, ...]:
         upstream = K.reshape(upstream, [j, b, h * GROUP, v])
         lambdas = K.einsum("bmv,jcm->jbcv", values, embeddings) + content
-        by_blocks = K.reshape(K.einsum("jbrv,jbcv->jbrc", upstream, lambdas), [j, b, h, GROUP, columns])
+        by_blocks = K.reshape(
+            K.einsum("jbrv,jbcv->jbrc", upstream, lambdas), [j, b, h, GROUP, columns]
+        )
         by_lambdas = K.einsum("jbrc,jbrv->jbvc", blocks, upstream)
         by_values = K.einsum("jcm,jbvc->bmv", embeddings, by_lambdas)
         by_embeddings = K.einsum("jbvc,bmv->jcm", by_lambdas, values)

@@ -47,7 +47,9 @@ def attend(
     query_size = sizes(queries)[1:3]
     queries = blocking.split(queries * key_dim**-0.5, axes)
     queries = separate_heads(queries, tables, axes, visible, num_heads, heads)
-    context = blocking.extract_windows(_tiles(keys, values, num_heads // heads), axes, multiply_windows)
+    context = blocking.extract_windows(
+        _tiles(keys, values, num_heads // heads), axes, multiply_windows
+    )
     depth = heads * key_dim
     pairs = attention.rows_and_columns(*window, context.dtype)
     pairs = pad(pad(K.transpose(pairs), 1, depth, 0), 1, 0, LANES - depth - sum(window))
@@ -61,7 +63,10 @@ def heads_per_tile(num_heads: int, key_dim: int, value_dim: int, num_pairs: int)
     Beside the keys are the values, and beside the queries are the logits of `num_pairs` rows and columns.
     """
     divisors = (n for n in range(1, num_heads + 1) if num_heads % n == 0)
-    return max((n for n in divisors if n * key_dim + max(n * value_dim, num_pairs) <= LANES), default=0)
+    return max(
+        (n for n in divisors if n * key_dim + max(n * value_dim, num_pairs) <= LANES),
+        default=0,
+    )
 
 
 def separate_heads(
@@ -91,8 +96,12 @@ def separate_heads(
     dtype = queries.dtype
     matrices = _separating_matrices(tables, axes, visible, num_heads, heads, dtype)
     rows, columns = (sizes(x)[0] for x in visible)
-    block = attention.outer_concat(K.eye(rows, dtype=dtype), K.eye(columns, dtype=dtype))
-    block = K.reshape(K.transpose(block, [1, 0, 2]), [columns * rows, 1, rows + columns])
+    block = attention.outer_concat(
+        K.eye(rows, dtype=dtype), K.eye(columns, dtype=dtype)
+    )
+    block = K.reshape(
+        K.transpose(block, [1, 0, 2]), [columns * rows, 1, rows + columns]
+    )
     queries = K.reshape(queries, [-1, columns * rows, *sizes(queries)[1:]])
     block = K.broadcast_to(block, [*sizes(queries)[:3], rows + columns])
     return K.einsum("bjnd,ndthc->btjhnc", K.concatenate([queries, block], -1), matrices)
@@ -114,13 +123,21 @@ def _separating_matrices(
     identity = K.tile(K.eye(heads * k, dtype=dtype), [tiles, 1])
     identity = K.broadcast_to(identity, [n, *sizes(identity)])
     by_query = K.concatenate([identity, K.tile(embeddings, [1, num_heads, 1])], -1)
-    in_rows, in_columns = (K.transpose(attention.mask_to_bias(x, dtype), [1, 0, 2]) for x in visible)
-    bias = attention.outer_concat(pad(in_rows, 2, 0, width), pad(in_columns, 2, height, 0))
+    in_rows, in_columns = (
+        K.transpose(attention.mask_to_bias(x, dtype), [1, 0, 2]) for x in visible
+    )
+    bias = attention.outer_concat(
+        pad(in_rows, 2, 0, width), pad(in_columns, 2, height, 0)
+    )
     by_block = pad(K.reshape(bias, [n, blocks, height + width]), 2, heads * k, 0)
     matrices = pad(K.concatenate([by_query, by_block], 1), 2, 0, rest)[:, :, K.newaxis]
     own_head = K.repeat(K.eye(num_heads, dtype=dtype), k, axis=0)
-    own_head = K.concatenate([own_head, K.ones([blocks, num_heads], dtype)], 0)[:, :, K.newaxis]
-    return K.reshape(matrices * own_head, [n, num_heads * k + blocks, tiles, heads, LANES])
+    own_head = K.concatenate([own_head, K.ones([blocks, num_heads], dtype)], 0)[
+        :, :, K.newaxis
+    ]
+    return K.reshape(
+        matrices * own_head, [n, num_heads * k + blocks, tiles, heads, LANES]
+    )
 
 
 def _tiles(keys: K.Tensor, values: K.Tensor, tiles: int) -> K.Tensor:
@@ -128,17 +145,26 @@ def _tiles(keys: K.Tensor, values: K.Tensor, tiles: int) -> K.Tensor:
     depths = [x.shape[-1] // tiles for x in (keys, values)]
 
     def tile(number: int) -> K.Tensor:
-        own = [x[..., number * n : (number + 1) * n] for x, n in zip((keys, values), depths, strict=True)]
+        own = [
+            x[..., number * n : (number + 1) * n]
+            for x, n in zip((keys, values), depths, strict=True)
+        ]
         return pad(K.concatenate(own, -1), 3, 0, LANES - sum(depths))
 
-    return attention.split_heads(K.concatenate([tile(number) for number in range(tiles)], -1), tiles)
+    return attention.split_heads(
+        K.concatenate([tile(number) for number in range(tiles)], -1), tiles
+    )
 
 
-def _selections(tiles: int, heads: int, depth: int, width: int, dtype: K.DType) -> tuple[K.Tensor, K.Tensor]:
+def _selections(
+    tiles: int, heads: int, depth: int, width: int, dtype: K.DType
+) -> tuple[K.Tensor, K.Tensor]:
     """Ones from the columns of a head to its values, and from the sum of its weights: [t, h, c, v] each."""
     own_head = packed_heads.head_mask(tiles * heads, tiles * width, dtype)
     own_head = K.reshape(own_head, [tiles, heads, 1, tiles * width])
-    to_value = pad(pad(K.eye(width, dtype=dtype), 0, depth, 0), 0, 0, LANES - depth - width)
+    to_value = pad(
+        pad(K.eye(width, dtype=dtype), 0, depth, 0), 0, 0, LANES - depth - width
+    )
     to_sum = K.one_hot(0, LANES, dtype=dtype)[:, K.newaxis]
     return K.tile(to_value, [1, tiles]) * own_head, to_sum * own_head
 
@@ -162,7 +188,9 @@ def _attend_in_tiles(
         return K.where(is_key, context, pairs), K.where(is_key, one, context)
 
     def weigh(logits: K.Tensor, largest: K.Tensor) -> K.Tensor:
-        return K.cast(K.exp(at_least_float32(logits) - at_least_float32(largest)), dtype)
+        return K.cast(
+            K.exp(at_least_float32(logits) - at_least_float32(largest)), dtype
+        )
 
     @K.custom_gradient
     def run(queries: K.Tensor, context: K.Tensor) -> tuple[K.Tensor, K.Gradient]:
@@ -171,7 +199,9 @@ def _attend_in_tiles(
         logits = attention.clip_to_finite(K.matmul(queries, keys, transpose_b=True))
         largest = K.amax(logits, -1, keepdims=True)
         products = K.reshape(K.matmul(weigh(logits, largest), values), by_tile)
-        products = K.einsum("btjhnc,thcv->bjnv", products, K.concatenate([to_value, to_sum], -1))
+        products = K.einsum(
+            "btjhnc,thcv->bjnv", products, K.concatenate([to_value, to_sum], -1)
+        )
         sums = products[..., v:]
         outputs = products[..., :v] / sums
 
@@ -181,13 +211,19 @@ def _attend_in_tiles(
             places = K.concatenate([to_value, -to_sum], -1)
             # For each example: no copy is needed then.
             places = K.broadcast_to(places, [b, *sizes(places)])
-            upstream = K.reshape(K.einsum("bjnv,bthcv->btjhnc", upstream, places), sizes(queries))
+            upstream = K.reshape(
+                K.einsum("bjnv,bthcv->btjhnc", upstream, places), sizes(queries)
+            )
             keys, values = keys_and_values(context)
             weights = weigh(logits, largest)
             d_logits = weights * K.matmul(upstream, values, transpose_b=True)
             # The transposed products have the long axis m inside, which is faster than transposing [r, m].
-            d_keys = K.transpose(K.matmul(queries, d_logits, transpose_a=True), [0, 2, 1])
-            d_values = K.transpose(K.matmul(upstream, weights, transpose_a=True), [0, 2, 1])
+            d_keys = K.transpose(
+                K.matmul(queries, d_logits, transpose_a=True), [0, 2, 1]
+            )
+            d_values = K.transpose(
+                K.matmul(upstream, weights, transpose_a=True), [0, 2, 1]
+            )
             return K.matmul(d_logits, keys), K.where(is_key, d_keys, d_values)
 
         return outputs, gradient

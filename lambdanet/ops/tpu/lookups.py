@@ -16,12 +16,22 @@ def read_slices(table: K.Tensor, axis: PairAxis) -> K.Tensor:
     neighboring rows, so with the rows of the table side by side, the rows of a query are one slice.
     """
     _, r, p, q = sizes(table)
-    known = all(isinstance(size, int) for size in (axis.num_queries, axis.num_context, axis.first_context, r))
+    known = all(
+        isinstance(size, int)
+        for size in (axis.num_queries, axis.num_context, axis.first_context, r)
+    )
     if not known or axis.dilation > 1:
         return read_rows(table, axis)
-    queries = [axis.strides * i + o for i in range(axis.num_queries) for o in range(axis.pool_size)]
+    queries = [
+        axis.strides * i + o
+        for i in range(axis.num_queries)
+        for o in range(axis.pool_size)
+    ]
     positions, num_context = [n - axis.first_context for n in queries], axis.num_context
-    before, after = max(*positions, r // 2) - r // 2, max(num_context - 1 - min(positions) - r // 2, 0)
+    before, after = (
+        max(*positions, r // 2) - r // 2,
+        max(num_context - 1 - min(positions) - r // 2, 0),
+    )
     rows = K.pad(K.transpose(table[0], [1, 0, 2]), [[0, 0], [before, after], [0, 0]])
     rows = K.reshape(rows, [p, (before + r + after) * q])
     starts = [(before + r // 2 - position) * q for position in positions]
@@ -42,6 +52,12 @@ def multiply_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
             # [b, count, window, size]: one per example, so that the compiler needs no copy.
             rows = K.broadcast_to(rows, [b, *sizes(rows)])
             before = blocks[:n][::-1] + windows[:n] + positions[n : len(axes)]
-            after = blocks[: n + 1][::-1] + windows[: n + 1] + positions[n + 1 : len(axes)]
-            x = K.einsum(f"b{blocks[n]}{windows[n]}{positions[n]},b{before}c->b{after}c", rows, x)
-        return K.reshape(x, [b * num_blocks(axes), product([axis.num_context for axis in axes]), c])
+            after = (
+                blocks[: n + 1][::-1] + windows[: n + 1] + positions[n + 1 : len(axes)]
+            )
+            x = K.einsum(
+                f"b{blocks[n]}{windows[n]}{positions[n]},b{before}c->b{after}c", rows, x
+            )
+        return K.reshape(
+            x, [b * num_blocks(axes), product([axis.num_context for axis in axes]), c]
+        )

@@ -39,13 +39,17 @@ def normalize(
     def by_example(values: K.Tensor) -> K.Tensor:  # [g, c] -> [b, c]
         if groups == 1:
             return values  # [1, c]
-        return K.reshape(K.broadcast_to(values[:, K.newaxis], [groups, b // groups, c]), [b, c])
+        return K.reshape(
+            K.broadcast_to(values[:, K.newaxis], [groups, b // groups, c]), [b, c]
+        )
 
     def by_pixel(values: K.Tensor) -> K.Tensor:  # [g, c] -> [b, 1, 1, c]
         return by_example(values)[:, K.newaxis, K.newaxis]
 
     @K.custom_gradient
-    def normalized(x: K.Tensor, gamma: K.Tensor, beta: K.Tensor) -> tuple[tuple[K.Tensor, ...], K.Gradient]:
+    def normalized(
+        x: K.Tensor, gamma: K.Tensor, beta: K.Tensor
+    ) -> tuple[tuple[K.Tensor, ...], K.Gradient]:
         wide = K.cast(x, gamma.dtype)
         means = K.mean(wide, [1, 2])
         squares = K.mean(K.square(wide), [1, 2])
@@ -56,9 +60,14 @@ def normalize(
         offset = beta - mean * scale
 
         def grad(
-            upstream: K.Tensor, upstream_means: K.Tensor, _mean: K.Tensor, _variance: K.Tensor
+            upstream: K.Tensor,
+            upstream_means: K.Tensor,
+            _mean: K.Tensor,
+            _variance: K.Tensor,
         ) -> tuple[K.Tensor, ...]:
-            upstream, upstream_means = (K.cast(g, gamma.dtype) for g in (upstream, upstream_means))
+            upstream, upstream_means = (
+                K.cast(g, gamma.dtype) for g in (upstream, upstream_means)
+            )
             wide = K.cast(x, gamma.dtype)
             sums = K.sum(upstream, [1, 2]) + upstream_means
             products = K.sum(upstream * wide, [1, 2]) + upstream_means * means
@@ -67,7 +76,11 @@ def normalize(
             by_x = -scale * precision * by_gamma / size
             by_map = by_example(scale) * upstream_means / pixels
             by_map = by_map - by_example(scale * by_beta / size + by_x * mean)
-            gradient = upstream * by_pixel(scale) + wide * by_pixel(by_x) + by_map[:, K.newaxis, K.newaxis]
+            gradient = (
+                upstream * by_pixel(scale)
+                + wide * by_pixel(by_x)
+                + by_map[:, K.newaxis, K.newaxis]
+            )
             return K.cast(gradient, x.dtype), K.sum(by_gamma, 0), K.sum(by_beta, 0)
 
         outputs = K.cast(wide * by_pixel(scale) + by_pixel(offset), x.dtype)

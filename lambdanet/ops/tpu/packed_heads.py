@@ -33,12 +33,16 @@ def attend(
     key_dim, value_dim = (x.shape[-1] // num_heads for x in (keys, values))
     heads = heads_per_tile(num_heads, max(key_dim, value_dim))
     groups = num_heads // heads
-    queries, keys, values = (attention.split_heads(x, groups) for x in (queries, keys, values))
+    queries, keys, values = (
+        attention.split_heads(x, groups) for x in (queries, keys, values)
+    )
     queries *= key_dim**-0.5
     query_size = sizes(queries)[1:3]
     axes, visible = wide_windows(geometry, queries, keys, tables)
     queries = pack_queries(blocking.split(queries, axes), heads)
-    keys, values = (blocking.extract_windows(x, axes, multiply_windows) for x in (keys, values))
+    keys, values = (
+        blocking.extract_windows(x, axes, multiply_windows) for x in (keys, values)
+    )
     bias = relative_bias(queries, tables, axes, visible, heads)
     outputs = attention.attend(queries, keys, values, bias, fold_means=False)
     outputs = blocking.merge(unpack_outputs(outputs, heads), axes, query_size)
@@ -48,7 +52,9 @@ def attend(
 def heads_per_tile(num_heads: int, depth: int) -> int:
     """Returns how many heads of a depth fit side by side into whole tiles, a divisor of their number."""
     lanes = round_up(depth, LANES)
-    return max(n for n in range(1, num_heads + 1) if num_heads % n == 0 and n * depth <= lanes)
+    return max(
+        n for n in range(1, num_heads + 1) if num_heads % n == 0 and n * depth <= lanes
+    )
 
 
 def pack_queries(queries: K.Tensor, heads: int) -> K.Tensor:
@@ -98,7 +104,9 @@ def relative_bias(
     seen = _flat(K.transpose(seen, [1, 0, 2]))  # [blocks, e]
     own = _flat(outer(*(K.repeat(K.eye(n), m, axis=1) > 0 for n, m in size)))  # [n, e]
     # [m, e]
-    shown = _flat(outer(*(K.tile(K.eye(m, dtype=pairs.dtype), [1, n]) for n, m in size)))
+    shown = _flat(
+        outer(*(K.tile(K.eye(m, dtype=pairs.dtype), [1, n]) for n, m in size))
+    )
 
     logits = K.einsum("gnk,ek->gne", queries, K.tile(pairs, [1, heads]))
     g, n, e = sizes(logits)
@@ -109,7 +117,10 @@ def relative_bias(
 
 
 def wide_windows(
-    geometry: LocalGeometry, queries: K.Tensor, keys: K.Tensor, tables: Sequence[K.Tensor]
+    geometry: LocalGeometry,
+    queries: K.Tensor,
+    keys: K.Tensor,
+    tables: Sequence[K.Tensor],
 ) -> tuple[list[BlockAxis], list[K.Tensor]]:
     """Returns the axes and what is `visible` along each, with windows widened to full tiles if free.
 
@@ -117,14 +128,22 @@ def wide_windows(
     each other in memory, and need not be copied together. No query sees what is added.
     """
     views = geometry.views(queries, keys, tables)
-    axes, visible = [axis for axis, *_ in views], [geometry.visibility(*view) for view in views]
+    axes, visible = (
+        [axis for axis, *_ in views],
+        [geometry.visibility(*view) for view in views],
+    )
     (rows, columns), (in_rows, in_columns) = axes, visible
     width = round_up(columns.num_context, TILE_ROWS)
-    lanes, wide_lanes = (round_up(rows.num_context * n, LANES) for n in (columns.num_context, width))
+    lanes, wide_lanes = (
+        round_up(rows.num_context * n, LANES) for n in (columns.num_context, width)
+    )
     if columns.first_context == 0 or wide_lanes > lanes:
         return axes, visible
     in_columns = K.pad(in_columns, [[0, 0], [0, 0], [0, width - columns.num_context]])
-    return [rows, dataclasses.replace(columns, num_context=width)], [in_rows, in_columns]
+    return [rows, dataclasses.replace(columns, num_context=width)], [
+        in_rows,
+        in_columns,
+    ]
 
 
 def head_mask(heads: int, depth: int, dtype: K.DType) -> K.Tensor:

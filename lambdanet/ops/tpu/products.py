@@ -45,23 +45,42 @@ class PooledQueries(Form):
     def seconds(self, sizes: Sizes, speed: Speed) -> float:
         strides, pool_size = sizes.geometry.strides, sizes.geometry.pool_size
         counts = tuple(ceil_div(n, strides) for n in sizes.query_size)
-        pooled = dataclasses.replace(sizes, query_size=counts, k=sizes.k * pool_size ** len(counts))
+        pooled = dataclasses.replace(
+            sizes, query_size=counts, k=sizes.k * pool_size ** len(counts)
+        )
         return Product(query_first=True).seconds(pooled, speed)
 
     def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
         b, *size, h, k = sizes(term.queries)
         v, geometry = term.values.shape[-2], term.geometry
-        pools = [pooling.Windows.with_same_padding(n, geometry.pool_size, geometry.strides) for n in size]
-        counts, positions = [pool.count for pool in pools], geometry.pool_size ** len(pools)
+        pools = [
+            pooling.Windows.with_same_padding(n, geometry.pool_size, geometry.strides)
+            for n in size
+        ]
+        counts, positions = (
+            [pool.count for pool in pools],
+            geometry.pool_size ** len(pools),
+        )
         axes = [
-            PairAxis(pool.count, m, -pool.first, geometry.strides, geometry.dilation, geometry.pool_size)
+            PairAxis(
+                pool.count,
+                m,
+                -pool.first,
+                geometry.strides,
+                geometry.dilation,
+                geometry.pool_size,
+            )
             for pool, m in zip(pools, term.context_size, strict=True)
         ]
         # [n, positions * k, m * u]
         embeddings = expand_table(term.table, axes, read_slices)
         n = product(counts)
-        queries = K.reshape(pooling.gather(term.queries, pools), [b, n, positions, h, k])
-        queries = K.reshape(K.transpose(queries, [0, 1, 3, 2, 4]), [b, n, h, positions * k])
+        queries = K.reshape(
+            pooling.gather(term.queries, pools), [b, n, positions, h, k]
+        )
+        queries = K.reshape(
+            K.transpose(queries, [0, 1, 3, 2, 4]), [b, n, h, positions * k]
+        )
         values = K.reshape(term.values_by_depth(), [b, sizes(embeddings)[2], v])
         outputs = query_first(queries, values, embeddings, term.content)
         return pooling.divide_by_count(K.reshape(outputs, [b, *counts, h, v]), pools)
@@ -74,7 +93,9 @@ def pooled_candidates(sizes: Sizes) -> list[Form]:
 
 def candidates(sizes: Sizes) -> list[Form]:
     """Returns the candidates of `lambdanet.ops.products`."""
-    return [TpuProduct(form.query_first, form.block) for form in products.candidates(sizes)]
+    return [
+        TpuProduct(form.query_first, form.block) for form in products.candidates(sizes)
+    ]
 
 
 def query_first(
@@ -96,7 +117,9 @@ def query_first(
         n, depth, _ = sizes(embeddings)
         k = content.shape[1]
         columns = K.tile(K.eye(k, dtype=embeddings.dtype), [depth // k, 1])
-        embeddings = K.concatenate([embeddings, K.broadcast_to(columns, [n, depth, k])], axis=2)
+        embeddings = K.concatenate(
+            [embeddings, K.broadcast_to(columns, [n, depth, k])], axis=2
+        )
         values = K.concatenate([values, K.repeat(content, blocks, axis=0)], axis=1)
     return in_chunks(_query_first, queries, values, embeddings, chunk)
 
@@ -107,7 +130,11 @@ def _query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K
 
 
 def lambda_first(
-    queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor, content: K.Tensor | None, blocks: int
+    queries: K.Tensor,
+    values: K.Tensor,
+    embeddings: K.Tensor,
+    content: K.Tensor | None,
+    blocks: int,
 ) -> K.Tensor:
     """Contracts m first by matrix products, a few keys at a time, and k by elementwise products.
 

@@ -47,7 +47,11 @@ def candidates(sizes: Sizes) -> list[Form]:
     if sizes.geometry != Geometry() or len(sizes.scope) != 2 or not sizes.known:
         return []
     many = sizes.batch is None or sizes.batch * sizes.v >= MIN_IMAGES
-    return [RowConvolution()] if many and ROWS * _num_taps(sizes) <= sizes.context_size[0] else []
+    return (
+        [RowConvolution()]
+        if many and ROWS * _num_taps(sizes) <= sizes.context_size[0]
+        else []
+    )
 
 
 def _apply(term: PositionTerm) -> K.Tensor:
@@ -57,16 +61,23 @@ def _apply(term: PositionTerm) -> K.Tensor:
     groups, blocks = ceil_div(height, ROWS), ceil_div(width, COLUMNS)
     images, kernel = _images(term, groups, blocks), _kernel(term, keys)
     content = K.zeros([b, k, v], images.dtype) if term.content is None else term.content
-    content = K.repeat(pad(K.transpose(content, [2, 0, 1]), 2, 0, keys - k), POSITIONS, axis=2)
+    content = K.repeat(
+        pad(K.transpose(content, [2, 0, 1]), 2, 0, keys - k), POSITIONS, axis=2
+    )
     content = content[:, K.newaxis, K.newaxis]  # [v, 1, 1, b, keys * positions]
     terms = []
     for i, queries in enumerate(_group_queries(term.queries, groups, blocks, keys)):
         tile = slice(i * LANES, (i + 1) * LANES)
         # [b, g, v * j, l]
         lambdas = K.conv(images, kernel[..., tile], 1, "SAME")[:, :groups]
-        lambdas = K.reshape(K.transpose(lambdas, [1, 2, 0, 3]), [groups, v, blocks, 1, b, LANES])
+        lambdas = K.reshape(
+            K.transpose(lambdas, [1, 2, 0, 3]), [groups, v, blocks, 1, b, LANES]
+        )
         # For each head, so that the compiler adds the content where it multiplies, and stores no sums.
-        lambdas = K.broadcast_to(lambdas, [groups, v, blocks, h, b, LANES]) + content[..., tile]
+        lambdas = (
+            K.broadcast_to(lambdas, [groups, v, blocks, h, b, LANES])
+            + content[..., tile]
+        )
         terms.append(at_least_float32(queries * lambdas))
     outputs = K.cast(K.add_n(terms), term.values.dtype)  # [g, v, j, h, b, l]
     # Adds up the keys of a tile.
@@ -74,7 +85,9 @@ def _apply(term: PositionTerm) -> K.Tensor:
     identity = K.reshape(identity, [LANES, ROWS, COLUMNS])
     # A product: faster than a copy.
     outputs = K.einsum("gvjhbl,lyx->bgyjxhv", outputs, identity)
-    return K.reshape(outputs, [b, groups * ROWS, blocks * COLUMNS, h, v])[:, :height, :width]
+    return K.reshape(outputs, [b, groups * ROWS, blocks * COLUMNS, h, v])[
+        :, :height, :width
+    ]
 
 
 def _num_taps(term: PositionTerm | Sizes) -> int:
@@ -95,7 +108,9 @@ def _images(term: PositionTerm, groups: int, blocks: int) -> K.Tensor:
     values = pad(term.values, 1, 0, groups * ROWS - height)
     b, _, _, v, u = sizes(values)
     values = K.reshape(values, [b, groups, ROWS, width, v, u])
-    columns = K.one_hot(window_positions(_columns(term, blocks), width), width, dtype=values.dtype)
+    columns = K.one_hot(
+        window_positions(_columns(term, blocks), width), width, dtype=values.dtype
+    )
     rows = K.eye(ROWS, dtype=values.dtype)
     places = K.einsum("zy,jcx->jzcyx", rows, columns)
     # Where each channel is in the group.
@@ -116,12 +131,21 @@ def _kernel(term: PositionTerm, keys: int) -> K.Tensor:
     return K.reshape(pairs, [taps, 1, channels, keys * POSITIONS])
 
 
-def _group_queries(queries: K.Tensor, groups: int, blocks: int, keys: int) -> list[K.Tensor]:
+def _group_queries(
+    queries: K.Tensor, groups: int, blocks: int, keys: int
+) -> list[K.Tensor]:
     """Cuts queries into blocks, and lays keys and positions along the lanes: tiles [g, 1, j, h, b, l]."""
     b, height, width, h, k = sizes(queries)
-    queries = pad(pad(queries, 1, 0, groups * ROWS - height), 2, 0, blocks * COLUMNS - width)
-    queries = K.reshape(pad(queries, 4, 0, keys - k), [b, groups, ROWS, blocks, COLUMNS, h, keys])
+    queries = pad(
+        pad(queries, 1, 0, groups * ROWS - height), 2, 0, blocks * COLUMNS - width
+    )
+    queries = K.reshape(
+        pad(queries, 4, 0, keys - k), [b, groups, ROWS, blocks, COLUMNS, h, keys]
+    )
     tiles = keys // KEYS
-    identity = K.reshape(K.eye(keys * POSITIONS, dtype=queries.dtype), [keys, ROWS, COLUMNS, tiles, LANES])
+    identity = K.reshape(
+        K.eye(keys * POSITIONS, dtype=queries.dtype),
+        [keys, ROWS, COLUMNS, tiles, LANES],
+    )
     queries = K.einsum("bgyjxhk,kyxil->gjhibl", queries, identity)
     return [queries[:, K.newaxis, :, :, i] for i in range(tiles)]

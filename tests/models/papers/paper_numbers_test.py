@@ -32,18 +32,27 @@ def parameters_by_hand(row, num_classes=1000):
         total = sum(conv_norm(3, *width) for width in widths)
     else:
         total = conv_norm(7, 3, channels)
-    for letters, d, se_ratio in zip(row.stages, row.filters, row.se_ratios, strict=True):
+    for letters, d, se_ratio in zip(
+        row.stages, row.filters, row.se_ratios, strict=True
+    ):
         for index, letter in enumerate(letters):
             total += conv_norm(1, channels, d) + conv_norm(1, d, 4 * d) + 2 * d
             if letter == "C":
                 total += 9 * d * d
             else:  # W_q, W_k, W_v, BN of queries and values, the table
-                h, k, v, r = 4, 16, d // 4, row.blocks["L"].operation.options.get("scope", 23)
+                h, k, v, r = (
+                    4,
+                    16,
+                    d // 4,
+                    row.blocks["L"].operation.options.get("scope", 23),
+                )
                 total += d * (h * k + k + v) + 2 * (h * k + v) + r * r * k
             if index == 0:
                 total += conv_norm(1, channels, 4 * d)
             hidden = int(4 * d * se_ratio)
-            total += (4 * d * hidden + hidden + hidden * 4 * d + 4 * d) if se_ratio else 0
+            total += (
+                (4 * d * hidden + hidden + hidden * 4 * d + 4 * d) if se_ratio else 0
+            )
             channels = 4 * d
     return total + channels * num_classes + num_classes
 
@@ -57,10 +66,14 @@ def attention_by_hand(name):
     # Blocks, width, its attention's channels, side of the map.
     if name == "resnet_50_augmented":
         for count, d, v, side in ((4, 128, 16, 28), (6, 256, 24, 14), (3, 512, 48, 7)):
-            total += count * (-9 * d * v + d * (2 * 160 + v) + v * v + 2 * (2 * side - 1) * 20)
+            total += count * (
+                -9 * d * v + d * (2 * 160 + v) + v * v + 2 * (2 * side - 1) * 20
+            )
         return total
     # The first block of a stage attends to the map of the stage before.
-    blocks = [(64, 56)] * 3 + [(128, 56)] + [(128, 28)] * 3 + [(256, 28)] + [(256, 14)] * 5
+    blocks = (
+        [(64, 56)] * 3 + [(128, 56)] + [(128, 28)] * 3 + [(256, 28)] + [(256, 14)] * 5
+    )
     for d, side in [*blocks, (512, 14), (512, 7), (512, 7)]:
         k = d // 8
         total += {
@@ -78,12 +91,18 @@ def test_table_has_every_model():
 @pytest.mark.parametrize("name", names.list_models())
 def test_sizes_of_a_model(name):
     """The row of the table, the layers of the whole network and the arithmetic by hand agree."""
-    (row,) = (row for row in csv.DictReader(names.FILE.read_text().splitlines()) if row["model"] == name)
+    (row,) = (
+        row
+        for row in csv.DictReader(names.FILE.read_text().splitlines())
+        if row["model"] == name
+    )
     assert row == model_sizes.row(name), "python tests/model_sizes.py writes the table"
     params = lambdanet.model_info(name).params
     if name.endswith(("attention", "augmented")):
         assert attention_by_hand(name) == params
-    elif name not in timm_networks.MODELS and not name.startswith(("halo", "mobilenet", OTHER_LIBRARY)):
+    elif name not in timm_networks.MODELS and not name.startswith(
+        ("halo", "mobilenet", OTHER_LIBRARY)
+    ):
         # Those others have tests of their own.
         assert parameters_by_hand(zoo.MODELS[name]) == params
 
@@ -93,7 +112,9 @@ def models_of_different_layers():
     found = {}
     for name, architecture in zoo.MODELS.items():
         if not name.startswith(OTHER_LIBRARY):
-            layers = dataclasses.replace(few_blocks(architecture), source="", input_size=0)
+            layers = dataclasses.replace(
+                few_blocks(architecture), source="", input_size=0
+            )
             found.setdefault(repr(layers), name)
     return list(found.values())
 
@@ -110,10 +131,20 @@ def test_gradient_step_and_copy(name):
     images = tf.random.stateless_normal([2, 64, 48, 3], seed=[0, 0])
     with tf.GradientTape() as tape:
         logits = model(images, training=True)
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits([1, 2], logits))
+        loss = tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits([1, 2], logits)
+        )
     assert logits.shape == [2, 3]
-    gradients = zip(model.trainable_weights, tape.gradient(loss, model.trainable_weights), strict=True)
-    assert [weight.path for weight, gradient in gradients if not 0 < np.abs(gradient).max() < np.inf] == []
+    gradients = zip(
+        model.trainable_weights,
+        tape.gradient(loss, model.trainable_weights),
+        strict=True,
+    )
+    assert [
+        weight.path
+        for weight, gradient in gradients
+        if not 0 < np.abs(gradient).max() < np.inf
+    ] == []
     copy = keras.models.model_from_json(model.to_json())
     # Keras traces the layers of the copy
     assert output_types(copy) == output_types(model)
@@ -139,13 +170,22 @@ def test_gradient_step_and_copy(name):
 @pytest.mark.slow
 def test_counts_of_a_built_model(name):
     """A model has the sizes that its layers have, counted as for the table, each built once."""
-    info, row = lambdanet.model_info(name, input_size=64), model_sizes.row(name, input_size=64)
+    info, row = (
+        lambdanet.model_info(name, input_size=64),
+        model_sizes.row(name, input_size=64),
+    )
     assert (str(info.params), str(info.flops)) == (row["parameters"], row["flops"])
     with compat.without_values():
-        features = lambdanet.create_model(name, features_only=True, out_levels=(1, 2, 3, 4, 5), input_size=64)
+        features = lambdanet.create_model(
+            name, features_only=True, out_levels=(1, 2, 3, 4, 5), input_size=64
+        )
         embedding = lambdanet.create_model(name, num_classes=0)
     for level, stride, channels in info.stages:
-        assert features.output[str(level)].shape == (None, *[64 // stride] * 2, channels)
+        assert features.output[str(level)].shape == (
+            None,
+            *[64 // stride] * 2,
+            channels,
+        )
     assert embedding.output_shape == (None, info.embedding_size)
 
 
@@ -160,12 +200,22 @@ def test_memory_of_table_4(name, overrides, gibibytes):
     """The sums of n^2 over blocks, and over sizes of maps, are written out for sides of 56, 28, 14 and 7."""
     with compat.without_values():
         model = lambdanet.create_model(name, input_size=224, **overrides)
-    assert complexity.count_pair_memory(model) / 2**30 == pytest.approx(gibibytes, rel=2e-4)
+    assert complexity.count_pair_memory(model) / 2**30 == pytest.approx(
+        gibibytes, rel=2e-4
+    )
 
 
 @pytest.mark.parametrize(
     ("depth", "spacing", "count"),
-    [(50, 3, 1), (101, 6, 3), (152, 5, 6), (200, 5, 6), (270, 8, 6), (350, 10, 6), (420, 10, 8)],
+    [
+        (50, 3, 1),
+        (101, 6, 3),
+        (152, 5, 6),
+        (200, 5, 6),
+        (270, 8, 6),
+        (350, 10, 6),
+        (420, 10, 8),
+    ],
 )
 def test_placement_of_table_19(depth, spacing, count):
     """Lambda layers are every block of c5, and in c4 those with the spacing of the table."""
@@ -179,9 +229,17 @@ def test_built_blocks_follow_the_row():
     """Each letter becomes its operation, and only c2 and c3 have squeeze-and-excitation."""
     with compat.without_values():
         model = lambdanet.create_model("lambda_resnet_101")
-    lambdas = [layer.name for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)]
+    lambdas = [
+        layer.name for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)
+    ]
     assert lambdas == [f"c4_block{i}_spatial" for i in (6, 12, 18)] + [
         f"c5_block{i}_spatial" for i in (1, 2, 3)
     ]
-    gates = [layer.name for layer in model.layers if isinstance(layer, lambdanet.SqueezeExcite)]
-    assert gates == [f"c2_block{i}_se" for i in (1, 2, 3)] + [f"c3_block{i}_se" for i in (1, 2, 3, 4)]
+    gates = [
+        layer.name
+        for layer in model.layers
+        if isinstance(layer, lambdanet.SqueezeExcite)
+    ]
+    assert gates == [f"c2_block{i}_se" for i in (1, 2, 3)] + [
+        f"c3_block{i}_se" for i in (1, 2, 3, 4)
+    ]

@@ -50,29 +50,51 @@ def test_compare(printed, ours, verdict):
 def test_table(number):
     """Each figure is equal, or its row is listed above and has a note; the documentation has the figures."""
     path = Path(__file__).parents[3] / "docs" / "results" / "tables.csv"
-    documented = [row for row in csv.DictReader(path.read_text().splitlines()) if row["table"] == number]
+    documented = [
+        row
+        for row in csv.DictReader(path.read_text().splitlines())
+        if row["table"] == number
+    ]
     for line, row in zip(comparison.compare_rows(number), documented, strict=True):
         cells = [cell for figure in line.figures for cell in figure.cells]
         assert list(row.values())[1:-4] == [line.row.label, *cells]
         expected = UNEQUAL.get((number, line.row.label), "equal")
         assert line.verdict in (expected, ""), line
-        assert line.verdict or line.row.note or not any(figure.printed for figure in line.figures)
+        assert (
+            line.verdict
+            or line.row.note
+            or not any(figure.printed for figure in line.figures)
+        )
         assert line.row.note or expected == "equal"
 
 
 def test_table_formats(capsys, monkeypatch):
-    small = Table("small", (Row("a", "lambda_resnet_tiny", {"key_dim": 8}, 32, "0.9", note="x, y"),))
+    small = Table(
+        "small",
+        (Row("a", "lambda_resnet_tiny", {"key_dim": 8}, 32, "0.9", note="x, y"),),
+    )
     monkeypatch.setitem(comparison.TABLES, "0", small)
     text = comparison.render_comparison("0")
     assert text.splitlines()[0] == "Table 0: small"
     assert text.splitlines()[2].split("  ")[0] == "row"
-    assert comparison.render_comparison("0", "markdown").splitlines()[3].startswith("| --- | ---: | ---: |")
+    assert (
+        comparison.render_comparison("0", "markdown")
+        .splitlines()[3]
+        .startswith("| --- | ---: | ---: |")
+    )
     assert cli.main(["table", "0", "0", "--format=csv"]) == 0
     header, first, second = csv.reader(io.StringIO(capsys.readouterr().out))
     assert first == second
     row = dict(zip(header, first, strict=True))
-    assert row["table"] == "0" and row["model"] == "lambda_resnet_tiny key_dim=8" and row["note"] == "x, y"
-    assert (row["parameters (M), paper"], row["parameters (M), ours"]) == ("0.9", "0.918")
+    assert (
+        row["table"] == "0"
+        and row["model"] == "lambda_resnet_tiny key_dim=8"
+        and row["note"] == "x, y"
+    )
+    assert (row["parameters (M), paper"], row["parameters (M), ours"]) == (
+        "0.9",
+        "0.918",
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +102,10 @@ def test_table_formats(capsys, monkeypatch):
     [
         ([], "`table` needs TABLE... or --all; the tables are 3, 4, 8,"),
         (["14"], "unknown table '14'"),
-        (["9", "--format=html"], "unknown format 'html'; accepted: csv, markdown, text"),
+        (
+            ["9", "--format=html"],
+            "unknown format 'html'; accepted: csv, markdown, text",
+        ),
     ],
 )
 def test_table_errors(words, message, capsys):

@@ -16,12 +16,18 @@ from lambdanet.models.weights import tensor_files, weight_files
 
 @pytest.fixture(scope="module")
 def model():
-    layers = [lambdanet.LambdaLayer(8, scope=3, name="spatial"), keras.layers.Dense(2, name="logits")]
+    layers = [
+        lambdanet.LambdaLayer(8, scope=3, name="spatial"),
+        keras.layers.Dense(2, name="logits"),
+    ]
     return keras.Sequential([keras.Input([4, 4, 8]), *layers], name="small")
 
 
 def arrays_of(model):
-    return {name: variable.numpy() for name, variable in weight_files.weights_by_name(model).items()}
+    return {
+        name: variable.numpy()
+        for name, variable in weight_files.weights_by_name(model).items()
+    }
 
 
 def save_without_a_hash(model, path):
@@ -40,7 +46,11 @@ FORMS = {
     "safetensors without a hash": (save_without_a_hash, "x.safetensors", 500),
     "HDF5": (keras.Model.save_weights, "x.weights.h5", 120),
     "PyTorch": (save_torch, "x.pth", 250),
-    "PyTorch before 1.6": (partial(save_torch, _use_new_zipfile_serialization=False), "x.pth", 250),
+    "PyTorch before 1.6": (
+        partial(save_torch, _use_new_zipfile_serialization=False),
+        "x.pth",
+        250,
+    ),
 }
 
 
@@ -55,7 +65,11 @@ def changed(content, random):
     """Changes some bytes, anywhere or at the start, where most formats have their header."""
     content = bytearray(content)
     for _ in range(random.integers(1, 4)):
-        place = int(random.integers(0, min(random.choice([64, 1024, len(content)]), len(content))))
+        place = int(
+            random.integers(
+                0, min(random.choice([64, 1024, len(content)]), len(content))
+            )
+        )
         end = place + int(random.integers(1, 9))
         here = content[place:end]
         flipped = bytes([content[place] ^ int(2 ** random.integers(0, 8))]) + here[1:]

@@ -26,7 +26,11 @@ def server(monkeypatch, tmp_path):
 
 
 def blobs(tmp_path):
-    return [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and "blobs" in path.parts]
+    return [
+        path
+        for path in (tmp_path / "cache").rglob("*")
+        if path.is_file() and "blobs" in path.parts
+    ]
 
 
 def test_fetch_returns_commit_and_hash(server):
@@ -34,7 +38,9 @@ def test_fetch_returns_commit_and_hash(server):
     path, source = hub.fetch(REPOSITORY, FILE)
     assert path.read_bytes() == CONTENT
     assert source == hub.Source(address, SHA256, COMMIT)
-    assert hub.fetch(REPOSITORY, FILE, COMMIT)[1] == source._replace(location=address.replace("main", COMMIT))
+    assert hub.fetch(REPOSITORY, FILE, COMMIT)[1] == source._replace(
+        location=address.replace("main", COMMIT)
+    )
     # The second is in the cache.
     assert sum(request.startswith("GET") for request in server.requests) == 1
 
@@ -53,7 +59,9 @@ def test_a_file_in_the_cache_needs_no_network(server, monkeypatch, offline):
 
 def test_a_private_repository_needs_a_token(server, monkeypatch):
     server.token = "hf_secret"
-    with pytest.raises(hub.MissingFile, match=r"there is no http://.* for this account \(HTTP 401\)"):
+    with pytest.raises(
+        hub.MissingFile, match=r"there is no http://.* for this account \(HTTP 401\)"
+    ):
         hub.fetch(REPOSITORY, FILE)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     assert hub.fetch(REPOSITORY, FILE)[1].sha256 == SHA256
@@ -73,15 +81,37 @@ def test_progress_bar_only_in_a_terminal(server, capsys, tmp_path):
     ("trouble", "revision", "error", "message"),
     [
         ("busy", "main", ConnectionError, "cannot be fetched: HTTP 503"),
-        ("cut", "main", ConnectionError, "cannot be fetched: .*received 1536000 bytes, expected 3072000"),
-        ("moved", COMMIT, InputError, f"commit of http.* must be {COMMIT}, got 'f{{40}}'"),
+        (
+            "cut",
+            "main",
+            ConnectionError,
+            "cannot be fetched: .*received 1536000 bytes, expected 3072000",
+        ),
+        (
+            "moved",
+            COMMIT,
+            InputError,
+            f"commit of http.* must be {COMMIT}, got 'f{{40}}'",
+        ),
         ("hang up", "main", ConnectionError, "cannot be fetched: .*disconnected"),
-        ("portal", "main", ConnectionError, "does not seem to be served by a Hugging Face Hub"),
+        (
+            "portal",
+            "main",
+            ConnectionError,
+            "does not seem to be served by a Hugging Face Hub",
+        ),
         ("lie", "main", InputError, f", got '{SHA256}'"),
-        ("", "f" * 40, hub.MissingFile, f"there is no http://.*{'f' * 40}.* \\(HTTP 404\\)"),
+        (
+            "",
+            "f" * 40,
+            hub.MissingFile,
+            f"there is no http://.*{'f' * 40}.* \\(HTTP 404\\)",
+        ),
     ],
 )
-def test_failed_download_leaves_nothing(server, monkeypatch, tmp_path, trouble, revision, error, message):
+def test_failed_download_leaves_nothing(
+    server, monkeypatch, tmp_path, trouble, revision, error, message
+):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between attempts
     server.trouble = trouble
     with pytest.raises(error, match=message) as raised:
@@ -95,7 +125,9 @@ def test_failed_download_leaves_nothing(server, monkeypatch, tmp_path, trouble, 
 def test_a_damaged_file_of_the_cache_is_refused_once(server):
     path, _ = hub.fetch(REPOSITORY, FILE)
     path.write_bytes(CONTENT[:-1])
-    with pytest.raises(InputError, match=f"must be {SHA256}, got .*; it is removed from the cache"):
+    with pytest.raises(
+        InputError, match=f"must be {SHA256}, got .*; it is removed from the cache"
+    ):
         hub.fetch(REPOSITORY, FILE)
     assert hub.fetch(REPOSITORY, FILE)[0].read_bytes() == CONTENT
 
@@ -104,7 +136,9 @@ def test_a_damaged_file_of_the_cache_is_refused_once(server):
 def test_no_network_fails_at_once(server, monkeypatch, endpoint):
     with socket.socket() as closed:  # bound, but not listening
         closed.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("HF_ENDPOINT", endpoint or f"http://127.0.0.1:{closed.getsockname()[1]}")
+        monkeypatch.setenv(
+            "HF_ENDPOINT", endpoint or f"http://127.0.0.1:{closed.getsockname()[1]}"
+        )
         start = time.monotonic()
         message = "cannot be fetched: " + ("" if endpoint else ".*refused")
         with pytest.raises(ConnectionError, match=message) as raised:
@@ -114,7 +148,9 @@ def test_no_network_fails_at_once(server, monkeypatch, endpoint):
 
 def test_a_cache_that_cannot_be_written(server, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file")
+    )
     with pytest.raises(InputError, match="HF_HOME cannot be written: .*file"):
         hub.fetch(REPOSITORY, FILE)
     assert not any(request.startswith("GET") for request in server.requests)

@@ -13,7 +13,12 @@ import lambdanet
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing import BICUBIC, Preprocessing
-from lambdanet.models.weights import tensor_files, timm_rules, trained_classes, weight_files
+from lambdanet.models.weights import (
+    tensor_files,
+    timm_rules,
+    trained_classes,
+    weight_files,
+)
 
 NAME, CLASSES = "lambda_resnet26t", 4
 CONFIG = {
@@ -60,7 +65,9 @@ def hub(tmp_path, monkeypatch):
 
 @pytest.fixture
 def timm_files(model, tmp_path):
-    tensor_files.write_safetensors(tmp_path / "timm.safetensors", tensors_of(model), {"format": "pt"})
+    tensor_files.write_safetensors(
+        tmp_path / "timm.safetensors", tensors_of(model), {"format": "pt"}
+    )
     return {
         "me/pets/model.safetensors": (tmp_path / "timm.safetensors").read_bytes(),
         "me/pets/config.json": json.dumps(CONFIG).encode(),
@@ -70,8 +77,14 @@ def timm_files(model, tmp_path):
 def tensors_of(network):
     random = np.random.default_rng(0)
     shapes = timm_rules.expected_shapes(network)
-    tensors = {name: random.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
-    return {name: np.abs(array) + 0.5 if "var" in name else array for name, array in tensors.items()}
+    tensors = {
+        name: random.normal(0, 0.1, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    return {
+        name: np.abs(array) + 0.5 if "var" in name else array
+        for name, array in tensors.items()
+    }
 
 
 def load(weights="hf:me/pets", num_classes=CLASSES, name=NAME):
@@ -89,14 +102,18 @@ def cached(tmp_path):
 
 def test_a_converted_folder(model, hub, tmp_path):
     weight_files.save(model, tmp_path / "weights.safetensors", {"license": "MIT"})
-    hub.files["me/pets/weights.safetensors"] = (tmp_path / "weights.safetensors").read_bytes()
+    hub.files["me/pets/weights.safetensors"] = (
+        tmp_path / "weights.safetensors"
+    ).read_bytes()
     assert_same(load(), model)
     hub.trouble = "busy"
     assert_same(load(), model)
     assert cached(tmp_path) == []  # but in the client's own
     hub.trouble = ""
     assert_same(load(f"hf:me/pets@{COMMIT}"), model)
-    with pytest.raises(InputError, match=r"logits/bias has the shape \(4,\), not \(1000,\)"):
+    with pytest.raises(
+        InputError, match=r"logits/bias has the shape \(4,\), not \(1000,\)"
+    ):
         load(num_classes=1000)
     assert load(num_classes=0).output_shape == (None, 64)
 
@@ -106,7 +123,9 @@ def test_a_checkpoint_of_timm(model, hub, tmp_path, timm_files):
     hub.files |= timm_files
     assert_same(load(), model)
     assert f"HEAD /me/pets/resolve/{COMMIT}/config.json" in hub.requests
-    metadata = tensor_files.metadata_of(tmp_path / "home" / "hub" / "me--pets@main" / f"{NAME}.safetensors")
+    metadata = tensor_files.metadata_of(
+        tmp_path / "home" / "hub" / "me--pets@main" / f"{NAME}.safetensors"
+    )
     assert lambdanet.preprocess_for(NAME, "hf:me/pets") == Preprocessing(
         96, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9, BICUBIC
     )
@@ -115,16 +134,26 @@ def test_a_checkpoint_of_timm(model, hub, tmp_path, timm_files):
     assert metadata["source"].endswith("/me/pets/resolve/main/model.safetensors")
 
 
-@pytest.mark.parametrize("change", [None, {"interpolation": "bilinear"}, {"crop_mode": "squash"}])
-def test_a_checkpoint_of_timm_without_a_known_preprocessing(model, hub, tmp_path, timm_files, change):
+@pytest.mark.parametrize(
+    "change", [None, {"interpolation": "bilinear"}, {"crop_mode": "squash"}]
+)
+def test_a_checkpoint_of_timm_without_a_known_preprocessing(
+    model, hub, tmp_path, timm_files, change
+):
     """Weights alone, rather than another preprocessing than that of the training."""
     hub.files |= timm_files
-    config = {**CONFIG, "pretrained_cfg": {**CONFIG["pretrained_cfg"], **(change or {})}}
+    config = {
+        **CONFIG,
+        "pretrained_cfg": {**CONFIG["pretrained_cfg"], **(change or {})},
+    }
     hub.files["me/pets/config.json"] = json.dumps(config).encode()
     if change is None:
         del hub.files["me/pets/config.json"]
     assert_same(load(), model)
-    with pytest.raises(InputError, match="weights must be a file whose metadata has input_size, mean and"):
+    with pytest.raises(
+        InputError,
+        match="weights must be a file whose metadata has input_size, mean and",
+    ):
         lambdanet.preprocess_for(NAME, "hf:me/pets")
 
 
@@ -134,7 +163,11 @@ PETS, MISSING = "hf:me/pets", "f" * 40
 @pytest.mark.parametrize(
     ("arguments", "config", "message"),
     [
-        ({"weights": "hf:me"}, CONFIG, "weights must be hf:USER/REPO or hf:USER/REPO@REVISION, got 'hf:me'"),
+        (
+            {"weights": "hf:me"},
+            CONFIG,
+            "weights must be hf:USER/REPO or hf:USER/REPO@REVISION, got 'hf:me'",
+        ),
         ({"weights": "hf:../.."}, CONFIG, "weights must be hf:USER/REPO"),
         ({"weights": f"{PETS}@../x"}, CONFIG, "weights must be hf:USER/REPO"),
         (
@@ -142,20 +175,38 @@ PETS, MISSING = "hf:me/pets", "f" * 40
             CONFIG,
             "repository must be USER/REPO as the hub accepts it, got 'me/a--b';",
         ),
-        ({"weights": "hf:me/cats"}, CONFIG, "hf:me/cats@main has neither weights.safetensors of"),
+        (
+            {"weights": "hf:me/cats"},
+            CONFIG,
+            "hf:me/cats@main has neither weights.safetensors of",
+        ),
         (
             {"weights": f"{PETS}@{MISSING}"},
             CONFIG,
             "@f* has neither weights.* is private or gated, `hf auth log",
         ),
         ({}, {**CONFIG, "architecture": "resnet50"}, "model must be 'resnet50', as"),
-        ({}, {"pretrained_cfg": {"interpolation": "bicubic"}}, r"config.json .* \(KeyError\)"),
+        (
+            {},
+            {"pretrained_cfg": {"interpolation": "bicubic"}},
+            r"config.json .* \(KeyError\)",
+        ),
         ({}, [], r"config.json of the weights cannot be read \(AttributeError\)"),
-        ({"name": "lambda_resnet50ts"}, {}, "the tensors are not those of 'lambda_resnet50ts': .* missing"),
-        ({"name": "lambda_resnet_tiny"}, {}, "unknown model with published weights 'lambda_resnet_tiny'"),
+        (
+            {"name": "lambda_resnet50ts"},
+            {},
+            "the tensors are not those of 'lambda_resnet50ts': .* missing",
+        ),
+        (
+            {"name": "lambda_resnet_tiny"},
+            {},
+            "unknown model with published weights 'lambda_resnet_tiny'",
+        ),
     ],
 )
-def test_refused_repositories_leave_nothing(hub, tmp_path, timm_files, arguments, config, message):
+def test_refused_repositories_leave_nothing(
+    hub, tmp_path, timm_files, arguments, config, message
+):
     hub.files |= {**timm_files, "me/pets/config.json": json.dumps(config).encode()}
     with pytest.raises(InputError, match=message) as raised:
         load(**arguments)

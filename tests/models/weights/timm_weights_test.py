@@ -25,9 +25,14 @@ def tensors_for(model, seed=0):
     shapes = timm_rules.expected_shapes(model)
     values = {name: random.normal(0.0, 0.02, shape) for name, shape in shapes.items()}
     tensors = {  # variances are positive
-        name: (np.abs(value) if "var" in name else value).astype(np.float32) for name, value in values.items()
+        name: (np.abs(value) if "var" in name else value).astype(np.float32)
+        for name, value in values.items()
     }
-    counters = {name.replace("running_mean", "num_batches_tracked") for name in shapes if "mean" in name}
+    counters = {
+        name.replace("running_mean", "num_batches_tracked")
+        for name in shapes
+        if "mean" in name
+    }
     return tensors | {name: np.int64(7) for name in counters}
 
 
@@ -53,7 +58,9 @@ def test_errors_name_tensors_that_do_not_fit(mixed):
     assert " more" in refused(mixed, tensors_for(few_block_model("halonet50ts")))
     tiny = lambdanet.create_model("lambda_resnet_tiny")  # timm has no such gates
     assert "stages.0.0.conv1_1x1.conv.weight is missing" in refused(tiny, {})
-    assert "c2_block1_se/reduce/kernel has no tensor" in refused(tiny, tensors_for(tiny))
+    assert "c2_block1_se/reduce/kernel has no tensor" in refused(
+        tiny, tensors_for(tiny)
+    )
 
 
 def test_other_classes_are_rejected_and_features_need_none():
@@ -68,7 +75,10 @@ def test_other_classes_are_rejected_and_features_need_none():
         "head.fc.weight has the shape (1000, 1280), not (7, 1280); "
         "head.fc.bias has the shape (1000,), not (7,)"
     )
-    whole, features = lambdanet.create_model(name), lambdanet.create_model(name, features_only=True)
+    whole, features = (
+        lambdanet.create_model(name),
+        lambdanet.create_model(name, features_only=True),
+    )
     timm_rules.load(whole, trained)
     timm_rules.load(features, trained)
     np.testing.assert_array_equal(features.get_weights()[0], whole.get_weights()[0])
@@ -77,21 +87,46 @@ def test_other_classes_are_rejected_and_features_need_none():
 @pytest.mark.parametrize(
     ("name", "layer", "tensor", "table", "sides"),
     [
-        ("botnet26t_256", "c5_block2_spatial", "1.self_attn.pos_embed.height_rel", "height_table", [16]),
-        ("botnet26t_256", "c5_block2_spatial", "1.self_attn.pos_embed.width_rel", "width_table", [12]),
-        ("lambda_resnet26rpt_256", "c5_block1_spatial", "0.self_attn.pos_emb", "table", [32, 24]),
+        (
+            "botnet26t_256",
+            "c5_block2_spatial",
+            "1.self_attn.pos_embed.height_rel",
+            "height_table",
+            [16],
+        ),
+        (
+            "botnet26t_256",
+            "c5_block2_spatial",
+            "1.self_attn.pos_embed.width_rel",
+            "width_table",
+            [12],
+        ),
+        (
+            "lambda_resnet26rpt_256",
+            "c5_block1_spatial",
+            "0.self_attn.pos_emb",
+            "table",
+            [32, 24],
+        ),
     ],
 )
-def test_tables_of_whole_maps_are_resized_to_other_images(name, layer, tensor, table, sides):
+def test_tables_of_whole_maps_are_resized_to_other_images(
+    name, layer, tensor, table, sides
+):
     """To images of 512 x 384: the ends of a table stay its ends, and the offset 0 stays in the middle."""
     trained = tensors_for(lambdanet.create_model(name, input_size=256))
     model = lambdanet.create_model(name, input_size=(512, 384))
     timm_rules.load(model, trained)
     spatial, lengths = model.get_layer(layer), [2 * side - 1 for side in sides]
-    old = trained[f"stages.3.{tensor}"] * (np.sqrt(128) if name.startswith("bot") else 1)
+    old = trained[f"stages.3.{tensor}"] * (
+        np.sqrt(128) if name.startswith("bot") else 1
+    )
     found = getattr(getattr(spatial, "position", spatial), table)
     expected = relative_positions.resize_table(tf.constant(old), lengths)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    kept, before = (x[np.ix_(*([0, n // 2, n - 1] for n in x.shape[:-1]))] for x in (found.numpy(), old))
+    kept, before = (
+        x[np.ix_(*([0, n // 2, n - 1] for n in x.shape[:-1]))]
+        for x in (found.numpy(), old)
+    )
     np.testing.assert_allclose(kept, before, rtol=1e-4)
     assert np.all(np.isfinite(model(tf.ones([1, 512, 384, 3]))))

@@ -26,12 +26,16 @@ def model():
 
 @pytest.fixture
 def file(model, tmp_path):
-    weight_files.save(model, tmp_path / "tiny.safetensors", {"mean": "0.5", "license": "Apache-2.0"})
+    weight_files.save(
+        model, tmp_path / "tiny.safetensors", {"mean": "0.5", "license": "Apache-2.0"}
+    )
     return tmp_path / "tiny.safetensors"
 
 
 def save(model, path):
-    model.save_weights(path) if path.name.endswith(".h5") else weight_files.save(model, path)
+    model.save_weights(path) if path.name.endswith(".h5") else weight_files.save(
+        model, path
+    )
     return path
 
 
@@ -67,10 +71,13 @@ def test_both_kinds_of_files(model, file, tmp_path):
 def test_file_that_does_not_fit(model, tmp_path, form):
     path = save(model, tmp_path / f"tiny.{form}")
     message = (
-        "does not fit 'lambda_resnet_tiny': logits/bias has the shape (10,), not (11,); logits/kernel has"
+        "does not fit 'lambda_resnet_tiny': logits/bias has the shape (10,), not (11,); "
+        "logits/kernel has"
     )
     assert message in refused(path, num_classes=11)
-    assert "position/table has the shape (7, 7, 16), not (5, 5, 16)" in refused(path, scope=5)
+    assert "position/table has the shape (7, 7, 16), not (5, 5, 16)" in refused(
+        path, scope=5
+    )
     if form == "safetensors":
         arrays, metadata = tensor_files.read_safetensors(path)
         arrays["stranger"] = arrays.pop("logits/bias")
@@ -88,7 +95,10 @@ def test_file_that_does_not_fit(model, tmp_path, form):
 
 def test_a_keras_file_of_a_compiled_model(tmp_path):
     """Variables of the optimizer are ignored."""
-    layers = [keras.layers.Dense(4, name="one"), keras.layers.BatchNormalization(name="two")]
+    layers = [
+        keras.layers.Dense(4, name="one"),
+        keras.layers.BatchNormalization(name="two"),
+    ]
     model = keras.Sequential([keras.Input([3]), *layers])
     model.compile("adam", "mse")
     model.fit(images(2, 3), images(2, 4), verbose=0)
@@ -96,7 +106,9 @@ def test_a_keras_file_of_a_compiled_model(tmp_path):
     with keras_h5.open_arrays(tmp_path / "compiled.weights.h5", model) as found:
         assert found.keys() == set(map(compat.variable_name, model.weights))
         for variable in model.weights:
-            np.testing.assert_array_equal(found[compat.variable_name(variable)], variable)
+            np.testing.assert_array_equal(
+                found[compat.variable_name(variable)], variable
+            )
 
 
 def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
@@ -122,13 +134,19 @@ def test_named_weights_in_the_cache(model, file, tmp_path, monkeypatch):
     same = lambdanet.create_model(NAME, num_classes=10, weights="mine")
     np.testing.assert_array_equal(same.get_weights()[0], model.get_weights()[0])
     assert "got '../mine'" in refused("../mine")
-    message = "none are published for lambda_resnet_tiny: see `lambdanet list --pretrained`"
+    message = (
+        "none are published for lambda_resnet_tiny: see `lambdanet list --pretrained`"
+    )
     assert refused("imagenet").endswith(message)
     arrays = tensor_files.read_tensors(cached)  # equal names and shapes
     tensor_files.write_safetensors(cached, arrays, {"model": "resnet_50"})
-    assert refused("mine").endswith("does not fit 'lambda_resnet_tiny': it has the weights of 'resnet_50'")
+    assert refused("mine").endswith(
+        "does not fit 'lambda_resnet_tiny': it has the weights of 'resnet_50'"
+    )
     cached.write_bytes(cached.read_bytes()[:-1])
-    assert refused("mine").endswith(f"; remove '{cached}': weights of the hub are fetched again")
+    assert refused("mine").endswith(
+        f"; remove '{cached}': weights of the hub are fetched again"
+    )
     file.write_bytes(b"")
     assert "remove" not in refused(file)
 
@@ -154,10 +172,16 @@ def test_damaged_files(model, file, tmp_path):
         ("[]", "invalid JSON in header: invalid type: sequence"),
         (moved(0, 10**9), "invalid offset for tensor `logits/bias`"),
         (moved(4, 44), "invalid offset for tensor"),
-        (f'{text}, "{bias}": {json.dumps(header[bias])}}}', "the name 'logits/bias' occurs 2 times"),
+        (
+            f'{text}, "{bias}": {json.dumps(header[bias])}}}',
+            "the name 'logits/bias' occurs 2 times",
+        ),
         (f"{text}}}".replace(bias, "logits\\nbias"), r"the name 'logits\nbias'"),
         (text + ', "__metadata__": {"mean": 3}}', "expected a string"),
-        (text + ', "__metadata__": {"a": "b", "a": "c"}}', "the name 'a' occurs 2 times"),
+        (
+            text + ', "__metadata__": {"a": "b", "a": "c"}}',
+            "the name 'a' occurs 2 times",
+        ),
     ):
         if isinstance(damaged, str):
             damaged = len(damaged).to_bytes(8, "little") + damaged.encode() + data
@@ -167,7 +191,9 @@ def test_damaged_files(model, file, tmp_path):
     message = "existing .weights.h5 or .safetensors file, got 'nowhere.weights.h5'"
     assert message in refused("nowhere.weights.h5")
     (tmp_path / "broken.weights.h5").write_bytes(b"no")
-    assert "is damaged or not a .weights.h5 file" in refused(tmp_path / "broken.weights.h5")
+    assert "is damaged or not a .weights.h5 file" in refused(
+        tmp_path / "broken.weights.h5"
+    )
 
 
 def test_arrays_of_every_type(tmp_path):
@@ -190,8 +216,14 @@ def test_arrays_of_every_type(tmp_path):
         (np.full([10], np.nan, np.float32), "logits/bias has NaN or infinity"),
         (np.full([10], np.inf, np.float16), "logits/bias has NaN or infinity"),
         (np.full([10], 1e300), "logits/bias has NaN or infinity"),
-        (np.arange(10, dtype=np.int32), "logits/bias has int32, not floating-point numbers"),
-        (np.arange(10, dtype=np.int8), "logits/bias has int8, not floating-point numbers"),
+        (
+            np.arange(10, dtype=np.int32),
+            "logits/bias has int32, not floating-point numbers",
+        ),
+        (
+            np.arange(10, dtype=np.int8),
+            "logits/bias has int8, not floating-point numbers",
+        ),
     ],
 )
 def test_values_that_are_not_weights(model, tmp_path, form, value, message):
@@ -213,16 +245,22 @@ def test_a_small_file_of_a_large_array_is_not_read(model, tmp_path, shape, monke
     globally = lambdanet.create_model(NAME, input_size=32, scope=None)
     globally.save_weights(path)
     with h5py.File(path, "a") as file:
-        place = next(name for name, data in keras_h5._datasets(file) if data.shape == (7, 7, 16))
+        place = next(
+            name for name, data in keras_h5._datasets(file) if data.shape == (7, 7, 16)
+        )
         del file[place]
         chunks = (2**20,) if len(shape) == 1 else (255, 255, 16)
-        file.create_dataset(place, shape, "f4", chunks=chunks, compression="gzip", fillvalue=1.0)
+        file.create_dataset(
+            place, shape, "f4", chunks=chunks, compression="gzip", fillvalue=1.0
+        )
     assert path.stat().st_size < 100_000_000
     with pytest.raises(InputError, match=r"position/table has the shape \(20"):
         weight_files.load_weights(globally, path)
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "~nobody-here/x", "a\0b", "x" * 5000 + ".safetensors"])
+@pytest.mark.parametrize(
+    "name", ["x" * 5000, "~nobody-here/x", "a\0b", "x" * 5000 + ".safetensors"]
+)
 def test_weights_that_name_no_file(name):
     message = refused(name)
     assert "weights must be an existing .weights.h5 or .safetensors file" in message
@@ -230,8 +268,9 @@ def test_weights_that_name_no_file(name):
 
 
 def test_keras_file_as_weights_names_the_remedy():
-    assert "; load it by keras.models.load_model, and write its weights by weight_files.save" in refused(
-        "network.keras"
+    assert (
+        "; load it by keras.models.load_model, and write its weights by weight_files.save"
+        in refused("network.keras")
     )
 
 
@@ -241,7 +280,8 @@ def test_a_home_that_is_a_file_is_refused(file, monkeypatch, variable, name):
     monkeypatch.delenv("LAMBDANET_HOME", raising=False)
     monkeypatch.setenv(variable, str(file))
     with pytest.raises(
-        InputError, match="LAMBDANET_HOME must be a folder, got '.*tiny.safetensors.*is a file"
+        InputError,
+        match="LAMBDANET_HOME must be a folder, got '.*tiny.safetensors.*is a file",
     ):
         lambdanet.create_model("lambda_resnet26t", weights=name)
 
@@ -262,7 +302,9 @@ def test_other_channels_take_weights_for_rgb(model, file, tmp_path):
     """A gray picture has the logits of three equal channels, and a picture twice, those of once."""
     x = images(2, 32, 32, 3)
     gray = lambdanet.create_model(NAME, num_classes=10, in_channels=1, weights=file)
-    np.testing.assert_allclose(gray(x[..., :1]), model(np.repeat(x[..., :1], 3, -1)), atol=1e-5)
+    np.testing.assert_allclose(
+        gray(x[..., :1]), model(np.repeat(x[..., :1], 3, -1)), atol=1e-5
+    )
     path = save(model, tmp_path / "tiny.weights.h5")
     six = lambdanet.create_model(NAME, num_classes=10, in_channels=6, weights=path)
     np.testing.assert_allclose(six(np.concatenate([x, x], -1)), model(x), atol=1e-5)

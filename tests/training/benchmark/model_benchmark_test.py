@@ -26,7 +26,10 @@ from lambdanet.training.benchmark.model_contenders import Network
         ("resnet_50", ("resnet_50", {}, 0)),
         ("resnet_50@160", ("resnet_50", {}, 160)),
         ("resnet_50_llll:key_dim=8", ("resnet_50_llll", {"key_dim": 8}, 0)),
-        ("resnet_50_clll:scope=None,key_dim=4@96", ("resnet_50_clll", {"scope": None, "key_dim": 4}, 96)),
+        (
+            "resnet_50_clll:scope=None,key_dim=4@96",
+            ("resnet_50_clll", {"scope": None, "key_dim": 4}, 96),
+        ),
     ],
 )
 def test_parse_network_with_options_and_size(text, expected):
@@ -34,9 +37,13 @@ def test_parse_network_with_options_and_size(text, expected):
     assert (network.name, network.options, network.size) == expected
 
 
-@pytest.mark.parametrize("text", [f"resnet_50{end}" for end in ("@", "@big", "@0", ":scope", ":scope=x")])
+@pytest.mark.parametrize(
+    "text", [f"resnet_50{end}" for end in ("@", "@big", "@0", ":scope", ":scope=x")]
+)
 def test_parse_network_rejects_wrong_texts(text):
-    with pytest.raises(InputError, match=f"model must be NAME, .*, got '{re.escape(text)}'") as error:
+    with pytest.raises(
+        InputError, match=f"model must be NAME, .*, got '{re.escape(text)}'"
+    ) as error:
         Network.parse(text)
     assert "\n" not in str(error.value)
 
@@ -51,10 +58,15 @@ def test_only_training_changes_weights(monkeypatch, dtype):
 
     monkeypatch.setattr(model_contenders.zoo, "create_model", create)
     for backward in (False, True):
-        run = model_contenders.build("model/resnet_50@16", ModelCase(4, backward, dtype))
+        run = model_contenders.build(
+            "model/resnet_50@16", ModelCase(4, backward, dtype)
+        )
         before = built[-1].get_weights()
         run()
-        changed = [not np.array_equal(a, b) for a, b in zip(before, built[-1].get_weights(), strict=True)]
+        changed = [
+            not np.array_equal(a, b)
+            for a, b in zip(before, built[-1].get_weights(), strict=True)
+        ]
         assert any(changed) == backward
     assert all(changed[:2])  # kernel and bias of the convolution
     assert built[-1].input_shape == (None, 16, 16, 3)
@@ -64,8 +76,13 @@ def test_only_training_changes_weights(monkeypatch, dtype):
 
 def scripted_process(python, name, threads, environment):
     """The second model has half the speed and three times the memory; timm is slower."""
-    slow, about = "llll" in name, {"library": "script 1.0", "device": "paper", "counts_memory": True}
-    seconds = {"timm": 4, "timm_compiled": 8}.get(name.partition("/")[0], 2 if slow else 1)
+    slow, about = (
+        "llll" in name,
+        {"library": "script 1.0", "device": "paper", "counts_memory": True},
+    )
+    seconds = {"timm": 4, "timm_compiled": 8}.get(
+        name.partition("/")[0], 2 if slow else 1
+    )
     built = []
 
     def request(do, timeout, **arguments):
@@ -82,12 +99,21 @@ def scripted_process(python, name, threads, environment):
 def scripted(monkeypatch):
     monkeypatch.setattr(comparison, "ContenderProcess", scripted_process)
     monkeypatch.setattr(comparison, "SETTLE_SECONDS", 0)
-    info = ModelInfo("resnet_50", 25_000_000, 4_000_000_000, 224, "source", (), (), (), 2048)
+    info = ModelInfo(
+        "resnet_50", 25_000_000, 4_000_000_000, 224, "source", (), (), (), 2048
+    )
     monkeypatch.setattr(model_contenders.zoo, "model_info", lambda *_, **__: info)
 
 
 def test_models_are_compared_with_the_first(scripted, tmp_path, capsys):
-    words = ["benchmark", "models", "resnet_50", "resnet_50_llll", "--batch_size=6", "--repeats=3"]
+    words = [
+        "benchmark",
+        "models",
+        "resnet_50",
+        "resnet_50_llll",
+        "--batch_size=6",
+        "--repeats=3",
+    ]
     assert cli.main([*words, f"--out={tmp_path}"]) == 0
     shown = capsys.readouterr().out
     rows = list(csv.DictReader((tmp_path / "models.csv").read_text().splitlines()))
@@ -95,10 +121,18 @@ def test_models_are_compared_with_the_first(scripted, tmp_path, capsys):
         *(("resnet_50", "train"), ("resnet_50_llll", "train")),
         *(("resnet_50", "infer"), ("resnet_50_llll", "infer")),
     ]
-    assert [float(row["ms_median"]) for row in rows] == pytest.approx([300, 600, 100, 200])
-    assert [float(row["images_per_second"]) for row in rows] == pytest.approx([20, 10, 60, 30])
-    assert [float(row["times_as_fast_as_first"]) for row in rows] == pytest.approx([1, 0.5, 1, 0.5])
-    assert [float(row["peak_as_share_of_first"]) for row in rows] == pytest.approx([1, 3, 1, 3])
+    assert [float(row["ms_median"]) for row in rows] == pytest.approx(
+        [300, 600, 100, 200]
+    )
+    assert [float(row["images_per_second"]) for row in rows] == pytest.approx(
+        [20, 10, 60, 30]
+    )
+    assert [float(row["times_as_fast_as_first"]) for row in rows] == pytest.approx(
+        [1, 0.5, 1, 0.5]
+    )
+    assert [float(row["peak_as_share_of_first"]) for row in rows] == pytest.approx(
+        [1, 3, 1, 3]
+    )
     assert "training step, 6 images; x and share relative to resnet_50\n" in shown
     assert max(map(len, shown.splitlines())) <= 120
     picture = Image.open(io.BytesIO((tmp_path / "models.png").read_bytes()))
@@ -108,7 +142,14 @@ def test_models_are_compared_with_the_first(scripted, tmp_path, capsys):
 
 
 def test_peers_are_measured_beside_each_model(scripted, tmp_path):
-    words = ["benchmark", "models", "resnet_50_llll", "halonet26t", "--peers", "--passes=infer"]
+    words = [
+        "benchmark",
+        "models",
+        "resnet_50_llll",
+        "halonet26t",
+        "--peers",
+        "--passes=infer",
+    ]
     assert cli.main([*words, "--repeats=1", f"--out={tmp_path}"]) == 0
     rows = csv.DictReader((tmp_path / "models.csv").read_text().splitlines())
     speeds = {row["model"]: float(row["times_as_fast_as_first"]) for row in rows}
@@ -132,26 +173,50 @@ def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
     run = peers.build("timm_compiled/test_resnet", ModelCase(2, backward))
     before = [parameter.detach().clone() for parameter in built[0].parameters()]
     run()
-    changed = [not a.equal(b) for a, b in zip(before, built[0].parameters(), strict=True)]
+    changed = [
+        not a.equal(b) for a, b in zip(before, built[0].parameters(), strict=True)
+    ]
     assert any(changed) == backward and built[0].training == backward
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["models", "resnet_50", "--peers"], "a model must be .*, without options, .* got 'resnet_50'"),
+        (
+            ["models", "resnet_50", "--peers"],
+            "a model must be .*, without options, .* got 'resnet_50'",
+        ),
         (["models"], "`benchmark models` needs MODEL..."),
         (["model"], "unknown command 'benchmark model'; did you mean benchmark models"),
         ([], "unknown command 'benchmark'"),
-        (["models", "resnet_50", "--passes=both"], "unknown pass 'both'; accepted: infer, train"),
+        (
+            ["models", "resnet_50", "--passes=both"],
+            "unknown pass 'both'; accepted: infer, train",
+        ),
         (["models", "resnet_50", "--dtype=float64"], "unknown dtype 'float64'"),
-        (["models", "resnet_50", "--batch_size=0"], "batch_size must be a positive integer, got 0"),
-        (["models", "resnet_50", "--scopes=3"], "unknown flag of `benchmark models` '--scopes'"),
-        (["layers", "--batch_size=3"], "unknown flag of `benchmark layers` '--batch_size'"),
-        (["layers", "resnet_50"], "unexpected argument 'resnet_50' of `benchmark layers`"),
+        (
+            ["models", "resnet_50", "--batch_size=0"],
+            "batch_size must be a positive integer, got 0",
+        ),
+        (
+            ["models", "resnet_50", "--scopes=3"],
+            "unknown flag of `benchmark models` '--scopes'",
+        ),
+        (
+            ["layers", "--batch_size=3"],
+            "unknown flag of `benchmark layers` '--batch_size'",
+        ),
+        (
+            ["layers", "resnet_50"],
+            "unexpected argument 'resnet_50' of `benchmark layers`",
+        ),
     ],
 )
 def test_wrong_arguments_are_rejected(words, message, capsys):
     assert cli.main(["benchmark", *words]) == 2
     printed = capsys.readouterr()
-    assert re.search(message, printed.err) and printed.err.count("\n") == 1 and printed.out == ""
+    assert (
+        re.search(message, printed.err)
+        and printed.err.count("\n") == 1
+        and printed.out == ""
+    )

@@ -20,7 +20,9 @@ SEEDS = [tf.constant([0, number], tf.int64) for number in range(40)]
 
 def _naive_affine(image, seed):
     """Rotates, zooms and shifts about the center, pixel by pixel."""
-    turn, zoom, shift_x, shift_y = tf.random.stateless_uniform([4], seed, -1.0, 1.0).numpy()
+    turn, zoom, shift_x, shift_y = tf.random.stateless_uniform(
+        [4], seed, -1.0, 1.0
+    ).numpy()
     height, width, _ = image.shape
     angle, scale = augment.MAX_TURN * turn, 1 + augment.MAX_ZOOM * zoom
     result = np.zeros_like(image)
@@ -31,7 +33,12 @@ def _naive_affine(image, seed):
         from_x += augment.MAX_SHIFT * width * shift_x
         from_y += augment.MAX_SHIFT * height * shift_y
         top, left = int(np.floor(from_y)), int(np.floor(from_x))
-        for row, column in [(top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)]:
+        for row, column in [
+            (top, left),
+            (top, left + 1),
+            (top + 1, left),
+            (top + 1, left + 1),
+        ]:
             if 0 <= row < height and 0 <= column < width:
                 weight = (1 - abs(from_y - row)) * (1 - abs(from_x - column))
                 result[y, x] += weight * image[row, column]
@@ -49,16 +56,29 @@ def test_affine_is_rotation_zoom_and_shift(seed):
 @pytest.mark.parametrize("shape", [(40, 60, 3), (200, 20, 3), (1, 1, 3)])
 def test_random_window_is_inside_image(shape):
     for seed in SEEDS:
-        top, left, height, width = augment.random_window(tf.constant(shape), seed).numpy()
-        assert top >= 0 and left >= 0 and top + height <= shape[0] and left + width <= shape[1]
+        top, left, height, width = augment.random_window(
+            tf.constant(shape), seed
+        ).numpy()
+        assert (
+            top >= 0
+            and left >= 0
+            and top + height <= shape[0]
+            and left + width <= shape[1]
+        )
         if shape == (40, 60, 3):
-            assert 0.06 < height * width / (40 * 60) <= 1 and 0.65 < width / height < 1.5
+            assert (
+                0.06 < height * width / (40 * 60) <= 1 and 0.65 < width / height < 1.5
+            )
 
 
 def test_crop_flip_is_window_or_its_mirror_image():
     """On an image whose pixels are their positions."""
-    rows, columns = np.meshgrid(np.arange(0, 200, 2), np.arange(0, 200, 2), indexing="ij")
-    image = Decoded(np.stack([rows, columns, np.zeros_like(rows)], axis=-1).astype(np.uint8))
+    rows, columns = np.meshgrid(
+        np.arange(0, 200, 2), np.arange(0, 200, 2), indexing="ij"
+    )
+    image = Decoded(
+        np.stack([rows, columns, np.zeros_like(rows)], axis=-1).astype(np.uint8)
+    )
     mirrored = []
 
     def no_square(pixels):
@@ -78,11 +98,15 @@ def test_padded_crop_is_image_shifted_over_black():
     padded = np.pad(image, [(4, 4), (4, 4), (0, 0)])
     offsets = set()
     for seed in SEEDS:
-        shown = augment.padded_crop_flip(Decoded(image), 32, lambda pixels: pixels / 255, seed)
+        shown = augment.padded_crop_flip(
+            Decoded(image), 32, lambda pixels: pixels / 255, seed
+        )
         crops = enumerate([shown, shown[:, ::-1]])
         found = [
             (top, left, mirrored)
-            for (mirrored, crop), top, left in itertools.product(crops, range(9), range(9))
+            for (mirrored, crop), top, left in itertools.product(
+                crops, range(9), range(9)
+            )
             if np.array_equal(crop, padded[top : top + 32, left : left + 32])
         ]
         assert len(found) == 1
@@ -105,7 +129,9 @@ def test_color_jitter_equals_pillow(seed):
 
 def test_erased_rectangle_has_area_and_ratio():
     image, areas = np.zeros([100, 80, 1], np.uint8), []
-    erase = tf.function(lambda seed: augment.erase(tf.constant(image), 1.0, seed), autograph=False)
+    erase = tf.function(
+        lambda seed: augment.erase(tf.constant(image), 1.0, seed), autograph=False
+    )
     for seed in SEEDS:
         rows, columns = np.nonzero(erase(seed).numpy()[..., 0])
         height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
@@ -125,11 +151,21 @@ def test_erasing_probability():
 KINDS = [{"augmentation": kind} for kind in recipe_values.AUGMENTATIONS]
 
 
-@pytest.mark.parametrize("fields", [*KINDS, {"color_jitter": 1.0}, {"random_erasing": 1.0}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [*KINDS, {"color_jitter": 1.0}, {"random_erasing": 1.0}], ids=str
+)
 @pytest.mark.parametrize("layers", [0, 2])
 def test_augmentations_have_size_and_depend_on_seed(fields, layers):
-    changes = {"augmentation": "none", "randaugment_layers": layers, "input_size": 16, **fields}
-    recipe, image = dataclasses.replace(configs.get_recipe("digits"), **changes), Decoded(noise(20, 18, 1))
+    changes = {
+        "augmentation": "none",
+        "randaugment_layers": layers,
+        "input_size": 16,
+        **fields,
+    }
+    recipe, image = (
+        dataclasses.replace(configs.get_recipe("digits"), **changes),
+        Decoded(noise(20, 18, 1)),
+    )
     first, again, *others = (
         preprocess.for_training(image, recipe, tf.constant(seed, tf.int64)).numpy()
         for seed in ([0, 1], [0, 1], [0, 2], [0, 3], [0, 4])
@@ -138,4 +174,6 @@ def test_augmentations_have_size_and_depend_on_seed(fields, layers):
     assert first.shape == (16, 16, channels) and first.dtype == np.uint8
     np.testing.assert_array_equal(first, again)
     changed = max(np.abs(first.astype(int) - other).max() for other in others)
-    assert changed > 25 if layers or fields != {"augmentation": "none"} else changed == 0
+    assert (
+        changed > 25 if layers or fields != {"augmentation": "none"} else changed == 0
+    )

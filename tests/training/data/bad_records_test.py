@@ -23,7 +23,13 @@ from lambdanet.training.train import train
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("folder"),
-    **{"num_classes": 2, "input_size": 8, "global_batch_size": 4, "epochs": 2, "warmup_epochs": 0},
+    **{
+        "num_classes": 2,
+        "input_size": 8,
+        "global_batch_size": 4,
+        "epochs": 2,
+        "warmup_epochs": 0,
+    },
     **{"augmentation": "none", "randaugment_layers": 0},
 )
 COUNT = 18  # in each of the two splits: four full batches, and two images
@@ -40,20 +46,27 @@ def _write(root):
         for index in range(COUNT):
             folder = root / split / ("odd" if index % 2 else "even")
             folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.full([8, 8, 3], 10 * index, np.uint8)).save(folder / f"{index:02d}.png")
+            Image.fromarray(np.full([8, 8, 3], 10 * index, np.uint8)).save(
+                folder / f"{index:02d}.png"
+            )
     return root
 
 
 def _levels(batches):
     """The levels of the pictures in batches."""
     mean, std = RECIPE.mean[0], RECIPE.std[0]
-    return [[round(float(x[0, 0, 0] * std + mean) * 25.5) for x in images.numpy()] for images, _ in batches]
+    return [
+        [round(float(x[0, 0, 0] * std + mean) * 25.5) for x in images.numpy()]
+        for images, _ in batches
+    ]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The levels of all batches of training without damaged pictures."""
-    return _levels(Dataset.open(RECIPE, str(_write(tmp_path_factory.mktemp("whole")))).train())
+    return _levels(
+        Dataset.open(RECIPE, str(_write(tmp_path_factory.mktemp("whole")))).train()
+    )
 
 
 def _damage(pictures, split, *indices):
@@ -71,8 +84,14 @@ def test_evaluation_skips_and_names_bad_images(pictures, capfd, damaged):
     order = [*range(0, COUNT, 2), *range(1, COUNT, 2)]  # by class
     assert sum(levels, []) == [index for index in order if index not in damaged]
     assert sorted(bad.names) == sorted(paths)
-    said = [line for line in capfd.readouterr().out.splitlines() if line.startswith("skipped ")]
-    assert len(said) == len(damaged) and said[-1].endswith(f"({len(damaged)} of at most 4 bad records)")
+    said = [
+        line
+        for line in capfd.readouterr().out.splitlines()
+        if line.startswith("skipped ")
+    ]
+    assert len(said) == len(damaged) and said[-1].endswith(
+        f"({len(damaged)} of at most 4 bad records)"
+    )
 
 
 def test_training_batches_keep_place_and_size(pictures, whole, capfd):
@@ -92,8 +111,12 @@ def augmented(tmp_path_factory):
     """Returns the augmented batches starting at a step; three pictures are damaged."""
     pictures = _write(tmp_path_factory.mktemp("pictures"))
     _damage(pictures, "train", 2, 5, 11)
-    dataset = Dataset.open(dataclasses.replace(RECIPE, augmentation="crop_flip"), str(pictures))
-    return functools.cache(lambda step: [images.numpy() for images, _ in dataset.train(step)])
+    dataset = Dataset.open(
+        dataclasses.replace(RECIPE, augmentation="crop_flip"), str(pictures)
+    )
+    return functools.cache(
+        lambda step: [images.numpy() for images, _ in dataset.train(step)]
+    )
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 7])
@@ -113,14 +136,18 @@ def test_first_images_are_those_that_can_be_read(pictures, whole):
     first, second, *_ = whole
     _damage(pictures, "train", first[1], *second)
     shown = Dataset.open(RECIPE, str(pictures)).first_images(8)
-    assert _levels([(tf.stack(shown), None)]) == [[level for level in first if level != first[1]]]
+    assert _levels([(tf.stack(shown), None)]) == [
+        [level for level in first if level != first[1]]
+    ]
 
 
 def test_batch_without_valid_images_is_replaced(pictures, whole):
     first, second, *_ = whole
     _damage(pictures, "train", *second)
     bad = BadRecords(limit=4)
-    levels = _levels(Dataset.open(dataclasses.replace(RECIPE, epochs=1), str(pictures), bad).train())
+    levels = _levels(
+        Dataset.open(dataclasses.replace(RECIPE, epochs=1), str(pictures), bad).train()
+    )
     assert levels[:2] == [first, first] and len(bad.names) == 4
     _damage(pictures, "train", *set(range(COUNT)).difference(second))
     bad = BadRecords()
@@ -132,7 +159,9 @@ def test_batch_without_valid_images_is_replaced(pictures, whole):
 def test_train_ends_at_limit(pictures, tmp_path, monkeypatch):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
     _damage(pictures, "train", 2, 5)
-    message = "^2 records cannot be read, the last of them .*png; max_bad_records is 1.*$"
+    message = (
+        "^2 records cannot be read, the last of them .*png; max_bad_records is 1.*$"
+    )
     with pytest.raises(InputError, match=message):
         train(RECIPE, tmp_path / "run", str(pictures), max_bad_records=1)
 
@@ -153,22 +182,36 @@ def test_leave_out_up_to_a_tenth_of_folder(capsys):
         f"left out: 1 of 17 files in 'cats' are no pictures, such as 'cats/1.heic' {hint}",
         f"left out: 2 of 20 files in 'dogs' are no pictures, such as 'dogs/1.heic' {hint}",
     ]
-    with pytest.raises(InputError, match="2 of 19 files in 'hens' .*; --max_bad_records=5 or more leaves"):
+    with pytest.raises(
+        InputError,
+        match="2 of 19 files in 'hens' .*; --max_bad_records=5 or more leaves",
+    ):
         bad.leave_out(("hens", ["hens/1.heic", "hens/2.heic"], 19))
 
 
 def test_leave_out_limit_counts_all_folders():
     bad = BadRecords(limit=2)
-    cats, dogs = ("cats", ["cats/1.heic", "cats/2.heic"], 3), ("dogs", ["dogs/1.heic"], 1000)
+    cats, dogs = (
+        ("cats", ["cats/1.heic", "cats/2.heic"], 3),
+        ("dogs", ["dogs/1.heic"], 1000),
+    )
     bad.leave_out(cats)
-    with pytest.raises(InputError, match="1 of 1000 files in 'dogs' .*; --max_bad_records=3 or more leaves"):
+    with pytest.raises(
+        InputError,
+        match="1 of 1000 files in 'dogs' .*; --max_bad_records=3 or more leaves",
+    ):
         bad.leave_out(dogs)
-    with pytest.raises(InputError, match="2 of 3 files in 'cats' .*; --max_bad_records=3 or more leaves"):
+    with pytest.raises(
+        InputError,
+        match="2 of 3 files in 'cats' .*; --max_bad_records=3 or more leaves",
+    ):
         BadRecords(limit=2).leave_out(cats, dogs)
 
 
 def test_negative_limit_is_rejected():
-    with pytest.raises(InputError, match="max_bad_records must be an integer from 0, got -1"):
+    with pytest.raises(
+        InputError, match="max_bad_records must be an integer from 0, got -1"
+    ):
         BadRecords(-1)
 
 
@@ -178,10 +221,15 @@ def _label_alone(example, key):
 
 @pytest.mark.parametrize("label", [-1, 2])
 def test_label_outside_of_classes_ends_run(label):
-    fields = {"name": ["first", "second", "third"], "label": tf.constant([0, label, 1], tf.int64)}
+    fields = {
+        "name": ["first", "second", "third"],
+        "label": tf.constant([0, label, 1], tf.int64),
+    }
     examples = tf.data.Dataset.from_tensor_slices(fields)
     bad = BadRecords()
-    groups = prepare_in_groups(examples.enumerate().map(lambda place, one: (one, place)), _label_alone, 3)
+    groups = prepare_in_groups(
+        examples.enumerate().map(lambda place, one: (one, place)), _label_alone, 3
+    )
     batches = bad.full_batches(groups, 3, num_classes=2)
     message = f"label of record 'second' must be the number of a class, from 0 on, got {label}"
     with pytest.raises(InputError, match=message), bad.as_input_errors():
@@ -191,23 +239,31 @@ def test_label_outside_of_classes_ends_run(label):
 def _write_tfrecord(root):
     """Returns the recipe and the evaluated file of 12 records."""
     for split in ("train", "validation"):
-        with tf.io.TFRecordWriter(str(root / records.shard_name(split, 0, 1))) as writer:
+        with tf.io.TFRecordWriter(
+            str(root / records.shard_name(split, 0, 1))
+        ) as writer:
             for number in range(12):
                 image = tf.io.encode_png(np.full([8, 8, 3], number, np.uint8)).numpy()
                 writer.write(records.encode_record(image, number % 2))
-    return dataclasses.replace(RECIPE, dataset="tfrecord"), root / records.shard_name("validation", 0, 1)
+    return dataclasses.replace(RECIPE, dataset="tfrecord"), root / records.shard_name(
+        "validation", 0, 1
+    )
 
 
 def _write_digits(root):
     builder = tfds.builder("digits", data_dir=str(root))
     builder.download_and_prepare()
-    recipe = dataclasses.replace(configs.get_recipe("digits"), eval_split="test[:12]", input_size=8)
+    recipe = dataclasses.replace(
+        configs.get_recipe("digits"), eval_split="test[:12]", input_size=8
+    )
     return recipe, next(builder.data_path.glob("*test*tfrecord*"))
 
 
 @pytest.mark.parametrize("write", [_write_tfrecord, _write_digits])
 @pytest.mark.parametrize(("number", "byte"), [(0, 8), (5, 12), (11, 12)])
-def test_records_from_a_damaged_one_on_are_counted(tmp_path, capfd, write, number, byte):
+def test_records_from_a_damaged_one_on_are_counted(
+    tmp_path, capfd, write, number, byte
+):
     recipe, file = write(tmp_path)
     damage_record(file, number, byte)
     bad = BadRecords(limit=12 - number)
@@ -225,7 +281,9 @@ def test_records_from_a_damaged_one_on_are_counted(tmp_path, capfd, write, numbe
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_deleted_record_file_ends_run(tmp_path, split):
     """Training and evaluation notice that a file of an opened dataset is gone; they do not wait for it."""
-    recipe = dataclasses.replace(configs.get_recipe("digits"), eval_split="test[:100]", input_size=8)
+    recipe = dataclasses.replace(
+        configs.get_recipe("digits"), eval_split="test[:100]", input_size=8
+    )
     bad = BadRecords(limit=20)
     dataset = Dataset.open(recipe, str(tmp_path), bad)
     dataset.check()
@@ -239,6 +297,8 @@ def test_deleted_record_file_ends_run(tmp_path, split):
 
 def test_split_without_valid_images_is_rejected(pictures):
     _damage(pictures, "validation", *range(COUNT))
-    model = keras.Sequential([keras.Input([8, 8, 3]), keras.layers.Flatten(), keras.layers.Dense(2)])
+    model = keras.Sequential(
+        [keras.Input([8, 8, 3]), keras.layers.Flatten(), keras.layers.Dense(2)]
+    )
     with pytest.raises(InputError, match="no image of the split can be read"):
         measure(model, Dataset.open(RECIPE, str(pictures)).eval())

@@ -24,8 +24,18 @@ from lambdanet.training.serving.exported_model import load_classifier
 pytestmark = pytest.mark.usefixtures("one_block")
 
 SMALL = {
-    **{"model": "lambda_resnet_tiny", "input_size": 32, "global_batch_size": 8, "epochs": 5},
-    **{"learning_rate": 0.05, "warmup_epochs": 1.0, "randaugment_layers": 0, "dropout_rate": 0.0},
+    **{
+        "model": "lambda_resnet_tiny",
+        "input_size": 32,
+        "global_batch_size": 8,
+        "epochs": 5,
+    },
+    **{
+        "learning_rate": 0.05,
+        "warmup_epochs": 1.0,
+        "randaugment_layers": 0,
+        "dropout_rate": 0.0,
+    },
 }
 RECIPE = dataclasses.replace(configs.get_recipe("folder"), **SMALL)
 COLORS = {"blue": (40, 60, 220), "green": (50, 200, 60), "red": (220, 50, 40)}
@@ -39,14 +49,23 @@ def pictures(tmp_path_factory):
         for name, color in COLORS.items():
             (root / split / name).mkdir(parents=True)
             for number in range(count):
-                pixels = np.clip(random.normal(color, 40, (36, 40, 3)), 0, 255).astype(np.uint8)
+                pixels = np.clip(random.normal(color, 40, (36, 40, 3)), 0, 255).astype(
+                    np.uint8
+                )
                 Image.fromarray(pixels).save(root / split / name / f"{number}.png")
     return root
 
 
 def _train(pictures, path, *words):
     sets = [f"--set={name}={value}" for name, value in SMALL.items()]
-    command = ["train", "--recipe=folder", f"--data_dir={pictures}", f"--model_dir={path}", *sets, *words]
+    command = [
+        "train",
+        "--recipe=folder",
+        f"--data_dir={pictures}",
+        f"--model_dir={path}",
+        *sets,
+        *words,
+    ]
     return cli.main(command)
 
 
@@ -68,7 +87,12 @@ def trained(pictures, tmp_path_factory):
             [1, 0],
             "data has the classes of run in another order: matched",
         ),
-        (["apple", "zebra"], ["cat", "dog"], [None, None], "run has other classes (cat, dog) than data"),
+        (
+            ["apple", "zebra"],
+            ["cat", "dog"],
+            [None, None],
+            "run has other classes (cat, dog) than data",
+        ),
         (
             ["dog", "wolf"],
             ["cat", "dog"],
@@ -77,10 +101,30 @@ def trained(pictures, tmp_path_factory):
         ),
         (["dog"], ["cat", "dog"], [1], "1 of 1 classes of data are in run (dog)"),
         (["Zoë"], [unicodedata.normalize("NFD", "Zoë")], [0], ""),
-        (["0", "1", "10", "2"], ["0", "1", "2", "10"], [0, 1, 3, 2], "in another order"),
-        (["0", "1"], ["cat", "dog"], [0, 1], "run: its 2 classes are taken as they are, without names"),
-        (["cat", "dog"], [], [0, 1], "run: its 2 classes are taken as they are, without names"),
-        ([], ["cat", "dog"], [0, 1], "run: its 2 classes are taken as they are, without names"),
+        (
+            ["0", "1", "10", "2"],
+            ["0", "1", "2", "10"],
+            [0, 1, 3, 2],
+            "in another order",
+        ),
+        (
+            ["0", "1"],
+            ["cat", "dog"],
+            [0, 1],
+            "run: its 2 classes are taken as they are, without names",
+        ),
+        (
+            ["cat", "dog"],
+            [],
+            [0, 1],
+            "run: its 2 classes are taken as they are, without names",
+        ),
+        (
+            [],
+            ["cat", "dog"],
+            [0, 1],
+            "run: its 2 classes are taken as they are, without names",
+        ),
         (
             ["cat", "dog", "wolf"],
             [],
@@ -90,13 +134,17 @@ def trained(pictures, tmp_path_factory):
     ],
 )
 def test_columns_of_classes(own, trained, columns, line):
-    got = Classes("data", len(own) or 2, own).columns_in(Classes("run", len(trained) or 2, trained))
+    got = Classes("data", len(own) or 2, own).columns_in(
+        Classes("run", len(trained) or 2, trained)
+    )
     assert got[0] == columns
     assert line in got[1] and bool(line) == bool(got[1])
 
 
 def _head(model):
-    return {name: value.numpy() for name, value in weight_files.classifier(model).items()}
+    return {
+        name: value.numpy() for name, value in weight_files.classifier(model).items()
+    }
 
 
 @pytest.mark.parametrize("start", ["run", "net.safetensors"])
@@ -109,7 +157,9 @@ def _head(model):
         (["red", "blue"], [2, 0]),
     ],
 )
-def test_start_from_takes_the_columns_of_the_same_names(trained, tmp_path, start, names, columns):
+def test_start_from_takes_the_columns_of_the_same_names(
+    trained, tmp_path, start, names, columns
+):
     source, _ = model_dir.load_trained_model(trained)
     path = trained
     if start != "run":
@@ -117,11 +167,17 @@ def test_start_from_takes_the_columns_of_the_same_names(trained, tmp_path, start
         weight_files.save(source, path, trained_classes.as_metadata(list(COLORS)))
     model = build_model(dataclasses.replace(RECIPE, num_classes=len(names)))
     fresh = _head(model)
-    line = initial_weights.load_initial_weights(model, path, classes=Classes("the data", len(names), names))
+    line = initial_weights.load_initial_weights(
+        model, path, classes=Classes("the data", len(names), names)
+    )
     assert line
     for name, value in _head(model).items():
         for number, column in enumerate(columns):
-            wanted = fresh[name][..., number] if column is None else _head(source)[name][..., column]
+            wanted = (
+                fresh[name][..., number]
+                if column is None
+                else _head(source)[name][..., column]
+            )
             np.testing.assert_array_equal(value[..., number], wanted)
 
 
@@ -142,21 +198,37 @@ def test_class_map_gives_the_order(pictures, trained, tmp_path, capsys):
     order = ["red", "green", "blue"]
     class_map = tmp_path / "map.txt"
     class_map.write_text("\n".join(order) + "\n")
-    words = (f"--set=start_from={trained}", "--set=learning_rate=1e-9", "--set=epochs=2")
+    words = (
+        f"--set=start_from={trained}",
+        "--set=learning_rate=1e-9",
+        "--set=epochs=2",
+    )
     assert _train(pictures, tmp_path / "run", f"--class_map={class_map}", *words) == 0
     said = capsys.readouterr().out
-    assert f"the data has the classes of class_map {str(class_map)!r} in another order" in said
+    assert (
+        f"the data has the classes of class_map {str(class_map)!r} in another order"
+        in said
+    )
     assert model_dir.class_names(tmp_path / "run") == order
-    assert f"the data has the classes of start_from {str(trained)!r} in another order" in said
+    assert (
+        f"the data has the classes of start_from {str(trained)!r} in another order"
+        in said
+    )
     assert _train(pictures, tmp_path / "run", *words) == 0  # is finished
-    assert evaluate(tmp_path / "run", out=tmp_path / "evaluation")["top_1"] == before > 0.5
+    assert (
+        evaluate(tmp_path / "run", out=tmp_path / "evaluation")["top_1"] == before > 0.5
+    )
     rows = (tmp_path / "evaluation" / "classes.csv").read_text().splitlines()[1:]
     assert [row.split(",")[1] for row in rows] == order
     wrong = (tmp_path / "evaluation" / "wrong.csv").read_text().splitlines()
-    assert wrong[0] == "image,class,predicted" and len(wrong) == 1 + round(9 * (1 - before))
+    assert wrong[0] == "image,class,predicted" and len(wrong) == 1 + round(
+        9 * (1 - before)
+    )
     assert all(f"/validation/{row.split(',')[1]}/" in row for row in wrong[1:])
 
-    batches = Dataset.open(RECIPE, str(pictures), classes=model_dir.classes_of(tmp_path / "run")).eval()
+    batches = Dataset.open(
+        RECIPE, str(pictures), classes=model_dir.classes_of(tmp_path / "run")
+    ).eval()
     labels = np.concatenate([labels for _, labels in batches.as_numpy_iterator()])
     np.testing.assert_array_equal(labels, [2, 2, 2, 1, 1, 1, 0, 0, 0])
 
@@ -166,7 +238,9 @@ def test_some_of_the_classes_can_be_evaluated(pictures, trained, tmp_path, capsy
         (tmp_path / split).mkdir()
         for name in ("green", "red"):
             (tmp_path / split / name).symlink_to(pictures / split / name)
-    assert cli.main(["evaluate", f"--model_dir={trained}", f"--data_dir={tmp_path}"]) == 0
+    assert (
+        cli.main(["evaluate", f"--model_dir={trained}", f"--data_dir={tmp_path}"]) == 0
+    )
     said = capsys.readouterr().out
     assert f"the data has 2 of the 3 classes of {str(trained)!r}" in said
     assert "folder validation: 6 images, top-1" in said
@@ -175,16 +249,24 @@ def test_some_of_the_classes_can_be_evaluated(pictures, trained, tmp_path, capsy
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("red\ngreen\nblue\ngreen\n", "names in class_map .* must be different names, got .'green'"),
+        (
+            "red\ngreen\nblue\ngreen\n",
+            "names in class_map .* must be different names, got .'green'",
+        ),
         ("red\n\nblue\n", "class 1 of class_map .* must be a name of one line"),
-        ("red\ngreen\nviolet\n", "class 0 of the data must be 'red', as in class_map .*, got 'blue'"),
+        (
+            "red\ngreen\nviolet\n",
+            "class 0 of the data must be 'red', as in class_map .*, got 'blue'",
+        ),
         (None, "map.txt' does not exist"),
     ],
 )
 def test_class_maps_that_are_rejected(pictures, tmp_path, content, message, capsys):
     if content is not None:
         (tmp_path / "map.txt").write_text(content)
-    assert _train(pictures, tmp_path / "run", f"--class_map={tmp_path / 'map.txt'}") == 2
+    assert (
+        _train(pictures, tmp_path / "run", f"--class_map={tmp_path / 'map.txt'}") == 2
+    )
     said = capsys.readouterr().err
     assert re.search(message, said) and said.count("\n") == 1
     assert not (tmp_path / "run").exists()
@@ -198,14 +280,29 @@ def test_class_map_of_timm_has_names_without_spaces_around(tmp_path):
 def test_export_matches_the_names_of_the_weights(trained, tmp_path, capsys):
     """In another order they are matched; others replace them."""
     source, _ = model_dir.load_trained_model(trained)
-    metadata = {"input_size": "32", "mean": "0.5, 0.5, 0.5", "std": "0.5, 0.5, 0.5", "num_classes": "3"}
+    metadata = {
+        "input_size": "32",
+        "mean": "0.5, 0.5, 0.5",
+        "std": "0.5, 0.5, 0.5",
+        "num_classes": "3",
+    }
     path = tmp_path / "net.safetensors"
-    weight_files.save(source, path, metadata | trained_classes.as_metadata(list(COLORS)))
+    weight_files.save(
+        source, path, metadata | trained_classes.as_metadata(list(COLORS))
+    )
     expected = _head(source)["logits/bias"]
     for names, columns, line in [
         (None, [0, 1, 2], ""),
-        (["green", "red", "blue"], [1, 2, 0], "are those of the weights in another order: matched by name"),
-        (["bleu", "vert", "rouge"], [0, 1, 2], "replace those of the weights, in their order"),
+        (
+            ["green", "red", "blue"],
+            [1, 2, 0],
+            "are those of the weights in another order: matched by name",
+        ),
+        (
+            ["bleu", "vert", "rouge"],
+            [0, 1, 2],
+            "replace those of the weights, in their order",
+        ),
     ]:
         file = None
         if names:
@@ -213,17 +310,28 @@ def test_export_matches_the_names_of_the_weights(trained, tmp_path, capsys):
             file.write_text("\n".join(names))
         built = trained_weights.build_classifier("lambda_resnet_tiny", path, file)
         assert built.class_names == (names or list(COLORS))
-        np.testing.assert_array_equal(_head(built.model)["logits/bias"], expected[columns])
+        np.testing.assert_array_equal(
+            _head(built.model)["logits/bias"], expected[columns]
+        )
         assert line in capsys.readouterr().out
-    words = [f"--weights={path}", "--model=lambda_resnet_tiny", f"--out={tmp_path / 'served'}"]
+    words = [
+        f"--weights={path}",
+        "--model=lambda_resnet_tiny",
+        f"--out={tmp_path / 'served'}",
+    ]
     assert cli.main(["export", *words]) == 0
     assert load_classifier(tmp_path / "served").class_names == list(COLORS)
 
 
 def test_names_in_metadata_that_are_no_list_are_rejected():
     for text in ("cat, dog", '{"0": "cat"}', "[1, 2]"):
-        with pytest.raises(InputError, match="classes of the weights must be a list of names in JSON, got"):
+        with pytest.raises(
+            InputError,
+            match="classes of the weights must be a list of names in JSON, got",
+        ):
             trained_classes.names_of({"classes": text})
     published = {"as_published": "yes", "num_classes": "1000"}
-    assert trained_classes.names_of(published) == pretrained_weights.imagenet_class_names()
+    assert (
+        trained_classes.names_of(published) == pretrained_weights.imagenet_class_names()
+    )
     assert trained_classes.names_of({"as_published": "yes", "num_classes": "10"}) == []

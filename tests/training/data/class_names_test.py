@@ -14,8 +14,13 @@ from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build, model_dir
 from lambdanet.training.run.checkpoints import Checkpoints
 
-BREAKS = [line[-1] for line in " ".join(map(chr, range(0x110000))).splitlines(keepends=True)[:-1]]
-RECIPE = dataclasses.replace(configs.get_recipe("folder"), input_size=8, global_batch_size=2)
+BREAKS = [
+    line[-1]
+    for line in " ".join(map(chr, range(0x110000))).splitlines(keepends=True)[:-1]
+]
+RECIPE = dataclasses.replace(
+    configs.get_recipe("folder"), input_size=8, global_batch_size=2
+)
 
 
 def _folder(root, name):
@@ -47,13 +52,19 @@ def test_folder_with_invalid_class_name_is_rejected(tmp_path, capsys, name):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("classes.txt", "cat\ndog\u2028wolf\n".encode(), r"class 1 of .* got 'dog\\u2028wolf'"),
+        (
+            "classes.txt",
+            "cat\ndog\u2028wolf\n".encode(),
+            r"class 1 of .* got 'dog\\u2028wolf'",
+        ),
         ("classes.txt", b"cat\n\ndog\n", "class 1 of .* got ''"),
         ("classes.txt", b"cat\n\xff\n", "classes.txt' cannot be read: .*utf-8"),
         ("manifest.json", b'{"classes": ["cat", 7]}', "class 1 of .* got 7"),
     ],
 )
-def test_records_with_invalid_class_names_are_rejected(tmp_path, file, content, message):
+def test_records_with_invalid_class_names_are_rejected(
+    tmp_path, file, content, message
+):
     _records(tmp_path, file, content)
     recipe = dataclasses.replace(RECIPE, dataset="tfrecord")
     with pytest.raises(InputError, match=message) as caught:
@@ -65,14 +76,19 @@ def test_records_with_invalid_class_names_are_rejected(tmp_path, file, content, 
 def test_data_dir_not_in_utf8_is_rejected(tmp_path, dataset):
     data_dir = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     os.mkdir(data_dir)
-    with pytest.raises(InputError, match="data_dir must be a path in UTF-8, got .*udcff'"):
+    with pytest.raises(
+        InputError, match="data_dir must be a path in UTF-8, got .*udcff'"
+    ):
         Dataset.open(dataclasses.replace(RECIPE, dataset=dataset), data_dir)
 
 
 def test_every_line_break_in_names_is_rejected():
     assert len(BREAKS) > 8
     for name in (name for end in BREAKS for name in (f"a{end}b", f"a{end}", f"{end}a")):
-        with pytest.raises(InputError, match="class 1 of it must be a name of one line in UTF-8, got 'a?"):
+        with pytest.raises(
+            InputError,
+            match="class 1 of it must be a name of one line in UTF-8, got 'a?",
+        ):
             class_names.check_names(["plain", name], "it")
     class_names.check_names(["a", " b c", "Hausboot, groß", "猫", "'\"", "a\tb"], "it")
 
@@ -103,7 +119,10 @@ def test_classes_other_than_in_model_dir_are_rejected(tmp_path, kept, message):
     model_dir.claim(tmp_path, RECIPE, ["cat", "dog"])
     model_dir.claim(tmp_path, RECIPE, ["cat", "dog"])
     (tmp_path / "classes.txt").write_text(kept)
-    for function in (model_dir.check_class_names, lambda path, names: model_dir.claim(path, RECIPE, names)):
+    for function in (
+        model_dir.check_class_names,
+        lambda path, names: model_dir.claim(path, RECIPE, names),
+    ):
         with pytest.raises(InputError, match=message):
             function(tmp_path, ["cat", "dog"])
 
@@ -122,7 +141,10 @@ def test_damaged_classes_end_command_in_one_line(tmp_path, capsys, content, mess
     Checkpoints(tmp_path / "run" / "checkpoints", *built).save(1)
     (tmp_path / "run" / "classes.txt").write_bytes(content)
     where = [f"--model_dir={tmp_path / 'run'}", f"--data_dir={tmp_path}"]
-    for words in (["evaluate", *where], ["export", *where, f"--out={tmp_path / 'out'}"]):
+    for words in (
+        ["evaluate", *where],
+        ["export", *where, f"--out={tmp_path / 'out'}"],
+    ):
         assert cli.main(words) == 2
         said = capsys.readouterr().err
         assert message in said and said.count("\n") == 1

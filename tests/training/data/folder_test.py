@@ -26,8 +26,18 @@ from lambdanet.training.run.build import build_model
 pytestmark = pytest.mark.usefixtures("one_block")
 
 SMALL = {
-    **{"model": "lambda_resnet_tiny", "input_size": 32, "global_batch_size": 8, "epochs": 6},
-    **{"learning_rate": 0.05, "warmup_epochs": 1.0, "randaugment_layers": 0, "dropout_rate": 0.0},
+    **{
+        "model": "lambda_resnet_tiny",
+        "input_size": 32,
+        "global_batch_size": 8,
+        "epochs": 6,
+    },
+    **{
+        "learning_rate": 0.05,
+        "warmup_epochs": 1.0,
+        "randaugment_layers": 0,
+        "dropout_rate": 0.0,
+    },
 }
 RECIPE = dataclasses.replace(configs.get_recipe("folder"), **SMALL)
 COLORS = {"blue sky": (40, 60, 220), "red": (220, 50, 40)}
@@ -39,7 +49,9 @@ def _write(folder, count, seed, size=(48, 40)):
     for name, color in COLORS.items():
         (folder / name).mkdir(parents=True)
         for index in range(count):
-            pixels = np.clip(random.normal(color, 40, (*size, 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(random.normal(color, 40, (*size, 3)), 0, 255).astype(
+                np.uint8
+            )
             ending = ("jpg", "PNG", "jpeg")[index % 3]
             Image.fromarray(pixels).save(folder / name / f"{index:02d}.{ending}")
 
@@ -59,7 +71,13 @@ def trained(pictures, tmp_path_factory):
     """A model_dir of the command."""
     path = tmp_path_factory.mktemp("run")
     words = [f"--set={name}={value}" for name, value in SMALL.items()]
-    command = ["train", "--recipe=folder", f"--data_dir={pictures}", f"--model_dir={path}", *words]
+    command = [
+        "train",
+        "--recipe=folder",
+        f"--data_dir={pictures}",
+        f"--model_dir={path}",
+        *words,
+    ]
     assert cli.main(command) == 0
     return path
 
@@ -70,9 +88,14 @@ def test_classes_of_folders(trained):
 
 
 def test_evaluate_export_and_predict(trained, pictures, tmp_path, capsys):
-    assert cli.main(["evaluate", f"--model_dir={trained}", f"--data_dir={pictures}"]) == 0
+    assert (
+        cli.main(["evaluate", f"--model_dir={trained}", f"--data_dir={pictures}"]) == 0
+    )
     assert "folder validation: 10 images, top-1 100.00 %" in capsys.readouterr().out
-    assert cli.main(["export", f"--model_dir={trained}", f"--out={tmp_path / 'model'}"]) == 0
+    assert (
+        cli.main(["export", f"--model_dir={trained}", f"--out={tmp_path / 'model'}"])
+        == 0
+    )
     picture = str(pictures / "validation" / "blue sky" / "00.jpg")
     assert cli.main(["predict", f"--saved_model={tmp_path / 'model'}", picture]) == 0
     first = capsys.readouterr().out.splitlines()[-2]
@@ -83,13 +106,21 @@ def test_other_classes_are_rejected(trained, tmp_path, capsys):
     for name in ("blue sky", "green"):
         for split in ("train", "validation"):
             (tmp_path / split / name).mkdir(parents=True)
-    assert cli.main(["evaluate", f"--model_dir={trained}", f"--data_dir={tmp_path}"]) == 2
+    assert (
+        cli.main(["evaluate", f"--model_dir={trained}", f"--data_dir={tmp_path}"]) == 2
+    )
     said = capsys.readouterr().err
-    assert "class 1 of the data must be 'red', as in " in said and ", got 'green'\n" in said
+    assert (
+        "class 1 of the data must be 'red', as in " in said
+        and ", got 'green'\n" in said
+    )
 
 
 def _values(model):
-    return {name: variable.numpy() for name, variable in weight_files.weights_by_name(model).items()}
+    return {
+        name: variable.numpy()
+        for name, variable in weight_files.weights_by_name(model).items()
+    }
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
@@ -101,11 +132,15 @@ def test_start_from_with_new_head(trained, tmp_path, start, num_classes):
     source.save_weights(tmp_path / "net.weights.h5")
     path, dropout = (trained, 0.2) if start == "model_dir" else (tmp_path / start, 0.0)
     for zero_head in (True, False):
-        model = build_model(dataclasses.replace(RECIPE, num_classes=num_classes, dropout_rate=dropout))
+        model = build_model(
+            dataclasses.replace(RECIPE, num_classes=num_classes, dropout_rate=dropout)
+        )
         fresh, wanted = _values(model), _values(source)
         initial_weights.load_initial_weights(model, path, zero_head=zero_head)
         for name, value in _values(model).items():
-            expected = fresh if name.startswith("logits") and num_classes == 3 else wanted
+            expected = (
+                fresh if name.startswith("logits") and num_classes == 3 else wanted
+            )
             zero = zero_head and name.startswith("logits")
             np.testing.assert_array_equal(value, expected[name] * (1 - zero))
 
@@ -113,18 +148,32 @@ def test_start_from_with_new_head(trained, tmp_path, start, num_classes):
 def test_recipes_have_preprocessing_of_their_weights():
     for one in pretrained_weights.WEIGHTS:
         recipe = configs.get_recipe(f"finetune:{one.model}")
-        assert (recipe.model, recipe.start_from, recipe.num_classes) == (one.model, one.tag, 0)
+        assert (recipe.model, recipe.start_from, recipe.num_classes) == (
+            one.model,
+            one.tag,
+            0,
+        )
         assert preprocess.of_recipe(recipe) == lambdanet.preprocess_for(one.model)
 
 
 def test_weights_of_other_model_are_rejected(trained):
-    other = build_model(dataclasses.replace(RECIPE, num_classes=2, model_options={"scope": 3}))
-    with pytest.raises(InputError, match=r"start_from .* does not fit 'lambda.*: c5.* has the shape .*, not"):
+    other = build_model(
+        dataclasses.replace(RECIPE, num_classes=2, model_options={"scope": 3})
+    )
+    with pytest.raises(
+        InputError,
+        match=r"start_from .* does not fit 'lambda.*: c5.* has the shape .*, not",
+    ):
         initial_weights.load_initial_weights(other, trained)
-    with pytest.raises(InputError, match="start_from must be an existing .* got 'none.safetensors'"):
+    with pytest.raises(
+        InputError, match="start_from must be an existing .* got 'none.safetensors'"
+    ):
         initial_weights.load_initial_weights(other, "none.safetensors")
     other = keras.Sequential([keras.Input([2]), keras.layers.Dense(2)], name="small")
-    with pytest.raises(InputError, match=r"model in start_from .* must be small, got 'lambda_resnet_tiny'"):
+    with pytest.raises(
+        InputError,
+        match=r"model in start_from .* must be small, got 'lambda_resnet_tiny'",
+    ):
         initial_weights.load_initial_weights(other, trained)
 
 
@@ -132,11 +181,26 @@ def test_weights_of_other_model_are_rejected(trained):
     ("folders", "message"),
     [
         ([], "data_dir must be .* with train/CLASS.*, got .*; it has no folders"),
-        (["cats", "dogs"], "unknown split in .* 'train'; .*cats, dogs; .*put them into '.*/train'"),
-        (["train/cat", "validation/cat"], "classes in .*train' must be two or more folders, got .'cat'"),
-        (["train/cat", "train/dog"], "split of dataset folder must be .* got 'validation'"),
-        (["train/cat", "train/dog", "validation/cow"], "unknown class in .*validation' 'cow'; .*cat"),
-        (["train/cat", "train/dog", "validation/dog"], "split of dataset folder must be .* got 'validation'"),
+        (
+            ["cats", "dogs"],
+            "unknown split in .* 'train'; .*cats, dogs; .*put them into '.*/train'",
+        ),
+        (
+            ["train/cat", "validation/cat"],
+            "classes in .*train' must be two or more folders, got .'cat'",
+        ),
+        (
+            ["train/cat", "train/dog"],
+            "split of dataset folder must be .* got 'validation'",
+        ),
+        (
+            ["train/cat", "train/dog", "validation/cow"],
+            "unknown class in .*validation' 'cow'; .*cat",
+        ),
+        (
+            ["train/cat", "train/dog", "validation/dog"],
+            "split of dataset folder must be .* got 'validation'",
+        ),
     ],
 )
 def test_invalid_folders_are_rejected_in_one_line(tmp_path, folders, message):
@@ -152,7 +216,9 @@ def test_class_without_pictures_is_rejected(pictures, tmp_path):
     shutil.copytree(pictures, tmp_path, dirs_exist_ok=True)
     _rename(tmp_path / "validation" / "red", 5)
     recipe = Dataset.open(RECIPE, str(tmp_path)).recipe
-    message = r"pictures in .*red' must be names that end in .*\.webp, got '.*00\.heic'$"
+    message = (
+        r"pictures in .*red' must be names that end in .*\.webp, got '.*00\.heic'$"
+    )
     with pytest.raises(InputError, match=message):
         Dataset.open(recipe, str(tmp_path), BadRecords(100)).eval()
 
@@ -174,7 +240,9 @@ def unknown_endings(tmp_path):
 
 def _left_out(folder, split):
     folder = folder / split / "red"
-    found = f"20 of 24 files in '{folder}' are no pictures, such as '{folder / '00.heic'}'"
+    found = (
+        f"20 of 24 files in '{folder}' are no pictures, such as '{folder / '00.heic'}'"
+    )
     return f"{found} (HEIC has to be converted, to JPEG for example)"
 
 
@@ -185,7 +253,9 @@ def test_training_ends_where_class_loses_most_files(unknown_endings, tmp_path, c
     message = f"{_left_out(unknown_endings, 'validation')}; --max_bad_records=40 or more leaves them out"
     assert capsys.readouterr().err.splitlines()[-1].endswith(message)
     assert not list((tmp_path / "run").rglob("*ckpt*"))
-    with pytest.raises(InputError, match=r"--max_bad_records=20 or more leaves them out$"):
+    with pytest.raises(
+        InputError, match=r"--max_bad_records=20 or more leaves them out$"
+    ):
         Dataset.open(RECIPE, str(unknown_endings)).train()
 
 
@@ -195,7 +265,9 @@ def test_evaluation_names_left_out_files_or_ends(trained, unknown_endings, capsy
     for flags in ([], ["--max_bad_records=19"]):
         assert cli.main([*command, *flags]) == 2
         error = capsys.readouterr().err.splitlines()[-1]
-        assert error.endswith(f"{left_out}; --max_bad_records=20 or more leaves them out")
+        assert error.endswith(
+            f"{left_out}; --max_bad_records=20 or more leaves them out"
+        )
     assert cli.main([*command, "--max_bad_records=20"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert f"left out: {left_out}" in lines and "validation: 28 images" in lines[-1]
@@ -222,7 +294,12 @@ def test_nested_folders_and_names_in_any_bytes(tmp_path, capsys):
 
 
 def test_folder_requires_data_dir(tmp_path):
-    with pytest.raises(InputError, match="data_dir must be the folder of the pictures, .*, got None"):
+    with pytest.raises(
+        InputError, match="data_dir must be the folder of the pictures, .*, got None"
+    ):
         Dataset.open(RECIPE)
-    with pytest.raises(InputError, match="data_dir must be the folder of the pictures, .*, got '.*missing'"):
+    with pytest.raises(
+        InputError,
+        match="data_dir must be the folder of the pictures, .*, got '.*missing'",
+    ):
         Dataset.open(RECIPE, str(tmp_path / "missing"))

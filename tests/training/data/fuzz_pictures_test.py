@@ -17,8 +17,28 @@ from fuzzing import rounds
 
 SEED = 0
 PNG_HEAD = 8  # bytes
-LENGTHS = (0, 1, 2, 7, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFE, 0xFFFFFFFF)
-FORMATS = {">H": 0xFFFF, "<H": 0xFFFF, ">I": 0xFFFFFFFF, "<I": 0xFFFFFFFF, "<Q": 0xFFFFFFFF}
+LENGTHS = (
+    0,
+    1,
+    2,
+    7,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0x7FFFFFFF,
+    0xFFFFFFFE,
+    0xFFFFFFFF,
+)
+FORMATS = {
+    ">H": 0xFFFF,
+    "<H": 0xFFFF,
+    ">I": 0xFFFFFFFF,
+    "<I": 0xFFFFFFFF,
+    "<Q": 0xFFFFFFFF,
+}
 
 
 def _mutated(contents, others, dice):
@@ -37,7 +57,9 @@ def _mutated(contents, others, dice):
                 contents[:begin] + flipped[:1] + contents[begin + 1 :],
                 contents[:begin] + bytes(end - begin) + contents[end:],
                 contents[:begin] + length + contents[begin + len(length) :],
-                contents[:begin] + other[cut : cut + dice.choice([4, 30, 300])] + contents[begin:],
+                contents[:begin]
+                + other[cut : cut + dice.choice([4, 30, 300])]
+                + contents[begin:],
                 contents[:begin] + contents[begin:end] * 3 + contents[end:],
                 contents[:begin] + other[cut:],
                 contents[:begin] + contents[end:],
@@ -54,7 +76,10 @@ def _with_checksums(contents):
         end = at + 8 + int.from_bytes(contents[at : at + 4], "big")
         if end + 4 > len(contents):
             break
-        parts += [contents[at:end], struct.pack(">I", zlib.crc32(contents[at + 4 : end]))]
+        parts += [
+            contents[at:end],
+            struct.pack(">I", zlib.crc32(contents[at + 4 : end])),
+        ]
         at = end + 4
     return b"".join(parts) + contents[at:]
 
@@ -89,13 +114,19 @@ def _read(folder):
     from lambdanet.training.serving.exported_model import load_classifier
 
     preprocessing = Preprocessing(SIDE, (0.0,) * 3, (1.0,) * 3)
-    square = tf.function(preprocessing, [tf.TensorSpec([None, None, 3], tf.uint8)], autograph=False)
+    square = tf.function(
+        preprocessing, [tf.TensorSpec([None, None, 3], tf.uint8)], autograph=False
+    )
     serve = load_classifier(export_pixels(folder / "model")).signatures["serving_bytes"]
-    in_graph = tf.function(decode, input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
+    in_graph = tf.function(
+        decode, input_signature=[tf.TensorSpec([], tf.string)], autograph=False
+    )
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
     def crop(contents):
-        return Encoded(contents, 3).crop(lambda shape: tf.concat([shape[:2] // 3, shape[:2] // 2], 0))
+        return Encoded(contents, 3).crop(
+            lambda shape: tf.concat([shape[:2] // 3, shape[:2] // 2], 0)
+        )
 
     def attempt(read, *arguments):
         """Returns a picture, or None if it is refused."""
@@ -113,8 +144,13 @@ def _read(folder):
     for path in paths:
         print(path.name, flush=True)
         contents = tf.constant(path.read_bytes())
-        found = {"predict": attempt(read_image, path), "graph": attempt(in_graph, contents)}
-        served = attempt(lambda contents=contents: serve(image_bytes=contents[tf.newaxis]))
+        found = {
+            "predict": attempt(read_image, path),
+            "graph": attempt(in_graph, contents),
+        }
+        served = attempt(
+            lambda contents=contents: serve(image_bytes=contents[tf.newaxis])
+        )
         window = attempt(crop, contents)
         pictures = [image for image in found.values() if image is not None]
         for image in pictures:
@@ -124,7 +160,9 @@ def _read(folder):
             pixels = pixels_of(served["probabilities"].numpy())[0]
             np.testing.assert_allclose(pixels, 255 * square(pictures[0]), atol=0.05)
             height, width = pictures[0].shape[:2]
-            expected = pictures[0][height // 3 :][: height // 2, width // 3 :][:, : width // 2]
+            expected = pictures[0][height // 3 :][: height // 2, width // 3 :][
+                :, : width // 2
+            ]
             # The colors at the sides of a JPEG window depend on pixels outside.
             inner = slice(1, -1)
             np.testing.assert_array_equal(window[:, inner], expected[:, inner])
@@ -157,7 +195,9 @@ def test_mutated_pictures(tmp_path):
     child = subprocess.run(command, capture_output=True, text=True, timeout=60 + count)
     lines = child.stdout.splitlines() or ["nothing"]
     log = "\n".join(child.stderr.splitlines()[-25:])
-    assert child.returncode == 0, f"seed {SEED}, at {lines[-1]}: status {child.returncode}\n{log}"
+    assert child.returncode == 0, (
+        f"seed {SEED}, at {lines[-1]}: status {child.returncode}\n{log}"
+    )
     predict, graph, served, pipeline = map(int, lines[-1].split())
     assert count > predict == pipeline > graph == served > count / 10
 

@@ -16,12 +16,19 @@ from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
 
 SEEDS = [tf.constant([5, number], tf.int64) for number in range(60)]
 LABELS = np.array([2, 0, 1, 3])
-RECIPE = dataclasses.replace(configs.get_recipe("digits"), mixup_alpha=0.2, cutmix_alpha=1.0)
+RECIPE = dataclasses.replace(
+    configs.get_recipe("digits"), mixup_alpha=0.2, cutmix_alpha=1.0
+)
 
 
 def test_mix_weights_pixels_and_labels_alike():
-    batch, shares = images(4, 3, 5, 2).numpy(), np.random.default_rng(0).random([3, 5, 1]).astype(np.float32)
-    mixed, targets = mixing.mix(tf.constant(batch), tf.constant(LABELS), tf.constant(shares), 4)
+    batch, shares = (
+        images(4, 3, 5, 2).numpy(),
+        np.random.default_rng(0).random([3, 5, 1]).astype(np.float32),
+    )
+    mixed, targets = mixing.mix(
+        tf.constant(batch), tf.constant(LABELS), tf.constant(shares), 4
+    )
     for i, j in enumerate([3, 2, 1, 0]):
         for y, x in np.ndindex(3, 5):
             w = shares[y, x, 0]
@@ -36,19 +43,27 @@ def test_mix_weights_pixels_and_labels_alike():
 def test_mix_of_distributions_is_linear():
     soft = tf.constant([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])
     _, targets = mixing.mix(images(2, 2, 2, 1), soft, tf.fill([2, 2, 1], 0.25), 3)
-    np.testing.assert_allclose(targets, [[0.375, 0.425, 0.2], [0.125, 0.275, 0.6]], atol=1e-6)
+    np.testing.assert_allclose(
+        targets, [[0.375, 0.425, 0.2], [0.125, 0.275, 0.6]], atol=1e-6
+    )
 
 
 def test_cutmix_rectangle_equals_timm(timm, monkeypatch):
     from timm.data import mixup
 
     for seed in SEEDS[:20]:
-        shares = mixing.cutmix_shares(tf.constant([1, 20, 30, 3]), 1.0, seed).numpy()[..., 0]
+        shares = mixing.cutmix_shares(tf.constant([1, 20, 30, 3]), 1.0, seed).numpy()[
+            ..., 0
+        ]
         kept = 1 - mixing._beta(1.0, seed).numpy()
         centers = tf.random.stateless_uniform([2], seed + mixing.CENTER).numpy()
         drawn = iter([int(centers[0] * 20), int(centers[1] * 30)])
-        monkeypatch.setattr(np.random, "randint", lambda low, high, size=None, drawn=drawn: next(drawn))
-        (top, bottom, left, right), share = mixup.cutmix_bbox_and_lam((1, 3, 20, 30), kept)
+        monkeypatch.setattr(
+            np.random, "randint", lambda low, high, size=None, drawn=drawn: next(drawn)
+        )
+        (top, bottom, left, right), share = mixup.cutmix_bbox_and_lam(
+            (1, 3, 20, 30), kept
+        )
         expected = np.zeros([20, 30])
         expected[top:bottom, left:right] = 1
         np.testing.assert_array_equal(shares, expected)
@@ -66,17 +81,28 @@ def test_mixup_shares_have_moments_of_beta(alpha):
 
 def _batches():
     numbers = tf.data.Dataset.range(6)
-    return numbers.map(lambda n: (tf.random.stateless_normal([4, 8, 8, 1], [1, n]), tf.constant(LABELS)))
+    return numbers.map(
+        lambda n: (
+            tf.random.stateless_normal([4, 8, 8, 1], [1, n]),
+            tf.constant(LABELS),
+        )
+    )
 
 
 def test_mixed_batches_depend_on_seed_and_step():
-    whole = list(mixing.mix_batches(_batches(), RECIPE, 0, SINGLE_MACHINE).as_numpy_iterator())
-    rest = mixing.mix_batches(_batches().skip(2), RECIPE, 2, SINGLE_MACHINE).as_numpy_iterator()
+    whole = list(
+        mixing.mix_batches(_batches(), RECIPE, 0, SINGLE_MACHINE).as_numpy_iterator()
+    )
+    rest = mixing.mix_batches(
+        _batches().skip(2), RECIPE, 2, SINGLE_MACHINE
+    ).as_numpy_iterator()
     for (left, left_labels), (right, right_labels) in zip(whole[2:], rest, strict=True):
         np.testing.assert_array_equal(left, right)
         np.testing.assert_array_equal(left_labels, right_labels)
     other = dataclasses.replace(RECIPE, seed=1)
-    first = next(mixing.mix_batches(_batches(), other, 0, SINGLE_MACHINE).as_numpy_iterator())
+    first = next(
+        mixing.mix_batches(_batches(), other, 0, SINGLE_MACHINE).as_numpy_iterator()
+    )
     assert np.any(first[1] != whole[0][1])
 
 
@@ -87,10 +113,14 @@ def test_devices_and_machines_mix_differently():
     shares = [
         labels[0].max()
         for shard in shards
-        for _, labels in mixing.mix_batches(_batches(), recipe, 0, shard).as_numpy_iterator()
+        for _, labels in mixing.mix_batches(
+            _batches(), recipe, 0, shard
+        ).as_numpy_iterator()
     ]
     assert len(set(shares)) == len(shares)
-    resumed = next(mixing.mix_batches(_batches().skip(2), recipe, 1, shards[1]).as_numpy_iterator())
+    resumed = next(
+        mixing.mix_batches(_batches().skip(2), recipe, 1, shards[1]).as_numpy_iterator()
+    )
     assert resumed[1][0].max() == shares[6 + 2]
 
 
@@ -98,8 +128,16 @@ def test_training_reads_mixed_batches(tmp_path):
     for name in ("train/a", "train/b"):
         (tmp_path / name).mkdir(parents=True)
         Image.new("RGB", (8, 8), "red").save(tmp_path / name / "0.png")
-    changes = {"dataset": "folder", "num_classes": 0, "input_size": 8, "global_batch_size": 2, "epochs": 3}
-    dataset = Dataset.open(dataclasses.replace(RECIPE, **changes, cutmix_alpha=0.0), str(tmp_path))
+    changes = {
+        "dataset": "folder",
+        "num_classes": 0,
+        "input_size": 8,
+        "global_batch_size": 2,
+        "epochs": 3,
+    }
+    dataset = Dataset.open(
+        dataclasses.replace(RECIPE, **changes, cutmix_alpha=0.0), str(tmp_path)
+    )
     labels = [labels for _, labels in dataset.train().as_numpy_iterator()]
     np.testing.assert_allclose(np.sum(labels, axis=2), 1.0, atol=1e-6)
     assert len({float(label[0].max()) for label in labels}) == 3

@@ -36,17 +36,25 @@ def check(found, names, whole=False):
     for name, image in found.items():
         row = PICTURES[name]
         expected = (row.expected if whole else central(row.expected)).astype(int)
-        difference = np.abs(np.asarray(image) - expected).max() if image.shape == expected.shape else "shape"
+        difference = (
+            np.abs(np.asarray(image) - expected).max()
+            if image.shape == expected.shape
+            else "shape"
+        )
         if isinstance(difference, str) or difference > row.tolerance + 0.01:
             wrong[name] = difference
     assert not wrong
 
 
-RECIPE = dataclasses.replace(AS_THEY_ARE, num_classes=len(PICTURES), global_batch_size=len(PICTURES))
+RECIPE = dataclasses.replace(
+    AS_THEY_ARE, num_classes=len(PICTURES), global_batch_size=len(PICTURES)
+)
 
 
 def ending(name):
-    return {"JPEG": ".jpg", "TIFF": ".tiff"}.get(name.split()[0], f".{name.split()[0].lower()}")
+    return {"JPEG": ".jpg", "TIFF": ".tiff"}.get(
+        name.split()[0], f".{name.split()[0].lower()}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +92,12 @@ def loaded(recipe, role, data_dir):
     bad = BadRecords(len(PICTURES))
     found = {}
     for images, labels in getattr(Dataset.open(recipe, str(data_dir), bad), role)():
-        found.update({NAMES[label]: 255 * image for image, label in zip(images.numpy(), labels, strict=True)})
+        found.update(
+            {
+                NAMES[label]: 255 * image
+                for image, label in zip(images.numpy(), labels, strict=True)
+            }
+        )
     return found, sorted(bad.names)
 
 
@@ -95,7 +108,9 @@ def test_predict_reads_complete_picture(paths):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_predict_rejects_values_without_range(paths, name):
-    with pytest.raises(InputError, match=r"got .*; its pixels are (floats|32-bit integers)"):
+    with pytest.raises(
+        InputError, match=r"got .*; its pixels are (floats|32-bit integers)"
+    ):
         read_image(paths[name])
 
 
@@ -108,9 +123,13 @@ def test_pictures_in_folders(folder, paths, role):
 
 @pytest.mark.parametrize("role", ["train", "eval"])
 def test_pictures_in_records(record_file, role):
-    found, bad = loaded(dataclasses.replace(RECIPE, dataset="tfrecord"), role, record_file.parent)
+    found, bad = loaded(
+        dataclasses.replace(RECIPE, dataset="tfrecord"), role, record_file.parent
+    )
     check(found, PLAIN)
-    assert bad == sorted(f"{record_file.name}:{NAMES.index(name)}" for name in NAMES if name not in PLAIN)
+    assert bad == sorted(
+        f"{record_file.name}:{NAMES.index(name)}" for name in NAMES if name not in PLAIN
+    )
 
 
 def test_served_bytes(classifier):
@@ -119,7 +138,10 @@ def test_served_bytes(classifier):
     images = pixels_of(serve(image_bytes=contents)["probabilities"].numpy())
     check(dict(zip(PLAIN, images, strict=True)), PLAIN)
     for name in set(NAMES) - set(PLAIN):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="must be a JPEG, PNG or still WebP file"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match="must be a JPEG, PNG or still WebP file",
+        ):
             serve(image_bytes=tf.constant([PICTURES[name].contents]))
 
 
@@ -127,7 +149,9 @@ def test_served_images(classifier, paths):
     names = set(NAMES) - set(REFUSED)
     images = {name: tf.constant(read_image(paths[name])[np.newaxis]) for name in names}
     serve = load_classifier(classifier).signatures["serving_default"]
-    served = {name: serve(images=one)["probabilities"].numpy() for name, one in images.items()}
+    served = {
+        name: serve(images=one)["probabilities"].numpy() for name, one in images.items()
+    }
     check({name: pixels_of(one)[0] for name, one in served.items()}, names)
 
 
@@ -135,7 +159,12 @@ def test_pseudo_labels(classifier, folder, paths, tmp_path):
     """The teacher and the written records have the same pixels."""
     names = set(NAMES) - set(REFUSED)
     manifest = pseudo_label(
-        classifier, str(folder / "train"), tmp_path, min_confidence=0, per_class=len(names), label_mode="soft"
+        classifier,
+        str(folder / "train"),
+        tmp_path,
+        min_confidence=0,
+        per_class=len(names),
+        label_mode="soft",
     )
     refused = [os.path.relpath(paths[name], folder / "train") for name in REFUSED]
     assert sorted(manifest["unreadable"]) == sorted(refused)
@@ -147,7 +176,9 @@ def test_pseudo_labels(classifier, folder, paths, tmp_path):
             (contents,) = features[records.IMAGE].bytes_list.value
             name = by_contents[contents]
             written[name] = decode(tf.constant(contents)).numpy()
-            seen[name] = pixels_of(np.array(features[records.PROBABILITIES].float_list.value))[0]
+            seen[name] = pixels_of(
+                np.array(features[records.PROBABILITIES].float_list.value)
+            )[0]
     check(seen, by_contents.values())
     check(written, by_contents.values(), whole=True)
 

@@ -50,7 +50,9 @@ def test_gray_is_repeated_to_channels_of_mean():
 def test_batch_of_unknown_size_equals_single_images():
     images = noise(2, 9, 13, 3)
     any_size = tf.TensorSpec([None, None, None, 3], tf.uint8)
-    batch = tf.function(Preprocessing(8, MEAN, STD, 0.9), input_signature=[any_size], autograph=False)
+    batch = tf.function(
+        Preprocessing(8, MEAN, STD, 0.9), input_signature=[any_size], autograph=False
+    )
     assert batch.get_concrete_function().output_shapes.as_list() == [None, 8, 8, 3]
     singles = [Preprocessing(8, MEAN, STD, 0.9)(image) for image in images]
     np.testing.assert_allclose(batch(images), singles, atol=1e-6)
@@ -59,10 +61,20 @@ def test_batch_of_unknown_size_equals_single_images():
 @pytest.mark.parametrize("shape", [(8, 8, 1), (40, 30, 3)])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_training_without_augmentation_equals_evaluation(shape, interpolation):
-    changes = {"input_size": 16, "crop_fraction": 0.9, "mean": MEAN, "std": STD, "augmentation": "none"}
-    recipe = dataclasses.replace(configs.get_recipe("digits"), **changes, interpolation=interpolation)
+    changes = {
+        "input_size": 16,
+        "crop_fraction": 0.9,
+        "mean": MEAN,
+        "std": STD,
+        "augmentation": "none",
+    }
+    recipe = dataclasses.replace(
+        configs.get_recipe("digits"), **changes, interpolation=interpolation
+    )
     image, seed = noise(*shape), tf.constant([0, 1], tf.int64)
-    got = preprocess.normalize(preprocess.for_training(Decoded(image), recipe, seed), recipe)
+    got = preprocess.normalize(
+        preprocess.for_training(Decoded(image), recipe, seed), recipe
+    )
     expected = Preprocessing(16, MEAN, STD, 0.9, interpolation)
     # Half a gray level.
     assert np.abs((got - expected(image)) * STD).max() <= 0.5 / 255 + 1e-6
@@ -72,5 +84,9 @@ def test_training_without_augmentation_equals_evaluation(shape, interpolation):
 def test_mixed_precision_casts_after_normalization():
     recipe = dataclasses.replace(configs.get_recipe("digits"), mixed_precision=True)
     images = noise(2, 8, 8, 1)
-    full = preprocess.normalize(images, dataclasses.replace(recipe, mixed_precision=False))
-    np.testing.assert_array_equal(preprocess.normalize(images, recipe), tf.cast(full, tf.bfloat16))
+    full = preprocess.normalize(
+        images, dataclasses.replace(recipe, mixed_precision=False)
+    )
+    np.testing.assert_array_equal(
+        preprocess.normalize(images, recipe), tf.cast(full, tf.bfloat16)
+    )

@@ -37,7 +37,10 @@ def changed(request):
 
 def test_image_depends_on_seed_only(changed):
     """One at a time and in parallel, whatever the global seed is."""
-    pixels, seeds = tf.constant(noise(16, 16, 3)), tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
+    pixels, seeds = (
+        tf.constant(noise(16, 16, 3)),
+        tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS)),
+    )
     first = [changed(pixels, seed).numpy() for seed in SEEDS]
     tf.random.set_seed(7)
     again = seeds.map(lambda seed: changed(pixels, seed), num_parallel_calls=4)
@@ -53,7 +56,9 @@ class _SeededTensorFlow:
         numbers = itertools.count()
 
         def uniform(shape, minval=0, maxval=1, dtype=tf.float32):
-            return tf.random.stateless_uniform(shape, derive_seed(seed, next(numbers)), minval, maxval, dtype)
+            return tf.random.stateless_uniform(
+                shape, derive_seed(seed, next(numbers)), minval, maxval, dtype
+            )
 
         self.random = types.SimpleNamespace(uniform=uniform)
 
@@ -62,14 +67,18 @@ class _SeededTensorFlow:
 
 
 @pytest.mark.rest  # of TF Model Garden
-@pytest.mark.parametrize(("layers", "magnitude"), [(1, 0.0), (1, 6.3), (1, 10.0), (1, 31.0), (3, 8.0)])
+@pytest.mark.parametrize(
+    ("layers", "magnitude"), [(1, 0.0), (1, 6.3), (1, 10.0), (1, 31.0), (3, 8.0)]
+)
 def test_policy_equals_model_garden(layers, magnitude):
     """To the bit, for every operation, on an image with a channel of one level."""
     augment = pytest.importorskip("official.vision.ops.augment")
 
     image = np.array(Image.fromarray(noise(6, 8, 3)).resize((48, 37), Image.BICUBIC))
     image[..., 2] = 77
-    recipe = dataclasses.replace(RECIPE, randaugment_layers=layers, randaugment_magnitude=magnitude)
+    recipe = dataclasses.replace(
+        RECIPE, randaugment_layers=layers, randaugment_magnitude=magnitude
+    )
     policy = augment.RandAugment(layers, magnitude, translate_const=10.0)
     assert [*rand_augment.MODEL_GARDEN] == policy.available_ops
 
@@ -78,22 +87,34 @@ def test_policy_equals_model_garden(layers, magnitude):
         with mock.patch.object(augment, "tf", _SeededTensorFlow(seed)):
             expected = policy.distort(tf.constant(image))
         drawn = tf.random.stateless_uniform([], derive_seed(seed, 0), 0, 17, tf.int32)
-        return drawn, expected, rand_augment.model_garden(tf.constant(image), recipe, seed)
+        return (
+            drawn,
+            expected,
+            rand_augment.model_garden(tf.constant(image), recipe, seed),
+        )
 
     seen = set()
     for number in range(150):
         drawn, expected, got = change(tf.constant([5, number], tf.int64))
         seen.add(int(drawn))
-        np.testing.assert_array_equal(got, expected, [*rand_augment.MODEL_GARDEN, "none"][drawn])
+        np.testing.assert_array_equal(
+            got, expected, [*rand_augment.MODEL_GARDEN, "none"][drawn]
+        )
     assert seen == set(range(17))
 
 
 def test_gray_channel_is_repeated():
     """Over many seeds of one layer, some leave the image unchanged and most do not."""
-    pixels, recipe = tf.constant(noise(16, 16, 1)), dataclasses.replace(RECIPE, randaugment_layers=1)
+    pixels, recipe = (
+        tf.constant(noise(16, 16, 1)),
+        dataclasses.replace(RECIPE, randaugment_layers=1),
+    )
     seeds = tf.data.Dataset.from_tensor_slices(tf.stack(SEEDS))
     changed = seeds.map(lambda seed: rand_augment.model_garden(pixels, recipe, seed))
-    same = [np.allclose(image, np.repeat(pixels, 3, axis=-1), atol=1e-6) for image in changed]
+    same = [
+        np.allclose(image, np.repeat(pixels, 3, axis=-1), atol=1e-6)
+        for image in changed
+    ]
     assert 4 <= sum(same) <= 36
 
 
@@ -108,11 +129,17 @@ def test_operations_equal_timm(timm, monkeypatch, magnitude):
         options = {"img_mean": FILL, "interpolation": Image.BILINEAR}
         expected = auto_augment.AugmentOp(name, 1.0, magnitude, options)
         for sign in (1, -1):
-            monkeypatch.setattr(auto_augment, "_randomly_negate", lambda value, sign=sign: sign * value)
+            monkeypatch.setattr(
+                auto_augment, "_randomly_negate", lambda value, sign=sign: sign * value
+            )
             level = tf.constant(magnitude / 10)
-            strength = rand_augment.Strength(level, sign * level, tf.constant(FILL, tf.float32))
+            strength = rand_augment.Strength(
+                level, sign * level, tf.constant(FILL, tf.float32)
+            )
             got = operation(tf.constant(image), strength)
-            differences = np.abs(got.numpy().astype(int) - np.asarray(expected(Image.fromarray(image))))
+            differences = np.abs(
+                got.numpy().astype(int) - np.asarray(expected(Image.fromarray(image)))
+            )
             assert got.dtype == tf.uint8 and np.mean(differences > 2) < 0.05, name
 
 
@@ -129,14 +156,20 @@ def test_magnitudes_are_drawn_and_clipped(monkeypatch):
         changes = {**TIMM, "randaugment_magnitude": magnitude, "randaugment_std": std}
         recipe = dataclasses.replace(RECIPE, randaugment_layers=1, **changes)
         image = tf.fill([1, 1, 3], tf.constant(255, tf.uint8))
-        seeds = tf.data.Dataset.range(800).map(lambda number: tf.stack([number, tf.constant(1, tf.int64)]))
-        drawn = seeds.map(lambda seed: rand_augment.timm(image, recipe, seed)[0, 0]).as_numpy_iterator()
+        seeds = tf.data.Dataset.range(800).map(
+            lambda number: tf.stack([number, tf.constant(1, tf.int64)])
+        )
+        drawn = seeds.map(
+            lambda seed: rand_augment.timm(image, recipe, seed)[0, 0]
+        ).as_numpy_iterator()
         shown = np.array([pixel for pixel in drawn if pixel[2] == 0], float)
         assert 340 < len(shown) < 460  # half of them
         return shown[:, 0] / 20, np.sign(shown[:, 1] - 100)
 
     magnitudes, signs = strengths(7, 0.5)
-    assert magnitudes.mean() == pytest.approx(7, abs=0.1) and magnitudes.std() == pytest.approx(0.5, abs=0.06)
+    assert magnitudes.mean() == pytest.approx(
+        7, abs=0.1
+    ) and magnitudes.std() == pytest.approx(0.5, abs=0.06)
     assert abs(signs.mean()) < 0.2
     clipped, _ = strengths(10, 3)
     assert clipped.max() == 10 and np.mean(clipped == 10) == pytest.approx(0.5, abs=0.1)

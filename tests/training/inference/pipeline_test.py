@@ -30,7 +30,9 @@ IN_PROCESS = ["--direct_num_workers=1"]
 def pictures(tmp_path_factory):
     """Twenty pictures of random colors, and a damaged one."""
     root = tmp_path_factory.mktemp("pictures")
-    for index, color in enumerate(np.random.default_rng(0).integers(0, 256, [20, 3], np.uint8)):
+    for index, color in enumerate(
+        np.random.default_rng(0).integers(0, 256, [20, 3], np.uint8)
+    ):
         Image.fromarray(np.tile(color, (4, 5, 1))).save(root / f"{index:02d}.png")
     (root / "20.png").write_bytes(b"\x89PNG nothing")
     return root
@@ -57,9 +59,15 @@ def _records(folder):
 
 
 @pytest.mark.slow
-def test_killed_run_continues_and_writes_the_same_records(color_teacher, pictures, labeled, tmp_path):
+def test_killed_run_continues_and_writes_the_same_records(
+    color_teacher, pictures, labeled, tmp_path
+):
     flags = [f"--{name}={value}" for name, value in SETTINGS.items()]
-    paths = [f"--saved_model={color_teacher}", f"--data={pictures}", f"--out={tmp_path}"]
+    paths = [
+        f"--saved_model={color_teacher}",
+        f"--data={pictures}",
+        f"--out={tmp_path}",
+    ]
     command = [
         sys.executable,
         "-m",
@@ -70,8 +78,13 @@ def test_killed_run_continues_and_writes_the_same_records(color_teacher, picture
         "--",
         "--direct_num_workers=2",
     ]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while not (parts := list(tmp_path.glob(".progress/*.npz"))) and process.poll() is None:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        while (
+            not (parts := list(tmp_path.glob(".progress/*.npz")))
+            and process.poll() is None
+        ):
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     assert parts
@@ -79,9 +92,17 @@ def test_killed_run_continues_and_writes_the_same_records(color_teacher, picture
     saved = []
     save = Progress.save
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Progress, "save", lambda self, part, rows: saved.append(part) or save(self, part, rows))
-        pseudo_label(color_teacher, str(pictures), tmp_path, **SETTINGS, beam_options=IN_PROCESS)
-    assert not {f"part-{number:06d}.npz" for number in saved} & {path.name for path in written}
+        patch.setattr(
+            Progress,
+            "save",
+            lambda self, part, rows: saved.append(part) or save(self, part, rows),
+        )
+        pseudo_label(
+            color_teacher, str(pictures), tmp_path, **SETTINGS, beam_options=IN_PROCESS
+        )
+    assert not {f"part-{number:06d}.npz" for number in saved} & {
+        path.name for path in written
+    }
     found, expected = (list(_records(folder)) for folder in (tmp_path, labeled))
     assert [record[:2] for record in found] == [record[:2] for record in expected]
     for (*_, left), (*_, right) in zip(found, expected, strict=True):
@@ -90,17 +111,24 @@ def test_killed_run_continues_and_writes_the_same_records(color_teacher, picture
 
 
 @pytest.mark.slow
-def test_parts_of_a_killed_worker_are_repeated(color_teacher, pictures, tmp_path, monkeypatch, capsys):
+def test_parts_of_a_killed_worker_are_repeated(
+    color_teacher, pictures, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
     bad_records = BadRecords()
     inputs = open_inputs(str(pictures), "train", None, 3, None, bad_records)
     progress = Progress(str(tmp_path), {})
     kill = KillOnce(tmp_path / "killed", number=2)
     task = pipeline.Task(str(color_teacher), 2, bad_records.limit, progress, write=kill)
-    pipeline.run(pipeline.Job(inputs, task, str, ["--direct_num_workers=2"]), bad_records)
+    pipeline.run(
+        pipeline.Job(inputs, task, str, ["--direct_num_workers=2"]), bad_records
+    )
     assert kill.marker.exists()
     assert progress.finished() == set(range(7)) and bad_records.names == ["20.png"]
-    assert capsys.readouterr().err == "a worker process was killed; what it did not finish is repeated\n"
+    assert (
+        capsys.readouterr().err
+        == "a worker process was killed; what it did not finish is repeated\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,12 +143,17 @@ def test_parts_of_a_killed_worker_are_repeated(color_teacher, pictures, tmp_path
             "--direct_num_worker=2",
             "unknown option of Beam 'direct_num_worker'; did you mean direct_num_workers",
         ),
-        ("--direct_num_workers=-1", "direct_num_workers must be zero or a positive integer, got -1"),
+        (
+            "--direct_num_workers=-1",
+            "direct_num_workers must be zero or a positive integer, got -1",
+        ),
         ("word", "option of Beam: unexpected 'word'"),
         ("--", "option of Beam: unexpected '--'"),
     ],
 )
-def test_wrong_option_of_beam_is_one_line(color_teacher, pictures, tmp_path, option, message):
+def test_wrong_option_of_beam_is_one_line(
+    color_teacher, pictures, tmp_path, option, message
+):
     with pytest.raises(InputError, match=message) as caught:
         pseudo_label(color_teacher, str(pictures), tmp_path, beam_options=[option])
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())

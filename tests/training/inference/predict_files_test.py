@@ -20,7 +20,9 @@ from lambdanet.training.inference.predict import predict_files
 from lambdanet.training.run.run_lock import locked
 from lambdanet.training.serving.predict import predict
 
-predict_files = functools.partial(predict_files, beam_options=["--direct_num_workers=1"])
+predict_files = functools.partial(
+    predict_files, beam_options=["--direct_num_workers=1"]
+)
 COLORS = {"a/1.png": (255, 0, 0), "a/2.bmp": (0, 200, 0), "b/3.png": (0, 0, 150)}
 
 
@@ -43,14 +45,26 @@ def expected(color_teacher, pictures):
 
 
 def _lines(folder, ending):
-    return [line for path in sorted(folder.glob(f"*.{ending}")) for line in path.read_text().splitlines()]
+    return [
+        line
+        for path in sorted(folder.glob(f"*.{ending}"))
+        for line in path.read_text().splitlines()
+    ]
 
 
 def test_json_lines_of_a_folder(color_teacher, pictures, expected, tmp_path, capsys):
-    command = ["predict", f"--saved_model={color_teacher}", f"--out={tmp_path}", "--format=jsonl", "--top=2"]
+    command = [
+        "predict",
+        f"--saved_model={color_teacher}",
+        f"--out={tmp_path}",
+        "--format=jsonl",
+        "--top=2",
+    ]
     options = ["--shard_size=3", "--batch_size=2", "--", "--direct_num_workers=1"]
     assert cli.main([*command, str(pictures), *options]) == 0
-    assert capsys.readouterr().out.endswith("predictions of 3 pictures in 2 files; 1 unreadable\n")
+    assert capsys.readouterr().out.endswith(
+        "predictions of 3 pictures in 2 files; 1 unreadable\n"
+    )
     lines = [json.loads(line) for line in _lines(tmp_path, "jsonl")]
     assert [line["image"] for line in lines] == [*COLORS, "c.jpg"]
     for line in lines[:3]:
@@ -62,7 +76,10 @@ def test_json_lines_of_a_folder(color_teacher, pictures, expected, tmp_path, cap
     assert manifest["seen"] == 4 and manifest["unreadable"] == ["c.jpg"]
     assert sum(manifest["confidences"]["counts"]) == 3
     files = [f"predictions-0000{number}-of-00002.jsonl" for number in (0, 1)]
-    sizes = [{"file": file, "pictures": size} for file, size in zip(files, (3, 1), strict=True)]
+    sizes = [
+        {"file": file, "pictures": size}
+        for file, size in zip(files, (3, 1), strict=True)
+    ]
     assert manifest["shards"] == sizes
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", *files]
     before = [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())]
@@ -77,7 +94,10 @@ def test_records_have_all_probabilities(color_teacher, pictures, expected, tmp_p
     found = {}
     for text in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
         fields = tf.train.Example.FromString(text).features.feature
-        (name,), (text,) = (fields[key].bytes_list.value for key in ("image/filename", "image/class/text"))
+        (name,), (text,) = (
+            fields[key].bytes_list.value
+            for key in ("image/filename", "image/class/text")
+        )
         (label,) = fields["image/class/label"].int64_list.value
         found[name.decode()] = (
             text.decode(),
@@ -87,14 +107,19 @@ def test_records_have_all_probabilities(color_teacher, pictures, expected, tmp_p
     assert list(found) == list(COLORS)
     for index, (name, (text, label, probabilities)) in enumerate(found.items()):
         assert (text, label) == (expected[name][0][0], index)
-        assert probabilities[label] == pytest.approx(expected[name][0][1]) and len(probabilities) == 3
+        assert (
+            probabilities[label] == pytest.approx(expected[name][0][1])
+            and len(probabilities) == 3
+        )
 
 
 def _records_of(pictures, root):
     root.mkdir()
     for number, name in enumerate(("a/1.png", "b/3.png")):
         path = str(root / records.shard_name("train", number, 2))
-        records.write_records(path, [records.encode_record((pictures / name).read_bytes(), 0)])
+        records.write_records(
+            path, [records.encode_record((pictures / name).read_bytes(), 0)]
+        )
     return root
 
 
@@ -108,8 +133,14 @@ def _table_of(pictures, path):
     [
         ("pattern", ["a/1.png", "b/3.png"]),
         ("files", ["a/1.png", "b/3.png"]),
-        ("records", ["train-00000-of-00002.tfrecord:0", "train-00001-of-00002.tfrecord:0"]),
-        ("pattern of records", ["train-00000-of-00002.tfrecord:0", "train-00001-of-00002.tfrecord:0"]),
+        (
+            "records",
+            ["train-00000-of-00002.tfrecord:0", "train-00001-of-00002.tfrecord:0"],
+        ),
+        (
+            "pattern of records",
+            ["train-00000-of-00002.tfrecord:0", "train-00001-of-00002.tfrecord:0"],
+        ),
         ("table", ["a/1.png", "b/3.png"]),
         ("dataset", []),
     ],
@@ -124,7 +155,10 @@ def test_inputs(color_teacher, pictures, tmp_path, kind, names):
         root = _records_of(pictures, tmp_path / "records")
         data = str(root / "train-*") if "pattern" in kind else str(root)
     elif kind == "table":
-        data, options = str(_table_of(pictures, tmp_path / "t.csv")), {"data_dir": str(pictures)}
+        data, options = (
+            str(_table_of(pictures, tmp_path / "t.csv")),
+            {"data_dir": str(pictures)},
+        )
     else:
         tfds.builder("digits", data_dir=str(tmp_path)).download_and_prepare()
         data, options = "digits", {"data_dir": str(tmp_path), "split": "test[:2]"}
@@ -132,7 +166,9 @@ def test_inputs(color_teacher, pictures, tmp_path, kind, names):
     rows = list(csv.DictReader(_lines(tmp_path / "out", "csv")))
     found = [row["image"].removeprefix(f"{pictures}/") for row in rows]
     if kind == "dataset":
-        assert len(found) == 2 and all(".tfrecord-" in name and ":" in name for name in found)
+        assert len(found) == 2 and all(
+            ".tfrecord-" in name and ":" in name for name in found
+        )
     else:
         assert found == names and [row["class"] for row in rows] == ["red", "blue"]
 
@@ -141,7 +177,10 @@ def test_inputs(color_teacher, pictures, tmp_path, kind, names):
     ("data", "message"),
     [
         ("none/*.png", r"data must be a pattern that matches files, got 'none/\*.png'"),
-        ("none/a.png", "data must be a folder of pictures or TFRecords, a table, .*, got 'none/a.png'"),
+        (
+            "none/a.png",
+            "data must be a folder of pictures or TFRecords, a table, .*, got 'none/a.png'",
+        ),
         ("none.csv", "data must be an existing .csv or .parquet file, got 'none.csv'"),
         (
             "digts",
@@ -155,9 +194,18 @@ def test_wrong_data_is_one_line(color_teacher, tmp_path, data, message):
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
 
 
-def test_pattern_without_pictures_beside_others_is_rejected(color_teacher, pictures, tmp_path):
-    with pytest.raises(InputError, match=r"data must be a pattern that matches files, got .*no\*.png"):
-        predict_files(color_teacher, [str(pictures), f"{pictures}/no*.png"], tmp_path / "out", "csv")
+def test_pattern_without_pictures_beside_others_is_rejected(
+    color_teacher, pictures, tmp_path
+):
+    with pytest.raises(
+        InputError, match=r"data must be a pattern that matches files, got .*no\*.png"
+    ):
+        predict_files(
+            color_teacher,
+            [str(pictures), f"{pictures}/no*.png"],
+            tmp_path / "out",
+            "csv",
+        )
 
 
 def test_output_within_data_is_rejected(color_teacher, pictures):
@@ -178,7 +226,9 @@ def test_unreadable_names_and_pipes_alone_are_one_line(color_teacher, tmp_path, 
     assert not (out / "manifest.json").exists() and not (out / ".lock").exists()
 
 
-def test_interrupt_within_beam_ends_the_command(color_teacher, pictures, tmp_path, monkeypatch, capsys):
+def test_interrupt_within_beam_ends_the_command(
+    color_teacher, pictures, tmp_path, monkeypatch, capsys
+):
     def interrupted(self, contents):
         raise KeyboardInterrupt
 
@@ -195,7 +245,10 @@ def test_interrupt_within_beam_ends_the_command(color_teacher, pictures, tmp_pat
 
 
 def test_second_run_in_a_folder_is_rejected(color_teacher, pictures, tmp_path):
-    with locked(tmp_path), pytest.raises(InputError, match="^out .* is in use by process"):
+    with (
+        locked(tmp_path),
+        pytest.raises(InputError, match="^out .* is in use by process"),
+    ):
         predict_files(color_teacher, str(pictures), tmp_path, "csv")
 
 
@@ -203,12 +256,23 @@ def test_second_run_in_a_folder_is_rejected(color_teacher, pictures, tmp_path):
     ("flags", "message"),
     [
         (["--split=train"], "--split is for predictions in files; it needs --format"),
-        (["--", "--runner=DirectRunner"], "--beam_options is for predictions in files; it needs --format"),
+        (
+            ["--", "--runner=DirectRunner"],
+            "--beam_options is for predictions in files; it needs --format",
+        ),
         (["--format=csv"], "--format needs --out, a folder"),
-        (["--format=xml", "--out=out"], "unknown format 'xml'; accepted: csv, jsonl, tfrecord"),
+        (
+            ["--format=xml", "--out=out"],
+            "unknown format 'xml'; accepted: csv, jsonl, tfrecord",
+        ),
     ],
 )
 def test_wrong_flags_are_one_line(color_teacher, pictures, capsys, flags, message):
-    command = ["predict", f"--saved_model={color_teacher}", str(pictures / "a" / "1.png"), *flags]
+    command = [
+        "predict",
+        f"--saved_model={color_teacher}",
+        str(pictures / "a" / "1.png"),
+        *flags,
+    ]
     assert cli.main(command) == 2
     assert capsys.readouterr().err == f"lambdanet: error: {message}\n"

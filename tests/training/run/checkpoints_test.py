@@ -14,7 +14,10 @@ from lambdanet.training.run.optimizers import with_options
 def _model(width=4, extra=False, policy="float32"):
     keras.mixed_precision.set_global_policy(policy)
     try:
-        layers = [keras.layers.Dense(width, name="hidden"), keras.layers.BatchNormalization(name="norm")]
+        layers = [
+            keras.layers.Dense(width, name="hidden"),
+            keras.layers.BatchNormalization(name="norm"),
+        ]
         layers += [keras.layers.Dense(3, name="more")] if extra else []
         x = images = keras.Input([2])
         for layer in [*layers, keras.layers.Dense(2, name="head")]:
@@ -25,7 +28,9 @@ def _model(width=4, extra=False, policy="float32"):
 
 
 def _checkpoints(path, optimizer=keras.optimizers.SGD, policy="float32", **kwargs):
-    options = {"momentum": 0.9, "use_ema": True} if optimizer is keras.optimizers.SGD else {}
+    options = (
+        {"momentum": 0.9, "use_ema": True} if optimizer is keras.optimizers.SGD else {}
+    )
     built = with_options(optimizer)(name=optimizer.__name__, **options)
     return Checkpoints(path, _model(policy=policy, **kwargs), built)
 
@@ -34,7 +39,9 @@ def _train(checkpoints, steps):
     """Trains some steps with an arbitrary loss."""
     for step in range(steps):
         weights = checkpoints.model.trainable_variables
-        checkpoints.optimizer.apply([keras.ops.full(v.shape, 0.1 * (step + 1)) for v in weights], weights)
+        checkpoints.optimizer.apply(
+            [keras.ops.full(v.shape, 0.1 * (step + 1)) for v in weights], weights
+        )
 
 
 def _values(checkpoints):
@@ -116,7 +123,9 @@ def test_only_damaged_checkpoints_are_rejected(two):
     path, _ = two
     for file in path.glob("ckpt-*.npz"):
         _cut(file)
-    with pytest.raises(InputError, match="no checkpoint in .* can be read; remove that folder"):
+    with pytest.raises(
+        InputError, match="no checkpoint in .* can be read; remove that folder"
+    ):
         _checkpoints(path).restore()
 
 
@@ -159,7 +168,9 @@ def test_use_averages_sets_moving_averages(tmp_path):
 def test_all_finite_detects_nonfinite_values(tmp_path, part, value):
     checkpoints = _checkpoints(tmp_path)
     assert checkpoints.all_finite()
-    variable = [v for v in getattr(checkpoints, part).variables if v.dtype == "float32"][-1]
+    variable = [
+        v for v in getattr(checkpoints, part).variables if v.dtype == "float32"
+    ][-1]
     variable.assign(np.full(variable.shape, value))
     assert not checkpoints.all_finite()
 
@@ -171,10 +182,13 @@ def test_unwritable_folder_is_os_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff", b"[" * 100_000, b"[]", b"{}", b'{"epoch": Infinity, "accuracy": 1}']
+    "content",
+    [b"\xff", b"[" * 100_000, b"[]", b"{}", b'{"epoch": Infinity, "accuracy": 1}'],
 )
 def test_unreadable_best_epoch_is_named(tmp_path, content):
     (tmp_path / "best.json").write_bytes(content)
-    with pytest.raises(InputError, match="best.json' cannot be read: .*; remove it to continue") as caught:
+    with pytest.raises(
+        InputError, match="best.json' cannot be read: .*; remove it to continue"
+    ) as caught:
         BestEpoch(_checkpoints(tmp_path), patience=1)
     assert "\n" not in str(caught.value)

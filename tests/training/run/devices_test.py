@@ -18,15 +18,22 @@ UNREACHABLE = {
         ("auto", "grpc://127.0.0.1:1", "'grpc://127.0.0.1:1'; .* \\(.*refused"),
         ("tpu", "grpc://nowhere", "'grpc://nowhere'; .* \\("),
     ],
-    "jax": [("tpu", None, "'local'; JAX runs on cpu"), ("auto", "grpc://nowhere", "'grpc://nowhere'")],
+    "jax": [
+        ("tpu", None, "'local'; JAX runs on cpu"),
+        ("auto", "grpc://nowhere", "'grpc://nowhere'"),
+    ],
 }
-ON_TENSORFLOW = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs tf.distribute")
+ON_TENSORFLOW = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="needs tf.distribute"
+)
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    done = subprocess.run(**program("train_on_two_devices.py", folder), capture_output=True)
+    done = subprocess.run(
+        **program("train_on_two_devices.py", folder), capture_output=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -66,7 +73,9 @@ def test_deterministic_run_with_steps_per_execution(shown):
 
 
 def test_unknown_distribute_is_rejected():
-    with pytest.raises(InputError, match="unknown distribute 'mirored'; did you mean mirrored"):
+    with pytest.raises(
+        InputError, match="unknown distribute 'mirored'; did you mean mirrored"
+    ):
         create_devices.create_devices("mirored", 8)
 
 
@@ -74,13 +83,19 @@ def test_unknown_distribute_is_rejected():
 def test_indivisible_batch_is_rejected(monkeypatch):
     gpus = [type("Device", (), {"name": f"/gpu:{number}"}) for number in range(3)]
     monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda kind: gpus)
-    with pytest.raises(InputError, match="global_batch_size must be a multiple of 3, .*=auto, got 64"):
+    with pytest.raises(
+        InputError, match="global_batch_size must be a multiple of 3, .*=auto, got 64"
+    ):
         create_devices.create_devices("auto", 64)
 
 
-@pytest.mark.parametrize(("name", "tpu", "reason"), UNREACHABLE[keras.backend.backend()])
+@pytest.mark.parametrize(
+    ("name", "tpu", "reason"), UNREACHABLE[keras.backend.backend()]
+)
 def test_unreachable_tpu_is_rejected_in_one_line(name, tpu, reason):
-    with pytest.raises(InputError, match=f"tpu must be local on .*, got {reason}") as error:
+    with pytest.raises(
+        InputError, match=f"tpu must be local on .*, got {reason}"
+    ) as error:
         create_devices.create_devices(name, 8, tpu)
     assert "\n" not in str(error.value)
 

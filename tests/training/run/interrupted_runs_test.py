@@ -43,7 +43,13 @@ def finished(tmp_path_factory, data_dir):
 
 def _command(path, data_dir):
     settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
-    return ["train", "--recipe=digits", f"--model_dir={path}", f"--data_dir={data_dir}", *settings]
+    return [
+        "train",
+        "--recipe=digits",
+        f"--model_dir={path}",
+        f"--data_dir={data_dir}",
+        *settings,
+    ]
 
 
 def test_killed_run_resumes_to_same_weights(finished, data_dir, tmp_path, capsys):
@@ -84,7 +90,9 @@ def test_ctrl_c_in_first_epoch_saves_its_step(finished, data_dir, tmp_path, caps
     assert saved_steps(tmp_path) == [2]
 
     train(RECIPE, tmp_path, data_dir)
-    assert f"after epoch 0 of {EPOCHS} and 2 of 4 steps, step 2" in capsys.readouterr().out
+    assert (
+        f"after epoch 0 of {EPOCHS} and 2 of 4 steps, step 2" in capsys.readouterr().out
+    )
     assert_same_run(tmp_path, finished)
 
 
@@ -108,25 +116,38 @@ def test_ignored_ctrl_c_remains_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_run_stopped_by_sigterm_resumes_at_same_step(finished, data_dir, tmp_path, monkeypatch, capsys):
+def test_run_stopped_by_sigterm_resumes_at_same_step(
+    finished, data_dir, tmp_path, monkeypatch, capsys
+):
     before = signal.getsignal(signal.SIGTERM)
     command = _command(tmp_path, data_dir)
     with monkeypatch.context() as patch:
         _at_step(patch, 6, lambda: signal.raise_signal(signal.SIGTERM))
         assert cli.main(command) == 75
     said = capsys.readouterr().err
-    assert "lambdanet: stopped by SIGTERM at step 6, which is saved" in said and said.count("\n") == 1
-    assert saved_steps(tmp_path) == [4, 6] and signal.getsignal(signal.SIGTERM) is before
+    assert (
+        "lambdanet: stopped by SIGTERM at step 6, which is saved" in said
+        and said.count("\n") == 1
+    )
+    assert (
+        saved_steps(tmp_path) == [4, 6] and signal.getsignal(signal.SIGTERM) is before
+    )
 
     assert cli.main(command) == 0
-    assert f"after epoch 1 of {EPOCHS} and 2 of 4 steps, step 6" in capsys.readouterr().out
+    assert (
+        f"after epoch 1 of {EPOCHS} and 2 of 4 steps, step 6" in capsys.readouterr().out
+    )
     assert_same_run(tmp_path, finished)
 
 
-def test_best_epoch_is_kept_and_patience_ends_run(data_dir, tmp_path, monkeypatch, capsys):
+def test_best_epoch_is_kept_and_patience_ends_run(
+    data_dir, tmp_path, monkeypatch, capsys
+):
     """With accuracies given here: the third epoch is the best, and two worse ones end the run."""
     given = {1: 0.25, 2: 0.125, 3: 0.5, 4: 0.5, 5: 0.375}
-    recipe = dataclasses.replace(RECIPE, epochs=6, held_out_split="train[64:96]", patience=2)
+    recipe = dataclasses.replace(
+        RECIPE, epochs=6, held_out_split="train[64:96]", patience=2
+    )
     original, trained, seen = callbacks.KeepBestEpoch.on_epoch_end, {}, []
 
     def judge(self, epoch, logs=None):
@@ -148,7 +169,11 @@ def test_best_epoch_is_kept_and_patience_ends_run(data_dir, tmp_path, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             train(recipe, tmp_path, data_dir)
     result = train(recipe, tmp_path, data_dir)
-    assert (result["epoch"], result["best_epoch"], result["best_val_accuracy"]) == (5, 3, 0.5)
+    assert (result["epoch"], result["best_epoch"], result["best_val_accuracy"]) == (
+        5,
+        3,
+        0.5,
+    )
     # Of 32 held-out images.
     assert all(value * 32 == round(value * 32) for value in seen)
     for got, wanted in zip(weights(tmp_path), trained[3], strict=True):
@@ -158,25 +183,41 @@ def test_best_epoch_is_kept_and_patience_ends_run(data_dir, tmp_path, monkeypatc
     assert "finished already" in capsys.readouterr().out
 
 
-def test_full_disk_ends_run_and_keeps_last_checkpoint(data_dir, tmp_path, monkeypatch, capsys):
+def test_full_disk_ends_run_and_keeps_last_checkpoint(
+    data_dir, tmp_path, monkeypatch, capsys
+):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = 20_000  # bytes, half of a checkpoint
-    _at_step(monkeypatch, 6, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1])))
+    _at_step(
+        monkeypatch,
+        6,
+        lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1])),
+    )
     try:
         assert cli.main(_command(tmp_path, data_dir)) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     said = capsys.readouterr().err
-    assert "lambdanet: error: cannot write the checkpoint of step 8: " in said and said.count("\n") == 1
+    assert (
+        "lambdanet: error: cannot write the checkpoint of step 8: " in said
+        and said.count("\n") == 1
+    )
     assert saved_steps(tmp_path) == [4] and model_dir.load_trained_model(tmp_path)
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_damaged_newest_checkpoint_repeats_one_epoch(finished, data_dir, tmp_path, capsys):
-    shutil.copytree(finished, tmp_path, ignore=shutil.ignore_patterns("logs"), dirs_exist_ok=True)
+def test_damaged_newest_checkpoint_repeats_one_epoch(
+    finished, data_dir, tmp_path, capsys
+):
+    shutil.copytree(
+        finished, tmp_path, ignore=shutil.ignore_patterns("logs"), dirs_exist_ok=True
+    )
     newest = tmp_path / "checkpoints" / f"ckpt-{4 * EPOCHS}.npz"
     newest.write_bytes(newest.read_bytes()[:1000])
     train(RECIPE, tmp_path, data_dir)
     said = capsys.readouterr().out
-    assert f"ckpt-{4 * EPOCHS}.npz is damaged" in said and f"after epoch {EPOCHS - 1} of {EPOCHS}" in said
+    assert (
+        f"ckpt-{4 * EPOCHS}.npz is damaged" in said
+        and f"after epoch {EPOCHS - 1} of {EPOCHS}" in said
+    )
     assert_same_run(tmp_path, finished)

@@ -5,7 +5,10 @@ import keras
 import numpy as np
 import pytest
 
-from lambdanet.training.run.losses import SmoothedBinaryCrossEntropy, SmoothedCrossEntropy
+from lambdanet.training.run.losses import (
+    SmoothedBinaryCrossEntropy,
+    SmoothedCrossEntropy,
+)
 
 LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]], np.float32)
 LABELS = np.array([2, 1])
@@ -16,7 +19,9 @@ LABELS = np.array([2, 1])
 def test_cross_entropy_with_smoothed_targets(smoothing, labels):
     log_probabilities = LOGITS - np.log(np.exp(LOGITS).sum(axis=1, keepdims=True))
     right = log_probabilities[[0, 1], LABELS]
-    expected = -((1 - smoothing) * right + smoothing * log_probabilities.mean(axis=1)).mean()
+    expected = -(
+        (1 - smoothing) * right + smoothing * log_probabilities.mean(axis=1)
+    ).mean()
     got = SmoothedCrossEntropy(smoothing)(labels, LOGITS)
     assert float(got) == pytest.approx(expected, rel=1e-5)
 
@@ -25,7 +30,9 @@ SOFT = np.array([[0.0, 0.25, 0.75], [0.5, 0.5, 0.0]], np.float32)
 
 
 @pytest.mark.parametrize("labels", [LABELS, SOFT])
-@pytest.mark.parametrize(("smoothing", "threshold"), [(0.0, 0.0), (0.3, 0.0), (0.1, 0.3)])
+@pytest.mark.parametrize(
+    ("smoothing", "threshold"), [(0.0, 0.0), (0.3, 0.0), (0.1, 0.3)]
+)
 def test_binary_cross_entropy_is_mean_over_classes(labels, smoothing, threshold):
     targets = np.eye(3)[labels] if labels.ndim == 1 else labels
     targets = (targets > threshold) if threshold else targets
@@ -41,8 +48,12 @@ def test_binary_cross_entropy_equals_timm(timm):
     from timm.loss import BinaryCrossEntropy
 
     for smoothing, threshold in [(0.1, None), (0.0, 0.2)]:
-        expected = BinaryCrossEntropy(smoothing, threshold)(torch.tensor(LOGITS), torch.tensor(LABELS))
-        got = SmoothedBinaryCrossEntropy(smoothing, threshold=threshold or 0.0)(LABELS, LOGITS)
+        expected = BinaryCrossEntropy(smoothing, threshold)(
+            torch.tensor(LOGITS), torch.tensor(LABELS)
+        )
+        got = SmoothedBinaryCrossEntropy(smoothing, threshold=threshold or 0.0)(
+            LABELS, LOGITS
+        )
         assert float(got) == pytest.approx(float(expected), rel=1e-5)
 
 
@@ -54,7 +65,9 @@ def test_class_weights_multiply_losses_of_examples(loss):
     np.testing.assert_allclose(hard, plain * [2.0, 0.5], rtol=1e-6)
     plain = np.array(loss(0.1).call(SOFT, LOGITS))
     soft = loss(0.1, weights).call(SOFT, LOGITS)
-    np.testing.assert_allclose(soft, plain * [0.25 * 0.5 + 0.75 * 2, 0.5 * 3 + 0.5 * 0.5], rtol=1e-6)
+    np.testing.assert_allclose(
+        soft, plain * [0.25 * 0.5 + 0.75 * 2, 0.5 * 3 + 0.5 * 0.5], rtol=1e-6
+    )
 
 
 def test_half_precision_logits_are_summed_in_float32():
@@ -63,6 +76,9 @@ def test_half_precision_logits_are_summed_in_float32():
 
 
 def test_loss_survives_serialization():
-    for loss in (SmoothedCrossEntropy(0.2, (1.0, 2.0)), SmoothedBinaryCrossEntropy(0.1, threshold=0.2)):
+    for loss in (
+        SmoothedCrossEntropy(0.2, (1.0, 2.0)),
+        SmoothedBinaryCrossEntropy(0.1, threshold=0.2),
+    ):
         again = keras.losses.deserialize(keras.losses.serialize(loss))
         assert type(again) is type(loss) and again.get_config() == loss.get_config()

@@ -41,7 +41,9 @@ def test_claim_removes_partial_checkpoints(tmp_path):
 def test_other_recipe_is_rejected_with_differences(tmp_path):
     model_dir.claim(tmp_path, RECIPE)
     before = (tmp_path / "recipe.json").read_bytes()
-    other = dataclasses.replace(RECIPE, epochs=7, optimizer="adam", model_options={"scope": 5})
+    other = dataclasses.replace(
+        RECIPE, epochs=7, optimizer="adam", model_options={"scope": 5}
+    )
     for function in (model_dir.check_model_dir, model_dir.claim):
         with pytest.raises(InputError) as caught:
             function(tmp_path, other)
@@ -80,21 +82,31 @@ def test_folder_without_permission_is_named(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a file system that takes no folders")
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self"), reason="needs a file system that takes no folders"
+)
 def test_folder_rejected_by_system_is_named():
-    with pytest.raises(InputError, match="model_dir '/proc/lambdanet' cannot be written: "):
+    with pytest.raises(
+        InputError, match="model_dir '/proc/lambdanet' cannot be written: "
+    ):
         model_dir.claim("/proc/lambdanet", RECIPE)
 
 
 def test_check_model_dir_writes_nothing(tmp_path):
-    assert model_dir.check_model_dir(tmp_path / "new" / "run", RECIPE) == tmp_path / "new" / "run"
+    assert (
+        model_dir.check_model_dir(tmp_path / "new" / "run", RECIPE)
+        == tmp_path / "new" / "run"
+    )
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "model_dir must be a folder of `lambdanet train`, got .*; it has no recipe.json"),
+        (
+            None,
+            "model_dir must be a folder of `lambdanet train`, got .*; it has no recipe.json",
+        ),
         (b'{"model": ', "recipe.json' cannot be read: not a recipe in JSON"),
         (b"\xff\xfe", "recipe.json' cannot be read"),
         (b"{}", "recipe.json' cannot be read: not a recipe: it lacks model"),
@@ -119,13 +131,16 @@ def test_folder_without_readable_recipe_is_rejected(tmp_path, content, message):
 )
 def test_pipe_or_folder_instead_of_file_is_rejected(tmp_path, make, name, read):
     make(tmp_path / name)
-    with pytest.raises(InputError, match=f"^{name} must be a regular file, got '{tmp_path / name}'$"):
+    with pytest.raises(
+        InputError, match=f"^{name} must be a regular file, got '{tmp_path / name}'$"
+    ):
         read(tmp_path)
 
 
 def test_missing_folder_is_rejected(tmp_path):
     with pytest.raises(
-        InputError, match=f"model_dir must be .*, got '{tmp_path / 'no'}'; it is not a directory"
+        InputError,
+        match=f"model_dir must be .*, got '{tmp_path / 'no'}'; it is not a directory",
     ):
         model_dir.load_recipe(tmp_path / "no")
 
@@ -160,7 +175,9 @@ def test_failed_write_keeps_old_file(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space"):
         files.write_atomic(path, "new\n")
-    assert path.read_text() == "old\n" and [file.name for file in tmp_path.iterdir()] == ["text"]
+    assert path.read_text() == "old\n" and [
+        file.name for file in tmp_path.iterdir()
+    ] == ["text"]
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +214,9 @@ def test_trained_model_without_averages_has_weights(tmp_path):
 
 
 def test_checkpoint_of_other_model_is_rejected(trained, tmp_path):
-    other = model_dir.claim(tmp_path, dataclasses.replace(RECIPE, model_options={"key_dim": 4}))
+    other = model_dir.claim(
+        tmp_path, dataclasses.replace(RECIPE, model_options={"key_dim": 4})
+    )
     (other / "checkpoints").symlink_to(trained[0] / "checkpoints")
     message = f"model_dir '{other}' does not fit 'lambda_resnet_tiny': .* has the shape .*, not "
     with pytest.raises(InputError, match=message):
@@ -206,5 +225,7 @@ def test_checkpoint_of_other_model_is_rejected(trained, tmp_path):
 
 def test_folder_without_checkpoint_is_rejected(tmp_path):
     model_dir.claim(tmp_path, RECIPE)
-    with pytest.raises(InputError, match="with an epoch or more, got .*; there is no checkpoint in"):
+    with pytest.raises(
+        InputError, match="with an epoch or more, got .*; there is no checkpoint in"
+    ):
         model_dir.load_trained_model(tmp_path)

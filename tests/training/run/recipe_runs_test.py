@@ -39,9 +39,17 @@ def data_dir(tmp_path_factory):
 
     def examples(builder):
         for index in range(IMAGES):
-            shape = (32, 32, 3) if builder.name == "cifar10" else tuple(random.integers(40, 90, 2)) + (3,)
+            shape = (
+                (32, 32, 3)
+                if builder.name == "cifar10"
+                else tuple(random.integers(40, 90, 2)) + (3,)
+            )
             image = random.integers(0, 256, shape, dtype=np.uint8)
-            name = {"id": str(index)} if builder.name == "cifar10" else {"file_name": f"{index}.JPEG"}
+            name = (
+                {"id": str(index)}
+                if builder.name == "cifar10"
+                else {"file_name": f"{index}.JPEG"}
+            )
             yield index, {"image": image, "label": index % 10, **name}
 
     with pytest.MonkeyPatch.context() as patch:
@@ -51,19 +59,31 @@ def data_dir(tmp_path_factory):
             patch.setattr(
                 type(builder),
                 "_split_generators",
-                lambda self, *_, made=made: {split: make(self) for split, make in made.items()},
+                lambda self, *_, made=made: {
+                    split: make(self) for split, make in made.items()
+                },
             )
             builder.download_and_prepare()
     return path
 
 
-def _small_model(name, num_classes, input_size, dropout_rate, kernel_regularizer, batch_norm, **_):
+def _small_model(
+    name, num_classes, input_size, dropout_rate, kernel_regularizer, batch_norm, **_
+):
     images = keras.Input([input_size, input_size, 3])
-    x = keras.layers.Conv2D(8, 3, strides=4, kernel_regularizer=kernel_regularizer, name="conv")(images)
-    x = keras.layers.ReLU()(keras.layers.BatchNormalization(**batch_norm, name="norm")(x))
+    x = keras.layers.Conv2D(
+        8, 3, strides=4, kernel_regularizer=kernel_regularizer, name="conv"
+    )(images)
+    x = keras.layers.ReLU()(
+        keras.layers.BatchNormalization(**batch_norm, name="norm")(x)
+    )
     x = keras.layers.Dropout(dropout_rate)(keras.layers.GlobalAveragePooling2D()(x))
-    x = keras.layers.Dense(num_classes, kernel_regularizer=kernel_regularizer, name="logits")(x)
-    return keras.Model(images, keras.layers.Activation("linear", dtype="float32")(x), name=name)
+    x = keras.layers.Dense(
+        num_classes, kernel_regularizer=kernel_regularizer, name="logits"
+    )(x)
+    return keras.Model(
+        images, keras.layers.Activation("linear", dtype="float32")(x), name=name
+    )
 
 
 @pytest.mark.parametrize("name", _one_row_of_each_module())
@@ -72,13 +92,25 @@ def test_recipe_trains_and_loads(data_dir, two_operations, tmp_path, monkeypatch
     whole = configs.get_recipe(name)
     recipe = dataclasses.replace(
         whole,
-        **{"global_batch_size": BATCH, "epochs": 1, "warmup_epochs": 0.5, "input_size": 32},
-        **{"train_split": "train", "held_out_split": "", "patience": 0, "zero_head": False},
+        **{
+            "global_batch_size": BATCH,
+            "epochs": 1,
+            "warmup_epochs": 0.5,
+            "input_size": 32,
+        },
+        **{
+            "train_split": "train",
+            "held_out_split": "",
+            "patience": 0,
+            "zero_head": False,
+        },
         randaugment_layers=min(1, whole.randaugment_layers),  # each is a large graph
     )
     result = train(recipe, tmp_path, data_dir)
     assert result["step"] == IMAGES // BATCH and math.isfinite(result["loss"])
-    classes = {"cross_entropy": recipe.num_classes, "binary_cross_entropy": 2}[recipe.loss]
+    classes = {"cross_entropy": recipe.num_classes, "binary_cross_entropy": 2}[
+        recipe.loss
+    ]
     # That of an untrained model is about math.log(classes).
     assert result["loss"] > 0.5 * math.log(classes)
 

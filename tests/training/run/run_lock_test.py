@@ -23,7 +23,9 @@ from lambdanet.training.train import train
 @contextlib.contextmanager
 def _holder(folder, *words):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(**program("hold_lock.py", folder, *words), **pipes) as process:
+    with subprocess.Popen(
+        **program("hold_lock.py", folder, *words), **pipes
+    ) as process:
         try:
             yield process
         finally:
@@ -47,7 +49,9 @@ def test_second_process_is_rejected_until_first_ends(tmp_path):
         assert first.wait() == 0
     assert not list(tmp_path.iterdir())  # nothing was written
     with locked(folder):
-        assert (folder / ".lock").read_text() == f"process {os.getpid()} on host '{socket.gethostname()}'\n"
+        assert (
+            folder / ".lock"
+        ).read_text() == f"process {os.getpid()} on host '{socket.gethostname()}'\n"
 
 
 @pytest.mark.parametrize("words", [(), ("fork",)])
@@ -59,7 +63,11 @@ def test_killed_process_releases_lock(tmp_path, words):
         assert first.wait() == -signal.SIGKILL and (tmp_path / ".lock").exists()
         try:
             with locked(tmp_path):
-                assert (tmp_path / ".lock").read_text().startswith(f"process {os.getpid()} on host")
+                assert (
+                    (tmp_path / ".lock")
+                    .read_text()
+                    .startswith(f"process {os.getpid()} on host")
+                )
         finally:
             if words:
                 os.kill(int(said), signal.SIGKILL)  # it is running
@@ -114,7 +122,10 @@ def test_lock_removed_while_taken_is_taken_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with locked(tmp_path):
-        assert len(calls) == 2 and (tmp_path / ".lock").stat().st_ino == os.fstat(calls[1]).st_ino
+        assert (
+            len(calls) == 2
+            and (tmp_path / ".lock").stat().st_ino == os.fstat(calls[1]).st_ino
+        )
 
 
 def test_file_system_without_locks_prints_warning(tmp_path, monkeypatch, capsys):
@@ -124,7 +135,10 @@ def test_file_system_without_locks_prints_warning(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(fcntl, "flock", flock)
     with locked(tmp_path):
         said = capsys.readouterr().out
-        assert f"model_dir '{tmp_path}' is on a file system without locks" in said and said.count("\n") == 1
+        assert (
+            f"model_dir '{tmp_path}' is on a file system without locks" in said
+            and said.count("\n") == 1
+        )
     assert not list(tmp_path.iterdir())
 
 

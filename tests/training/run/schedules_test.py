@@ -32,7 +32,9 @@ def test_warmup_then_cosine(step, rate):
     assert float(schedule(step)) == pytest.approx(rate, abs=1e-8)
 
 
-@pytest.mark.parametrize(("step", "rate"), [(0, 0.0), (5, 0.15), (10, 0.3), (99, 0.3), (500, 0.3)])
+@pytest.mark.parametrize(
+    ("step", "rate"), [(0, 0.0), (5, 0.15), (10, 0.3), (99, 0.3), (500, 0.3)]
+)
 def test_warmup_then_constant(step, rate):
     schedule = WarmupSchedule(0.3, total_steps=100, warmup_steps=10, shape="constant")
     assert float(schedule(step)) == pytest.approx(rate)
@@ -40,7 +42,13 @@ def test_warmup_then_constant(step, rate):
 
 @pytest.mark.parametrize(
     ("step", "rate"),
-    [(0, 0.0), (5, 0.1), (15, 0.1 * (1 / 128 + 127 / 256)), (25, 0.1 / 128), (99, 0.1 / 128)],
+    [
+        (0, 0.0),
+        (5, 0.1),
+        (15, 0.1 * (1 / 128 + 127 / 256)),
+        (25, 0.1 / 128),
+        (99, 0.1 / 128),
+    ],
 )
 def test_cosine_ends_at_floor(step, rate):
     schedule = WarmupSchedule(0.1, total_steps=25, warmup_steps=5, floor=1 / 128)
@@ -61,7 +69,9 @@ def test_cosine_ends_at_floor(step, rate):
     ],
 )
 def test_warmup_then_stairs(step, rate):
-    schedule = WarmupSchedule(0.1, 40, 10, "exponential", decay_rate=0.99, decay_steps=7.5)
+    schedule = WarmupSchedule(
+        0.1, 40, 10, "exponential", decay_rate=0.99, decay_steps=7.5
+    )
     assert float(schedule(step)) == pytest.approx(rate, rel=1e-5)
 
 
@@ -71,15 +81,22 @@ def test_first_step_without_warmup_has_peak():
 
 def test_run_of_only_warmup_ends_below_peak():
     schedule = WarmupSchedule(0.4, total_steps=4, warmup_steps=4)
-    np.testing.assert_allclose([float(schedule(step)) for step in range(4)], [0, 0.1, 0.2, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(
+        [float(schedule(step)) for step in range(4)], [0, 0.1, 0.2, 0.3], rtol=1e-6
+    )
 
 
 def test_schedule_in_optimizer_and_serialization():
     schedule = WarmupSchedule(
         0.1, total_steps=25, warmup_steps=5, shape="constant", floor=0.5, decay_rate=0.9
     )
-    again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
-    assert isinstance(again, WarmupSchedule) and again.get_config() == schedule.get_config()
+    again = keras.optimizers.schedules.deserialize(
+        keras.optimizers.schedules.serialize(schedule)
+    )
+    assert (
+        isinstance(again, WarmupSchedule)
+        and again.get_config() == schedule.get_config()
+    )
     assert float(again(tf.Variable(2, dtype=tf.int64))) == pytest.approx(0.04)
 
 

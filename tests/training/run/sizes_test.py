@@ -20,14 +20,20 @@ RECIPE = dataclasses.replace(
 def test_epochs_are_divided_between_sizes():
     recipe = dataclasses.replace(RECIPE, epochs=10, sizes=(8, 12, 16))
     assert recipe.phase_ends == (3, 7, 10)
-    assert [recipe.training_size(epoch) for epoch in range(10)] == [8] * 3 + [12] * 4 + [16] * 3
-    frozen = dataclasses.replace(recipe, start_from="x", freeze="backbone", unfreeze_epoch=5)
+    assert [recipe.training_size(epoch) for epoch in range(10)] == [8] * 3 + [
+        12
+    ] * 4 + [16] * 3
+    frozen = dataclasses.replace(
+        recipe, start_from="x", freeze="backbone", unfreeze_epoch=5
+    )
     assert frozen.phase_ends == (3, 5, 7, 10)
     plain = dataclasses.replace(RECIPE, sizes=())
     assert plain.phase_ends == (2,) and plain.training_size(1) == 16
 
 
-@pytest.mark.parametrize("sizes", [(0,), (8.5,), (float("inf"),), (float("nan"),), (8, 9, 10)])
+@pytest.mark.parametrize(
+    "sizes", [(0,), (8.5,), (float("inf"),), (float("nan"),), (8, 9, 10)]
+)
 def test_sizes_that_cannot_be_used(sizes):
     with pytest.raises(InputError, match="sizes must be (integers|at most epochs)"):
         dataclasses.replace(RECIPE, sizes=sizes)
@@ -37,6 +43,7 @@ def test_network_with_global_scope_is_rejected(monkeypatch):
     monkeypatch.setitem(zoo.MODELS, "lambda_resnet_tiny", ONE_BLOCK)
     options = {"model_options": {"scope": None}, "sizes": (32, 64), "input_size": 64}
     with pytest.raises(
-        InputError, match="sizes must be empty for lambda_resnet_tiny, which has weights that depend"
+        InputError,
+        match="sizes must be empty for lambda_resnet_tiny, which has weights that depend",
     ):
         build.build_resizable_model(dataclasses.replace(RECIPE, **options))

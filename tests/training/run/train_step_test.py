@@ -18,7 +18,11 @@ from lambdanet.training.run import build
 from lambdanet.training.run.train_step import accumulate_gradients, rematerialize
 
 RECIPE = dataclasses.replace(
-    configs.get_recipe("digits"), schedule="constant", warmup_epochs=0, weight_decay=0.0, global_batch_size=8
+    configs.get_recipe("digits"),
+    schedule="constant",
+    warmup_epochs=0,
+    weight_decay=0.0,
+    global_batch_size=8,
 )
 
 
@@ -27,7 +31,9 @@ def _network(dropout=0.0):
     y = keras.layers.Dense(5, "gelu", name="c2_block1_conv", kernel_regularizer="l2")(
         keras.layers.GlobalAveragePooling2D()(x)
     )
-    return keras.Model(x, keras.layers.Dense(10, name="logits")(keras.layers.Dropout(dropout)(y)))
+    return keras.Model(
+        x, keras.layers.Dense(10, name="logits")(keras.layers.Dropout(dropout)(y))
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -37,13 +43,19 @@ def test_accumulated_gradients_equal_large_batch(optimizer):
     labels = np.array([1, 0, 3, 2, 9, 5, 5, 4])
     states = []
     for parts in (1, 4):
-        recipe = dataclasses.replace(RECIPE, accumulate_steps=parts, optimizer=optimizer, learning_rate=1e-2)
+        recipe = dataclasses.replace(
+            RECIPE, accumulate_steps=parts, optimizer=optimizer, learning_rate=1e-2
+        )
         keras.utils.set_random_seed(0)
         model = _network()
         build.compile_model(recipe, model, build.build_optimizer(recipe, 10))
-        logs = [model.train_on_batch(batch, labels, return_dict=True) for batch in batches]
+        logs = [
+            model.train_on_batch(batch, labels, return_dict=True) for batch in batches
+        ]
         assert int(model.optimizer.iterations) == 3
-        states.append([*model.get_weights(), *(np.array(list(log.values())) for log in logs)])
+        states.append(
+            [*model.get_weights(), *(np.array(list(log.values())) for log in logs)]
+        )
     for whole, accumulated in zip(*states, strict=True):
         np.testing.assert_allclose(accumulated, whole, rtol=1e-5, atol=1e-6)
 
@@ -51,7 +63,9 @@ def test_accumulated_gradients_equal_large_batch(optimizer):
 def test_parts_of_batch_have_different_dropout():
     """The seed is drawn from for each part, and so are other masks: no sum of gradients is as with one."""
     x = keras.Input([64])
-    y = keras.layers.Dense(1, use_bias=False, name="logits")(keras.layers.Dropout(0.5)(x))
+    y = keras.layers.Dense(1, use_bias=False, name="logits")(
+        keras.layers.Dropout(0.5)(x)
+    )
     model = keras.Model(x, y)
     model.get_layer("logits").kernel.assign(np.zeros([64, 1]))
     model.compile(keras.optimizers.SGD(1.0), "mse")
@@ -66,7 +80,12 @@ def test_parts_of_batch_have_different_dropout():
 def test_rematerialized_blocks_train_as_plain_ones(monkeypatch):
     """Weights, moving statistics and metrics after two steps with dropout and stochastic depth."""
     monkeypatch.setitem(zoo.MODELS, "lambda_resnet_tiny", TWO_BLOCKS)
-    settings = {"stochastic_depth_rate": 0.5, "dropout_rate": 0.3, "input_size": 16, "learning_rate": 0.1}
+    settings = {
+        "stochastic_depth_rate": 0.5,
+        "dropout_rate": 0.3,
+        "input_size": 16,
+        "learning_rate": 0.1,
+    }
     states = []
     for remat in (False, True):
         recipe = dataclasses.replace(RECIPE, **settings, remat=remat)
@@ -76,7 +95,9 @@ def test_rematerialized_blocks_train_as_plain_ones(monkeypatch):
         build.compile_model(recipe, model, build.build_optimizer(recipe, 10))
         batch, labels = np.array(images(8, 16, 16, 3)), np.arange(8)
         logs = [model.train_on_batch(batch, labels, return_dict=True) for _ in range(2)]
-        states.append([*model.get_weights(), *(np.array(list(log.values())) for log in logs)])
+        states.append(
+            [*model.get_weights(), *(np.array(list(log.values())) for log in logs)]
+        )
     for plain, rematerialized_ in zip(*states, strict=True):
         np.testing.assert_allclose(rematerialized_, plain, rtol=1e-5, atol=1e-6)
 
@@ -87,7 +108,8 @@ def test_rematerialized_blocks_are_computed_twice():
     counts = []
     for call in (functools.partial(type(model).call, model), rematerialize(model)):
         weights, state = (
-            [v.value for v in vs] for vs in (model.trainable_variables, model.non_trainable_variables)
+            [v.value for v in vs]
+            for vs in (model.trainable_variables, model.non_trainable_variables)
         )
 
         def loss(weights, x, call=call, state=state):
@@ -122,8 +144,11 @@ def test_blocks_that_do_not_follow_each_other_are_rejected():
     x = keras.Input([4])
     first = keras.layers.Dense(4, name="c2_block1_conv")(x)
     second = keras.layers.Dense(4, name="c2_block2_conv")(first)
-    model = keras.Model(x, keras.layers.Add(name="logits")([first, second]), name="skip")
+    model = keras.Model(
+        x, keras.layers.Add(name="logits")([first, second]), name="skip"
+    )
     with pytest.raises(
-        InputError, match="remat must be false for skip, whose blocks do not follow each other"
+        InputError,
+        match="remat must be false for skip, whose blocks do not follow each other",
     ):
         rematerialize(model)

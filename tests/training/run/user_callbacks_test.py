@@ -15,7 +15,12 @@ from lambdanet.training.train import train
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"),
-    **{"epochs": 1, "train_split": "train[:32]", "eval_split": "test[:16]", "global_batch_size": 16},
+    **{
+        "epochs": 1,
+        "train_split": "train[:32]",
+        "eval_split": "test[:16]",
+        "global_batch_size": 16,
+    },
     **{"input_size": 16},
 )
 MODULE = """
@@ -41,17 +46,26 @@ number = 3
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     (tmp_path / "my_callbacks.py").write_text(MODULE)
-    (tmp_path / "broken_callbacks.py").write_text("import a_package_that_is_not_installed")
+    (tmp_path / "broken_callbacks.py").write_text(
+        "import a_package_that_is_not_installed"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
 
 
 def test_recipe_file_and_callback_from_command_line(module, data_dir, tmp_path, capsys):
     (tmp_path / "mine.json").write_text(to_json(RECIPE))
-    arguments = ["--recipe=mine.json", "--model_dir=run", f"--data_dir={data_dir}", "--set=seed=3"]
+    arguments = [
+        "--recipe=mine.json",
+        "--model_dir=run",
+        f"--data_dir={data_dir}",
+        "--set=seed=3",
+    ]
     assert cli.main(["train", *arguments, "--callback=my_callbacks:Rows"]) == 0
     [row] = (tmp_path / "run" / "rows.txt").read_text().splitlines()
-    assert row.startswith("0 1 ['accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss']")
+    assert row.startswith(
+        "0 1 ['accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss']"
+    )
     assert configs.get_recipe("run/recipe.json") == dataclasses.replace(RECIPE, seed=3)
     capsys.readouterr()
     assert cli.main(["train", "--recipe=run/recipe.json", "--model_dir=run"]) == 0
@@ -62,11 +76,26 @@ def test_recipe_file_and_callback_from_command_line(module, data_dir, tmp_path, 
     ("name", "message"),
     [
         ("my_callbacks", "callback must be module:function, got 'my_callbacks'"),
-        ("my_callbacks:Row", "callback must be module:function, a function of my_callbacks, got"),
-        ("my_callbacks:number", "callback must be module:function, a function of my_callbacks, got"),
-        ("no_such_module:Rows", "'no_such_module:Rows' cannot be imported: No module named 'no_such_module'"),
-        ("broken_callbacks:x", "cannot be imported: No module named 'a_package_that_is_not_installed'"),
-        ("my_callbacks:nothing", "result of nothing must be a keras.callbacks.Callback, got None"),
+        (
+            "my_callbacks:Row",
+            "callback must be module:function, a function of my_callbacks, got",
+        ),
+        (
+            "my_callbacks:number",
+            "callback must be module:function, a function of my_callbacks, got",
+        ),
+        (
+            "no_such_module:Rows",
+            "'no_such_module:Rows' cannot be imported: No module named 'no_such_module'",
+        ),
+        (
+            "broken_callbacks:x",
+            "cannot be imported: No module named 'a_package_that_is_not_installed'",
+        ),
+        (
+            "my_callbacks:nothing",
+            "result of nothing must be a keras.callbacks.Callback, got None",
+        ),
     ],
 )
 def test_callbacks_that_cannot_be_used(module, tmp_path, name, message):

@@ -38,9 +38,13 @@ def model():
     keras.utils.set_random_seed(0)
     x = images = keras.Input([20, 20, 3])
     x = keras.layers.Conv2D(32, 3, strides=2, activation="relu")(x)
-    x = keras.layers.ReLU()(keras.layers.BatchNormalization()(LambdaLayer(32, scope=5)(x)))
     x = keras.layers.ReLU()(
-        keras.layers.BatchNormalization()(HaloAttention(32, block_size=4, halo_size=1)(x))
+        keras.layers.BatchNormalization()(LambdaLayer(32, scope=5)(x))
+    )
+    x = keras.layers.ReLU()(
+        keras.layers.BatchNormalization()(
+            HaloAttention(32, block_size=4, halo_size=1)(x)
+        )
     )
     x = keras.layers.GlobalAveragePooling2D()(x)
     return keras.Model(images, keras.layers.Dense(7)(x), name="both")
@@ -52,20 +56,33 @@ def _run(folder, images):
 
 
 def _run_onnx(folder, images):
-    session = pytest.importorskip("onnxruntime").InferenceSession(str(folder / "model.onnx"))
+    session = pytest.importorskip("onnxruntime").InferenceSession(
+        str(folder / "model.onnx")
+    )
     names = [output.name for output in session.get_outputs()]
-    return [dict(zip(names, session.run(None, {"images": image[None]}), strict=True)) for image in images]
+    return [
+        dict(zip(names, session.run(None, {"images": image[None]}), strict=True))
+        for image in images
+    ]
 
 
 def test_runtimes_get_no_large_convolution():
     """TensorFlow's is the fastest form of this layer; those of the runtimes are slower than products."""
     images = keras.Input([28, 28, 3])
     x = LambdaLayer(64)(keras.layers.Conv2D(64, 1)(images))
-    model = keras.Model(images, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(x)))
+    model = keras.Model(
+        images, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(x))
+    )
     classify = export_runtimes._classifier(model, 28, MEAN, STD).get_concrete_function()
-    call = tf.function(lambda x: model(x, training=False)).get_concrete_function(tf.zeros([1, 28, 28, 3]))
+    call = tf.function(lambda x: model(x, training=False)).get_concrete_function(
+        tf.zeros([1, 28, 28, 3])
+    )
     large = [
-        [op for op in traced.graph.get_operations() if op.type == "Conv2D" and op.inputs[1].shape[0] == 23]
+        [
+            op
+            for op in traced.graph.get_operations()
+            if op.type == "Conv2D" and op.inputs[1].shape[0] == 23
+        ]
         for traced in (classify, call)
     ]
     assert [len(found) for found in large] == [0, 1]
@@ -78,11 +95,17 @@ def test_lambda_and_halo_layers_equal_keras(model, tmp_path, format, run):
     images = np.random.default_rng(1).integers(0, 256, [3, 20, 20, 3], np.uint8)
     logits = model((images / 255.0 - np.array(MEAN)) / np.array(STD)).numpy()
     for found, expected in zip(run(tmp_path, images), logits, strict=True):
-        np.testing.assert_allclose(found["logits"][0], expected, atol=1e-4 * logits.std())
-        np.testing.assert_allclose(found["probabilities"][0], tf.nn.softmax(expected), atol=1e-5)
+        np.testing.assert_allclose(
+            found["logits"][0], expected, atol=1e-4 * logits.std()
+        )
+        np.testing.assert_allclose(
+            found["probabilities"][0], tf.nn.softmax(expected), atol=1e-5
+        )
     assert parity.num_equal == parity.num_images == 64
     assert parity.logit_difference < 1e-4 * parity.logit_std
-    assert (tmp_path / "class_names.txt").read_text() == "".join(f"{name}\n" for name in names)
+    assert (tmp_path / "class_names.txt").read_text() == "".join(
+        f"{name}\n" for name in names
+    )
 
 
 def test_8_bit_weights_are_smaller_and_close(model, tmp_path):
@@ -90,11 +113,21 @@ def test_8_bit_weights_are_smaller_and_close(model, tmp_path):
     for format in ("litert", "litert_int8"):
         (tmp_path / format).mkdir()
         names = list("abcdefg")
-        parities.append(export_runtimes.write(model, tmp_path / format, 20, MEAN, STD, names, format))
+        parities.append(
+            export_runtimes.write(
+                model, tmp_path / format, 20, MEAN, STD, names, format
+            )
+        )
         sizes.append((tmp_path / format / "model.tflite").stat().st_size)
     assert sizes[1] < 0.9 * sizes[0]
-    assert parities[0].logit_difference < parities[1].logit_difference < 0.5 * parities[1].logit_std
-    assert str(parities[1]).startswith("compared with Keras on 64 random pictures: the top class is the same")
+    assert (
+        parities[0].logit_difference
+        < parities[1].logit_difference
+        < 0.5 * parities[1].logit_std
+    )
+    assert str(parities[1]).startswith(
+        "compared with Keras on 64 random pictures: the top class is the same"
+    )
 
 
 def test_gray_model_takes_rgb_pictures(tmp_path):
@@ -103,14 +136,20 @@ def test_gray_model_takes_rgb_pictures(tmp_path):
     export_runtimes.write(flat, tmp_path, 4, (0.0,), (1.0,), ["a", "b"])
     picture = np.random.default_rng(0).integers(0, 256, [1, 4, 4, 3], np.uint8)
     gray = tf.image.rgb_to_grayscale(tf.constant(picture, tf.float32) / 255.0)
-    np.testing.assert_allclose(_run(tmp_path, picture)[0]["logits"], flat(gray), atol=1e-4)
+    np.testing.assert_allclose(
+        _run(tmp_path, picture)[0]["logits"], flat(gray), atol=1e-4
+    )
 
 
 def test_operation_that_litert_lacks_is_named(tmp_path):
     images = keras.Input([4, 4, 3])
     spectrum = keras.layers.Lambda(lambda x: tf.math.bessel_i0(x))(images)
-    odd = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(spectrum)), name="odd")
-    with pytest.raises(InputError, match="model 'odd' cannot be written as litert: .*BesselI0") as error:
+    odd = keras.Model(
+        images, keras.layers.Dense(2)(keras.layers.Flatten()(spectrum)), name="odd"
+    )
+    with pytest.raises(
+        InputError, match="model 'odd' cannot be written as litert: .*BesselI0"
+    ) as error:
         export_runtimes.write(odd, tmp_path, 4, MEAN, STD, ["a", "b"])
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
@@ -119,7 +158,10 @@ def test_operation_that_litert_lacks_is_named(tmp_path):
     ("options", "message"),
     [
         ({"format": "litret"}, "unknown format 'litret'; did you mean litert"),
-        ({"class_names": ["a"] * 7}, r"class_names must be different names, got \['a'\]"),
+        (
+            {"class_names": ["a"] * 7},
+            r"class_names must be different names, got \['a'\]",
+        ),
         ({"model": keras.layers.Dense(7)}, "model must be a Keras model"),
     ],
 )
@@ -135,7 +177,9 @@ def _write_run(folder, recipe, class_names, data_dir):
     keras.utils.set_random_seed(0)
     model = build_model(recipe)
     randomize_normalizations(model)
-    Checkpoints(path / model_dirs.CHECKPOINTS, model, build_optimizer(recipe, 1)).save(1)
+    Checkpoints(path / model_dirs.CHECKPOINTS, model, build_optimizer(recipe, 1)).save(
+        1
+    )
     return model
 
 
@@ -147,7 +191,9 @@ def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
 
     def create(*_, **__):  # under the current policy
         x = keras.Input([32, 32, 3])
-        return keras.Model(x, keras.layers.Dense(10, name="logits")(keras.layers.Flatten()(x)))
+        return keras.Model(
+            x, keras.layers.Dense(10, name="logits")(keras.layers.Flatten()(x))
+        )
 
     monkeypatch.setattr("lambdanet.training.run.build.zoo.create_model", create)
     (tmp_path / "datasets").mkdir()  # digits are not in it
@@ -157,9 +203,14 @@ def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Dataset, "open", None)  # the class names of the run are enough
     parity = export_runtimes.export(tmp_path / "run", tmp_path / "out")
     assert parity.logit_difference < 1e-4 * parity.logit_std
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["class_names.txt", "model.tflite"]
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "class_names.txt",
+        "model.tflite",
+    ]
     first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("no pictures of digits test to compare on: dataset digits is not on disk: ")
+    assert first.startswith(
+        "no pictures of digits test to compare on: dataset digits is not on disk: "
+    )
     assert last == str(parity) and "on 64 random pictures: " in last
     assert not list((tmp_path / "datasets").iterdir())
     with pytest.raises(InputError, match="is not empty"):
@@ -168,7 +219,10 @@ def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
 
 def test_missing_converter_is_named(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
-    with pytest.raises(InputError, match=r"format 'onnx' needs tf2onnx; pip install 'lambdanet\[onnx\]'"):
+    with pytest.raises(
+        InputError,
+        match=r"format 'onnx' needs tf2onnx; pip install 'lambdanet\[onnx\]'",
+    ):
         export_runtimes.write(model, tmp_path, 20, MEAN, STD, list("abcdefg"), "onnx")
 
 
@@ -184,7 +238,9 @@ def _write_folder(root, count):
         (root / "train" / str(label)).mkdir(parents=True)
         (root / "validation" / str(label)).mkdir(parents=True)
     for value in range(count):
-        (root / "validation" / str(2 * value // count) / f"{value:03d}.png").write_bytes(_gray(value))
+        (
+            root / "validation" / str(2 * value // count) / f"{value:03d}.png"
+        ).write_bytes(_gray(value))
 
 
 def _write_records(root, count):
@@ -199,7 +255,9 @@ def _write_records(root, count):
 def test_pictures_are_spread_over_the_split(tmp_path, dataset, count):
     write = {"folder": _write_folder, "tfrecord": _write_records}[dataset]
     write(tmp_path / "data", count)
-    recipe = dataclasses.replace(configs.get_recipe("folder"), dataset=dataset, num_classes=2, input_size=8)
+    recipe = dataclasses.replace(
+        configs.get_recipe("folder"), dataset=dataset, num_classes=2, input_size=8
+    )
     images, name = comparison.evaluation_pictures(recipe, str(tmp_path / "data"))
     assert images.shape == (min(count, 64), 8, 8, 3) and images.dtype == np.uint8
     values = np.unique(images)  # the positions of the pictures in the split
@@ -209,22 +267,38 @@ def test_pictures_are_spread_over_the_split(tmp_path, dataset, count):
 
 
 def test_pictures_of_gray_digits_equal_the_dataset(tmp_path):
-    recipe = dataclasses.replace(configs.get_recipe("digits"), input_size=8, mean=(0.3,), std=(0.4,))
+    recipe = dataclasses.replace(
+        configs.get_recipe("digits"), input_size=8, mean=(0.3,), std=(0.4,)
+    )
     Dataset.open(recipe, str(tmp_path)).num_examples(recipe.eval_split)  # prepares it
     images, name = comparison.evaluation_pictures(recipe, str(tmp_path))
     digits = np.round(datasets.load_digits().images * (255 / 16)).astype(np.uint8)
-    assert len({image.tobytes() for image in images}) == 64 and name == "pictures of digits test"
-    assert {image[..., 0].tobytes() for image in images} <= {digit.tobytes() for digit in digits}
+    assert (
+        len({image.tobytes() for image in images}) == 64
+        and name == "pictures of digits test"
+    )
+    assert {image[..., 0].tobytes() for image in images} <= {
+        digit.tobytes() for digit in digits
+    }
     assert (images == images[..., :1]).all()
 
 
 def test_unreadable_pictures_are_left_out(tmp_path):
     _write_folder(tmp_path, 3)
-    recipe = dataclasses.replace(configs.get_recipe("folder"), num_classes=2, input_size=8)
+    recipe = dataclasses.replace(
+        configs.get_recipe("folder"), num_classes=2, input_size=8
+    )
     for value in range(3):
-        assert len(comparison.evaluation_pictures(recipe, str(tmp_path)).images) == 3 - value
-        (tmp_path / "validation" / str(2 * value // 3) / f"{value:03d}.png").write_bytes(b"no picture")
-    with pytest.raises(InputError, match="none of the pictures of folder validation can be read"):
+        assert (
+            len(comparison.evaluation_pictures(recipe, str(tmp_path)).images)
+            == 3 - value
+        )
+        (
+            tmp_path / "validation" / str(2 * value // 3) / f"{value:03d}.png"
+        ).write_bytes(b"no picture")
+    with pytest.raises(
+        InputError, match="none of the pictures of folder validation can be read"
+    ):
         comparison.evaluation_pictures(recipe, str(tmp_path))
 
 
@@ -237,19 +311,32 @@ def trained(tmp_path_factory):
         for name in ("dark", "light"):
             (root / "pictures" / split / name).mkdir(parents=True)
             for index in range(count):
-                pixels = random.integers(0, 128, (16, 16, 3)) + (127 if name == "light" else 0)
+                pixels = random.integers(0, 128, (16, 16, 3)) + (
+                    127 if name == "light" else 0
+                )
                 path = root / "pictures" / split / name / f"{index:02d}.png"
                 Image.fromarray(pixels.astype(np.uint8)).save(path)
-    changes = {"model": "lambda_resnet_tiny", "num_classes": 2, "input_size": 16, "crop_fraction": 1.0}
-    recipe = dataclasses.replace(configs.get_recipe("folder"), **changes, mean=MEAN, std=STD)
+    changes = {
+        "model": "lambda_resnet_tiny",
+        "num_classes": 2,
+        "input_size": 16,
+        "crop_fraction": 1.0,
+    }
+    recipe = dataclasses.replace(
+        configs.get_recipe("folder"), **changes, mean=MEAN, std=STD
+    )
     _write_run(root / "run", recipe, ["dark", "light"], root / "pictures")
     return root
 
 
 def test_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys):
-    parity = export_runtimes.export(trained / "run", tmp_path / "out", format="litert_int8")
+    parity = export_runtimes.export(
+        trained / "run", tmp_path / "out", format="litert_int8"
+    )
     assert capsys.readouterr().out.endswith(f"{parity}\n")
-    assert str(parity).startswith("compared with Keras on 64 pictures of folder validation: the top class ")
+    assert str(parity).startswith(
+        "compared with Keras on 64 pictures of folder validation: the top class "
+    )
 
     recipe = model_dirs.load_recipe(trained / "run")
     images, _ = comparison.evaluation_pictures(recipe, str(trained / "pictures"))
@@ -263,8 +350,12 @@ def test_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys):
     model, _ = model_dirs.load_trained_model(trained / "run")
     logits = model((images / 255.0 - np.array(MEAN)) / np.array(STD)).numpy()
     found = _run(tmp_path / "out", images)
-    differences = tf.nn.softmax(logits) - np.concatenate([one["probabilities"] for one in found])
-    assert parity.probability_difference == pytest.approx(np.abs(differences).max(), rel=0.01)
+    differences = tf.nn.softmax(logits) - np.concatenate(
+        [one["probabilities"] for one in found]
+    )
+    assert parity.probability_difference == pytest.approx(
+        np.abs(differences).max(), rel=0.01
+    )
     firsts = np.concatenate([one["logits"] for one in found]).argmax(-1)
     assert parity.num_equal == np.sum(firsts == logits.argmax(-1))
 
@@ -275,10 +366,19 @@ def test_run_without_pictures_is_compared_on_random_ones(trained, tmp_path, caps
     (tmp_path / "run" / model_dirs.DATA_DIR).write_text(f"{gone}\n")
     parity = export_runtimes.export(tmp_path / "run", tmp_path / "out")
     first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("no pictures of folder validation to compare on: data_dir must be given: ")
-    assert last == str(parity) and "on 64 random pictures: the top class is the same for 64, " in last
+    assert first.startswith(
+        "no pictures of folder validation to compare on: data_dir must be given: "
+    )
+    assert (
+        last == str(parity)
+        and "on 64 random pictures: the top class is the same for 64, " in last
+    )
 
-    words = [f"--model_dir={tmp_path / 'run'}", f"--data_dir={gone}", f"--out={tmp_path / 'other'}"]
+    words = [
+        f"--model_dir={tmp_path / 'run'}",
+        f"--data_dir={gone}",
+        f"--out={tmp_path / 'other'}",
+    ]
     assert cli.main(["export", "--format=litert", *words]) == 2
     refused = capsys.readouterr().err
     assert "data_dir must be the folder of the pictures, with " in refused
@@ -291,19 +391,32 @@ def test_weights_of_the_zoo_equal_keras(tmp_path, capsys, format, run):
     """With the size, mean and std of their metadata, as published weights have them."""
     model = zoo.create_model("lambda_resnet_tiny", num_classes=2)
     randomize_normalizations(model)
-    texts = {"input_size": "16", "mean": "0.3, 0.4, 0.5", "std": "0.2, 0.25, 0.3", "num_classes": "2"}
+    texts = {
+        "input_size": "16",
+        "mean": "0.3, 0.4, 0.5",
+        "std": "0.2, 0.25, 0.3",
+        "num_classes": "2",
+    }
     weight_files.save(model, tmp_path / "tiny.safetensors", texts)
     (tmp_path / "names.txt").write_text("cat\ndog\n")
-    words = ["--model=lambda_resnet_tiny", f"--weights={tmp_path / 'tiny.safetensors'}", f"--format={format}"]
+    words = [
+        "--model=lambda_resnet_tiny",
+        f"--weights={tmp_path / 'tiny.safetensors'}",
+        f"--format={format}",
+    ]
     words += [f"--class_names={tmp_path / 'names.txt'}", f"--out={tmp_path / 'out'}"]
     assert cli.main(["export", *words]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("exported lambda_resnet_tiny (2 classes, 16 px) to ")
-    assert second.startswith("compared with Keras on 64 random pictures: the top class is the same for 64, ")
+    assert second.startswith(
+        "compared with Keras on 64 random pictures: the top class is the same for 64, "
+    )
     assert (tmp_path / "out" / "class_names.txt").read_text() == "cat\ndog\n"
     images = np.random.default_rng(1).integers(0, 256, [3, 16, 16, 3], np.uint8)
     logits = model((images / 255.0 - np.array(MEAN)) / np.array(STD)).numpy()
-    found = np.concatenate([outputs["logits"] for outputs in run(tmp_path / "out", images)])
+    found = np.concatenate(
+        [outputs["logits"] for outputs in run(tmp_path / "out", images)]
+    )
     np.testing.assert_allclose(found, logits, atol=1e-4 * logits.std())
 
 

@@ -23,7 +23,11 @@ from lambdanet.models.preprocessing import BICUBIC, Preprocessing
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data.image_bytes import decode
 from lambdanet.training.data.image_files import read_image
-from lambdanet.training.serving.export import export_saved_model, export_weights, in_float32
+from lambdanet.training.serving.export import (
+    export_saved_model,
+    export_weights,
+    in_float32,
+)
 
 SIZE, MEAN, STD, CROP = 24, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9
 NAMES = [f"class {index}" for index in range(7)]
@@ -54,7 +58,9 @@ def noise(*shape):
 
 def export_small(out, model=None, class_names=NAMES, **options):
     model = small_model() if model is None else model
-    return export_saved_model(model, out, options.pop("input_size", SIZE), MEAN, STD, class_names, **options)
+    return export_saved_model(
+        model, out, options.pop("input_size", SIZE), MEAN, STD, class_names, **options
+    )
 
 
 def dtypes_computed(saved_model):
@@ -62,7 +68,10 @@ def dtypes_computed(saved_model):
     proto = saved_model_pb2.SavedModel()
     proto.ParseFromString((saved_model / "saved_model.pb").read_bytes())
     graph = proto.meta_graphs[0].graph_def
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    nodes = [
+        *graph.node,
+        *(node for function in graph.library.function for node in function.node_def),
+    ]
     return {attr.type for node in nodes for attr in node.attr.values()}
 
 
@@ -70,7 +79,9 @@ def dtypes_computed(saved_model):
 def served(tmp_path_factory):
     """A model with random weights, and its loaded SavedModel."""
     model = small_model()
-    model.set_weights([abs(noise(*weight.shape) / 255.0) for weight in model.get_weights()])
+    model.set_weights(
+        [abs(noise(*weight.shape) / 255.0) for weight in model.get_weights()]
+    )
     out = tmp_path_factory.mktemp("served") / "model"
     assert export_small(out, model, crop_fraction=CROP) == str(out)
     return model, tf.saved_model.load(str(out))
@@ -89,7 +100,9 @@ def tiny_weights(tmp_path_factory):
     keras.utils.set_random_seed(1)
     model = lambda_model()
     randomize_normalizations(model)
-    weight_files.save(model, path, {**texts, "input_size": str(SIZE), "num_classes": "7"})
+    weight_files.save(
+        model, path, {**texts, "input_size": str(SIZE), "num_classes": "7"}
+    )
     return model, path
 
 
@@ -98,15 +111,27 @@ def tiny_served(tiny_weights, tmp_path_factory):
     """The folder with `served`, the export of these weights."""
     folder = tmp_path_factory.mktemp("tiny")
     (folder / "names.txt").write_text("\n".join(NAMES), encoding="utf-8")
-    words = ["--model=lambda_resnet_tiny", f"--weights={tiny_weights[1]}", f"--out={folder / 'served'}"]
+    words = [
+        "--model=lambda_resnet_tiny",
+        f"--weights={tiny_weights[1]}",
+        f"--out={folder / 'served'}",
+    ]
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        assert cli.main(["export", *words, f"--class_names={folder / 'names.txt'}"]) == 0
+        assert (
+            cli.main(["export", *words, f"--class_names={folder / 'names.txt'}"]) == 0
+        )
     assert "exported lambda_resnet_tiny (7 classes, 24 px) to" in shown.getvalue()
     return folder
 
 
-def test_process_without_lambdanet_computes_the_same(tiny_weights, tiny_served, tmp_path):
-    images = {"one": noise(1, 24, 24, 3), "three": noise(3, 17, 40, 3), "dark": noise(2, 300, 200, 3) // 4}
+def test_process_without_lambdanet_computes_the_same(
+    tiny_weights, tiny_served, tmp_path
+):
+    images = {
+        "one": noise(1, 24, 24, 3),
+        "three": noise(3, 17, 40, 3),
+        "dark": noise(2, 300, 200, 3) // 4,
+    }
     np.savez(tiny_served / "images.npz", **images)
     command = program("serve_without_keras.py", tiny_served)
     done = subprocess.run(**command, cwd=tmp_path, capture_output=True)
@@ -115,15 +140,21 @@ def test_process_without_lambdanet_computes_the_same(tiny_weights, tiny_served, 
     results = np.load(tiny_served / "results.npz")
     prepare, expected = Preprocessing(SIZE, MEAN, STD, CROP, BICUBIC), {}
     for name, batch in images.items():
-        expected[name] = tf.nn.softmax(tiny_weights[0](prepare(tf.constant(batch)), training=False)).numpy()
+        expected[name] = tf.nn.softmax(
+            tiny_weights[0](prepare(tf.constant(batch)), training=False)
+        ).numpy()
         np.testing.assert_allclose(results[name], expected[name], atol=1e-5)
     firsts = np.stack([batch[0] for batch in expected.values()])
     assert np.ptp(firsts, axis=0).max() > 0.01  # the outputs depend on the images
     np.testing.assert_allclose(results["files"], firsts, atol=1e-5)
-    np.testing.assert_allclose(results["top_probabilities"], -np.sort(-firsts)[:, :5], atol=1e-5)
+    np.testing.assert_allclose(
+        results["top_probabilities"], -np.sort(-firsts)[:, :5], atol=1e-5
+    )
     printed = json.loads(done.stdout)
     assert printed["all"] == NAMES
-    assert [names[0] for names in printed["top"]] == [NAMES[index] for index in firsts.argmax(-1)]
+    assert [names[0] for names in printed["top"]] == [
+        NAMES[index] for index in firsts.argmax(-1)
+    ]
 
 
 def encoded(image, format="PNG", **options):
@@ -133,7 +164,9 @@ def encoded(image, format="PNG", **options):
 
 
 def sixteen_bits():
-    return Image.fromarray(np.random.default_rng(3).integers(0, 2**16, (9, 12), dtype=np.uint16))
+    return Image.fromarray(
+        np.random.default_rng(3).integers(0, 2**16, (9, 12), dtype=np.uint16)
+    )
 
 
 FILES = {
@@ -142,10 +175,14 @@ FILES = {
     "one bit": encoded(Image.fromarray(noise(9, 12)).convert("1")),
     "sixteen bits": encoded(sixteen_bits()),
     "palette": encoded(Image.fromarray(noise(9, 12, 3)).quantize(8)),
-    "palette with a transparent color": encoded(Image.fromarray(noise(9, 12, 3)).quantize(8), transparency=3),
+    "palette with a transparent color": encoded(
+        Image.fromarray(noise(9, 12, 3)).quantize(8), transparency=3
+    ),
     "rgba": encoded(Image.fromarray(noise(9, 12, 4))),
     "gray with alpha": encoded(Image.fromarray(noise(9, 12, 2), "LA")),
-    "rgba with nothing visible": encoded(Image.fromarray(noise(9, 12, 4) * np.uint8([1, 1, 1, 0]))),
+    "rgba with nothing visible": encoded(
+        Image.fromarray(noise(9, 12, 4) * np.uint8([1, 1, 1, 0]))
+    ),
 }
 
 
@@ -162,7 +199,9 @@ def test_transparent_pixels_become_white():
     pixels[1, :, 3] = 255
     expected = np.full([4, 4, 3], 255)
     expected[1] = 0
-    np.testing.assert_array_equal(decode(tf.constant(encoded(Image.fromarray(pixels)))), expected)
+    np.testing.assert_array_equal(
+        decode(tf.constant(encoded(Image.fromarray(pixels)))), expected
+    )
 
 
 def test_empty_batch_is_rejected(served):
@@ -171,7 +210,9 @@ def test_empty_batch_is_rejected(served):
         "serving_default": {"images": tf.zeros([0, 9, 9, 3], tf.uint8)},
         "serving_bytes": {"image_bytes": tf.zeros([0], tf.string)},
     }.items():
-        with pytest.raises(tf.errors.InvalidArgumentError, match="at least one image, got none"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="at least one image, got none"
+        ):
             signatures[name](**empty)
 
 
@@ -183,7 +224,9 @@ def test_jpeg_files_of_all_color_spaces(served, mode):
     signatures = served[1].signatures
     by_bytes = signatures["serving_bytes"](image_bytes=tf.constant([file]))
     by_pixels = signatures["serving_default"](images=tf.constant(pixels[np.newaxis]))
-    np.testing.assert_allclose(by_bytes["probabilities"], by_pixels["probabilities"], atol=0.01)
+    np.testing.assert_allclose(
+        by_bytes["probabilities"], by_pixels["probabilities"], atol=0.01
+    )
 
 
 def test_batch_of_files_with_different_sizes(served):
@@ -196,17 +239,28 @@ def test_batch_of_files_with_different_sizes(served):
 
 
 @pytest.mark.parametrize(
-    "file", [b"", b"not an image", FILES["rgb"][:50], FILES["rgb"][:8], b"\xff\xd8\xff\xe0 no more"]
+    "file",
+    [
+        b"",
+        b"not an image",
+        FILES["rgb"][:50],
+        FILES["rgb"][:8],
+        b"\xff\xd8\xff\xe0 no more",
+    ],
 )
 def test_bytes_that_are_not_an_image_raise(served, file):
     with pytest.raises(tf.errors.InvalidArgumentError):
-        served[1].signatures["serving_bytes"](image_bytes=tf.constant([FILES["rgb"], file]))
+        served[1].signatures["serving_bytes"](
+            image_bytes=tf.constant([FILES["rgb"], file])
+        )
 
 
 def test_animation_raises(served):
     frames = [Image.fromarray(noise(9, 12, 3) // (step + 1)) for step in range(2)]
     file = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must be a JPEG, PNG or still WebP"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="must be a JPEG, PNG or still WebP"
+    ):
         served[1].signatures["serving_bytes"](image_bytes=tf.constant([file]))
 
 
@@ -231,7 +285,9 @@ def test_export_in_float32_for_all_policies(tmp_path, build, policy):
     same = build()
     same.set_weights([np.asarray(weight, np.float32) for weight in model.get_weights()])
 
-    assert not {types_pb2.DT_BFLOAT16, types_pb2.DT_HALF} & dtypes_computed(tmp_path / "served")
+    assert not {types_pb2.DT_BFLOAT16, types_pb2.DT_HALF} & dtypes_computed(
+        tmp_path / "served"
+    )
     images = noise(2, SIZE, SIZE, 3)
     loaded = tf.saved_model.load(str(tmp_path / "served"))
     outputs = loaded.signatures["serving_default"](images=tf.constant(images))
@@ -241,7 +297,9 @@ def test_export_in_float32_for_all_policies(tmp_path, build, policy):
 
 
 def test_float32_keeps_partly_frozen_layers():
-    layer = keras.layers.Bidirectional(keras.layers.SimpleRNN(3, dtype="mixed_bfloat16"))
+    layer = keras.layers.Bidirectional(
+        keras.layers.SimpleRNN(3, dtype="mixed_bfloat16")
+    )
     model = keras.Sequential([keras.Input([4, 3]), layer])
     layer.forward_layer.trainable = False
     copies = in_float32(model).layers[0].forward_layer.weights
@@ -250,8 +308,12 @@ def test_float32_keeps_partly_frozen_layers():
 
 
 def test_model_of_gray_images(tmp_path):
-    model = keras.Sequential([keras.Input([8, 8, 1]), keras.layers.Flatten(), keras.layers.Dense(3)])
-    out = export_saved_model(model, tmp_path / "served", 8, (0.5,), (0.25,), ["a", "b", "c"])
+    model = keras.Sequential(
+        [keras.Input([8, 8, 1]), keras.layers.Flatten(), keras.layers.Dense(3)]
+    )
+    out = export_saved_model(
+        model, tmp_path / "served", 8, (0.5,), (0.25,), ["a", "b", "c"]
+    )
     gray = np.arange(256, dtype=np.uint8).reshape(4, 8, 8, 1)
     served = tf.saved_model.load(out).signatures["serving_default"]
     prepared = Preprocessing(8, (0.5,), (0.25,), 1.0)(tf.constant(gray))
@@ -267,18 +329,27 @@ def test_pictures_of_other_channels_are_refused(served):
     expected = signature(images=tf.repeat(gray, 3, axis=-1))["probabilities"]
     np.testing.assert_array_equal(signature(images=gray)["probabilities"], expected)
     for count in (0, 2, 4):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="images must have 3 channels, or 1 if they"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match="images must have 3 channels, or 1 if they",
+        ):
             signature(images=tf.zeros([1, 9, 9, count], tf.uint8))
 
 
 def test_class_names_are_in_an_asset(tmp_path):
     names = ["cat, tabby", "Straße", "日本", "x" * 300]
     export_small(tmp_path / "served", small_model(len(names)), names)
-    lines = (tmp_path / "served" / "assets" / "class_names.txt").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (tmp_path / "served" / "assets" / "class_names.txt")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     assert lines == names
     loaded = tf.saved_model.load(str(tmp_path / "served"))
     assert [name.decode() for name in loaded.class_names().numpy()] == names
-    outputs = loaded.signatures["serving_default"](images=tf.constant(noise(1, 8, 8, 3)))
+    outputs = loaded.signatures["serving_default"](
+        images=tf.constant(noise(1, 8, 8, 3))
+    )
     assert {name.decode() for name in outputs["top_names"].numpy()[0]} == set(names)
 
 
@@ -298,7 +369,8 @@ def test_existing_folder_must_be_empty(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"), [(OSError(28, "disk full"), InputError), (KeyboardInterrupt(), KeyboardInterrupt)]
+    ("error", "raised"),
+    [(OSError(28, "disk full"), InputError), (KeyboardInterrupt(), KeyboardInterrupt)],
 )
 def test_failed_export_leaves_nothing(tmp_path, monkeypatch, error, raised):
     def save(module, path, signatures):
@@ -323,24 +395,61 @@ def tf_keras_model():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        pytest.param(lambda: {"model": tf_keras_model()}, "tf_keras Sequential", marks=pytest.mark.rest),
-        (lambda: {"model": keras.layers.Dense(7)}, "model must be a Keras model, got <"),
-        (lambda: {"model": small_model(last="softmax")}, "must be logits, got probabilities"),
-        (lambda: {"model": small_model(6)}, r"must be logits \[b, 7\] for 7 class names, got \(None, 6\)"),
+        pytest.param(
+            lambda: {"model": tf_keras_model()},
+            "tf_keras Sequential",
+            marks=pytest.mark.rest,
+        ),
         (
-            lambda: {"model": keras.Sequential([keras.Input([9, 9, 3]), keras.layers.ReLU()])},
+            lambda: {"model": keras.layers.Dense(7)},
+            "model must be a Keras model, got <",
+        ),
+        (
+            lambda: {"model": small_model(last="softmax")},
+            "must be logits, got probabilities",
+        ),
+        (
+            lambda: {"model": small_model(6)},
+            r"must be logits \[b, 7\] for 7 class names, got \(None, 6\)",
+        ),
+        (
+            lambda: {
+                "model": keras.Sequential([keras.Input([9, 9, 3]), keras.layers.ReLU()])
+            },
             "must accept images",
         ),
         (
-            lambda: {"model": keras.Sequential([keras.Input([None, None, 3]), keras.layers.ReLU()])},
+            lambda: {
+                "model": keras.Sequential(
+                    [keras.Input([None, None, 3]), keras.layers.ReLU()]
+                )
+            },
             "must be logits",
         ),
-        (lambda: {"class_names": ["two\nlines"] * 7}, r"a name of one line in UTF-8, got 'two\\nlines'"),
-        (lambda: {"class_names": list("abcdefa")}, r"class_names must be different names, got \['a'\]"),
-        (lambda: {"model": embedding()}, "must have a classifier, got 'lambda_resnet_tiny' with num_cl"),
-        (lambda: {"class_names": list(range(7))}, "class 0 of the model must be a name of one line"),
-        (lambda: {"class_names": ["alone"], "model": small_model(1)}, "class_names must be two or more, got"),
-        (lambda: {"crop_fraction": 1.5}, "crop_fraction must be above 0 and at most 1, got 1.5"),
+        (
+            lambda: {"class_names": ["two\nlines"] * 7},
+            r"a name of one line in UTF-8, got 'two\\nlines'",
+        ),
+        (
+            lambda: {"class_names": list("abcdefa")},
+            r"class_names must be different names, got \['a'\]",
+        ),
+        (
+            lambda: {"model": embedding()},
+            "must have a classifier, got 'lambda_resnet_tiny' with num_cl",
+        ),
+        (
+            lambda: {"class_names": list(range(7))},
+            "class 0 of the model must be a name of one line",
+        ),
+        (
+            lambda: {"class_names": ["alone"], "model": small_model(1)},
+            "class_names must be two or more, got",
+        ),
+        (
+            lambda: {"crop_fraction": 1.5},
+            "crop_fraction must be above 0 and at most 1, got 1.5",
+        ),
         (lambda: {"input_size": 0}, "input_size must be a positive integer, got 0"),
     ],
 )
@@ -355,11 +464,19 @@ def test_export_weights_preprocesses_as_pillow(tiny_weights, tiny_served):
     served = tf.saved_model.load(str(tiny_served / "served"))
     assert [name.decode() for name in served.class_names().numpy()] == NAMES
     picture = noise(40, 52, 3)
-    image = Image.fromarray(picture).resize((33, 26), Image.Resampling.BICUBIC).crop((4, 1, 28, 25))
+    image = (
+        Image.fromarray(picture)
+        .resize((33, 26), Image.Resampling.BICUBIC)
+        .crop((4, 1, 28, 25))
+    )
     # 26 = 24 / 0.9, and 33 = 26 * 52 / 40
     prepared = (np.asarray(image, np.float32) / 255 - MEAN) / STD
-    outputs = served.signatures["serving_default"](images=tf.constant(picture[np.newaxis]))
-    expected = tf.nn.softmax(tiny_weights[0](prepared[np.newaxis].astype(np.float32), training=False))
+    outputs = served.signatures["serving_default"](
+        images=tf.constant(picture[np.newaxis])
+    )
+    expected = tf.nn.softmax(
+        tiny_weights[0](prepared[np.newaxis].astype(np.float32), training=False)
+    )
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
 
@@ -368,8 +485,16 @@ def test_weights_without_metadata_are_rejected(tiny_weights, tmp_path):
     (tmp_path / "two.txt").write_text("a\nb\n")
     model.save_weights(tmp_path / "keras.weights.h5")
     for file, names, message in (
-        (path, None, "class_names must be a file with the class names, one per line, got None"),
-        (path, tmp_path / "two.txt", "number of lines in '.*two.txt' must be 7, one per class, got 2"),
+        (
+            path,
+            None,
+            "class_names must be a file with the class names, one per line, got None",
+        ),
+        (
+            path,
+            tmp_path / "two.txt",
+            "number of lines in '.*two.txt' must be 7, one per class, got 2",
+        ),
         (path, tmp_path / "none.txt", "none.txt' does not exist"),
         (
             tmp_path / "keras.weights.h5",
@@ -383,10 +508,14 @@ def test_weights_without_metadata_are_rejected(tiny_weights, tmp_path):
     assert not (tmp_path / "served").exists()
 
 
-@pytest.mark.parametrize("words", [[], ["--model=x"], ["--model_dir=x", "--model=y", "--weights=z"]])
+@pytest.mark.parametrize(
+    "words", [[], ["--model=x"], ["--model_dir=x", "--model=y", "--weights=z"]]
+)
 def test_export_needs_a_run_or_weights(words, capsys):
     assert cli.main(["export", "--out=nowhere", *words]) == 2
-    assert "needs either --model_dir, or --model and --weights" in capsys.readouterr().err
+    assert (
+        "needs either --model_dir, or --model and --weights" in capsys.readouterr().err
+    )
 
 
 def test_class_names_of_imagenet():

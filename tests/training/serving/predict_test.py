@@ -29,7 +29,9 @@ MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A classifier of colors, whose logits are the means of the channels."""
-    model = keras.Sequential([keras.Input([None, None, 3]), keras.layers.GlobalAveragePooling2D()])
+    model = keras.Sequential(
+        [keras.Input([None, None, 3]), keras.layers.GlobalAveragePooling2D()]
+    )
     out = tmp_path_factory.mktemp("served") / "colors"
     return export_saved_model(model, out, 8, MEAN, STD, NAMES)
 
@@ -47,13 +49,22 @@ def write(path, color=(250, 40, 0), size=(12, 9), **options):
 
 
 def test_predictions_are_printed_in_descending_order(served, tmp_path, capsys):
-    reddish, bluish = write(tmp_path / "reddish.png"), write(tmp_path / "bluish.bmp", (10, 60, 200), (300, 7))
+    reddish, bluish = (
+        write(tmp_path / "reddish.png"),
+        write(tmp_path / "bluish.bmp", (10, 60, 200), (300, 7)),
+    )
     first, second = predict(served, [reddish, bluish], top=2)
 
     red, green, _ = expected_probabilities((250, 40, 0))
     _, less_green, blue = expected_probabilities((10, 60, 200))
-    assert first["top"] == [("red", pytest.approx(red)), ("green", pytest.approx(green))]
-    assert second["top"] == [("blue", pytest.approx(blue)), ("green", pytest.approx(less_green))]
+    assert first["top"] == [
+        ("red", pytest.approx(red)),
+        ("green", pytest.approx(green)),
+    ]
+    assert second["top"] == [
+        ("blue", pytest.approx(blue)),
+        ("green", pytest.approx(less_green)),
+    ]
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [
         str(reddish),
@@ -89,10 +100,13 @@ def test_each_image_gets_its_own_picture(served, tmp_path):
         "x_prediction_prediction.png",
     ]
     assert images[3].read_bytes() == before
-    assert sorted(os.listdir(tmp_path / "out")) == sorted(["x_prediction.png", *map(os.path.basename, drawn)])
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(
+        ["x_prediction.png", *map(os.path.basename, drawn)]
+    )
     # The image is in the left panel.
     colors = [
-        Image.open(path).getpixel((image_files.MARGIN + 160, image_files.MARGIN + 160)) for path in drawn
+        Image.open(path).getpixel((image_files.MARGIN + 160, image_files.MARGIN + 160))
+        for path in drawn
     ]
     assert colors[:2] == [(250, 40, 0), (0, 255, 0)]
 
@@ -106,7 +120,10 @@ def test_second_run_replaces_the_pictures(served, tmp_path):
 
 @pytest.mark.parametrize("ending", ["csv", "JSONL"])
 def test_second_run_replaces_the_table(served, tmp_path, ending):
-    images, out = [write(tmp_path / f"{name}.png") for name in ("a", 'b"\n')], tmp_path / f"table.{ending}"
+    images, out = (
+        [write(tmp_path / f"{name}.png") for name in ("a", 'b"\n')],
+        tmp_path / f"table.{ending}",
+    )
     truncated(tmp_path / "0.png")
     out.touch()  # an empty file, as of `mktemp`
     predict(served, [tmp_path / "0.png", *images], out=out, top=2)
@@ -124,7 +141,10 @@ def test_second_run_replaces_the_table(served, tmp_path, ending):
     [
         ("labels.csv", lambda path: path.write_text("image,label\na.png,cat\n")),
         ("ranks.CSV", lambda path: path.write_text("image,rank,class\n")),
-        ("labels.jsonl", lambda path: path.write_text('{"image": "a.png", "classes": ["cat"]}\n')),
+        (
+            "labels.jsonl",
+            lambda path: path.write_text('{"image": "a.png", "classes": ["cat"]}\n'),
+        ),
         ("folder.csv", os.mkdir),
         ("pipe.csv", os.mkfifo),
         ("x_prediction.png", write),
@@ -138,16 +158,23 @@ def test_files_of_the_user_are_not_replaced(served, tmp_path, capsys, name, make
     make(folder / name)
     before = (folder / name).read_bytes() if (folder / name).is_file() else None
     out = folder if name.endswith("png") else folder / name
-    with pytest.raises(InputError, match=f"out '.*{name}' exists, and this command did not write it"):
+    with pytest.raises(
+        InputError, match=f"out '.*{name}' exists, and this command did not write it"
+    ):
         predict(served, write(tmp_path / "x.png"), out=out)
-    assert before == ((folder / name).read_bytes() if (folder / name).is_file() else None)
+    assert before == (
+        (folder / name).read_bytes() if (folder / name).is_file() else None
+    )
     assert os.listdir(folder) == [name] and capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("name", ["x.txt", "x.json", "x.tsv", "x.csv.gz", "x.png"])
 def test_other_endings_of_out_are_refused(served, tmp_path, name):
     image = write(tmp_path / "image.png")
-    with pytest.raises(InputError, match=f"out must be a folder, or .* in .csv or .jsonl, got '.*{name}'"):
+    with pytest.raises(
+        InputError,
+        match=f"out must be a folder, or .* in .csv or .jsonl, got '.*{name}'",
+    ):
         predict(served, image, out=tmp_path / name)
     assert os.listdir(tmp_path) == ["image.png"]
     (tmp_path / name).mkdir()  # an existing folder may have any name
@@ -156,11 +183,18 @@ def test_other_endings_of_out_are_refused(served, tmp_path, name):
 
 def test_drawn_pixels_and_bars():
     image = np.random.default_rng(0).integers(0, 256, [8, 8, 3], dtype=np.uint8)
-    picture = np.asarray(image_files.draw_prediction(image, "x.png", [("a", 0.75), ("b", 0.25), ("c", 0.0)]))
+    picture = np.asarray(
+        image_files.draw_prediction(
+            image, "x.png", [("a", 0.75), ("b", 0.25), ("c", 0.0)]
+        )
+    )
     left = picture[image_files.MARGIN :, image_files.MARGIN :][:320, :320]
     np.testing.assert_array_equal(left, image.repeat(40, 0).repeat(40, 1))
     first, others = (
-        (picture == np.frombuffer(bytes.fromhex(color[1:]), np.uint8)).all(-1).any(0).sum()
+        (picture == np.frombuffer(bytes.fromhex(color[1:]), np.uint8))
+        .all(-1)
+        .any(0)
+        .sum()
         for color in (image_files.FIRST, image_files.OTHERS)
     )
     assert abs(first - 0.75 * image_files.CHART) <= 1
@@ -212,8 +246,16 @@ def damaged(path):
         ("half.png", truncated, "a complete JPEG, PNG or other image file"),
         ("half.jpg", truncated, "a complete JPEG, PNG or other image file"),
         ("damaged.png", damaged, "a complete JPEG, PNG or other image file"),
-        ("text.png", lambda path: path.write_text("no image"), "a complete JPEG, PNG or other"),
-        ("empty.png", lambda path: path.touch(), "a complete JPEG, PNG or other image file"),
+        (
+            "text.png",
+            lambda path: path.write_text("no image"),
+            "a complete JPEG, PNG or other",
+        ),
+        (
+            "empty.png",
+            lambda path: path.touch(),
+            "a complete JPEG, PNG or other image file",
+        ),
         ("folder.png", lambda path: path.mkdir(), "a file, or a folder with"),
         ("missing.png", lambda path: None, "an existing file"),
     ],
@@ -227,7 +269,11 @@ def test_unreadable_image_is_skipped(served, tmp_path, capsys, name, spoil, mess
             predict(served, [tmp_path / name], out=tmp_path / "out")
         return
     results = predict(served, [good[0], tmp_path / name, good[1]], out=tmp_path / "out")
-    assert [os.path.basename(result["image"]) for result in results] == ["good.png", name, "last.png"]
+    assert [os.path.basename(result["image"]) for result in results] == [
+        "good.png",
+        name,
+        "last.png",
+    ]
     assert [sorted(result) for result in results][1] == ["error", "image"]
     printed = capsys.readouterr()
     assert printed.out.count("drawn in") == 2
@@ -241,30 +287,47 @@ def test_unreadable_image_is_skipped(served, tmp_path, capsys, name, spoil, mess
 
 def test_pipe_is_rejected(served, tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
-    with pytest.raises(InputError, match="image must be a regular file, got '.*pipe.png'"):
+    with pytest.raises(
+        InputError, match="image must be a regular file, got '.*pipe.png'"
+    ):
         predict(served, tmp_path / "pipe.png")
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_table_of_a_folder(served, tmp_path, capsys, ending):
-    colors = {"a.png": (250, 40, 0), "b\nc.webp": (10, 200, 60), "sub/d.tiff": (1, 2, 200)}
+    colors = {
+        "a.png": (250, 40, 0),
+        "b\nc.webp": (10, 200, 60),
+        "sub/d.tiff": (1, 2, 200),
+    }
     for name, color in colors.items():
         write(tmp_path / "in" / name, color)
     truncated(tmp_path / "in" / "half.png")
     (tmp_path / "in" / "notes.txt").touch()
     out = tmp_path / "new" / f"table.{ending}"
-    results = [result for result in predict(served, tmp_path / "in", out=out, top=2) if "top" in result]
+    results = [
+        result
+        for result in predict(served, tmp_path / "in", out=out, top=2)
+        if "top" in result
+    ]
     printed = capsys.readouterr()
     assert "of 3 images" in printed.out
     assert "notes.txt" in printed.err and "half.png" in printed.err
-    assert [os.path.relpath(result["image"], tmp_path / "in") for result in results] == list(colors)
+    assert [
+        os.path.relpath(result["image"], tmp_path / "in") for result in results
+    ] == list(colors)
     wanted = [(result["image"], *pair) for result in results for pair in result["top"]]
     if ending == "csv":
         with open(out, newline="") as file:
-            rows = [(row["image"], row["class"], float(row["probability"])) for row in csv.DictReader(file)]
+            rows = [
+                (row["image"], row["class"], float(row["probability"]))
+                for row in csv.DictReader(file)
+            ]
     else:
         lines = [json.loads(line) for line in out.read_text().split("\n")[:-1]]
-        assert [set(line) for line in lines if "half.png" in line["image"]] == [{"image", "error"}]
+        assert [set(line) for line in lines if "half.png" in line["image"]] == [
+            {"image", "error"}
+        ]
         rows = [
             (line["image"], *pair)
             for line in lines
@@ -272,7 +335,9 @@ def test_table_of_a_folder(served, tmp_path, capsys, ending):
             for pair in zip(line["classes"], line["probabilities"], strict=True)
         ]
     assert [row[:2] for row in rows] == [row[:2] for row in wanted]
-    np.testing.assert_allclose([row[2] for row in rows], [row[2] for row in wanted], rtol=1e-5)
+    np.testing.assert_allclose(
+        [row[2] for row in rows], [row[2] for row in wanted], rtol=1e-5
+    )
 
 
 def test_line_break_in_a_name_is_escaped(served, tmp_path, capsys):
@@ -305,19 +370,25 @@ def not_protobuf(path):
 def test_other_saved_models_are_rejected(tmp_path, make, message):
     path = str(tmp_path / "model")
     make(path)
-    with pytest.raises(InputError, match=f"written by `lambdanet export`, got '.*/model'; it {message}"):
+    with pytest.raises(
+        InputError, match=f"written by `lambdanet export`, got '.*/model'; it {message}"
+    ):
         predict(path, write(tmp_path / "good.png"), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("top", [0, -3, 2.5, True, "5"])
 def test_wrong_top_is_rejected(served, tmp_path, top):
-    with pytest.raises(InputError, match=f"top must be a positive integer, got {top!r}"):
+    with pytest.raises(
+        InputError, match=f"top must be a positive integer, got {top!r}"
+    ):
         predict(served, write(tmp_path / "good.png"), top=top)
 
 
 def test_no_images_are_rejected(served):
-    with pytest.raises(InputError, match="images must be image files or folders of them, got "):
+    with pytest.raises(
+        InputError, match="images must be image files or folders of them, got "
+    ):
         predict(served, [])
 
 
@@ -359,4 +430,6 @@ def test_command_exits_with_1_for_an_unreadable_image(served, tmp_path, capsys):
     assert cli.main(["predict", f"--saved_model={served}", str(tmp_path)]) == 1
     printed = capsys.readouterr()
     assert printed.out.startswith(str(tmp_path / "good.png"))
-    assert printed.err.splitlines()[-1] == "lambdanet: error: 1 of 2 images cannot be read"
+    assert (
+        printed.err.splitlines()[-1] == "lambdanet: error: 1 of 2 images cannot be read"
+    )
