@@ -8,6 +8,7 @@
 #                documentation or a browser
 #   make test-all   both
 #                a part of them: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-m "not slow"'
+#   make test-experiments   what experiments/ promises; continuous integration runs it once a week
 #   make test-newest   layers, models, weights and training with the newest Keras and JAX, without TensorFlow, where there is
 #                a Python 3.12 or 3.13; it is installed into .venv-newest
 #   make test-plain-cpu   make test-all as on a processor with AVX2 and nothing newer
@@ -64,7 +65,7 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 	.venv-newest/bin/python -m pytest --noconftest --numprocesses=2
 
 .PHONY: demo demo-detection docs tables figures test test-rest test-all test-tensorflow test-jax \
-	test-newest test-plain-cpu test-tensorflow-2.21 coverage check lint format results lock hooks release-check clean
+	test-newest test-experiments test-plain-cpu test-tensorflow-2.21 coverage check lint format results lock hooks release-check clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
 # the training.
@@ -102,7 +103,7 @@ else
 test: test-tensorflow test-jax
 
 test-rest: .venv/dev.stamp
-	$(PYTEST) -m rest tests
+	$(PYTEST) -m rest --ignore=tests/experiments tests
 	KERAS_BACKEND=jax $(PYTEST) -m rest $(ON_JAX)
 endif
 
@@ -113,6 +114,9 @@ test-tensorflow: .venv/test.stamp
 
 test-jax: .venv/test.stamp
 	KERAS_BACKEND=jax $(PYTEST) -m "not rest" $(ON_JAX)
+
+test-experiments: .venv/dev.stamp
+	$(PYTEST) tests/experiments
 
 test-plain-cpu: .venv/dev.stamp
 	$(BIN)/python tests/plain_cpu.py $(MAKE) test-all

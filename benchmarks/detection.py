@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from benchmarks import program
 from lambdanet import command_line
-from lambdanet.command_line import IntegerFlag, ListFlag
 from lambdanet.errors import check_counts
 
 EXPERIMENTS = ("lambda_resnet/maskrcnn_resnetfpn_coco", "maskrcnn_resnetfpn_coco")
@@ -64,19 +63,7 @@ def benchmark_detection(
     print(f"peak memory of the process: {peak:.1f} GiB")
 
 
-COMMAND = program(
-    "detection",
-    "times the training steps of detection experiments in turns, and prints their ratio",
-    benchmark_detection,
-    ListFlag(
-        "experiments",
-        "NAME,...",
-        f"one or two experiments (default: {','.join(EXPERIMENTS)})",
-    ),
-    IntegerFlag("size", "PIXELS", "side of the images (default: 512)"),
-    IntegerFlag("batch_size", "N", "images per step (default: 1)"),
-    IntegerFlag("steps", "N", "timed steps per experiment (default: 5)"),
-)
+COMMAND = program("benchmarks.detection", benchmark_detection)
 
 if __name__ == "__main__":
     sys.exit(command_line.main(COMMAND))

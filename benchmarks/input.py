@@ -19,13 +19,12 @@ import tensorflow as tf
 from PIL import Image
 
 from benchmarks import program
+from benchmarks.turns import results
+from benchmarks.turns.report import number
 from lambdanet import command_line, configs, text_table
-from lambdanet.command_line import Flag, IntegerFlag
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import check_counts, invalid
 from lambdanet.files import writable_dir, write_output
-from lambdanet.training.benchmark import results
-from lambdanet.training.benchmark.report import number
 from lambdanet.training.data import records
 from lambdanet.training.data.dataset import Dataset
 
@@ -285,24 +284,7 @@ def _ratio(values: list[float], others: list[float] | None) -> float | None:
     )
 
 
-COMMAND = program(
-    "input",
-    "measures images per second from JPEG TFRecords, compared with Model Garden's reader",
-    benchmark_input,
-    Flag(
-        "data_dir",
-        "DIR",
-        "JPEG TFRecords with a split train (default: synthetic pictures)",
-    ),
-    IntegerFlag("image_size", "PIXELS", "side of the output images (default: 224)"),
-    IntegerFlag("batch_size", "N", "images per batch (default: 128)"),
-    IntegerFlag("images", "N", "images per turn (default: 2048)"),
-    IntegerFlag("repeats", "N", "turns per contender (default: 7)"),
-    IntegerFlag(
-        "pictures", "N", "number of different synthetic pictures (default: 256)"
-    ),
-    Flag("out", "DIR", "folder for a CSV file (default: none)"),
-)
+COMMAND = program("benchmarks.input", benchmark_input)
 
 if __name__ == "__main__":
     sys.exit(command_line.main(COMMAND))

@@ -14,11 +14,10 @@ from PIL import Image
 
 from benchmarks import program
 from benchmarks.memory import largest_resident_mb
+from benchmarks.turns import results
 from lambdanet import command_line, text_table
-from lambdanet.command_line import Flag, IntegerFlag
 from lambdanet.errors import InputError, check_counts, invalid
 from lambdanet.models import zoo
-from lambdanet.training.benchmark import results
 from lambdanet.training.serving.export import export_saved_model
 
 MODEL, SIDE, NUM_CLASSES, BATCH_SIZE = "lambda_resnet26t", 96, 10, 64
@@ -203,16 +202,7 @@ def _measure(
     return speed, pictures / (time.monotonic() - begin), memory
 
 
-COMMAND = program(
-    "predictions",
-    "measures pictures per second of `pseudo-label` with 1 and 2 processes, and of `model.predict` alone",
-    benchmark_predictions,
-    IntegerFlag("pictures", "N", "number of pictures (default: 20000)"),
-    IntegerFlag("rounds", "N", "turns of each (default: 1)"),
-    Flag(
-        "before", "DIR", "checkout of an earlier commit to compare with (default: none)"
-    ),
-)
+COMMAND = program("benchmarks.predictions", benchmark_predictions)
 
 if __name__ == "__main__":
     sys.exit(command_line.main(COMMAND))

@@ -13,18 +13,17 @@ import tensorflow as tf
 from scipy import optimize
 
 from benchmarks import program
+from benchmarks.turns import results
+from benchmarks.turns.cases import HEADS, KEY_DIM, Case, cases
 from lambdanet import command_line
 from lambdanet.backend import device
 from lambdanet.backend.device import Device, Speed
-from lambdanet.command_line import Flag, IntegerFlag, ListFlag
 from lambdanet.errors import check_counts
 from lambdanet.files import write_output
 from lambdanet.ops import convolution, products
 from lambdanet.ops.position_lambdas import choose_fastest
 from lambdanet.ops.position_term import Form, PositionTerm, Sizes
 from lambdanet.text_table import to_csv
-from lambdanet.training.benchmark import results
-from lambdanet.training.benchmark.cases import HEADS, KEY_DIM, Case, cases
 
 MAPS = (
     "7x7x512x8",
@@ -60,7 +59,7 @@ def measure_rates(
     rates for programs that are started after it.
 
     Args:
-      maps: as in `benchmark_layers`.
+      maps: HEIGHTxWIDTHxCHANNELSxBATCH; default: seven from 7x7 to 64x64.
       repeats: the number of turns per form.
       out: the CSV file for all timings; default: none.
 
@@ -221,18 +220,7 @@ def _columns(timing: Timing, speed: Speed) -> dict[str, Any]:
     }
 
 
-COMMAND = program(
-    "rates",
-    "fits the rates of this CPU, by which layers choose their form, to measured times",
-    measure_rates,
-    ListFlag(
-        "maps",
-        "MAP,...",
-        "HEIGHTxWIDTHxCHANNELSxBATCH (default: seven from 7x7 to 64x64)",
-    ),
-    IntegerFlag("repeats", "N", "turns per form (default: 3)"),
-    Flag("out", "FILE", "the CSV file for all timings"),
-)
+COMMAND = program("benchmarks.rates", measure_rates)
 
 if __name__ == "__main__":
     sys.exit(command_line.main(COMMAND))

@@ -11,10 +11,9 @@ import numpy as np
 
 from benchmarks import program
 from benchmarks.memory import largest_resident_mb
+from benchmarks.turns import results
 from lambdanet import command_line, text_table
-from lambdanet.command_line import IntegerFlag, ListFlag
 from lambdanet.errors import check_counts, invalid
-from lambdanet.training.benchmark import results
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.inference import pipeline
 from lambdanet.training.inference.inputs import FilePart, Inputs
@@ -105,18 +104,7 @@ def _measure(
     return {"s": f"{time.monotonic() - begin:.1f}", "MB": f"{peak[0]:.0f}"}
 
 
-COMMAND = program(
-    "selection",
-    "measures the selection of the same number of pictures per class from synthetic predictions",
-    benchmark_selection,
-    ListFlag(
-        "predictions",
-        "N,...",
-        "numbers of predictions (default: 1, 2, 4, 8 and 16 million)",
-    ),
-    IntegerFlag("per_class", "N", "records per class (default: 1000)"),
-    IntegerFlag("processes", "N", "processes of Beam (default: 2)"),
-)
+COMMAND = program("benchmarks.selection", benchmark_selection)
 
 if __name__ == "__main__":
     sys.exit(command_line.main(COMMAND))

@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks import program
+from benchmarks.turns import results
+from benchmarks.turns.model_contenders import Network
+from benchmarks.turns.report import number
 from lambdanet import command_line, text_table
 from lambdanet.backend import keras
-from lambdanet.command_line import IntegerFlag
 from lambdanet.errors import check_counts
-from lambdanet.training.benchmark import results
-from lambdanet.training.benchmark.model_contenders import Network
-from lambdanet.training.benchmark.report import number
 
 BASELINE = "Keras ResNet50"
 MODELS = ("resnet_50", "lambda_resnet_50", "lambda_resnet50ts", "halonet_h1")
@@ -99,13 +98,7 @@ def _start(build: Callable[[], keras.Model], size: int) -> tuple[float, float]:
     return built - begin, ends[0] - begin_fit
 
 
-COMMAND = program(
-    "startup",
-    "measures the time to build models and to their first training step, relative to Keras's ResNet-50",
-    benchmark_startup,
-    IntegerFlag("repeats", "N", "turns per model (default: 3)"),
-    models=True,
-)
+COMMAND = program("benchmarks.startup", benchmark_startup, positional="models")
 
 if __name__ == "__main__":
     sys.exit(command_line.main(COMMAND))

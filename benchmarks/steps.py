@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import program
+from benchmarks.turns import results
 from lambdanet import command_line, configs, text_table
 from lambdanet.backend import keras
-from lambdanet.command_line import Flag, IntegerFlag
 from lambdanet.configs.recipe import override
 from lambdanet.errors import InputError, check_counts, invalid
 from lambdanet.models.weights import weight_files
-from lambdanet.training.benchmark import results
 from lambdanet.training.run import build
 
 RECIPE = "digits"
@@ -158,15 +157,7 @@ def _summary(engine: str, rounds: list[dict[str, dict[str, Any]]]) -> dict[str, 
     }
 
 
-COMMAND = program(
-    "steps",
-    "measures steps and epochs of `train` on TensorFlow, on JAX and in an earlier checkout",
-    benchmark_steps,
-    Flag(
-        "before", "DIR", "checkout of an earlier commit to compare with (default: none)"
-    ),
-    IntegerFlag("epochs", "N", "turns of each (default: 7)"),
-)
+COMMAND = program("benchmarks.steps", benchmark_steps)
 
 if __name__ == "__main__":
     sys.exit(command_line.main(COMMAND))

@@ -3,20 +3,29 @@
 
 import sys
 
-from absl import flags
-
 from lambdanet import command_line
-from lambdanet.command_line import Command, Flag, IntegerFlag, switch
+from lambdanet.signatures import File, Folder, command
 
 
-def _run(values: flags.FlagValues, arguments: list[str]) -> None:
-    from lambdanet.detection.data import annotations
+def check(
+    annotations: File,
+    images: Folder | None = None,
+    num_classes: int | None = None,
+    masks: bool = True,
+) -> None:
+    """Checks a COCO annotation file for errors that would make training fail.
 
-    found = annotations.check_annotations(
-        values.annotations, values.images, values.num_classes, values.masks
-    )
+    Args:
+      annotations: annotation file, such as instances_train2017.json.
+      images: folder of its images (default: images are not checked).
+      num_classes: classes of the model, background included.
+      masks: require a mask per object (default: true; --nomasks: boxes only).
+    """
+    from lambdanet.detection.data.annotations import check_annotations
+
+    found = check_annotations(annotations, images, num_classes, masks)
     print(
-        f"{values.annotations}: {found['images']} images, {found['objects']} objects and {found['crowds']} "
+        f"{annotations}: {found['images']} images, {found['objects']} objects and {found['crowds']} "
         f"crowds of {found['categories']} categories, no errors"
     )
     if found["left_out"]:
@@ -25,25 +34,9 @@ def _run(values: flags.FlagValues, arguments: list[str]) -> None:
         )
 
 
-COMMAND = Command(
+COMMAND = command(
+    check,
     "check",
-    "checks a COCO annotation file for errors that would make training fail",
-    _run,
-    flags=(
-        Flag(
-            "annotations",
-            "FILE",
-            "annotation file, such as instances_train2017.json",
-            required=True,
-        ),
-        Flag("images", "DIR", "folder of its images (default: images are not checked)"),
-        IntegerFlag("num_classes", "N", "classes of the model, background included"),
-        switch(
-            "masks",
-            "require a mask per object (default: true; --nomasks: boxes only)",
-            default=True,
-        ),
-    ),
     examples=(
         "python -m lambdanet.detection.check --annotations=instances_val2017.json --images=val2017",
         "python -m lambdanet.detection.check --annotations=instances_val2017.json --num_classes=91 --nomasks",

@@ -3,42 +3,29 @@
 
 import sys
 
-from absl import flags
-
 from lambdanet import command_line
-from lambdanet.command_line import Command, Flag
+from lambdanet.signatures import File, Folder, command
 
 
-def _run(values: flags.FlagValues, arguments: list[str]) -> None:
+def evaluate_detector(
+    saved_model: Folder, annotations: File, images: Folder, out: File | None = None
+) -> None:
+    """Evaluates an exported detector on annotated images and prints the COCO table.
+
+    Args:
+      saved_model: folder written by lambdanet.detection.export.
+      annotations: annotation file, such as instances_val2017.json.
+      images: folder of its images.
+      out: file for the detections in COCO's results format (default: none).
+    """
     from lambdanet.detection.serving.coco_table import evaluate
 
-    evaluate(values.saved_model, values.annotations, values.images, values.out)
+    evaluate(saved_model, annotations, images, out)
 
 
-COMMAND = Command(
+COMMAND = command(
+    evaluate_detector,
     "evaluate",
-    "evaluates an exported detector on annotated images and prints the COCO table",
-    _run,
-    flags=(
-        Flag(
-            "saved_model",
-            "DIR",
-            "folder written by lambdanet.detection.export",
-            required=True,
-        ),
-        Flag(
-            "annotations",
-            "FILE",
-            "annotation file, such as instances_val2017.json",
-            required=True,
-        ),
-        Flag("images", "DIR", "folder of its images", required=True),
-        Flag(
-            "out",
-            "FILE",
-            "file for the detections in COCO's results format (default: none)",
-        ),
-    ),
     examples=(
         "python -m lambdanet.detection.evaluate --saved_model=/tmp/model "
         "--annotations=instances_val2017.json --images=val2017",

@@ -2,26 +2,42 @@
 """Exports a trained detector to a SavedModel: `python -m lambdanet.detection.export`."""
 
 import sys
-
-from absl import flags
+from typing import Annotated
 
 from lambdanet import command_line
-from lambdanet.command_line import Command, Flag
 from lambdanet.errors import invalid
+from lambdanet.signatures import File, Folder, Name, command
 
 
-def _run(values: flags.FlagValues, arguments: list[str]) -> None:
-    size = _size(values.input_size) if values.input_size else None
+def export_detector(
+    model_dir: Folder,
+    out: Folder,
+    checkpoint: Annotated[str | None, "PATH"] = None,
+    input_size: Annotated[str | None, "H,W"] = None,
+    annotations: File | None = None,
+    experiment: Name | None = None,
+) -> None:
+    """Exports a trained detector to a SavedModel that takes image files or arrays of any size.
+
+    Args:
+      model_dir: folder written by lambdanet.detection.train.
+      out: folder for the SavedModel.
+      checkpoint: checkpoint, or a folder of them (default: the newest of the run).
+      input_size: size in pixels to which images are resized (default: as in training).
+      annotations: file with the class names (default: the experiment's annotation file).
+      experiment: experiment of the run (default: from its folder).
+    """
+    size = _size(input_size) if input_size else None
 
     from lambdanet.detection.serving.saved_model import export
 
     export(
-        values.model_dir,
-        values.out,
-        values.experiment,
-        values.checkpoint,
+        model_dir,
+        out,
+        experiment,
+        checkpoint,
         size,
-        values.annotations,
+        annotations,
     )
 
 
@@ -32,35 +48,9 @@ def _size(text: str) -> list[int]:
     return [int(side) for side in sides] * (3 - len(sides))
 
 
-COMMAND = Command(
+COMMAND = command(
+    export_detector,
     "export",
-    "exports a trained detector to a SavedModel that takes image files or arrays of any size",
-    _run,
-    flags=(
-        Flag(
-            "model_dir",
-            "DIR",
-            "folder written by lambdanet.detection.train",
-            required=True,
-        ),
-        Flag("out", "DIR", "folder for the SavedModel", required=True),
-        Flag(
-            "checkpoint",
-            "PATH",
-            "checkpoint, or a folder of them (default: the newest of the run)",
-        ),
-        Flag(
-            "input_size",
-            "H,W",
-            "size in pixels to which images are resized (default: as in training)",
-        ),
-        Flag(
-            "annotations",
-            "FILE",
-            "file with the class names (default: the experiment's annotation file)",
-        ),
-        Flag("experiment", "NAME", "experiment of the run (default: from its folder)"),
-    ),
     examples=(
         "python -m lambdanet.detection.export --model_dir=/tmp/shapes_run --out=/tmp/shapes_model",
         "python -m lambdanet.detection.export --model_dir=/tmp/run --checkpoint=/tmp/run/ckpt-9 --out=model",

@@ -2,47 +2,40 @@
 """Finds and draws objects in images: `python -m lambdanet.detection.predict`."""
 
 import sys
-
-from absl import flags
+from collections.abc import Sequence
+from typing import Annotated
 
 from lambdanet import command_line
-from lambdanet.command_line import Arguments, Command, Flag, FloatFlag
 from lambdanet.errors import Unfinished
+from lambdanet.signatures import Folder, command
 
 
-def _run(values: flags.FlagValues, arguments: list[str]) -> None:
+def predict_objects(
+    images: Annotated[Sequence[str], "IMAGE_OR_FOLDER..."],
+    saved_model: Folder,
+    out: Folder,
+    min_confidence: Annotated[float, "P"] = 0.5,
+) -> None:
+    """Draws boxes, masks, class names and scores on images, and writes them in COCO's format.
+
+    Args:
+      images: image files, and folders of them.
+      saved_model: folder written by lambdanet.detection.export.
+      out: folder for the drawings and predictions.json.
+      min_confidence: smallest score of a reported detection, from 0 to 1.
+    """
     from lambdanet.detection.serving.prediction import predict
 
-    found = predict(values.saved_model, arguments, values.out, values.min_confidence)
+    found = predict(saved_model, images, out, min_confidence)
     if unreadable := found["unreadable"]:
         total = len(unreadable) + len(found["images"])
         raise Unfinished(f"{len(unreadable)} of {total} images cannot be read")
 
 
-COMMAND = Command(
+COMMAND = command(
+    predict_objects,
     "predict",
-    "draws boxes, masks, class names and scores on images, and writes them in COCO's format",
-    _run,
-    flags=(
-        Flag(
-            "saved_model",
-            "DIR",
-            "folder written by lambdanet.detection.export",
-            required=True,
-        ),
-        Flag(
-            "out", "DIR", "folder for the drawings and predictions.json", required=True
-        ),
-        FloatFlag(
-            "min_confidence",
-            "P",
-            "smallest score of a reported detection, from 0 to 1 (default: 0.5)",
-            default=0.5,
-        ),
-    ),
-    arguments=Arguments(
-        "IMAGE_OR_FOLDER...", "image files, and folders of them", 1, float("inf")
-    ),
+    positional="images",
     examples=(
         "python -m lambdanet.detection.predict --saved_model=/tmp/model --out=/tmp/found street.jpg",
         "python -m lambdanet.detection.predict --saved_model=/tmp/model --out=/tmp/found /tmp/photos",

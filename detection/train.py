@@ -2,32 +2,54 @@
 """Trains and evaluates a detector: `python -m lambdanet.detection.train`."""
 
 import sys
-
-from absl import flags
+from collections.abc import Sequence
+from typing import Annotated
 
 from lambdanet import command_line
-from lambdanet.command_line import Command, Flag, RepeatedFlag, switch
 from lambdanet.errors import check_known
+from lambdanet.signatures import Folder, Name, Repeated, command
 
 
-def _run(values: flags.FlagValues, arguments: list[str]) -> None:
+def train_detector(
+    experiment: Name,
+    mode: str,
+    model_dir: Folder,
+    config_file: Annotated[Sequence[str], Repeated, "FILE"] = (),
+    params_override: Annotated[str, "TEXT"] = "",
+    tpu: Annotated[str, "ADDRESS"] = "",
+    tf_data_service: Annotated[str, "ADDRESS"] = "",
+    enable_async_checkpointing: bool = True,
+) -> None:
+    """Trains a detector, evaluates it, or both.
+
+    Args:
+      experiment: experiment, such as maskrcnn_lambda_resnet_coco; see below.
+      mode: train, eval, train_and_eval or continuous_eval.
+      model_dir: folder for checkpoints, params.yaml and logs.
+      config_file: YAML file that overrides the experiment; repeatable.
+      params_override: overrides both: YAML, JSON, a file, or a.b=1,a.c=2.
+      tpu: TPU: local, a name or grpc://...; needs runtime.distribution_strategy=tpu.
+      tf_data_service: address of a tf.data service that reads the data.
+      enable_async_checkpointing: wait until each checkpoint is written, instead of training on (default:
+        train on).
+    """
     from lambdanet.detection.configs import resolve
     from lambdanet.detection.run import train
 
-    check_known("mode", values.mode, resolve.MODES)
+    check_known("mode", mode, resolve.MODES)
     params = resolve.resolve(
-        values.experiment,
-        values.config_file or (),
-        values.params_override or "",
-        values.tpu or "",
-        values.tf_data_service or "",
+        experiment,
+        config_file,
+        params_override,
+        tpu,
+        tf_data_service,
     )
     train.run_experiment(
         params,
-        values.mode,
-        values.model_dir,
-        async_checkpoints=values.enable_async_checkpointing,
-        experiment=values.experiment,
+        mode,
+        model_dir,
+        async_checkpoints=enable_async_checkpointing,
+        experiment=experiment,
     )
 
 
@@ -43,53 +65,9 @@ experiments:
 task.init_checkpoint may be a checkpoint of Model Garden, a model_dir of `lambdanet train`, a .safetensors or
 .weights.h5 file, or published weights, such as imagenet."""
 
-COMMAND = Command(
+COMMAND = command(
+    train_detector,
     "train",
-    "trains a detector, evaluates it, or both",
-    _run,
-    flags=(
-        Flag(
-            "experiment",
-            "NAME",
-            "experiment, such as maskrcnn_lambda_resnet_coco; see below",
-            required=True,
-        ),
-        Flag(
-            "mode",
-            "MODE",
-            "train, eval, train_and_eval or continuous_eval",
-            required=True,
-        ),
-        Flag(
-            "model_dir",
-            "DIR",
-            "folder for checkpoints, params.yaml and logs",
-            required=True,
-        ),
-        RepeatedFlag(
-            "config_file", "FILE", "YAML file that overrides the experiment; repeatable"
-        ),
-        Flag(
-            "params_override",
-            "TEXT",
-            "overrides both: YAML, JSON, a file, or a.b=1,a.c=2",
-        ),
-        Flag(
-            "tpu",
-            "ADDRESS",
-            "TPU: local, a name or grpc://...; needs runtime.distribution_strategy=tpu",
-        ),
-        Flag(
-            "tf_data_service",
-            "ADDRESS",
-            "address of a tf.data service that reads the data",
-        ),
-        switch(
-            "enable_async_checkpointing",
-            "wait until each checkpoint is written, instead of training on",
-            default=True,
-        ),
-    ),
     examples=(
         "python -m lambdanet.detection.train --experiment=maskrcnn_lambda_resnet_coco --mode=train_and_eval "
         "--model_dir=DIR --tpu=local "

@@ -11,6 +11,7 @@ from source_tree import ROOT
 FILES = {
     "backend/engines_test.py": ("PyTorch", ["torch"]),
     "benchmarks": ("Apache Beam and PyTorch", ["apache_beam", "mnist1d", "torch"]),
+    "experiments": ("Apache Beam and PyTorch", ["apache_beam", "mnist1d", "torch"]),
     "detection": ("TF Model Garden", ["official", "tf_keras"]),
     "models/timm_networks_test.py": ("timm", ["timm"]),
     "models/weights/timm_weights_test.py": ("timm", ["timm"]),

@@ -17,7 +17,9 @@ PAGES = {
 PAGES["README.md"] = (ROOT / "README.md").read_text()
 
 SHELL = ("", "bash", "console")
-COMMAND = re.compile(r"\s*(?:until )?(lambdanet|python -m lambdanet[.\w]+) (.*)")
+COMMAND = re.compile(
+    r"\s*(?:until )?(lambdanet|python -m (?:lambdanet|benchmarks)\.[.\w]+)(?: (.*))?"
+)
 
 
 def lines_of(text: str) -> list[str]:
@@ -34,10 +36,10 @@ def commands_of(text: str) -> list[tuple[str, list[str]]]:
     """Returns the command lines of lambdanet on a page: the command, and its arguments."""
     found = []
     for match in filter(None, map(COMMAND.match, lines_of(text))):
-        program, words = match[1], shlex.split(match[2], comments=True)
+        program = match[1]
+        words = shlex.split(match[2] or "", comments=True)
         if program == "lambdanet":
-            number = 2 if words[0] == "benchmark" else 1
-            program, words = " ".join([program, *words[:number]]), words[number:]
+            program = f"{program} {words.pop(0)}"
         end = next(
             (i for i, word in enumerate(words) if word in ("|", "||", "&&", ">", ";")),
             None,

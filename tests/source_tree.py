@@ -2,7 +2,6 @@
 """The layout of the checkout: its floors, their files, and what each file imports."""
 
 import ast
-import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -39,9 +38,12 @@ FLOORS = {
         "detection",
     ),
 }
-FLOORS["benchmarks"] = tuple(FLOORS)  # beside the package, and not installed
+# Beside the package, and not installed; no floor imports an experiment.
+BESIDE = ("benchmarks", "experiments")
+FLOORS["benchmarks"] = tuple(FLOORS)
+FLOORS["experiments"] = tuple(FLOORS)
 
-# What `lambdanet benchmark layers --peers` and `lambdanet convert` compare with, where it is installed.
+# What `python -m benchmarks.layers --peers` and `lambdanet convert` compare with, where it is installed.
 PEERS = {"keras_cv_attention_models", "lambda_networks", "timm", "torch"}
 
 
@@ -50,7 +52,7 @@ def files_of(floor: str) -> list[Path]:
     if floor == "core":
         return sorted((ROOT / "lambdanet").glob("*.py"))
     return sorted(
-        (ROOT / ("" if floor == "benchmarks" else "lambdanet") / floor).glob("**/*.py")
+        (ROOT / ("" if floor in BESIDE else "lambdanet") / floor).glob("**/*.py")
     )
 
 
@@ -73,7 +75,7 @@ def name_of_test(path: Path) -> str:
 def floor_of(name: str) -> str:
     """Returns the floor of a name; `face`, above the models, for names of the public face alone."""
     root, _, rest = name.partition(".")
-    part = root if root == "benchmarks" else rest.partition(".")[0]
+    part = root if root in BESIDE else rest.partition(".")[0]
     if part in FLOORS:
         return part
     return (
@@ -116,23 +118,4 @@ def imports(path: Path) -> set[str]:
 
 def own(names: set[str]) -> set[str]:
     """Keeps the names that belong to this project."""
-    return {name for name in names if name.split(".")[0] in ("benchmarks", "lambdanet")}
-
-
-def mentions(path: Path) -> set[str]:
-    """Returns the modules of this project that strings of a file name, or that its programs import."""
-    nodes = ast.walk(ast.parse(path.read_text()))
-    strings = {
-        node.value
-        for node in nodes
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-    names = {
-        s.split(":")[0] for s in strings if re.fullmatch(r"lambdanet(\.\w+)+(:\w+)?", s)
-    }
-    programs = [
-        program
-        for program in (ROOT / "tests/programs").glob("*.py")
-        if program.name in strings
-    ]
-    return names.union(*(own(imports(program)) for program in programs))
+    return {name for name in names if name.split(".")[0] in (*BESIDE, "lambdanet")}

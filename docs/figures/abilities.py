@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from svg import Drawing
 
-from benchmarks.arena.constructions import ARROWS, REACH
+from experiments.arena.constructions import ARROWS, REACH
 
 COLORS = ("blue", "orange", "green", "purple")
 BOARD = np.array(

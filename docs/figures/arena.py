@@ -12,10 +12,10 @@ from svg import LIGHT
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks.arena import plan, summary
-from benchmarks.arena.operators import OPERATORS
-from benchmarks.arena.settings import Setup
-from benchmarks.arena.training import STEPS
+from experiments.arena import plan, summary
+from experiments.arena.operators import OPERATORS
+from experiments.arena.settings import Setup
+from experiments.arena.training import STEPS
 
 STYLES = {  # of operators: color, style of the line
     "convolution": ("faint", "-"),

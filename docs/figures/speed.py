@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time and memory of whole lambda layers, drawn from the csv that `lambdanet benchmark layers` writes."""
+"""Time and memory of whole lambda layers, drawn from the csv that `python -m benchmarks.layers` writes."""
 
 import csv
 import math

@@ -7,12 +7,24 @@ tables, the pages of families and the notebooks for Colab, which are in the repo
 Sphinx alone.
 """
 
+import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
-from generate import api, commands, explorer, models, notebooks, repository, tables
+# Of benchmarks/ and experiments/, which are not installed.
+sys.path.append(str(Path(__file__).parents[2]))
+
+from generate import (
+    api,
+    commands,
+    explorer,
+    models,
+    notebooks,
+    repository,
+    tables,
+)
 
 WRITERS = (api, commands)  # modules whose `pages` returns whole pages
 

@@ -11,7 +11,7 @@ import lambdanet
 from generate.pages import summary, table
 
 # Programs and workers, which nobody imports.
-HIDDEN = {"lambdanet.cli", "lambdanet.training.benchmark.worker"}
+HIDDEN = {"lambdanet.cli"}
 
 
 def pages() -> dict[str, str]:

@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of the arena of operators, of docs/results/arena.csv and benchmarks/arena."""
+"""Tables of the arena of operators, of docs/results/arena.csv and experiments/arena."""
 
 import statistics
-import sys
-from pathlib import Path
 
 from rounding import three_digits
 
+from experiments.arena import plan, summary
+from experiments.arena.operators import OPERATORS
+from experiments.arena.settings import Setup
+from experiments.arena.tasks import TASKS
 from generate.pages import RESULTS, read_csv, table
 from generate.results import MISSING
-
-sys.path.append(str(Path(__file__).parents[2]))
-
-from benchmarks.arena import plan, summary
-from benchmarks.arena.operators import OPERATORS
-from benchmarks.arena.settings import Setup
-from benchmarks.arena.tasks import TASKS
 
 ROWS = plan.read_rows(RESULTS / "arena.csv")
 HEADLINE = plan.headline()

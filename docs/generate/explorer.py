@@ -6,11 +6,11 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
+from benchmarks.tpu_speeds import CHIPS
 from generate.models import family_of
 from generate.pages import read_csv
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.models import names
-from lambdanet.tpu.speed_tables import CHIPS
 
 FOLDER = "_generated/static"
 TESTS = ("ImageNet", *pretrained_weights.TEST_SETS)

@@ -45,8 +45,8 @@ PAGES = {
         "shapes.txt": (*MODELS, "detection"),
     },
     "arena": {
-        "arena.csv": (*LAYERS, "benchmarks/arena"),
-        "arena_memory.csv": (*LAYERS, "benchmarks/arena"),
+        "arena.csv": (*LAYERS, "experiments/arena"),
+        "arena_memory.csv": (*LAYERS, "experiments/arena"),
     },
 }
 

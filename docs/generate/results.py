@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from rounding import three_digits
 
+from benchmarks.papers.sizes import TABLES
+from benchmarks.turns.cases import MODEL_PEERS
 from generate import measured
 from generate.pages import RESULTS, read_csv, table
 from lambdanet.models.names import list_models, render_table
-from lambdanet.models.papers.sizes import TABLES
-from lambdanet.training.benchmark.cases import MODEL_PEERS
 
 MISSING = "The commands have not been run yet."
 TABLE_8 = "![Parameters of the rows of Table 8, as printed and in lambdanet](../figures/table_8.svg)\n\n"

@@ -5,7 +5,7 @@
 
 Writes operations.csv: the share of each group of operations in the time of all, and the part of it that is
 inside lambda layers or halo attention. TensorFlow's profiler measures it, over a few steps of what
-`lambdanet benchmark models` runs.
+`python -m benchmarks.models` runs.
 """
 
 import collections
@@ -18,8 +18,8 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from lambdanet.training.benchmark.cases import ModelCase
-from lambdanet.training.benchmark.model_contenders import build
+from benchmarks.turns.cases import ModelCase
+from benchmarks.turns.model_contenders import build
 
 FILE = Path(__file__).with_name("operations.csv")
 SETTINGS = (  # model, pass, images

@@ -4,7 +4,7 @@
     pip install lambda-networks keras-cv-attention-models timm torch
     python docs/results/peers.py
 
-Cells about speed and memory are those of layers.csv, which `lambdanet benchmark layers --peers` writes.
+Cells about speed and memory are those of layers.csv, which `python -m benchmarks.layers --peers` writes.
 """
 
 import csv

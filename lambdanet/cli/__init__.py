@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import lambdanet
 from lambdanet import command_line
-from lambdanet.cli import benchmark, exported, models, tpu_check, training
+from lambdanet.cli import exported, models, tpu_check, training
 from lambdanet.command_line import HELP, Command, run_command
 from lambdanet.errors import check_known
 from lambdanet.text_table import align_columns
@@ -19,7 +19,6 @@ COMMANDS: tuple[Command, ...] = (
     *models.COMMANDS,
     *training.COMMANDS,
     *exported.COMMANDS,
-    *benchmark.COMMANDS,
     *tpu_check.COMMANDS,
 )
 
@@ -42,28 +41,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> None:
     if not argv or argv[0] in ("help", *HELP):
-        print(_overview(COMMANDS))
+        print(_overview())
     elif argv[0] == "--version":
         print(f"lambdanet {lambdanet.__version__}")
-    elif topics := [
-        command for command in COMMANDS if command.name.startswith(f"{argv[0]} ")
-    ]:
-        if argv[1:2] in ([word] for word in HELP):
-            print(_overview(topics))
-        else:
-            run_command(_command(" ".join(argv[:2]), topics), argv[2:])
     else:
-        run_command(_command(argv[0], COMMANDS), argv[1:])
+        run_command(_command(argv[0]), argv[1:])
 
 
-def _command(name: str, commands: Sequence[Command]) -> Command:
-    by_name = {command.name: command for command in commands}
+def _command(name: str) -> Command:
+    by_name = {command.name: command for command in COMMANDS}
     check_known("command", name, by_name, see="`lambdanet --help`")
     return by_name[name]
 
 
-def _overview(commands: Sequence[Command]) -> str:
-    rows = align_columns([(command.name, command.summary) for command in commands])
+def _overview() -> str:
+    rows = align_columns([(command.name, command.summary) for command in COMMANDS])
     return (
         "lambdanet: LambdaNetworks for Keras on TensorFlow, JAX and torch\n\n"
         f"usage: lambdanet COMMAND [flags]\n\ncommands:\n{rows}\n\n"

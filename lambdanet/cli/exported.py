@@ -1,188 +1,192 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands on exported models: predict and pseudo-label."""
+"""The commands on exported models: predict, predict-many and pseudo-label."""
 
-from absl import flags
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from lambdanet.cli.training import MAX_BAD_RECORDS
-from lambdanet.command_line import (
-    Arguments,
-    Command,
-    Flag,
-    FloatFlag,
-    IntegerFlag,
-    RepeatedFlag,
-    given_flags,
-)
-from lambdanet.errors import InputError, Unfinished, invalid
+from lambdanet.errors import Unfinished
+from lambdanet.signatures import Folder, Repeated, command
+
+Options = Annotated[Sequence[str], Repeated, "OPTION"]
 
 
-def _predict(values: flags.FlagValues, arguments: list[str]) -> None:
-    if values.format:
-        _predict_files(values, arguments)
-        return
-    for flag in (*_DATA_FLAGS, *_BEAM_FLAGS):
-        if values[flag.name].present:
-            raise InputError(
-                f"--{flag.name} is for predictions in files; it needs --format"
-            )
+def predict(
+    images: Annotated[Sequence[str], "IMAGE_OR_FOLDER..."],
+    saved_model: Folder,
+    out: Annotated[str | None, "PATH"] = None,
+    top: int = 5,
+) -> None:
+    """Prints the top classes of image files with an exported model.
+
+    Args:
+      images: image files, and folders of them.
+      saved_model: folder that `lambdanet export` wrote.
+      out: folder for pictures with predictions, or a .csv or .jsonl file (default: none).
+      top: number of classes to print.
+    """
     from lambdanet.training.serving import predict
 
-    results = predict.predict(values.saved_model, arguments, values.out, values.top)
+    results = predict.predict(saved_model, images, out, top)
     failures = sum("error" in result for result in results)
     if failures:
         raise Unfinished(f"{failures} of {len(results)} images cannot be read")
 
 
-def _predict_files(values: flags.FlagValues, arguments: list[str]) -> None:
-    if not values.out:
-        raise InputError("--format needs --out, a folder")
-    if values.out.endswith((".csv", ".jsonl")):
-        raise invalid("out", "a folder with --format", values.out)
+def predict_many(
+    data: Annotated[Sequence[str], "DATA..."],
+    saved_model: Folder,
+    out: Folder,
+    format: str = "csv",
+    top: int = 5,
+    split: str | None = None,
+    data_dir: Folder | None = None,
+    batch_size: int | None = None,
+    shard_size: int | None = None,
+    max_bad_records: int | None = None,
+    runner: str | None = None,
+    direct_num_workers: int | None = None,
+    direct_running_mode: Annotated[str | None, "MODE"] = None,
+    beam_options: Options = (),
+) -> None:
+    """Writes the top classes of many pictures into files, on Apache Beam; again, it goes on.
+
+    Args:
+      data: pictures, folders of them, TFRecords, patterns, a table or a TFDS dataset.
+      saved_model: folder that `lambdanet export` wrote.
+      out: folder for the files and manifest.json.
+      format: csv, jsonl or tfrecord.
+      top: number of classes to write.
+      split: split of TFRecords, a dataset or a table (default: train).
+      data_dir: folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files.
+      batch_size: pictures per batch (default: 64).
+      shard_size: pictures per file, and per task of a worker (default: 1024).
+      max_bad_records: largest number of unreadable images, and of other files, to leave out (default: 100
+        images, and a tenth of each class's files).
+      runner: runner of Apache Beam, such as DataflowRunner (default: DirectRunner).
+      direct_num_workers: processes of DirectRunner (default: the number of cores).
+      direct_running_mode: multi_processing (the default), multi_threading or in_memory.
+      beam_options: another option of Apache Beam; also all words after ` -- `.
+    """
     from lambdanet.training.inference import predict
 
-    given = given_flags(values, _DATA_FLAGS)
-    options = {"top": values.top, "beam_options": _beam_options(values), **given}
+    options = _given(
+        split=split,
+        data_dir=data_dir,
+        batch_size=batch_size,
+        shard_size=shard_size,
+        max_bad_records=max_bad_records,
+    )
     predict.predict_files(
-        values.saved_model, arguments, values.out, values.format, **options
+        saved_model,
+        data,
+        out,
+        format,
+        top=top,
+        beam_options=_beam_options(
+            beam_options,
+            runner=runner,
+            direct_num_workers=direct_num_workers,
+            direct_running_mode=direct_running_mode,
+        ),
+        **options,
     )
 
 
-def _pseudo_label(values: flags.FlagValues, arguments: list[str]) -> None:
+def pseudo_label(
+    saved_model: Folder,
+    data: str,
+    out: Folder,
+    min_confidence: Annotated[float | None, "P"] = None,
+    per_class: int | None = None,
+    label_mode: Annotated[str | None, "MODE"] = None,
+    seed: int | None = None,
+    split: str | None = None,
+    data_dir: Folder | None = None,
+    batch_size: int | None = None,
+    shard_size: int | None = None,
+    max_bad_records: int | None = None,
+    runner: str | None = None,
+    direct_num_workers: int | None = None,
+    direct_running_mode: Annotated[str | None, "MODE"] = None,
+    beam_options: Options = (),
+) -> None:
+    """Labels pictures with an exported model, as balanced training data.
+
+    Args:
+      saved_model: folder that `lambdanet export` wrote: the teacher.
+      data: folder of pictures or TFRecords, a pattern, a table, or a TFDS dataset.
+      out: folder for TFRecords, manifest.json and pseudo_labels.png.
+      min_confidence: smallest accepted probability of the top class (default: 0.3).
+      per_class: records per class: the most confident, with copies if there are fewer (default: the mean).
+      label_mode: soft (the default: the probabilities of all classes) or hard.
+      seed: random seed (default: 0).
+      split: split of TFRecords, a dataset or a table (default: train).
+      data_dir: folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files.
+      batch_size: pictures per batch (default: 64).
+      shard_size: pictures per file, and per task of a worker (default: 1024).
+      max_bad_records: largest number of unreadable images, and of other files, to leave out (default: 100
+        images, and a tenth of each class's files).
+      runner: runner of Apache Beam, such as DataflowRunner (default: DirectRunner).
+      direct_num_workers: processes of DirectRunner (default: the number of cores).
+      direct_running_mode: multi_processing (the default), multi_threading or in_memory.
+      beam_options: another option of Apache Beam; also all words after ` -- `.
+    """
     from lambdanet.training.pseudo_labels import label
 
-    given = given_flags(values, _PSEUDO_FLAGS + _DATA_FLAGS)
-    label.pseudo_label(**given, beam_options=_beam_options(values))
+    label.pseudo_label(
+        saved_model,
+        data,
+        out,
+        beam_options=_beam_options(
+            beam_options,
+            runner=runner,
+            direct_num_workers=direct_num_workers,
+            direct_running_mode=direct_running_mode,
+        ),
+        **_given(
+            min_confidence=min_confidence,
+            per_class=per_class,
+            label_mode=label_mode,
+            seed=seed,
+            split=split,
+            data_dir=data_dir,
+            batch_size=batch_size,
+            shard_size=shard_size,
+            max_bad_records=max_bad_records,
+        ),
+    )
 
 
-def _beam_options(values: flags.FlagValues) -> list[str]:
-    named = [
-        f"--{name}={value}"
-        for name, value in given_flags(values, _BEAM_FLAGS[:-1]).items()
-    ]
-    return named + (values.beam_options or [])
+def _given(**options: Any) -> dict[str, Any]:
+    """Returns the options that are on the command line."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
-_DATA_FLAGS = (
-    Flag("split", "SPLIT", "split of TFRecords, a dataset or a table (default: train)"),
-    Flag(
-        "data_dir",
-        "DIR",
-        "folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files",
-    ),
-    IntegerFlag("batch_size", "N", "pictures per batch (default: 64)"),
-    IntegerFlag(
-        "shard_size", "N", "pictures per file, and per task of a worker (default: 1024)"
-    ),
-    MAX_BAD_RECORDS,
-)
+def _beam_options(others: Sequence[str], **named: Any) -> list[str]:
+    """Returns the options of Beam as words, such as --runner=DirectRunner."""
+    words = [f"--{name}={value}" for name, value in _given(**named).items()]
+    return [*words, *others]
 
-# Those of Beam, with its names.
-_BEAM_FLAGS = (
-    Flag(
-        "runner",
-        "RUNNER",
-        "runner of Apache Beam, such as DataflowRunner (default: DirectRunner)",
-    ),
-    IntegerFlag(
-        "direct_num_workers",
-        "N",
-        "processes of DirectRunner (default: the number of cores)",
-    ),
-    Flag(
-        "direct_running_mode",
-        "MODE",
-        "multi_processing (the default), multi_threading or in_memory",
-    ),
-    RepeatedFlag(
-        "beam_options",
-        "OPTION",
-        "another option of Apache Beam; also all words after ` -- `",
-    ),
-)
-
-_PSEUDO_FLAGS = (
-    Flag(
-        "saved_model",
-        "DIR",
-        "folder that `lambdanet export` wrote: the teacher",
-        required=True,
-    ),
-    Flag(
-        "data",
-        "DATA",
-        "folder of pictures or TFRecords, a pattern, a table, or a TFDS dataset",
-        required=True,
-    ),
-    Flag(
-        "out",
-        "DIR",
-        "folder for TFRecords, manifest.json and pseudo_labels.png",
-        required=True,
-    ),
-    FloatFlag(
-        "min_confidence",
-        "P",
-        "smallest accepted probability of the top class (default: 0.3)",
-    ),
-    IntegerFlag(
-        "per_class",
-        "N",
-        "records per class: the most confident, with copies if there are fewer (default: the mean)",
-    ),
-    Flag(
-        "label_mode",
-        "MODE",
-        "soft (the default: the probabilities of all classes) or hard",
-    ),
-    IntegerFlag("seed", "N", "random seed (default: 0)"),
-)
 
 COMMANDS = (
-    Command(
-        "predict",
-        "prints the top classes of image files with an exported model",
-        _predict,
-        flags=(
-            Flag(
-                "saved_model",
-                "DIR",
-                "folder that `lambdanet export` wrote",
-                required=True,
-            ),
-            Flag(
-                "out",
-                "PATH",
-                "folder for pictures with predictions, or a .csv or .jsonl file (default: none)",
-            ),
-            IntegerFlag(
-                "top", "N", "number of classes to print (default: 5)", default=5
-            ),
-            Flag(
-                "format",
-                "FORMAT",
-                "csv, jsonl or tfrecord: writes files to the folder --out, on Apache Beam",
-            ),
-            *_DATA_FLAGS,
-            *_BEAM_FLAGS,
-        ),
-        arguments=Arguments(
-            "IMAGE_OR_FOLDER...",
-            "image files, and folders of them; with --format, also TFRecords, a table, a dataset",
-            1,
-            float("inf"),
-        ),
-        remainder="beam_options",
+    command(
+        predict,
+        positional="images",
         examples=(
             "lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/pictures seven.png",
             "lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/digits.csv /tmp/photos",
-            "lambdanet predict --saved_model=/tmp/digits_model --out=/tmp/found --format=csv /tmp/photos",
         ),
     ),
-    Command(
-        "pseudo-label",
-        "labels pictures with an exported model, as balanced training data",
-        _pseudo_label,
-        flags=_PSEUDO_FLAGS + _DATA_FLAGS + _BEAM_FLAGS,
+    command(
+        predict_many,
+        positional="data",
+        remainder="beam_options",
+        examples=(
+            "lambdanet predict-many --saved_model=/tmp/digits_model --out=/tmp/found /tmp/photos",
+        ),
+    ),
+    command(
+        pseudo_label,
         remainder="beam_options",
         examples=(
             "lambdanet pseudo-label --saved_model=/tmp/model --data=/tmp/pictures --out=/tmp/pseudo",

@@ -1,28 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands on recipes and runs: recipe, train, evaluate and export."""
 
-import dataclasses
 import importlib
 import textwrap
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
-from absl import flags
-
-from lambdanet.command_line import (
-    Arguments,
-    Command,
-    Flag,
-    IntegerFlag,
-    RepeatedFlag,
-    switch,
-)
 from lambdanet.errors import InputError, check_known
+from lambdanet.signatures import File, Folder, Name, Repeated, command
 from lambdanet.text_table import align_columns
 from lambdanet.which_keras import use_backend
 
 if TYPE_CHECKING:
     from lambdanet.configs.recipe import Recipe
+
+Settings = Annotated[Sequence[str], Repeated, "KEY=VALUE"]
+FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
+BACKENDS = ("tensorflow", "jax")
 
 
 def _recipe(name: str, assignments: Iterable[str]) -> "Recipe":
@@ -42,27 +36,74 @@ def _fields() -> list[str]:
     return list(field_types())
 
 
-def _print_recipe(values: flags.FlagValues, arguments: list[str]) -> None:
+def print_recipe(recipe: Name | None = None, set: Settings = ()) -> None:
+    """Prints a recipe with all its fields, or lists the recipes.
+
+    Args:
+      recipe: name of a recipe, or a file recipe.json (default: list the names).
+      set: change a field of the recipe; may be repeated.
+    """
     from lambdanet.configs.recipe import to_json
 
-    print(
-        to_json(_recipe(arguments[0], values["set"].value)) if arguments else _recipes()
-    )
+    print(_recipes() if recipe is None else to_json(_recipe(recipe, set)))
 
 
-def _train(values: flags.FlagValues, arguments: list[str]) -> None:
-    recipe = _recipe(values.recipe, values["set"].value)
-    use_backend(values.backend, _BACKENDS)
+def train(
+    recipe: Name,
+    model_dir: Folder,
+    data_dir: Folder | None = None,
+    max_bad_records: int | None = None,
+    backend: str | None = None,
+    distribute: Annotated[str, "CHOICE"] = "auto",
+    class_map: File | None = None,
+    tpu: str | None = None,
+    save_every: Annotated[int, "STEPS"] = 1000,
+    steps_per_execution: Annotated[int, "STEPS"] = 1,
+    callback: Annotated[Sequence[str], Repeated, "MODULE:FUNCTION"] = (),
+    deterministic: bool = False,
+    set: Settings = (),
+) -> None:
+    """Trains a recipe; run the same command again to resume.
+
+    Args:
+      recipe: the recipe to train, such as digits, or a file recipe.json.
+      model_dir: folder for the run's recipe, checkpoints and logs.
+      data_dir: folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else
+        ~/tensorflow_datasets).
+      max_bad_records: largest number of unreadable images, and of other files, to leave out (default: 100
+        images, and a tenth of each class's files).
+      backend: tensorflow or jax (default: that of KERAS_BACKEND or ~/.keras/keras.json, else tensorflow).
+      distribute: auto (the default: all GPUs), one_device, mirrored, multi_worker (with TF_CONFIG) or tpu.
+      class_map: names of the classes in the order of their labels, one per line, as timm's (default: the
+        data's).
+      tpu: local, the name of a TPU in Google Cloud, or grpc://HOST:PORT (default: none).
+      save_every: steps between checkpoints within an epoch.
+      steps_per_execution: steps per call of the compiled function, for TPUs.
+      callback: function(recipe, model_dir) that returns a Keras callback; may be repeated (default: none).
+      deterministic: make runs of the same recipe bitwise reproducible; slower.
+      set: change a field of the recipe; may be repeated.
+    """
+    changed = _recipe(recipe, set)
+    use_backend(backend, BACKENDS)
 
     from lambdanet.training import train
 
-    options = {
-        flag.name: values[flag.name].value for flag in (MAX_BAD_RECORDS, *_TRAIN_FLAGS)
-    }
-    result = train.train(recipe, values.model_dir, values.data_dir, **options)
+    result = train.train(
+        changed,
+        model_dir,
+        data_dir,
+        max_bad_records=max_bad_records,
+        distribute=distribute,
+        class_map=class_map,
+        tpu=tpu,
+        save_every=save_every,
+        steps_per_execution=steps_per_execution,
+        callback=callback,
+        deterministic=deterministic,
+    )
     line = f"{result['model_dir']}: epoch {result['epoch']}, step {result['step']}"
     if "val_accuracy" in result:  # missing if the history was removed
-        split = recipe.held_out_split or recipe.eval_split
+        split = changed.held_out_split or changed.eval_split
         line += f", accuracy on {split} {100 * result['val_accuracy']:.2f} %"
     if "best_epoch" in result:
         line += f"; the best is epoch {result['best_epoch']} with {100 * result['best_val_accuracy']:.2f} %"
@@ -108,152 +149,88 @@ def _recipes() -> str:
     return "\n".join(lines)
 
 
-def _evaluate(values: flags.FlagValues, arguments: list[str]) -> None:
-    use_backend(values.backend, _BACKENDS)
+def evaluate(
+    model_dir: Folder,
+    data_dir: Folder | None = None,
+    max_bad_records: int | None = None,
+    backend: str | None = None,
+    split: str | None = None,
+    out: Folder | None = None,
+) -> None:
+    """Measures the accuracy of a trained model on a split of its dataset.
+
+    Args:
+      model_dir: folder of a run of `lambdanet train`.
+      data_dir: folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else
+        ~/tensorflow_datasets).
+      max_bad_records: largest number of unreadable images, and of other files, to leave out (default: 100
+        images, and a tenth of each class's files).
+      backend: tensorflow or jax (default: that of KERAS_BACKEND or ~/.keras/keras.json, else tensorflow).
+      split: split of the dataset (default: the recipe's eval_split).
+      out: folder for classes.csv, wrong.csv and confusion.png (default: none).
+    """
+    use_backend(backend, BACKENDS)
 
     from lambdanet.training import evaluate
 
-    evaluate.evaluate(
-        values.model_dir,
-        values.data_dir,
-        values.split,
-        values.max_bad_records,
-        values.out,
-    )
+    evaluate.evaluate(model_dir, data_dir, split, max_bad_records, out)
 
 
-def _export(values: flags.FlagValues, arguments: list[str]) -> None:
-    if bool(values.model_dir) == bool(values.model and values.weights):
+def export(
+    out: Folder,
+    model_dir: Folder | None = None,
+    data_dir: Folder | None = None,
+    format: str = "saved_model",
+    model: Name | None = None,
+    weights: str | None = None,
+    class_names: File | None = None,
+) -> None:
+    """Writes a trained model as a SavedModel that takes raw pictures, or for LiteRT or ONNX.
+
+    Args:
+      out: folder for the SavedModel, model.tflite or model.onnx.
+      model_dir: folder of a run of `lambdanet train`.
+      data_dir: folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else
+        ~/tensorflow_datasets).
+      format: saved_model (the default), litert, litert_int8 (a quarter of the size) or onnx.
+      model: a model of the zoo, instead of --model_dir.
+      weights: for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a
+        folder of `lambdanet convert`.
+      class_names: for --model: the class names, one per line (default: ImageNet's).
+    """
+    if bool(model_dir) == bool(model and weights):
         raise InputError("`export` needs either --model_dir, or --model and --weights")
-    check_known("format", values.format, _FORMATS)
-    if values.model:
+    check_known("format", format, FORMATS)
+    if model:
         from lambdanet.models.names import check_model
 
-        check_model(values.model)
-    use_backend("tensorflow", _BACKENDS)  # reads the checkpoints of both
+        check_model(model)
+    use_backend("tensorflow", BACKENDS)  # reads the checkpoints of both
 
-    is_saved_model = values.format == _FORMATS[0]
+    is_saved_model = format == FORMATS[0]
     # Which needs the dependencies of training.
     module = "export" if is_saved_model else "export_runtimes"
     exporter = importlib.import_module(f"lambdanet.training.serving.{module}")
-    options = {} if is_saved_model else {"format": values.format}
-    if values.model_dir:
-        exporter.export(values.model_dir, values.out, values.data_dir, **options)
+    options = {} if is_saved_model else {"format": format}
+    if model_dir:
+        exporter.export(model_dir, out, data_dir, **options)
     else:
-        exporter.export_weights(
-            values.model, values.weights, values.out, values.class_names, **options
-        )
+        exporter.export_weights(model, weights, out, class_names, **options)
 
-
-_FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
-_BACKENDS = ("tensorflow", "jax")
-_BACKEND = Flag(
-    "backend",
-    "BACKEND",
-    "tensorflow or jax (default: that of KERAS_BACKEND or ~/.keras/keras.json, else tensorflow)",
-)
-_MODEL_DIR = Flag(
-    "model_dir", "DIR", "folder of a run of `lambdanet train`", required=True
-)
-_DATA_DIR = Flag(
-    "data_dir",
-    "DIR",
-    "folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else "
-    "~/tensorflow_datasets)",
-)
-MAX_BAD_RECORDS = IntegerFlag(
-    "max_bad_records",
-    "N",
-    "largest number of unreadable images, and of other files, to leave out (default: 100 images, and a tenth "
-    "of each class's files)",
-)
-_TRAIN_FLAGS = (
-    Flag(
-        "distribute",
-        "CHOICE",
-        "auto (the default: all GPUs), one_device, mirrored, multi_worker (with TF_CONFIG) or tpu",
-        default="auto",
-    ),
-    Flag(
-        "class_map",
-        "FILE",
-        "names of the classes in the order of their labels, one per line, as timm's (default: the data's)",
-    ),
-    Flag(
-        "tpu",
-        "TPU",
-        "local, the name of a TPU in Google Cloud, or grpc://HOST:PORT (default: none)",
-    ),
-    IntegerFlag(
-        "save_every",
-        "STEPS",
-        "steps between checkpoints within an epoch (default: 1000)",
-        default=1000,
-    ),
-    IntegerFlag(
-        "steps_per_execution",
-        "STEPS",
-        "steps per call of the compiled function, for TPUs (default: 1)",
-        default=1,
-    ),
-    RepeatedFlag(
-        "callback",
-        "MODULE:FUNCTION",
-        "function(recipe, model_dir) that returns a Keras callback; may be repeated (default: none)",
-        default=(),
-    ),
-    switch(
-        "deterministic",
-        "make runs of the same recipe bitwise reproducible; slower",
-        default=False,
-    ),
-)
-
-_SET = RepeatedFlag(
-    "set", "KEY=VALUE", "change a field of the recipe; may be repeated", default=()
-)
 
 COMMANDS = (
-    Command(
+    command(
+        print_recipe,
         "recipe",
-        "prints a recipe with all its fields, or lists the recipes",
-        _print_recipe,
-        flags=(_SET,),
-        arguments=Arguments(
-            "[NAME]",
-            "name of a recipe, or a file recipe.json (default: list the names)",
-            0,
-            1,
-        ),
+        positional="recipe",
         examples=(
             "lambdanet recipe imagenet_350:lambda_resnet_50@160",
             "lambdanet recipe digits --set=epochs=5",
         ),
     ),
-    Command(
-        "train",
-        "trains a recipe; run the same command again to resume",
-        _train,
+    command(
+        train,
         fields=_fields,
-        flags=(
-            Flag(
-                "recipe",
-                "NAME",
-                "the recipe to train, such as digits, or a file recipe.json",
-                required=True,
-            ),
-            Flag(
-                "model_dir",
-                "DIR",
-                "folder for the run's recipe, checkpoints and logs",
-                required=True,
-            ),
-            _DATA_DIR,
-            MAX_BAD_RECORDS,
-            _BACKEND,
-            *_TRAIN_FLAGS,
-            _SET,
-        ),
         examples=(
             "lambdanet train --recipe=digits --model_dir=/tmp/digits",
             "lambdanet train --recipe=digits --model_dir=/tmp/short --set=epochs=5 --set=learning_rate=0.05",
@@ -263,63 +240,15 @@ COMMANDS = (
         ),
         notes=_train_notes,
     ),
-    Command(
-        "evaluate",
-        "measures the accuracy of a trained model on a split of its dataset",
-        _evaluate,
-        flags=(
-            _MODEL_DIR,
-            _DATA_DIR,
-            MAX_BAD_RECORDS,
-            _BACKEND,
-            Flag(
-                "split",
-                "SPLIT",
-                "split of the dataset (default: the recipe's eval_split)",
-            ),
-            Flag(
-                "out",
-                "DIR",
-                "folder for classes.csv, wrong.csv and confusion.png (default: none)",
-            ),
-        ),
+    command(
+        evaluate,
         examples=(
             "lambdanet evaluate --model_dir=/tmp/digits --out=/tmp/digits_evaluation",
             "lambdanet evaluate --model_dir=/tmp/digits --split='train[:10%]'",
         ),
     ),
-    Command(
-        "export",
-        "writes a trained model as a SavedModel that takes raw pictures, or for LiteRT or ONNX",
-        _export,
-        flags=(
-            dataclasses.replace(_MODEL_DIR, required=False),
-            Flag(
-                "out",
-                "DIR",
-                "folder for the SavedModel, model.tflite or model.onnx",
-                required=True,
-            ),
-            _DATA_DIR,
-            Flag(
-                "format",
-                "FORMAT",
-                "saved_model (the default), litert, litert_int8 (a quarter of the size) or onnx",
-                default=_FORMATS[0],
-            ),
-            Flag("model", "NAME", "a model of the zoo, instead of --model_dir"),
-            Flag(
-                "weights",
-                "WEIGHTS",
-                "for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a "
-                "folder of `lambdanet convert`",
-            ),
-            Flag(
-                "class_names",
-                "FILE",
-                "for --model: the class names, one per line (default: ImageNet's)",
-            ),
-        ),
+    command(
+        export,
         examples=(
             "lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_model",
             "lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_litert --format=litert_int8",

@@ -17,12 +17,12 @@ from PIL import Image
 from programs.small_model import one_convolution
 
 from benchmarks import detection, input, predictions, rates, selection, startup, steps
+from benchmarks.turns import cases
+from benchmarks.turns.model_contenders import Network
 from lambdanet import command_line
 from lambdanet.backend import device
 from lambdanet.ops import convolution, products
 from lambdanet.ops.position_term import Sizes
-from lambdanet.training.benchmark import cases
-from lambdanet.training.benchmark.model_contenders import Network
 from lambdanet.training.data import records
 
 

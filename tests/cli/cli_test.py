@@ -37,16 +37,6 @@ def test_overview_lists_every_command(words, capsys):
         )
 
 
-def test_help_of_benchmark_lists_its_topics(capsys):
-    assert cli.main(["benchmark", "--help"]) == 0
-    shown = re.findall(r"^  (benchmark \w+)  ", capsys.readouterr().out, re.MULTILINE)
-    assert shown == [
-        command.name
-        for command in cli.COMMANDS
-        if command.name.startswith("benchmark ")
-    ]
-
-
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
 def test_help_has_usage_flags_and_examples(command, capsys):
     assert cli.main([*command.name.split(), "--help"]) == 0
@@ -98,20 +88,10 @@ WRONG_ARGUMENTS = [
         ["info", "resnet_5"],
         ["convert", "resnet_50"],
     ),
-    *(
-        ["table", "99"],
-        ["table", "12", "--format=html"],
-        [*TRAIN, "--model_dir=x", "--set=model=resnet_51"],
-    ),
+    *([*TRAIN, "--model_dir=x", "--set=model=resnet_51"],),
     ["export", "--model=resnet_51", "--weights=imagenet", "--out=x"],
-    *(
-        ["tpu-check", word]
-        for word in ("--model=resnet_51", "--recipe=digts", "--table=99")
-    ),
-    *(
-        ["tpu-check", "--table=12", "--rows=x"],
-        ["tpu-check", "--model=resnet_50", "--topology=v9"],
-    ),
+    *(["tpu-check", word] for word in ("--model=resnet_51", "--recipe=digts")),
+    *(["tpu-check", "--model=resnet_50", "--topology=v9"],),
 ]
 
 
@@ -216,10 +196,6 @@ def test_version(capsys):
         (
             ["pseudo-label", "--min_confidence=a: b"],
             "--min_confidence must be a number, got 'a: b'",
-        ),
-        (
-            ["tpu-check", '--rows="'],
-            "--rows must be values separated by commas, got '\"'",
         ),
         (
             [*TRAIN, "--qqqqqq"],

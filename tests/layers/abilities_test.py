@@ -13,7 +13,7 @@ from helpers import ENGINES, ROOT
 from naive_layers import weights_by_name
 
 import lambdanet
-from benchmarks.arena import constructions
+from experiments.arena import constructions
 from lambdanet import LambdaLayer
 from lambdanet import backend as K
 from lambdanet.backend import device, keras
@@ -100,7 +100,7 @@ def by_the_equations(layer, x, causal):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_solved_on_every_engine(engine):
     environment = {**os.environ, **ENGINES[engine]}
-    command = [sys.executable, "-m", "benchmarks.arena.constructions"]
+    command = [sys.executable, "-m", "experiments.arena.constructions"]
     options = {"env": environment, "cwd": ROOT, "capture_output": True, "text": True}
     done = subprocess.run(command, **options, check=False)
     counts = re.findall(r"([\d,]+) +([\d,]+)$", done.stdout, re.MULTILINE)

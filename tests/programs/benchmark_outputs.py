@@ -6,8 +6,8 @@ import sys
 import keras
 import numpy as np
 
-from lambdanet.training.benchmark import contenders, model_contenders
-from lambdanet.training.benchmark.cases import ModelCase, cases
+from benchmarks.turns import contenders, model_contenders
+from benchmarks.turns.cases import ModelCase, cases
 
 NAMES = (*contenders.FORMS, "layer/auto", "attention/global", "attention/halo")
 MODEL = "model/lambda_resnet_tiny@32"

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from lambdanet.training.benchmark.memory import peak_bytes
+from benchmarks.turns.memory import peak_bytes
 
 
 def run():

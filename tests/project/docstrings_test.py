@@ -21,7 +21,6 @@ from lambdanet.training.run import build
 
 # Programs, which take long: they train, measure, compile or write models. Their own tests run them.
 PROGRAMS = {
-    *("benchmark.layers:benchmark_layers", "benchmark.models:benchmark_models"),
     *(
         f"serving.export:{name}"
         for name in ("export", "export_saved_model", "export_weights")
@@ -44,7 +43,15 @@ PROGRAMS |= {
 }
 PROGRAMS |= {
     f"benchmarks.{topic}:benchmark_{topic}"
-    for topic in ("input", "predictions", "selection", "startup", "steps")
+    for topic in (
+        "input",
+        "layers",
+        "models",
+        "predictions",
+        "selection",
+        "startup",
+        "steps",
+    )
 }
 
 

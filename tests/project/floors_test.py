@@ -18,7 +18,7 @@ def test_every_folder_of_the_package_is_a_floor():
     folders = {
         p.name for p in (ROOT / "lambdanet").iterdir() if (p / "__init__.py").exists()
     }
-    assert folders == FLOORS.keys() - {"benchmarks", "core"}
+    assert folders == FLOORS.keys() - {*source_tree.BESIDE, "core"}
 
 
 @pytest.mark.parametrize("floor", FLOORS)

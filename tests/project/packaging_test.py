@@ -28,17 +28,14 @@ BUILD_INPUTS = (
     "setup.cfg",
     "lambdanet",
 )
-INSTALLED = [floor for floor in FLOORS if floor != "benchmarks"]
+INSTALLED = [floor for floor in FLOORS if floor not in source_tree.BESIDE]
 DATA = {  # besides modules
     "lambdanet/py.typed",
     *(
         f"lambdanet/configs/registry/{name}.txt"
         for name in ("imagenet_classes", "published_weights")
     ),
-    *(
-        f"lambdanet/models/{name}.csv"
-        for name in ("paper_sizes", "paper_speeds", "sizes")
-    ),
+    *(f"lambdanet/models/{name}.csv" for name in ("sizes",)),
 }
 
 
@@ -256,7 +253,7 @@ def test_the_wheel_works_from_another_folder(built, tmp_path):
 import json, lambdanet, lambdanet.models.zoo
 from pathlib import Path
 installed = Path(lambdanet.__file__).parents[1]
-names = ("models", "training", "detection", "configs", "tests", "benchmarks")
+names = ("models", "training", "detection", "configs", "tests", "benchmarks", "experiments")
 others = [name for name in names if (installed / name).exists()]
 print(json.dumps([lambdanet.__file__, lambdanet.models.__file__, others, len(lambdanet.list_models("*"))]))
 """

@@ -9,6 +9,7 @@ A block of `text` right after one of `python` is what that prints.
 """
 
 import configparser
+import importlib
 import re
 import subprocess
 from pathlib import Path
@@ -31,6 +32,13 @@ COMMANDS = {command.invocation: command for command in cli.COMMANDS}
 COMMANDS |= {
     module.COMMAND.invocation: module.COMMAND
     for module in (check, evaluate, export, predict, shapes, train)
+}
+COMMANDS |= {
+    f"python -m benchmarks.{path.stem}": importlib.import_module(
+        f"benchmarks.{path.stem}"
+    ).COMMAND
+    for path in (ROOT / "benchmarks").glob("[a-z]*.py")
+    if path.stem not in ("memory", "paced_training")
 }
 MODEL = "lambda_resnet26t"  # whose published weights pages may use
 
@@ -129,7 +137,6 @@ EXTRAS = {
         f"lambdanet {name}": "train"
         for name in ("train", "evaluate", "predict", "export", "convert")
     },
-    **{f"lambdanet benchmark {name}": "train" for name in ("layers", "models")},
     "lambdanet pseudo-label": "beam",
     "lambdanet tpu-check": "tpu-check",
 }

@@ -7,7 +7,7 @@ import re
 import pytest
 from pages import PAGES
 
-from benchmarks.arena import constructions
+from experiments.arena import constructions
 from lambdanet import configs
 from lambdanet.errors import Preempted
 from lambdanet.tpu import steps

@@ -71,6 +71,7 @@ def test_workflows_run_what_has_to_pass():
     assert targets(WORKFLOWS["test"]) == needed | lanes
     assert targets(WORKFLOWS["weekly"]) == {
         "test-all",
+        "test-experiments",
         "test-plain-cpu",
         "test-newest",
         "lint",

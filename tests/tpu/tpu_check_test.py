@@ -367,25 +367,17 @@ def test_recipes_of_steps():
             ["--model=resnet_50", "--recipe=digits"],
             "needs one of .*--recipe and --model",
         ),
-        ([], "needs one of --recipe, --model, --experiment, --table, --families"),
+        ([], "needs one of --recipe, --model, --experiment"),
         (["--recipe=digits", "--set=model_options={'scop': 3}"], "no option 'scop'"),
         (["--recipe=digits", "--top=0"], "--top must be a positive integer, got 0"),
         (
             ["--recipe=digits", "--fit", "--batch_size=0"],
             "batch_size must be a positive integer, got 0",
         ),
-        (["--table=11"], "unknown table of speeds '11'.*12"),
-        (["--table=12", "--rows=9"], "rows must be from 1 to 8 for table 12, got 9"),
-        (["--table=12", "--rows=one"], "--rows must be numbers from 1, .*, got 'one'"),
-        (["--families", "--format=html"], "unknown format 'html'"),
         (["--model=resnet_50", "--backend=torch"], "unknown backend 'torch'"),
         (
             ["--experiment=retinanet_x", "--backend=jax"],
             "must be tensorflow with --experiment, got 'jax'",
-        ),
-        (
-            ["--table=12", "--backend=jax"],
-            "--backend must be tensorflow with --table, got 'jax'",
         ),
     ],
 )

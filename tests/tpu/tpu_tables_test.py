@@ -8,11 +8,13 @@ import sys
 
 import pytest
 
+from benchmarks import tpu_speeds
+from benchmarks.papers import speeds
+from lambdanet import command_line
 from lambdanet.cli import tpu_check
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.models.papers import speeds
-from lambdanet.tpu import chips, costs, hlo, largest_batch, speed_tables
+from lambdanet.tpu import chips, costs, hlo, largest_batch
 from lambdanet.tpu.check import DoesNotFit
 from lambdanet.tpu.compiler import Cache
 from lambdanet.tpu.costs import Cost
@@ -168,33 +170,33 @@ def test_paper_speeds_beside_estimates(number):
         ("lambda_resnet_420", 64),
         ("lambda_resnet_270", None),
     }
-    found = speed_tables.estimate(number, _paper_like(2.0, refused))
+    found = tpu_speeds.estimate(number, _paper_like(2.0, refused))
     table = speeds.TABLES[number]
-    assert speed_tables.rank_correlation(table, found) == pytest.approx(1)
-    for entry, row in zip(
-        speed_tables.to_json(number, found)["rows"], table.rows, strict=True
-    ):
-        assert row.model in zoo.MODELS and entry["paper"] == row.printed
+    assert tpu_speeds.rank_correlation(table, found) == pytest.approx(1)
+    for entry, row in zip(found, table.rows, strict=True):
+        assert row.model in zoo.MODELS and entry.row == row
         if row.model == "lambda_resnet_270":
-            assert entry["ours"] is None and "does not fit" in entry["note"]
+            assert entry.report is None and "does not fit" in entry.note
         else:
-            assert entry["ours"] == pytest.approx(
-                row.printed * (2 if table.unit == "s" else 0.5), rel=1e-6
+            ours = table.figure(entry.images_per_second)
+            slower = 2 if table.unit == "s" else 0.5
+            assert ours == pytest.approx(row.printed * slower, rel=1e-6)
+            assert entry.report.batch * speeds.CORES == (
+                256 if row.model == "lambda_resnet_420" else 1024
             )
-            assert entry["batch"] == (256 if row.model == "lambda_resnet_420" else 1024)
-    text = speed_tables.render_speeds(number, found)
+    text = tpu_speeds.render_speeds(number, found)
     assert (
         "no input pipeline, no time for collectives" in text
         and "rank correlation" in text
         and "1.000" in text
     )
-    markdown = speed_tables.render_speeds(number, found, "markdown").splitlines()
+    markdown = tpu_speeds.render_speeds(number, found, "markdown").splitlines()
     for line in markdown:
         if line.startswith("| ") and "resnet" in line and "does not fit" not in line:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             assert cells[5] == cells[6]  # times relative to the first row
     assert (
-        len(speed_tables.render_speeds(number, found, "csv").splitlines())
+        len(tpu_speeds.render_speeds(number, found, "csv").splitlines())
         == len(found) + 1
     )
 
@@ -207,7 +209,7 @@ def test_progress_bar_only_in_a_terminal(monkeypatch):
     shown = []
     for stderr in (Terminal(), io.StringIO()):
         monkeypatch.setattr(sys, "stderr", stderr)
-        speed_tables.estimate("12", _paper_like(2.0), log=tpu_check.log)
+        tpu_speeds.estimate("12", _paper_like(2.0), log=tpu_check.log)
         shown.append(stderr.getvalue())
     assert "| 0/8 " in shown[0] and "| 0/8 " not in shown[1]
     assert len(shown[1].splitlines()) == len(speeds.TABLES["12"].rows)
@@ -217,8 +219,8 @@ def test_progress_bar_only_in_a_terminal(monkeypatch):
 
 def test_table_of_families(monkeypatch):
     models = ("mobilenet_v2", "mobilenet_v2_lambda")
-    settings = tuple(speed_tables.Setting(model, 224, 128) for model in models)
-    monkeypatch.setattr(speed_tables, "SETTINGS", settings)
+    settings = tuple(tpu_speeds.Setting(model, 224, 128) for model in models)
+    monkeypatch.setattr(tpu_speeds, "SETTINGS", settings)
 
     def check(build, topology):
         recipe, mode, batch = build.args
@@ -228,19 +230,19 @@ def test_table_of_families(monkeypatch):
         return _fake(batch, 0.5, batch * chips.GIB // 16, topology)
 
     first = "mobilenet_v2,224,3.5,0.6,128,8.00,500.0,500.0,500.0,128"
-    header, *rows = speed_tables.render_families(check, table_format="csv").splitlines()
+    header, *rows = tpu_speeds.render_families(check, table_format="csv").splitlines()
     assert header.startswith("model,pixels,") and rows[0] == first
     assert rows[1].startswith("mobilenet_v2_lambda,224,") and len(rows) == 2
-    assert speed_tables.render_families(
+    assert tpu_speeds.render_families(
         check, rows=[1], table_format="csv"
     ).splitlines() == [header, first]
-    assert "no input pipeline, no time for collectives" in speed_tables.render_families(
+    assert "no input pipeline, no time for collectives" in tpu_speeds.render_families(
         check, rows=[1]
     )
     with pytest.raises(
         InputError, match="rows must be from 1 to 2 for the table of families, got 3"
     ):
-        speed_tables.render_families(check, rows=[3])
+        tpu_speeds.render_families(check, rows=[3])
 
 
 def test_cache_ignores_broken_files(tmp_path):
@@ -252,3 +254,19 @@ def test_cache_ignores_broken_files(tmp_path):
     assert cache.read("key") is None
     # Not a folder: no error.
     Cache(tmp_path / "folder" / "key.json.gz" / "below").write("key", {})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--table=11"], "unknown table of speeds '11'.*12"),
+        (["--table=12", "--rows=9"], "rows must be from 1 to 8 for table 12, got 9"),
+        (["--table=12", "--rows=one"], "--rows must be numbers .*, got 'one'"),
+        (["--table=12", '--rows="'], "--rows must be values separated by commas"),
+        (["--format=html"], "unknown format 'html'"),
+    ],
+)
+def test_wrong_argument_is_one_line(words, message, capsys):
+    assert command_line.main(tpu_speeds.COMMAND, words) == 2
+    printed = capsys.readouterr().err
+    assert re.search(message, printed) and printed.count("\n") == 1

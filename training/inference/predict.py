@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lambdanet predict --format=...`: predictions for any number of pictures, in files of one format."""
+"""`lambdanet predict-many`: predictions for any number of pictures, in files of one format."""
 
 import dataclasses
 import functools

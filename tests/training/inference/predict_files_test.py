@@ -54,7 +54,7 @@ def _lines(folder, ending):
 
 def test_json_lines_of_a_folder(color_teacher, pictures, expected, tmp_path, capsys):
     command = [
-        "predict",
+        "predict-many",
         f"--saved_model={color_teacher}",
         f"--out={tmp_path}",
         "--format=jsonl",
@@ -234,7 +234,7 @@ def test_interrupt_within_beam_ends_the_command(
 
     monkeypatch.setattr(Classifier, "classify", interrupted)
     command = [
-        "predict",
+        "predict-many",
         f"--saved_model={color_teacher}",
         f"--out={tmp_path}",
         "--format=csv",
@@ -255,12 +255,10 @@ def test_second_run_in_a_folder_is_rejected(color_teacher, pictures, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--split=train"], "--split is for predictions in files; it needs --format"),
         (
-            ["--", "--runner=DirectRunner"],
-            "--beam_options is for predictions in files; it needs --format",
+            ["--format=csv"],
+            "`predict-many` needs --out; see `lambdanet predict-many --help`",
         ),
-        (["--format=csv"], "--format needs --out, a folder"),
         (
             ["--format=xml", "--out=out"],
             "unknown format 'xml'; accepted: csv, jsonl, tfrecord",
@@ -269,7 +267,7 @@ def test_second_run_in_a_folder_is_rejected(color_teacher, pictures, tmp_path):
 )
 def test_wrong_flags_are_one_line(color_teacher, pictures, capsys, flags, message):
     command = [
-        "predict",
+        "predict-many",
         f"--saved_model={color_teacher}",
         str(pictures / "a" / "1.png"),
         *flags,

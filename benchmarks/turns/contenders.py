@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contenders of the layer benchmark from this library."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.turns.cases import (
+    ATTENTION_HEADS,
+    HALO,
+    HALO_BLOCK,
+    HEADS,
+    KEY_DIM,
+    Case,
+)
+from lambdanet import backend as K
+from lambdanet import which_keras
+from lambdanet.backend import keras
+from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
+from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
+from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.ops import reference
+from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
+
+which_keras.check_backend("benchmark", ("tensorflow", "jax"))
+
+# Each has its own scope: 7x7 positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
+ATTENTION: dict[str, Callable[..., keras.layers.Layer]] = {
+    "attention/global": GlobalAttention,
+    "attention/axial": AxialAttention,
+    "attention/linear": LinearAttention,
+    "attention/local": LocalAttention,
+    "attention/halo": partial(HaloAttention, block_size=HALO_BLOCK, halo_size=HALO),
+}
+FIGURE_3 = "position/figure_3"
+FORMS = (FIGURE_3, *(f"position/{name}" for name in (*IMPLEMENTATIONS, "auto")))
+CONTENDERS = (*FORMS, "layer/einsum", "layer/auto", *ATTENTION)
+
+Run = Callable[[], object]
+
+
+def start(name: str, threads: int) -> dict[str, str]:
+    """Limits the backend to `threads` and returns its version and device."""
+    if K.ENGINE == "jax":
+        return _start_jax(threads)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    gpus = tf.config.list_physical_devices("GPU")
+    device = (
+        tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+        if gpus
+        else "CPU"
+    )
+    return {"library": f"tensorflow {tf.__version__}", "device": device}
+
+
+def _start_jax(threads: int) -> dict[str, str]:
+    import jax
+
+    tf.config.set_visible_devices([], "GPU")
+    if hasattr(os, "sched_setaffinity"):  # before JAX counts the cores
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    device = jax.devices()[0]
+    return {
+        "library": f"jax {jax.__version__}",
+        "device": "CPU" if device.platform == "cpu" else device.device_kind,
+    }
+
+
+def build(name: str, case: Case) -> Run:
+    """Builds one of `CONTENDERS` for a case and returns a function that runs it once."""
+    form = name.partition("/")[2]
+    if name in FORMS:
+        by_name = partial(
+            apply_position_lambdas, implementation=form, training=case.backward
+        )
+        return _run_position_lambdas(figure_3 if name == FIGURE_3 else by_name, case)
+    if name in ATTENTION:
+        return run_layer(
+            lambda case, **options: ATTENTION[name](
+                num_heads=ATTENTION_HEADS, **options
+            ),
+            case,
+        )
+    options: dict[str, Any] = {
+        "num_heads": HEADS,
+        "key_dim": KEY_DIM,
+        "implementation": form,
+    }
+    return run_layer(
+        lambda case, **more: LambdaLayer(scope=case.scope, **options, **more), case
+    )
+
+
+def figure_3(queries: K.Tensor, values: K.Tensor, table: K.Tensor) -> K.Tensor:
+    """Applies the position lambdas by the pseudo-code of Figure 3, with the embeddings of all pairs.
+
+    Queries [b, height, width, h, k], values [b, height, width, v] and a table [r, r, k] give outputs
+    [b, height, width, h, v].
+    """
+    b, height, width, h, k = queries.shape
+    v, size = values.shape[-1], [height, width]
+    # [n, m, k, 1]
+    embeddings = reference.gather_embeddings(table[..., K.newaxis], size, size)
+    outputs = reference.apply_position_lambdas(
+        K.reshape(queries, [b, -1, h, k]), K.reshape(values, [b, -1, v, 1]), embeddings
+    )
+    return K.reshape(outputs, [b, height, width, h, v])
+
+
+def _run_position_lambdas(apply: Callable[..., K.Tensor], case: Case) -> Run:
+    """The position lambdas of random queries and values."""
+    b, height, width, v = case.batch, case.height, case.width, case.channels // HEADS
+    lengths = [case.scope] * 2 if case.scope else [2 * height - 1, 2 * width - 1]
+    shapes = (
+        [b, height, width, HEADS, KEY_DIM],
+        [b, height, width, v],
+        [*lengths, KEY_DIM],
+    )
+    inputs = [_random(shape, case, seed) for seed, shape in enumerate(shapes)]
+    return _run(apply, inputs, [b, height, width, HEADS, v], case)
+
+
+def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
+    """Returns a function that runs a layer once, which `create` returns for a case, `filters` and `dtype`."""
+    layer = create(case, filters=case.channels, dtype=policy(case.dtype))
+    shape = [case.batch, case.height, case.width, case.channels]
+    layer.build(shape)
+    apply = (
+        partial(layer, training=case.backward)
+        if isinstance(layer, LambdaLayer)
+        else layer
+    )
+    return _run(apply, [_random(shape, case, 0)], shape, case, layer)
+
+
+def policy(dtype: str) -> str:
+    """Returns the precision policy of layers that compute in a dtype."""
+    return dtype if dtype == "float32" else f"mixed_{dtype}"
+
+
+def _run(
+    apply: Callable[..., K.Tensor],
+    inputs: Sequence[K.Tensor],
+    output_shape: Sequence[int],
+    case: Case,
+    layer: keras.layers.Layer | None = None,
+) -> Run:
+    """Returns a function that computes the outputs or, for the backward pass, all gradients."""
+    if not case.backward:
+        return compile_runner(apply, inputs, layer)
+    weights = layer.trainable_variables if layer else []
+    gradients = (_jax_gradients if K.ENGINE == "jax" else _tensorflow_gradients)(
+        apply, weights
+    )
+    return compile_runner(gradients, [_random(output_shape, case, 3), *inputs], layer)
+
+
+def _tensorflow_gradients(
+    apply: Callable[..., K.Tensor], weights: Sequence[Any]
+) -> Callable[..., Any]:
+    def gradients(output_gradient: K.Tensor, *inputs: K.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = apply(*inputs)
+        return tape.gradient(outputs, [*inputs, *weights], output_gradient)
+
+    return gradients
+
+
+def _jax_gradients(
+    apply: Callable[..., K.Tensor], weights: Sequence[Any]
+) -> Callable[..., Any]:
+    import jax
+
+    def gradients(output_gradient: K.Tensor, *inputs: K.Tensor) -> list[K.Tensor]:
+        values = [K.convert_to_tensor(weight) for weight in weights]
+        by_weights, *by_inputs = jax.vjp(_of_values(weights, apply), values, *inputs)[
+            1
+        ](output_gradient)
+        return [*by_inputs, *by_weights]
+
+    return gradients
+
+
+def _of_values(
+    variables: Sequence[Any], function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Returns the function with the values of variables as its first argument."""
+
+    def call(values: Sequence[Any], *arguments: Any) -> Any:
+        with keras.StatelessScope(list(zip(variables, values, strict=True))):
+            return function(*arguments)
+
+    return call
+
+
+def compile_runner(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    layer: keras.layers.Layer | None = None,
+) -> Run:
+    """Returns a function that runs a compiled function of tensors once and waits for the result.
+
+    On JAX, the function leaves variables as they are, and the weights of the layer in it are arguments of the
+    compiled function, not constants.
+    """
+    if K.ENGINE == "jax":
+        import jax
+
+        variables = layer.variables if layer else []
+        jitted, values = (
+            jax.jit(_of_values(variables, function)),
+            [variable.value for variable in variables],
+        )
+        return lambda: jax.block_until_ready(jitted(values, *arguments))
+    compiled = tf.function(function, autograph=False)
+
+    def run() -> Any:
+        outputs = compiled(*arguments)
+        tf.test.experimental.sync_devices()
+        return outputs
+
+    return run
+
+
+def _random(shape: Sequence[int], case: Case, seed: int) -> K.Tensor:
+    values = np.random.default_rng(seed).standard_normal(shape, np.float32)
+    return K.cast(K.convert_to_tensor(values), case.dtype)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contenders from other libraries, which may be missing: layers, and timm's networks.
+
+Each is the library's own, in the library's data layout, on the CPU.
+"""
+
+import functools
+import importlib.metadata
+import types
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from benchmarks.turns import cases
+from benchmarks.turns.cases import Case, ModelCase
+
+NUM_CLASSES = 1000
+KECAM = "peer/kecam_halo"
+
+Run = Callable[[], object]
+
+
+def start(name: str, threads: int) -> dict[str, str]:
+    """Imports the library of a contender, limits it to `threads`, and returns its version and device."""
+    about = _import_kecam(threads) if name == KECAM else _import_torch(name, threads)
+    versions = [
+        f"{package} {importlib.metadata.version(package)}"
+        for package in cases.packages_of(name)
+    ]
+    return {**about, "library": ", ".join(versions)}
+
+
+def build(name: str, case: Case | ModelCase) -> Run:
+    """Builds a contender and returns a function that runs it once."""
+    if isinstance(case, ModelCase):
+        prefix, _, network = name.partition("/")
+        return _run_network(network, case, compiled=prefix == "timm_compiled")
+    if name == KECAM:
+        from benchmarks.turns import contenders
+
+        return contenders.run_layer(_create_kecam_halo, case)
+    return _run_torch_layer(
+        _lucidrains(case) if name == "peer/lucidrains" else _timm(case), case
+    )
+
+
+def _import_torch(name: str, threads: int) -> dict[str, str]:
+    import torch
+
+    if name == "peer/lucidrains":
+        import lambda_networks  # noqa: F401
+    else:
+        from lambdanet.models.weights.tensor_files import import_timm
+
+        import_timm()
+    torch.set_num_threads(threads)
+    return {"device": "CPU"}
+
+
+def _import_kecam(threads: int) -> dict[str, str]:
+    import keras_cv_attention_models.halonet.halonet  # noqa: F401  (first: it selects tf_keras)
+
+    from benchmarks.turns import contenders
+
+    return contenders.start(KECAM, threads)
+
+
+def _lucidrains(case: Case) -> Any:
+    from lambda_networks import LambdaLayer
+
+    if case.scope is None and case.height != case.width:
+        raise ValueError("global scope needs square maps")
+    size: dict[str, Any] = (
+        {"n": case.height} if case.scope is None else {"r": case.scope}
+    )
+    return LambdaLayer(case.channels, dim_k=cases.KEY_DIM, heads=cases.HEADS, **size)
+
+
+def _timm(case: Case) -> Any:
+    from timm.layers.lambda_layer import LambdaLayer
+
+    size, heads = (case.height, case.width), cases.HEADS
+    return LambdaLayer(
+        case.channels,
+        feat_size=size,
+        num_heads=heads,
+        dim_head=cases.KEY_DIM,
+        r=case.scope,
+    )
+
+
+def _run_torch_layer(layer: Any, case: Case) -> Run:
+    """Returns a function that calls a PyTorch layer, or computes the gradients of its input and weights."""
+    import torch
+
+    torch.manual_seed(0)
+    dtype = getattr(torch, case.dtype)
+    layer = layer.to(dtype).train(case.backward)
+    shape = [case.batch, case.channels, case.height, case.width]
+    inputs = torch.randn(shape).to(dtype).requires_grad_(case.backward)
+    output_gradient = torch.randn(shape).to(dtype)
+    variables = [inputs, *layer.parameters()]
+    if case.backward:
+        return lambda: torch.autograd.grad(layer(inputs), variables, output_gradient)
+    return torch.inference_mode()(functools.partial(layer, inputs))
+
+
+def _run_network(name: str, case: ModelCase, compiled: bool) -> Run:
+    """Returns a function that runs a network of timm, or makes a training step."""
+    import timm
+    import torch
+
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=NUM_CLASSES).train(case.backward)
+    images = torch.randn([case.batch, *model.default_cfg["input_size"]])
+    labels = torch.randint(NUM_CLASSES, [case.batch])
+    compute = torch.compile(model) if compiled else model
+    dtype = getattr(torch, case.dtype)
+    precision = functools.partial(
+        torch.autocast, "cpu", dtype, enabled=dtype != torch.float32
+    )
+    optimizer = torch.optim.SGD(model.parameters(), cases.LEARNING_RATE, cases.MOMENTUM)
+
+    def infer() -> None:
+        with torch.inference_mode(), precision():
+            compute(images)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        with precision():
+            loss = torch.nn.functional.cross_entropy(compute(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    return train if case.backward else infer
+
+
+def _create_kecam_halo(case: Case, filters: int, dtype: str) -> Any:
+    """Returns kecam's halo attention, without an output projection, like ours.
+
+    It accepts maps of whole blocks only, so other maps are padded and the output is cropped. Its softmax has
+    six axes, which TensorFlow with oneDNN rejects. oneDNN stays on, since it makes the rest up to twice as
+    fast, and the softmax gets a tensor with fewer axes.
+    """
+    import tensorflow as tf
+    import tf_keras as keras
+    from keras_cv_attention_models.halonet import halonet
+
+    class Softmax(keras.layers.Softmax):
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            return tf.reshape(
+                super().call(tf.reshape(x, [-1, *x.shape[-2:]])), tf.shape(x)
+            )
+
+    keras.mixed_precision.set_global_policy(dtype)
+    block = cases.HALO_BLOCK
+    layers = types.SimpleNamespace(**{**vars(halonet.layers), "Softmax": Softmax})
+    missing = [(0, -side % block) for side in (case.height, case.width)]
+    inputs = keras.Input([case.height, case.width, case.channels])
+    x = (
+        keras.layers.ZeroPadding2D(missing)(inputs)
+        if any(map(any, missing))
+        else inputs
+    )
+    arguments = {
+        "num_heads": cases.ATTENTION_HEADS,
+        "block_size": block,
+        "halo_size": cases.HALO,
+    }
+    with mock.patch.object(halonet, "layers", layers):
+        x = halonet.halo_attention(x, out_shape=filters, out_weight=False, **arguments)
+    return keras.Model(
+        inputs, keras.layers.Cropping2D(missing)(x) if any(map(any, missing)) else x
+    )

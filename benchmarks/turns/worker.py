@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program that runs a contender: reads requests and writes answers, each a line of JSON.
+
+`benchmarks.turns.contender_process` starts it. Requests: `about` the library and device, `build`
+a case (and call it once), `time` calls, measure the `memory` of calls.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.turns import memory
+from benchmarks.turns.cases import Case, ModelCase, packages_of
+from lambdanet import errors
+
+# By prefix; default: `contenders`.
+MODULES = {
+    "model": "model_contenders",
+    "peer": "peers",
+    "timm": "peers",
+    "timm_compiled": "peers",
+}
+
+
+class Contender:
+    """A contender, such as "position/einsum", and its current case; its methods answer the requests."""
+
+    def __init__(self, name: str, threads: int):
+        module = MODULES.get(name.partition("/")[0], "contenders")
+        self._module = importlib.import_module(f"benchmarks.turns.{module}")
+        self._name = name
+        self._run: Callable[[], object] = object
+        self._about = self._module.start(name, threads)
+        # Leaves the modules of the library out of the collections in each case.
+        gc.freeze()
+
+    def about(self) -> dict[str, Any]:
+        """Returns the `library`, the `device`, and whether a process that is timed also `counts_memory`."""
+        return {**self._about, "counts_memory": memory.on_gpu()}
+
+    def build(self, case: dict[str, Any]) -> dict[str, Any]:
+        """Builds a case, which replaces the previous one, and times its first call."""
+        self._run = object
+        gc.collect()
+        self._run = self._module.build(
+            self._name, (Case if "height" in case else ModelCase)(**case)
+        )
+        # The model as it was built, where only its form for inference runs.
+        gc.collect()
+        return self.time(1, False)
+
+    def time(self, calls: int, warm: bool) -> dict[str, Any]:
+        """Returns the mean seconds of calls; `warm` adds an untimed call before them."""
+        if warm:
+            self._run()
+        start = time.perf_counter()
+        for _ in range(calls):
+            self._run()
+        return {"seconds": (time.perf_counter() - start) / calls}
+
+    def memory(self, calls: int) -> dict[str, Any]:
+        """Measures the peak memory of a call; JAX has no high-water mark of one on an accelerator."""
+        if self._about["library"].startswith("jax") and self._about["device"] != "CPU":
+            return {"bytes": None}
+        return {"bytes": memory.peak_bytes(self._run, calls)}
+
+
+def describe(error: BaseException, name: str) -> str:
+    """Returns the message of an exception, shortened in the middle: TensorFlow's reason is at the end."""
+    if isinstance(error, ModuleNotFoundError):
+        packages = " ".join(packages_of(name))
+        return f"not installed: no module {error.name!r}; pip install {packages}, or --peers_python"
+    text = errors.one_line(error)
+    return f"{type(error).__name__}: {text if len(text) <= 200 else f'{text[:60]} ... {text[-135:]}'}"
+
+
+def main(name: str, threads: int) -> None:
+    """Answers requests to a contender until the end of the input."""
+    # Libraries may print to the standard output, so it becomes the standard error.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with contextlib.suppress(OSError):  # the first process to kill if memory runs out
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    contender, failure = None, {}
+    try:
+        contender = Contender(name, threads)
+    except Exception as error:  # any error of a library is a result
+        failure = {"error": describe(error, name)}
+    gc.disable()  # no collections during timed calls
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = (
+                getattr(contender, request.pop("do"))(**request)
+                if contender
+                else failure
+            )
+        except Exception as error:
+            answer = {"error": describe(error, name)}
+        print(json.dumps(answer), file=answers, flush=True)

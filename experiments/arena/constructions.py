@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights set by hand that solve tasks exactly, and inputs that show what layers cannot do.
+
+    python -m experiments.arena.constructions
+
+prints how many answers are right. The page "What each half can do" of the documentation explains both.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lambdanet import backend as K
+from lambdanet import text_table
+from lambdanet.backend import compat, keras
+from lambdanet.layers.lambda_layer import LambdaLayer
+
+COLORS = 8
+ARROWS = [
+    (s * dy, s * dx)
+    for s in (1, 2)
+    for dy in (-1, 0, 1)
+    for dx in (-1, 0, 1)
+    if (dy, dx) != (0, 0)
+]
+REACH = 2  # of an arrow, in cells
+RECALL_SYMBOLS = 64  # keys, and the same number of values
+TOKENS = 8  # keys of the in-context task, and the same number of values
+SHARPNESS = 30.0  # the size of a key, for a softmax that is 0 or 1 up to exp(-30)
+
+
+class Examples(NamedTuple):
+    """Examples of a task.
+
+    Attributes:
+      inputs: [b, ..., c].
+      answers: the class to be predicted at each position, -1 where there is none, [b, ...].
+    """
+
+    inputs: np.ndarray
+    answers: np.ndarray
+
+
+def one_hot(classes: Any, depth: int) -> np.ndarray:
+    """Returns vectors of zeros and a one, [..., depth]; of zeros for the class -1."""
+    return np.eye(depth + 1, depth, dtype=np.float32)[classes]
+
+
+def pointer_grid(number: int = 64, side: int = 16, seed: int = 0) -> Examples:
+    """Draws boards of colors, a tenth of them with arrows; the answer is the color at an arrow's end."""
+    random = np.random.default_rng(seed)
+    colors = random.integers(COLORS, size=[number, side, side])
+    arrows = np.where(
+        random.random(colors.shape) < 0.1,
+        random.integers(len(ARROWS), size=colors.shape),
+        -1,
+    )
+    board, row, column = np.indices(colors.shape)
+    row, column = np.moveaxis(np.array(ARROWS)[arrows], -1, 0) + np.stack([row, column])
+    arrows[(row < 0) | (row >= side) | (column < 0) | (column >= side)] = -1
+    answers = np.where(arrows < 0, -1, colors[board, row % side, column % side])
+    return Examples(board_inputs(colors, arrows), answers)
+
+
+def board_inputs(colors: Any, arrows: Any) -> np.ndarray:
+    """Returns the inputs of the pointer grid, [..., COLORS + the number of arrows]."""
+    return np.concatenate(
+        [one_hot(colors, COLORS), one_hot(arrows, len(ARROWS))], axis=-1
+    )
+
+
+def recall(number: int = 64, pairs: int = 32, seed: int = 0) -> Examples:
+    """Draws sequences of pairs of a key and a value, then the keys alone; the answer is the key's value."""
+    random = np.random.default_rng(seed)
+    keys = np.argsort(random.random([number, RECALL_SYMBOLS]))[:, :pairs]
+    values = random.integers(RECALL_SYMBOLS, size=[number, pairs])
+    order = np.argsort(random.random([number, pairs]))
+    asked, answers = (
+        np.take_along_axis(symbols, order, axis=1) for symbols in (keys, values)
+    )
+    unknown = np.full_like(values, -1)
+    inputs = pair_inputs(
+        np.append(keys, asked, axis=1), np.append(values, unknown, axis=1)
+    )
+    return Examples(inputs, np.append(unknown, answers, axis=1))
+
+
+def pair_inputs(keys: Any, values: Any) -> np.ndarray:
+    """Returns the inputs of recall, [..., 2 * RECALL_SYMBOLS]; the value -1 is none."""
+    return np.concatenate(
+        [one_hot(keys, RECALL_SYMBOLS), one_hot(values, RECALL_SYMBOLS)], axis=-1
+    )
+
+
+def in_context_recall(number: int = 64, length: int = 128, seed: int = 0) -> Examples:
+    """Draws sequences key, value, key, value ...; the answer at a key that was there before is its value."""
+    random = np.random.default_rng(seed)
+    keys = random.integers(TOKENS, size=[number, length // 2])
+    values = np.take_along_axis(
+        random.integers(TOKENS, size=[number, TOKENS]), keys, axis=1
+    )
+    same = np.tril(keys[:, :, np.newaxis] == keys[:, np.newaxis], -1)
+    answers = np.stack(
+        [np.where(same.any(axis=-1), values, -1), np.full_like(values, -1)], axis=-1
+    )
+    tokens = np.stack([keys, TOKENS + values], axis=-1)
+    return Examples(
+        token_inputs(tokens.reshape([number, -1])), answers.reshape([number, -1])
+    )
+
+
+def token_inputs(tokens: Any) -> np.ndarray:
+    """Returns the embeddings of tokens: the token one-hot, a constant, and place for the token before it."""
+    constant, slot = (
+        np.ones([*np.shape(tokens), 1]),
+        np.zeros([*np.shape(tokens), TOKENS]),
+    )
+    return np.concatenate(
+        [one_hot(tokens, 2 * TOKENS), constant, slot], axis=-1, dtype=np.float32
+    )
+
+
+def pointer_network(**options: Any) -> keras.Model:
+    """Returns the lambda layer that solves the pointer grid by positions: q is the arrow, V the color.
+
+    Args:
+      **options: other arguments of the layer, such as `implementation` or `content`.
+    """
+    arguments = {
+        "num_heads": 1,
+        "key_dim": len(ARROWS),
+        "scope": 2 * REACH + 1,
+        **options,
+    }
+    inputs = keras.Input([None, None, COLORS + len(ARROWS)])
+    layer = LambdaLayer(COLORS, **arguments)
+    outputs = layer(inputs)
+    table = np.zeros([2 * REACH + 1, 2 * REACH + 1, len(ARROWS)])
+    for arrow, (dy, dx) in enumerate(ARROWS):
+        table[REACH + dy, REACH + dx, arrow] = 1
+    colors, arrows = np.split(np.eye(COLORS + len(ARROWS)), [COLORS], axis=1)
+    set_weights(
+        layer,
+        {"queries/kernel": arrows, "values/kernel": colors, "position/table": table},
+    )
+    return keras.Model(inputs, outputs)
+
+
+def recall_network(**options: Any) -> keras.Model:
+    """Returns the lambda layer that solves recall by content: q is the key, V the value, K the key of a pair.
+
+    Args:
+      **options: other arguments of the layer, such as `implementation` or `position=None`.
+    """
+    arguments = {"num_heads": 1, "key_dim": RECALL_SYMBOLS, "scope": 3, **options}
+    inputs = keras.Input([None, 2 * RECALL_SYMBOLS])
+    layer = LambdaLayer(RECALL_SYMBOLS, **arguments)
+    outputs = layer(inputs)
+    keys, values = np.split(np.eye(2 * RECALL_SYMBOLS), 2, axis=1)
+    has_value = values.sum(axis=1, keepdims=True)
+    kernels = {
+        "queries/kernel": keys,
+        "keys/kernel": SHARPNESS * (keys + has_value),
+        "values/kernel": values,
+    }
+    set_weights(layer, kernels)
+    return keras.Model(inputs, outputs)
+
+
+def in_context_network(**options: Any) -> keras.Model:
+    """Returns two causal lambda layers that solve in-context recall: one moves keys, the other recalls.
+
+    The position lambda of the first, whose query is the constant, adds the key before each token to its
+    embedding. For the second, as in `recall_network`, q is the token, K the key before it, and V the value.
+
+    Args:
+      **options: other arguments of both layers, such as `implementation`.
+    """
+    keys, values, constant, slot = np.split(
+        np.eye(3 * TOKENS + 1), np.cumsum([TOKENS, TOKENS, 1]), axis=1
+    )
+    inputs = keras.Input([None, 3 * TOKENS + 1])
+    mover = LambdaLayer(
+        3 * TOKENS + 1, **{"num_heads": 1, "key_dim": 1, "scope": 3, **options}
+    )
+    x = keras.layers.Add()([inputs, mover(inputs, mask="causal")])
+    finder = LambdaLayer(
+        TOKENS, **{"num_heads": 1, "key_dim": TOKENS, "scope": 3, **options}
+    )
+    outputs = finder(x, mask="causal")
+    before = np.array([[1], [0], [0]])  # the embedding of the offset -1 is 1
+    kernels = {
+        "queries/kernel": constant,
+        "values/kernel": keys @ slot.T,
+        "position/table": before,
+    }
+    set_weights(mover, kernels)
+    kernels = {
+        "queries/kernel": keys,
+        "keys/kernel": SHARPNESS * slot,
+        "values/kernel": values,
+    }
+    set_weights(finder, kernels)
+    return keras.Model(inputs, outputs)
+
+
+def set_weights(layer: LambdaLayer, given: Mapping[str, np.ndarray]) -> None:
+    """Sets the kernels and the table of a lambda layer by name; those that are not given become zero."""
+    for variable in layer.weights:
+        name = compat.variable_name(variable).removeprefix(f"{layer.name}/")
+        if name.endswith(("kernel", "table")):
+            variable.assign(given.get(name, np.zeros(variable.shape)))
+
+
+# Each task, with the network that solves it.
+SOLUTIONS: dict[str, tuple[Callable[..., Examples], Callable[..., keras.Model]]] = {
+    "pointer grid": (pointer_grid, pointer_network),
+    "recall": (recall, recall_network),
+    "in-context recall": (in_context_recall, in_context_network),
+}
+
+
+def swapped_cells() -> Examples:
+    """Returns two boards of the same cells, with an arrow to the right and the neighbors exchanged.
+
+    Layers that ignore positions, in networks of any depth, answer both equally.
+    """
+    colors = _boards(2)
+    colors[:, 2, 1], colors[:, 2, 3] = [1, 0], [0, 1]
+    return _one_question(board_inputs(colors, _arrows((0, 1), (0, 1))), (2, 2), [0, 1])
+
+
+def cells_beyond_3x3() -> Examples:
+    """Returns two boards that differ two cells beside an arrow, which points there.
+
+    A 3x3 convolution or a lambda layer of position alone with the scope 3 answers both equally.
+    """
+    colors = _boards(2)
+    colors[:, 2, 4] = [0, 1]
+    return _one_question(board_inputs(colors, _arrows((0, 2), (0, 2))), (2, 2), [0, 1])
+
+
+def pairs_beyond(reach: int) -> Examples:
+    """Returns two sequences that differ in their first pair, with a question farther away than the reach.
+
+    Networks of convolutions or of position lambdas that see as far as the reach answer both equally.
+    """
+    keys = [*range(reach + 1), 0]
+    values = [[first, *range(2, reach + 2), -1] for first in (0, 1)]
+    return _one_question(pair_inputs([keys] * 2, values), (reach + 1,), [0, 1])
+
+
+def two_arrows() -> Examples:
+    """Returns four boards: an arrow to the right or left, between two colors in either order.
+
+    Answers of a single convolution of any size, a sum over cells, have y_1 + y_4 = y_2 + y_3.
+    """
+    colors = _boards(4)
+    colors[:, 2, 1], colors[:, 2, 3] = [1, 1, 0, 0], [0, 0, 1, 1]
+    return _one_question(
+        board_inputs(colors, _arrows((0, 1), (0, -1)) * 2), (2, 2), [0, 1, 1, 0]
+    )
+
+
+# Two pairs: either value with either key, in either order.
+PAIR_KEYS = np.array([[0, 1], [0, 1], [1, 0], [1, 0]])
+PAIR_VALUES = np.array([[0, 1], [1, 0], [0, 1], [1, 0]])
+
+
+def two_pairs() -> Examples:
+    """Returns four sequences of two pairs and the first key: either value, with the pairs in either order.
+
+    Answers of a single lambda layer of position alone, of any scope, have y_1 + y_4 = y_2 + y_3.
+    """
+    inputs = pair_inputs(
+        np.append(PAIR_KEYS, [[0]] * 4, axis=1),
+        np.append(PAIR_VALUES, [[-1]] * 4, axis=1),
+    )
+    return _one_question(inputs, (2,), [0, 1, 1, 0])
+
+
+def two_neighbors() -> Examples:
+    """Returns four sequences key, value, key, value and the first key, with keys and values in either order.
+
+    Answers of a single lambda layer, even with content and positions, have y_1 + y_4 = y_2 + y_3.
+    """
+    tokens = np.stack([PAIR_KEYS, TOKENS + PAIR_VALUES], axis=-1).reshape([4, 4])
+    return _one_question(
+        token_inputs(np.append(tokens, [[0]] * 4, axis=1)), (4,), [0, 1, 1, 0]
+    )
+
+
+def _boards(number: int) -> np.ndarray:
+    """Returns equal boards of 5x5 cells without the colors 0 and 1."""
+    return np.stack([np.resize(np.arange(2, COLORS), [5, 5])] * number)
+
+
+def _arrows(*offsets: tuple[int, int]) -> list[np.ndarray]:
+    """Returns the arrows of boards with one in the middle."""
+    middle = np.arange(25).reshape([5, 5]) == 12
+    return [np.where(middle, ARROWS.index(offset), -1) for offset in offsets]
+
+
+def _one_question(
+    inputs: np.ndarray, position: tuple[int, ...], answers: Sequence[int]
+) -> Examples:
+    asked = np.full(inputs.shape[:-1], -1)
+    for example, answer in zip(asked, answers, strict=True):
+        example[position] = answer
+    return Examples(inputs, asked)
+
+
+def count_right(outputs: Any, answers: np.ndarray) -> tuple[int, int]:
+    """Returns the number of right answers, the classes of the largest outputs, and that of all answers."""
+    asked = answers >= 0
+    right = K.convert_to_numpy(outputs).argmax(axis=-1) == answers
+    return int(right[asked].sum()), int(asked.sum())
+
+
+def main() -> None:
+    rows = []
+    for task, (draw, build) in SOLUTIONS.items():
+        examples = draw()
+        right, asked = count_right(
+            build()(examples.inputs, training=False), examples.answers
+        )
+        rows.append([task, f"{right:,}", f"{asked:,}"])
+    print(text_table.render(["task", "right", "of"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The tables of the papers as data, and their comparison with this implementation."""

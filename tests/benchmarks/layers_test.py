@@ -1,0 +1,520 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the layer benchmark: cases, turns, failing processes, memory, tables and plots."""
+
+import csv
+import io
+import os
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import ENGINES, program
+from PIL import Image
+from programs import benchmark_outputs
+
+from benchmarks import layers, models
+from benchmarks.turns import comparison, contenders, memory, report
+from benchmarks.turns.cases import PEER_PACKAGES, Case, cases
+from benchmarks.turns.contender_process import (
+    ContenderFailed,
+    ContenderProcess,
+)
+from benchmarks.turns.results import Measurement, ran_on
+from lambdanet import command_line
+from lambdanet.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = Case(4, 6, 16, 2, 3, backward=True)
+MACHINE = {"cpu": "a processor", "threads": 2, "backend": "tensorflow 2.20"}
+
+
+def rows_of(times, backward=True, **fields):
+    """Returns measurements of one sample each, in ms; the first is the reference."""
+    case = Case(4, 6, 16, 2, 3, backward)
+    rows = [
+        Measurement(case, name, seconds=[ms / 1000], **fields)
+        for name, ms in times.items()
+    ]
+    for row in rows:
+        row.reference = rows[0]
+    return rows
+
+
+# Cases and contenders.
+
+
+def test_cases_are_all_combinations():
+    found = cases(
+        ["7x5x16x1", "4x4x8x2"], ["3", "global"], ["forward", "both"], "bfloat16"
+    )
+    expected = list(product(["7x5x16x1", "4x4x8x2"], [3, None], [False, True]))
+    assert [(case.map, case.scope, case.backward) for case in found] == expected
+    assert found[0] == Case(7, 5, 16, 1, 3, False, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"maps": ["7x7x512"]},
+            "map must be HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8, got '7x7",
+        ),
+        (
+            {"maps": ["0x7x512x1"]},
+            "map must be HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8, got '0x7x5",
+        ),
+        (
+            {"maps": ["7x7x12x1"]},
+            "channels of map '7x7x12x1' must be a multiple of 8, got 12",
+        ),
+        ({"maps": []}, "maps must have at least one value"),
+        (
+            {"scopes": ["22"]},
+            "scope must be an odd number such as 23, or global, got '22'",
+        ),
+        ({"passes": ["backward"]}, "unknown pass 'backward'; did you mean forward"),
+        ({"dtype": "float64"}, "unknown dtype 'float64'; did you mean"),
+        (
+            {"contenders": ["position/ato"]},
+            "unknown contender 'position/ato'; did you mean position/auto",
+        ),
+        (
+            {"contenders": ["peer/timm"]},
+            "contender 'peer/timm' is from another library and needs --peers",
+        ),
+        ({"contenders": []}, "contenders must have at least one pattern"),
+        ({"repeats": 0}, "repeats must be a positive integer, got 0"),
+        ({"threads": 0}, "threads must be a positive integer, got 0"),
+        ({"max_seconds": 0.0}, "max_seconds must be a number above 0, got 0.0"),
+        (
+            {"peers": True, "peers_python": "/no/python"},
+            "peers_python must be the path of a Python interp",
+        ),
+        ({"out": "/proc/none"}, "/proc/none' cannot be written"),
+    ],
+)
+def test_wrong_arguments_are_rejected_at_once(arguments, message, capsys):
+    with pytest.raises(InputError) as error:
+        layers.benchmark_layers(**arguments)
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(layers, "layers.csv"), (layers, "layers_time.png"), (models, "models.png")],
+)
+def test_files_of_the_user_are_not_replaced(module, name, tmp_path, capsys):
+    (tmp_path / name).write_text("model,mine\n")
+    words = ["resnet_50"] if module is models else []
+    assert command_line.main(module.COMMAND, [*words, f"--out={tmp_path}"]) == 2
+    printed = capsys.readouterr()
+    assert (
+        f"{name}' exists, and this command did not write it" in printed.err
+        and printed.out == ""
+    )
+
+
+def test_select_contenders_adds_the_reference():
+    chosen = layers.select_contenders(["attention/h*", "peer/timm"], True, "python")
+    assert chosen == {
+        "layer/einsum": sys.executable,
+        "attention/halo": sys.executable,
+        "peer/timm": "python",
+    }
+
+
+@pytest.mark.parametrize("lengths", [(3, 3), (5, 7)])  # local; all offsets of a 3x4 map
+def test_figure_3_is_the_sum_over_pairs(lengths):
+    rng = np.random.default_rng(0)
+    b, height, width, h, k, v = 2, 3, 4, 2, 3, 5
+    queries = rng.standard_normal([b, height, width, h, k])
+    values = rng.standard_normal([b, height, width, v])
+    table = rng.standard_normal([*lengths, k])
+    expected = np.zeros([b, height, width, h, v])
+    for y, x, to_y, to_x in product(
+        range(height), range(width), range(height), range(width)
+    ):
+        row, column = to_y - y + lengths[0] // 2, to_x - x + lengths[1] // 2
+        if 0 <= row < lengths[0] and 0 <= column < lengths[1]:
+            weights = queries[:, y, x] @ table[row, column]  # [b, h]
+            expected[:, y, x] += weights[..., None] * values[:, None, to_y, to_x]
+    found = contenders.figure_3(
+        *(tf.constant(array) for array in (queries, values, table))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "name", ["position/query_first", "layer/auto", "attention/halo"]
+)
+def test_contenders_run_in_half_precision(name, monkeypatch):
+    outputs = []
+
+    def recorded(function, arguments, layer):
+        return lambda: outputs.append(
+            [x for x in tf.nest.flatten(function(*arguments)) if x is not None]
+        )
+
+    monkeypatch.setattr(contenders, "compile_runner", recorded)
+    for case in cases(["4x4x16x1"], ["global"], ["forward", "both"], "bfloat16"):
+        contenders.build(name, case)()
+    forward, gradients = outputs
+    assert [x.dtype for x in forward] == [tf.bfloat16] and gradients[
+        0
+    ].dtype == tf.bfloat16
+    assert all(
+        np.isfinite(tf.cast(x, tf.float32)).all() for x in [*forward, *gradients]
+    )
+
+
+@pytest.mark.slow
+def test_contenders_compute_the_same_on_jax(tmp_path):
+    command = program("benchmark_outputs.py", tmp_path / "jax.npz")
+    command["env"] |= ENGINES["jax"]
+    process = subprocess.Popen(**command)
+    expected = benchmark_outputs.outputs()
+    assert process.wait() == 0
+    found = np.load(tmp_path / "jax.npz")
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(
+            found[name], array, rtol=1e-3, atol=1e-4, err_msg=name
+        )
+
+
+# Turns.
+
+
+class ScriptedProcess:
+    """A fake process with fixed times, on a machine that becomes slower with every call."""
+
+    log: list[tuple[str, str]] = []
+    seconds = {"quick": 0.01, "slow": 0.02}
+    failures: dict[tuple[str, str], Exception] = {}
+
+    def __init__(self, python, name, threads, environment):
+        self._name = name
+        self._alive = True
+
+    def about(self):
+        return {"library": "script 1.0", "device": "paper", "counts_memory": True}
+
+    def request(self, do, timeout, **arguments):
+        self.log.append((self._name, do))
+        failure = self.failures.get((self._name, do))
+        if failure:
+            self._alive = "stopped" not in str(failure)
+            raise failure
+        if do == "memory":
+            return {"bytes": 2**20}
+        return {"seconds": self.seconds[self._name] * 1.01 ** len(self.log)}
+
+    def is_alive(self):
+        return self._alive
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    monkeypatch.setattr(ScriptedProcess, "log", [])
+    monkeypatch.setattr(ScriptedProcess, "failures", {})
+    monkeypatch.setattr(comparison, "ContenderProcess", ScriptedProcess)
+    monkeypatch.setattr(comparison, "SETTLE_SECONDS", 0)
+    return ScriptedProcess
+
+
+def run_script(budget, *todo):
+    with comparison.Comparison(
+        {"quick": "python", "slow": "python"}, budget
+    ) as running:
+        return [
+            row
+            for case in todo
+            for row in running.run(case, ["quick", "slow"], "quick")
+        ]
+
+
+def test_turns_cancel_a_drift_of_the_machine(scripted):
+    quick, slow = run_script(comparison.Budget(5, 60.0, 1), SMALL)
+    turns = [name for name, do in scripted.log[4:] if do == "time"]
+    assert turns == ["quick", "slow", "slow", "quick"] * 2 + ["quick", "slow"]
+    assert len(quick.seconds) == len(slow.seconds) == 5
+    assert quick.seconds[-1] > 1.05 * quick.seconds[0]
+    assert slow.speed() == pytest.approx(0.5, rel=0.02) and quick.speed() == 1
+    assert slow.mebibytes() == 1 and slow.library == "script 1.0" and slow.note == ""
+
+
+def test_slow_contender_has_fewer_turns(scripted, monkeypatch):
+    monkeypatch.setattr(scripted, "seconds", {"quick": 0.001, "slow": 0.3})
+    quick, slow = run_script(comparison.Budget(8, 1.3, 1), SMALL)
+    assert len(quick.seconds) == 8 and 3 <= len(slow.seconds) < 8
+    assert (
+        f"{len(slow.seconds)} of 8 repeats: a call takes 0.3" in slow.note
+        and quick.note == ""
+    )
+    turns = [name for name, do in scripted.log[4:] if do == "time"]
+    assert turns.index("slow") > 0 and "slow" in turns[-2:]
+    monkeypatch.setattr(scripted, "seconds", {"quick": 0.001, "slow": 50.0})
+    quick, slow = run_script(comparison.Budget(8, 10.0, 1), SMALL)
+    assert (
+        len(quick.seconds) == 8 and len(slow.seconds) == 1 and slow.peak_bytes == 2**20
+    )
+
+
+def test_stopped_contender_is_skipped_on_the_same_map(scripted):
+    scripted.failures["slow", "build"] = ContenderFailed("stopped after 60 s")
+    forward, wider = Case(4, 6, 16, 2, 3, False), Case(4, 8, 16, 2, 3, False)
+    rows = run_script(comparison.Budget(3, 10.0, 1), forward, SMALL, wider)
+    notes = [row.note for row in rows if row.contender == "slow"]
+    stopped = "stopped after 60 s"
+    assert notes == [stopped, "skipped: the pass forward did not finish", stopped]
+    assert all(
+        (row.seconds, row.speed()) == ([], None)
+        for row in rows
+        if row.contender == "slow"
+    )
+    assert all(len(row.seconds) == 3 for row in rows if row.contender == "quick")
+
+
+# Processes.
+
+
+@pytest.fixture
+def worker():
+    worker = ContenderProcess(sys.executable, "position/einsum", 1, {})
+    yield worker
+    worker.close()
+    assert not worker.is_alive()
+
+
+def test_process_survives_failing_case_and_ends_at_limit(worker):
+    assert worker.about()["library"] == f"tensorflow {tf.__version__}"
+    assert worker.request("build", 120, case=vars(SMALL))["seconds"] > 0
+    assert 0 < worker.request("time", 120, calls=3, warm=True)["seconds"] < 10
+    with pytest.raises(ContenderFailed, match="InvalidArgument|Error"):
+        worker.request("build", 120, case={**vars(SMALL), "dtype": "complex"})
+    assert worker.is_alive()
+    worker.request("build", 120, case=vars(SMALL))
+    with pytest.raises(ContenderFailed, match="stopped after 0 s"):
+        worker.request("time", 0.01, calls=10**9, warm=False)
+    assert not worker.is_alive()
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            "raise ModuleNotFoundError('', name='lambda_networks')",
+            "not installed: no module 'lambda_networks'; "
+            "pip install torch lambda-networks, or --peers_python",
+        ),
+        ("import os; os._exit(3)", "ended with status 3"),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            "killed by the system, probably out of memory",
+        ),
+        ("raise RuntimeError('no such processor')", "RuntimeError: no such processor"),
+    ],
+)
+def test_process_that_does_not_start_gives_the_reason(tmp_path, spoil, message):
+    (tmp_path / "lambda_networks.py").write_text(spoil)
+    worker = ContenderProcess(
+        sys.executable, "peer/lucidrains", 1, {"PYTHONPATH": str(tmp_path)}
+    )
+    for _ in range(2):
+        with pytest.raises(ContenderFailed) as failure:
+            worker.request("build", 60, case=vars(SMALL))
+        assert str(failure.value) == message
+    worker.close()
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", PEER_PACKAGES)
+def test_peer_runs_or_names_the_missing_package(name):
+    worker = ContenderProcess(sys.executable, name, 1, memory.ENVIRONMENT)
+    try:
+        about = worker.about()
+    except ContenderFailed as failure:
+        assert f"pip install {' '.join(PEER_PACKAGES[name])}" in str(failure)
+        pytest.skip(f"{name} is not installed")
+    else:
+        assert PEER_PACKAGES[name][-1] in about["library"]
+        for case in cases(
+            ["8x8x16x1"], ["3", "global"], ["forward", "both"], "float32"
+        ):
+            assert worker.request("build", 120, case=vars(case))["seconds"] > 0
+        # Arrays of more than 64 KiB, which are given back; smaller ones may fit into memory that is kept.
+        (large,) = cases(["32x32x64x1"], ["3"], ["both"], "float32")
+        worker.request("build", 120, case=vars(large))
+        assert worker.request("memory", 120, calls=1)["bytes"] > 0
+    finally:
+        worker.close()
+
+
+def test_peer_does_not_import_tensorflow():
+    program = "import sys, benchmarks.turns.worker, benchmarks.turns.peers\n"
+    program += "print({'tensorflow', 'tf_keras', 'torch', 'numpy'} & set(sys.modules) or 'none')"
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (shown.stdout.strip(), shown.stderr) == ("none", "")
+
+
+# Memory.
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="resident memory is measured on Linux only",
+)
+@pytest.mark.parametrize("name", ["peak_of_arrays.py", "peak_of_tensors.py"])
+def test_peak_memory_of_arrays_and_tensors(name):
+    command = program(name)
+    command["env"] |= {**memory.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"}
+    shown = subprocess.run(**command, capture_output=True)
+    assert shown.returncode == 0, shown.stderr
+    assert int(shown.stdout) == pytest.approx(16 * 2**20, rel=0.05)
+
+
+def test_gpu_memory_is_counted_by_the_allocator(monkeypatch):
+    used = {"current": 5000, "peak": 9000}
+    config = mock.Mock(list_physical_devices=lambda kind: ["a GPU"])
+    config.experimental.reset_memory_stats = lambda device: used.update(
+        peak=used["current"]
+    )
+    config.experimental.get_memory_info = lambda device: {"GPU:0": dict(used)}[device]
+    monkeypatch.setitem(sys.modules, "tensorflow", mock.Mock(config=config))
+    assert (
+        memory.on_gpu() and memory.peak_bytes(lambda: used.update(peak=5700), 2) == 700
+    )
+
+
+# Tables and plots.
+
+
+def test_table_has_every_row_and_120_columns():
+    times = {
+        "position/einsum": 123456.0,
+        "position/blocked_query_first": 0.01234,
+        "position/auto": 617.28,
+    }
+    rows = rows_of(times, False, peak_bytes=5 * 2**30) + rows_of(times)
+    for name in ("position/conv", "position/depthwise_conv"):
+        note = " ".join(["stopped after 60 s"] * (len(name) - 12))
+        rows.append(Measurement(rows[3].case, name, note=note, reference=rows[3]))
+    lines = report.table(rows).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert lines[0].split("  ")[0] == "4x6, d=16, b=2, scope 3"
+    auto = next(line.split() for line in lines if line.startswith("position/auto"))
+    times = ["617.3", "617.3-617.3", "200"]
+    assert auto == ["position/auto", *times, "5120", *times, "-"]
+    assert (
+        next(line for line in lines if line.startswith("position/conv")).split()[1:]
+        == ["-"] * 6
+    )
+    assert "  position/conv, forward + backward: stopped after 60 s" in lines
+
+
+def test_summary_compares_with_the_fastest_other():
+    rows = rows_of(
+        {"position/einsum": 30.0, "position/conv": 9.0, "position/auto": 10.0}
+    )
+    compared = "position/auto runs at 0.90 times the speed of position/conv, the fastest other form"
+    assert report.summary(rows) == f"forward + backward: {compared}"
+    rows = rows_of(
+        {
+            "layer/einsum": 9.0,
+            "layer/auto": 4.0,
+            "peer/timm": 12.0,
+            "peer/lucidrains": 10.0,
+        }
+    )
+    assert (
+        "layer/auto runs at 2.50 times the speed of peer/lucidrains"
+        in report.summary(rows)
+    )
+    assert report.summary(rows_of({"layer/einsum": 9.0, "layer/auto": 4.0})) == ""
+
+
+def test_other_device_is_noted_and_not_compared():
+    """PyTorch's layers run on the CPU of a machine with a GPU."""
+    rows = rows_of(
+        {"layer/einsum": 9.0, "layer/auto": 4.0, "peer/timm": 12.0}, device="a GPU"
+    )
+    rows[2].device = "CPU"
+    for row in rows:
+        row.note_device_mismatch()
+    assert [row.note for row in rows] == ["", "", "on CPU, not on a GPU"]
+    assert report.summary(rows) == ""
+    assert "peer/timm, forward + backward: on CPU, not on a GPU" in report.table(rows)
+
+
+def test_footer_names_the_gpu():
+    assert ran_on(["CPU", ""], MACHINE) == "a processor, 2 threads, tensorflow 2.20"
+    assert (
+        ran_on(["a GPU", "a GPU", "CPU"], MACHINE)
+        == "a GPU with a processor, 2 threads, tensorflow 2.20"
+    )
+
+
+def test_plots_have_a_dot_per_result():
+    rows = rows_of({"position/einsum": 30.0, "position/auto": 10.0})
+    drawn = report.plots(rows, MACHINE)
+    assert list(drawn) == ["layers_time.png"]
+    pixels = np.asarray(Image.open(io.BytesIO(drawn["layers_time.png"])))
+    blue = np.frombuffer(bytes.fromhex(report.COLORS["auto"][1:]), np.uint8)
+    assert (pixels[..., :3] == blue).all(-1).sum() > 50
+    rows[0].peak_bytes = rows[1].peak_bytes = 2**20
+    assert list(report.plots(rows, MACHINE)) == ["layers_time.png", "layers_memory.png"]
+    assert (
+        report.plots([Measurement(SMALL, "position/auto", note="none")], MACHINE) == {}
+    )
+
+
+@pytest.mark.slow
+def test_command_prints_and_writes_measurements(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(comparison, "TURN_SECONDS", 0.01)
+    words = [
+        "--maps=16x16x16x4",
+        "--scopes=3,global",
+        "--passes=forward,both",
+    ]
+    words += [
+        "--contenders=position/auto",
+        "--repeats=2",
+        "--max_seconds=20",
+        "--threads=1",
+    ]
+    assert command_line.main(layers.COMMAND, [*words, f"--out={tmp_path}"]) == 0
+    shown = capfd.readouterr()
+    assert shown.err == ""
+    assert (
+        sum(line.startswith("position/auto ") for line in shown.out.splitlines()) == 2
+    )
+    assert {"layers.csv", "layers_time.png"} <= set(os.listdir(tmp_path))
+    rows = list(csv.DictReader((tmp_path / "layers.csv").read_text().splitlines()))
+    keys = [(row["scope"], row["pass"], row["contender"]) for row in rows]
+    assert keys == list(
+        product(
+            ["3", "global"], ["forward", "both"], ["position/einsum", "position/auto"]
+        )
+    )
+    for row in rows:
+        assert float(row["ms_min"]) <= float(row["ms_median"]) <= float(row["ms_max"])
+        assert row["repeats"] == "2" and row["note"] == ""
+        assert not sys.platform.startswith("linux") or float(row["peak_mib"]) > 0
+        assert (
+            row["cpu"] and row["threads"] == "1" and row["tensorflow"] == tf.__version__
+        )
+    by_contender = {row["contender"]: float(row["ms_median"]) for row in rows[:2]}
+    ratio = by_contender["position/einsum"] / by_contender["position/auto"]
+    assert float(rows[1]["times_as_fast_as_einsum"]) == pytest.approx(ratio, rel=1e-3)

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arena: its generators, equal numbers of parameters, and runs that resume."""
+
+import csv
+
+import keras
+import numpy as np
+import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from experiments.arena import __main__ as arena
+from experiments.arena import network, pathfinder, plan, summary, training
+from experiments.arena.constructions import ARROWS, COLORS, RECALL_SYMBOLS, Examples
+from experiments.arena.operators import NUM_HEADS, OPERATORS, CausalAttention
+from experiments.arena.settings import Setup
+from experiments.arena.tasks import SPLITS, TASKS, Task
+from lambdanet import command_line
+from lambdanet.layers.attention import GlobalAttention
+from lambdanet.models import complexity
+
+NAMES = sorted(TASKS)
+
+
+@pytest.fixture(autouse=True)
+def few_pictures(monkeypatch):
+    monkeypatch.setattr("experiments.arena.tasks.PICTURES", dict.fromkeys(SPLITS, 40))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_examples_depend_on_seed_and_split_alone(name):
+    task = TASKS[name]()
+    draws = {
+        case: task.draw(40, *case) for case in (("train", 0), ("train", 1), ("test", 0))
+    }
+    inputs, answers = draws["train", 0]
+    assert inputs.dtype == np.float32 and inputs.shape == (
+        *inputs.shape[:1],
+        *task.shape,
+    )
+    assert answers.shape == (inputs.shape[:1] if task.pooled else inputs.shape[:-1])
+    assert set(np.unique(answers)) <= set(range(-1, task.classes)) and answers.max() > 0
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(draws["train", 0], task.draw(40, "train", 0), strict=True)
+    )
+    assert not any(
+        inputs.shape == x.shape and (inputs == x).all()
+        for x, _ in list(draws.values())[1:]
+    )
+
+
+def test_answer_of_an_arrow_is_the_color_at_its_end():
+    inputs, answers = TASKS["pointer"]().draw(4, "train", 3)
+    for board, row, column in np.argwhere(answers >= 0):
+        down, right = ARROWS[inputs[board, row, column, COLORS:].argmax()]
+        assert (
+            inputs[board, row + down, column + right, :COLORS].argmax()
+            == answers[board, row, column]
+        )
+
+
+@pytest.mark.parametrize("pairs", [4, 8, 16, 32])
+def test_recalled_value_was_beside_the_key(pairs):
+    task = TASKS["recall"](pairs=pairs)
+    inputs, answers = (x.reshape([4, 2 * pairs, -1]) for x in task.draw(4, "train", 0))
+    keys, values = np.split(inputs, [RECALL_SYMBOLS], axis=-1)
+    for example in range(4):
+        pairs_of = {
+            k.argmax(): v.argmax()
+            for k, v in zip(keys[example], values[example], strict=True)
+            if v.any()
+        }
+        asked = np.flatnonzero(answers[example] >= 0)
+        assert len(asked) == pairs == len(pairs_of)
+        assert all(
+            pairs_of[keys[example, n].argmax()] == answers[example, n, 0] for n in asked
+        )
+
+
+def test_token_in_context_follows_the_same_token_as_before():
+    inputs, answers = TASKS["in_context"]().draw(4, "train", 0)
+    tokens = inputs.argmax(axis=-1)
+    for example, n in np.argwhere(answers >= 0):
+        before = [m for m in range(n) if tokens[example, m] == tokens[example, n]]
+        assert answers[example, n] + 8 == tokens[example, before[-1] + 1]
+
+
+def test_permutation_moves_positions_with_their_answers():
+    inputs, answers = TASKS["pointer"]().draw(4, "train", 0)
+    moved, moved_answers = TASKS["pointer_permuted"]().draw(4, "train", 0)
+    joined = [
+        np.append(x, y[..., np.newaxis], axis=-1).reshape([4, 256, -1])
+        for x, y in ((inputs, answers), (moved, moved_answers))
+    ]
+    assert not np.array_equal(*joined)
+    assert all(
+        sorted(map(tuple, a)) == sorted(map(tuple, b))
+        for a, b in zip(*joined, strict=True)
+    )
+
+
+def test_pointing_digits_have_the_answer_in_the_block_of_the_first_digit():
+    pictures, labels = TASKS["digits"]().draw(400, "test", 0)
+    digit = {
+        picture.tobytes(): label
+        for picture, label in zip(pictures, labels, strict=True)
+    }
+    for picture, answer in zip(
+        *TASKS["pointing_digits"]().draw(20, "test", 0), strict=True
+    ):
+        blocks = [
+            digit[picture[y : y + 8, x : x + 8].tobytes()]
+            for y in (0, 8)
+            for x in (0, 8)
+        ]
+        assert blocks[[1, 1, 1, 1, 2, 2, 2, 3, 3, 3][blocks[0]]] == answer
+
+
+def _box(x):
+    return tuple(slice(indices.min(), indices.max() + 1) for indices in x.nonzero())
+
+
+def test_objects_are_the_same_or_differ():
+    pictures, answers = TASKS["relations"]().draw(200, "train", 0)
+    for picture, same in zip(pictures[..., 0], answers, strict=True):
+        assert picture.sum() == 10
+        halves = [np.split(picture, 2, axis=axis) for axis in (0, 1)]
+        objects = [
+            [half[_box(half)] for half in pair] for pair in halves if pair[0].sum() == 5
+        ]
+        assert any(np.array_equal(*pair) for pair in objects) == same
+    assert 0.35 < answers.mean() < 0.65
+
+
+def test_marked_curve_is_connected_and_the_other_apart():
+    inputs, owner = pathfinder.pictures(10, "segment")
+    ink, marks = np.moveaxis(inputs.reshape([10, 16, 16, 4, 2]).max(axis=3), -1, 0)
+    for i in range(10):
+        assert (owner[i] == 1)[marks[i] > 0].any() and (
+            ink[i][owner[i] >= 0] == 1
+        ).all()
+        assert (owner[i] == 0).sum() >= 8 and ink[i].sum() > (owner[i] >= 0).sum()
+    inputs, connected = pathfinder.pictures(10, "connected")
+    assert {0, 1} == set(connected) and inputs.shape == (10, 16, 16, 8)
+
+
+def _places(kind, number, seed):
+    """Rows [y, x, y, x, distance] of two marks, or of a patch and the mark; and the answers."""
+    inputs, answers = pathfinder.pictures(number, kind, seed)
+    marks = [
+        np.argwhere(x)
+        for x in inputs.reshape([number, 16, 16, 4, 2])[..., 1].sum(axis=3)
+    ]
+    if kind == "connected":
+        rows = np.array([[*mark[0], *mark[-1]] for mark in marks])
+    else:
+        pairs = [
+            (np.argwhere(x >= 0), mark.mean(axis=0))
+            for x, mark in zip(answers, marks, strict=True)
+        ]
+        rows = np.array(
+            [[*patch, *mark] for patches, mark in pairs for patch in patches]
+        )
+        answers = answers[answers >= 0]
+    return np.column_stack(
+        [rows, np.linalg.norm(rows[:, :2] - rows[:, 2:], axis=1)]
+    ), answers
+
+
+@pytest.mark.parametrize(
+    ("kind", "lowest", "highest"), [("connected", 0.5, 0.58), ("segment", 0.66, 0.74)]
+)
+def test_places_alone_tell_little(kind, lowest, highest):
+    """Trees that see the places of marks and patches, and no curve."""
+    trees = HistGradientBoostingClassifier().fit(*_places(kind, 1500, seed=0))
+    assert lowest < trees.score(*_places(kind, 500, seed=1)) < highest
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("task", ["recall", "in_context"])
+def test_operators_have_equal_numbers_of_parameters(operator, task):
+    setup = Setup(task, operator)
+    if plan.has_form(setup):
+        widths = network.match_widths(setup)
+        number = complexity.count_parameters(network.build_network(setup, widths))
+        assert abs(number / setup.parameters - 1) <= network.TOLERANCE
+        assert (
+            widths.filters % NUM_HEADS == 0
+            and 0.6 < widths.channels / widths.filters < 1.6
+        )
+
+
+@pytest.mark.parametrize(
+    "operator", [name for name in OPERATORS if OPERATORS[name].causal]
+)
+def test_causal_operator_sees_no_later_position(operator):
+    inputs = keras.Input([12, 8])
+    model = keras.Model(inputs, OPERATORS[operator].causal(8)(inputs))
+    x = np.random.default_rng(0).normal(size=[1, 12, 8]).astype(np.float32)
+    changed = np.concatenate([x[:, :6], -x[:, 6:]], axis=1)
+    y, other = (
+        keras.ops.convert_to_numpy(model(each, training=False)) for each in (x, changed)
+    )
+    np.testing.assert_allclose(y[:, :6], other[:, :6], atol=1e-5)
+    assert np.abs(y[:, 6:] - other[:, 6:]).max() > 0.01
+
+
+def test_causal_attention_of_the_last_position_is_global_attention():
+    x = np.random.default_rng(0).normal(size=[2, 6, 1, 8]).astype(np.float32)
+    layers = [
+        kind(8, num_heads=2, key_dim=4) for kind in (CausalAttention, GlobalAttention)
+    ]
+    first, second = (layer(x) for layer in layers)
+    layers[1].set_weights(layers[0].get_weights())
+    first, second = (keras.ops.convert_to_numpy(layer(x)) for layer in layers)
+    np.testing.assert_allclose(first[:, -1], second[:, -1], rtol=1e-3, atol=1e-5)
+
+
+def test_settings_change_task_network_or_operator():
+    assert Setup("recall", "convolution", "pairs=4").task.shape == (4, 2, 128)
+    assert Setup("pointer", "convolution", "parameters=5000").parameters == 5000
+    assert Setup("recall", "lambda_content", "key_normalization=None").options == {
+        "key_normalization": None
+    }
+    assert Setup("recall", "lambda_both", "position_stddev=0.02").options == {
+        "position_stddev": 0.02
+    }
+
+
+def small(**changes):
+    """A task with a single answer, in the center of a map."""
+
+    def draw(number, split, seed):
+        inputs = np.random.default_rng([SPLITS.index(split), seed]).normal(
+            size=[number, 4, 4, 2]
+        )
+        return Examples(inputs.astype(np.float32), (inputs[..., 0] > 0).astype(int))
+
+    return Task("small", draw, (4, 4, 2), 2, 1, 1500, 2)._replace(**changes)
+
+
+def test_run_resumes_and_repeats_itself(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(TASKS, "small", small)
+    monkeypatch.setattr(plan, "PHASES", (("small",),))
+    monkeypatch.setattr(plan, "FACTORS", ())
+    monkeypatch.setattr(plan, "OPERATORS", {"convolution": OPERATORS["convolution"]})
+    monkeypatch.setattr(plan, "SEEDS", range(2))
+    monkeypatch.setattr(training, "STEPS", 8)
+    out = tmp_path / "arena.csv"
+    assert command_line.main(arena.COMMAND, [f"--out={out}", "--cells=2"]) == 0
+    with out.open("a") as file:
+        # Of a process that was killed.
+        file.write(f"small,convolution,,0,{plan.LEARNING_RATES[2]},1")
+    assert command_line.main(arena.COMMAND, [f"--out={out}"]) == 0
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    rates = [str(rate) for rate in plan.LEARNING_RATES]
+    assert [row["learning_rate"] for row in rows[:4]] == rates and len(rows) == 5
+    assert rows[4]["seed"] == "1" and rows[4]["learning_rate"] in rates
+    first = training.train(plan.Cell.of(rows[0]))
+    assert {
+        name: str(first[name]) for name in ("validation_curve", "test_accuracy")
+    }.items() <= rows[0].items()
+    assert (
+        max(float(row["test_accuracy"]) for row in rows) > 0.8
+        and int(rows[0]["flops"]) > 0
+    )
+    capsys.readouterr()
+    assert command_line.main(arena.COMMAND, [f"--out={out}", "--plan_only"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[-3:] == ["5", "0", "0.0"]
+
+
+def test_unknown_task_is_an_error(capsys):
+    assert command_line.main(arena.COMMAND, ["--tasks=pointers"]) == 2
+    assert "unknown task 'pointers'; did you mean pointer" in capsys.readouterr().err
+
+
+def test_foreign_file_is_an_error_and_kept(tmp_path, capsys):
+    out = tmp_path / "layers.csv"
+    out.write_text("layer,ms\nlambda,3\n")
+    assert command_line.main(arena.COMMAND, [f"--out={out}"]) == 2
+    assert (
+        "layers.csv is not a file of the arena's results; its first line is 'layer,ms'"
+        in (capsys.readouterr().err)
+    )
+    assert out.read_text() == "layer,ms\nlambda,3\n"
+
+
+def test_convolution_on_a_map_of_width_1_has_no_unused_weights():
+    for operator, weights in (
+        ("convolution", 3 * 5 * 4),
+        ("depthwise", 5 * 4 + 4 + 7 * 4),
+    ):
+        x = keras.Input([40, 1, 5])
+        assert (
+            keras.Model(x, OPERATORS[operator].on_map(4)(x)).count_params() == weights
+        )
+
+
+def test_predictions_cover_the_headline():
+    path = arena.RESULTS.parents[2] / "experiments" / "arena" / "predictions.csv"
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    headline = {(setup.task_name, setup.operator) for setup in plan.headline()}
+    assert {(row["task"], row["operator"]) for row in rows} == headline
+    assert all(
+        0 <= float(row["lowest"]) <= float(row["highest"]) <= 1 and row["why"]
+        for row in rows
+    )
+
+
+def test_interval_is_paired_over_shared_seeds():
+    assert summary.interval([0.5]) == (0.5, None)
+    mean, half = summary.interval([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert mean == pytest.approx(0.3) and half == pytest.approx(
+        2.776 * 0.1581 / 5**0.5, rel=1e-3
+    )
+    rows = {}
+    for operator, shift in (("convolution", 0.0), (summary.REFERENCE, 0.5)):
+        cells = [
+            plan.Cell(Setup("pointer", operator), 0, rate)
+            for rate in plan.LEARNING_RATES
+        ]
+        cells += [
+            plan.Cell(Setup("pointer", operator), seed, 1e-3) for seed in range(1, 3)
+        ]
+        for cell in cells:
+            accuracy = shift + 0.1 * cell.seed + 0.1 * (cell.learning_rate == 1e-3)
+            names = ("validation_accuracy", "test_accuracy")
+            rows[cell] = dict.fromkeys(names, str(accuracy)) | {
+                "steps_to_90": "",
+                "seed": str(cell.seed),
+            }
+    setup = Setup("pointer", "convolution")
+    assert plan.best_learning_rate(setup, rows) == 1e-3
+    assert summary.accuracies(setup, rows) == pytest.approx({0: 0.1, 1: 0.2, 2: 0.3})
+    assert summary.difference(setup, rows) == pytest.approx((-0.5, 0), abs=1e-6)
+    assert plan.cells_left(setup, rows) == 2 and summary.separating(rows) == ["pointer"]
