@@ -95,7 +95,8 @@ def check_replaceable(path: str | Path, beginning: bytes) -> None:
       path: the file, which may also be empty.
       beginning: a regular expression for the beginning of such a file: `MARKED_PNG`, or a table's header.
     """
-    path, is_own = Path(path), False
+    path = Path(path)
+    is_own = False
     with contextlib.suppress(OSError):
         if is_own := path.is_file():
             with path.open("rb") as file:
