@@ -94,7 +94,8 @@ def _draw(
     initializer: Any, shape: Any, dtype: Any, stddev: float, mean: float = 0.0
 ) -> Any:
     """Returns normal numbers for the seed of an initializer, and of its distribution."""
-    seed, dtype = initializer.seed, keras.backend.standardize_dtype(dtype)
+    seed = initializer.seed
+    dtype = keras.backend.standardize_dtype(dtype)
     state = (
         [seed, 0] if isinstance(seed, int) else keras.ops.convert_to_numpy(seed.next())
     )
