@@ -146,7 +146,8 @@ def outer_concat(rows: K.Tensor, columns: K.Tensor) -> K.Tensor:
 
     The shapes are [height, a, ...], [width, b, ...] -> [height, width, a + b, ...].
     """
-    (height, *in_row), (width, *in_column) = tensors.sizes(rows), tensors.sizes(columns)
+    height, *in_row = tensors.sizes(rows)
+    width, *in_column = tensors.sizes(columns)
     rows = K.broadcast_to(K.expand_dims(rows, 1), [height, width, *in_row])
     columns = K.broadcast_to(K.expand_dims(columns, 0), [height, width, *in_column])
     return K.concatenate([rows, columns], axis=2)

@@ -29,7 +29,8 @@ class BlockAxis(PairAxis):
 
 def split(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
     """Cuts a map into blocks: [b, *size, ...] -> [b * blocks, n, ...], padded with zeros at the end."""
-    rank, (b, *shape) = len(axes), sizes(x)
+    rank = len(axes)
+    b, *shape = sizes(x)
     for number, axis in enumerate(axes):
         x = tensors.pad(x, number + 1, 0, axis.count * axis.num_queries - shape[number])
     x = K.reshape(
@@ -56,7 +57,8 @@ def split(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
 
 def merge(x: K.Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
     """Puts blocks together again, the inverse of `split`: [b * blocks, n, ...] -> [b, *size, ...]."""
-    rank, (groups, _, *rest) = len(axes), sizes(x)
+    rank = len(axes)
+    groups, _, *rest = sizes(x)
     b = groups // num_blocks(axes)
     x = K.reshape(
         x,
@@ -89,7 +91,8 @@ def gather_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
     than the scatter-add or the padded slices that TensorFlow would derive.
     """
     b, *size, c = sizes(x)
-    blocks, m = num_blocks(axes), _window_size(axes)
+    blocks = num_blocks(axes)
+    m = _window_size(axes)
 
     @K.custom_gradient
     def gather(flat: K.Tensor) -> tuple[K.Tensor, K.Gradient]:
@@ -155,7 +158,8 @@ def _sources(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
 @tensors.cache_by_size
 def _places_in_windows(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
     """The places in all windows that show each position, [n, windows that overlap]; -1 for fewer."""
-    places, m = [], _window_size(axes)
+    places = []
+    m = _window_size(axes)
     for i, axis in enumerate(axes):
         shifted = K.arange(size[i])[:, K.newaxis] - axis.first_context
         block = shifted // axis.step - K.arange(ceil_div(axis.num_context, axis.step))
@@ -171,7 +175,8 @@ def _outer_sum(indices: Sequence[K.Tensor], first_fastest: bool = False) -> K.Te
 
     The last axis varies fastest in b, and in a too or, as in the order of blocks, the first one.
     """
-    rank, total = len(indices), K.convert_to_tensor(0)
+    rank = len(indices)
+    total = K.convert_to_tensor(0)
     for i, index in enumerate(indices):
         shape = [1] * (2 * rank)
         shape[rank - 1 - i if first_fastest else i], shape[rank + i] = sizes(index)

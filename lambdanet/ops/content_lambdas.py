@@ -44,7 +44,8 @@ def content_lambda(
     keys: K.Tensor, values: K.Tensor, normalization: str | None = "softmax"
 ) -> K.Tensor:
     """Returns the content lambda, the same for every query: keys and values as below -> [b, k, v]."""
-    keys, values = flatten_map(keys), flatten_map(values)
+    keys = flatten_map(keys)
+    values = flatten_map(values)
     keys = K.cast(_normalized(at_least_float32(keys), normalization), values.dtype)
     return K.einsum("bmku,bmvu->bkv", keys, values)
 
@@ -73,7 +74,8 @@ def apply_content_lambda(
     """
     if mask is None:
         return apply(queries, content_lambda(keys, values, normalization))
-    dtype, shape = values.dtype, [*sizes(queries)[:-1], values.shape[-2]]
+    dtype = values.dtype
+    shape = [*sizes(queries)[:-1], values.shape[-2]]
     queries, keys, values = (
         at_least_float32(flatten_map(x)) for x in (queries, keys, values)
     )

@@ -60,7 +60,8 @@ def candidates(sizes: Sizes) -> list[Form]:
 
 def _lambdas(term: PositionTerm) -> K.Tensor:
     """The lambdas [b, v, n, k] by a convolution of b * v images with u channels."""
-    (b, *_, k), rank = tensors.sizes(term.queries), len(term.scope)
+    b, *_, k = tensors.sizes(term.queries)
+    rank = len(term.scope)
     _, *context_size, v, u = tensors.sizes(term.values)
     images = K.transpose(term.values, [0, rank + 1, *range(1, rank + 1), rank + 2])
     kernel = K.einsum("...ku->...uk", term.table)
@@ -97,8 +98,10 @@ def _depthwise(
 ) -> K.Tensor:
     """`K.depthwise_conv` along one or two axes."""
     if len(strides) == 1:
-        images, kernel = images[:, K.newaxis], kernel[K.newaxis]
-        strides, dilations = strides * 2, [1, *dilations]
+        images = images[:, K.newaxis]
+        kernel = kernel[K.newaxis]
+        strides = strides * 2
+        dilations = [1, *dilations]
         return K.depthwise_conv(
             images, kernel, [1, *strides, 1], padding, dilations=dilations
         )[:, 0]
@@ -114,11 +117,9 @@ def _correlate(
     term: PositionTerm,
 ) -> K.Tensor:
     """Runs a convolution so that output i is centered on position `strides * i`, for every query."""
-    strides, dilation, rank = (
-        term.geometry.query_strides,
-        term.geometry.dilation,
-        len(term.query_size),
-    )
+    strides = term.geometry.query_strides
+    dilation = term.geometry.dilation
+    rank = len(term.query_size)
     for axis, n in enumerate(term.query_size, start=1):
         halo = kernel.shape[axis - 1] // 2 * dilation
         images = tensors.pad(

@@ -61,7 +61,8 @@ class LocalGeometry:
         self, queries: K.Tensor, keys: K.Tensor, tables: Sequence[K.Tensor]
     ) -> list[tuple[BlockAxis, Size, int]]:
         """Returns the arguments of `visibility` for height and width; arguments as in `attend_by_head`."""
-        map_size, reaches = sizes(keys)[1:3], [table.shape[0] // 2 for table in tables]
+        map_size = sizes(keys)[1:3]
+        reaches = [table.shape[0] // 2 for table in tables]
         axes = map(self.axis, sizes(queries)[1:3], map_size)
         return list(zip(axes, map_size, reaches, strict=True))
 
@@ -118,7 +119,8 @@ def _visible_pairs(
 ) -> K.Tensor:
     """Concatenates what each query sees of the rows and of the columns of its window: [blocks, n, e]."""
     in_rows, in_columns = (geometry.visibility(*view) for view in views)
-    (a, height, rows), (b, width, columns) = sizes(in_rows), sizes(in_columns)
+    a, height, rows = sizes(in_rows)
+    b, width, columns = sizes(in_columns)
     shape = [b, a, height, width]
     in_rows = K.broadcast_to(in_rows[:, :, K.newaxis], [*shape, rows])
     in_columns = K.broadcast_to(in_columns[:, K.newaxis, K.newaxis], [*shape, columns])

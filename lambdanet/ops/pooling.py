@@ -50,7 +50,8 @@ def gather(x: K.Tensor, axes: Sequence[Windows]) -> K.Tensor:
 
 def mean(x: K.Tensor, rank: int, length: int, strides: int) -> K.Tensor:
     """Averages over windows along `rank` axes: [b, *size, ...] -> [b, *counts, ...]."""
-    depth, pooled = sizes(x)[rank + 1 :], _flat(x, rank)
+    depth = sizes(x)[rank + 1 :]
+    pooled = _flat(x, rank)
     if rank == 2:
         pooled = K.average_pool(pooled, length, strides, "SAME")
     else:  # TensorFlow has no kernels for every type and gradient of the other ranks
@@ -81,10 +82,8 @@ def _shifted(x: K.Tensor, number: int, axis: Windows) -> list[K.Tensor]:
 
 def divide_by_count(x: K.Tensor, axes: Sequence[Windows]) -> K.Tensor:
     """Divides sums over windows, [b, *counts, ...], by the number of positions in each."""
-    rank, dtype = (
-        len(axes),
-        "float64" if K.dtype_name(x.dtype) == "float64" else "float32",
-    )
+    rank = len(axes)
+    dtype = "float64" if K.dtype_name(x.dtype) == "float64" else "float32"
     counts = K.ones([], dtype)
     for axis in axes:
         counts = counts[..., K.newaxis] * K.cast(axis.window_sizes(), dtype)

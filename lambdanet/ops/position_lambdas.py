@@ -68,7 +68,8 @@ def apply_position_lambdas(
     """
     check_known("implementation", implementation, ("auto", *IMPLEMENTATIONS))
     if len(values.shape) == len(queries.shape) - 1:  # u = 1 without an axis
-        values, table = values[..., K.newaxis], table[..., K.newaxis]
+        values = values[..., K.newaxis]
+        table = table[..., K.newaxis]
     geometry = Geometry(strides, dilation, pool_size)
     term = PositionTerm(
         queries, values, table, geometry, content, training is not False

@@ -115,7 +115,8 @@ class PositionTerm:
     @property
     def sizes(self) -> Sizes:
         """The sizes as numbers."""
-        (b, *_, h, k), (*_, v, u) = self.queries.shape, self.values.shape
+        b, *_, h, k = self.queries.shape
+        *_, v, u = self.values.shape
         spatial = self.query_size, self.context_size, self.scope
         known = [all(isinstance(n, int) for n in size) for size in spatial]
         queries, context, scope = (
@@ -139,15 +140,19 @@ def cut_axes(
 
     A length that is known to cover the axis makes one block with the whole context, as does None as `block`.
     """
-    strides, dilation = part.geometry.query_strides, part.geometry.dilation
-    axes, lengths = [], block or part.query_size
+    strides = part.geometry.query_strides
+    dilation = part.geometry.dilation
+    axes = []
+    lengths = block or part.query_size
     for n, m, r, length in zip(
         part.query_size, part.context_size, part.scope, lengths, strict=True
     ):
         if block is None or (isinstance(n, int) and n <= length):
             axes.append(BlockAxis(n, m, 0, strides, dilation, step=m))
         else:
-            step, halo, count = length * strides, r // 2 * dilation, ceil_div(n, length)
+            step = length * strides
+            halo = r // 2 * dilation
+            count = ceil_div(n, length)
             window = step - strides + 1 + 2 * halo
             axes.append(
                 BlockAxis(

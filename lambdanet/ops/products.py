@@ -45,12 +45,15 @@ class Product(Form):
 
     query_first: bool
     block: tuple[int, ...] | None = None
-    gather, read_first = staticmethod(gather_windows), staticmethod(read_rows)
+    gather = staticmethod(gather_windows)
+    read_first = staticmethod(read_rows)
 
     def seconds(self, sizes: Sizes, speed: Speed) -> float:
         """As in the docstring of the module: arithmetic, and the bytes that are stored."""
-        p, (groups, n, m) = sizes, self._groups(sizes)
-        m_padded, v_padded = round_up(m, speed.tile), round_up(p.v, speed.tile)
+        p = sizes
+        groups, n, m = self._groups(sizes)
+        m_padded = round_up(m, speed.tile)
+        v_padded = round_up(p.v, speed.tile)
         stored = n * p.k * m_padded + (groups * m * v_padded if self.block else 0)
         if self.query_first:
             per_similarity = (p.k + v_padded) / speed.rate + 1 / speed.elementwise_rate
@@ -105,7 +108,8 @@ class Product(Form):
     ) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
         """Returns queries [b * blocks, n, h, k], values [b * blocks, m * u, v], embeddings [n, k, m * u]."""
         embeddings = expand_table(term.table, axes, self.read_first)
-        queries, values = term.queries, term.values_by_depth()
+        queries = term.queries
+        values = term.values_by_depth()
         if self.block:
             queries = blocking.split(queries, axes)
             values = blocking.extract_windows(values, axes, self.gather)
@@ -126,10 +130,8 @@ class Product(Form):
     def _groups(self, sizes: Sizes) -> tuple[int, int, int]:
         """The number of blocks in the batch, the queries of one, and the context of each times u."""
         axes = cut_axes(sizes, self.block)
-        n, m = (
-            product([axis.num_queries for axis in axes]),
-            product([axis.num_context for axis in axes]),
-        )
+        n = product([axis.num_queries for axis in axes])
+        m = product([axis.num_context for axis in axes])
         return sizes.b * blocking.num_blocks(axes), n, m * sizes.u
 
 
@@ -236,7 +238,8 @@ def apply_embeddings(
     """
     b, *query_size, h, k = tensors.sizes(queries)
     _, *context_size, v, u = tensors.sizes(values)
-    n, m = product(query_size), product(context_size)
+    n = product(query_size)
+    m = product(context_size)
     if mask is not None:
         mask = K.cast(K.cast(mask, "bool"), embeddings.dtype)
         embeddings = embeddings * K.repeat(mask, u, axis=1)[:, K.newaxis]

@@ -89,7 +89,8 @@ def gather_embeddings(
     """
     *scope, k, u = table.shape
     # [n, axes], [m, axes]
-    queries, context = strides * _positions(query_size), _positions(context_size)
+    queries = strides * _positions(query_size)
+    context = _positions(context_size)
     distances = context - queries[:, K.newaxis]  # [n, m, axes]
     in_scope, row = True, 0  # [n, m] each
     for axis, r in enumerate(scope):

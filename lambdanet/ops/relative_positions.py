@@ -88,14 +88,17 @@ def expand_table(
       [n, k, m] (or [n, k, m * u]): n and m run over the flattened query and context positions, and k over
       the positions of a pool and the depth.
     """
-    rank, pool_size = len(axes), axes[0].pool_size
+    rank = len(axes)
+    pool_size = axes[0].pool_size
     *scope, k, u = [*tensors.sizes(table), 1][: rank + 2]
     # From the last axis to the first: [..., r, p, q] -> [..., n * p, m * q], where p ends in k and q in u.
-    p, q = k, u
+    p = k
+    q = u
     for number, axis in reversed(list(enumerate(axes))):
         table = K.reshape(table, [tensors.product(scope[:number]), scope[number], p, q])
         table = (read_rows if number or rank == 1 else read_first)(table, axis)
-        p, q = axis.num_queries * pool_size * p, axis.num_context * q
+        p = axis.num_queries * pool_size * p
+        q = axis.num_context * q
     query_size = [axis.num_queries for axis in axes]
     if pool_size > 1:  # positions of a pool next to the depth
         table = K.reshape(

@@ -42,7 +42,8 @@ class BlockDiagonal(Form):
 
 def candidates(sizes: Sizes) -> list[Form]:
     """Where a map is about as large as the scope, and eight queries fill a tile."""
-    is_pooled, n = sizes.geometry.pool_size > 1, product(sizes.query_size)
+    is_pooled = sizes.geometry.pool_size > 1
+    n = product(sizes.query_size)
     if sizes.query_size != sizes.context_size or not sizes.known:
         return []
     # The gradient of the padding takes what is saved.
@@ -65,7 +66,8 @@ def candidates(sizes: Sizes) -> list[Form]:
 def _apply(term: PositionTerm) -> K.Tensor:
     """Applies the position lambdas to their queries: [b, *output_size, h, v]."""
     b, *query_size, h, k = sizes(term.queries)
-    n, v = product(query_size), term.values.shape[-2]
+    n = product(query_size)
+    v = term.values.shape[-2]
     # [n, k, m * u]
     embeddings = expand_table(term.table, cut_axes(term, None), read_slices)
     values = K.reshape(term.values_by_depth(), [b, embeddings.shape[2], v])

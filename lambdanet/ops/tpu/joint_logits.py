@@ -117,8 +117,11 @@ def _separating_matrices(
 ) -> K.Tensor:
     """From queries and ones for the block to columns, for each position: [n, d + rows + columns, t, h, c]."""
     (rows, n_rows, height), (columns, n_columns, width) = map(sizes, visible)
-    blocks, n, k = rows + columns, n_rows * n_columns, tables[0].shape[-1]
-    tiles, rest = num_heads // heads, LANES - heads * k - height - width
+    blocks = rows + columns
+    n = n_rows * n_columns
+    k = tables[0].shape[-1]
+    tiles = num_heads // heads
+    rest = LANES - heads * k - height - width
     embeddings = K.transpose(attention.map_embeddings(tables, axes), [0, 2, 1])
     identity = K.tile(K.eye(heads * k, dtype=dtype), [tiles, 1])
     identity = K.broadcast_to(identity, [n, *sizes(identity)])
@@ -180,9 +183,11 @@ def _attend_in_tiles(
       width: the columns of values in a tile.
     """
     b, tiles, blocks, heads, n, c = by_tile = sizes(queries)
-    v, dtype = tiles * width, queries.dtype
+    v = tiles * width
+    dtype = queries.dtype
     to_value, to_sum = _selections(tiles, heads, depth, width, dtype)
-    is_key, one = K.arange(c) < depth, K.one_hot(0, c, dtype=dtype)
+    is_key = K.arange(c) < depth
+    one = K.one_hot(0, c, dtype=dtype)
 
     def keys_and_values(context: K.Tensor) -> tuple[K.Tensor, K.Tensor]:
         return K.where(is_key, context, pairs), K.where(is_key, one, context)

@@ -27,11 +27,10 @@ def read_slices(table: K.Tensor, axis: PairAxis) -> K.Tensor:
         for i in range(axis.num_queries)
         for o in range(axis.pool_size)
     ]
-    positions, num_context = [n - axis.first_context for n in queries], axis.num_context
-    before, after = (
-        max(*positions, r // 2) - r // 2,
-        max(num_context - 1 - min(positions) - r // 2, 0),
-    )
+    positions = [n - axis.first_context for n in queries]
+    num_context = axis.num_context
+    before = max(*positions, r // 2) - r // 2
+    after = max(num_context - 1 - min(positions) - r // 2, 0)
     rows = K.pad(K.transpose(table[0], [1, 0, 2]), [[0, 0], [before, after], [0, 0]])
     rows = K.reshape(rows, [p, (before + r + after) * q])
     starts = [(before + r // 2 - position) * q for position in positions]
@@ -44,7 +43,9 @@ def multiply_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
 
     Letters: i, j, k blocks, p, q, r places in a window and x, y, z positions along each axis.
     """
-    blocks, windows, positions = "ijk", "pqr", "xyz"
+    blocks = "ijk"
+    windows = "pqr"
+    positions = "xyz"
     b, *size, c = sizes(x)
     with K.name_scope("windows"):  # what a profile calls it
         for n, axis in enumerate(axes):

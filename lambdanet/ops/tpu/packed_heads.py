@@ -128,11 +128,10 @@ def wide_windows(
     each other in memory, and need not be copied together. No query sees what is added.
     """
     views = geometry.views(queries, keys, tables)
-    axes, visible = (
-        [axis for axis, *_ in views],
-        [geometry.visibility(*view) for view in views],
-    )
-    (rows, columns), (in_rows, in_columns) = axes, visible
+    axes = [axis for axis, *_ in views]
+    visible = [geometry.visibility(*view) for view in views]
+    rows, columns = axes
+    in_rows, in_columns = visible
     width = round_up(columns.num_context, TILE_ROWS)
     lanes, wide_lanes = (
         round_up(rows.num_context * n, LANES) for n in (columns.num_context, width)

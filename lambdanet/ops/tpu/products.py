@@ -26,7 +26,8 @@ _GROUPS = 4
 class TpuProduct(Product):
     """A `Product` with the same estimate, in other steps, and with the content."""
 
-    gather, read_first = staticmethod(multiply_windows), staticmethod(read_slices)
+    gather = staticmethod(multiply_windows)
+    read_first = staticmethod(read_slices)
 
     def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
         axes = cut_axes(term, self.block)
@@ -43,7 +44,8 @@ class PooledQueries(Form):
     """Contracts the queries of a pool first, on maps of known size."""
 
     def seconds(self, sizes: Sizes, speed: Speed) -> float:
-        strides, pool_size = sizes.geometry.strides, sizes.geometry.pool_size
+        strides = sizes.geometry.strides
+        pool_size = sizes.geometry.pool_size
         counts = tuple(ceil_div(n, strides) for n in sizes.query_size)
         pooled = dataclasses.replace(
             sizes, query_size=counts, k=sizes.k * pool_size ** len(counts)
@@ -52,15 +54,14 @@ class PooledQueries(Form):
 
     def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
         b, *size, h, k = sizes(term.queries)
-        v, geometry = term.values.shape[-2], term.geometry
+        v = term.values.shape[-2]
+        geometry = term.geometry
         pools = [
             pooling.Windows.with_same_padding(n, geometry.pool_size, geometry.strides)
             for n in size
         ]
-        counts, positions = (
-            [pool.count for pool in pools],
-            geometry.pool_size ** len(pools),
-        )
+        counts = [pool.count for pool in pools]
+        positions = geometry.pool_size ** len(pools)
         axes = [
             PairAxis(
                 pool.count,
@@ -147,7 +148,8 @@ def lambda_first(
     # Else the compiler pads, and copies every product.
     rest = -n % 8 if isinstance(n, int) else 0
     groups = math.gcd(k, _GROUPS)
-    split, dtype = [groups, k // groups], queries.dtype
+    split = [groups, k // groups]
+    dtype = queries.dtype
     queries = K.reshape(pad(queries, 1, 0, rest), [-1, blocks, n + rest, h, *split])
     embeddings = K.reshape(pad(embeddings, 0, 0, rest), [n + rest, *split, m])
     values = K.reshape(values, [-1, blocks, m, v])

@@ -57,9 +57,12 @@ def candidates(sizes: Sizes) -> list[Form]:
 def _apply(term: PositionTerm) -> K.Tensor:
     """Applies the position lambdas to their queries: [b, height, width, h, v]."""
     b, height, width, h, k = sizes(term.queries)
-    v, keys = term.values.shape[-2], round_up(k, KEYS)
-    groups, blocks = ceil_div(height, ROWS), ceil_div(width, COLUMNS)
-    images, kernel = _images(term, groups, blocks), _kernel(term, keys)
+    v = term.values.shape[-2]
+    keys = round_up(k, KEYS)
+    groups = ceil_div(height, ROWS)
+    blocks = ceil_div(width, COLUMNS)
+    images = _images(term, groups, blocks)
+    kernel = _kernel(term, keys)
     content = K.zeros([b, k, v], images.dtype) if term.content is None else term.content
     content = K.repeat(
         pad(K.transpose(content, [2, 0, 1]), 2, 0, keys - k), POSITIONS, axis=2
@@ -122,7 +125,8 @@ def _images(term: PositionTerm, groups: int, blocks: int) -> K.Tensor:
 
 def _kernel(term: PositionTerm, keys: int) -> K.Tensor:
     """Spreads the table over pairs of positions: [t, 1, c, keys * positions]."""
-    taps, (k, u) = _num_taps(term), term.table.shape[2:]
+    taps = _num_taps(term)
+    k, u = term.table.shape[2:]
     axes = [PairAxis(ROWS, taps * ROWS, -(taps // 2) * ROWS), _columns(term, 1)]
     channels = ROWS * axes[1].num_context * u
     pairs = expand_table(term.table, axes, read_slices)  # [positions, k, t * c]
