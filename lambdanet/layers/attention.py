@@ -320,9 +320,11 @@ class LinearAttention(Attention):
         queries, keys, values = map(
             _flat, self._project_heads(inputs, self._qkv, scale=False)
         )
-        queries, keys = at_least_float32(queries), at_least_float32(keys)
+        queries = at_least_float32(queries)
+        keys = at_least_float32(keys)
         if self.feature_map == "elu":
-            queries, keys = _log_elu_plus_one(queries), _log_elu_plus_one(keys)
+            queries = _log_elu_plus_one(queries)
+            keys = _log_elu_plus_one(keys)
             queries += K.logsumexp(keys, axis=1, keepdims=True)
         queries = K.cast(K.softmax(queries), values.dtype)
         keys = K.cast(K.softmax(keys, axis=1), values.dtype)

@@ -61,7 +61,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None
     ) -> K.Tensor:
         """Does what Keras does, but by functions of `K` where those are faster, or differ as they should."""
-        rank, dtype = len(inputs.shape), K.dtype_name(inputs.dtype)
+        rank = len(inputs.shape)
+        dtype = K.dtype_name(inputs.dtype)
         if (
             mask is None
             and self.axis in (-1, rank - 1)
@@ -228,7 +229,8 @@ def folded_weights(
 def copy_folded(layer: Any, copy: Any, names: Sequence[str]) -> None:
     """Sets the weights of parts of a copy, with the normalizations of the layer (`NAME_norm`) folded in."""
     for name in names:
-        part, norm = getattr(layer, name, None), getattr(layer, f"{name}_norm", None)
+        part = getattr(layer, name, None)
+        norm = getattr(layer, f"{name}_norm", None)
         if part is not None:
             getattr(copy, name).set_weights(
                 folded_weights(part, norm) if norm else part.get_weights()

@@ -139,19 +139,18 @@ class LambdaLayer(Layer):
             raise InputError(
                 "a lambda layer needs content, positions or both, got content=False and position=None"
             )
-        self.content, self.multi_head = content, multi_head
-        self.key_normalization, self.query_normalization = (
-            key_normalization,
-            query_normalization,
-        )
-        self.use_batch_norm, self.use_bias = use_batch_norm, use_bias
-        self.scope, self.dilation, self.map_size, self.resize = (
-            scope,
-            dilation,
-            map_size,
-            resize,
-        )
-        self.position_bias, self.implementation = position_bias, implementation
+        self.content = content
+        self.multi_head = multi_head
+        self.key_normalization = key_normalization
+        self.query_normalization = query_normalization
+        self.use_batch_norm = use_batch_norm
+        self.use_bias = use_bias
+        self.scope = scope
+        self.dilation = dilation
+        self.map_size = map_size
+        self.resize = resize
+        self.position_bias = position_bias
+        self.implementation = implementation
         self.batch_norm = {**BATCH_NORM, **(batch_norm or {})}
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self._num_lambdas = self.num_heads if multi_head else 1
@@ -200,7 +199,8 @@ class LambdaLayer(Layer):
             raise InputError(
                 f"input and context must have the same rank, got {input_shape}, {context_shape}"
             )
-        channels, context_channels = input_shape[-1], context_shape[-1]
+        channels = input_shape[-1]
+        context_channels = context_shape[-1]
         filters = self.filters or channels
         check_divisible(filters, self.num_heads)
         self._value_dim = filters // self.num_heads
@@ -209,11 +209,9 @@ class LambdaLayer(Layer):
             self._num_lambdas * depth * self.intra_depth
             for depth in (k, self._value_dim)
         )
-        queries, stddev, bias = (
-            self.num_heads * k,
-            context_channels**-0.5,
-            self.use_bias,
-        )
+        queries = self.num_heads * k
+        stddev = context_channels**-0.5
+        bias = self.use_bias
         self._queries = build_projection(
             self, "queries", channels, queries, (k * channels) ** -0.5, bias
         )
@@ -260,12 +258,10 @@ class LambdaLayer(Layer):
             every = slice(None, None, self.strides)
             inputs = inputs[(slice(None), *[every] * (len(inputs.shape) - 2))]
         # One map for each lambda: [b, *query_size, h, k], [b, *context_size, k, u], [b, *context_size, v, u].
-        h, k, v, u = (
-            self.num_heads // self._num_lambdas,
-            self.key_dim,
-            self._value_dim,
-            self.intra_depth,
-        )
+        h = self.num_heads // self._num_lambdas
+        k = self.key_dim
+        v = self._value_dim
+        u = self.intra_depth
         queries = self._project(
             inputs, self._queries, [h, k], self._queries_norm, training
         )
@@ -305,7 +301,8 @@ class LambdaLayer(Layer):
         return copy
 
     def get_build_config(self) -> dict[str, Any] | None:
-        config, context_shape = super().get_build_config(), self._context_shape
+        config = super().get_build_config()
+        context_shape = self._context_shape
         return config and {
             **config,
             "context_shape": context_shape and list(context_shape),
@@ -382,7 +379,8 @@ class LambdaLayer(Layer):
         self, index: int, qkv: Sequence[Any], mask: Mask, training: bool | None
     ) -> K.Tensor:
         """Adds the outputs of content and positions instead: with a mask, each query has its own."""
-        outputs, (queries, keys, values) = [], qkv
+        outputs = []
+        queries, keys, values = qkv
         if self.position is not None:
             options = {
                 "index": index,

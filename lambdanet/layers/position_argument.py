@@ -66,7 +66,8 @@ def embedding_of(
             )
     defaults = relative_arguments()
     for argument, name in RELATIVE.items():
-        given, own = relative[name], getattr(position, name, defaults[name])
+        given = relative[name]
+        own = getattr(position, name, defaults[name])
         sides = (given,) * len(own) if isinstance(own, tuple) else given  # of a map
         if given != defaults[name] and own not in (given, sides):
             raise invalid(

@@ -81,10 +81,8 @@ class PositionEmbedding(TableLayer):
         Returns:
           [b, *query_size, h, v]; with a pool, one position per window.
         """
-        table, needs_gradient = (
-            self._table_of(index, queries.dtype),
-            training is not False,
-        )
+        table = self._table_of(index, queries.dtype)
+        needs_gradient = training is not False
         return self._apply_term(
             PositionTerm(queries, values, table, geometry, content, needs_gradient),
             mask,
@@ -157,16 +155,12 @@ class RelativePositionEmbedding(PositionEmbedding):
         own = relative_arguments(
             scope, dilation, map_size, resize, use_bias, implementation
         )
-        self.scope, self.dilation, self.map_size = (
-            own["scope"],
-            own["dilation"],
-            own["map_size"],
-        )
-        self.resize, self.use_bias, self.implementation = (
-            resize,
-            use_bias,
-            implementation,
-        )
+        self.scope = own["scope"]
+        self.dilation = own["dilation"]
+        self.map_size = own["map_size"]
+        self.resize = resize
+        self.use_bias = use_bias
+        self.implementation = implementation
 
     def build_for(
         self, query_size: Sequence[int | None], context_size: Sequence[int | None]
@@ -245,10 +239,8 @@ class RelativePositionEmbedding(PositionEmbedding):
 
     def _fitted(self, term: PositionTerm) -> K.Tensor:
         """Fits a global table to maps of another size."""
-        strides, sizes = (
-            term.geometry.query_strides,
-            zip(term.query_size, term.context_size, strict=True),
-        )
+        strides = term.geometry.query_strides
+        sizes = zip(term.query_size, term.context_size, strict=True)
         extents = [_largest(m, (n - 1) * strides + 1) for n, m in sizes]
         if self.resize == "interpolate":
             return relative_positions.resize_table(
@@ -316,7 +308,8 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         self.table = self._add_table([self.num_queries, self.num_context])
 
     def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
-        n, m = tensors.product(term.query_size), tensors.product(term.context_size)
+        n = tensors.product(term.query_size)
+        m = tensors.product(term.context_size)
         for positions, size, kind in (
             (n, self.num_queries, "query"),
             (m, self.num_context, "context"),
