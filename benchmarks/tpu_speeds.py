@@ -106,7 +106,8 @@ def render_speeds(
     first = estimates[0]
     body = []
     for found in estimates:
-        speed, row = found.images_per_second, found.row
+        speed = found.images_per_second
+        row = found.row
         times = table.seconds(row.printed) / table.seconds(first.row.printed)
         ours = first.images_per_second / speed if speed else 0.0
         body.append(
@@ -239,7 +240,8 @@ def render_families(
 
 
 def _cells(setting: Setting, check: Check, log: Callable[[str], None]) -> list[str]:
-    model, input_size = setting.model, setting.input_size
+    model = setting.model
+    input_size = setting.input_size
     info = zoo.model_info(model, input_size)
     recipe = dataclasses.replace(
         steps.recipe_for(model, input_size), mixed_precision=True

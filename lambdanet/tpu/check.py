@@ -156,7 +156,8 @@ def _compile_error(
     """Returns the error for a message of the compiler: one line, with the layer."""
     for pattern in _OUT_OF_MEMORY:
         if found := pattern.search(message):
-            needed, available = _gib(found[1], found[2]), _gib(found[3], found[4])
+            needed = _gib(found[1], found[2])
+            available = _gib(found[3], found[4])
             largest = (
                 f"; the largest arrays: {_largest(lower, step.model_names)}"
                 if lower

@@ -199,7 +199,8 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
         options = xla_client.CompileOptions()
         options.num_replicas = options.num_partitions = 1
         options.device_assignment = xla_client.DeviceAssignment.create(np.array([[0]]))
-        device_list, client = _jax.DeviceList((devices[0],)), devices[0].client
+        device_list = _jax.DeviceList((devices[0],))
+        client = devices[0].client
         stablehlo = _jax.mlir.hlo_to_stablehlo(hlo)
         with mlir.make_ir_context():
             module = ir.Module.parse(stablehlo)

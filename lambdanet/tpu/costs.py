@@ -61,7 +61,8 @@ class Cost:
 
 def profile(text: str) -> "Profile":
     """Returns the costs of an optimized HLO module; loops with unknown trip counts count once."""
-    module, found = hlo.parse(text), Profile()
+    module = hlo.parse(text)
+    found = Profile()
     found.visit(Scope(module, module.computations[module.entry], {}), 1)
     return found
 
@@ -112,7 +113,8 @@ class Profile:
     def _operation(self, scope: Scope, instruction: Instruction, times: int) -> None:
         if instruction.opcode in _NO_WORK or "AllocateBuffer" in instruction.attributes:
             return
-        module, computation = scope.module, scope.computation
+        module = scope.module
+        computation = scope.computation
         self.operations.append(
             Cost(
                 instruction.name,
@@ -239,10 +241,8 @@ def _count_pairs(
     for position in range(size):
         # The outputs o with 0 <= o * stride + shift <= extent, where lhs_dilate divides o * stride + shift.
         shift = position * rhs_dilate - pad
-        first, last = (
-            max(0, -(shift // stride)),
-            min(outputs - 1, (extent - shift) // stride),
-        )
+        first = max(0, -(shift // stride))
+        last = min(outputs - 1, (extent - shift) // stride)
         if lhs_dilate == 1:
             count += max(0, last - first + 1)
         else:

@@ -163,7 +163,8 @@ class Report:
 
 def render_report(report: Report, count: int = 10) -> str:
     """Returns a report as text: memory, time, and the `count` costliest layers and operations."""
-    chip, per_core = report.chip, report.examples_per_second
+    chip = report.chip
+    per_core = report.examples_per_second
     parts = ", ".join(
         f"{name} {_gib(size)}" for name, size in report.hbm.items() if size > 2**20
     )

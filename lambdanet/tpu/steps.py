@@ -95,7 +95,8 @@ def recipe_step(
 def _tensorflow_step(
     model: Any, mode: str, shape: tuple[int, ...], dtype: str
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    images, labels = tf.TensorSpec(shape, dtype), tf.TensorSpec(shape[:1], tf.int64)
+    images = tf.TensorSpec(shape, dtype)
+    labels = tf.TensorSpec(shape[:1], tf.int64)
     if mode == "infer":
         return lambda x: model(x, training=False), (images,)
     return lambda x, y: model.train_step((x, y)), (images, labels)
@@ -106,10 +107,8 @@ def _jax_step(
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     import jax
 
-    images, labels = (
-        jax.ShapeDtypeStruct(shape, dtype),
-        jax.ShapeDtypeStruct(shape[:1], "int32"),
-    )
+    images = jax.ShapeDtypeStruct(shape, dtype)
+    labels = jax.ShapeDtypeStruct(shape[:1], "int32")
     groups = [model.trainable_variables, model.non_trainable_variables]
     if mode == "train":
         groups += [model.optimizer.variables, model.metrics_variables]

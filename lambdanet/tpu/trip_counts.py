@@ -36,7 +36,9 @@ class Scope:
     def __init__(
         self, module: Module, computation: Computation, arguments: Mapping[int, Any]
     ):
-        self.module, self.computation, self._arguments = module, computation, arguments
+        self.module = module
+        self.computation = computation
+        self._arguments = arguments
         self._values: dict[str, Any] = {}
 
     def enter(self, name: str, arguments: Mapping[int, Any]) -> "Scope":
@@ -56,7 +58,8 @@ class Scope:
         return inner.value(inner.computation.root.name)
 
     def _evaluate(self, instruction: Instruction) -> Any:
-        opcode, operands = instruction.opcode, instruction.operands
+        opcode = instruction.opcode
+        operands = instruction.operands
         if opcode == "constant":
             return _integer(operands[0])
         if opcode == "parameter":
