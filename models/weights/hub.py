@@ -69,7 +69,8 @@ def remedy(path: str | Path) -> str:
     # Not before it is needed: it reads the environment.
     from huggingface_hub import constants
 
-    path, caches = Path(path).resolve(), (cache_dir(), Path(constants.HF_HUB_CACHE))
+    path = Path(path).resolve()
+    caches = (cache_dir(), Path(constants.HF_HUB_CACHE))
     cached = any(path.is_relative_to(cache.resolve()) for cache in caches)
     return (
         f"; remove {str(path)!r}: weights of the hub are fetched again"

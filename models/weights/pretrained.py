@@ -121,7 +121,8 @@ def provenance(published: PublishedWeights, source: Source, num_classes: int) ->
     """Returns whether a file is the published one, as one of `PROVENANCE`, by its sha256 and classes."""
     if num_classes != published.num_classes:
         return "no"
-    matches, first = published.matches_sha256(source.sha256), _first_download(published)
+    matches = published.matches_sha256(source.sha256)
+    first = _first_download(published)
     if matches is None and first:
         return "first download" if source.sha256 == first["sha256"] else "no"
     return {True: "yes", False: "no", None: "not known"}[matches]

@@ -46,7 +46,8 @@ def locate(model_name: str, name: str, build: Callable[..., keras.Model]) -> Pat
     match = NAME.fullmatch(name)
     if not match:
         raise invalid("weights", "hf:USER/REPO or hf:USER/REPO@REVISION", name)
-    repository, revision = match["repository"], match["revision"] or hub.NEWEST
+    repository = match["repository"]
+    revision = match["revision"] or hub.NEWEST
     if found := hub.find_cached(repository, weight_files.FOLDER_FILE, revision):
         return found
     folder = hub.cache_dir() / "hub" / f"{repository.replace('/', '--')}@{revision}"

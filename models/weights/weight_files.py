@@ -226,11 +226,13 @@ def assign_weights(
         if name not in left_out
     }
     given = {name: array for name, array in arrays.items() if name not in left_out}
-    tables, first_kernel = _global_tables(model), _first_kernel(model)
+    tables = _global_tables(model)
+    first_kernel = _first_kernel(model)
     problems = [f"{name} is missing" for name in variables if name not in given]
     problems += [f"{name} has no variable" for name in given if name not in variables]
     for name in variables.keys() & given.keys():
-        expected, array = tuple(variables[name].shape), given[name]
+        expected = tuple(variables[name].shape)
+        array = given[name]
         if array.dtype not in tensor_files.FLOATS:
             problems.append(f"{name} has {array.dtype}, not floating-point numbers")
         elif not (
