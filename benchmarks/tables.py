@@ -14,7 +14,9 @@ from lambdanet.errors import check_known
 from lambdanet.models import complexity, zoo
 
 UNITS = {"M": 10**6, "G": 10**9, "GiB": 2**30}
-EQUAL, WITHIN_ROUNDING, DIFFERS = "equal", "within rounding", "differs"
+EQUAL = "equal"
+WITHIN_ROUNDING = "within rounding"
+DIFFERS = "differs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,14 +173,13 @@ def _compare_row(table: Table, row: Row) -> ComparedRow:
             model = zoo.create_model(
                 row.model, input_size=row.input_size, **row.options
             )
-        params, flops = (
-            complexity.count_parameters(model),
-            complexity.count_flops(model, table.count_lambdas),
-        )
+        params = complexity.count_parameters(model)
+        flops = complexity.count_flops(model, table.count_lambdas)
         memory = complexity.count_pair_memory(model) if row.memory else None
     elif row.model:
         info = zoo.model_info(row.model, row.input_size, **row.options)
-        params, flops = info.params, info.flops
+        params = info.params
+        flops = info.flops
     return ComparedRow(
         row,
         (

@@ -67,9 +67,11 @@ def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
     for layer in model.layers:
         if type(layer) not in PAIRS:
             continue
-        owner, depth = layer, batch_size * layer.num_heads
+        owner = layer
+        depth = batch_size * layer.num_heads
         if isinstance(layer, LambdaLayer):
-            owner, depth = layer.position, layer.key_dim * layer.intra_depth
+            owner = layer.position
+            depth = layer.key_dim * layer.intra_depth
         last = pools.get(id(layer.output), layer)
         pairs = PAIRS[type(layer)](*_output_shape(last)[1:3])
         numbers[id(owner)] = max(pairs * depth, numbers.get(id(owner), 0))
@@ -111,7 +113,9 @@ def _projections(layer: keras.layers.Layer) -> int:
 def _lambda_layer(layer: LambdaLayer) -> int:
     spatial = _input_shape(layer)[1:-1]
     n = math.prod(spatial)
-    h, k, u = layer.num_heads, layer.key_dim, layer.intra_depth
+    h = layer.num_heads
+    k = layer.key_dim
+    u = layer.intra_depth
     lambdas = h if layer.multi_head else 1
     v = _output_shape(layer)[-1] // h
     context = [1] if layer.content else []
@@ -128,7 +132,8 @@ def _attention(
     layer: keras.layers.Layer, context: int, embeddings: int, queries: int | None = None
 ) -> int:
     """Attention to `context` positions and `embeddings` offsets; by default one query per position."""
-    h, v = layer.num_heads, _output_shape(layer)[-1] // layer.num_heads
+    h = layer.num_heads
+    v = _output_shape(layer)[-1] // layer.num_heads
     k = layer.key_dim or (layer.filters or _input_shape(layer)[-1]) // h
     n = queries or math.prod(_input_shape(layer)[1:-1])
     return n * h * (context * (k + v) + embeddings * k)
@@ -149,7 +154,8 @@ def _axial_attention(layer: AxialAttention) -> int:
 
 
 def _linear_attention(layer: LinearAttention) -> int:
-    h, v = layer.num_heads, _output_shape(layer)[-1] // layer.num_heads
+    h = layer.num_heads
+    v = _output_shape(layer)[-1] // layer.num_heads
     k = layer.key_dim or v
     # One k x v matrix per head is computed, and applied.
     return _projections(layer) + 2 * math.prod(_input_shape(layer)[1:-1]) * h * k * v

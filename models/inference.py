@@ -97,7 +97,8 @@ def for_inference(model: keras.Model) -> keras.Model:
     calls = [_Call(*call) for call in compat.layer_calls(graph)]
     trained = {id(call.layer) for call in calls if call.is_training}
     calls = [call._replace(as_is=id(call.layer) in trained) for call in calls]
-    norms, copies = _foldable_norms(calls, graph.outputs), _Copies()
+    norms = _foldable_norms(calls, graph.outputs)
+    copies = _Copies()
     tensors = {id(x): _copied_input(x) for x in graph.inputs}
     for call in calls:
         args, kwargs = K.map_structure(
@@ -128,10 +129,8 @@ def _copied_input(x: Any) -> Any:
 
 def _keep_names(outputs: Sequence[Any], tensors: dict[int, Any]) -> None:
     """Passes outputs whose layer is left out or folded through a layer that keeps its name."""
-    names, layers = (
-        {x._keras_history[0].name for x in tensors.values()},
-        dict[str, Any](),
-    )
+    names = {x._keras_history[0].name for x in tensors.values()}
+    layers = dict[str, Any]()
     for name, number in {(x._keras_history[0].name, id(x)): None for x in outputs}:
         if name not in names:
             dtype = K.dtype_name(tensors[number].dtype)
@@ -219,7 +218,9 @@ def _rewrite(
     call: _Call, args: Any, kwargs: Any, norms: Mapping[int, Any], copies: "_Copies"
 ) -> Any:
     """Calls what replaces a layer with arguments of the new model, and returns the outputs."""
-    layer, x, inputs = call.layer, call.input, next(iter(K.flatten(args)), None)
+    layer = call.layer
+    x = call.input
+    inputs = next(iter(K.flatten(args)), None)
     if type(layer) in TRAINING_ONLY and x is not None and x.dtype == call.output.dtype:
         return inputs
     if id(call.output) in norms:

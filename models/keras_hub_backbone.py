@@ -30,7 +30,8 @@ class LambdaNetBackbone(FeaturePyramidBackbone):
         self.pyramid_outputs = {
             f"P{level}": features for level, features in trunk.output.items()
         }
-        self.network, self.options = name, options or {}
+        self.network = name
+        self.options = options or {}
 
     @classmethod
     def from_preset(

@@ -98,14 +98,17 @@ class MobileNetV2(Architecture):
         **overrides: Any,
     ) -> dict[str, Any]:
         """Builds the trunk; the stochastic depth rate rises linearly over the blocks, up to the given one."""
-        builder, options = builder.for_network("relu6"), {**self.options, **overrides}
+        builder = builder.for_network("relu6")
+        options = {**self.options, **overrides}
         x = builder.conv_norm_act(images, STEM_FILTERS, 3, 2, "stem")
-        level, endpoints = 1, {}
+        level = 1
+        endpoints = {}
         num_blocks = sum(map(len, self.blocks))
         for number, (letter, expansion, filters, strides) in enumerate(
             self._blocks(), start=1
         ):
-            name, residual = f"block{number}", x
+            name = f"block{number}"
+            residual = x
             if letter == "L":
                 x = lightweight_lambda_block(builder, x, filters, name, **options)
             else:

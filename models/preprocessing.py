@@ -17,7 +17,8 @@ from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, check_count, check_known, invalid
 from lambdanet.models.weights import pretrained, tensor_files, weight_files
 
-BILINEAR, BICUBIC = "bilinear", "bicubic"
+BILINEAR = "bilinear"
+BICUBIC = "bicubic"
 
 
 def _central_square(images: np.ndarray, size: int, crop_fraction: float) -> np.ndarray:
@@ -96,7 +97,8 @@ class Preprocessing:
     interpolation: str = BILINEAR
 
     def __post_init__(self) -> None:
-        mean, std = self.mean, self.std
+        mean = self.mean
+        std = self.std
         check_count("input_size", self.input_size)
         if len(mean) not in (1, 3) or len(std) != len(mean) or min(std) <= 0:
             raise invalid(
@@ -116,7 +118,8 @@ class Preprocessing:
         Raises:
           InputError: the pictures are not uint8, or c differs; InvalidArgumentError, if c was not known.
         """
-        images, accepted = _converted(images), sorted({1, len(self.mean)})
+        images = _converted(images)
+        accepted = sorted({1, len(self.mean)})
         if images.dtype.name != "uint8":
             hint = "tf.image.convert_image_dtype(images, tf.uint8) converts floats in 0..1 and full 16 bits"
             raise invalid("the type of pictures", "uint8", images.dtype.name, hint)

@@ -121,7 +121,9 @@ class Bottleneck:
         self, builder: LayerBuilder, x: Tensor, context: BlockContext
     ) -> Tensor:
         """Builds a block of this kind: [b, h, w, c] -> [b, h/s, w/s, output_filters]."""
-        name, residual, outputs = context.name, x, context.output_filters
+        name = context.name
+        residual = x
+        outputs = context.output_filters
         if context.index == 1:
             residual = self.shortcut(
                 builder, x, outputs, context.strides, f"{name}_shortcut"
@@ -134,7 +136,8 @@ class Bottleneck:
             x = self.channel_attention(builder, x, f"{name}_gate")
         # [b, h/s, w/s, outputs]
         x = builder.convolution(x, outputs, 1, 1, f"{name}_expand_conv")
-        use_se, is_residual = bool(context.se_ratio), residual is not None
+        use_se = bool(context.se_ratio)
+        is_residual = residual is not None
         x = builder.norm(x, f"{name}_expand_norm", zero=is_residual, pooled=use_se)
         if use_se:
             x = SqueezeExcite(
@@ -210,10 +213,8 @@ class ResNet(Architecture):
         builder: LayerBuilder,
         pooling: str | None = "avg",
     ) -> Tensor:
-        x, builder = (
-            endpoints["5"],
-            builder.for_network(self.activation, self.symmetric_padding),
-        )
+        x = endpoints["5"]
+        builder = builder.for_network(self.activation, self.symmetric_padding)
         if self.head_filters:
             x = builder.conv_norm_act(x, self.head_filters, 1, 1, "final")
         return builder.pool(x, pooling)
@@ -224,7 +225,8 @@ class ResNet(Architecture):
         """Yields the letter and the context of each block, in order."""
         map_size = ceil_div(self.input_size, self.stem.strides)
         for stage, letters in enumerate(self.stages):
-            level, widths = stage + 2, self.filters[stage]
+            level = stage + 2
+            widths = self.filters[stage]
             first, others = widths if isinstance(widths, tuple) else (widths, widths)
             for index, letter in enumerate(letters, start=1):
                 strides = 1 if index > 1 else 2 if stage else 4 // self.stem.strides

@@ -39,7 +39,8 @@ class AugmentedConvolution(SpatialOperation):
     def __call__(
         self, builder: LayerBuilder, x: Tensor, context: spatial_ops.BlockContext
     ) -> Tensor:
-        name, strides = f"{context.name}_spatial", context.strides
+        name = f"{context.name}_spatial"
+        strides = context.strides
         filters = 8 * round(context.filters / 80)
         convolved = builder.convolution(
             x, context.filters - filters, 3, strides, f"{name}_conv"

@@ -26,7 +26,8 @@ def central_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Ten
         tf.int32,
     )
     side = tf.maximum(side, 1)
-    top, left = (height - side) // 2, (width - side) // 2
+    top = (height - side) // 2
+    left = (width - side) // 2
     square = images[..., top : top + side, left : left + side, :]
     return tf.image.resize(square, [size, size], antialias=True) / 255.0
 

@@ -15,7 +15,8 @@ from lambdanet.backend import compat, keras
 from lambdanet.backend.strategies import draw_different_numbers
 
 # In the keys of checkpoints; the states are those of random numbers.
-WEIGHT, STATE = "weight-", "state-"
+WEIGHT = "weight-"
+STATE = "state-"
 
 
 @tf_keras.utils.register_keras_serializable(package="lambdanet")

@@ -77,7 +77,8 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     _check_overrides(name, MODELS[name], overrides)
     with compat.without_values():
         model = create_model(name, input_size=input_size, **overrides)
-    params, flops = complexity.count_parameters(model), complexity.count_flops(model)
+    params = complexity.count_parameters(model)
+    flops = complexity.count_flops(model)
     return dataclasses.replace(info, params=params, flops=flops, input_size=input_size)
 
 
