@@ -16,7 +16,8 @@ import dataclasses
 
 from lambdanet.configs import imagenet_90
 
-BATCH, SIZE = 64, 160
+BATCH = 64
+SIZE = 160
 RECIPE = dataclasses.replace(
     imagenet_90.BASE,
     model="lambda_resnet_50",
