@@ -3,6 +3,19 @@
 
 Blocks are numbered with the first axis varying fastest, [b * counts of the last axis, ..., of the first],
 which is the order that one-hot products yield on a TPU.
+
+An example along one axis: 5 positions, a scope of 3 and blocks of 2 queries. There are 3 blocks, each with
+a window of 1 + 2 + 1 = 4 context positions. A window begins one position before its block
+(`first_context=-1`), and two after the window before it (`step=2`):
+
+    block       0            1            2
+    queries     0  1         2  3         4  .     (. is padded by `split`, and cut off by `merge`)
+    window      .  0  1  2   1  2  3  4   3  4  .  .   (`window_positions`; . is -1, outside of the map)
+    place       0  1  2  3   4  5  6  7   8  9 10 11   (in all windows, side by side)
+
+Each query sees 3 neighboring places of the window: query 2 those of the positions 1, 2 and 3. Position 3 is
+in two windows, at the places 6 and 8, so that its gradient is the sum of theirs (`_places_in_windows`, which
+begins with the last window: [8, 6]; for position 0, in one window, [1, -1]).
 """
 
 import dataclasses
@@ -28,7 +41,11 @@ class BlockAxis(PairAxis):
 
 
 def split(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
-    """Cuts a map into blocks: [b, *size, ...] -> [b * blocks, n, ...], padded with zeros at the end."""
+    """Cuts a map into blocks: [b, *size, ...] -> [b * blocks, n, ...], padded with zeros at the end.
+
+    With two axes, which make p x q blocks of r x s queries, the shapes are [b, p * r, q * s, ...],
+    [b, p, r, q, s, ...], [b, q, p, r, s, ...] and [b * q * p, r * s, ...].
+    """
     rank = len(axes)
     b, *shape = sizes(x)
     for number, axis in enumerate(axes):
@@ -56,7 +73,11 @@ def split(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
 
 
 def merge(x: K.Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
-    """Puts blocks together again, the inverse of `split`: [b * blocks, n, ...] -> [b, *size, ...]."""
+    """Puts blocks together again, the inverse of `split`: [b * blocks, n, ...] -> [b, *size, ...].
+
+    With two axes the shapes are [b * q * p, r * s, ...], [b, q, p, r, s, ...], [b, p, r, q, s, ...] and
+    [b, p * r, q * s, ...], which is then cut to `size`.
+    """
     rank = len(axes)
     groups, _, *rest = sizes(x)
     b = groups // num_blocks(axes)
@@ -157,7 +178,11 @@ def _sources(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
 
 @tensors.cache_by_size
 def _places_in_windows(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
-    """The places in all windows that show each position, [n, windows that overlap]; -1 for fewer."""
+    """The places in all windows that show each position, [n, windows that overlap]; -1 for fewer.
+
+    The module's docstring has an example. Along one axis, a position is `offset` places into a window that
+    begins at or before it, the last of which is number `shifted // axis.step`.
+    """
     places = []
     m = _window_size(axes)
     for i, axis in enumerate(axes):

@@ -117,7 +117,7 @@ def attend_by_head(
 def _visible_pairs(
     geometry: LocalGeometry, *views: tuple[BlockAxis, Size, int]
 ) -> K.Tensor:
-    """Concatenates what each query sees of the rows and of the columns of its window: [blocks, n, e]."""
+    """Joins the row and the column visibility of each query in its window: [blocks, n, e]."""
     in_rows, in_columns = (geometry.visibility(*view) for view in views)
     a, height, rows = sizes(in_rows)
     b, width, columns = sizes(in_columns)

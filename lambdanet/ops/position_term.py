@@ -1,7 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The position term of a lambda layer: queries, values and relative embeddings, and how they are aligned.
 
-Letters as in `lambdanet.ops.reference`. All forms give the same numbers at different costs.
+Letters as in `lambdanet.ops.reference`. All forms give the same numbers at different costs. A form in
+twenty lines, whose function `candidates` a device uses once it is in its row of `lambdanet.ops.kernels`:
+
+    @dataclasses.dataclass(frozen=True)
+    class Einsums(Form):
+
+        def seconds(self, sizes, speed):  # of the product that makes the lambdas
+            lambdas = product([sizes.b, *sizes.query_size, sizes.k, sizes.v])
+            return lambdas * product(sizes.context_size) * sizes.u / speed.rate
+
+        def compute(self, term, device):
+            b, *query_size, h, k = sizes(term.queries)
+            v = term.values.shape[-2]
+            embeddings = expand_table(term.table, cut_axes(term, None))  # [n, k, m * u]
+            values = K.reshape(term.values_by_depth(), [b, -1, v])  # [b, m * u, v]
+            lambdas = K.einsum("nkm,bmv->bnkv", embeddings, values)
+            queries = K.reshape(term.queries, [b, -1, h, k])
+            outputs = K.einsum("bnhk,bnkv->bnhv", queries, lambdas)
+            return K.reshape(outputs, [b, *query_size, h, v])
+
+    def candidates(sizes):
+        return [Einsums()] if sizes.known and sizes.known_scope else []
 """
 
 import dataclasses
@@ -117,14 +138,22 @@ class PositionTerm:
         """The sizes as numbers."""
         b, *_, h, k = self.queries.shape
         *_, v, u = self.values.shape
-        spatial = self.query_size, self.context_size, self.scope
-        known = [all(isinstance(n, int) for n in size) for size in spatial]
-        queries, context, scope = (
-            tuple(n if isinstance(n, int) else 64 for n in size) for size in spatial
+        known_scope = _is_known(self.scope)
+        return Sizes(
+            b,
+            _numbers(self.query_size),
+            _numbers(self.context_size),
+            _numbers(self.scope),
+            h,
+            k,
+            v,
+            u,
+            self.geometry,
+            K.itemsize(self.queries.dtype),
+            self.needs_gradient,
+            _is_known(self.query_size + self.context_size) and known_scope,
+            known_scope,
         )
-        number = K.itemsize(self.queries.dtype)
-        options = self.geometry, number, self.needs_gradient, all(known), known[2]
-        return Sizes(b, queries, context, scope, h, k, v, u, *options)
 
     def values_by_depth(self) -> K.Tensor:
         """Returns the values [b, *context_size, u * v], with the intra-depth outside, where it can join m."""
@@ -133,12 +162,28 @@ class PositionTerm:
         return K.reshape(values, [b, *context_size, u * v])
 
 
+def _is_known(size: Sequence[Size]) -> bool:
+    """Returns whether all sizes are numbers, and none is a tensor."""
+    return all(isinstance(n, int) for n in size)
+
+
+def _numbers(size: Sequence[Size]) -> tuple[int, ...]:
+    """Returns sizes as numbers, with 64 for each that is unknown."""
+    return tuple(n if isinstance(n, int) else 64 for n in size)
+
+
 def cut_axes(
     part: Sizes | PositionTerm, block: Sequence[int] | None
 ) -> list[BlockAxis]:
-    """Cuts each axis of a term into blocks of these numbers of queries, with the context that they see.
+    """Cuts each axis of a term into blocks of queries, with the context that they see.
 
-    A length that is known to cover the axis makes one block with the whole context, as does None as `block`.
+    Args:
+      part: the term, or its sizes.
+      block: the number of queries of a block along each axis; None: one block with the whole context, as
+        where a number is known to cover its axis.
+
+    Returns:
+      One axis for each of the map, in positions of the context.
     """
     strides = part.geometry.query_strides
     dilation = part.geometry.dilation

@@ -45,23 +45,25 @@ class Product(Form):
 
     query_first: bool
     block: tuple[int, ...] | None = None
+    # No fields: the form for a TPU replaces both functions.
     gather = staticmethod(gather_windows)
     read_first = staticmethod(read_rows)
 
     def seconds(self, sizes: Sizes, speed: Speed) -> float:
-        """As in the docstring of the module: arithmetic, and the bytes that are stored."""
-        p = sizes
+        """Estimated from the operations and the bytes stored; see the module docstring."""
         groups, n, m = self._groups(sizes)
         m_padded = round_up(m, speed.tile)
-        v_padded = round_up(p.v, speed.tile)
-        stored = n * p.k * m_padded + (groups * m * v_padded if self.block else 0)
+        v_padded = round_up(sizes.v, speed.tile)
+        stored = n * sizes.k * m_padded + (groups * m * v_padded if self.block else 0)
         if self.query_first:
-            per_similarity = (p.k + v_padded) / speed.rate + 1 / speed.elementwise_rate
-            arithmetic = groups * n * p.h * m_padded * per_similarity
+            per_similarity = (
+                sizes.k + v_padded
+            ) / speed.rate + 1 / speed.elementwise_rate
+            arithmetic = groups * n * sizes.h * m_padded * per_similarity
         else:
-            stored += groups * n * p.k * v_padded
-            arithmetic = groups * n * m * p.k * p.v / speed.rate
-        return arithmetic + stored * p.bytes / speed.bandwidth
+            stored += groups * n * sizes.k * v_padded
+            arithmetic = groups * n * m * sizes.k * sizes.v / speed.rate
+        return arithmetic + stored * sizes.bytes / speed.bandwidth
 
     def memory(self, sizes: Sizes, device: Device) -> float:
         """Counts the intermediate result and its transpose, windows and embeddings, and the gradients of all.
@@ -152,9 +154,12 @@ def blocks(sizes: Sizes) -> Iterable[tuple[int, ...] | None]:
         return [None]
     if not sizes.known:
         return [(s,) * len(sizes.query_size) for s in LENGTHS_OF_UNKNOWN_MAPS]
-    return itertools.product(
-        *[[s for s in LENGTHS if s < n] + [n] for n in sizes.query_size]
-    )
+    return itertools.product(*map(_lengths, sizes.query_size))
+
+
+def _lengths(num_queries: int) -> list[int]:
+    """Returns the lengths of blocks to choose from along one axis."""
+    return [length for length in LENGTHS if length < num_queries] + [num_queries]
 
 
 def query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
@@ -192,10 +197,20 @@ def in_chunks(
     embeddings: K.Tensor,
     chunk: int | None = None,
 ) -> K.Tensor:
-    """Multiplies `chunk` examples at a time, and again in the backward pass; None: all of them at once.
+    """Multiplies some examples at a time, and again in the backward pass.
 
     Only inputs and outputs are kept between the two passes (Chen et al. 2016), so the largest intermediate is
     that of one chunk; chunks that fit into a cache can make up for computing them twice.
+
+    Args:
+      multiply: `query_first` or `lambda_first`, or a function of the same arguments.
+      queries: [b, n, h, k].
+      values: [b, m, v].
+      embeddings: [n, k, m], shared by all examples.
+      chunk: the number of examples at a time; None: all of them at once.
+
+    Returns:
+      [b, n, h, v].
     """
     if chunk is None:
         return multiply(queries, values, embeddings)

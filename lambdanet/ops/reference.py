@@ -92,7 +92,8 @@ def gather_embeddings(
     queries = strides * _positions(query_size)
     context = _positions(context_size)
     distances = context - queries[:, K.newaxis]  # [n, m, axes]
-    in_scope, row = True, 0  # [n, m] each
+    in_scope = True  # [n, m]
+    row = 0  # [n, m]
     for axis, r in enumerate(scope):
         # From the first row of the table.
         offset = distances[..., axis] // dilation + r // 2

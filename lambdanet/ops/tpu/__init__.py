@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forms of the operations that are fastest on a TPU; `lambdanet.ops.kernels` lists them.
 
-A TPU keeps an array in tiles of 8 x 128 numbers (16 x 128 in bfloat16), of which the 128 are its lanes, and
-multiplies matrices of 128 x 128. The compiler decides which axis of an array is along the lanes. Four rules
-follow, and every form in this folder is one of their uses:
+A TPU keeps an array in tiles of 8 x 128 numbers (16 x 128 in bfloat16), where the axis of 128 is the lanes,
+and multiplies matrices of 128 x 128. The compiler decides which axis of an array is along the lanes. Four
+rules follow, and every form in this folder is one of their uses:
 
 * An axis of 16 along the lanes leaves seven eighths of every tile empty, of memory traffic and arithmetic
   alike. Axes that fill the lanes (examples, positions, or several heads side by side) go inside, and short

@@ -41,7 +41,7 @@ class BlockDiagonal(Form):
 
 
 def candidates(sizes: Sizes) -> list[Form]:
-    """Where a map is about as large as the scope, and eight queries fill a tile."""
+    """Applicable where the map is about as large as the scope and eight queries fill a tile."""
     is_pooled = sizes.geometry.pool_size > 1
     n = product(sizes.query_size)
     if sizes.query_size != sizes.context_size or not sizes.known:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalization and channel gates that share one pass over the input with the sums around them."""
+"""Batch normalization and channel gates, fused with the reductions before and after them."""
 
 from lambdanet import backend as K
 from lambdanet.backend.tensors import at_least_float32, sizes

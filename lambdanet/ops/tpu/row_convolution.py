@@ -23,7 +23,9 @@ from lambdanet.ops.relative_positions import PairAxis, expand_table
 from lambdanet.ops.tpu import LANES
 from lambdanet.ops.tpu.lookups import read_slices
 
-ROWS, COLUMNS = 4, 8  # of a block
+# Of a block.
+ROWS = 4
+COLUMNS = 8
 POSITIONS = ROWS * COLUMNS
 KEYS = LANES // POSITIONS  # side by side along the lanes
 MIN_IMAGES = 1024  # of one channel; fewer, as in detection, are faster in blocks
