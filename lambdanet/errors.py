@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions for the mistakes of a caller, the form of their messages, and checks of common arguments."""
+"""Exceptions for the mistakes of a caller, the form of their messages, and checks of names and numbers."""
 
 import difflib
 import numbers
@@ -52,9 +52,8 @@ def invalid(name: str, accepted: str, value: object, hint: str = "") -> InputErr
       >>> invalid("scope", "odd", 4, hint="3 and 5 would do")
       InputError('scope must be odd, got 4; 3 and 5 would do')
     """
-    return InputError(
-        f"{name} must be {accepted}, got {short(value)}{hint and '; '}{hint}"
-    )
+    end = f"; {hint}" if hint else ""
+    return InputError(f"{name} must be {accepted}, got {short(value)}{end}")
 
 
 def one_line(error: BaseException) -> str:
@@ -133,26 +132,3 @@ def check_natural(name: str, value: Any) -> int:
     if not is_integer(value) or value < 0:
         raise invalid(name, "zero or a positive integer", value)
     return int(value)
-
-
-def check_rates(**rates: float) -> None:
-    """Checks that all arguments are rates of dropout, in [0, 1)."""
-    for name, value in rates.items():
-        if not isinstance(value, numbers.Real) or not 0 <= value < 1:
-            raise invalid(name, "in [0, 1)", value)
-
-
-def check_divisible(filters: int, num_heads: int) -> None:
-    """Checks that the heads can share the output channels equally."""
-    if filters % num_heads:
-        raise InputError(
-            f"filters must be divisible by num_heads, got filters={filters} and num_heads={num_heads}"
-        )
-
-
-def check_scope(scope: Any, name: str = "scope") -> int:
-    """Checks that a scope, or the side of a window, is a positive odd integer, and returns it as `int`."""
-    scope = check_count(name, scope)
-    if scope % 2 == 0:
-        raise invalid(name, "odd", scope, hint=f"{scope - 1} and {scope + 1} would do")
-    return scope

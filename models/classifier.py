@@ -9,13 +9,8 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import (
-    InputError,
-    check_count,
-    check_natural,
-    check_rates,
-    invalid,
-)
+from lambdanet.errors import InputError, check_count, check_natural, invalid
+from lambdanet.layers.argument_checks import check_rates
 from lambdanet.models.layer_builder import CLASSIFIER, DROPOUT, LayerBuilder
 
 

@@ -15,11 +15,11 @@ from lambdanet.errors import (
     InputError,
     check_count,
     check_natural,
-    check_rates,
     invalid,
     is_integer,
     one_line,
 )
+from lambdanet.layers.argument_checks import check_rates
 from lambdanet.layers.batch_norm import BatchNormalization
 from lambdanet.models import (
     complexity,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the arguments of lambda layers and position embeddings, and of a lambda layer's inputs.
+"""Checks of the arguments of layers and models, and of a lambda layer's inputs.
 
 All raise `InputError`.
 """
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from lambdanet.errors import (
     InputError,
     check_count,
     check_known,
-    check_scope,
     invalid,
     unknown,
 )
@@ -27,14 +27,40 @@ RESIZES = ("slice", "interpolate")
 OF_ZOO = "in a model of the zoo, input_size of create_model sets it"
 
 
+def check_rates(**rates: float) -> None:
+    """Checks that all arguments are rates of dropout, in [0, 1)."""
+    for name, value in rates.items():
+        if not isinstance(value, numbers.Real) or not 0 <= value < 1:
+            raise invalid(name, "in [0, 1)", value)
+
+
+def check_divisible(filters: int, num_heads: int) -> None:
+    """Checks that the heads can share the output channels equally."""
+    if filters % num_heads:
+        raise InputError(
+            f"filters must be divisible by num_heads, got filters={filters} and num_heads={num_heads}"
+        )
+
+
+def check_scope(scope: Any, name: str = "scope") -> int:
+    """Checks that a scope, or the side of a window, is a positive odd integer, and returns it as `int`."""
+    scope = check_count(name, scope)
+    if scope % 2 == 0:
+        raise invalid(name, "odd", scope, hint=f"{scope - 1} and {scope + 1} would do")
+    return scope
+
+
 def own_initializer(initializer: Any) -> Any:
     """Returns the initializer of one table: a copy, so that no two tables get the same random values."""
     which_keras.check_keras_3(initializer, "embeddings_initializer")
     try:
         found = keras.initializers.get(initializer)
     except (ValueError, TypeError):
-        accepted = "a Keras initializer or the name of one"
-        raise invalid("embeddings_initializer", accepted, initializer) from None
+        raise invalid(
+            "embeddings_initializer",
+            "a Keras initializer or the name of one",
+            initializer,
+        ) from None
     return (
         found.from_config(found.get_config())
         if hasattr(found, "from_config")
@@ -50,7 +76,11 @@ def relative_arguments(
     use_bias: bool = False,
     implementation: str = "auto",
 ) -> dict[str, Any]:
-    """Returns the arguments of a `RelativePositionEmbedding` by name, checked, which has their meaning."""
+    """Checks the arguments of a `RelativePositionEmbedding`, which describes them.
+
+    Returns:
+      The arguments by name, with integers of Python and `map_size` as an integer, a tuple or None.
+    """
     dilation = check_count("dilation", dilation)
     scope = None if scope is None else check_scope(scope)
     if scope is None and dilation > 1:
@@ -63,29 +93,30 @@ def relative_arguments(
         map_size = tuple(check_count("map_size", size) for size in map_size)
     elif map_size is not None:
         map_size = check_count("map_size", map_size)
-    arguments = {
+    return {
         "scope": scope,
         "dilation": dilation,
         "map_size": map_size,
         "resize": resize,
+        "use_bias": use_bias,
+        "implementation": implementation,
     }
-    return {**arguments, "use_bias": use_bias, "implementation": implementation}
 
 
 def checked_shape(shape: Sequence[int | None], what: str) -> K.Shape:
     """Returns the shape of an input, whose rank and number of channels a lambda layer accepts."""
     shape = tuple(shape)
-    if getattr(shape, "rank", 3) is None or len(shape) not in (3, 4, 5):
+    if len(shape) not in (3, 4, 5):
         raise invalid(
             f"the shape of the {what}",
             "[b, n, c], [b, h, w, c] or [b, t, h, w, c]",
-            tuple(shape),
+            shape,
         )
     if shape[-1] is None:
         raise invalid(
             f"the shape of the {what}",
             "one with a known number of channels",
-            tuple(shape),
+            shape,
         )
     return shape
 
@@ -93,7 +124,17 @@ def checked_shape(shape: Sequence[int | None], what: str) -> K.Shape:
 def check_mask(
     layer: Any, mask: Mask, inputs: K.Tensor, context: K.Tensor | None
 ) -> Mask:
-    """Checks the mask with which a lambda layer is called, and returns one of booleans or integers."""
+    """Checks the mask with which a lambda layer is called.
+
+    Args:
+      layer: the lambda layer.
+      mask: "causal", or one value for each query and context position, [n, m].
+      inputs: [b, *size, c].
+      context: the source of keys and values, [b, *context_size, c']; None: the inputs.
+
+    Returns:
+      The mask; one of floating-point numbers as booleans.
+    """
     if isinstance(mask, str):
         if mask != "causal":
             raise unknown("mask", mask, ["causal"])
@@ -101,34 +142,30 @@ def check_mask(
             raise InputError(
                 "a causal mask needs the inputs as context and strides of 1; give mask as [n, m] instead"
             )
-    elif mask is not None:
-        if layer.pool_size > 1:
-            raise invalid("pool_size", "1 with a mask [n, m]", layer.pool_size)
-        context_map = checked_shape(
-            (inputs if context is None else context).shape, "context"
+        return mask
+    if layer.pool_size > 1:
+        raise invalid("pool_size", "1 with a mask [n, m]", layer.pool_size)
+    context_map = checked_shape(
+        (inputs if context is None else context).shape, "context"
+    )
+    query_map = layer.compute_output_shape(checked_shape(inputs.shape, "input"))
+    expected = [
+        None if None in size else product(size)
+        for _, *size, _ in (query_map, context_map)
+    ]  # [n, m]
+    values: K.Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
+    shape = values.shape
+    if len(shape) != 2 or any(
+        n != m for n, m in zip(shape, expected, strict=True) if n and m
+    ):
+        raise invalid(
+            "mask", f"'causal' or of the shape [n, m] = {expected}", tuple(shape)
         )
-        query_map = layer.compute_output_shape(checked_shape(inputs.shape, "input"))
-        expected = [
-            None if None in size else product(size)
-            for _, *size, _ in (query_map, context_map)
-        ]
-        values: K.Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
-        shape = values.shape
-        if len(shape) != 2 or any(
-            n != m for n, m in zip(shape, expected, strict=True) if n and m
-        ):
-            raise invalid(
-                "mask", f"'causal' or of the shape [n, m] = {expected}", tuple(shape)
-            )
-        if shape[0] is None and not K.is_tensor(values):
-            accepted = (
-                f"'causal' or one for the whole batch, of the shape [n, m] = {expected}"
-            )
-            raise invalid(
-                "mask",
-                accepted,
-                tuple(shape),
-                "an Input has its first axis for the batch",
-            )
-        return as_boolean(values) if "float" in K.dtype_name(values.dtype) else values
-    return mask
+    if shape[0] is None and not K.is_tensor(values):
+        raise invalid(
+            "mask",
+            f"'causal' or one for the whole batch, of the shape [n, m] = {expected}",
+            tuple(shape),
+            "an Input has its first axis for the batch",
+        )
+    return as_boolean(values) if "float" in K.dtype_name(values.dtype) else values

@@ -10,8 +10,8 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import Size, at_least_float32, sizes
-from lambdanet.errors import check_count, check_divisible, check_known, invalid
-from lambdanet.layers.argument_checks import OF_ZOO
+from lambdanet.errors import check_count, check_known, invalid
+from lambdanet.layers.argument_checks import OF_ZOO, check_divisible
 from lambdanet.layers.layer import TableLayer, build_projection
 from lambdanet.ops import attention, kernels
 from lambdanet.ops.relative_positions import PairAxis
@@ -43,11 +43,10 @@ class Attention(TableLayer):
     def build(self, input_shape: K.Shape) -> None:
         input_shape = tuple(input_shape)
         if len(input_shape) != 4 or input_shape[-1] is None:
-            accepted = "[b, h, w, c] with a known number of channels"
             raise invalid(
                 f"the shape of the input of {type(self).__name__}",
-                accepted,
-                tuple(input_shape),
+                "[b, h, w, c] with a known number of channels",
+                input_shape,
             )
         filters = self.filters or input_shape[-1]
         check_divisible(filters, self.num_heads)
@@ -57,14 +56,11 @@ class Attention(TableLayer):
         super().build(input_shape)
 
     def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
-        input_shape = tuple(input_shape)
-        return (
-            *input_shape[:-1],
-            self._output_filters(self.filters or input_shape[-1]),
-        )
+        *leading, channels = input_shape
+        return (*leading, self._output_filters(self.filters or channels))
 
     def _build(self, input_shape: K.Shape) -> None:
-        """Creates the layer's variables for an input of a valid shape."""
+        """Creates the layer's variables for an input of a valid shape, a tuple."""
         raise NotImplementedError
 
     def _output_filters(self, filters: int) -> int:
@@ -138,11 +134,9 @@ class _MapAttention(Attention):
 
     def _build(self, input_shape: K.Shape) -> None:
         if self.map_size is None:
-            if None in tuple(input_shape[1:3]):
+            if None in input_shape[1:3]:
                 hint = f"or set map_size of {type(self).__name__}, the largest map that its tables are for"
-                raise invalid(
-                    "the map", "of known height and width", tuple(input_shape), hint
-                )
+                raise invalid("the map", "of known height and width", input_shape, hint)
             self.map_size = tuple(input_shape[1:3])
         height, width = self.map_size
         self.height_table = self._table("height_table", 2 * height - 1, self._key_dim)

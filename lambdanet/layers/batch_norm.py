@@ -60,7 +60,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     def _normalize(
         self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None
     ) -> K.Tensor:
-        """Does what Keras does, but by functions of `K` where those are faster, or differ as they should."""
+        """Like Keras's, but calls functions of `K` where they are faster or Keras's result is wrong."""
         rank = len(inputs.shape)
         dtype = K.dtype_name(inputs.dtype)
         if (
@@ -131,7 +131,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
 
 @keras.saving.register_keras_serializable(package="lambdanet")
 class OnePassBatchNormalization(PooledBatchNormalization):
-    """The same without the means: the batch normalization of all layers and models that need none."""
+    """Variant without the means: the batch normalization of all layers and models that need none."""
 
     def call(
         self,

@@ -5,9 +5,9 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
-from lambdanet.backend.tensors import ceil_div
-from lambdanet.errors import check_count, check_scope
-from lambdanet.layers.layer import Layer
+from lambdanet.errors import check_count
+from lambdanet.layers.argument_checks import check_scope
+from lambdanet.layers.layer import Layer, strided_shape
 
 
 # The name under which it is saved keeps the spelling of the first files.
@@ -47,6 +47,4 @@ class CenteredMaxPooling2D(Layer):
         return K.max_pool(surrounded, self.pool_size, self.strides, "VALID")
 
     def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
-        b, *spatial, channels = input_shape
-        spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return (b, *spatial, channels)
+        return strided_shape(input_shape, self.strides)

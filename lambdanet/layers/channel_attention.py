@@ -7,7 +7,8 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
-from lambdanet.errors import check_count, check_scope, invalid
+from lambdanet.errors import check_count, invalid
+from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.layer import Layer, build_sublayer
 from lambdanet.ops import kernels
 

@@ -5,17 +5,17 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras, tensors
-from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import (
     InputError,
     check_count,
     check_counts,
     check_known,
-    check_scope,
     invalid,
     is_integer,
 )
+from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.attention import Attention
+from lambdanet.layers.layer import strided_shape
 from lambdanet.ops import kernels
 from lambdanet.ops.local_attention import LocalGeometry
 
@@ -163,9 +163,7 @@ class HaloAttention(_BlockAttention):
         self.compact_offsets = compact_offsets
 
     def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
-        b, *spatial, filters = super().compute_output_shape(input_shape)
-        spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return (b, *spatial, filters)
+        return strided_shape(super().compute_output_shape(input_shape), self.strides)
 
     def _sizes(self) -> tuple[int, int, int]:
         return (
@@ -245,7 +243,9 @@ def _widened(table: K.Tensor, before: int, after: int) -> K.Tensor:
 
 def _check_even(key_dim: int) -> None:
     if key_dim % 2:
-        hint = "the default is filters / num_heads"
         raise invalid(
-            "key_dim", "even, one half for height and one for width", key_dim, hint
+            "key_dim",
+            "even, one half for height and one for width",
+            key_dim,
+            "the default is filters / num_heads",
         )

@@ -6,23 +6,28 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
-from lambdanet.backend.tensors import at_least_float32, ceil_div, product, sizes
+from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.errors import (
     InputError,
     check_count,
     check_counts,
-    check_divisible,
     invalid,
 )
 from lambdanet.layers.argument_checks import (
+    check_divisible,
     check_mask,
     checked_shape,
     relative_arguments,
 )
 from lambdanet.layers.batch_norm import BATCH_NORM, build_norm, copy_folded
-from lambdanet.layers.layer import Layer, build_projection, copied_config, rebuild_layer
+from lambdanet.layers.layer import (
+    Layer,
+    build_projection,
+    copied_config,
+    rebuild_layer,
+    strided_shape,
+)
 from lambdanet.layers.position_argument import (
-    RELATIVE,
     deserialize_position,
     embedding_of,
     without_relative,
@@ -50,6 +55,9 @@ class LambdaLayer(Layer):
 
     Input: images [b, h, w, c], sequences [b, n, c], or volumes [b, t, h, w, c]. The spatial sizes may be
     unknown and may change from call to call. Output: the same shape with `filters` channels.
+
+    Letters, as in the paper: b examples, n query positions, m context positions, h heads, k the depth of
+    queries and keys, u the intra-depth, v the depth of values, r the scope, d = h v output channels.
 
     Args:
       filters: d, the number of output channels; divisible by `num_heads`. Default: the input's.
@@ -81,6 +89,13 @@ class LambdaLayer(Layer):
         with weights of size 1, beside a content lambda that is a mean: small networks hardly learn recall.
         0.02 to 0.1 avoid that, but make in-context recall less certain (measured in docs/results/arena.md).
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.
+
+    Call arguments:
+
+    * inputs: [b, *query_size, c].
+    * context: the source of keys and values, [b, *context_size, c'], of the same rank. Default: the inputs.
+    * mask: None, "causal", or what each query sees of the context, [n, m], the same for the whole batch.
+    * training: whether batch normalizations use the statistics of the batch.
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number
@@ -129,8 +144,11 @@ class LambdaLayer(Layer):
         if self.filters is not None:
             check_divisible(self.filters, self.num_heads)
         if key_normalization not in content_lambdas.KEY_NORMALIZATIONS:
-            accepted = f"one of {content_lambdas.KEY_NORMALIZATIONS}"
-            raise invalid("key_normalization", accepted, key_normalization)
+            raise invalid(
+                "key_normalization",
+                f"one of {content_lambdas.KEY_NORMALIZATIONS}",
+                key_normalization,
+            )
         if query_normalization not in ("softmax", None):
             raise invalid(
                 "query_normalization", "'softmax' or None", query_normalization
@@ -145,12 +163,6 @@ class LambdaLayer(Layer):
         self.query_normalization = query_normalization
         self.use_batch_norm = use_batch_norm
         self.use_bias = use_bias
-        self.scope = scope
-        self.dilation = dilation
-        self.map_size = map_size
-        self.resize = resize
-        self.position_bias = position_bias
-        self.implementation = implementation
         self.batch_norm = {**BATCH_NORM, **(batch_norm or {})}
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self._num_lambdas = self.num_heads if multi_head else 1
@@ -161,10 +173,19 @@ class LambdaLayer(Layer):
             "num_lambdas": self._num_lambdas,
         }
         relative = relative_arguments(
-            **{name: getattr(self, own) for own, name in RELATIVE.items()}
+            scope=scope,
+            dilation=dilation,
+            map_size=map_size,
+            resize=resize,
+            use_bias=position_bias,
+            implementation=implementation,
         )
-        for own, name in RELATIVE.items():
-            setattr(self, own, relative[name])  # integers of NumPy as Python's
+        self.scope = relative["scope"]  # an integer of NumPy as Python's
+        self.dilation = relative["dilation"]
+        self.map_size = relative["map_size"]
+        self.resize = resize
+        self.position_bias = position_bias
+        self.implementation = implementation
         self._position_kind = position if isinstance(position, str) else None
         self.position: Any = embedding_of(
             position,
@@ -188,7 +209,8 @@ class LambdaLayer(Layer):
     ) -> K.Tensor:
         if not self.built and context is not None:
             self._context_shape = tuple(context.shape)
-        mask = check_mask(self, mask, inputs, context)
+        if mask is not None:
+            mask = check_mask(self, mask, inputs, context)
         # Passed even where it is None, so that Keras does not replace it by a padding mask.
         return super().__call__(inputs, context=context, mask=mask, **kwargs)
 
@@ -205,29 +227,23 @@ class LambdaLayer(Layer):
         check_divisible(filters, self.num_heads)
         self._value_dim = filters // self.num_heads
         k = self.key_dim
-        keys, values = (
-            self._num_lambdas * depth * self.intra_depth
-            for depth in (k, self._value_dim)
-        )
         queries = self.num_heads * k
+        keys = self._num_lambdas * k * self.intra_depth
+        values = self._num_lambdas * self._value_dim * self.intra_depth
         stddev = context_channels**-0.5
-        bias = self.use_bias
         self._queries = build_projection(
-            self, "queries", channels, queries, (k * channels) ** -0.5, bias
+            self, "queries", channels, queries, (k * channels) ** -0.5, self.use_bias
         )
         if self.content:
             self._keys = build_projection(self, "keys", context_channels, keys, stddev)
         self._values = build_projection(
-            self, "values", context_channels, values, stddev, bias
+            self, "values", context_channels, values, stddev, self.use_bias
         )
         self._queries_norm = build_norm(self, "queries_norm", queries)
         self._values_norm = build_norm(self, "values_norm", values)
         if self.position is not None:
-            strides = self._geometry.query_strides
-            query_size = [
-                None if n is None else ceil_div(n, strides) for n in input_shape[1:-1]
-            ]
-            self.position.build_for(query_size, list(context_shape[1:-1]))
+            queries_shape = strided_shape(input_shape, self._geometry.query_strides)
+            self.position.build_for(queries_shape[1:-1], context_shape[1:-1])
         super().build(input_shape)
 
     def call(
@@ -287,26 +303,22 @@ class LambdaLayer(Layer):
 
     def for_inference(self) -> "LambdaLayer":
         """Returns a copy with folded normalizations and its own position embeddings, as constants."""
-        position = self.position and {
-            **copied_config(self.position),
-            "constant_tables": True,
-        }
-        options = {
-            "use_batch_norm": False,
-            "use_bias": self.use_bias or self.use_batch_norm,
-            "position": self.position and type(self.position).from_config(position),
-        }
-        copy = rebuild_layer(self, without_relative(self.get_config()) | options)
+        config = without_relative(self.get_config())
+        config["use_batch_norm"] = False
+        config["use_bias"] = self.use_bias or self.use_batch_norm
+        if self.position is not None:
+            constant = copied_config(self.position) | {"constant_tables": True}
+            config["position"] = type(self.position).from_config(constant)
+        copy = rebuild_layer(self, config)
         copy_folded(self, copy, ("_queries", "_keys", "_values", "position"))
         return copy
 
     def get_build_config(self) -> dict[str, Any] | None:
         config = super().get_build_config()
-        context_shape = self._context_shape
-        return config and {
-            **config,
-            "context_shape": context_shape and list(context_shape),
-        }
+        if config:
+            shape = self._context_shape
+            config["context_shape"] = None if shape is None else list(shape)
+        return config
 
     def build_from_config(self, config: dict[str, Any]) -> None:
         if config.get("context_shape") is not None:
@@ -314,17 +326,18 @@ class LambdaLayer(Layer):
         super().build_from_config(config)
 
     def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
-        b, *spatial, channels = input_shape
-        spatial = [None if n is None else ceil_div(n, self.strides) for n in spatial]
-        return (b, *spatial, self.filters or channels)
+        *leading, channels = strided_shape(input_shape, self.strides)
+        return (*leading, self.filters or channels)
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "batch_norm": dict(self.batch_norm)}
-        kind = self._position_kind
-        if self.position is not None and self.position.num_users > 1:
-            kind = None  # another layer has taken it from this one
-        config["position"] = kind or (self.position and self.position.serialize())
-        if kind == "relative":
+        config["position"] = self._position_kind
+        if self.position is None:
+            return config
+        if self._position_kind is None or self.position.num_users > 1:
+            # It was given, or another layer has taken it from this one.
+            config["position"] = self.position.serialize()
+        elif self._position_kind == "relative":
             # The first input's by now, if it was None.
             config["map_size"] = self.position.map_size
         return config
@@ -367,13 +380,20 @@ class LambdaLayer(Layer):
         """Applies lambda number `index`, the sum of content and positions: [b, *query_size, h, v]."""
         if mask is not None or self.position is None:
             return self._apply_apart(index, qkv, mask, training)
-        options = {"index": index, "geometry": self._geometry, "training": training}
         queries, keys, values = qkv
+        content = None
         if self.content:
-            options["content"] = content_lambdas.content_lambda(
+            content = content_lambdas.content_lambda(
                 keys, values, self.key_normalization
             )
-        return self.position(queries, values, **options)
+        return self.position(
+            queries,
+            values,
+            index=index,
+            geometry=self._geometry,
+            content=content,
+            training=training,
+        )
 
     def _apply_apart(
         self, index: int, qkv: Sequence[Any], mask: Mask, training: bool | None
@@ -382,13 +402,16 @@ class LambdaLayer(Layer):
         outputs = []
         queries, keys, values = qkv
         if self.position is not None:
-            options = {
-                "index": index,
-                "geometry": self._geometry,
-                "mask": mask,
-                "training": training,
-            }
-            outputs.append(self.position(queries, values, **options))
+            outputs.append(
+                self.position(
+                    queries,
+                    values,
+                    index=index,
+                    geometry=self._geometry,
+                    mask=mask,
+                    training=training,
+                )
+            )
         if self.content:
             pooled = self._geometry.pool(queries)
             outputs.append(

@@ -83,17 +83,23 @@ class TableLayer(Layer):
         )
 
 
+def strided_shape(shape: K.Shape, strides: int) -> K.Shape:
+    """Returns the shape of maps with strides: [b, *size, c] -> [b, *size / strides, c], rounded up."""
+    b, *size, channels = shape
+    size = [None if n is None else tensors.ceil_div(n, strides) for n in size]
+    return (b, *size, channels)
+
+
 def check_plain(layer: keras.layers.Layer, action: str) -> None:
     """Checks that no part of a layer or model has LoRA or is quantized, as its weights are then others.
 
     `InputError` names the first such part, and the action that needs plain weights.
     """
     for part in compat.sublayers(layer):
-        changes = [
-            getattr(part, "lora_enabled", False) and "LoRA",
-            getattr(part, "quantization_mode", None),
-        ]
-        if change := next(filter(None, changes), None):
+        change = getattr(part, "quantization_mode", None)
+        if getattr(part, "lora_enabled", False):
+            change = "LoRA"
+        if change:
             raise InputError(
                 f"{action} needs plain weights, but {part.name!r} of {layer.name!r} has {change}: merge or "
                 "remove it first"

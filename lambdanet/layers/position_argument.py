@@ -44,18 +44,29 @@ def embedding_of(
       InputError: for another position, or arguments that contradict it.
     """
     arguments = {**depth, "embeddings_initializer": embeddings_initializer, **kwargs}
-    own: PositionEmbedding | None = None
-    if position == "relative":
-        own = RelativePositionEmbedding(**arguments, **relative)
-    elif position == "unstructured":
-        own = UnstructuredPositionEmbedding(**arguments)
-    if own is not None:
-        own.num_users = 1
-        return own
-    if isinstance(position, str):
-        raise unknown("position", position, [name for name in KINDS if name])
+    embedding: PositionEmbedding
     if position is None:
         return None
+    if position == "relative":
+        embedding = RelativePositionEmbedding(**arguments, **relative)
+    elif position == "unstructured":
+        embedding = UnstructuredPositionEmbedding(**arguments)
+    elif isinstance(position, str):
+        raise unknown("position", position, [name for name in KINDS if name])
+    else:
+        _check_given(position, depth, relative, embeddings_initializer)
+        embedding = position
+    embedding.num_users += 1
+    return embedding
+
+
+def _check_given(
+    position: Any,
+    depth: Mapping[str, Any],
+    relative: Mapping[str, Any],
+    embeddings_initializer: Any,
+) -> None:
+    """Checks that the arguments of a lambda layer do not contradict an embedding that it is given."""
     which_keras.check_keras_3(position, "position")
     if not isinstance(position, PositionEmbedding):
         raise invalid("position", f"one of {KINDS} or a PositionEmbedding", position)
@@ -76,14 +87,11 @@ def embedding_of(
                 given,
             )
     if embeddings_initializer is not None:
-        accepted = "None, as the embedding has its own"
         raise invalid(
             "embeddings_initializer beside a position embedding",
-            accepted,
+            "None, as the embedding has its own",
             embeddings_initializer,
         )
-    position.num_users += 1
-    return position
 
 
 def without_relative(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -111,8 +111,8 @@ class PositionEmbedding(TableLayer):
 
     def _table_of(self, index: int, dtype: K.DType) -> K.Tensor:
         """The table of one lambda, [..., k, u]."""
-        table = self._read(self.table, dtype)
-        table = table[index] if self.num_lambdas > 1 else table
+        tables = self._read(self.table, dtype)
+        table = tables[index] if self.num_lambdas > 1 else tables
         return table if self.intra_depth > 1 else table[..., K.newaxis]
 
 
@@ -152,13 +152,13 @@ class RelativePositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
-        own = relative_arguments(
+        checked = relative_arguments(
             scope, dilation, map_size, resize, use_bias, implementation
         )
-        self.scope = own["scope"]
-        self.dilation = own["dilation"]
-        self.map_size = own["map_size"]
-        self.resize = resize
+        self.scope = checked["scope"]
+        self.dilation = checked["dilation"]
+        self.map_size = checked["map_size"]
+        self.resize = resize  # as it was given, like the following
         self.use_bias = use_bias
         self.implementation = implementation
 
@@ -205,8 +205,10 @@ class RelativePositionEmbedding(PositionEmbedding):
         )
 
     def _check_rank(self, rank: int) -> None:
+        # All but k and, where they are not 1, u and the lambdas.
         depth_axes = 1 + (self.intra_depth > 1) + (self.num_lambdas > 1)
-        if (axes := len(self.table.shape) - depth_axes) != rank:
+        axes = len(self.table.shape) - depth_axes
+        if axes != rank:
             raise invalid(
                 "the spatial axes of the input",
                 f"{axes} as in the position table",
@@ -218,12 +220,11 @@ class RelativePositionEmbedding(PositionEmbedding):
     ) -> Sequence[int | None]:
         if self.map_size is None:
             if None in context_size:
-                hint = "or set map_size"
                 raise invalid(
                     "the map of a global scope",
                     "of known size",
                     tuple(context_size),
-                    hint,
+                    "or set map_size",
                 )
             return tuple(context_size)
         sizes = (
@@ -248,12 +249,11 @@ class RelativePositionEmbedding(PositionEmbedding):
             )
         for extent, size in zip(extents, self.map_size, strict=True):
             if isinstance(extent, int) and extent > size:
-                hint = f"resize='interpolate' allows any size; {OF_ZOO}"
                 raise invalid(
                     "the size of the map",
                     f"at most {self.map_size}",
                     tuple(extents),
-                    hint,
+                    f"resize='interpolate' allows any size; {OF_ZOO}",
                 )
             if K.is_tensor(extent):
                 K.check_at_most(
@@ -293,18 +293,8 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
     ) -> None:
         if self.table is not None:
             return
-        for name, sizes in (("num_queries", query_size), ("num_context", context_size)):
-            if getattr(self, name) is None:
-                if None in sizes:
-                    hint = f"or set {name}"
-                    raise invalid(
-                        "the map of unstructured positions",
-                        "of known size",
-                        tuple(sizes),
-                        hint,
-                    )
-                setattr(self, name, tensors.product(sizes))
-            setattr(self, name, check_count(name, getattr(self, name)))
+        self.num_queries = _count("num_queries", self.num_queries, query_size)
+        self.num_context = _count("num_context", self.num_context, context_size)
         self.table = self._add_table([self.num_queries, self.num_context])
 
     def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
@@ -331,6 +321,20 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
             term.queries, term.values, embeddings, mask, term.content
         )
         return term.geometry.pool(outputs)
+
+
+def _count(name: str, count: Any, size: Sequence[int | None]) -> int:
+    """Returns the number of positions of a table: the argument or, by default, that of the first map."""
+    if count is None:
+        if None in size:
+            raise invalid(
+                "the map of unstructured positions",
+                "of known size",
+                tuple(size),
+                f"or set {name}",
+            )
+        count = tensors.product(size)
+    return check_count(name, count)
 
 
 @tensors.constant_folding
