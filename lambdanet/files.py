@@ -10,12 +10,29 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, invalid
 
 # The chunk after the header of the PNG files that `write_output` writes, and the beginning of such a file.
 _TEXT = b"tEXtSoftware\0lambdanet"
 PNG_MARK = (len(_TEXT) - 4).to_bytes(4) + _TEXT + zlib.crc32(_TEXT).to_bytes(4)
 MARKED_PNG = rb"\x89PNG.{29}" + re.escape(PNG_MARK)
+
+
+def cache_dir() -> Path:
+    """Returns the folder of named and converted weights: $LAMBDANET_HOME, or ~/.cache/lambdanet.
+
+    Raises:
+      InputError: the path, or a parent, is a file.
+    """
+    path = Path(
+        os.environ.get("LAMBDANET_HOME") or os.path.expanduser("~/.cache/lambdanet")
+    )
+    existing = next(part for part in (path, *path.parents) if part.exists())
+    if not existing.is_dir():
+        raise invalid(
+            "LAMBDANET_HOME", "a folder", str(path), f"{str(existing)!r} is a file"
+        )
+    return path
 
 
 @contextlib.contextmanager
@@ -70,8 +87,13 @@ def read_remote(path: str) -> bytes:
         return file.read()
 
 
-def write_output(path: str | Path, content: bytes | str) -> None:
+def write_output(path: str | Path, content: bytes | str, name: str = "out") -> None:
     """Writes a file that the user asked for, completely or not at all, and makes its folder.
+
+    Args:
+      path: the file; its folder is made.
+      content: what it contains; text is written as UTF-8, and PNG is marked as ours (`PNG_MARK`).
+      name: the argument or flag that has the path, for the message.
 
     Raises:
       InputError: it cannot be written.
@@ -84,16 +106,17 @@ def write_output(path: str | Path, content: bytes | str) -> None:
         write_atomic(path, content)
     except OSError as error:
         raise InputError(
-            f"out {str(path)!r} cannot be written ({error.strerror or error})"
+            f"{name} {str(path)!r} cannot be written ({error.strerror or error})"
         ) from error
 
 
-def check_replaceable(path: str | Path, beginning: bytes) -> None:
+def check_replaceable(path: str | Path, beginning: bytes, name: str = "out") -> None:
     """Raises `InputError` where an output exists already and the same command did not write it.
 
     Args:
       path: the file, which may also be empty.
       beginning: a regular expression for the beginning of such a file: `MARKED_PNG`, or a table's header.
+      name: the argument or flag that has the path, for the message.
     """
     path = Path(path)
     is_own = False
@@ -105,7 +128,7 @@ def check_replaceable(path: str | Path, beginning: bytes) -> None:
                 )
     if path.exists() and not is_own:
         raise InputError(
-            f"out {str(path)!r} exists, and this command did not write it; remove or rename it"
+            f"{name} {str(path)!r} exists, and this command did not write it; remove or rename it"
         )
 
 
@@ -114,11 +137,20 @@ def writable_dir(
 ) -> Path:
     """Makes the folder of an argument or variable, and checks that files can be written in it.
 
+    Args:
+      folder: the folder.
+      files: the files that will be written: their names, and the beginning of each, as in
+        `check_replaceable`.
+      name: the argument, flag or variable that has the path, for the message.
+
+    Returns:
+      The folder.
+
     Raises:
       InputError: they cannot, or one of `files` (names and beginnings) fails `check_replaceable`.
     """
     for file, beginning in (files or {}).items():
-        check_replaceable(folder / file, beginning)
+        check_replaceable(folder / file, beginning, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -138,26 +170,35 @@ def absolute(path: str | Path) -> str:
     )
 
 
-def check_output_dir(out: str | Path) -> None:
-    """Raises `InputError` where `out` is a file, or a folder with something in it."""
+def check_output_dir(path: str | Path, name: str = "out") -> None:
+    """Raises `InputError` where a path is a file, or a folder with something in it.
+
+    Args:
+      path: the folder, which may be on a remote file system.
+      name: the argument or flag that has the path, for the message.
+    """
     import tensorflow as tf
 
-    path = absolute(out)
+    path = absolute(path)
     if not tf.io.gfile.exists(path):
         return
     if not tf.io.gfile.isdir(path):
         raise InputError(
-            f"out {path!r} is a file; give a folder that does not exist yet"
+            f"{name} {path!r} is a file; give a folder that does not exist yet"
         )
     if tf.io.gfile.listdir(path):
         raise InputError(
-            f"out {path!r} is not empty; give another folder, or remove this one first"
+            f"{name} {path!r} is not empty; give another folder, or remove this one first"
         )
 
 
 @contextlib.contextmanager
-def atomic_dir(path: str) -> Iterator[str]:
+def atomic_dir(path: str, name: str = "out") -> Iterator[str]:
     """Yields a new folder, which is renamed to `path` at the end and removed if anything fails.
+
+    Args:
+      path: the folder to write, which may be on a remote file system.
+      name: the argument or flag that has the path, for the message.
 
     Raises:
       InputError: the folder cannot be written.
@@ -171,7 +212,7 @@ def atomic_dir(path: str) -> Iterator[str]:
         tf.io.gfile.rename(staging, path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
         raise InputError(
-            f"out {path!r} cannot be written: {getattr(error, 'message', error)}"
+            f"{name} {path!r} cannot be written: {getattr(error, 'message', error)}"
         ) from error
     finally:
         if tf.io.gfile.exists(staging):

@@ -31,29 +31,26 @@ def render(
         csv.writer(out, lineterminator="\n").writerows([header, *rows])
         return out.getvalue()
     columns = list(zip(header, *rows, strict=True))
-    flush_right = [all(_is_number(cell) for cell in column[1:]) for column in columns]
+    flush_right = [all(map(_is_number, column[1:])) for column in columns]
     if table_format == "markdown":
         rule = ["---:" if right else "---" for right in flush_right]
         return "".join(f"| {' | '.join(row)} |\n" for row in [header, rule, *rows])
     widths = [max(map(len, column)) for column in columns]
     lines = []
     for row in [header, *rows]:
-        cells = zip(row, widths, flush_right, strict=True)
-        lines.append(
-            "  ".join(
-                c.rjust(w) if right else c.ljust(w) for c, w, right in cells
-            ).rstrip()
-            + "\n"
-        )
+        aligned = zip(row, widths, flush_right, strict=True)
+        cells = [c.rjust(w) if right else c.ljust(w) for c, w, right in aligned]
+        lines.append("  ".join(cells).rstrip() + "\n")
     return "".join(lines)
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns rows as the text of a CSV file with all of their columns; missing cells are empty."""
     header = list(dict.fromkeys(name for row in rows for name in row))
-    return render(
-        header, [[row.get(name, "") for name in header] for row in rows], "csv"
-    )
+    cells = []
+    for row in rows:
+        cells.append([row.get(name, "") for name in header])
+    return render(header, cells, "csv")
 
 
 def check_format(table_format: str) -> str:

@@ -13,7 +13,13 @@ from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import absolute, atomic_dir, check_output_dir, writable_dir
+from lambdanet.files import (
+    absolute,
+    atomic_dir,
+    cache_dir,
+    check_output_dir,
+    writable_dir,
+)
 from lambdanet.models import zoo
 from lambdanet.models.weights import (
     pretrained,
@@ -22,7 +28,7 @@ from lambdanet.models.weights import (
     trained_classes,
     weight_files,
 )
-from lambdanet.models.weights.hub import Source, cache_dir
+from lambdanet.models.weights.hub import Source
 from lambdanet.models.weights.pretrained import PROVENANCE, accuracies
 from lambdanet.models.weights.tensor_files import import_timm
 from lambdanet.models.weights.weight_files import is_published

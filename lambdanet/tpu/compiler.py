@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lambdanet.errors import InputError
-from lambdanet.files import write_atomic
-from lambdanet.models.weights.hub import cache_dir
+from lambdanet.files import cache_dir, write_atomic
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 BATCH_AXIS = "batch"  # of a mesh

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import huggingface_hub as client  # lazy: its parts are imported when they are used
 
 from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.files import cache_dir
 
 NEWEST = "main"  # the revision of a repository if none is known
 
@@ -30,23 +31,6 @@ class Source(NamedTuple):
 
 class MissingFile(InputError):
     """A file that the hub does not have, or not for this account."""
-
-
-def cache_dir() -> Path:
-    """Returns the folder of named and converted weights: $LAMBDANET_HOME, or ~/.cache/lambdanet.
-
-    Raises:
-      InputError: the path, or a parent, is a file.
-    """
-    path = Path(
-        os.environ.get("LAMBDANET_HOME") or os.path.expanduser("~/.cache/lambdanet")
-    )
-    existing = next(part for part in (path, *path.parents) if part.exists())
-    if not existing.is_dir():
-        raise invalid(
-            "LAMBDANET_HOME", "a folder", str(path), f"{str(existing)!r} is a file"
-        )
-    return path
 
 
 def find_cached(repository: str, file: str, revision: str) -> Path | None:

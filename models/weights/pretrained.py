@@ -15,7 +15,7 @@ from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import TEST_SETS, PublishedWeights
 from lambdanet.errors import InputError, invalid
-from lambdanet.files import writable_dir, write_output
+from lambdanet.files import cache_dir, writable_dir, write_output
 from lambdanet.models.weights import (
     hub,
     repositories,
@@ -36,9 +36,7 @@ PROVENANCE = {
 
 def cache_path(published: PublishedWeights) -> Path:
     """Returns the path of the converted weights in the cache."""
-    return (
-        hub.cache_dir() / f"{published.model}.{published.tag}{tensor_files.SAFETENSORS}"
-    )
+    return cache_dir() / f"{published.model}.{published.tag}{tensor_files.SAFETENSORS}"
 
 
 def locate(

@@ -17,7 +17,7 @@ from typing import Any
 from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
-from lambdanet.files import writable_dir
+from lambdanet.files import cache_dir, writable_dir
 from lambdanet.models.weights import (
     hub,
     tensor_files,
@@ -50,7 +50,7 @@ def locate(model_name: str, name: str, build: Callable[..., keras.Model]) -> Pat
     revision = match["revision"] or hub.NEWEST
     if found := hub.find_cached(repository, weight_files.FOLDER_FILE, revision):
         return found
-    folder = hub.cache_dir() / "hub" / f"{repository.replace('/', '--')}@{revision}"
+    folder = cache_dir() / "hub" / f"{repository.replace('/', '--')}@{revision}"
     path = folder / f"{model_name}{tensor_files.SAFETENSORS}"
     if not path.is_file():
         try:
@@ -68,7 +68,7 @@ def _convert(
     build: Callable[..., keras.Model],
 ) -> None:
     """Fetches a checkpoint of timm and writes its weights, with the preprocessing of its configuration."""
-    writable_dir(hub.cache_dir(), name="LAMBDANET_HOME")
+    writable_dir(cache_dir(), name="LAMBDANET_HOME")
     try:
         checkpoint, source = hub.fetch(repository, TIMM_FILE, revision)
     except hub.MissingFile:

@@ -14,12 +14,12 @@ from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
+from lambdanet.files import cache_dir
 from lambdanet.layers.attention import AxialAttention, GlobalAttention
 from lambdanet.layers.layer import check_plain
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import keras_h5, tensor_files
-from lambdanet.models.weights.hub import cache_dir
 from lambdanet.models.weights.tensor_files import SAFETENSORS
 from lambdanet.ops import relative_positions
 

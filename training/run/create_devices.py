@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from lambdanet.backend import keras
 from lambdanet.errors import InputError, check_known, invalid, one_line
-from lambdanet.files import writable_dir
-from lambdanet.models.weights import hub
+from lambdanet.files import cache_dir, writable_dir
 from lambdanet.training.run.devices import (
     ONE_DEVICE,
     Devices,
@@ -116,7 +115,7 @@ def keep_compiled_programs() -> None:
     if jax.config.values["jax_compilation_cache_dir"]:
         return
     try:
-        folder = writable_dir(hub.cache_dir() / "jax")
+        folder = writable_dir(cache_dir() / "jax")
     except InputError:  # each process compiles again
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
