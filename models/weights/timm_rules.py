@@ -184,14 +184,12 @@ def _rules_of(layer: keras.layers.Layer, prefix: str | None) -> list[WeightRule]
         name: tuple(weight.shape)
         for name, weight in zip(names, layer.weights, strict=True)
     }
-    return [
-        dataclasses.replace(
-            rule,
-            tensor=f"{prefix}.{rule.tensor}",
-            variables=[f"{layer.name}/{variable}" for variable in rule.variables],
-        )
-        for rule in RULES[type(layer)](layer, shapes)
-    ]
+    rules = []
+    for rule in RULES[type(layer)](layer, shapes):
+        tensor = f"{prefix}.{rule.tensor}"
+        variables = [f"{layer.name}/{variable}" for variable in rule.variables]
+        rules.append(dataclasses.replace(rule, tensor=tensor, variables=variables))
+    return rules
 
 
 def _prefix(name: str, layers: Mapping[str, keras.layers.Layer]) -> str | None:
@@ -203,7 +201,9 @@ def _prefix(name: str, layers: Mapping[str, keras.layers.Layer]) -> str | None:
     inside = BLOCK_NAMES.get(part)
     if part == "spatial_norm" and name.replace("_norm", "_conv") not in layers:
         inside = AFTER_ATTENTION
-    return inside and f"stages.{int(level) - 2}.{int(index) - 1}.{inside}"
+    if not inside:
+        return None
+    return f"stages.{int(level) - 2}.{int(index) - 1}.{inside}"
 
 
 def _kernel(kernel: str, tensor: str, shape: tuple[int, ...]) -> WeightRule:
@@ -316,7 +316,10 @@ def _lambda_layer(layer: LambdaLayer, shapes: Shapes) -> list[WeightRule]:
 def _tables(
     shapes: Shapes, rotation: int = 0, resizable: bool = False
 ) -> list[WeightRule]:
+    """The two tables of offsets, [length, depth] each, rotated by a number of offsets."""
+
     def convert(t: np.ndarray) -> list[np.ndarray]:
+        # timm divides the products with keys by the root of the depth, our layers also those with tables.
         return [np.roll(t, -rotation, axis=0) * math.sqrt(t.shape[-1])]
 
     return [
